@@ -288,7 +288,7 @@ def _names_changed(file: Path, draw: Draw, outside: Path) -> str:
 
 
 def _replace_by_link(path: Path, outside: Path) -> None:
-    if not path.exists(follow_symlinks=False):
+    if not os.path.lexists(path):
         path.symlink_to(outside)
 
 

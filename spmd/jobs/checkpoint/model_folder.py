@@ -12,7 +12,7 @@ from typing import Any
 
 from .all_or_none import SaveError
 from .safetensors_layout import INDEX, MODEL_FILE, FileTensor, ModelStorage
-from .step_folder import LOCK, SyncedFile, lock, sync_names, unlock
+from .step_folder import LOCK, SyncedFile, lock, removed, sync_names, unlock
 from .step_saving import ShardBytes
 
 _BEFORE = "before-"
@@ -22,12 +22,14 @@ class ModelFolder(ModelStorage):
     """Files that are written in the folder `.saving-NAME` and renamed into `folder`."""
 
     def begin(self) -> None:
+        if self._saving.is_symlink() or self._saving.is_file():
+            removed(self._saving)
         self._saving.mkdir(parents=True, exist_ok=True)
         lock(self._saving)
         try:  # before this point the place may be another job's
             for file_left in self._saving.iterdir():
                 if file_left.name != LOCK:
-                    file_left.unlink()
+                    removed(file_left)
             for file in self._files:
                 with SyncedFile(self._saving / file.name) as opened:
                     opened.write(memoryview(file.header))
