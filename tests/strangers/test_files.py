@@ -3,20 +3,23 @@
 import json
 import shutil
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
 from torch import nn
 
 import fsdp
 import spmd
 from spmd.jobs.checkpoint import manifest
+from spmd.torch_xla.distributed_checkpoint import FolderReader, SPMDLoadPlanner
 
 sys.path.insert(0, str(Path(__file__).parent))
-from changes import Kind, Values, loaded  # noqa: E402
+from changes import Kind, Values, loaded
 
 SAVED = Path(__file__).parents[1] / "saved_before/doors"
 
@@ -31,6 +34,10 @@ def zeros() -> nn.Module:
         for value in model.state_dict().values():
             value.zero_()
     return model
+
+
+def copied(source: Path, folder: Path) -> None:
+    shutil.copytree(source, folder, dirs_exist_ok=True)
 
 
 # --- steps ------------------------------------------------------------------------------------------------------------
@@ -109,25 +116,59 @@ def load_older_model(folder: Path) -> Values:
     return dict(model.state_dict())
 
 
+def write_distributed(folder: Path) -> None:
+    warnings.filterwarnings("ignore", "torch.distributed is disabled")
+    dcp.save({"model": net().state_dict(), "step": 7}, checkpoint_id=folder)
+
+
+def load_distributed(folder: Path) -> Values:
+    warnings.filterwarnings("ignore", "torch.distributed is disabled")
+    values = {"model": zeros().state_dict(), "step": 0}
+    dcp.load(values, storage_reader=FolderReader(folder), planner=SPMDLoadPlanner())
+    return {**values["model"], "step": values["step"]}
+
+
+def write_ranks(folder: Path) -> None:
+    """The files of two ranks of PyTorch/XLA's FSDP, with shards of flattened parameters, padded."""
+    model, infos = net(), {}
+    shards: list[Values] = [{}, {}]
+    for name, value in model.named_parameters():
+        size = -(-value.numel() // 256) * 128
+        flat = torch.cat([value.detach().reshape(-1), torch.zeros(2 * size - value.numel())])
+        key = f"_fsdp_shard.{name.replace('.', '_fsdp_sep_')}"
+        infos[key] = {"_orig_name": name, "_orig_size": value.shape}
+        for rank in range(2):
+            shards[rank][key] = flat[rank * size : (rank + 1) * size].clone()
+    for rank in range(2):
+        metadata = {"shard_info": {"": infos}, "flatten_info": {}, "buffer_info": {}, "world_size": 2, "rank": rank}
+        torch.save({"model": shards[rank], "shard_metadata": metadata}, folder / f"x_rank-{rank}-of-2.pth")
+
+
+_MODEL: dict[str, Any] = {"is_checked": False, "follows_links": True}
+_ERRORS = (ValueError, FileNotFoundError, NotImplementedError)  # the last of a dtype that torch lacks
 KINDS = {
-    "steps": Kind(write_steps, load_steps, seal_steps, is_checked=False),
-    "steps, skip_damaged": Kind(write_steps, load_or_older, seal_steps, is_checked=False),
-    "steps of an older version": Kind(
-        lambda folder: shutil.copytree(SAVED / "job", folder, dirs_exist_ok=True) and None, load_older_steps, seal_steps,
-        is_checked=False,
-    ),
+    "steps": Kind(write_steps, load_steps, seal_steps),
+    "steps, skip_damaged": Kind(write_steps, load_or_older, seal_steps),
+    "steps of an older version": Kind(lambda folder: copied(SAVED / "job", folder), load_older_steps, seal_steps),
     "safetensors": Kind(
         lambda folder: save_file(net().state_dict(), folder / "x.safetensors"),
-        lambda folder: load_model(folder / "x.safetensors"), is_checked=False,
+        lambda folder: load_model(folder / "x.safetensors"), errors=_ERRORS, **_MODEL,
     ),
-    "folder with an index": Kind(write_indexed, load_model, is_checked=False),
+    "folder with an index": Kind(write_indexed, load_model, errors=_ERRORS, **_MODEL),
     "model of an older version": Kind(
-        lambda folder: shutil.copytree(SAVED / "shards", folder, dirs_exist_ok=True) and None, load_older_model,
-        is_checked=False,
+        lambda folder: copied(SAVED / "shards", folder), load_older_model, errors=_ERRORS, **_MODEL
     ),
     "torch.save": Kind(
         lambda folder: torch.save({"model": net().state_dict()}, folder / "x.pt"),
-        lambda folder: load_model(folder / "x.pt", "model"), is_checked=False,
+        lambda folder: load_model(folder / "x.pt", "model"), **_MODEL,
+    ),
+    "torch.distributed.checkpoint": Kind(
+        write_distributed, load_distributed, follows_links=True,
+        errors=(ValueError, FileNotFoundError, dcp.api.CheckpointException),
+    ),
+    "files of ranks": Kind(
+        write_ranks,
+        lambda folder: fsdp.consolidate_sharded_model_checkpoints(str(folder / "x"), save_model=False)[0], **_MODEL,
     ),
 }  # fmt: skip
 

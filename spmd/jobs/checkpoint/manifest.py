@@ -125,7 +125,9 @@ def read(folder: Any) -> dict[str, Any]:
     file = folder / NAME
     size = file.stat().st_size
     if size > _LARGEST or _is_link(file):
-        raise DamagedError(f"{file} is damaged: expected a file of at most {_LARGEST:,} bytes and no link, got {size:,}")
+        raise DamagedError(
+            f"{file} is damaged: expected a file of at most {_LARGEST:,} bytes and no link, got {size:,}"
+        )
     body = parsed(file.read_bytes(), str(file))
     try:
         _check(body)

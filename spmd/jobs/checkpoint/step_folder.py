@@ -178,10 +178,10 @@ def lock(folder: Path) -> None:
             f"{folder} belongs to another job, which runs: {said or 'its owner is not known'}. Give each job a folder "
             "of its own, or end that one"
         ) from error
+    _locks[name] = descriptor
     if os.fstat(descriptor).st_nlink == 1:  # else it may be another file, or a backup's
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(this_job()).encode() + b"\n", 0)
-    _locks[name] = descriptor
 
 
 def unlock(folder: Path) -> None:
