@@ -471,7 +471,8 @@ def kinds_of(module: Path) -> dict[str, Kind]:
     result = importlib.util.module_from_spec(spec)
     sys.modules[module.stem] = result
     spec.loader.exec_module(result)
-    return result.KINDS  # type: ignore[no-any-return]
+    kinds: dict[str, Kind] = result.KINDS
+    return kinds
 
 
 def loaded(module: Path | str, name: str, count: int, seed: int = 0, first: int = 0) -> list[Result]:

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from spmd.jobs.checkpoint import manifest
 from spmd.torch_xla.distributed_checkpoint import FolderReader, SPMDLoadPlanner
 
 sys.path.insert(0, str(Path(__file__).parent))
-from changes import Kind, Values, loaded
+from changes import Kind, Result, Values, loaded
 
 SAVED = Path(__file__).parents[1] / "saved_before/doors"
 
@@ -123,7 +124,7 @@ def write_distributed(folder: Path) -> None:
 
 def load_distributed(folder: Path) -> Values:
     warnings.filterwarnings("ignore", "torch.distributed is disabled")
-    values = {"model": zeros().state_dict(), "step": 0}
+    values: Values = {"model": zeros().state_dict(), "step": 0}
     dcp.load(values, storage_reader=FolderReader(folder), planner=SPMDLoadPlanner())
     return {**values["model"], "step": values["step"]}
 
@@ -173,8 +174,31 @@ KINDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_twenty(name: str) -> None:
-    results = loaded(__file__, name, 20)
-    faults = [result for result in results if result.outcome == "fault"]
-    assert len(results) == 20 and not faults, "\n\n".join(map(str, faults))
+class TestStrangers:
+    """Changed copies end in the right values or in a sentence, under the limits of `changes.py`."""
+
+    @pytest.mark.parametrize("name", ["steps", "folder with an index"])
+    def test_few(self, name: str) -> None:
+        self.check(loaded(__file__, name, 5, seed=int(time.time()) // 86400), 5)
+
+    @pytest.mark.parametrize("name", KINDS)
+    def test_twenty(self, name: str) -> None:
+        self.check(loaded(__file__, name, 20), 20)
+
+    def check(self, results: list[Result], count: int) -> None:
+        faults = [result for result in results if result.outcome == "fault"]
+        assert len(results) == count and not faults, "\n\n".join(map(str, faults))
+
+
+class TestLimits:
+    """What a load must not do is found."""
+
+    @pytest.mark.parametrize(("name", "says"), [
+        ("memory", "MB above the unchanged"), ("time", "s, "), ("crash", "signal SIGSEGV"), ("other", "other values"),
+        ("error", "KeyError"), ("write", "files outside changed"), ("read", "outside of the folder"),
+        ("process", "outside of the folder"),
+    ])  # fmt: skip
+    def test_found(self, name: str, says: str) -> None:
+        results = loaded(Path(__file__).with_name("bad_loads.py"), name, 3)
+        faults = [result for result in results if result.outcome != "same"]  # some changes change nothing
+        assert faults and all(fault.outcome == "fault" and says in fault.detail for fault in faults), results

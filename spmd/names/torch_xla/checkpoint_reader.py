@@ -14,6 +14,7 @@ from torch.futures import Future
 
 from ...jobs.checkpoint.files import check_archive
 
+_LARGEST = 1 << 30  # bytes of metadata
 _METADATA = [kind for kind in (_StorageInfo, *vars(metadata).values()) if isinstance(kind, type)]
 _NAMES = {
     *((kind.__module__, kind.__qualname__) for kind in _METADATA),
@@ -66,6 +67,8 @@ class FolderReader(FileSystemReader):
                 f"FolderReader: expected a folder of torch.distributed.checkpoint, {file} is missing"
             )
         try:
+            if file.stat().st_size > _LARGEST:
+                raise ValueError(f"expected at most {_LARGEST:,} bytes")
             contents = _Unpickler(io.BytesIO(file.read_bytes())).load()
             self._check(contents)
         except Exception as error:  # a changed pickle fails anywhere

@@ -331,6 +331,14 @@ class TestMade:
         with pytest.raises(ValueError, match=r"index\.json, of .* is cut short .* more than 100,000,000 bytes"):
             spmd.load_checkpoint(nn.Linear(1, 1), tmp_path)
 
+    def test_large_metadata(self, tmp_path: Path) -> None:
+        (tmp_path / ".metadata").write_text("")
+        os.truncate(tmp_path / ".metadata", 1 << 40)
+        with pytest.raises(
+            ValueError, match=r"\.metadata is damaged: ValueError: expected at most 1,073,741,824 bytes"
+        ):
+            FolderReader(tmp_path).read_metadata()
+
     def test_numbers_of_another_kind(self, tmp_path: Path) -> None:
         save_file({"weight": torch.ones(1, 1, dtype=torch.int32)}, tmp_path / "x.safetensors")
         with pytest.raises(
