@@ -265,7 +265,7 @@ def _names_changed(file: Path, draw: Draw, outside: Path) -> str:
             file.unlink()
             return f"{file.name}: removed"
         case 1:
-            other = draw.choice([path for path in folder.iterdir() if path.is_file()])
+            other = draw.choice([path for path in _small(folder) if path.parent == folder])
             data, others = file.read_bytes(), other.read_bytes()
             file.write_bytes(others)
             other.write_bytes(data)
@@ -296,20 +296,26 @@ def changed(folder: Path, draw: Draw, outside: Path, seal: Callable[[Path], None
     are like them, which names and links may say."""
     said = []
     for _ in range(draw.choice([1, 1, 1, 2])):
-        files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+        files = _small(folder)
         change = draw.choice(_CHANGES)
         if change is _json_changed:  # of which there are few
-            files = [path for path in files if path.stat().st_size < 1 << 24 and json_of(_start(path))] or files
+            files = [path for path in files if json_of(_start(path))] or files
         if files:
             said.append(change(draw.choice(files), draw, outside))
-    is_plain = all(path.is_dir() or path.is_file() for path in folder.rglob("*") if not path.is_symlink())
-    if seal is not None and draw.random() < 0.7 and is_plain and not any(map(Path.is_symlink, folder.rglob("*"))):
+    is_plain = len(_small(folder)) == sum(path.is_symlink() or not path.is_dir() for path in folder.rglob("*"))
+    if seal is not None and draw.random() < 0.7 and is_plain:
         try:
             seal(folder)
             said.append("sealed")
         except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError):
             said.append("not sealed")
     return "; ".join(said)
+
+
+def _small(folder: Path) -> list[Path]:
+    """The files of a folder without links and pipes, and without those that were made very long."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
+    return [path for path in files if path.stat().st_size < 1 << 24]
 
 
 def _start(path: Path) -> bytes:
