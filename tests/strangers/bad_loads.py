@@ -20,7 +20,8 @@ def kind(action: Callable[[Path], object]) -> Kind:
 
     def load(folder: Path) -> Values:
         file = folder / "x"
-        is_unchanged = file.is_file() and file.read_bytes() == b"unchanged" and not file.is_symlink()
+        is_file = file.is_file() and not file.is_symlink() and file.stat().st_size == len("unchanged")
+        is_unchanged = is_file and file.read_bytes() == b"unchanged"
         return {"x": 1} if is_unchanged and len([*folder.iterdir()]) == 1 else {"x": action(folder)}
 
     return Kind(write, load)
