@@ -75,19 +75,18 @@ def json_of(data: bytes) -> tuple[bytes, Any, bytes] | None:
 
     The JSON is all of the file, the header of a safetensors file, or one of the first lines.
     """
-    length = int.from_bytes(data[:8], "little")
-    if data[8:9] == b"{" and length <= len(data) - 8:
-        return data[:8], json.loads(data[8 : 8 + length]), data[8 + length :]
+    parts = [(8, 8 + int.from_bytes(data[:8], "little"))]
     begin = 0
     for _ in range(3):
         end = data.find(b"\n", begin) + 1 or len(data)
-        for stop in (len(data), end):
-            if data[begin : begin + 1] in (b"{", b"["):
-                try:
-                    return data[:begin], json.loads(data[begin:stop]), data[stop:]
-                except ValueError:
-                    continue
+        parts += [(begin, len(data)), (begin, end)]
         begin = end
+    for begin, end in parts:
+        if data[begin : begin + 1] in (b"{", b"[") and end <= len(data):
+            try:
+                return data[:begin], json.loads(data[begin:end]), data[end:]
+            except (ValueError, RecursionError):
+                continue
     return None
 
 
@@ -299,7 +298,7 @@ def changed(folder: Path, draw: Draw, outside: Path, seal: Callable[[Path], None
         files = _small(folder)
         change = draw.choice(_CHANGES)
         if change is _json_changed:  # of which there are few
-            files = [path for path in files if json_of(_start(path))] or files
+            files = [path for path in files if json_of(path.read_bytes())] or files
         if files:
             said.append(change(draw.choice(files), draw, outside))
     is_plain = len(_small(folder)) == sum(path.is_symlink() or not path.is_dir() for path in folder.rglob("*"))
@@ -316,15 +315,6 @@ def _small(folder: Path) -> list[Path]:
     """The files of a folder without links and pipes, and without those that were made very long."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
     return [path for path in files if path.stat().st_size < 1 << 24]
-
-
-def _start(path: Path) -> bytes:
-    try:
-        data = path.read_bytes()
-        json_of(data)
-    except (ValueError, RecursionError):
-        return b""
-    return data
 
 
 # --- a load under limits ----------------------------------------------------------------------------------------------
@@ -367,7 +357,8 @@ def _watched(folder: Path, seen: list[str], *, follows_links: bool) -> None:
         is_write = not is_open or bool((arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC))
         is_inside = path.startswith(f"{folder}/") or path == str(folder)
         is_of_the_system = path.startswith(allowed) and path != "/etc/passwd"
-        if is_open and not is_write and follows_links and os.path.islink(arguments[0]):
+        is_by_link = os.path.abspath(os.fsdecode(arguments[0])).startswith(f"{folder}/")
+        if is_open and not is_write and follows_links and is_by_link:
             return
         is_device = path.startswith("/dev/") and path != "/dev/zero"
         if not is_inside and not is_device and (is_write or not is_of_the_system):
