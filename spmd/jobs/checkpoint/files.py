@@ -94,7 +94,8 @@ def _folder(path: Place, key: str | None) -> Contents:
     for name in _NAMES:
         if (path / name).is_file():
             return open_checkpoint(path / name, key)
-    files = sorted((file for file in path.iterdir() if file.suffix == ".safetensors"), key=lambda file: file.name)
+    tables = (file for file in path.iterdir() if file.suffix == ".safetensors" and file.is_file())  # no pipes
+    files = sorted(tables, key=lambda file: file.name)
     if not files:
         listed = ", ".join(sorted(file.name for file in path.iterdir())[:8]) or "nothing"
         hint = "; torch.distributed.checkpoint.load reads it" if (path / ".metadata").is_file() else _by_manager(path)

@@ -331,6 +331,13 @@ class TestMade:
         with pytest.raises(ValueError, match=r"index\.json, of .* is cut short .* more than 100,000,000 bytes"):
             spmd.load_checkpoint(nn.Linear(1, 1), tmp_path)
 
+    @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink(path, path)])
+    def test_no_file(self, make: Callable[[Path], None], tmp_path: Path) -> None:
+        """A pipe, which would wait for a writer for ever, a folder, and a link to itself, by a file's name."""
+        make(tmp_path / "model.safetensors")
+        with pytest.raises(FileNotFoundError, match=r"or \*\.safetensors in .*, found model\.safetensors"):
+            spmd.load_checkpoint(nn.Linear(1, 1), tmp_path)
+
     def test_large_metadata(self, tmp_path: Path) -> None:
         (tmp_path / ".metadata").write_text("")
         os.truncate(tmp_path / ".metadata", 1 << 40)
