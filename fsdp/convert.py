@@ -14,6 +14,7 @@ metadata describe the original:
 # of a tensor without an error. Why `weights_only`: a pickle runs code, and these files come from elsewhere.
 
 import glob
+import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -94,7 +95,7 @@ def consolidate_sharded_model_checkpoints(
     >>> fsdp.consolidate_sharded_model_checkpoints(prefix, save_model=False)
     ({'weight': tensor([1., 2., 3.])}, None)
     """
-    paths = sorted(glob.glob(glob.escape(ckpt_prefix) + ckpt_suffix))
+    paths = sorted(filter(os.path.isfile, glob.glob(glob.escape(ckpt_prefix) + ckpt_suffix)))  # no pipes
     if not paths:
         raise FileNotFoundError(
             f"consolidate_sharded_model_checkpoints: expected files {ckpt_prefix}{ckpt_suffix}, found none; each rank "

@@ -1,5 +1,6 @@
 """Consolidation of PyTorch/XLA's FSDP checkpoints, with files of an independent writer after its description."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -158,6 +159,12 @@ class TestFiles:
         torch.save({"model": {}}, tmp_path / "bare_rank-0-of-1.pth")
         with pytest.raises(ValueError, match="expected 'model' and 'shard_metadata'"):
             fsdp.consolidate_sharded_model_checkpoints(str(tmp_path / "bare"))
+
+    def test_pipe(self, tmp_path: Path) -> None:
+        """Opened as a file, it would wait for a writer for ever."""
+        os.mkfifo(tmp_path / "x_rank-0-of-1.pth")
+        with pytest.raises(FileNotFoundError, match=r"expected files .*x_rank-\*-of-\*\.pth, found none"):
+            fsdp.consolidate_sharded_model_checkpoints(str(tmp_path / "x"))
 
     def test_pieces_that_do_not_fit(self) -> None:
         made = ranks(Net(), (), 2, dim_0=False, flatten=False)

@@ -319,8 +319,8 @@ def unknown_options(options: Mapping[str, object]) -> dict[str, object]:
 _OWN_OPTIONS = {
     option
     for table in (
-        dict.fromkeys(_OVERLAPPED, "True"), {_OVERLAPPED_OF_V5E: "True"}, _SPARSE_CORE, _PLANNED, _WITHOUT_GPU,
-        _FREEING, _KEEPING_BARRIERS,
+        dict.fromkeys(_OVERLAPPED, "True"), {_OVERLAPPED_OF_V5E: "True"}, _SPARSE_CORE, PLANNED, _WITHOUT_GPU,
+        FREEING, _KEEPING_BARRIERS,
     )
     for option in table.items()
 }  # fmt: skip

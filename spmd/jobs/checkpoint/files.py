@@ -24,6 +24,7 @@ SAFETENSORS = {
     "I16": torch.int16, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "I8": torch.int8,
     "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
+_LARGEST = 100_000_000  # bytes of a header, as in the safetensors library, or of an index
 # Of a folder, in transformers' order.
 _NAMES = (
     "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json",
@@ -93,7 +94,8 @@ def _folder(path: Place, key: str | None) -> Contents:
     for name in _NAMES:
         if (path / name).is_file():
             return open_checkpoint(path / name, key)
-    files = sorted((file for file in path.iterdir() if file.suffix == ".safetensors"), key=lambda file: file.name)
+    tables = (file for file in path.iterdir() if file.suffix == ".safetensors" and file.is_file())  # no pipes
+    files = sorted(tables, key=lambda file: file.name)
     if not files:
         listed = ", ".join(sorted(file.name for file in path.iterdir())[:8]) or "nothing"
         hint = "; torch.distributed.checkpoint.load reads it" if (path / ".metadata").is_file() else _by_manager(path)
@@ -129,17 +131,25 @@ def _step_of(path: Place) -> tuple[int, int] | None:
 
 def _indexed(path: Place, key: str | None) -> Contents:
     """The tensors that an index names, each from the file it names."""
-    try:
-        places: Mapping[str, str] = json.loads(path.read_bytes())["weight_map"]
-        if not all(isinstance(place, str) for place in places.values()):
-            raise TypeError("a file's name is not text")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _cut_short(path, f"it has no table of names and files ({error!r})") from error
+    places: dict[str, str] = read_index(path)["weight_map"]
     files = {name: _file(_inside(path, name), key) for name in sorted({*places.values()})}
     lost = [name for name, file in places.items() if name not in files[file]]
     if lost:
         raise ValueError(f"load_checkpoint: {path} has {lost[0]!r} in {places[lost[0]]}, which does not contain it")
     return {name: files[file][name] for name, file in places.items()}
+
+
+def read_index(path: Place) -> dict[str, Any]:
+    """The table of an index, with its map of names to names of files; raises ValueError."""
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise ValueError(f"it has more than {_LARGEST:,} bytes")
+        table: dict[str, Any] = json.loads(path.read_bytes())
+        if not all(isinstance(place, str) for place in {**table["weight_map"]}.values()):
+            raise TypeError("a file's name is not text")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _cut_short(path, f"it has no table of names and files ({error!r})") from error
+    return table
 
 
 def _inside(index: Place, name: str) -> Place:
@@ -160,7 +170,7 @@ def _safetensors(path: Place) -> Contents:
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        if length > size - 8:
+        if length > min(size - 8, _LARGEST):
             raise _cut_short(path, f"its header would have {length:,} bytes")
         try:
             table = json.loads(file.read(length), object_pairs_hook=_without_twice)

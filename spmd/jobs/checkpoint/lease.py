@@ -63,11 +63,12 @@ class _Lease:
 def _read(file: UrlPath) -> dict[str, Any] | None:
     file.fs.invalidate_cache()
     try:
-        return json.loads(file.read_bytes())
+        lease = json.loads(file.read_bytes())
     except FileNotFoundError:
         return None
-    except ValueError:  # another program's object
+    except (ValueError, RecursionError):
         return {}
+    return lease if isinstance(lease, dict) else {}  # another program's object
 
 
 def _owner(found: dict[str, Any]) -> str:

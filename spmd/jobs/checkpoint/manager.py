@@ -148,9 +148,9 @@ class CheckpointManager:
 
         A job that saves in a thread ends with it: the end of the program waits, too, and can only print the error.
         """
-        wait, self._wait = self._wait, None
-        if wait is not None:
-            wait()
+        if self._wait is not None:
+            self._wait()  # interrupted, it can be waited for once more
+            self._wait = None
 
     # --- restoring ----------------------------------------------------------------------------------------------------
 

@@ -5,12 +5,14 @@ Each process describes what it has written; the first one merges these parts. On
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
-from pathlib import PurePosixPath
 from typing import Any
 
 FORMAT = "spmd checkpoint 1"
 NAME = "manifest.json"
+_DEEPEST = 100  # levels of lists and dicts: readers recurse
+_LARGEST = 1 << 30  # bytes of a manifest
 
 
 class DamagedError(ValueError):
@@ -98,7 +100,8 @@ def _digest(body: dict[str, Any]) -> str:
 
 
 def text(body: dict[str, Any]) -> str:
-    """Returns the manifest as text, with the sha256 of its contents."""
+    """Returns the manifest as text, with the sha256 of its contents; raises ValueError for values nested too deep."""
+    _check_depth(body)
     return json.dumps({"format": FORMAT, "sha256": _digest(body), **body}) + "\n"
 
 
@@ -107,6 +110,7 @@ def parsed(content: bytes, where: str) -> dict[str, Any]:
     try:
         body = json.loads(content)
         kind, digest = body.pop("format"), body.pop("sha256")
+        _check_depth(body)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedError(f"{where} is damaged: it is no manifest ({type(error).__name__}: {error})") from error
     if kind != FORMAT:
@@ -119,8 +123,89 @@ def parsed(content: bytes, where: str) -> dict[str, Any]:
 def read(folder: Any) -> dict[str, Any]:
     """Returns the manifest of a step's folder, a `Path` or `UrlPath`; raises DamagedError."""
     file = folder / NAME
+    size = file.stat().st_size
+    if size > _LARGEST or _is_link(file):
+        raise DamagedError(
+            f"{file} is damaged: expected a file of at most {_LARGEST:,} bytes and no link, got {size:,}"
+        )
     body = parsed(file.read_bytes(), str(file))
+    try:
+        _check(body)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedError(f"{file} is damaged: {error if type(error) is ValueError else repr(error)}") from error
     for name in body["files"]:
-        if PurePosixPath(name).name != name:
-            raise DamagedError(f"{file}: the file {name!r} is not in the folder of the step")
+        if _is_link(folder / name):
+            raise DamagedError(f"{folder / name} is a link: expected a file in the folder of the step")
     return body
+
+
+def _is_link(file: Any) -> bool:
+    return hasattr(file, "is_symlink") and file.is_symlink()
+
+
+def _check_depth(body: Any) -> None:
+    level = [body]
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for value in level
+            if isinstance(value, (dict, list))
+            for inner in (value.values() if isinstance(value, dict) else value)
+        ]
+    if level:
+        raise ValueError(f"its values are nested more than {_DEEPEST} deep")
+
+
+# --- what it may say --------------------------------------------------------------------------------------------------
+
+
+def _check(body: dict[str, Any]) -> None:
+    """Raises ValueError, or what a value of another type raises, for what no save writes: bytes outside of the files of
+    the folder or in two shards, shards that are not their tensor's, names of no tensor."""
+    files: dict[str, int] = body["files"]
+    for name in files:
+        if name in ("", ".", "..") or {"/", "\\", "\0"} & {*name}:
+            raise ValueError(f"the file {name!r} is not in the folder of the step")
+    _sizes([*files.values()])
+    places = [(shard["file"], *_checked(tensor, shard)) for tensor in _tensors(body) for shard in tensor["shards"]]
+    last, end = "", 0
+    for name, offset, size in sorted(places):
+        if name not in files or offset + size > files[name]:
+            raise ValueError(f"a shard is at byte {offset:,} of {name!r}, which is not in a file that it lists")
+        if name == last and offset < end:
+            raise ValueError(f"two shards have byte {offset:,} of {name!r}")
+        last, end = name, offset + size
+    for path, value in body["values"].items():
+        by_process = value.get("by_process", [value])
+        kinds = [(entry["kind"], entry["state"]) for entry in by_process if entry is not None]
+        if not by_process or not {kind for kind, _ in kinds} <= {"tensor", "value", "object"}:
+            raise ValueError(f"{path!r} is of a kind that no save writes")
+        if not all(isinstance(state["$tensor"], str) for kind, state in kinds if kind == "tensor"):
+            raise ValueError(f"{path!r} names no tensor")
+        missing = [name for name in tensor_names(value) if name not in body["tensors"]]
+        if missing:
+            raise ValueError(f"{path!r} names the tensor {missing[0]!r}, which it does not list")
+
+
+def _tensors(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The tensors, whose shards have as many elements as they."""
+    for name, tensor in body["tensors"].items():
+        count = sum(math.prod(_sizes(shard["shape"])) for shard in tensor["shards"])
+        if count != math.prod(_sizes(tensor["shape"])) or type(tensor["on_host"]) is not bool:
+            raise ValueError(f"the shards of {name!r} have {count:,} elements, and its shape is {tensor['shape']}")
+    return [*body["tensors"].values()]
+
+
+def _checked(tensor: dict[str, Any], shard: dict[str, Any]) -> list[int]:
+    """Where the bytes of a shard begin, and their number."""
+    bounds = zip(_sizes(shard["at"]), shard["shape"], tensor["shape"], strict=True)
+    if not all(at + size <= dim for at, size, dim in bounds) or not isinstance(shard["crc32"], str):
+        raise ValueError(f"a shard at {shard['at']} of {shard['shape']} is not in a tensor of {tensor['shape']}")
+    return _sizes([shard["offset"], shard["bytes"]])
+
+
+def _sizes(numbers: Any) -> list[int]:
+    """The same numbers, which are sizes: at most as many as bytes of an address."""
+    if not isinstance(numbers, list) or not all(type(number) is int and 0 <= number < 1 << 62 for number in numbers):
+        raise ValueError(f"{str(numbers)[:80]} are no sizes")
+    return numbers

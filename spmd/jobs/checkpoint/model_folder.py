@@ -8,11 +8,11 @@ import math
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from .all_or_none import SaveError
+from .files import read_index
 from .safetensors_layout import INDEX, MODEL_FILE, FileTensor, ModelStorage
-from .step_folder import LOCK, SyncedFile, lock, sync_names, unlock
+from .step_folder import LOCK, SyncedFile, lock, removed, sync_names, unlock
 from .step_saving import ShardBytes
 
 _BEFORE = "before-"
@@ -22,12 +22,14 @@ class ModelFolder(ModelStorage):
     """Files that are written in the folder `.saving-NAME` and renamed into `folder`."""
 
     def begin(self) -> None:
+        if self._saving.is_symlink() or not self._saving.is_dir():
+            removed(self._saving)
         self._saving.mkdir(parents=True, exist_ok=True)
         lock(self._saving)
         try:  # before this point the place may be another job's
             for file_left in self._saving.iterdir():
                 if file_left.name != LOCK:
-                    file_left.unlink()
+                    removed(file_left)
             for file in self._files:
                 with SyncedFile(self._saving / file.name) as opened:
                     opened.write(memoryview(file.header))
@@ -68,9 +70,11 @@ class ModelFolder(ModelStorage):
         """Gives the files of an earlier save whose names are to be replaced second names, which the index then says."""
         index = self.folder / INDEX
         try:
-            old_index: dict[str, Any] = json.loads(index.read_bytes())
-            places = dict(old_index["weight_map"])
-        except (FileNotFoundError, ValueError, KeyError, TypeError):  # there is no model that could be read
+            old_index = read_index(index) if index.is_file() else {}
+        except ValueError:
+            old_index = {}
+        places: dict[str, str] = old_index.get("weight_map", {})
+        if not places:  # there is no model that could be read
             return
         taken = {file.name for file in self._files if (self.folder / file.name).is_file()}
         for name in sorted(taken & {*places.values()}):

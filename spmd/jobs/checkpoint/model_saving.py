@@ -105,6 +105,8 @@ def _named(state: nn.Module | Mapping[str, torch.Tensor]) -> dict[str, torch.Ten
                 f"save_checkpoint: {name!r} is a {type(value).__name__}, and safetensors files hold tensors alone; "
                 "leave it out of the dict, or use CheckpointManager"
             )
+        if name == "__metadata__":
+            raise ValueError("save_checkpoint: safetensors files keep texts under '__metadata__': rename the tensor")
         if name in tensors:
             raise ValueError(f"save_checkpoint: two tensors have the name {name!r} without their wrappers' names")
         if value.is_meta or value.layout is not torch.strided:

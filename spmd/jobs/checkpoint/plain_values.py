@@ -113,7 +113,10 @@ def decode(value: Any, path: str, get: Get) -> Any:
         case "$deque":
             return deque(items(content[0]), content[1])
         case "$scalar":
-            return np.dtype(content[0]).type(inner(content[1], "item"))
+            dtype = np.dtype(str(content[0]))
+            if dtype.kind not in "biuf":  # of text or bytes it would have any size
+                raise ValueError(f"expected a scalar of numbers at {path}, got the dtype {content[0]!r}")
+            return dtype.type(inner(content[1], "item"))
         case "$array":
             return get(content["$tensor"], path).numpy()
     return {key: inner(each, key) for key, each in value.items()}

@@ -86,6 +86,9 @@ class Restoring:
             self._wrong.append(f"{path!r} has the shape {shape} in the step and {list(target.shape)} here")
 
     def _compare_module(self, path: str, module: nn.Module, stored: Any) -> None:
+        if not isinstance(stored, dict):
+            self._wrong.append(f"{path!r} is no module in the step")
+            return
         values = {bare_name(name): value for name, value in module.state_dict().items()}
         saved = {bare_name(name): value for name, value in stored.items()}
         for title, names, others in (("not in the step", values, saved), ("not in the model", saved, values)):
@@ -102,7 +105,10 @@ class Restoring:
         groups = state.get("param_groups") if isinstance(state, dict) else None
         if groups is None:
             return
-        was, now = entry.get("class", "an optimizer"), type(optimizer).__name__
+        if not isinstance(groups, list) or not all(isinstance(group.get("params"), list) for group in groups):
+            self._wrong.append(f"{path!r} has no groups of parameters in the step")
+            return
+        was, now = str(entry.get("class", "an optimizer")), type(optimizer).__name__
         saved, ours = (
             dict.fromkeys(key for group in each for key in group) for each in (groups, optimizer.param_groups)
         )
@@ -132,10 +138,15 @@ class Restoring:
         state = self._state(path, value)
         if self._entries[path]["kind"] == "value":
             return filled(value, state)
-        if isinstance(value, torch.Generator):
-            value.set_state(state)
-        elif not isinstance(value, torch.Tensor):
-            value.load_state_dict(state)
+        if isinstance(value, torch.Tensor):
+            return value
+        try:
+            (value.set_state if isinstance(value, torch.Generator) else value.load_state_dict)(state)
+        except (TypeError, LookupError, AttributeError) as error:  # its own, which does not name the file
+            raise ValueError(
+                f"CheckpointManager.restore: {type(value).__name__} at {path!r} does not take the state that "
+                f"{self.reader.path} has for it: {error!r}"
+            ) from error
         return value
 
     def _state(self, path: str, value: Any) -> Any:

@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ class SyncedFile(NewFile):
 
     def __init__(self, path: Path, *, is_new: bool = True) -> None:
         super().__init__(path)
-        self._flags = os.O_CREAT | os.O_EXCL if is_new else 0
+        self._flags = os.O_NOFOLLOW | (os.O_CREAT | os.O_EXCL if is_new else 0)
+        self._is_new = is_new
 
     def __enter__(self) -> "SyncedFile":
         try:
@@ -41,7 +43,7 @@ class SyncedFile(NewFile):
             if error is None:
                 with self._named(self.size):
                     os.fsync(self._descriptor)
-                if self._flags:
+                if self._is_new:
                     sync_names(self._path.parent)
         finally:
             os.close(self._descriptor)
@@ -82,6 +84,14 @@ def sync_names(folder: Path) -> None:
         os.close(descriptor)
 
 
+def removed(path: Path) -> None:
+    """Removes a folder with what is in it, a file, or a link and not its target."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 class StepFolder(Steps):
     """A folder with one folder a step."""
 
@@ -92,7 +102,7 @@ class StepFolder(Steps):
         lock(self.folder)
         for unfinished in self.folder.iterdir():
             if unfinished.name.startswith((SAVING, DELETING)) and unfinished.name not in under_way:
-                shutil.rmtree(unfinished)
+                removed(unfinished)
         name = f"{SAVING}{step}"
         (self.folder / name).mkdir()
         return name
@@ -101,6 +111,9 @@ class StepFolder(Steps):
         saving = self.folder / place
         with SyncedFile(saving / manifest.NAME) as written:
             written.append(memoryview(text.encode()))
+            # The order of saves is that of these times, which only grow, also under a clock that goes back.
+            saved_at = max([time.time_ns(), *(self.saved_at(name) + 1_000 for name in self.committed_names())])
+            os.utime(saving / manifest.NAME, ns=(saved_at, saved_at))
         for name in parts:
             (saving / name).unlink()
         sync_names(saving)
@@ -125,25 +138,35 @@ class StepFolder(Steps):
         deleting = self.folder / f"{DELETING}{place}"
         os.rename(self.folder / place, deleting)
         sync_names(self.folder)
-        shutil.rmtree(deleting)
+        removed(deleting)
 
 
 # --- the lock ---------------------------------------------------------------------------------------------------------
 
-_locks: dict[tuple[str, int], int] = {}  # by file and process (a fork inherits none): the descriptor
+_locks: dict[str, int] = {}  # by file: the descriptor
+
+
+def _forget() -> None:
+    """Closes the descriptors in a fork, which would keep the locks of a parent that was killed."""
+    while _locks:
+        os.close(_locks.popitem()[1])
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def lock(folder: Path) -> None:
     """Takes a folder for this process until it ends; raises SaveError that names the process that has it."""
     path = folder / LOCK
-    name = str(path.resolve()), os.getpid()
+    name = os.path.realpath(folder)
     if name in _locks:
         if path.exists() and os.path.samestat(os.fstat(_locks[name]), path.stat()):
             return
         os.close(_locks.pop(name))  # of a folder that was deleted
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # By descriptor: a lock by process (lockf) ends when any other descriptor of the file is closed, as by a copy.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         said = os.read(descriptor, 4096).decode(errors="replace").strip()
         os.close(descriptor)
@@ -155,13 +178,14 @@ def lock(folder: Path) -> None:
             f"{folder} belongs to another job, which runs: {said or 'its owner is not known'}. Give each job a folder "
             "of its own, or end that one"
         ) from error
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, json.dumps(this_job()).encode() + b"\n", 0)
     _locks[name] = descriptor
+    if os.fstat(descriptor).st_nlink == 1:  # else it may be another file, or a backup's
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(this_job()).encode() + b"\n", 0)
 
 
 def unlock(folder: Path) -> None:
     """Gives a folder free before this process ends."""
-    descriptor = _locks.pop((str((folder / LOCK).resolve()), os.getpid()), None)
+    descriptor = _locks.pop(os.path.realpath(folder), None)
     if descriptor is not None:
         os.close(descriptor)

@@ -1,5 +1,6 @@
 """The tensors in a step's folder: any part of one is read from its shards, whose checksums are compared."""
 
+import math
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from . import manifest
 from .manifest import DamagedError
 from .places import Place, UrlPath, bytes_at
-from .plain_values import dtype_of
+from .plain_values import decode, dtype_of
 
 Index = tuple[slice, ...]
 
@@ -39,6 +40,7 @@ class StepReader:
         # Of the tensor that is read: a shard of a URL is fetched once, whatever parts of it are read.
         self._fetched: dict[tuple[str, int], np.ndarray] = {}
         self._name: str | None = None
+        self._check()
         for name, size in self.manifest["files"].items():
             present = (path / name).stat().st_size if (path / name).is_file() else None
             if present != size:
@@ -69,6 +71,18 @@ class StepReader:
         for name, tensor in self.tensors.items():
             for shard in tensor["shards"]:
                 self._mapped(name, shard)
+
+    def _check(self) -> None:
+        """Decodes all values without their tensors; raises DamagedError for what no save writes."""
+        try:
+            for name, tensor in self.tensors.items():
+                itemsize = dtype_of(tensor["dtype"]).itemsize
+                if any(math.prod(shard["shape"]) * itemsize != shard["bytes"] for shard in tensor["shards"]):
+                    raise ValueError(f"a shard of {name!r} has another number of bytes than of elements")
+            for name, entry in self.manifest["values"].items():
+                decode(entry, name, lambda *_: torch.empty(0, device="cpu"))
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError) as error:
+            raise DamagedError(f"{self.path}/{manifest.NAME} is damaged at {name!r}: {error}") from error
 
     def _mapped(self, name: str, shard: dict[str, Any]) -> np.ndarray:
         """The bytes of a shard, mapped or fetched; their checksum is compared once."""

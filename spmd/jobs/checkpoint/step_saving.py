@@ -129,8 +129,8 @@ def now() -> str:
 
 
 def this_job() -> dict[str, Any]:
-    """The process that saves, in words for the owner of another job."""
-    command = " ".join(sys.argv)[:300]
+    """The process that saves, in words for the owner of another job: no arguments, which may be secrets."""
+    command = os.path.basename(sys.argv[0])[:100]
     return {"process": os.getpid(), "host": socket.gethostname(), "command": command, "since": now()}
 
 

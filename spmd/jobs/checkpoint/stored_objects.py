@@ -47,7 +47,8 @@ class ObjectWritten(NewFile):
 
 
 class StepObjects(Steps):
-    """A URL with one prefix a step, `STEP.MILLISECONDS`: two saves never write the same object."""
+    """A URL with one prefix a step, `STEP.NUMBER`: two saves never write the same object. The numbers are milliseconds,
+    and grow from save to save also under a clock that goes back."""
 
     folder: UrlPath
     new_file = ObjectWritten
@@ -55,10 +56,10 @@ class StepObjects(Steps):
     def begin(self, step: int, under_way: set[str]) -> str:
         lease.take(self.folder)
         kept = under_way.union(self.committed_names())
-        for unfinished in self.folder.iterdir():
-            if numbers(unfinished.name) and unfinished.name not in kept:
-                self.remove(unfinished.name)
-        name = f"{step}.{time.time_ns() // 1_000_000}"
+        present = [place.name for place in self.folder.iterdir() if numbers(place.name)]
+        for unfinished in {*present} - kept:
+            self.remove(unfinished)
+        name = f"{step}.{max([time.time_ns() // 1_000_000, *(self.saved_at(place) + 1 for place in present)])}"
         (self.folder / name).mkdir()
         return name
 

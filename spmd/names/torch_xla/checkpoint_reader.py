@@ -13,6 +13,8 @@ from torch.futures import Future
 from ...jobs.checkpoint.files import check_archive
 from ...jobs.launching.sealed_objects import Reader
 
+_LARGEST = 1 << 30  # bytes of metadata
+
 
 class FolderReader(FileSystemReader):
     """A `storage_reader=` for `torch.distributed.checkpoint.load`, of folders from elsewhere.
@@ -44,6 +46,8 @@ class FolderReader(FileSystemReader):
                 f"FolderReader: expected a folder of torch.distributed.checkpoint, {file} is missing"
             )
         try:
+            if file.stat().st_size > _LARGEST:
+                raise ValueError(f"expected at most {_LARGEST:,} bytes")
             contents = Reader(io.BytesIO(file.read_bytes())).load()
             self._check(contents)
         except Exception as error:  # a changed pickle fails anywhere

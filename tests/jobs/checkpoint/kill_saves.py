@@ -36,6 +36,7 @@ manifest: Any = importlib.import_module("checkpoint.manifest")
 assert not {"torch", "jax", "numpy"} & sys.modules.keys()
 
 SHARDS = (0, 3000, 1, 40_000)  # bytes of each shard; several writes of a block
+BEGINS = (0, 3000, 3001)  # of each shard but the empty one, in the row of its process
 step_saving.BLOCK = 4096
 OPERATIONS = ("open", "write", "fsync", "rename", "mkdir", "unlink", "rmdir", "ftruncate", "pwrite")
 MOMENTS = ("before", "middle", "after")
@@ -81,9 +82,9 @@ def save(folder: Path, step: int, index: int, exchange: Any, keep: int, version:
     def shards() -> Iterator[Any]:
         for number, size in enumerate(SHARDS[1:]):
             data = memoryview(content(step + version, index, number, size))
-            yield step_saving.ShardBytes("x", (index, number), (1, size), data)
+            yield step_saving.ShardBytes("x", (index, BEGINS[number]), (1, size), data)
 
-    tensors = {"x": {"dtype": "uint8", "shape": [2, 3], "on_host": False}}
+    tensors = {"x": {"dtype": "uint8", "shape": [exchange.count, sum(SHARDS)], "on_host": False}}
     values = {"n": {"kind": "value", "state": step + version}, "x": {"kind": "tensor", "state": {"$tensor": "x"}}}
     storage = step_folder.StepFolder(folder)
     step_saving.save_step(storage, step, shards(), step_saving.Description(tensors, values, {}), exchange, keep)
@@ -98,9 +99,9 @@ def whole(path: Path, step: int, count: int) -> int:
     assert len(shards) == count * len(SHARDS[1:])
     for shard in shards:
         data = (path / shard["file"]).read_bytes()[shard["offset"] : shard["offset"] + shard["bytes"]]
-        index, number = shard["at"]
+        index, begin = shard["at"]
         assert f"{zlib.crc32(data):08x}" == shard["crc32"]
-        assert data == content(step + version, index, number, shard["shape"][1])
+        assert data == content(step + version, index, BEGINS.index(begin), shard["shape"][1])
     assert {file.name for file in path.iterdir()} == {manifest.NAME, *body["files"]}
     assert all((path / name).stat().st_size == size for name, size in body["files"].items())
     return version

@@ -1,5 +1,6 @@
 """Saving in a thread: the values of the call are written while steps overwrite their tensors."""
 
+import os
 import threading
 import weakref
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import spmd
+from spmd.checkpoint import SaveError
 from spmd.jobs.checkpoint import staged_state, step_folder
 
 from .states import MESHES, Run
@@ -162,6 +164,29 @@ class TestWaiting:
         state = {"x": torch.zeros(16, 8)}
         manager.restore(state)
         assert state["x"].unique().tolist() == [1] and x.unique().tolist() == [2]
+
+    def test_interrupted(self, tmp_path: Path, gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A wait that Ctrl-C ends is made once more, and raises what the save fails with."""
+
+        def interrupted(thread: threading.Thread) -> None:
+            raise KeyboardInterrupt
+
+        def fails(*args: Any) -> None:
+            raise OSError(5, "Input/output error")
+
+        (x,) = sharded(1)
+        manager = spmd.CheckpointManager(tmp_path)
+        manager.save_async(0, {"x": x})
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(threading.Thread, "join", interrupted)
+            manager.wait()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", fails)
+            gate.set()
+            with pytest.raises(SaveError, match="Input/output error"):
+                manager.wait()
+        manager.wait()
+        assert manager.all_steps() == []
 
     def test_one_at_a_time(self, tmp_path: Path, gate: threading.Event) -> None:
         (x,) = sharded(1)

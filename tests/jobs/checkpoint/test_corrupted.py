@@ -6,6 +6,7 @@ differ. The 1,000 of each loader last ran on 2026-11-23.
 """
 
 import json
+import os
 import pickle
 import random
 import resource
@@ -303,6 +304,7 @@ class TestMade:
             (header({"a": entry(0, 64, [1 << 61, 1 << 61, 0])}), "takes 0 bytes"),
             (header({"a": [1]}), "'a' has no dtype, shape and offsets"),
             (header({"a": entry(0, 32, [8])}), "its header describes"),
+            (header({"a": entry(0, 64, [16])}, bytes(1 << 27), 1 << 27), "its header would have"),
             (header({"a": entry(0, 64, [16])}, length=1 << 62), "its header would have"),
             (b"\x40" + bytes(7) + b'{"a": 1, "a": 2}'.ljust(64), "a name is there twice"),
             (b"\x00\x00\x01" + bytes(5) + b'{"a":' + b"[" * (1 << 16), "its header is not JSON"),
@@ -322,6 +324,27 @@ class TestMade:
             ValueError, match=r"index\.json names the file .*: expected a file of tensors in the index's"
         ):
             spmd.load_checkpoint(nn.Linear(1, 1, bias=False), tmp_path / "in")
+
+    def test_large_index(self, tmp_path: Path) -> None:
+        (tmp_path / "model.safetensors.index.json").write_text("{}")
+        os.truncate(tmp_path / "model.safetensors.index.json", 1 << 40)
+        with pytest.raises(ValueError, match=r"index\.json, of .* is cut short .* more than 100,000,000 bytes"):
+            spmd.load_checkpoint(nn.Linear(1, 1), tmp_path)
+
+    @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink(path, path)])
+    def test_no_file(self, make: Callable[[Path], None], tmp_path: Path) -> None:
+        """A pipe, which would wait for a writer for ever, a folder, and a link to itself, by a file's name."""
+        make(tmp_path / "model.safetensors")
+        with pytest.raises(FileNotFoundError, match=r"or \*\.safetensors in .*, found model\.safetensors"):
+            spmd.load_checkpoint(nn.Linear(1, 1), tmp_path)
+
+    def test_large_metadata(self, tmp_path: Path) -> None:
+        (tmp_path / ".metadata").write_text("")
+        os.truncate(tmp_path / ".metadata", 1 << 40)
+        with pytest.raises(
+            ValueError, match=r"\.metadata is damaged: ValueError: expected at most 1,073,741,824 bytes"
+        ):
+            FolderReader(tmp_path).read_metadata()
 
     def test_numbers_of_another_kind(self, tmp_path: Path) -> None:
         save_file({"weight": torch.ones(1, 1, dtype=torch.int32)}, tmp_path / "x.safetensors")

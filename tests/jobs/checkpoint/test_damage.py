@@ -1,9 +1,14 @@
 """Steps that cannot be written, and files that have changed: the error says what and where."""
 
+import hashlib
+import json
 import os
 import random
+import shutil
+import signal
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +20,7 @@ from support import ROOT
 
 import spmd
 from spmd.checkpoint import DamagedError, SaveError
-from spmd.jobs.checkpoint import manifest
+from spmd.jobs.checkpoint import manifest, step_saving
 
 from .states import MESHES
 
@@ -23,6 +28,10 @@ from .states import MESHES
 def state(factor: float = 1.0) -> dict[str, Any]:
     x = spmd.mark_sharding((torch.arange(64.0) * factor).to("xla"), MESHES["8"], ("fsdp",))
     return {"x": x, "y": torch.ones(300) * factor, "n": factor}
+
+
+def deep(levels: int) -> Any:
+    return json.loads("[" * levels + "]" * levels)
 
 
 def values(found: dict[str, Any]) -> list[Any]:
@@ -94,6 +103,70 @@ class TestDamage:
         (manager.folder / "2/manifest.json").write_text(manifest.text(body))
         with pytest.raises(DamagedError, match="is not in the folder of the step"):
             manager.restore(state())
+
+    @pytest.mark.parametrize("change", [
+        lambda shard, body: shard.update(file="/etc/hostname"),
+        lambda shard, body: shard.update(file="../1/shards-0.bin"),
+        lambda shard, body: (shard.update(file=".."), body["files"].update({"..": 4096})),
+        lambda shard, body: shard.update(offset=body["files"]["shards-0.bin"] - 8),
+        lambda shard, body: shard.update(offset=-64),
+        lambda shard, body: body["tensors"]["y"]["shards"][0].update(offset=shard["offset"]),  # its bytes once more
+        lambda shard, body: shard.update(bytes=1 << 40),
+        lambda shard, body: shard.update(shape=[1 << 40]),
+        lambda shard, body: shard.update(at=[60]),
+        lambda shard, body: body["tensors"]["x"].update(shape=[1 << 40]),
+        lambda shard, body: body["tensors"]["x"].update(dtype="nn"),
+        lambda shard, body: body["tensors"].pop("x"),
+        lambda shard, body: body["values"]["n"].update(state={"$scalar": ["S", 3_000_000_000]}),
+        lambda shard, body: body["values"]["n"].update(state={"$scalar": ["V3000000000", 1]}),
+        lambda shard, body: body["values"]["n"].update(state={"$size": ["a"]}),
+        lambda shard, body: body["values"]["n"].update(state={"$device": "nowhere"}),
+        lambda shard, body: body["values"]["n"].update(state=deep(480)),
+        lambda shard, body: body["values"]["n"].update(kind="code"),
+        lambda shard, body: body["values"].update(n={"by_process": []}),
+        lambda shard, body: body.update(files=[]),
+        lambda shard, body: body.pop("values"),
+    ])  # fmt: skip
+    def test_sealed_by_a_stranger(
+        self, change: Callable[[Any, Any], Any], manager: spmd.CheckpointManager, tmp_path: Path
+    ) -> None:
+        """A manifest with the right sha256 that no save has written: nothing is read for it, an older step loads."""
+        file = manager.folder / "2/manifest.json"
+        body = manifest.read(manager.folder / "2")
+        change(body["tensors"]["x"]["shards"][0], body)
+        digest = hashlib.sha256(json.dumps(body, separators=(",", ":")).encode()).hexdigest()
+        file.write_text(json.dumps({"format": manifest.FORMAT, "sha256": digest, **body}))
+        with pytest.raises(DamagedError, match=r"2/manifest\.json is damaged"):
+            manager.restore(state())
+        found = state(0)
+        assert manager.restore(found, skip_damaged=True) == 1 and values(found) == values(state(1))
+
+    @pytest.mark.parametrize("name", ["manifest.json", "shards-0.bin"])
+    def test_link(self, name: str, manager: spmd.CheckpointManager, tmp_path: Path) -> None:
+        (manager.folder / "2" / name).rename(tmp_path / "elsewhere")
+        (manager.folder / "2" / name).symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(DamagedError, match=f"2/{name}.* link"):
+            manager.restore(state())
+
+    def test_nested_too_deep_to_be_read(self, manager: spmd.CheckpointManager) -> None:
+        with pytest.raises(SaveError, match="its values are nested more than 100 deep"):
+            manager.save(3, {"n": deep(120)})
+        assert manager.save(3, {"n": deep(80)}) and manager.restore({"n": 0}) == 3
+
+    def test_large_manifest(self, manager: spmd.CheckpointManager) -> None:
+        """Its length alone is read: a file with holes takes no room on the disk, and all of the memory."""
+        os.truncate(manager.folder / "2/manifest.json", 1 << 40)
+        with pytest.raises(DamagedError, match=r"expected a file of at most 1,073,741,824 bytes"):
+            manager.restore(state())
+
+    def test_state_of_another_class(self, tmp_path: Path) -> None:
+        """An object's own error does not name the file."""
+        weight = torch.nn.Parameter(torch.ones(2))
+        scheduler = torch.optim.lr_scheduler.LambdaLR(torch.optim.SGD([weight], lr=1.0), lambda step: 1.0)
+        other = spmd.checkpoint.RandomState()
+        spmd.CheckpointManager(tmp_path).save(1, {"object": other})
+        with pytest.raises(ValueError, match=r"LambdaLR at 'object' does not take the state that .*/1 has for it: Key"):
+            spmd.CheckpointManager(tmp_path).restore({"object": scheduler})
 
     def test_thousand_corrupted_files(self, manager: spmd.CheckpointManager) -> None:
         """Each is found, or what was changed is not read: blanks of the manifest, bytes between two shards."""
@@ -211,6 +284,16 @@ class TestNotWritten:
         manager.save(3, state(3))
         assert sorted(os.listdir(manager.folder)) == [".lock", "1", "2", "3"]
 
+    def test_files_and_links_among_what_is_left(self, manager: spmd.CheckpointManager, tmp_path: Path) -> None:
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "elsewhere/file").write_text("is not ours")
+        (manager.folder / ".saving-x").write_text("")
+        (manager.folder / ".deleting-x").symlink_to(tmp_path / "elsewhere")
+        (manager.folder / ".saving-3").symlink_to(tmp_path / "no such")
+        assert manager.save(3, state(3))
+        assert sorted(os.listdir(manager.folder)) == [".lock", "1", "2", "3", "elsewhere"]
+        assert (tmp_path / "elsewhere/file").read_text() == "is not ours"
+
 
 FAILED = """
 import os, sys, threading, torch, spmd
@@ -256,3 +339,55 @@ class TestTwoJobs:
             job.kill()
         assert manager.save(1, {"n": 1})
         assert spmd.CheckpointManager(tmp_path).save(2, {"n": 2})  # the same job
+
+    def test_after_a_copy_of_the_folder(self, tmp_path: Path) -> None:
+        """The lock lasts when its own process opens and closes the file, as a backup does."""
+        manager = spmd.CheckpointManager(tmp_path / "job")
+        manager.save(1, {"n": 1})
+        shutil.copytree(tmp_path / "job", tmp_path / "backup")
+        (tmp_path / "job/.lock").read_bytes()
+        done = subprocess.run(
+            [sys.executable, "-c", OTHER, str(ROOT / "spmd/jobs/checkpoint"), str(tmp_path / "job")],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert "belongs to another job" in done.stderr and done.stdout == ""
+
+    def test_link(self, tmp_path: Path) -> None:
+        """A link in the lock's place, and a second name of a file, which both may be another's."""
+        (tmp_path / "diary").write_text("all of it")
+        (tmp_path / "job").mkdir()
+        (tmp_path / "job/.lock").symlink_to(tmp_path / "diary")
+        with pytest.raises(SaveError, match=r"step 1 was not saved in .*'.*/job/\.lock'"):
+            spmd.CheckpointManager(tmp_path / "job").save(1, {"n": 1})
+        (tmp_path / "job/.lock").unlink()
+        os.link(tmp_path / "diary", tmp_path / "job/.lock")
+        assert spmd.CheckpointManager(tmp_path / "job").save(1, {"n": 1})
+        assert (tmp_path / "diary").read_text() == "all of it"
+
+    def test_without_arguments(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What others read names the job, and has no secret of its command."""
+        monkeypatch.setattr(sys, "argv", ["/home/me/train.py", "--token", "hf_secret"])
+        spmd.CheckpointManager(tmp_path).save(1, {"n": 1})
+        said = (tmp_path / ".lock").read_text()
+        assert json.loads(said)["command"] == "train.py" and "secret" not in said
+        assert (tmp_path / ".lock").stat().st_mode & 0o077 == 0
+        assert "secret" not in json.dumps(step_saving.this_job())  # of a lease, too
+
+    def test_fork_of_a_killed_job(self, tmp_path: Path) -> None:
+        """A worker that outlives its job does not keep the folder."""
+        script = OTHER.replace("sys.stdin.read()", "import os, time; os.fork() or time.sleep(60); time.sleep(60)")
+        job = subprocess.Popen(
+            [sys.executable, "-c", script, str(ROOT / "spmd/jobs/checkpoint"), str(tmp_path)],
+            stdout=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        with job:
+            assert job.stdout is not None and job.stdout.readline() == "locked\n"
+            children = Path(f"/proc/{job.pid}/task/{job.pid}/children")
+            while not (workers := children.read_text().split()):
+                time.sleep(0.01)
+            job.kill()
+            job.wait()
+            try:
+                assert spmd.CheckpointManager(tmp_path).save(1, {"n": 1})
+            finally:
+                os.kill(int(workers[0]), signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,16 @@ class TestSteps:
         assert manager.all_steps() == [0, 50] and manager.latest_step() == manager.restore(state) == state["n"] == 50
         manager.save(10, {"n": 10})
         assert manager.all_steps() == [0, 10] and manager.latest_step() == 10
+
+    def test_clock_that_goes_back(self, tmp_path: Path) -> None:
+        """A step that was written under a clock that was ahead is not the newest for ever."""
+        manager = spmd.CheckpointManager(tmp_path, keep=2)
+        manager.save(1, {"n": 1})
+        ahead = time.time_ns() + 10**18
+        os.utime(tmp_path / "1/manifest.json", ns=(ahead, ahead))
+        for step in (2, 3, 4):
+            manager.save(step, {"n": step})
+        assert manager.all_steps() == [3, 4]
 
     def test_none(self, tmp_path: Path) -> None:
         manager = spmd.CheckpointManager(tmp_path / "new")

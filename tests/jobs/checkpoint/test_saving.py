@@ -212,6 +212,30 @@ class TestReplaced:
         spmd.save_checkpoint(self.NEW, tmp_path)
         assert os.listdir(tmp_path) == ["model.safetensors"] and len(os.listdir("/proc/self/fd")) == descriptors
 
+    def test_link_in_the_place_of_its_files(self, tmp_path: Path) -> None:
+        """What a link names stays as it is, and so does what links in a folder that a dead save left name."""
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "elsewhere/file").write_text("is not ours")
+        for name in ("link", "file", "left"):
+            saving = tmp_path / name / ".saving-model"
+            saving.parent.mkdir()
+            if name == "link":
+                saving.symlink_to(tmp_path / "elsewhere")
+            elif name == "file":
+                saving.write_text("")
+            else:
+                (saving / "folder").mkdir(parents=True)
+                (saving / "model.safetensors").symlink_to(tmp_path / "elsewhere/file")
+            spmd.save_checkpoint(self.NEW, tmp_path / name)
+            assert os.listdir(tmp_path / name) == ["model.safetensors"]
+            assert [file.read_text() for file in (tmp_path / "elsewhere").iterdir()] == ["is not ours"]
+
+    @pytest.mark.parametrize("text", ["[" * 100_000, '{"weight_map": {"x": []}}', '{"weight_map": 3}', "[]"])
+    def test_over_an_index_that_is_none(self, text: str, tmp_path: Path) -> None:
+        (tmp_path / "model.safetensors.index.json").write_text(text)
+        spmd.save_checkpoint(self.NEW, tmp_path, max_shard_size=16)
+        assert json.loads((tmp_path / "model.safetensors.index.json").read_bytes())["weight_map"]
+
     def test_folder_that_cannot_be_written(self) -> None:
         with pytest.raises(SaveError, match=r"/proc/self/model was not saved: \w+Error: .*'/proc/self/model"):
             spmd.save_checkpoint(self.NEW, "/proc/self/model")
@@ -256,6 +280,11 @@ class TestRefused:
         ):
             with pytest.raises(TypeError, match=words):
                 spmd.save_checkpoint(state, tmp_path)
+        for path in (tmp_path, tmp_path / "x.safetensors"):
+            with pytest.raises(
+                ValueError, match="safetensors files keep texts under '__metadata__': rename the tensor"
+            ):
+                spmd.save_checkpoint({"__metadata__": torch.ones(2)}, path)
         with pytest.raises(ValueError, match="two tensors have the name 'x'"):
             spmd.save_checkpoint({"x": torch.ones(2), "_orig_mod.x": torch.zeros(2)}, tmp_path)
         with pytest.raises(TypeError, match="expected metadata of texts"):

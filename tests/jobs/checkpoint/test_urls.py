@@ -65,13 +65,21 @@ class TestSteps:
         manager = spmd.CheckpointManager(url, keep=2)
         for step in (1, 2, 3, 2):
             manager.save(step, {"n": 10 * step + len(manager.all_steps()), "x": torch.arange(4.0)})
-            time.sleep(0.002)  # a copy is named by its millisecond
         assert manager.all_steps() == [2, 3]
         found = {"n": 0}
         assert manager.restore(found, 2) == 2 and found["n"] == 22
         assert manager.verify() == 3
         with pytest.raises(FileNotFoundError, match=r"no committed step 1 in .*job; it has 2, 3"):
             manager.restore(found, 1)
+
+    def test_clock_that_goes_back(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        manager, clock = spmd.CheckpointManager(url, keep=2), time.time_ns()
+        for step, hours in ((9, 2), (10, 1), (10, 0), (11, 0)):
+            monkeypatch.setattr(time, "time_ns", lambda hours=hours: clock + hours * 3600 * 10**9)
+            manager.save(step, {"n": 10 * step + hours})
+        found = {"n": 0}
+        assert manager.all_steps() == [10, 11]
+        assert manager.restore(found, 10) == 10 and found["n"] == 100
 
     def test_none(self, url: str) -> None:
         manager = spmd.CheckpointManager(url)
@@ -213,6 +221,13 @@ class TestTwoJobs:
         with pytest.raises(SaveError, match=r"step 1 was not saved in .*: .* was taken by another job"):
             manager.save(1, {"n": 1})
         assert manager.all_steps() == []
+
+    @pytest.mark.parametrize("content", [b"[]", b"[" * 100_000, b"3", b""])
+    def test_other_object(self, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(lease, "PERIOD", 0.02)
+        (tmp_path / "job").mkdir()
+        (tmp_path / "job/.lease").write_bytes(content)
+        assert spmd.CheckpointManager(f"store://{tmp_path}/job").save(1, {"n": 1})
 
     def test_renewed(self, tmp_path: Path) -> None:
         manager = spmd.CheckpointManager(f"store://{tmp_path}/job")
