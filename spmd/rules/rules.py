@@ -312,7 +312,8 @@ class ShardingRules:
             raise ValueError(f"ShardingRules: expected only rules, checkpoint and [fsdp], also got {', '.join(parsed)}")
         if unknown := fsdp.keys() - _FSDP:
             raise ValueError(f"ShardingRules: [fsdp] has {', '.join(sorted(unknown))}; expected {', '.join(_FSDP)}")
-        return cls([_rule_of(row) for row in rules], checkpoint=checkpoint, **({"units": ()} | fsdp if fsdp else {}))
+        options: dict[str, Any] = {"units": ()} | fsdp if fsdp else {}
+        return cls([_rule_of(row) for row in rules], checkpoint=checkpoint, **options)
 
     def save(self, path: str | Path) -> None:
         """Writes the table as a TOML file, to be read, edited and kept with the model."""

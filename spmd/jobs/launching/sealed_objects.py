@@ -15,6 +15,7 @@ from traceback import StackSummary
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint.api import CheckpointException
 
 from ...core import ProcessError, variables
 
@@ -70,7 +71,7 @@ def _tensor(content: bytes) -> torch.Tensor:
 
 
 def _failure(step: str, failures: dict[int, Any]) -> BaseException:
-    return torch.distributed.checkpoint.CheckpointException(step, failures)
+    return CheckpointException(step, failures)
 
 
 def _error(name: str, text: str) -> BaseException:

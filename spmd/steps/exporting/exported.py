@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,8 @@ def write_safetensors(path: Path | None, tensors: dict[str, torch.Tensor]) -> di
     layout = file_of(WEIGHTS, {name: array_facts(tensor) for name, tensor in tensors.items()}, {"format": "pt"})
     digest, size = hashlib.sha256(), 0
     with contextlib.nullcontext() if path is None else path.open("wb") as file:
-        for part in itertools.chain([layout.header], (on_host(tensors[placed.name]) for placed in layout.tensors)):
+        parts: Iterator[Any] = (on_host(tensors[placed.name]) for placed in layout.tensors)
+        for part in itertools.chain([layout.header], parts):
             if file is not None:
                 content = part if isinstance(part, bytes) else transfer.host_array(part).tobytes()
                 digest.update(content)

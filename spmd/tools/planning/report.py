@@ -188,7 +188,7 @@ class Plan:
             raise ValueError(
                 f"Plan.from_json: expected a plan of version {VERSION}, got {version!r}; plan the step again"
             )
-        return _read(cls, values, "the plan")  # type: ignore[no-any-return]
+        return _read(cls, values, "the plan")
 
     def diff(self, other: "Plan") -> "Difference":
         """Compares with another plan, this one being the one before. An empty difference is false.

@@ -49,7 +49,7 @@ PAIRS = {
 
 # The blocks of 16 x 32 scores of a causal mask of 64 x 64, at most two of keys for 16 queries: 6 of 8.
 CAUSAL = "{ { { 1, 0 }, { 1, 0 }, { 2, 1 }, { 2, 1 } } }"
-_SIDES = ", ".join(rf'\"block_q{end}\": 16, \"block_kv{end}\": 32' for end in ("", "_dkv", "_dq"))
+_SIDES = ", ".join(rf"\"block_q{end}\": 16, \"block_kv{end}\": 32" for end in ("", "_dkv", "_dq"))
 
 
 KINDS = f"%kinds = s8[1,4,2]{{2,1,0}} constant({CAUSAL})"
