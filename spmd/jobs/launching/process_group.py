@@ -46,8 +46,8 @@ def rendezvous(url: str, timeout: timedelta = _TIMEOUT, **_: Any) -> Iterator[tu
             address = processes.polled("spmd/rendezvous", timeout.total_seconds())
             if address is None:
                 raise RuntimeError(f"xla://: process 0 has not come within {timeout}")
-            host, _, text = address.rpartition(":")
-            store = dist.TCPStore(host, int(text), size, is_master=False, timeout=timeout)
+            host, port_text = address.rsplit(":", 1)
+            store = dist.TCPStore(host, int(port_text), size, is_master=False, timeout=timeout)
         yield store, rank, size
     raise RuntimeError("xla://: the processes cannot meet a second time")
 
@@ -63,11 +63,12 @@ class XlaProcessGroup(dist.ProcessGroup):
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta):
         super().__init__(rank, size)  # type: ignore[call-arg]  # torch's stubs know only its own constructor
-        options: Any = timeout
+        gloo: Any = dist.ProcessGroupGloo  # whose options torch's stubs lack
+        options = timeout
         if processes.is_local():
-            options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # torch's stubs lack it
-            options._timeout, options._devices = timeout, [dist.ProcessGroupGloo.create_device(hostname=_LOOPBACK)]
-        self._host = dist.ProcessGroupGloo(store, rank, size, options)
+            options = gloo._Options()
+            options._timeout, options._devices = timeout, [gloo.create_device(hostname=_LOOPBACK)]
+        self._host = gloo(store, rank, size, options)
 
     def getBackendName(self) -> str:
         """The name "xla"; torch calls it."""

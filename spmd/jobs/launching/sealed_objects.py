@@ -7,6 +7,7 @@ plans of a checkpoint alone.
 
 import dataclasses
 import hmac
+import importlib
 import io
 import pickle
 from enum import Enum
@@ -15,7 +16,6 @@ from traceback import StackSummary
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.api import CheckpointException
 
 from ...core import ProcessError, variables
 
@@ -71,7 +71,8 @@ def _tensor(content: bytes) -> torch.Tensor:
 
 
 def _failure(step: str, failures: dict[int, Any]) -> BaseException:
-    return CheckpointException(step, failures)
+    api = importlib.import_module("torch.distributed.checkpoint")  # which takes long to import
+    return api.CheckpointException(step, failures)
 
 
 def _error(name: str, text: str) -> BaseException:
