@@ -45,7 +45,7 @@ def _compared(texts: list[str]) -> str:
     if len(texts) != 2 or not all(numbers):
         return " / ".join(texts) if set(texts) != {"-"} else "-"
     ratio = (numbers[0] or 0) / (numbers[1] or 1)
-    return f"{' / '.join(texts)} = " + (f"**{ratio:.2f}**" if ratio < 1.005 else f"{ratio:.2f}")
+    return f"{' / '.join(texts)} = " + (f"**{ratio:.2f}**" if ratio < 0.995 else f"{ratio:.2f}")
 
 
 def tables_of(name: str, run: Run) -> list[Table]:
@@ -98,10 +98,11 @@ def section(name: str) -> str:
     return "\n\n".join(parts) or "No run is kept."
 
 
-def value(name: str, row: str, column: str, run: int = 0) -> str:
-    """A value of a section, in the first of its tables that has the column; row: how its row begins, in one text."""
-    tables = (table for table in tables_of(name, results.runs_of(name)[run]) if column in table["columns"])
-    table = next(tables)
+def value(name: str, row: str, column: str, run: int = 0, title: str = "") -> str:
+    """A value of a section, in the first of its tables that has the column and whose title begins so; row: how its row
+    begins, in one text."""
+    tables = tables_of(name, results.runs_of(name)[run])
+    table = next(each for each in tables if column in each["columns"] and each["title"].startswith(title))
     return next(
         str(texts[table["columns"].index(column)]) for texts in table["rows"] if " ".join(texts).startswith(row)
     )

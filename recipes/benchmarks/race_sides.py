@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from recipes.gpt import GPT, GPTConfig, cross_entropy
 
@@ -170,16 +171,22 @@ class Side:
         loss: Tensor = model(input_ids=tokens, labels=tokens).loss
         return loss
 
-    def torch_step(self, model: Any, device: str, **how: Any) -> Callable[[Tensor], Tensor]:
-        """The training step as it is written for one device; the same for torch and for this library."""
+    def torch_step(
+        self, model: Any, device: str, wrap: Callable[[Any], Any] = lambda loss: loss, **how: Any
+    ) -> Callable[[Tensor], Tensor]:
+        """The training step as it is written for one device; the same for torch and for this library.
+
+        wrap: what `torch.compile` does to the function of a loss. how: options of AdamW.
+        """
         if self.part == "llama":
             model.gradient_checkpointing_enable({"use_reentrant": False})
         model.train()
         optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, **how)
+        loss_of = wrap(partial(self.torch_loss, model))
 
         def step(tokens: Tensor) -> Tensor:
             with torch.autocast(device, dtype=torch.bfloat16):
-                loss = self.torch_loss(model, tokens)
+                loss: Tensor = loss_of(tokens)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -188,19 +195,21 @@ class Side:
         return step
 
     def by_torch(self) -> None:
-        """`torch.compile` of the model with SDPA's fastest kernel, and the fused AdamW."""
+        """`torch.compile` of model and loss, SDPA's kernels with cuDNN's first, and the fused AdamW."""
         device = "cpu" if self.is_dry else "cuda"
         torch.set_float32_matmul_precision("high")
         torch.backends.cuda.matmul.allow_tf32 = True
         model = self.loaded(device)
-        compiled = torch.compile(model, backend="aot_eager" if self.is_dry else "inductor")
-        step = self.torch_step(compiled, device, fused=True)
+        compiled = partial(torch.compile, backend="aot_eager" if self.is_dry else "inductor")
+        step = self.torch_step(model, device, compiled, fused=True)
         kind = "CPU" if self.is_dry else torch.cuda.get_device_name()
-        self.timed(
-            lambda tokens: step(tokens.to(device)).item(),
-            lambda: None if self.is_dry else torch.cuda.max_memory_allocated(),
-            kind,
-        )
+        names = "CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH"
+        with sdpa_kernel([getattr(SDPBackend, name) for name in names], set_priority=True):
+            self.timed(
+                lambda tokens: step(tokens.to(device)).item(),
+                lambda: None if self.is_dry else torch.cuda.max_memory_allocated(),
+                kind,
+            )
 
     def by_us(self, *, is_compiled: bool, is_wrapped: bool = False) -> None:
         """The same step on xla, by `spmd.compile` or recorded; wrapped: FSDP's bfloat16 in place of autocast."""
