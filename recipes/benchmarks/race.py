@@ -8,11 +8,11 @@
 
 Parts run in the order of their worth, each side in a process of its own: this library by `spmd.compile` and lazily,
 `torch.compile` with its best attention, hand-written JAX. A step is the median of ten, after three. What is known is
-written after each side to OUT/race.json, so that a run that is cut off keeps its figures. The next side loads its
-weights while one compiles. Peak memory is that of each framework's allocator; MFU counts the model's operations, without
+written after each side to OUT/race.json: a run that is cut off keeps its figures. The next side loads its weights while
+one compiles. Peak memory is that of each framework's allocator. MFU counts the model's operations, without
 recomputation, of NVIDIA's dense bfloat16 peak. The plans of `docs/results/race-plans.json` stand beside the run, with
-the hash of that file. Times are printed, never judged; the status is 1 where a check or a side fails, or where losses of
-two sides differ.
+the hash of that file. Times are printed, never judged; the status is 1 where a check or a side fails, or where losses
+of two sides differ.
 """
 
 import argparse
