@@ -307,7 +307,7 @@ def changed(folder: Path, draw: Draw, outside: Path, seal: Callable[[Path], None
             seal(folder)
             said.append("sealed")
         except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError):
-            said.append("not sealed")
+            said.append("sealed in part")  # files before the one that cannot be sealed any more
     return "; ".join(said)
 
 
@@ -446,7 +446,7 @@ def runs(kind: Kind, name: str, numbers: range, seed: int, place: Path) -> Itera
         change = changed(copy, draw, outside, kind.seal)
         before = {path: facts for path, facts in _tree(place).items() if not path.startswith(str(copy))}
         said, status, used = _forked(
-            lambda: _loaded(kind, copy, values, limit, is_sealed=change.endswith("; sealed"))  # noqa: B023  # called here
+            lambda: _loaded(kind, copy, values, limit, is_sealed=change.endswith(("; sealed", "in part")))  # noqa: B023  # called here
         )
         after = {path: facts for path, facts in _tree(place).items() if not path.startswith(str(copy))}
         seconds, more = used.ru_utime + used.ru_stime, (used.ru_maxrss << 10) - usual
