@@ -66,7 +66,8 @@ def load_steps(folder: Path) -> Values:
     values["plain"] = {"step": 0, "name": "", "rates": (), "count": 0}
     step = spmd.CheckpointManager(folder).restore(values, 2)
     moments = values["optimizer"].state_dict()["state"]
-    return {**values["model"].state_dict(), **values["plain"], "moments": str(moments), "number": step}
+    # A plain container is a value as a whole: what a sealed step has of it is the writer's choice.
+    return {**values["model"].state_dict(), "plain": str(values["plain"]), "moments": str(moments), "number": step}
 
 
 def seal_steps(folder: Path) -> None:
@@ -90,7 +91,7 @@ def load_or_older(folder: Path) -> Values:
     """Restores the newest undamaged step: the second, or the first, which says so by its number."""
     values = {"plain": {"step": 0, "name": "", "rates": (), "count": 0}}
     spmd.CheckpointManager(folder).restore(values, skip_damaged=True)
-    return values["plain"]
+    return {"plain": str(values["plain"])}
 
 
 # --- models -----------------------------------------------------------------------------------------------------------
