@@ -157,7 +157,7 @@ class TestStrangers:
 
     def test_own_options(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """What the library sets itself is taken, and what the process is told to."""
-        options = {**program._FREEING, "xla_cpu_enable_fast_math": "False"}
+        options = {**program.FREEING, "xla_cpu_enable_fast_math": "False"}
         resealed(folder, lambda body: body["program"].update(compiler_options={"cpu": options}))
         with pytest.raises(ValueError, match="to be compiled with xla_cpu_enable_fast_math=False, which"):
             spmd.load_exported(folder)
