@@ -1,4 +1,4 @@
-"""The race on this machine's GPU: right values, a GPT, Hugging Face's Llama-1B and decoding, by each side in turn.
+"""The race on this machine's GPU: right values, a GPT, Hugging Face's Llama-1B and decoding, by one side after another.
 
     python -m recipes.benchmarks.race                          # make gpu: at most eight minutes on one H100 or H200
     python -m recipes.benchmarks.race --parts llama decode     # these alone
@@ -10,7 +10,7 @@ Parts run in the order of their worth, each side in a process of its own: this l
 `torch.compile` with its best attention, hand-written JAX. A step is the median of ten, after three. What is known is
 written after each side to OUT/race.json: a run that is cut off keeps its figures. The next side loads its weights while
 one compiles. Peak memory is that of each framework's allocator. MFU counts the model's operations, without
-recomputation, of NVIDIA's dense bfloat16 peak. The plans of `docs/results/race-plans.json` stand beside the run, with
+recomputation, of NVIDIA's dense bfloat16 peak. The plans of `docs/results/race-plans.json` stand next to the run, with
 the hash of that file. Times are printed, never judged; the status is 1 where a check or a side fails, or where losses
 of two sides differ.
 """
@@ -44,7 +44,7 @@ TITLES = {
 }
 PLANNED = ("gpt", "compiled"), ("llama", "compiled"), ("llama", "FSDP, compiled")
 LONGEST = 150.0  # seconds of one side
-# Losses are compared over the first steps: bfloat16's roundings grow from step to step.
+# Losses are compared over the first steps: bfloat16's roundings add up from step to step.
 COMPARED, LOSS_TOLERANCE = 10, 5e-3
 
 
@@ -89,7 +89,7 @@ class Race:
             if weights is not None and weights.end(LONGEST)[0]:
                 self.console.print("no weights could be written: no side runs")
                 return 1
-            # The next side loads its weights into the host's memory while one computes; it waits for its turn.
+            # The next side loads its weights into the host's memory while one computes, and then waits for its signal.
             following = self.start(*sides[0], folder) if sides else None
             for place, (part, side) in enumerate(sides):
                 child, following = following, None
@@ -122,7 +122,7 @@ class Race:
     def settings(self, *, is_host: bool = False) -> dict[str, str]:
         """The environment of a side; a process that runs on the host alone is given no GPU."""
         hidden = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"} if is_host or self.options.dry_run else {}
-        # Compiling is timed: nobody's cache of an earlier run is read.
+        # Compiling is timed: no cache of an earlier run is read.
         return {**os.environ, **hidden, "SPMD_PROGRAM_CACHE": "0", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
 
     def left(self) -> float:
@@ -270,7 +270,7 @@ def _decoding(sides: Mapping[str, Figures]) -> Table:
 
 
 def _equal(rows: list[list[int]], others: list[list[int]] | None) -> str:
-    """How many tokens stand before the first one that differs, of all of a row, in the mean over rows."""
+    """The tokens before the first difference, of all of a row; the mean over rows."""
     if others is None:
         return "-"
     before = [

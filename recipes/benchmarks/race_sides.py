@@ -74,7 +74,7 @@ class Side:
 
     def __init__(self, options: argparse.Namespace):
         self.part, self.name, self.folder = options.part, options.side, Path(options.folder)
-        self.is_dry, self.target, self.is_asked = options.dry_run, options.target, options.wait
+        self.is_dry, self.target, self.waits = options.dry_run, options.target, options.wait
         self.sizes = DRY if options.dry_run else FULL
         self.figures: Figures = {"part": self.part, "side": self.name}
         self.started = time.perf_counter()
@@ -85,8 +85,8 @@ class Side:
 
     def wait(self) -> None:
         """Ends when the side before has left the device: `race.py` writes a file then."""
-        turn = self.folder / f"turn-{self.part}-{self.name}"
-        while self.is_asked and not turn.exists():
+        signal = self.folder / f"turn-{self.part}-{self.name}"
+        while self.waits and not signal.exists():
             time.sleep(0.05)
         self.started = time.perf_counter()
 
@@ -117,7 +117,7 @@ class Side:
         return model.to(device)
 
     def batches(self) -> list[Tensor]:
-        """Tokens [batch, sequence] on the host; the model sees four batches in turn."""
+        """Tokens [batch, sequence] on the host; the model sees four batches, one after another."""
         shape, vocabulary = (
             ((self.sizes.gpt_batch, self.sizes.gpt.sequence + 1), self.sizes.gpt.vocabulary)
             if self.part == "gpt"

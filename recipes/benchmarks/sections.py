@@ -111,7 +111,7 @@ SECTIONS = {
     "replaced": _section(
         f'replaced --jax-options "{_MEMORY_FIRST}"',
         lines=("PyTorch/XLA",),
-        platform="cpu, with PyTorch/XLA beside it",
+        platform="cpu, and an environment of PyTorch/XLA",
         needs_idle=True,
     ),
     "gpu": _section("race", platform="gpu", lines=("gpt", "llama", "decode")),

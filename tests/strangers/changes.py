@@ -277,13 +277,10 @@ def _names_changed(file: Path, draw: Draw, outside: Path) -> str:
     path = draw.choice([folder, folder.parent]) / name
     if folder.parent == outside.parent:
         path = folder / name
-    draw.choice([lambda: path.mkdir(exist_ok=True), lambda: path.touch(), lambda: _replace_by_link(path, outside)])()
+    if os.path.lexists(path):
+        return f"{name!r} is there"
+    draw.choice([path.mkdir, path.touch, lambda: path.symlink_to(outside)])()
     return f"{name!r} added"
-
-
-def _replace_by_link(path: Path, outside: Path) -> None:
-    if not os.path.lexists(path):
-        path.symlink_to(outside)
 
 
 _CHANGES = [_json_changed, _json_changed, _json_changed, _bytes_changed, _bytes_changed, _length_changed, _link,

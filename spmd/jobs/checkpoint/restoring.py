@@ -142,7 +142,9 @@ class Restoring:
             return value
         try:
             (value.set_state if isinstance(value, torch.Generator) else value.load_state_dict)(state)
-        except (TypeError, LookupError, AttributeError) as error:  # its own, which does not name the file
+        except (TypeError, LookupError, AttributeError, RuntimeError) as error:  # its own, which does not name the file
+            if isinstance(error, RuntimeError) and type(error) is not RuntimeError:  # of the device
+                raise
             raise ValueError(
                 f"CheckpointManager.restore: {type(value).__name__} at {path!r} does not take the state that "
                 f"{self.reader.path} has for it: {error!r}"

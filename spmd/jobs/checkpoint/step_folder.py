@@ -111,7 +111,7 @@ class StepFolder(Steps):
         saving = self.folder / place
         with SyncedFile(saving / manifest.NAME) as written:
             written.append(memoryview(text.encode()))
-            # The order of saves is that of these times, which only grow, also under a clock that goes back.
+            # The order of saves is that of these times, which only increase, also under a clock that goes back.
             saved_at = max([time.time_ns(), *(self.saved_at(name) + 1_000 for name in self.committed_names())])
             os.utime(saving / manifest.NAME, ns=(saved_at, saved_at))
         for name in parts:

@@ -48,7 +48,7 @@ class ObjectWritten(NewFile):
 
 class StepObjects(Steps):
     """A URL with one prefix a step, `STEP.NUMBER`: two saves never write the same object. The numbers are milliseconds,
-    and grow from save to save also under a clock that goes back."""
+    and increase from save to save also under a clock that goes back."""
 
     folder: UrlPath
     new_file = ObjectWritten

@@ -179,7 +179,7 @@ def _join_objects() -> None:
 _C10D = "torch.distributed.distributed_c10d"
 guarded(
     (f"{_C10D}._object_to_tensor(obj, device, group)", f"{_C10D}._tensor_to_object(tensor, tensor_size, group)"),
-    "objects that nobody else can send", _join_objects,
+    "objects that no other sender can prove", _join_objects,
 )  # fmt: skip
 _BACKEND = "torch.distributed.Backend"
 guarded((f"{_BACKEND}.register_backend", f"{_BACKEND}.default_device_backend_map"), "its process group xla", register)

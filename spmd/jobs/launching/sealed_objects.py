@@ -1,6 +1,6 @@
 """Python objects as bytes between processes; the reader runs no code of theirs.
 
-Unpickling runs what the sender wants, and nothing asks who connects to a port of torch's or jax's. So an object is
+Unpickling runs what the sender wants, and a port of torch's or jax's takes any connection. So an object is
 unpickled only with the proof of the job's secret; without one a reader makes plain values, tensors, errors and torch's
 plans of a checkpoint alone.
 """

@@ -168,6 +168,20 @@ class TestDamage:
         with pytest.raises(ValueError, match=r"LambdaLR at 'object' does not take the state that .*/1 has for it: Key"):
             spmd.CheckpointManager(tmp_path).restore({"object": scheduler})
 
+    def test_number_in_the_place_of_a_tensor(self, tmp_path: Path) -> None:
+        """torch's own RuntimeError, too."""
+
+        class Number:
+            def state_dict(self) -> dict[str, Any]:
+                return {"weight": 1.5}
+
+            def load_state_dict(self, state: dict[str, Any]) -> None:
+                raise NotImplementedError
+
+        spmd.CheckpointManager(tmp_path).save(1, {"object": Number()})
+        with pytest.raises(ValueError, match=r"Linear at 'object' does not take the state that .*/1 has for it: Runtime"):
+            spmd.CheckpointManager(tmp_path).restore({"object": torch.nn.Linear(2, 1, bias=False)})
+
     def test_thousand_corrupted_files(self, manager: spmd.CheckpointManager) -> None:
         """Each is found, or what was changed is not read: blanks of the manifest, bytes between two shards."""
         draw, expected, found_out = random.Random(0), values(state(2)), 0
