@@ -30,7 +30,7 @@ _MEMORY_FIRST = (
     "xla_disable_hlo_passes=cpu-all-reduce-combiner,cse_barrier_expander"
 )
 _OF_A_PLAN = (
-    "state GiB", "temporaries GiB", "temporaries in memory GiB", "peak GiB", "collectives", "moved GiB", "cycles M",
+    "arguments GiB", "temporaries GiB", "temporaries in memory GiB", "peak GiB", "collectives", "moved GiB", "cycles M",
     "operations T", "step ms", "of which waiting for collectives ms", "compile s",
 )  # fmt: skip
 
@@ -105,11 +105,11 @@ SECTIONS = {
     "long": _section("long", settings=_BY_LIBTPU, code=_PLANNED, is_planned=True),
     "convolutions": _section("convolutions --steps 5", needs_idle=True),
     "loading": _section("loading --pairs 7", lines=("0 programs",), needs_idle=True),
-    "saving": _section("saving --steps 2", lines=("a step: ",), needs_idle=True),
-    "backward": _section("backward", lines=("Ours does more",)),
+    "saving": _section("saving --steps 2", lines=("a step: ", "a save: "), needs_idle=True),
+    "backward": _section("backward", lines=("Ours has more", "jax.vjp has more")),
     # PyTorch/XLA has an environment of its own: `recipes/benchmarks/replaced.py` says how to make it.
     "replaced": _section(
-        f'replaced --jax-options "{_MEMORY_FIRST}"',
+        f'replaced --xla-options "{_MEMORY_FIRST}"',
         lines=("PyTorch/XLA",),
         platform="cpu, with PyTorch/XLA beside it",
         needs_idle=True,
