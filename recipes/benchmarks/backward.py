@@ -526,7 +526,7 @@ def main() -> None:
         console.print(f"{name}: " + ", ".join(f"{ratio:.2f} times the {figure}" for figure, ratio in more.items()))
         console.print(f"    {why}", highlight=False)
     for side, count in (("Ours", len(worse)), ("jax.vjp", better)):
-        words = f"has more of some count, by over {ALLOWANCE - 1:.0%}, in {count} of {len(table.rows)} cases"
+        words = f"has more of some count, by over {100 * (ALLOWANCE - 1):.0f} %, in {count} of {len(table.rows)} cases"
         console.print(f"{side} {words}.", highlight=False)
 
 

@@ -48,7 +48,7 @@ class TestTable:
         )
         python.chmod(0o755)
         assert replaced.known_options(str(python), "a=1 b=2") == ("a=1",)
-        with pytest.raises(SystemExit, match="XLA_FLAGS=--c=3 .*exit status 3"):
+        with pytest.raises(SystemExit, match=r"XLA_FLAGS=--c=3 .*exit status 3"):
             replaced.known_options(str(python), "c=3")
 
     def test_rows(self) -> None:
