@@ -123,7 +123,14 @@ def main() -> None:
     dtype = getattr(torch, args.dtype)
     images = f"{args.batch} images of {args.size} x {args.size}, {args.dtype}"
     table = Table(title=f"{images}; torch's threads: {torch.get_num_threads()}; in brackets: processor time")
-    for column in ("net", "torch ms", "torch-spmd ms", "torch-spmd / torch", "of the fastest steps", "first loss of both"):
+    for column in (
+        "net",
+        "torch ms",
+        "torch-spmd ms",
+        "torch-spmd / torch",
+        "of the fastest steps",
+        "first loss of both",
+    ):
         table.add_column(column, justify="left" if column == "net" else "right")
     for name in args.nets:
         torch.manual_seed(0)

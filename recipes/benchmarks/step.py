@@ -94,10 +94,10 @@ class TorchStep:
         device: str,
         end: Callable[[], None],
         shard: Callable[[Tensor], Tensor],
-        **of_adam: bool,
+        fused: bool | None = None,
     ) -> None:
         self.model, self.device, self.end, self.shard = model, device, end, shard
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01, **of_adam)
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01, fused=fused)
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, schedule)
         self.traced: list[float] = []  # seconds of host time before the sync
 
