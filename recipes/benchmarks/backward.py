@@ -506,11 +506,13 @@ def main() -> None:
     for heading in headings:
         table.add_column(heading, justify="right" if table.columns else "left")
     worse: dict[str, dict[str, float]] = {}
+    better = 0
     for name, case in cases(args.batch).items():
         if not re.search(args.cases, name):
             continue
         a, b = ours(case), theirs(case)
         more = excess(a, b)
+        better += bool(excess(b, a))
         figures = [f"{a.operations} / {b.operations}"]
         for figure in FIGURES:
             text = f"{getattr(a, figure) / 1e3:,.1f} / {getattr(b, figure) / 1e3:,.1f}"
@@ -523,7 +525,9 @@ def main() -> None:
         why = KNOWN[name].why if name in KNOWN and more.keys() <= KNOWN[name].ratios.keys() else "reason unknown"
         console.print(f"{name}: " + ", ".join(f"{ratio:.2f} times the {figure}" for figure, ratio in more.items()))
         console.print(f"    {why}", highlight=False)
-    console.print(f"Ours does more in {len(worse)} of {len(table.rows)} cases.", highlight=False)
+    for side, count in (("Ours", len(worse)), ("jax.vjp", better)):
+        words = f"has more of some count, by over {100 * (ALLOWANCE - 1):.0f} %, in {count} of {len(table.rows)} cases"
+        console.print(f"{side} {words}.", highlight=False)
 
 
 if __name__ == "__main__":

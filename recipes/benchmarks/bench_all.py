@@ -50,7 +50,6 @@ def main() -> None:
             results.keep(name, [results.run(section, command) for command in section.commands])
         except subprocess.CalledProcessError as error:
             failed.append(f"{name}: exit {error.returncode}")
-        page.write()
     page.write()
     if failed:
         sys.exit("\n".join(failed))

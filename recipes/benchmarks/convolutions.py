@@ -5,11 +5,13 @@
     OMP_NUM_THREADS=1 python recipes/benchmarks/convolutions.py     # a busy machine: torch's threads wait busily
 
 Forward, backward and SGD on random images; both alternate, step by step, after the two that compile. A row has medians
-of wall and of processor time, all threads together. Benchmarks report; nothing here asserts a time.
+of wall and of processor time, all threads together. First losses that differ end the program with an error; no time
+does.
 """
 
 import argparse
 import copy
+import math
 import statistics
 import sys
 from collections.abc import Callable
@@ -75,14 +77,14 @@ def parse() -> argparse.Namespace:
 
 
 class Side:
-    """A model on one device: `step()` trains it once, and keeps seconds of wall and processor time and the loss."""
+    """A model on one device: `step()` trains it once, and keeps seconds of wall and processor time and losses."""
 
     def __init__(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> None:
         self.model, self.images, self.labels = model, images, labels
         self.optimizer = torch.optim.SGD(model.parameters(), 0.1)
         self.wall: list[float] = []
         self.processor: list[float] = []
-        self.loss = 0.0
+        self.losses: list[float] = []
 
     def step(self) -> None:
         start, used = perf_counter(), process_time()
@@ -90,7 +92,7 @@ class Side:
         loss = F.cross_entropy(self.model(self.images).float(), self.labels)
         loss.backward()
         self.optimizer.step()
-        self.loss = loss.item()
+        self.losses.append(loss.item())
         self.wall.append(perf_counter() - start)
         self.processor.append(process_time() - used)
 
@@ -105,7 +107,15 @@ def row(name: str, theirs: Side, ours: Side) -> list[str]:
         wall = kind(ours.wall[2:]) / kind(theirs.wall[2:])
         processor = kind(ours.processor[2:]) / kind(theirs.processor[2:])
         ratios.append(f"{wall:.2f} ({processor:.2f})")
-    return [*texts, *ratios, f"{theirs.loss:.4f} {ours.loss:.4f}"]
+    return [*texts, *ratios, f"{theirs.losses[0]:.4f} {ours.losses[0]:.4f}"]
+
+
+def compare_losses(name: str, theirs: Side, ours: Side) -> None:
+    """Raises SystemExit where the first step's losses differ: the times would say nothing. Later ones drift apart."""
+    first = theirs.losses[0], ours.losses[0]
+    tolerance = 1e-3 if theirs.images.dtype == torch.float32 else 2e-2
+    if not math.isclose(*first, rel_tol=tolerance):
+        raise SystemExit(f"{name}: expected equal losses of the first step up to {tolerance:g}, got {first}")
 
 
 def main() -> None:
@@ -113,7 +123,14 @@ def main() -> None:
     dtype = getattr(torch, args.dtype)
     images = f"{args.batch} images of {args.size} x {args.size}, {args.dtype}"
     table = Table(title=f"{images}; torch's threads: {torch.get_num_threads()}; in brackets: processor time")
-    for column in ("net", "torch ms", "xla ms", "xla / torch", "of the fastest", "loss of both"):
+    for column in (
+        "net",
+        "torch ms",
+        "torch-spmd ms",
+        "torch-spmd / torch",
+        "of the fastest steps",
+        "first loss of both",
+    ):
         table.add_column(column, justify="left" if column == "net" else "right")
     for name in args.nets:
         torch.manual_seed(0)
@@ -125,6 +142,7 @@ def main() -> None:
         for _ in range(args.steps + 2):
             theirs.step()
             ours.step()
+        compare_losses(name, theirs, ours)
         table.add_row(*row(name, theirs, ours))
         spmd.sync()
     Console(width=140).print(table)

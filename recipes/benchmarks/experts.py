@@ -186,7 +186,7 @@ def _lowered(row: Row, mesh: Any) -> Any:
 def _title(row: Row) -> str:
     shards = ", ".join(f"{axis}={size}" for axis, size in zip(AXES, row.shards, strict=True))
     kind = f"{row.layers} layers" if row.layers else "a layer of experts"
-    return f"{row.name}: {kind} on {row.target}, {shards}, {row.batch} x {row.sequence:,}, {row.weights}"
+    return f"{row.name}: {kind} on {row.target}, {shards}, {row.batch} x {row.sequence:,}, masters in {row.weights}"
 
 
 if __name__ == "__main__":

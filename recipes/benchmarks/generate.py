@@ -4,8 +4,9 @@
     python -m recipes.benchmarks.generate --rounds 5 --prompts 1
 
 A Llama in float32 with 12 layers of width 256 writes 64 tokens behind 16, greedily, on one device: by `generate` with a
-static cache, on the CPU by torch and on xla; and by `jax_decode.py`, one jitted call a token that the host reads. The
-sides alternate; figures are medians of the rounds, and their ratios of these. Tokens of all sides are compared.
+static cache, in torch on the CPU and in torch-spmd; in torch with its usual cache, which grows; and by `jax_decode.py`,
+one jitted call a token that the host reads. The sides alternate; figures are medians of the rounds, and their ratios of
+these. Tokens of all sides are compared.
 """
 
 import argparse
@@ -43,15 +44,15 @@ def model() -> transformers.LlamaForCausalLM:
     return made
 
 
-def by_generate(network: transformers.LlamaForCausalLM, device: str) -> Side:
-    """`generate` of a model on a device."""
+def by_generate(network: transformers.LlamaForCausalLM, device: str, cache: str = "static") -> Side:
+    """`generate` of a model on a device, with a cache of transformers'."""
     network = network.to(device)
 
     def run(prompt: torch.Tensor) -> torch.Tensor:
         prompt = prompt.to(device)
         result: torch.Tensor = network.generate(
             prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=TOKENS, do_sample=False,
-            cache_implementation="static", eos_token_id=NEVER, pad_token_id=NEVER,
+            cache_implementation=cache, eos_token_id=NEVER, pad_token_id=NEVER,
         )  # fmt: skip
         return result.cpu()
 
@@ -79,7 +80,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="timed calls of each side (default 5)")
     options = parser.parse_args()
     transformers.utils.logging.set_verbosity_error()
-    sides = {"torch": by_generate(model(), "cpu"), "JAX by hand": by_hand(model()), "xla": by_generate(model(), "xla")}
+    sides = {
+        "torch": by_generate(model(), "cpu"),
+        "torch, its usual cache": by_generate(model(), "cpu", "dynamic"),
+        "JAX by hand": by_hand(model()),
+        "torch-spmd": by_generate(model(), "xla"),
+    }
     table = Table("prompts", "side", "tokens a second", "of JAX's", "of torch's", "ms a token", "tokens equal torch's")
     for count in options.prompts:
         prompt = torch.randint(1, VOCABULARY, (count, PROMPT), generator=torch.Generator().manual_seed(1))

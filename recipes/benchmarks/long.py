@@ -105,7 +105,11 @@ def main() -> None:
     console = Console(width=140)
     spmd.simulate(1)
     for title, headings, rows in (
-        (f"Attention on {args.target}: temporary MiB per device", ("length", "ours", "blocks", "S x S"), attentions),
+        (
+            f"Attention on {args.target}: temporary MiB per device",
+            ("length", "the kernel (default)", "in blocks", "all scores"),
+            attentions,
+        ),
         (f"Loss over {args.classes:,} classes: temporary MiB per device", ("", "in chunks", "all logits"), heads),
     ):
         table = Table(*headings, title=title, title_justify="left", min_width=len(title))

@@ -5,7 +5,8 @@
     python recipes/benchmarks/memory.py --target v5e:2x4         # by the TPU compiler, too (the extra `tpu`)
 
 The bar for a step without clipping is the bytes that autograd saves and the largest result of an op, plus two units'
-parameters and two units' gradients, unsharded; with clipping the sharded gradients once more. Small gathers are in a
+parameters and two units' gradients, unsharded; with clipping the sharded gradients once more. Where all parameters stay
+gathered there is none. Small gathers are in a
 TPU's on-chip memory and are not counted there. Nothing here asserts.
 """
 
@@ -97,7 +98,7 @@ def main() -> None:
             tpu = "no target"
             if args.target:
                 tpu = f"{plan_of(config, args, args.target, reshard=reshard, clip=clip).temporaries / MIB:.1f}"
-            table.add_row(str(reshard), str(clip), f"{bar / MIB:.1f}", f"{found / MIB:.1f}", tpu)
+            table.add_row(str(reshard), str(clip), f"{bar / MIB:.1f}" if reshard else "-", f"{found / MIB:.1f}", tpu)
     Console(width=140).print(table)
 
 

@@ -9,8 +9,9 @@
 Every side trains the GPT of `recipes/gpt.py` (JAX: of `jax_gpt.py`) from equal weights on the same batches by AdamW
 with clipping, in float32 on this machine's CPU. Torch has all threads and the fused AdamW; with `torch.compile` model
 and loss are one function, in its default mode. PyTorch/XLA has one device, or eight by SPMD under FSDPv2, and its
-persistent cache; this library and JAX have one device, or eight under FSDP, and their caches. `--jax-options` gives JAX
-the compiler options that this library gives its programs of FSDP; PyTorch/XLA takes none for a program. PyTorch/XLA's
+persistent cache; this library and JAX have one device, or eight under FSDP, and their caches. `--xla-options` gives
+JAX and PyTorch/XLA on eight devices the compiler options that this library gives its programs of FSDP: PyTorch/XLA 2.9
+has none for a program, so its process gets those that its XLA knows in XLA_FLAGS, and a line says which. PyTorch/XLA's
 processes import nothing of this library.
 
 A start is a process from its beginning to the end of its first and of its third step; from the fourth on no side
@@ -174,7 +175,7 @@ def jax_side(options: argparse.Namespace, weights: Arrays, devices: int) -> Prog
         sequence=options.sequence,
         heads=HEADS,
         devices=devices,
-        compiler_options=dict(option.split("=", 1) for option in options.jax_options.split()) if devices > 1 else {},
+        compiler_options=dict(option.split("=", 1) for option in options.xla_options.split()) if devices > 1 else {},
     )
     latest = [program.initialise(weights), None]
 
@@ -265,8 +266,12 @@ class Process:
             "TRITON_CACHE_DIR": str(cache / "triton"),
         }
         xla = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(SIDES[name].devices)} if SIDES[name].is_torch_xla else {}
+        if xla and SIDES[name].devices > 1:
+            xla["XLA_FLAGS"] = " ".join(
+                f"--{option}" for option in known_options(python_of(name, options), options.xla_options)
+            )
         usual = {key: value for key, value in os.environ.items() if not key.startswith(("XLA_", "JAX_", "PJRT_"))}
-        keys = ("layers", "width", "sequence", "batch", "jax_options")
+        keys = ("layers", "width", "sequence", "batch", "xla_options")
         sizes = [f"--{key.replace('_', '-')}={getattr(options, key)}" for key in keys]
         self.name, self.log = name, data / "log"
         command = [python_of(name, options), __file__, *sizes, "--child", name, "--data", str(data)]
@@ -310,6 +315,21 @@ def python_of(name: str, options: argparse.Namespace) -> str:
     return str(options.torch_xla) if SIDES[name].is_torch_xla else sys.executable
 
 
+@functools.cache
+def known_options(python: str, options: str) -> tuple[str, ...]:
+    """Those of the options NAME=VALUE that the XLA of an interpreter's PyTorch/XLA knows: it aborts at others."""
+    script = "import torch, torch_xla; torch.ones(1, device='xla').cpu()"
+    known = []
+    for option in options.split():
+        settings = {**os.environ, "PJRT_DEVICE": "CPU", "XLA_FLAGS": f"--{option}"}
+        done = subprocess.run([python, "-c", script], env=settings, capture_output=True, text=True)
+        if done.returncode == 0:
+            known.append(option)
+        elif "Unknown flag" not in done.stderr:
+            raise SystemExit(f"XLA_FLAGS=--{option} {python}: exit status {done.returncode}\n{done.stderr[-3000:]}")
+    return tuple(known)
+
+
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=12)
@@ -326,7 +346,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         metavar="PYTHON",
         help="the interpreter with PyTorch/XLA (default .venv-torch-xla/bin/python)",
     )
-    parser.add_argument("--jax-options", default="", help="XLA's, for JAX on several devices: NAME=VALUE, by spaces")
+    parser.add_argument(
+        "--xla-options", default="", help="for JAX and PyTorch/XLA on several devices: NAME=VALUE, by spaces"
+    )
     # a process that another one began at this time
     parser.add_argument("--child", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--started", type=float, help=argparse.SUPPRESS)
@@ -430,6 +452,9 @@ def main() -> None:
     console.print(table)
     for name in (name for name in facts if facts[name]["note"]):
         console.print(f"{name}, second start: {facts[name]['note']}", highlight=False)
+    for name in (name for name, side in SIDES.items() if name in facts and side.is_torch_xla and side.devices > 1):
+        known = known_options(python_of(name, options), options.xla_options)
+        console.print(f"{name}: XLA's options {' '.join(known) or 'none'}", highlight=False)
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ def main() -> None:
         "steps meanwhile",
     ):
         table.add_column(name, justify="right")
-    blocked = []
+    blocked, longer = [], []
     for number in range(1, args.saves + 1):
         (manager.save if args.sync else manager.save_async)(number, training.state)
         report = manager.last_save
@@ -115,6 +115,7 @@ def main() -> None:
             during.append(training.step())
         manager.wait()
         blocked.append(report.seconds_blocked + report.seconds_copying + report.seconds_waited)
+        longer.append((report.seconds_blocked, during))
         seconds = [f"{each:.4f}" for each in (report.seconds_blocked, report.seconds_copying, report.seconds_waited)]
         meanwhile = " ".join(f"{each:.3f}" for each in during[:6])
         writer = f"{report.seconds:.2f}", f"{report.processor_seconds:.3f}", f"{report.num_bytes / 1e6:.0f}"
@@ -124,6 +125,10 @@ def main() -> None:
     share = median(blocked) / median(free)
     console.print(
         f"a step: {median(free):.4f} s; blocked, copying and waited: {median(blocked):.4f} s, {share:.1%} of a step"
+    )
+    extra = [before + sum(during) - len(during) * median(free) for before, during in longer]
+    console.print(
+        f"a save: steps and its call take {median(extra):.4f} s longer, {median(extra) / median(free):.1%} of a step"
     )
     if args.folder is None:
         shutil.rmtree(folder)

@@ -135,7 +135,7 @@ class Row:
             f"{self.processor:.2f}",
             f"{record.temp_bytes / 2**20:.1f}",
             f"{(record.argument_bytes + record.output_bytes - record.alias_bytes) / 2**20:.1f}",
-            f"{1e3 * statistics.median(self.seconds):.0f}" if self.seconds else "",
+            *([f"{1e3 * statistics.median(self.seconds):.0f}"] if self.seconds else []),
             f"{self.loss:.6f}",
         ]
 
@@ -171,7 +171,7 @@ def main(arguments: list[str] | None = None) -> None:
     table = Table(title=f"{args.model}, {args.devices} devices: from the end of recording to the executable")
     for heading in (
         "layers", "scanned", "loops (iterations x ops)", "ops", "compile s", "processor s", "temporary MiB",
-        "state MiB", "step ms", "loss",
+        "state MiB", *(["step ms"] if args.steps else []), "loss",
     ):  # fmt: skip
         table.add_column(heading, justify="right")
     with console.status("compiling"):

@@ -18,7 +18,7 @@ from recipes.benchmarks import sides
 
 @dataclass(frozen=True)
 class Row:
-    """One step. shards: of fsdp and of context; weights: their dtype."""
+    """One step. shards: of fsdp and of context; weights: the dtype that they are kept in."""
 
     name: str
     target: str
@@ -128,7 +128,8 @@ def by_hand(row: Row, _: str) -> dict[str, Any]:
 
 def _title(row: Row) -> str:
     shards = f"fsdp={row.shards[0]}, context={row.shards[1]}"
-    return f"{row.name}: {row.layers} layers on {row.target}, {shards}, {row.batch} x {row.sequence:,}, {row.weights}"
+    size = f"{row.name}: {row.layers} layers on {row.target}, {shards}, {row.batch} x {row.sequence:,}"
+    return f"{size}, masters in {row.weights}"
 
 
 if __name__ == "__main__":

@@ -3,11 +3,14 @@
     python recipes/benchmarks/step.py                         # 12 layers, 8 simulated devices, FSDP
     python recipes/benchmarks/step.py --partitioner shardy --pairs 20
     python recipes/benchmarks/step.py --torch                 # one more line: plain torch on the CPU
+    python recipes/benchmarks/step.py --jax-options ""        # JAX with XLA's defaults
     python recipes/benchmarks/step.py --only jax --layers 2   # one side alone
 
 Both sides train the same model from the same weights on the same batches, with the same optimizer, mesh and
-partitioner, and alternate in one process, so that other load of the machine falls on both. A step is timed from the
-batch in host memory to the new state being ready. Benchmarks report; nothing here asserts a time.
+partitioner, and alternate in one process, each first in every second round, so that other load of the machine falls on
+both. A step is timed from the batch in host memory to the new state being ready. The compiler options of our programs
+of FSDP serve programs that free gathered weights; JAX's keeps them, and gets the same options or those of
+`--jax-options`. Benchmarks report; nothing here asserts a time.
 """
 
 import argparse
@@ -56,6 +59,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--compiler-options", help="for both sides, as in config.compiler_options (default: those of ours)"
     )
+    parser.add_argument(
+        "--jax-options", help='for JAX alone: NAME=VALUE, by spaces; "" for XLA\'s defaults (default: those of both)'
+    )
     parser.add_argument("--keep", action="store_true", help="reshard_after_forward=False")
     parser.add_argument("--only", choices=("ours", "jax"), help="run one side alone")
     parser.add_argument("--target", help='plan our step for these devices instead ("v5e:2x4"); nothing is timed')
@@ -82,10 +88,16 @@ class TorchStep:
     """The usual step in PyTorch; `end` waits for the device's work."""
 
     def __init__(
-        self, model: torch.nn.Module, *, device: str, end: Callable[[], None], shard: Callable[[Tensor], Tensor]
+        self,
+        model: torch.nn.Module,
+        *,
+        device: str,
+        end: Callable[[], None],
+        shard: Callable[[Tensor], Tensor],
+        fused: bool | None = None,
     ) -> None:
         self.model, self.device, self.end, self.shard = model, device, end, shard
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01, fused=fused)
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, schedule)
         self.traced: list[float] = []  # seconds of host time before the sync
 
@@ -122,7 +134,7 @@ class JaxStep:
 
 def torch_side(weights: Mapping[str, Tensor], config: GPTConfig, layout: str = "fsdp") -> tuple[Side, TorchStep]:
     model = layouts.plain(weights, config, layout)
-    step = TorchStep(model, device="cpu", end=lambda: None, shard=lambda values: values)
+    step = TorchStep(model, device="cpu", end=lambda: None, shard=lambda values: values, fused=True)
     return Side("torch, eager, CPU", step, lambda: step.loss.item()), step
 
 
@@ -150,7 +162,7 @@ def jax_side(weights: Mapping[str, Tensor], args: argparse.Namespace, layout: st
         devices=args.devices,
         layout=layout,
         partitioner=args.partitioner,
-        compiler_options=options_of(args.compiler_options, layout),
+        compiler_options=options_of(args.compiler_options if args.jax_options is None else args.jax_options, layout),
     )
     step = JaxStep(program, arrays)
     return Side("JAX by hand", step, lambda: float(step.loss)), step
@@ -164,11 +176,11 @@ def options_of(words: str | None, layout: str) -> dict[str, str]:
 
 
 def run_rounds(sides: list[Side], batches: Iterator[tuple[Tensor, Tensor]], rounds: int, console: Console) -> None:
-    """Runs every side once per round, one after the other, all on the same batch."""
+    """Runs every side once per round, one after the other, all on the same batch; every second round backwards."""
     with console.status("running") as status:
         for number in range(rounds):
             batch = next(batches)
-            for side in sides:
+            for side in sides[:: -1 if number % 2 else 1]:
                 status.update(f"round {number + 1} of {rounds}: {side.name}")
                 start = perf_counter()
                 side.step(*batch)

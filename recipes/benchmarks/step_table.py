@@ -7,9 +7,10 @@
 Rows are FSDP, data parallel and tensor parallel (`layouts.py`); columns are this library's step, recorded by Python at
 each step, by `spmd.compile`, and with `torch.compile(model, backend="xla")`; the JAX program of the same shardings
 (`jax_gpt.py`); plain torch, eager and by `torch.compile`, on the CPU. All of a row start from equal weights, train on
-the same batches and alternate in one process, so that other load of the machine falls on all. A step is timed from the
-batch in host memory to the new state being ready. It prints ratios to JAX by hand with the losses that they end with,
-and leaves OUT/step_table.png. Losses that differ end the program with an error; no time does.
+the same batches and alternate in one process, backwards in every second round, so that other load of the machine falls
+on all. A step is timed from the batch in host memory to the new state being ready. It prints ratios to JAX by hand with
+the losses that they end with, and leaves OUT/step_table.png. Losses that differ end the program with an error; no time
+does.
 """
 
 import argparse
@@ -58,6 +59,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--compiler-options", help="for ours and JAX, as in config.compiler_options (default: those of ours)"
     )
+    parser.add_argument("--jax-options", help='for JAX alone: NAME=VALUE, by spaces; "" for XLA\'s defaults')
     parser.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="for the picture (default out)")
     args = parser.parse_args(arguments)
     if JAX not in args.sides:

@@ -37,8 +37,19 @@ class TestTable:
 
     def test_options_of_jax(self) -> None:
         """They go to JAX's compiler, on several devices."""
-        done = run("--sides", SHORT[1], "--jax-options", "xla_no_such_option=1")
+        done = run("--sides", SHORT[1], "--xla-options", "xla_no_such_option=1")
         assert done.returncode == 1 and "xla_no_such_option" in done.stderr
+
+    def test_options_of_pytorch_xla(self, tmp_path: Path) -> None:
+        """Its process has those in its flags that its XLA knows; what else goes wrong is an error."""
+        python = tmp_path / "python"
+        python.write_text(
+            '#!/bin/sh\ncase $XLA_FLAGS in --a=*) ;; --b=*) echo "Unknown flag" >&2; exit 134;; *) exit 3;; esac\n'
+        )
+        python.chmod(0o755)
+        assert replaced.known_options(str(python), "a=1 b=2") == ("a=1",)
+        with pytest.raises(SystemExit, match=r"XLA_FLAGS=--c=3 .*exit status 3"):
+            replaced.known_options(str(python), "c=3")
 
     def test_rows(self) -> None:
         start = {"first": 2.0, "third": 3.0, "peak": 4e6}

@@ -27,7 +27,8 @@ def sides(checkpointed: bool, partitioner: str) -> tuple[dict[str, Any], dict[st
 @pytest.mark.parametrize("checkpointed", [True, False])
 def test_a_toy_beside_jax_by_hand(checkpointed: bool, partitioner: str) -> None:
     ours, theirs = sides(checkpointed, partitioner)
-    assert ours["state"] <= theirs["state"]
+    # Both have weights, moments and the batch among their arguments; ours a few numbers more.
+    assert ours["arguments"] == pytest.approx(theirs["arguments"], abs=256)
     assert 0 < ours["exchanges"] <= theirs["exchanges"]
     # torch counts the targets that are not ignored: one more number is summed. And where activations are kept,
     # JAX keeps the gathered weights of the norms.

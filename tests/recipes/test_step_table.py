@@ -9,10 +9,13 @@ from typing import Any
 
 import jax
 import pytest
+import torch
+from rich.console import Console
 
 import spmd
-from recipes.benchmarks import step_plans, step_table
+from recipes.benchmarks import step, step_plans, step_table
 from recipes.benchmarks.step_table import COMPILED, EAGER, JAX, LAZY
+from recipes.gpt import GPT, GPTConfig
 
 SIZES = ["--layers=1", "--width=16", "--heads=8", "--sequence=8", "--batch=8"]
 
@@ -56,6 +59,20 @@ class TestByTheClock:
         monkeypatch.setattr(jax.stages.Lowered, "compile", noted)
         self.run(tmp_path, "--layouts", "fsdp", "--sides", LAZY, JAX)
         assert options["module @jit_step"] == options["module @jit_spmd"] != {}
+
+    def test_options_of_jax_alone(self) -> None:
+        """XLA's defaults, though ours has options."""
+        assert step.options_of("", "fsdp") == {} != step.options_of(None, "fsdp")
+        assert step.parse(["--jax-options", ""]).jax_options == ""
+
+    def test_rounds(self) -> None:
+        """The sides take turns to be the first; torch has its fused AdamW."""
+        names: list[str] = []
+        sides = [step.Side(name, lambda *_, name=name: names.append(name), lambda: 0.0) for name in "abc"]  # type: ignore[misc]
+        step.run_rounds(sides, iter([(torch.ones(1),) * 2] * 3), 3, Console(quiet=True))
+        assert "".join(names) == "abccbaabc" and all(len(side.seconds) == 3 for side in sides)
+        config = GPTConfig(layers=1, width=16, heads=2, sequence=8)
+        assert step.torch_side(GPT(config).state_dict(), config)[1].optimizer.defaults["fused"]
 
     @pytest.mark.long
     def test_all(self, tmp_path: Path) -> None:
