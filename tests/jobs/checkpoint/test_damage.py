@@ -179,7 +179,7 @@ class TestDamage:
                 raise NotImplementedError
 
         spmd.CheckpointManager(tmp_path).save(1, {"object": Number()})
-        with pytest.raises(ValueError, match=r"Linear at 'object' does not take the state that .*/1 has for it: Runtime"):
+        with pytest.raises(ValueError, match=r"Linear at 'object' does not take the state that .*/1 has.*: Runtime"):
             spmd.CheckpointManager(tmp_path).restore({"object": torch.nn.Linear(2, 1, bias=False)})
 
     def test_thousand_corrupted_files(self, manager: spmd.CheckpointManager) -> None:
