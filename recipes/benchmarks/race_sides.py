@@ -11,7 +11,9 @@ residuals in it, too, which autocast has in float32.
 
 import argparse
 import json
+import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -85,8 +87,10 @@ class Side:
 
     def wait(self) -> None:
         """Ends when the side before has left the device: `race.py` writes a file then."""
-        signal = self.folder / f"turn-{self.part}-{self.name}"
+        signal, parent = self.folder / f"turn-{self.part}-{self.name}", os.getppid()
         while self.waits and not signal.exists():
+            if os.getppid() != parent:
+                sys.exit("the race has ended")
             time.sleep(0.05)
         self.started = time.perf_counter()
 
