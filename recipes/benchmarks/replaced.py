@@ -261,7 +261,7 @@ class Process:
     def __init__(self, name: str, options: argparse.Namespace, data: Path, cache: Path) -> None:
         caches = {
             "SPMD_PROGRAM_CACHE": "1",
-            "SPMD_PROGRAM_CACHE_DIR": str(cache),
+            "SPMD_PROGRAM_CACHE_DIR": str(cache / "spmd"),  # its own: only its owner may enter it
             "TORCHINDUCTOR_CACHE_DIR": str(cache),
             "TRITON_CACHE_DIR": str(cache / "triton"),
         }
