@@ -317,7 +317,7 @@ def python_of(name: str, options: argparse.Namespace) -> str:
 
 @functools.cache
 def known_options(python: str, options: str) -> tuple[str, ...]:
-    """Those of the options NAME=VALUE that the XLA of an interpreter's PyTorch/XLA knows: it aborts at others."""
+    """Options NAME=VALUE that the XLA of an interpreter's PyTorch/XLA knows; it aborts at others."""
     script = "import torch, torch_xla; torch.ones(1, device='xla').cpu()"
     known = []
     for option in options.split():
