@@ -273,6 +273,8 @@ def check_archive(file: Any, *, with_data: bool = False) -> list[int]:
         for record in archive.infolist():
             if record.compress_type != zipfile.ZIP_STORED or record.file_size != record.compress_size:
                 raise zipfile.BadZipFile(f"{record.filename} is compressed, as torch writes none")
+            if record.external_attr:  # torch reads nothing of a folder, into memory without values
+                raise zipfile.BadZipFile(f"{record.filename} has attributes, as torch writes none")
             with archive.open(record) as opened:  # compares the two places that name a record
                 while (with_data or "/data/" not in record.filename) and opened.read(1 << 20):
                     pass

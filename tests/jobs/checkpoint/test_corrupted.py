@@ -383,3 +383,17 @@ class TestMade:
         (tmp_path / ".metadata").write_bytes(pickle.dumps(metadata))
         with pytest.raises(ValueError, match=r"'x' would be in '.*', outside of the folder"):
             FolderReader(tmp_path).read_metadata()
+
+
+def test_record_as_a_folder(tmp_path: Path) -> None:
+    """torch reads nothing of such a record, and gives memory without values."""
+    path = tmp_path / "x.pt"
+    torch.save({"weight": torch.ones(2, 2)}, path)
+    content = bytearray(path.read_bytes())
+    entry = content.index(b"PK\x01\x02", content.index(b"PK\x01\x02") + 1)
+    while b"data/0" not in content[entry : entry + 80]:
+        entry = content.index(b"PK\x01\x02", entry + 1)
+    content[entry + 38] = 0x10  # the external attributes of the directory's entry: MS-DOS' bit of a folder
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"data/0 has attributes, as torch writes none"):
+        fsdp.load_checkpoint(torch.nn.Linear(2, 2, bias=False), path)
