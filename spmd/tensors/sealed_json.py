@@ -36,6 +36,8 @@ def parsed(content: bytes, where: str) -> dict[str, Any]:
         body = json.loads(content)
         digest = body.pop("sha256")
         is_whole = digest == _digest(body)
+        if not isinstance(body.get("version", 0), int):
+            raise TypeError(f"its version is {body['version']!r}")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{where} is damaged: it is no manifest ({type(error).__name__}: {error})") from error
     if not is_whole:

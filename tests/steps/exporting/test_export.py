@@ -204,6 +204,7 @@ class TestStrangers:
             lambda body: body.update(outputs={"text": "torch.load"}),
             lambda body: body.pop("program"),
             lambda body: body.update(device_ids=["x"] * 8),
+            lambda body: body.update(version="name"),
         ],
     )
     def test_a_manifest_of_another_program(self, change: Any, folder: Path) -> None:
