@@ -99,7 +99,7 @@ files() { # the files and folders of a part of a group; nullglob drops what does
         library) echo tests/{spmd,fsdp,golden,properties} ;;
         whole) echo "$(files models) $(files processes) $(files frameworks) $(files examples) $(files rest)" ;;
         codegen) grep -rl "mark.codegen" tests/core --include="test_*.py" ;;
-        rest) echo tests/[r]ecipes tests/[d]ocs tests/test_*.py ;;
+        rest) echo tests/[r]ecipes tests/[d]ocs tests/[s]trangers tests/test_*.py ;;
         *)
             echo "tests/run.sh: no group '$1'; there are core, packages, library, codegen, sweep, spmd, fsdp, models, plans," \
                 "golden, processes, frameworks, examples, rest and whole (models and these four), joined by +, a part of one" \
