@@ -159,18 +159,19 @@ def register() -> None:
 
 
 def _join_objects() -> None:
-    """Has objects of the group "xla" be read by `objects`: torch's own collectives unpickle what comes."""
+    """Has objects of the group "xla" be read by `objects`: torch's own collectives unpickle what comes, but with the
+    `weights_only=True` of torch 2.15."""
     to_tensor, to_object = distributed_c10d._object_to_tensor, distributed_c10d._tensor_to_object
 
-    def packed(obj: Any, device: Any, group: Any) -> Any:
-        if dist.get_backend(group) != "xla":
-            return to_tensor(obj, device, group)
+    def packed(obj: Any, device: Any, group: Any, *options: Any) -> Any:
+        if any(options) or dist.get_backend(group) != "xla":
+            return to_tensor(obj, device, group, *options)
         content = torch.frombuffer(bytearray(objects.sealed(obj)), dtype=torch.uint8).to(device)
         return content, torch.tensor([content.numel()], device=device)
 
-    def unpacked(tensor: Any, tensor_size: Any, group: Any) -> Any:
-        if dist.get_backend(group) != "xla":
-            return to_object(tensor, tensor_size, group)
+    def unpacked(tensor: Any, tensor_size: Any, group: Any, *options: Any) -> Any:
+        if any(options) or dist.get_backend(group) != "xla":
+            return to_object(tensor, tensor_size, group, *options)
         return objects.opened(tensor.cpu().numpy().tobytes()[:tensor_size])
 
     distributed_c10d._object_to_tensor, distributed_c10d._tensor_to_object = packed, unpacked
@@ -178,7 +179,10 @@ def _join_objects() -> None:
 
 _C10D = "torch.distributed.distributed_c10d"
 guarded(
-    (f"{_C10D}._object_to_tensor(obj, device, group)", f"{_C10D}._tensor_to_object(tensor, tensor_size, group)"),
+    (
+        f"{_C10D}._object_to_tensor(obj, device, group, ...)",  # options: weights_only, from torch 2.15
+        f"{_C10D}._tensor_to_object(tensor, tensor_size, group, ...)",
+    ),
     "objects that no other sender can prove", _join_objects,
 )  # fmt: skip
 _BACKEND = "torch.distributed.Backend"
