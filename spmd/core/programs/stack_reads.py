@@ -1,17 +1,17 @@
-"""Stacks whose split dim a Python loop reads row by row, as stages of a pipeline would be: every device computes all."""
+"""Stacks whose split dim a Python loop reads row by row, as if rows were stages: every device computes with all."""
 
 from collections import defaultdict
 from collections.abc import Iterator
 
-from ..graph.graph import Graph, Node, Value, origin, value_name
+from ..graph.graph import Graph, Node, origin, value_name
 from ..sharding.value import Sharding
 
 _SELECT = "aten.select.int"
 
 
 def rows_read(graph: Graph) -> Iterator[tuple[str, Node]]:
-    """Yields a sentence, and the first reader, for each sharded value whose rows along a split dim are all read, each by
-    an op of its own. One row, or some, are no loop over stages."""
+    """Yields a sentence, and the first reader, for each sharded value whose rows along a split dim are all read, by ops
+    of their own. One row, or some, are no loop over stages."""
     shardings = dict(zip(graph.inputs, graph.shardings, strict=True))
     readers: defaultdict[tuple[object, str], dict[str, Node]] = defaultdict(dict)
     for node in graph.nodes:
