@@ -22,6 +22,7 @@ from .factories import register_factories
 from .generator import fork_rng, join_generators
 from .imported import import_dynamo_and_dtensor
 from .modules import apply_in_place, know_buffers, load_annotated
+from .optimizer_state import know_optimizer
 from .replicas import distributed_init, forward, join_fully_shard, other_device_type
 from .saving import get_restore_location, join_saving, legacy_load, restore_device, set_tensor_metadata
 from .streams import join_streams
@@ -96,6 +97,8 @@ AT_IMPORT = (
           "list forms of optimizers and clipping", _join_foreach),
     Patch("`torch.optim.Optimizer._process_value_according_to_param_policy(param, value, ...)`",
           "loaded state sharded like its parameter", _shard_loaded_state),
+    Patch("`torch.optim.Optimizer.__init__(self, params, defaults)`, `torch.optim.Optimizer.__setstate__(self, state)`",
+          "state that follows a mark of its parameter", None, (know_optimizer, know_optimizer)),
     Patch("the module, hooks and guard of the device", "torch calls them", _join_device),
     Patch("the functions `_C._accelerator_*`", "`torch.accelerator` is this device", join_accelerator),
     Patch("`Tensor.xla`, `Module.xla`", "methods that torch generates", lambda: join_methods(XlaTensor)),
