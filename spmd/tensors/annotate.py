@@ -41,8 +41,8 @@ def mark_sharding(
     Works on parameters, inputs and intermediate values. Host data is uploaded shard by shard; a recorded value gets a
     GSPMD sharding attribute in the graph; data already on devices is resharded by the devices. A second call replaces
     the annotation. The annotation stays through in-place writes, `copy_`, `load_state_dict`, `.data =`, deep copies,
-    files and optimizer steps; the gradient of an annotated parameter has its sharding, and so has its optimizer's state,
-    also of earlier steps, unless a device would hold more of it. A view has an annotation of its own.
+    files and optimizer steps; the gradient of an annotated parameter has its sharding, and so has its optimizer's
+    state, also of earlier steps, unless a device would hold more of it. A view has an annotation of its own.
 
     Args:
         tensor: any tensor on xla.

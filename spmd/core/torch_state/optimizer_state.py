@@ -17,9 +17,7 @@ from ..sharding.value import DEVICE, Sharding
 _OPTIMIZERS: "weakref.WeakSet[torch.optim.Optimizer]" = weakref.WeakSet()
 
 
-def know_optimizer(
-    original: Callable[..., None], self: torch.optim.Optimizer, *args: object, **kwargs: object
-) -> None:
+def know_optimizer(original: Callable[..., None], self: torch.optim.Optimizer, *args: object, **kwargs: object) -> None:
     """`Optimizer.__init__` and `__setstate__`, of a copy or an unpickled one."""
     _OPTIMIZERS.add(self)
     original(self, *args, **kwargs)
