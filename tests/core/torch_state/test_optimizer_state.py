@@ -35,7 +35,9 @@ WAYS: dict[str, Callable[[nn.Module, spmd.Mesh], object]] = {
     "fully_shard": lambda model, mesh: fsdp.fully_shard(model, mesh=mesh),
     "wrapper": lambda model, mesh: fsdp.FullyShardedDataParallel(model, mesh),
     "marks": by_marks,
-    "rules": lambda model, mesh: spmd.ShardingRules({"*.weight": ("fsdp", None), "*.bias": ("fsdp",)}).apply(model, mesh),
+    "rules": lambda model, mesh: spmd.ShardingRules({"*.weight": ("fsdp", None), "*.bias": ("fsdp",)}).apply(
+        model, mesh
+    ),
     "DTensor": by_dtensor,
 }
 
