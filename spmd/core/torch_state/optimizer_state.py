@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..record.annotations import annotate, current_sharding
 from ..record.tensor import XlaTensor
-from ..sharding.value import DEVICE, Sharding
+from ..sharding.value import Sharding
 
 _OPTIMIZERS: "weakref.WeakSet[torch.optim.Optimizer]" = weakref.WeakSet()
 
@@ -31,16 +31,11 @@ def shard_state(parameter: XlaTensor, sharding: Sharding) -> None:
     if not (parameter.is_leaf and parameter.requires_grad):
         return
     state = [optimizer.state[parameter] for optimizer in list(_OPTIMIZERS) if parameter in optimizer.state]
+    rank, size = parameter.dim(), math.prod(sharding.shard_shape(tuple(parameter.shape)))
     for value in (parameter.grad, *tree_leaves(state)):
-        if type(value) is XlaTensor and value._view is None and value.shape == parameter.shape:
-            present = current_sharding(value)
-            if present is None or _is_better(tuple(value.shape), present, sharding):
-                annotate(value, sharding.with_spec(sharding.spec, DEVICE if present is None else present.memory))
-
-
-def _is_better(shape: tuple[int, ...], present: Sharding, new: Sharding) -> bool:
-    """True for another layout whose shards are not larger, and for one on other devices."""
-    if present.devices != new.devices:
-        return True
-    sizes = [math.prod(sharding.shard_shape(shape)) for sharding in (new, present)]
-    return sizes[0] <= sizes[1] and present.tiles(len(shape)) != new.tiles(len(shape))
+        if type(value) is not XlaTensor or value._view is not None or value.shape != parameter.shape:
+            continue
+        present = current_sharding(value) or sharding.replicated()
+        is_smaller = size <= math.prod(present.shard_shape(tuple(value.shape)))
+        if present.devices != sharding.devices or (is_smaller and present.tiles(rank) != sharding.tiles(rank)):
+            annotate(value, sharding.with_spec(sharding.spec, present.memory))

@@ -15,21 +15,14 @@ from ..data.trees import Path, mapped
 def shard_batch(caller: str, batch: Any, mesh: Mesh, axes: tuple[str, ...]) -> None:
     """Shards dim 0 of a batch's tensors over axes of a mesh, in place. A batch whose rows the axes do not divide is
     replicated, and a line says so; so are tensors with another dim 0 than the first one."""
-    tensors: list[Tensor] = []
-
-    def take(_: Path, tensor: Tensor) -> Tensor:
-        tensors.append(tensor)
-        return tensor
-
-    mapped(batch, _has_rows, take)
+    tensors: dict[Path, Tensor] = {}
+    mapped(batch, _has_rows, tensors.setdefault)
     ways = math.prod(mesh.shape()[axis] for axis in axes)
-    if not tensors or ways == 1:
-        return
-    rows = tensors[0].shape[0]
-    if rows % ways:
-        note_whole(caller, tuple(tensors[0].shape), 0, ways)
-    for tensor in tensors:
-        entry = axes if rows % ways == 0 and tensor.shape[0] == rows else None
+    shape = next((tuple(tensor.shape) for tensor in tensors.values()), (0,))
+    if shape[0] % ways:
+        note_whole(caller, shape, 0, ways)
+    for tensor in tensors.values() if ways > 1 else ():
+        entry = axes if shape[0] % ways == 0 and tensor.shape[0] == shape[0] else None
         mark_sharding(tensor, mesh, PartitionSpec(entry, *[None] * (tensor.dim() - 1)))
 
 

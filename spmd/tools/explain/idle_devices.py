@@ -1,6 +1,6 @@
 """Steps that use one device of several: one line and a hint, with the mark that uses all."""
 
-from ...core import DeviceData, hardware, messages
+from ...core import hardware, messages
 from ...core.extend import Graph, Program
 from .difference import read_at
 from .step_hints import note_idle
@@ -31,7 +31,7 @@ def note_batch(program: Program, graph: Graph) -> None:
     global _batch
     inputs = [data for data in graph.inputs if not data.is_state and data.maker is None and data.meta.shape]
     if _steps < 3 and inputs:
-        largest: DeviceData = max(inputs, key=lambda data: (data.host is not None, data.meta.nbytes))
+        largest = max(inputs, key=lambda data: (data.host is not None, data.meta.nbytes))
         _batch = f"{largest.meta!r}{read_at(largest, graph.nodes)}", tuple(largest.meta.shape)
 
 
