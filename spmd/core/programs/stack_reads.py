@@ -15,8 +15,8 @@ def rows_read(graph: Graph) -> Iterator[tuple[str, Node]]:
     for node in graph.nodes:
         shardings[node] = node.op.sharding
         if node.op.name == "aten.select.int":
-            dim, _, index = node.op.statics.partition(", ")
-            readers[value_name(node.operands[0]), dim].setdefault(index, node)
+            where, _, index = node.op.statics.partition(", ")
+            readers[value_name(node.operands[0]), where].setdefault(index, node)
     for (_, text), rows in readers.items():
         node, dim = next(iter(rows.values())), int(text.removeprefix("dim="))
         shape, sharding = list(node.operands[0].meta.shape), shardings.get(node.operands[0])

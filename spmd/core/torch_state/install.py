@@ -22,9 +22,9 @@ from .factories import register_factories
 from .generator import fork_rng, join_generators
 from .imported import import_dynamo_and_dtensor
 from .modules import apply_in_place, know_buffers, load_annotated
-from .optimizer_state import know_optimizer
 from .replicas import distributed_init, forward, join_fully_shard, other_device_type
 from .saving import get_restore_location, join_saving, legacy_load, restore_device, set_tensor_metadata
+from .state_shardings import know_optimizer
 from .streams import join_streams
 from .training import fill_scaler, join_loaders, join_save_on_cpu, join_staging
 from .uninitialized import join_lazy_modules
