@@ -85,8 +85,10 @@ CHECKS: list[Callable[[torch.Tensor, Sharding], None]] = []
 
 def marked(tensor: XlaTensor, layout: Sharding, *, gradient: bool = True) -> XlaTensor:
     """Sets the sharding of a tensor, of its gradient and of its optimizer's state, in place; returns the tensor."""
+    is_new = tensor.requires_grad and annotations.current_sharding(tensor) is not layout  # a step marks the same again
     annotations.annotate(tensor, layout)
-    grad_shardings.shard_state(tensor, layout)
+    if is_new:
+        grad_shardings.shard_state(tensor, layout)
     if not gradient:
         grad_shardings.leave(tensor)
     elif tensor.requires_grad or hasattr(tensor, grad_shardings.PINNED):

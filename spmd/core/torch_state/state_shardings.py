@@ -28,7 +28,7 @@ def shard_state(parameter: XlaTensor, sharding: Sharding) -> None:
 
     State of which a device would hold more then stays: ZeRO's, and that of parameters that are unsharded for a while.
     """
-    if not (parameter.is_leaf and parameter.requires_grad):
+    if not parameter.is_leaf:
         return
     state = [optimizer.state[parameter] for optimizer in list(_OPTIMIZERS) if parameter in optimizer.state]
     rank, size = parameter.dim(), math.prod(sharding.shard_shape(tuple(parameter.shape)))
