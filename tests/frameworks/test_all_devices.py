@@ -28,8 +28,10 @@ pytestmark = [
 
 @pytest.fixture
 def plain_environment() -> Iterator[None]:
-    """No model of another test, and no variable that accelerate sets for a plugin."""
+    """No model or line of another test, and no variable that accelerate sets for a plugin."""
     gc.collect()
+    for note in (spmd.mesh.notes.say_once, spmd.mesh.notes.note_whole):
+        note.cache_clear()
     before = dict(os.environ)
     yield
     os.environ.clear()

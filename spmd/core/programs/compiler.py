@@ -86,7 +86,7 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned
     for sentence, node in rows_read(graph.recorded or graph):
         unused["unused axis", sentence] = describe(node)
         if not is_planned:
-            messages.say(f"{sentence} ({node_line(node)})", "idle")
+            messages.say(f"{sentence} ({node_line(node)})", "stack reads")
     if unused:
         notes = ((kind, f"{words} at {place}") for (kind, words), place in unused.items())
         graph = dataclasses.replace(graph, notes=(*graph.notes, *notes))

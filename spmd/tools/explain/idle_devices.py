@@ -42,7 +42,7 @@ def _say(program: Program, count: int) -> None:
     rows = f", with dim 0 a multiple of {count}" if shape and shape[0] % count else ""
     cause = f"{STEPS} steps ran on 1 of {count} devices: shard the batch, {mark}{rows}"
     full = f"{cause}; x is {name or 'an input of the step'}"
-    messages.say(f"{cause} ({program.line})", "idle", f"{full}; the step ends at {program.line}")
+    messages.say(f"{cause} ({program.line})", "idle devices", f"{full}; the step ends at {program.line}")
     note_idle(full, program.line, STEPS)
 
 
