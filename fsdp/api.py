@@ -37,7 +37,7 @@ class MixedPrecisionPolicy:
         buffer_dtype: the dtype to which floating-point buffers are cast, for good, when the module is wrapped. None:
             their own.
 
-    Raises TypeError for a dtype that is not a floating-point one.
+    Raises TypeError for a dtype that is not a floating-point one of 16 bits or more.
     Source: `torch.distributed.fsdp.MixedPrecisionPolicy`; `buffer_dtype` is `torch.distributed.fsdp.MixedPrecision`'s.
 
     >>> import torch, spmd, fsdp
@@ -57,9 +57,16 @@ class MixedPrecisionPolicy:
     def __post_init__(self) -> None:
         for name in ("param_dtype", "reduce_dtype", "output_dtype", "buffer_dtype"):
             dtype = getattr(self, name)
-            if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            is_float = dtype is None or (isinstance(dtype, torch.dtype) and dtype.is_floating_point)
+            if not is_float:
                 raise TypeError(
                     f"MixedPrecisionPolicy: expected {name} to be a floating-point torch.dtype, got {dtype!r}"
+                )
+            if dtype is not None and dtype.itemsize < 2:
+                raise TypeError(
+                    f"MixedPrecisionPolicy: expected {name} of 16 bits or more, got {dtype!r}: a cast to it has no "
+                    f"scale, and small weights become 0; write {name}=torch.bfloat16, and scale the products' operands "
+                    "in the layers (torch._scaled_mm)"
                 )
 
 

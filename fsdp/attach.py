@@ -6,11 +6,14 @@
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from weakref import WeakSet
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_module_registration_hook
 
 import spmd
+from spmd.mesh.notes import say_once
 from spmd.tensors.bare_names import bare_name
 
 from .api import Settings
@@ -50,6 +53,9 @@ def attach(
         settings=settings,
         split=split,
     )
+    if not _INSIDE:
+        register_module_module_registration_hook(_note_added)
+    _INSIDE.update(inside)
     _cast_buffers(inside, settings.mp_policy.buffer_dtype)  # before the marks: a cast makes a new tensor
     unit.refresh(modules)
     for other in below:
@@ -66,6 +72,18 @@ def attach(
         module.register_forward_pre_hook(unit.pre_forward, with_kwargs=True)
         module.register_forward_hook(unit.post_forward, always_call=True)
     return unit
+
+
+_INSIDE: "WeakSet[nn.Module]" = WeakSet()  # the modules of units
+
+
+def _note_added(parent: nn.Module, name: str, module: nn.Module | None) -> None:
+    """The hook of a module that is registered in another: prints that one which is added to a unit stays whole."""
+    if parent in _INSIDE and module is not None and any(id(each) not in OWNERS for each in module.parameters()):
+        say_once(
+            f"fsdp: {type(module).__name__} {name!r}, added to a wrapped {type(parent).__name__}, stays whole on each "
+            "device; wrap it with fsdp.fully_shard, or add it before the model is wrapped"
+        )
 
 
 def _above(modules: Sequence[nn.Module]) -> list[Unit]:

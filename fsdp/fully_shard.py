@@ -15,7 +15,7 @@ from spmd.mesh.notes import ends_at_user_line
 
 from .api import MixedPrecisionPolicy, OffloadPolicy, Reshard, Settings, axes_of
 from .attach import attach, materialise, move
-from .keywords import ONE_VIEW, REDUCED, SCHEDULED, warn_without_meaning
+from .keywords import HOOKS, ONE_VIEW, REDUCED, SCHEDULED, warn_without_meaning
 from .outputs import BatchSplit
 from .plan import Placement
 from .units import Unit, unit_of, units_in
@@ -193,6 +193,10 @@ class FSDPModule(_Module):
             replicas = [axis for axis in unit.split.axes if axis != unit.settings.shard_axis]
             unit.defer_gradients(() if requires_all_reduce else replicas)
 
+    def set_all_reduce_hook(self, hook: object, *, stream: object = None) -> None:
+        """Raises NotImplementedError: no code of the host runs amid a program's collectives."""
+        raise NotImplementedError(f"FSDPModule.set_all_reduce_hook: {HOOKS}")
+
     def finalize_backward(self, *, async_op: bool = False) -> "UnshardHandle | None":
         """Does nothing: gradients are reduced within the program of backward."""
         return UnshardHandle() if async_op else None
@@ -226,7 +230,7 @@ _WITHOUT_MEANING = {
         "set_custom_all_gather", "set_custom_reduce_scatter", "set_reduce_scatter_max_input_buffers",
     ),
     ONE_VIEW: (
-        "set_all_reduce_hook", "set_separate_reduce_scatter_group", "set_allocate_memory_from_process_group_for_comm",
+        "set_separate_reduce_scatter_group", "set_allocate_memory_from_process_group_for_comm",
         "set_symm_mem_for_comm",
     ),
     "gathered parameters are freed after their last use in backward": ("set_reshard_after_backward",),

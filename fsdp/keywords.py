@@ -24,6 +24,21 @@ SCHEDULED = "XLA schedules the collectives of the whole step"
 REDUCED = "set_requires_gradient_sync says which backward passes reduce gradients"
 ONE_VIEW = "there is one global view of the model, and no rank or process group"
 
+HOOKS = (
+    "the program reduces gradients, and calls no hook for it; parameter.register_post_accumulate_grad_hook gets each "
+    "reduced gradient, MixedPrecisionPolicy(reduce_dtype=) narrows the sum, no_sync defers it"
+)
+_WHOLE = "state dicts are whole: state_dict() of the model and of the optimizer; spmd.CheckpointManager writes shards"
+# Names of torch's wrapper that ours lacks, with what serves.
+LACKING = {
+    **dict.fromkeys(("register_comm_hook", "set_all_reduce_hook"), HOOKS),
+    **dict.fromkeys(("set_state_dict_type", "get_state_dict_type", "state_dict_type"), _WHOLE),
+    **dict.fromkeys(("full_optim_state_dict", "sharded_optim_state_dict", "shard_full_optim_state_dict"), _WHOLE),
+    **dict.fromkeys(("flatten_sharded_optim_state_dict", "scatter_full_optim_state_dict"), _WHOLE),
+    **dict.fromkeys(("rekey_optim_state_dict", "optim_state_dict", "optim_state_dict_to_load"), _WHOLE),
+    **dict.fromkeys(("fsdp_modules", "check_is_root"), "fsdp.show(model) lists the units, the root first"),
+}
+
 Keywords = dict[str, Any]
 # By keyword, what it becomes: (its value, our keywords so far) -> our keywords; or why it changes nothing, with the
 # values that give no warning besides None, where these are not False.

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import torch
+from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 import spmd
@@ -52,6 +53,31 @@ def _mapped(function: Callable[[torch.Tensor], torch.Tensor], value: object) -> 
         parts = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
         return dataclasses.replace(value, **{name: map_tensors(part, function) for name, part in parts.items()})
     return value
+
+
+_SEQUENCES = (
+    nn.RNNBase, nn.MultiheadAttention, nn.Transformer, nn.TransformerEncoder, nn.TransformerDecoder,
+    nn.TransformerEncoderLayer, nn.TransformerDecoderLayer,
+)  # fmt: skip
+
+
+def is_time_first(module: nn.Module) -> bool:
+    """True for torch's modules of sequences with batch_first=False: dim 1 of their tensors is the batch."""
+    return isinstance(module, _SEQUENCES) and not next(
+        (below.batch_first for below in module.modules() if hasattr(below, "batch_first")), True
+    )
+
+
+def time_first_note(module: nn.Module) -> str:
+    """A line that says that dim 0 is taken for the batch, of a module with a time-first one inside; "" for others."""
+    name = next((name for name, below in module.named_modules() if name and is_time_first(below)), None)
+    if name is None:
+        return ""
+    kind = type(module.get_submodule(name)).__name__
+    return (
+        f"fsdp: dim 0 of the input is split as the batch, and {kind} {name!r} takes (time, batch, ...): if the input "
+        "is time first, write mark_sharding(x, mesh, P(None, 'fsdp', None)) before the model, else batch_first=True"
+    )
 
 
 class BatchSplit:

@@ -37,10 +37,11 @@ import torch
 from torch import nn
 
 import spmd
+from spmd.mesh.notes import say_once
 
 from .api import CPUOffloadPolicy, FullPrecision, Settings, mesh_within
 from .gradients import GradientHooks, UnsyncedGradients
-from .outputs import BatchSplit, cast, tensors
+from .outputs import BatchSplit, cast, is_time_first, tensors, time_first_note
 from .plan import placement
 
 _Held = dict[tuple[nn.Module, str], torch.Tensor]  # (module, name of a parameter) -> the tensor under that name
@@ -127,6 +128,8 @@ class Unit:
         self._hooks = GradientHooks()
         self.unsynced = UnsyncedGradients()
         self._modules: list[weakref.ref[nn.Module]] = []
+        self._time_first = False  # dim 1 of inputs and outputs is the batch
+        self._note = ""  # for a root
         self._restart()
 
     def _restart(self) -> None:
@@ -207,6 +210,8 @@ class Unit:
         self._hooks.forget()
         OWNERS.update((id(parameter), self) for parameter in (*self.parameters, *self.ignored))
         self._modules += [weakref.ref(module) for module in modules if module not in self.modules]
+        self._time_first = any(map(is_time_first, self.modules))
+        self._note = "" if self._time_first else next(filter(None, map(time_first_note, self.modules)), "")
         if self.is_on_device:  # else on meta, or in a copy on the CPU: `.to("xla")` refreshes again
             self._specs = tuple(map(self._placed, self.parameters))
             self.reshard()
@@ -274,10 +279,12 @@ class Unit:
             self._refuse_meta(module)
             return args, kwargs
         if self.is_root:
+            if self._note:
+                say_once(self._note)
             unmarked = [tensor for tensor in tensors((args, kwargs)) if spmd.get_sharding(tensor) is None]
             # Before the split, as a mark of the user's on the input says how its sequences are sharded.
             self.split.note_sequences((args, kwargs))
-            self.split(unmarked, is_batch=True)
+            self._split(unmarked, is_batch=True)
         if not self._passes:
             # A backward that raised has left casts in modules; and parameters may have been frozen since.
             self.restore()
@@ -298,6 +305,13 @@ class Unit:
         self._passes.append((begun, stored))
         _hold(begun.held)
         return inputs
+
+    def _split(self, values: Sequence[torch.Tensor], *, is_batch: bool = False) -> None:
+        """Shards the batch of inputs or outputs: of time-first modules dim 1, and of no matrix, such as a mask."""
+        if self._time_first:
+            self.split([tensor for tensor in values if tensor.dim() > 2], dim=1, is_batch=is_batch)
+        else:
+            self.split(values, is_batch=is_batch)
 
     def _begun(self, stored: _Held) -> _Pass:
         """A forward pass with the casts of parameters: sharded as these are, and gathered after the cast, so that the
@@ -339,7 +353,7 @@ class Unit:
             return None
         output = cast(output, ended.output_dtype)
         if self.settings.shard_output is None:
-            self.split([tensor for tensor in tensors(output) if spmd.get_sharding(tensor) is None])
+            self._split([tensor for tensor in tensors(output) if spmd.get_sharding(tensor) is None])
         else:
             self.settings.shard_output(output, self.settings.mesh)
         if not is_recomputed and (self.reshards or ended.held):

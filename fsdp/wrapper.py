@@ -16,7 +16,8 @@ import spmd
 from .activation_checkpoint import checkpoint_module
 from .api import OVERRIDABLE, FullPrecision, MixedPrecisionPolicy, OffloadPolicy, Settings, ShardOutput, axes_of
 from .attach import ParamInit, attach, materialise, summon_full_params
-from .keywords import ONE_VIEW, TORCH, XLA, takes, translate, warn_without_meaning
+from .fully_shard import FSDPModule
+from .keywords import LACKING, ONE_VIEW, TORCH, XLA, takes, translate, warn_without_meaning
 from .outputs import BatchSplit
 from .plan import Placement, plan_overrides
 from .policies import AnyPolicy
@@ -29,6 +30,7 @@ from .units import UnitState, unit_of, units_in, warn_of_dropped_axis
 # override of a unit below must be checked before the tensors move.
 
 PREFIX = "module."
+_OF_MODULES = "it is a method of the modules that fsdp.fully_shard makes units"
 
 StateDict = dict[str, Any]
 AutoWrapper = Callable[..., nn.Module]
@@ -192,6 +194,9 @@ class FullyShardedDataParallel(nn.Module):
         except AttributeError:
             if name == "module":  # not set yet: a copy or an unpickled wrapper looks before it has attributes
                 raise
+            serves = LACKING.get(name) or (_OF_MODULES if hasattr(FSDPModule, name) else "")
+            if serves and not hasattr(self.module, name):
+                raise AttributeError(f"{type(self).__name__} has no {name}: {serves}", name=name, obj=self) from None
             return getattr(self.module, name)
 
     def __getitem__(self, key: object) -> object:

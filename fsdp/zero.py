@@ -10,6 +10,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 import spmd
 from spmd.mesh.global_mesh import get_global_mesh
 from spmd.mesh.mesh import get_1d_mesh
+from spmd.mesh.notes import say_once
 
 from .keywords import ZERO, translate
 from .plan import parameter_spec
@@ -67,6 +68,11 @@ class ZeroRedundancyOptimizer(Optimizer):
                 f"ZeroRedundancyOptimizer: expected an axis of the mesh ({', '.join(names)}), got {axis!r}"
             )
         self.max_norm = max_norm if grad_clipping else None
+        if self.mesh.shape()[self.axis] > 1:
+            say_once(
+                "ZeroRedundancyOptimizer: a step gathers each weight twice, or activations in their place: "
+                "fsdp.fully_shard(model, reshard_after_forward=False) shards its state, too, and gathers once"
+            )
         self._sharded = WeakIdKeyDictionary()  # the tensors of the state that are annotated
         self.base_optimizer = optimizer_class(params, **keywords)
         super().__init__(self.base_optimizer.param_groups, self.base_optimizer.defaults)

@@ -117,6 +117,8 @@ JOINS: tuple[tuple[str, list[Any], str], ...] = (
     ("", points.while_compiling, "tools.explain.status:while_compiling"),
     ("", points.names_of, "tools.explain.held_names:held_name"),
     ("", points.before_recorded_run, "tools.explain.waiting_device:note_run"),
+    ("", points.before_run, "tools.explain.idle_devices:note_program"),
+    ("", points.before_recorded_run, "tools.explain.idle_devices:note_batch"),
     ("", points.on_launch, "tools.explain.waiting_device:note_launched"),
     ("", points.after_read, "tools.explain.step_hints:note_read"),
     ("", points.after_read, "tools.explain.waiting_device:note_read"),

@@ -41,7 +41,8 @@ def seed() -> None:
         gc.collect()  # what an error that a test before caught still holds: the next sync would run it
     pace.longest = pace.early = recorders._thread.longest = 0
     pace.rest(pace.recorded_ops, had_loop=True)
-    for name in ("spmd.adaptive.changing", "spmd.tools.explain.waiting_device", "spmd.tools.explain.status"):
+    forgetful = ("explain.idle_devices", "explain.waiting_device", "explain.status")
+    for name in ("spmd.adaptive.changing", *(f"spmd.tools.{each}" for each in forgetful)):
         if name in sys.modules:
             sys.modules[name].forget()
 

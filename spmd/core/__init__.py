@@ -67,3 +67,4 @@ from .torch_state import install as _install  # noqa: F401  # the device
 from .torch_state.when_imported import Patch as Patch
 from .torch_state.when_imported import guarded as guarded
 from .torch_state.when_imported import patch_when_imported as patch_when_imported
+from .torch_state.when_imported import replaces as replaces

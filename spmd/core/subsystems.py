@@ -25,7 +25,7 @@ from .run.pjrt import processes as _processes
 from .run.pjrt import transfer as _transfer
 from .sharding import partitioner, text, value
 from .sharding import topology as _topology
-from .torch_state import backward, device_memory, install, modules, swap
+from .torch_state import backward, device_memory, install, modules, state_shardings, swap
 
 
 class points:  # used as a module is
@@ -139,9 +139,10 @@ class annotations:  # used as a module is
 
 
 class grad_shardings:  # used as a module is
-    """Shardings of gradients, as of their parameters."""
+    """Shardings of gradients and of optimizers' state, as of their parameters."""
 
     PINNED, follow, leave, shard_gradient = backward.PINNED, backward.follow, backward.leave, backward.shard_gradient
+    shard_state = state_shardings.shard_state
 
 
 class syncs:  # used as a module is

@@ -46,8 +46,8 @@ def reduce_gradient_in(leaf: torch.Tensor, dtype: torch.dtype) -> Any:
         raise ValueError(
             "reduce_gradient_in: expected a leaf tensor that requires a gradient, such as a parameter in training"
         )
-    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise TypeError(f"reduce_gradient_in: expected a floating-point torch.dtype, got {dtype!r}")
+    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point and dtype.itemsize > 1):
+        raise TypeError(f"reduce_gradient_in: expected a floating-point torch.dtype of 16 bits or more, got {dtype!r}")
     return target.register_hook(partial(_reduce_in, dtype))
 
 

@@ -41,8 +41,8 @@ def mark_sharding(
     Works on parameters, inputs and intermediate values. Host data is uploaded shard by shard; a recorded value gets a
     GSPMD sharding attribute in the graph; data already on devices is resharded by the devices. A second call replaces
     the annotation. The annotation stays through in-place writes, `copy_`, `load_state_dict`, `.data =`, deep copies,
-    files and optimizer steps; the gradient of an annotated parameter has its sharding. A view has an annotation of its
-    own.
+    files and optimizer steps; the gradient of an annotated parameter has its sharding, and so has its optimizer's
+    state, also of earlier steps, unless a device would hold more of it. A view has an annotation of its own.
 
     Args:
         tensor: any tensor on xla.
@@ -84,8 +84,11 @@ CHECKS: list[Callable[[torch.Tensor, Sharding], None]] = []
 
 
 def marked(tensor: XlaTensor, layout: Sharding, *, gradient: bool = True) -> XlaTensor:
-    """Sets the sharding of a tensor, and of its gradient, in place; returns the tensor."""
+    """Sets the sharding of a tensor, of its gradient and of its optimizer's state, in place; returns the tensor."""
+    is_new = tensor.requires_grad and annotations.current_sharding(tensor) is not layout  # a step marks the same again
     annotations.annotate(tensor, layout)
+    if is_new:
+        grad_shardings.shard_state(tensor, layout)
     if not gradient:
         grad_shardings.leave(tensor)
     elif tensor.requires_grad or hasattr(tensor, grad_shardings.PINNED):

@@ -13,6 +13,7 @@ import pytest
 import torch
 from support import check
 from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecision
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 from wrapped import FSDP, POLICY, Layer, Net, spec, train
@@ -366,6 +367,13 @@ class TestPolicy:
     def test_refused(self, mesh8: spmd.Mesh) -> None:
         with pytest.raises(TypeError, match=r"expected param_dtype to be a floating-point torch.dtype, got torch.int8"):
             fsdp.MixedPrecisionPolicy(param_dtype=torch.int8)
+        for name in ("param_dtype", "reduce_dtype", "output_dtype", "buffer_dtype"):
+            with pytest.raises(
+                TypeError, match=rf"expected {name} of 16 bits or more, got torch.float8_e4m3fn: a cast"
+            ):
+                fsdp.MixedPrecisionPolicy(**{name: torch.float8_e4m3fn})
+        with pytest.raises(TypeError, match=r"got torch.float8_e5m2: a cast to it has no scale"):
+            FSDP(nn.Linear(8, 8), mesh=mesh8, mixed_precision=MixedPrecision(param_dtype=torch.float8_e5m2))
         with pytest.raises(TypeError, match=r"expected mp_policy to be a fsdp.MixedPrecisionPolicy, got dtype"):
             FSDP(nn.Linear(8, 8), mesh=mesh8, mp_policy=torch.bfloat16)
 

@@ -241,8 +241,11 @@ class TestReduceGradientIn:
 
     def test_refused(self) -> None:
         weight = torch.ones(4, 4, device="xla", requires_grad=True)
-        with pytest.raises(TypeError, match=r"expected a floating-point torch.dtype, got torch.int8"):
-            spmd.reduce_gradient_in(weight, torch.int8)
+        for dtype in (torch.int8, torch.float8_e5m2):
+            with pytest.raises(
+                TypeError, match=f"expected a floating-point torch.dtype of 16 bits or more, got {dtype}"
+            ):
+                spmd.reduce_gradient_in(weight, dtype)
         with pytest.raises(ValueError, match="expected a leaf tensor that requires a gradient"):
             spmd.reduce_gradient_in(weight.detach(), torch.float32)
         with pytest.raises(TypeError, match="reduce_gradient_in"):

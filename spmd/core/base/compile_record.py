@@ -19,6 +19,7 @@ class Move:
         collectives: the kinds that move it, in order. axes: the mesh axes over which. largest: the bytes of the largest
             one (`Collective.bytes`). bytes: those that each device sends for it in one run.
         mark: the annotation to try. is_checked: the program was compiled with it, and has this move no more.
+        count: of equal moves of a line and a module; `bytes` are those of all, `largest` of the largest.
 
     >>> import torch, spmd
     >>> y = torch.ones(4, device="xla") + 1
@@ -41,6 +42,7 @@ class Move:
     is_checked: bool = False
     line: str = ""
     path: str = ""
+    count: int = 1
 
     @property
     def text(self) -> str:
@@ -49,6 +51,7 @@ class Move:
         either = f", from {self.before}" if self.before else f", to {self.after}" if self.after else ""
         layouts = f", {self.before} -> {self.after}" if self.before and self.after else either
         how = f"{' + '.join(self.collectives)} over {' x '.join(self.axes)}, moves {self.bytes:,} B"
+        how += f" in {self.count:,} moves" if self.count > 1 else ""
         whole = "gathered and cut again, " if self.kind == "given up" else ""
         return f"{of}{layouts}: {whole}{how}{f'; {self.advice}' if self.mark else ''}"
 
@@ -197,7 +200,7 @@ class CompileRecord:
         moved = ", ".join(f"{count} {kind}" for kind, count in sorted(self.collectives.items())) or "no collectives"
         if self.moves:
             sent = sum(move.bytes for move in self.moves)
-            moved += f" ({len(self.moves)} moves of {sent:,} B that no annotation requests)"
+            moved += f" ({sum(move.count for move in self.moves):,} moves of {sent:,} B that no annotation requests)"
         moved += "".join(f"; {words}" for words in self.unused_axes)
         iterations = ", ".join(f"{iterations} times {ops}" for iterations, ops in self.loops)
         spared = sum((iterations - 1) * ops for iterations, ops in self.loops)

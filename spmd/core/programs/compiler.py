@@ -11,11 +11,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..base import counters, interrupt
+from ..base import counters, interrupt, messages
 from ..base.config import config
 from ..base.jax_private import compile_lowered, ir
 from ..graph.graph import Graph, Port, pack_numbers
-from ..graph.source import Line, describe
+from ..graph.source import Line, describe, node_line
 from ..lower.build import argument_struct, build
 from ..lower.lower import Chosen
 from ..ops import sharded
@@ -26,6 +26,7 @@ from ..sharding.value import DEVICE
 from . import failing
 from .compile_log import record
 from .program import Program, Requested, chosen_shardings, compare, has_complex, is_here, listing, options_of, refusal
+from .stack_reads import rows_read
 
 Compiled = tuple[Any, tuple[tuple[str, str], ...]]  # an executable, and notes on it for the compile log
 
@@ -82,6 +83,10 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned
     is_checked = config.check_shardings and (is_here(graph) or graph.mesh.platform == "cpu")
     with interrupt.between_ops(), sharded.unused_axes() as unused:
         lowered = lower_graph(graph, chosen if is_checked else None)
+    for sentence, node in rows_read(graph.recorded or graph):
+        unused["unused axis", sentence] = describe(node)
+        if not is_planned:
+            messages.say(f"{sentence} ({node_line(node)})", "stack reads")
     if unused:
         notes = ((kind, f"{words} at {place}") for (kind, words), place in unused.items())
         graph = dataclasses.replace(graph, notes=(*graph.notes, *notes))

@@ -24,6 +24,7 @@ from .imported import import_dynamo_and_dtensor
 from .modules import apply_in_place, know_buffers, load_annotated
 from .replicas import distributed_init, forward, join_fully_shard, other_device_type
 from .saving import get_restore_location, join_saving, legacy_load, restore_device, set_tensor_metadata
+from .state_shardings import know_optimizer
 from .streams import join_streams
 from .training import fill_scaler, join_loaders, join_save_on_cpu, join_staging
 from .uninitialized import join_lazy_modules
@@ -96,6 +97,8 @@ AT_IMPORT = (
           "list forms of optimizers and clipping", _join_foreach),
     Patch("`torch.optim.Optimizer._process_value_according_to_param_policy(param, value, ...)`",
           "loaded state sharded like its parameter", _shard_loaded_state),
+    Patch("`torch.optim.Optimizer.__init__(self, params, defaults)`, `torch.optim.Optimizer.__setstate__(self, state)`",
+          "state that follows a mark of its parameter", None, (know_optimizer, know_optimizer)),
     Patch("the module, hooks and guard of the device", "torch calls them", _join_device),
     Patch("the functions `_C._accelerator_*`", "`torch.accelerator` is this device", join_accelerator),
     Patch("`Tensor.xla`, `Module.xla`", "methods that torch generates", lambda: join_methods(XlaTensor)),

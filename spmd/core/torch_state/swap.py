@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ..record.annotations import annotate
 from ..record.storage import LOCK
@@ -13,6 +14,8 @@ from . import backward
 
 # The attributes of a tensor that belong to its data; the others are its user's, and the hook of its annotation.
 _HELD = {*OURS} - {"_pins_grad"}
+# The shardings of parameters that have left the device, for their return. No attributes: a file would have them.
+_LEFT: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
@@ -25,7 +28,12 @@ def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
     storage: Any = tensor._storage if type(tensor) is XlaTensor and tensor._view is None else None
     former = None if storage is None else storage.sharding
     exchange(tensor, other)
+    if storage is None and type(tensor) is XlaTensor and (left := _LEFT.pop(tensor, None)) is not None:
+        annotate(tensor, left)
+        backward.follow(tensor, again=True)
     if type(tensor) is not XlaTensor:
+        if former is not None:
+            _LEFT[tensor] = former
         if "_pins_grad" in tensor.__dict__:  # off the device there is no mesh for gradients
             backward.leave(tensor)
             tensor.__dict__.pop(backward.PINNED)

@@ -43,7 +43,7 @@ def guarded(needs: Sequence[str], purpose: str, patch: Callable[[], object]) -> 
 
 
 def replaces(owner: object, name: str) -> Callable[[Callable[..., object]], None]:
-    """A decorator of the function that takes the place of another package's; it gets the original one first."""
+    """A decorator of the function that takes the place of another package's, once; it gets the original one first."""
     original = getattr(owner, name)
 
     def put(function: Callable[..., object]) -> None:
@@ -51,7 +51,9 @@ def replaces(owner: object, name: str) -> Callable[[Callable[..., object]], None
         def replacement(*args: object, **kwargs: object) -> object:
             return function(original, *args, **kwargs)
 
-        setattr(owner, name, replacement)
+        replacement.by = function.__code__  # type: ignore[attr-defined]
+        if getattr(original, "by", None) is not function.__code__:
+            setattr(owner, name, replacement)
 
     return put
 

@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -39,7 +40,8 @@ class CheckpointManager:
     Args:
         folder: made at the first save, a path or a URL (`gs://bucket/job`) that fsspec knows. One job at a time may
             save in it.
-        save_interval: `save` writes the steps that it divides.
+        save_interval: `save` writes the steps that it divides. A line at the end says where it was none; `force=True`
+            saves the last one.
         keep: the number of steps that stay, those that were saved last; None: all.
         async_: `save` returns as soon as a thread has taken over, as `save_async` does.
         on_preemption: after SIGTERM, or the cluster's notice, the next step is saved, too, and waited for.
@@ -82,6 +84,8 @@ class CheckpointManager:
             (lambda: hardware.free_bytes() / 2) if device_bytes is None else (lambda: device_bytes)
         )
         self._wait: Callable[[], None] | None = None
+        self._last: dict[str, int] = {}  # the last step that was saved, and the last one that was passed over
+        weakref.finalize(self, _say_unsaved, self._last, save_interval)
         self.last_save: SaveReport | None = None
 
     # --- saving -------------------------------------------------------------------------------------------------------
@@ -120,7 +124,9 @@ class CheckpointManager:
         """
         if type(step) is not int or step < 0:
             raise ValueError(f"CheckpointManager.save: expected a step of 0 or more, got {step!r}")
-        if not (force or self.should_save(step)):
+        is_saved = force or self.should_save(step)
+        self._last["saved" if is_saved else "passed"] = step
+        if not is_saved:
             return False
         began = time.perf_counter()
         self.wait()
@@ -251,6 +257,13 @@ class CheckpointManager:
         with self._explained(number):
             StepReader(self._kept.folder / place).verify()
         return number
+
+
+def _say_unsaved(last: dict[str, int], interval: int) -> None:
+    """Says, at the end of a manager or of the process, that its steps were fewer than its interval."""
+    if "passed" in last and "saved" not in last:
+        text = f"CheckpointManager: nothing was saved up to step {last['passed']}, as save_interval is {interval}"
+        messages.say(f"{text}; end the loop with save(step, state, force=True)", "unsaved")
 
 
 _ERRORS = {kind.__name__: kind for kind in (FileNotFoundError, DamagedError)}

@@ -44,9 +44,11 @@ class DataLoader:
             at most. padding: the value of padding, a number or a dict by path; lengths pad only the tensors that a dict
             names.
 
-    Raises TypeError for what cannot be iterated, ValueError for an unknown choice or axis. While it is iterated: what
-    the source raises, at the line of the loop, with its traceback; ValueError for a tensor without a spec or of another
-    rank, TypeError for one that is not on the CPU. Source: `torch_xla.distributed.parallel_loader.MpDeviceLoader`.
+    Raises TypeError for what cannot be iterated and for a map-style dataset, which has rows, ValueError for an unknown
+    choice or axis. While it is iterated: what the source raises, at the line of the loop, with its traceback;
+    ValueError for an iterator (a generator) that is at its end when a pass begins, for a tensor without a spec or of
+    another rank, TypeError for one that is not on the CPU. Source:
+    `torch_xla.distributed.parallel_loader.MpDeviceLoader`.
 
     >>> import torch, spmd
     >>> mesh = spmd.Mesh(range(8), (8,), ("data",))
@@ -74,6 +76,12 @@ class DataLoader:
     ) -> None:
         if isinstance(loader, str) or (not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__")):
             raise TypeError(f"DataLoader: expected an iterable of batches, got {type(loader).__name__}")
+        if isinstance(loader, torch.utils.data.Dataset) and not isinstance(loader, torch.utils.data.IterableDataset):
+            raise TypeError(
+                f"DataLoader: expected batches, and {type(loader).__name__} has rows; write spmd.DataLoader("
+                "torch.utils.data.DataLoader(dataset, batch_size=...), mesh, spec), with batch_size=None for rows that "
+                "are batches"
+            )
         if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 1:
             raise ValueError(f"DataLoader: expected prefetch to be 1 or more batches, got {prefetch!r}")
         if spec is None or (default is not None and not isinstance(spec, Mapping)):
@@ -164,6 +172,7 @@ class _Batches(Iterator[Any]):
 
     def __init__(self, loader: DataLoader, position: Position | None) -> None:
         self._loader = loader
+        self._can_be_empty = position is not None or not isinstance(loader.loader, Iterator)
         iteration = loader._source.iteration(position)  # in the user's thread, whose errors it raises at once
         rows, placing = loader._rows, loader._placing
 
@@ -188,11 +197,17 @@ class _Batches(Iterator[Any]):
             if not self._ahead.is_stopped:
                 self._loader._position = self._loader._source.between()
                 self._ahead.stop()
+            if not self._can_be_empty:
+                raise ValueError(
+                    f"DataLoader: the source, a {type(self._loader.loader).__name__}, is at its end and gives no "
+                    "batch: it can be iterated once; make one for each pass, or give an object whose __iter__ does"
+                ) from None
             raise
         except BaseException:
             self._ahead.stop()
             raise
         batch = tensors(tree)
+        self._can_be_empty = True
         self._loader._position = position
         return batch
 

@@ -27,6 +27,13 @@ PATCHES: dict[str, tuple[Callable[[Any], None], *tuple[str, ...]]] = {
     "accelerate.utils.imports": (accelerate_device.see_no_torch_xla, "_torch_xla_available"),
     "accelerate.state": (
         accelerate_device.choose_device, "PartialState._shared_state", "PartialState.default_device",
+        "AcceleratorState.__init__",
+    ),
+    "accelerate.accelerator": (
+        accelerate_device.shard_models, "Accelerator.prepare_model(self, model, device_placement, evaluation_mode)",
+    ),
+    "accelerate.data_loader": (
+        accelerate_device.shard_batches, "DataLoaderShard.__iter__(self)", "DataLoaderDispatcher.__iter__(self)",
     ),
     "transformers.utils.import_utils": (trainer.see_torch_xla, "is_torch_xla_available.cache_clear"),
     "transformers.training_args": (trainer.complete_arguments, "TrainingArguments.__post_init__(self)"),

@@ -14,14 +14,14 @@ from torch.utils import _pytree as pytree
 
 from ...core import processes
 from ...mesh.mesh import Mesh
-from ...mesh.partition_spec import PartitionSpec
 from ...names.compat.finder import resolve
 from ...names.torch_xla.parallel_loader import MpDeviceLoader
 from ...names.torch_xla.sharding_spec import ShardingSpec
 from ...tensors import metrics
-from ...tensors.annotate import mark_sharding
 from ...tensors.runtime import device_ids, sync
 from .accelerate_device import DEVICE
+from .batches import shard_batch
+from .fsdp_plugin import wrap_units
 
 # The modules that are sharded already.
 _sharded: "weakref.WeakSet[Any]" = weakref.WeakSet()
@@ -176,18 +176,6 @@ class FullyShardedStrategy(DataParallelStrategy):
         return True
 
 
-def wrap_units(wrap: Any, model: Any, policy: Any, checkpointing: bool, **how: Any) -> None:
-    """Shards a model in place by a wrapper class of `fsdp`, its units by a policy; checkpointing recomputes the units'
-    activations."""
-    checkpointed = None
-    if checkpointing:
-
-        def checkpointed(unit: Any, **how: Any) -> Any:
-            return wrap(resolve("fsdp:checkpoint_module")(unit), **how)
-
-    wrap(model, auto_wrap_policy=policy, auto_wrapper_callable=checkpointed, **how)
-
-
 # --- of Fabric and of the Trainer -------------------------------------------------------------------------------------
 
 
@@ -243,13 +231,9 @@ class TrainerStrategy(DataParallelStrategy):
 
     def batch_to_device(self, batch: Any, device: Any = None, dataloader_idx: int = 0) -> Any:
         batch = super().batch_to_device(batch, device, dataloader_idx)
-        pytree.tree_map_only(Tensor, self._shard, batch)
+        if self.mesh is not None:
+            shard_batch("Trainer", batch, self.mesh, tuple(self.data_axes or self.mesh.axis_names))
         return batch
-
-    def _shard(self, tensor: Tensor) -> None:
-        if tensor.dim() and tensor.device.type == DEVICE.type and self.mesh is not None and self.mesh.size() > 1:
-            axes = tuple(self.data_axes or self.mesh.axis_names)
-            mark_sharding(tensor, self.mesh, PartitionSpec(axes, *[None] * (tensor.dim() - 1)))
 
     def validation_step(self, *args: Any, **how: Any) -> Any:
         return _synced(super().validation_step(*args, **how))

@@ -1,4 +1,4 @@
-"""transformers' Trainer: it sees `torch_xla`, which is this library, and `fsdp_config`'s xla_fsdp_v2 shards the model.
+"""transformers' Trainer: it sees `torch_xla`, which is this library, and `fsdp=True` shards the model.
 
 With `torch_xla` in sight TrainingArguments take accelerate's device and bfloat16, and checkpoints have the random state
 of the device. Modules that were imported before `use()` get the names that they import only with it in sight.
@@ -7,14 +7,16 @@ of the device. Modules that were imported before `use()` get the names that they
 import functools
 import importlib
 import weakref
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from torch import nn
 
+from ...core import replaces
 from ...mesh.hints import did_you_mean
 from ...names.compat.finder import resolve
-from .lightning_classes import wrap_units
+from .fsdp_plugin import wrap_units
 
 _wrapped: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
 
@@ -26,18 +28,32 @@ def see_torch_xla(import_utils: Any) -> None:
     import_utils.is_torch_xla_available.cache_clear()
 
 
-def complete_arguments(training_args: Any) -> None:
-    """Adds what `transformers.training_args` imports of `torch_xla`; both FSDPs of `fsdp_config` are `xla_fsdp_v2`."""
-    training_args.xm = importlib.import_module("torch_xla.core.xla_model")
-    original = training_args.TrainingArguments.__post_init__
+_BY_PLUGIN = "by_plugin"  # the key of `fsdp_config` that says that accelerate's plugin shards the model
 
-    @functools.wraps(original)
-    def __post_init__(self: Any) -> None:
+
+def complete_arguments(training_args: Any) -> None:
+    """Adds what `transformers.training_args` imports of `torch_xla`; both FSDPs of `fsdp_config` are `xla_fsdp_v2`, and
+    without one of them accelerate's plugin shards the model, which transformers refuses in one process."""
+    training_args.xm = importlib.import_module("torch_xla.core.xla_model")
+    arguments = training_args.TrainingArguments
+
+    @replaces(arguments, "__post_init__")
+    def post_init(original: Callable[..., None], self: Any) -> None:
         original(self)
         if isinstance(self.fsdp_config, dict) and self.fsdp_config.get("xla"):
             self.fsdp_config["xla_fsdp_v2"] = True  # the other one has a file for each process's shards
 
-    training_args.TrainingArguments.__post_init__ = __post_init__
+    if not hasattr(arguments, "_process_fsdp_args"):  # transformers 4
+        return
+
+    @replaces(arguments, "_process_fsdp_args")
+    def process(original: Callable[..., Any], self: Any) -> Any:
+        plugin = original(self)
+        if plugin is None or self.use_cpu:
+            return plugin
+        if not self.fsdp_config["xla"]:
+            self.fsdp_config |= {"xla": True, _BY_PLUGIN: True}  # transformers leaves wrapping to `shard_model`
+        return plugin if self.fsdp_config.get(_BY_PLUGIN) else None
 
 
 def complete_helpers(trainer_pt_utils: Any) -> None:
@@ -72,9 +88,10 @@ def shard_model(model: nn.Module, args: Any, is_fsdp_xla_v2_enabled: bool) -> nn
     """Shards a Trainer's model in place, as its `fsdp_config` says, over the mesh that the Trainer has set.
 
     It stays the same object, so that the Trainer makes an optimizer for it (transformers 5 makes none for a wrapper)
-    and saves it as the model that it is. Raises ValueError for a class that the model has not.
+    and saves it as the model that it is. Raises ValueError for a class that the model has not. With accelerate's plugin
+    `prepare` shards it later.
     """
-    if model not in _wrapped:
+    if model not in _wrapped and not args.fsdp_config.get(_BY_PLUGIN):
         _wrap(model, args.fsdp_config, args.xla_fsdp_config)
         _wrapped.add(model)
     return model

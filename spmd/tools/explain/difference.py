@@ -70,7 +70,7 @@ def changed_input(before: Requested, graph: Graph) -> str | None:
     if not changed:
         return None
     device_data, meta = max(changed, key=lambda pair: (pair[0].is_state, pair[0].meta.nbytes))
-    return _now(device_data, device_data.meta, meta) + _read_at(device_data, graph.nodes)
+    return _now(device_data, device_data.meta, meta) + read_at(device_data, graph.nodes)
 
 
 def _now(device_data: DeviceData, meta: Any, was: Any) -> str:
@@ -83,7 +83,8 @@ def _is_reshaped(old: OpSpec, new: OpSpec) -> bool:
     return old is new or (old.name == new.name and _LIST.sub("", old.statics) == _LIST.sub("", new.statics))
 
 
-def _read_at(device_data: DeviceData, nodes: Sequence[Node]) -> str:
+def read_at(device_data: DeviceData, nodes: Sequence[Node]) -> str:
+    """Describes the first op that reads an input, with its line."""
     reader = next((node for node in nodes if any(operand is device_data for operand in node.operands)), None)
     return "" if reader is None else f"; {reader.op.name} reads it at {user_lines.node_line(reader)}"
 
@@ -251,9 +252,9 @@ def _changed_wiring(before: Requested, now: Requested) -> str | None:
 def _changed_input_layout(before: Requested, graph: Graph) -> str | None:
     for (meta, was), device_data, sharding in zip(before.inputs, graph.inputs, graph.shardings, strict=False):
         if meta is not device_data.meta:
-            return _now(device_data, device_data.meta, meta) + _read_at(device_data, graph.nodes)
+            return _now(device_data, device_data.meta, meta) + read_at(device_data, graph.nodes)
         if was is not sharding:
-            at = _read_at(device_data, graph.nodes)
+            at = read_at(device_data, graph.nodes)
             return f"the input {device_data.meta!r} is now sharded as {sharding!r}, before as {was!r}{at}"
     return None
 
@@ -282,7 +283,7 @@ def _changed_donation(before: Requested, graph: Graph) -> str | None:
     for device_data, is_given, was_given in zip(graph.inputs, graph.donated, before.graph.donated, strict=False):
         if is_given != was_given:
             now = "may be written over, before it had to stay" if is_given else "must stay, before it was written over"
-            at = _read_at(device_data, graph.nodes)
+            at = read_at(device_data, graph.nodes)
             return f"the input {device_data.meta!r} {now}: the other holders of its tensor have changed{at}"
     return None
 

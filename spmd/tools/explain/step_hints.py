@@ -15,13 +15,18 @@ _ADVICE = {
     "read": "keep it on the device (torch.where, a sum), or read it every hundredth step or after the next sync",
     "fallback": "give the op a rule by spmd.register_lowering, or a JAX function by spmd.call_jax",
     "shape": "pad to a few sizes, or name the dim by spmd.mark_dynamic",
+    "idle": "or take batches from spmd.DataLoader, or wrap the model by fsdp.fully_shard",
     "compile": "with spmd.no_recompile(): makes it an error",
 }
+_DONE = {
+    "compile": "compiles again", "read": "waits for the device", "fallback": "runs on the CPU",
+    "idle": "uses one device of several",
+}  # fmt: skip
 _READS = 3  # of one line, from which on they are said
 
 
 class CostlyLine(NamedTuple):
-    """A line of the user's that did something: its kind ("read", "fallback"), the call, the line."""
+    """A line of the user's that did something: its kind ("read", "fallback", "idle"), the call, the line."""
 
     kind: str
     call: str
@@ -39,9 +44,9 @@ class Hint:
     """A line of yours that costs time again and again.
 
     Attributes:
-        kind: "compile", "read" (of a value that the device computes) or "fallback" (an op that runs on the CPU). line:
-            yours. count, seconds: of all of them. cause: the difference from the nearest program, the call that reads,
-            the op. advice: what to do.
+        kind: "compile", "read" (of a value that the device computes), "fallback" (an op that runs on the CPU) or "idle"
+            (steps on one device of several). line: yours. count, seconds: of all of them. cause: the difference from
+            the nearest program, the call that reads, the op, the mark to write. advice: what to do.
 
     >>> import spmd
     >>> for hint in spmd.profiler.hints():
@@ -57,8 +62,7 @@ class Hint:
 
     def __str__(self) -> str:
         times = "once" if self.count == 1 else f"{self.count:,} times"
-        done = {"compile": "compiles again", "read": "waits for the device", "fallback": "runs on the CPU"}[self.kind]
-        return f"{done} {times}, {self.seconds:.3f} s, at {self.line}: {self.cause}; {self.advice}"
+        return f"{_DONE[self.kind]} {times}, {self.seconds:.3f} s, at {self.line}: {self.cause}; {self.advice}"
 
 
 def hints() -> list[Hint]:
@@ -108,6 +112,14 @@ def note_read(call: str, line: Line, seconds: float) -> None:
 def note_fallback(op: str, line: Line, seconds: float) -> None:
     """Notes an op that ran on the CPU."""
     _note(CostlyLine("fallback", op, str(line)), seconds, 1)
+
+
+def note_idle(cause: str, line: Line, steps: int) -> None:
+    """Notes so many steps that used one device of several."""
+    costly = CostlyLine("idle", cause, str(line))
+    with _lock:
+        _counts[costly] += steps
+        _seconds[costly] += 0
 
 
 def _note(costly: CostlyLine, seconds: float, first: int) -> None:

@@ -104,17 +104,22 @@ def _merged(found: Iterable[Exchange]) -> Iterator[Exchange]:
 def listed(
     found: Iterable[Placement], graph: Graph, above: int, paths: Callable[[Node], str] = lambda node: ""
 ) -> tuple[Move, ...]:
-    """Returns the moves with a collective of more than `above` bytes, with the lines of the ops of this graph.
+    """Returns the moves with a collective of more than `above` bytes, with the lines of the ops of this graph; equal
+    ones of a line and a module are one.
 
     paths: returns the path of the module that an op belongs to, or "".
     """
-    return tuple(
-        dataclasses.replace(
-            move, line=str(user_lines.line_of(graph.nodes[place], graph.nodes)), path=paths(graph.nodes[place])
-        )
-        for move, place in found
-        if move.largest > above
-    )
+    merged: dict[Move, Move] = {}
+    for move, place in found:
+        if move.largest > above:
+            line = str(user_lines.line_of(graph.nodes[place], graph.nodes))
+            equal = dataclasses.replace(move, line=line, path=paths(graph.nodes[place]), largest=0, bytes=0, count=0)
+            former = merged.get(equal, equal)
+            merged[equal] = dataclasses.replace(
+                equal, largest=max(former.largest, move.largest), bytes=former.bytes + move.bytes,
+                count=former.count + 1,
+            )  # fmt: skip
+    return tuple(sorted(merged.values(), key=lambda move: -move.bytes))
 
 
 # --- cycles and operations --------------------------------------------------------------------------------------------

@@ -447,6 +447,8 @@ def _markable(moved: Moved) -> str:
     if moved.name.startswith("operand") and user_lines.source_of(moved.node).sequence >= 0:
         value = moved.node.operands[int(moved.name.split()[1])]
     maker = walks.origin(value)
+    if moved.node.op.name == "aten.select.int" and moved.name.startswith("operand"):
+        return ""  # one row of a split dim: the sentence on all rows has the cure
     if maker is None or user_lines.source_of(maker).sequence >= 0:  # a parameter or an input, or a gradient
         return ""
     return f"{'the result' if value is not moved.node else moved.name} of {user_lines.source_of(maker).op.name}"

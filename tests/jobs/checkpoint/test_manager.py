@@ -1,5 +1,6 @@
 """The steps of `spmd.CheckpointManager`: when it saves, which stay, and saves at a signal."""
 
+import gc
 import os
 import signal
 import time
@@ -24,6 +25,19 @@ class TestSteps:
         assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "15", "16"]
         state = {"n": 0}
         assert manager.restore(state, 15) == 15 and state["n"] == 15
+
+    def test_shorter_than_the_interval(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """A run that saved nothing says so at its end; one that saved a step does not."""
+        for steps, force, says in ((4, False, 1), (4, True, 0), (6, False, 0)):
+            manager = spmd.CheckpointManager(tmp_path / f"{steps}{force}", save_interval=5)
+            for step in range(1, steps + 1):
+                manager.save(step, {"n": step}, force=force)
+            assert "nothing was saved" not in capsys.readouterr().err
+            del manager
+            gc.collect()
+            said = capsys.readouterr().err
+            assert said.count("nothing was saved up to step 4, as save_interval is 5") == says
+            assert ("force=True" in said) == bool(says)
 
     def test_saved_again(self, tmp_path: Path) -> None:
         """After a return to an earlier step the later ones are saved again: at no time is one of them not there."""

@@ -55,6 +55,41 @@ class TestFindings:
         assert "the stack [8, 64, 64] of a scan is gathered over 'other', as each iteration reads one row" in found
 
 
+class TestRowsInAPythonLoop:
+    """A stack whose split dim is read row by row is no pipeline: a line, and no advice to split its rows further."""
+
+    @staticmethod
+    def read(mesh: spmd.Mesh, x: torch.Tensor, weights: torch.Tensor, rows: int) -> torch.Tensor:
+        weights = spmd.mark_sharding(weights.to("xla"), mesh, P("other", None, None))
+        x = spmd.mark_sharding(x.to("xla"), mesh, P("data", None))
+        for i in range(rows):
+            x = (x @ weights[i]).tanh()
+        return x.sum()
+
+    def test_finding(self, mesh: spmd.Mesh) -> None:
+        shapes = (64, 512), (8, 512, 512)
+        plan = spmd.plan(self.read, mesh, *(torch.empty(shape, device="meta") for shape in shapes), 8)
+        (found,) = findings(plan)
+        assert "rows of [8, 512, 512] are split 4 ways over 'other' and read one by one" in found
+        assert "each device computes with all 8; P(None, 'other', None) splits each row" in found
+        moves = [finding.move for finding in plan.findings if finding.move is not None]
+        assert moves and not [move for move in moves if "('other', 'data')" in move.mark]
+
+    @pytest.mark.parametrize(("rows", "lines"), [(8, 1), (7, 0), (1, 0)])
+    def test_line(self, rows: int, lines: int, mesh: spmd.Mesh, capsys: pytest.CaptureFixture[str]) -> None:
+        x, weights = torch.randn(8, 16), torch.randn(8, 16, 16) / 4
+        total = self.read(mesh, x, weights, rows)
+        for i in range(rows):
+            x = (x @ weights[i]).tanh()
+        torch.testing.assert_close(total.cpu(), x.sum(), rtol=1e-5, atol=1e-5)
+        assert capsys.readouterr().err.count("read one by one: each device computes with all 8") == lines
+
+    def test_a_list_of_its_rows(self, mesh: spmd.Mesh, capsys: pytest.CaptureFixture[str]) -> None:
+        weights = spmd.mark_sharding(torch.ones(4, 3).to("xla"), mesh, P("other", None))
+        assert sum(row.sum() for row in weights).item() == 12
+        assert "leave that dim whole" in capsys.readouterr().err
+
+
 class TestWords:
     """The same sentence in the compile log; findings that do not undo the mark."""
 

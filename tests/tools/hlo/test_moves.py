@@ -134,6 +134,24 @@ class TestBackward:
         assert move.text == f"operand 0 [8, 4]{rest}"
 
 
+class TestEqual:
+    """Equal moves of a line are one, with their number and the bytes of all."""
+
+    def test_a_python_loop(self, mesh2x4: Mesh) -> None:
+        def step(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+            weights = spmd.mark_sharding(weights.to("xla"), mesh2x4, P("fsdp", None, None))
+            x = spmd.mark_sharding(x.to("xla"), mesh2x4, P("data", None))
+            for i in range(8):
+                x = (x @ weights[i]).tanh()
+            return x.sum()
+
+        plan = spmd.plan(step, torch.empty(64, 512, device="meta"), torch.empty(8, 512, 512, device="meta"))
+        found = [finding.move for finding in plan.findings if finding.move is not None]
+        assert len({(move.op, move.line, move.before, move.after) for move in found}) == len(found)
+        most = max(found, key=lambda move: move.count)
+        assert most.count > 1 and f" in {most.count} moves" in most.text
+
+
 class TestCombined:
     """XLA combines the reductions of several ops into one, which it names after the first."""
 
