@@ -34,7 +34,7 @@ def on_host(tensor: torch.Tensor) -> np.ndarray | None:
     if tensor._view is None:
         return value.host
     result = strided(tensor, host_tensor(value.host))
-    return None if result is None else result.numpy()
+    return None if result is None else host_array(result)
 
 
 def _known(value: object) -> np.ndarray | None:

@@ -22,6 +22,7 @@ from . import rnn as rnn
 from . import shape as shape
 from . import windows as windows
 from .checks import CHECKS as CHECKS
+from .checks import check as check
 from .registry import ON_CPU as ON_CPU
 from .registry import RULES as RULES
 from .registry import Promote as Promote
