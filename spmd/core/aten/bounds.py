@@ -26,7 +26,7 @@ DataCheck = Callable[[Args, Kwargs], None]
 
 def on_host(tensor: torch.Tensor) -> np.ndarray | None:
     """The values of a tensor that has not left the host; None where the device made them or has them."""
-    if type(tensor) is not XlaTensor:
+    if not isinstance(tensor, XlaTensor):
         return host_array(tensor)
     value = tensor._storage.value
     if type(value) is not DeviceData or value.host is None:

@@ -71,7 +71,7 @@ after_upload: list[Callable[[XlaTensor, torch.Tensor], None]] = []
 
 def _copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     target, source = args[0], args[1]
-    if type(target) is not XlaTensor:
+    if not isinstance(target, XlaTensor):
         return target.copy_(host_copy(source, "copy_ into a CPU tensor"))
     if isinstance(source, XlaTensor):
         return _copy_on_device(target, source, args, kwargs)
@@ -130,7 +130,7 @@ def _foreach_copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     guard distinguishes these by op."""
     targets, sources = args[:2]
     for target, source in zip(targets, sources, strict=True):
-        sharding = target._storage.sharding if type(target) is XlaTensor and type(source) is XlaTensor else None
+        sharding = target._storage.sharding if isinstance(target, XlaTensor) and isinstance(source, XlaTensor) else None
         met = None if sharding is None else _sharding_of(source)
         is_cast = target.dtype is not source.dtype and is_integer(target.dtype)
         if is_cast or (sharding is not None and met is not None and met.devices != sharding.devices):

@@ -33,7 +33,7 @@ def _on_cpu(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     copy_of: dict[int, tuple[XlaTensor, torch.Tensor]] = {}
 
     def to_cpu(value: object) -> object:
-        if type(value) is XlaTensor:
+        if isinstance(value, XlaTensor):
             # One copy per tensor: it finds what the op wrote.
             return copy_of.setdefault(id(value), (value, value.cpu()))[1]
         return torch.device("cpu") if isinstance(value, torch.device) and value.type == "xla" else value

@@ -310,7 +310,7 @@ def _is_inexact(value: object) -> bool:
 
 def meta_of_target(tensor: torch.Tensor) -> Meta:
     """The meta of a tensor that a list op writes into."""
-    return tensor._meta.layout if type(tensor) is XlaTensor else meta_of(tensor)
+    return tensor._meta.layout if isinstance(tensor, XlaTensor) else meta_of(tensor)
 
 
 def _is_tensors(value: object) -> bool:
@@ -323,7 +323,7 @@ def _element(value: object, index: int) -> object:
 
 def _element_key(value: object, is_scalar_argument: bool) -> object:
     if isinstance(value, torch.Tensor):
-        return value._meta.layout if type(value) is XlaTensor else dense_meta(value.shape, value.dtype)
+        return value._meta.layout if isinstance(value, XlaTensor) else dense_meta(value.shape, value.dtype)
     if is_scalar_argument and type(value) in (int, float):
         return type(value)
     if type(value) is float:

@@ -15,8 +15,8 @@ import torch
 from torch._ops import OpOverload
 
 from . import folds
-from .random import WIDE, integers
 from .floats import cast
+from .random import WIDE, integers
 from .registry import lower
 from .strided import retyped, write_at
 

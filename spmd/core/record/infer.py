@@ -85,7 +85,7 @@ def bind(plan: Plan, args: Args, kwargs: Kwargs) -> _Binding:
 
 def _place(value: TorchValue, is_scalar_argument: bool, binding: _Binding) -> TorchValue:
     if isinstance(value, torch.Tensor):
-        binding.metas.append(value._meta if type(value) is XlaTensor else dense_meta(value.shape, value.dtype))
+        binding.metas.append(value._meta if isinstance(value, XlaTensor) else dense_meta(value.shape, value.dtype))
         return Operand(len(binding.metas) - 1)
     if isinstance(value, (list, tuple)):
         if is_scalar_argument and is_one_number(value):

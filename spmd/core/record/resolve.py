@@ -117,7 +117,7 @@ def matmul_precision() -> str:
 def _product(func: OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
     """The plan of a product at less than full float32, where the user allows it at this call."""
     setting = matmul_precision()
-    if setting == "highest" or not any(type(x) is XlaTensor and x._meta.dtype in _FLOAT32 for x in args):
+    if setting == "highest" or not any(isinstance(x, XlaTensor) and x._meta.dtype in _FLOAT32 for x in args):
         return NotImplemented
     return plan_of((func, setting))
 
