@@ -16,6 +16,7 @@ from ..graph.source import user_frame
 from ..record.constraints import sharding_now, with_sharding
 from ..record.overlap import check_target
 from ..record.overloads import Args, Handler, Kwargs
+from ..record.resolve import LIST_HANDLERS
 from ..record.storage import LOCK
 from ..record.tensor import XlaTensor, wrap
 from ..record.views import View, shown, write
@@ -137,7 +138,7 @@ def _foreach_copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
             for pair in zip(targets, sources, strict=True):
                 aten.copy_.default(*pair, *args[2:], **kwargs)
             return None
-    return NotImplemented
+    return LIST_HANDLERS[-1](func, args, kwargs)
 
 
 def _number(value: complex) -> torch.Tensor:
