@@ -1,4 +1,4 @@
-"""Libraries with subclasses of torch.Tensor, on the device as on the CPU: the environment `subclasses` has them.
+"""Libraries with subclasses of torch.Tensor or ops of their own, on the device as on the CPU: the environment `subclasses` has them.
 
 `tests/core/torch_state/test_subclasses.py` has such classes written out, where the libraries are not installed.
 """
@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+
+import spmd
 
 REASON = "the environment `subclasses` of tests/versions.txt has it"
 
@@ -42,6 +44,29 @@ class TestFastai:
             for result in (image, image + 1, image[0], image.mean(), image.cpu()):
                 assert isinstance(result, core.TensorImage) and result.source == "file"
             assert (image + 1).device.type == "xla" and (image + 1).mean().item() == 2
+
+
+class TestBitsandbytes:
+    """Its optimizer of eight bits, whose op has a kernel on the CPU and none here."""
+
+    def test_steps(self) -> None:
+        optim = imported("bitsandbytes.optim")
+        weights = {}
+        spmd.compat.install()
+        try:
+            for device in ("cpu", "xla"):
+                torch.manual_seed(0)
+                model = nn.Linear(128, 64).to(device)
+                optimizer = optim.AdamW8bit(model.parameters(), lr=0.01)
+                for _ in range(3):
+                    optimizer.zero_grad()
+                    model(torch.ones(4, 128, device=device)).square().mean().backward()
+                    optimizer.step()
+                weights[device] = model.weight.detach().cpu()
+        finally:
+            spmd.compat.uninstall()
+        torch.testing.assert_close(weights["xla"], weights["cpu"])
+        assert "bitsandbytes.optimizer_update_8bit_blockwise.default" in spmd.metrics.fallback_ops()
 
 
 class TestOpacus:
