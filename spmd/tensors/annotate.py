@@ -47,8 +47,8 @@ def mark_sharding(
     Args:
         tensor: any tensor on xla.
         mesh: the devices, which may be some of the machine's; mesh and spec come in either order. None: the mesh of
-            `with mesh:`, or of `set_global_mesh`. Or, without a partition_spec, a result of `get_sharding`, or an object with a `mesh` and a
-            `partition_spec`.
+            `with mesh:`, or of `set_global_mesh`. Or, without a partition_spec, a result of `get_sharding`, or an
+            object with a `mesh` and a `partition_spec`.
         partition_spec: a `PartitionSpec` or tuple, one entry per dim, or any other form that `Mesh.sharding` takes. A
             dim that is `P.UNCONSTRAINED` is left to the partitioner, and the annotation becomes the partitioner's
             choice when the value has run; data is not split in it.

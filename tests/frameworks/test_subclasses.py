@@ -1,4 +1,4 @@
-"""Libraries with subclasses of torch.Tensor or ops of their own, on the device as on the CPU: the environment `subclasses` has them.
+"""Libraries with subclasses of torch.Tensor or ops of their own: the environment `subclasses` has them.
 
 `tests/core/torch_state/test_subclasses.py` has such classes written out, where the libraries are not installed.
 """

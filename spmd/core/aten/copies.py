@@ -24,6 +24,7 @@ from ..run.execute import guard
 from ..run.host_reads import host_value
 from ..run.pjrt.host import leaving
 from ..run.pjrt.transfer import host_array, host_tensor
+from ..run.recording import recording
 from ..sharding.value import Sharding
 from .determinism import filled
 from .naming import only_device
@@ -86,8 +87,10 @@ def _copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     guarding = guard.value
     if guarding is not None:
         guarding.check_cast(source, target.dtype)
-    # A snapshot: the caller may change the CPU tensor before the upload, which waits for the first use.
-    snapshot = torch.empty(target.shape, dtype=target.dtype, device="cpu").copy_(source)
+    if recording.value is not None:  # nothing is uploaded, so that the CPU tensor itself serves
+        snapshot = source.detach().to(target.dtype).expand(target.shape).contiguous()
+    else:  # the caller may change the CPU tensor before the upload, which waits for the first use
+        snapshot = torch.empty(target.shape, dtype=target.dtype, device="cpu").copy_(source)
     device_data = DeviceData(_dense(target), host=host_array(snapshot), source=user_frame())
     observing = active_observation.value
     if observing is not None:

@@ -15,6 +15,7 @@ from . import norm as norm
 from . import optim as optim
 from . import order as order
 from . import pointwise as pointwise
+from . import quantize as quantize
 from . import random as random
 from . import reduce as reduce
 from . import resample as resample

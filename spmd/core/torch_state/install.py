@@ -26,7 +26,7 @@ from .replicas import distributed_init, forward, join_fully_shard, other_device_
 from .saving import get_restore_location, join_saving, legacy_load, restore_device, set_tensor_metadata
 from .streams import join_streams
 from .subclasses import join_subclasses
-from .training import fill_scaler, join_loaders, join_save_on_cpu, join_staging
+from .training import averaging_devices, fill_scaler, join_loaders, join_save_on_cpu, join_staging
 from .uninitialized import join_lazy_modules
 from .when_imported import Patch
 
@@ -116,6 +116,8 @@ AT_IMPORT = (
           "`torch.serialization._legacy_load`, `torch.serialization.register_package(priority, tagger, deserializer)`",
           'pickles of xla tensors and map_location="xla"', join_saving,
           (get_restore_location, set_tensor_metadata, restore_device, legacy_load)),
+    Patch("`torch.optim.swa_utils._get_foreach_kernels_supported_devices()`", "averages of integers as on the CPU", None,
+          (averaging_devices,)),
     Patch("`torch.autograd.graph.save_on_cpu`", "saved values that stay in the program", join_save_on_cpu),
     Patch("`torch.nn.Module._apply(self, fn, recurse)`", "parameters that stay the same objects", None,
           (apply_in_place,)),

@@ -123,3 +123,8 @@ def join_staging() -> None:
     """Patches the stager, now or when it is imported."""
     needs = "StateDictStager._offload_tensor(self, x, memo, non_blocking)"
     patch_when_imported("torch.distributed.checkpoint._state_dict_stager", _stage_ours, "async_save of xla", needs)
+
+
+def averaging_devices(devices: Callable[[], list[str]]) -> list[str]:
+    """The devices on which averages of weights are list ops: torch's for integers, a buffer's, raise on all of them."""
+    return [device for device in devices() if device != "xla"]

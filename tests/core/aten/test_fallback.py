@@ -81,7 +81,7 @@ class TestTheDropIn:
         library.define("update_(Tensor(a!) state, Tensor grad, float rate) -> ()")
         library.impl("update_", lambda state, grad, rate: (state.sub_(grad, alpha=rate), None)[1], "CPU")
         state, grad = torch.ones(2, device="xla"), torch.ones(2, device="xla")
-        with pytest.raises(NotImplementedError, match="theirs.update_.default has no lowering rule on xla"):
+        with pytest.raises(NotImplementedError, match=r"theirs\.update_\.default has no lowering rule on xla"):
             torch.ops.theirs.update_(state, grad, 0.5)
         spmd.metrics.clear()
         spmd.compat.install()
