@@ -382,8 +382,9 @@ def _by_mesh(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     for indices in by_home.values():
 
         def part(value: object, indices: list[int] = indices) -> object:
-            is_list = isinstance(value, (list, tuple)) and len(value) == len(elements)
-            return [value[i] for i in indices] if is_list else value
+            if isinstance(value, (list, tuple)) and len(value) == len(elements):
+                return [value[i] for i in indices]
+            return value
 
         done = func(*map(part, args), **{name: part(value) for name, value in kwargs.items()})
         results.update(zip(indices, done or (), strict=False))

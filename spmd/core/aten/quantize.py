@@ -39,8 +39,8 @@ def _observe(
     """`_fused_moving_avg_obs_fq_helper`: writes range, scale and zero point without a read of its switches."""
     rows = self.movedim(ch_axis, 0).flatten(1) if per_row_fake_quant else self.reshape(1, -1)
     if per_row_fake_quant and running_min.numel() == 0:
-        for state, value in ((running_min, math.inf), (running_max, -math.inf), (scale, 1), (zero_point, 0)):
-            state.resize_(len(rows)).fill_(value)
+        for empty, number in ((running_min, math.inf), (running_max, -math.inf), (scale, 1), (zero_point, 0)):
+            empty.resize_(len(rows)).fill_(number)
     is_observed, is_on = (switch.reshape(()) != 0 for switch in (observer_on, fake_quant_on))
     for running, seen in zip((running_min, running_max), torch.aminmax(rows, dim=1), strict=True):
         seen = seen.reshape(running.shape)

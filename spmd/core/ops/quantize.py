@@ -1,9 +1,11 @@
 """Fake quantization: values rounded to the levels of an integer dtype and back, and the gradients of learned levels."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import torch
 
-from .registry import lower
+from .registry import Function, lower
 
 aten = torch.ops.aten
 
@@ -47,7 +49,7 @@ def _learned_backward(grad, self, scale, zero_point, low, high, factor, axis=Non
     return jnp.where(inside, grad, 0), *(jnp.sum(x, axis=others).reshape(shape) for x in grads)
 
 
-_RULES = {
+_RULES: dict[Any, Function] = {
     aten.fake_quantize_per_tensor_affine_cachemask: lambda self, scale, zero_point, quant_min, quant_max: _fake(
         self, scale, zero_point, quant_min, quant_max
     ),

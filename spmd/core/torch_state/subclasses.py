@@ -25,29 +25,27 @@ def user_class(cls: type) -> type:
     return getattr(cls, "_user_class", cls)
 
 
-class _OnDevice:
+class _UserTensor:
     """The first base of each class of the device for a user's."""
 
     def __init_subclass__(cls) -> None:
         """Skips the user's own, which is for classes that the user writes."""
 
     @property
-    def __dict__(self: Any) -> dict[str, Any]:  # type: ignore[override]
+    def __dict__(self: Any) -> dict[str, Any]:
         return _ATTRIBUTES.__get__(self)
 
     @__dict__.setter
     def __dict__(self: Any, new: dict[str, Any]) -> None:
-        present = _ATTRIBUTES.__get__(self)
-        held = {
-            name: present[name] for name in OURS if name in present
-        }  # classes that copy attributes copy all of them
+        # Classes that copy the attributes of an operand copy all of them; those of the data stay.
+        held = {name: value for name, value in _ATTRIBUTES.__get__(self).items() if name in OURS}
         _ATTRIBUTES.__set__(self, {name: value for name, value in new.items() if name not in OURS} | held)
 
     @property
     def data(self: Any) -> torch.Tensor:
         if has_torch_function_unary(self):
             return handle_torch_function(torch.Tensor.data.__get__, (self,), self)  # type: ignore[attr-defined]
-        return XlaTensor.data.__get__(self)  # type: ignore[attr-defined]
+        return XlaTensor.data.__get__(self)
 
     @data.setter
     def data(self: Any, new: torch.Tensor) -> None:
@@ -63,7 +61,7 @@ def device_class(cls: type) -> type:
     if issubclass(cls, XlaTensor) or cls in _TORCHS:
         return cls if issubclass(cls, XlaTensor) else XlaTensor
 
-    class Meta(type(cls)):  # type: ignore[misc]
+    class UserTensorType(type(cls)):  # type: ignore[misc]
         def __call__(self, *args: object, **kwargs: object) -> object:
             return cls(*args, **kwargs)
 
@@ -80,7 +78,7 @@ def device_class(cls: type) -> type:
         "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__, "_user_class": cls,
         "__torch_function__": _DISABLED if is_disabled else staticmethod(function),
     }  # fmt: skip
-    return Meta(cls.__name__, (_OnDevice, cls, XlaTensor), names)
+    return UserTensorType(cls.__name__, (_UserTensor, cls, XlaTensor), names)
 
 
 def _as_subclass(original: Callable[..., Any], self: torch.Tensor, cls: type) -> torch.Tensor:
@@ -126,8 +124,9 @@ def join_subclasses() -> None:
     """Has torch's makers of subclasses take tensors of the device."""
     XlaTensor._user_class = torch.Tensor  # type: ignore[attr-defined]
     replaces(nn.Parameter, "__new__")(_new_parameter)
-    for name, function in {
+    makers: dict[str, Callable[..., Any]] = {
         "__new__": _new_tensor, "as_subclass": _as_subclass, "_make_subclass": _make_subclass,
-    }.items():  # fmt: skip
+    }  # fmt: skip
+    for name, function in makers.items():
         replaces(torch.Tensor, name)(function)
     torch.Tensor._make_subclass = staticmethod(torch.Tensor._make_subclass)  # type: ignore[method-assign]
