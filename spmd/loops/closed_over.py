@@ -77,7 +77,7 @@ class ClosedOver:
     def note(self, values: Iterable[Any]) -> None:
         """Notes the tensors from outside that ops read: backward needs them, and they may have a gradient."""
         for value in values:
-            if type(value) is XlaTensor:
+            if isinstance(value, XlaTensor):
                 if storage_of(value) not in self._own and self.is_outside(storage_of(value).value):
                     original = self._originals.get(value, value)
                     self._seen[id(original)] = original
@@ -114,7 +114,7 @@ class ClosedOver:
 
     def replaced(self, values: Sequence[Any]) -> Any:
         """Returns arguments with aliases in place of their originals."""
-        return map_nested(lambda value: self.alias(value) if type(value) is XlaTensor else value, values)
+        return map_nested(lambda value: self.alias(value) if isinstance(value, XlaTensor) else value, values)
 
     def refuse_writes(self) -> None:
         """Raises NotImplementedError where the body has written into an alias: the graph outside would not show it."""
@@ -165,7 +165,7 @@ class ClosedOver:
         self._is_differentiated = True
         ends_of = [list(self._ends_of.get(source, (source,))) for source in sources]
         ends = list(itertools.chain(*ends_of))
-        tensors = [end for end in ends if type(end) is XlaTensor]
+        tensors = [end for end in ends if isinstance(end, XlaTensor)]
         self._refuse_earlier(tensors)
         hooks = {end: end._backward_hooks for end in tensors if end._backward_hooks}
         for end in hooks:

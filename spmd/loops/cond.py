@@ -41,7 +41,7 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], o
         raise TypeError(f"spmd.cond: operands must be a tuple or list, got {type(operands).__name__}")
     if isinstance(pred, bool) or not on_device("cond", (pred, operands)):
         return true_fn(*operands) if pred else false_fn(*operands)
-    if type(pred) is not XlaTensor or pred.dtype is not torch.bool or pred.numel() != 1:
+    if not isinstance(pred, XlaTensor) or pred.dtype is not torch.bool or pred.numel() != 1:
         shown = f"{pred.dtype} of shape {list(pred.shape)}" if isinstance(pred, torch.Tensor) else repr(pred)
         raise TypeError(f"spmd.cond: pred must be a bool tensor of one element, got {shown}")
     inputs = as_own(tensors_of(operands))

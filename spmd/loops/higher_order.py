@@ -83,7 +83,7 @@ def _join_control_flow() -> None:
     compiled = utils._hop_compile_and_call
 
     def call(fn: Any, args: Any, kwargs: Any = None) -> Any:
-        if any(type(value) is XlaTensor for value in tree_flatten((args, kwargs))[0]):
+        if any(isinstance(value, XlaTensor) for value in tree_flatten((args, kwargs))[0]):
             if fn.__name__ == "_cond_op_wrapper":
                 args = _with_flat_operands(*args)
             return fn(*args, **(kwargs or {}))

@@ -272,8 +272,8 @@ def scan_layers(layers: Iterable[nn.Module], x: Any, *args: Any, policy: Policy 
     matches, numbered = check_same_in_all(chosen)
     for each in matches:
         for k, tensor in enumerate(each.tensors):
-            if type(tensor) is not XlaTensor or view_of(tensor) is not None:
-                kind = "a view" if type(tensor) is XlaTensor else f"on {tensor.device}"
+            if not isinstance(tensor, XlaTensor) or view_of(tensor) is not None:
+                kind = "a view" if isinstance(tensor, XlaTensor) else f"on {tensor.device}"
                 raise TypeError(
                     f"spmd.scan_layers: layers[{k}].{each.path} is {kind}; expected a tensor of its own on xla"
                 )

@@ -67,7 +67,7 @@ def assume_pure(fn: _Function, *, add_rng_seed_argument: bool = False) -> _Funct
 def call_recorded(calls: Bounded[Any, RecordedFunction], fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Calls a function, recorded before in `calls` or now."""
     flat, tree = tree_flatten((args, kwargs))
-    tensors = [value for value in flat if type(value) is XlaTensor]
+    tensors = [value for value in flat if isinstance(value, XlaTensor)]
     if not tensors or body.names.value:
         return fn(*args, **kwargs)
     key = (tree, settings(), *map(_key, flat))
@@ -88,7 +88,7 @@ def call_plainly(calls: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: An
 
 
 def _key(value: Any) -> Any:
-    if type(value) is XlaTensor:
+    if isinstance(value, XlaTensor):
         return signature(value)
     if isinstance(value, torch.Tensor):
         raise TypeError(

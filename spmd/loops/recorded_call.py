@@ -132,7 +132,7 @@ class RecordedFunction:
         for value in flat:
             if not isinstance(value, torch.Tensor):
                 self.sources.append(("static", value))
-            elif type(value) is not XlaTensor:
+            elif not isinstance(value, XlaTensor):
                 raise NotOneOpError(f"it returns a tensor on {value.device}")
             elif id(value) in argument_index:
                 self.sources.append(("argument", argument_index[id(value)]))
@@ -246,7 +246,7 @@ _TENSOR = object()  # in place of a tensor among the arguments
 
 def of_tensors(function: Callable[[list[Any]], Any], values: Sequence[Any]) -> Callable[..., Any]:
     """Returns a function of a list of values as one of the tensors on xla among them; it holds the other values."""
-    static = [_TENSOR if type(value) is XlaTensor else value for value in values]
+    static = [_TENSOR if isinstance(value, XlaTensor) else value for value in values]
 
     def filled(*tensors: XlaTensor) -> Any:
         queue = iter(tensors)

@@ -119,7 +119,7 @@ def result_tensors(what_must: str, tree: Any) -> Tensors:
     """Returns the tensors of a function's result, which may hold None; a TypeError begins with `what_must`."""
     values = [value for value in tree_leaves(tree) if value is not None]
     for value in values:
-        if type(value) is not XlaTensor:
+        if not isinstance(value, XlaTensor):
             raise TypeError(f"{what_must} tensors on xla (or None), got {value!r}")
     return values
 
@@ -143,9 +143,9 @@ def on_device(name: str, tree: Any) -> bool:
     if torch._C._are_functorch_transforms_active():
         return False
     tensors = tensors_of(tree)
-    ours = [tensor for tensor in tensors if type(tensor) is XlaTensor]
+    ours = [tensor for tensor in tensors if isinstance(tensor, XlaTensor)]
     if ours and len(ours) < len(tensors):
-        other = next(tensor for tensor in tensors if type(tensor) is not XlaTensor)
+        other = next(tensor for tensor in tensors if not isinstance(tensor, XlaTensor))
         raise TypeError(
             f"spmd.{name}: expected all tensors on xla, got one of shape {list(other.shape)} on {other.device}; move "
             'it with .to("xla") first'
@@ -161,17 +161,17 @@ def carried(name: str, carry: Any, after: Any) -> Tensors:
         raise ValueError(f"{name}: the carry goes in as {tree} and comes out as {other}")
     for (path, tensor), value in zip(old, new, strict=True):
         entry = f"{name}: the carry{keystr(path)}"
-        if type(tensor) is not XlaTensor:
+        if not isinstance(tensor, XlaTensor):
             if value is not tensor and value != tensor:
                 raise ValueError(f"{entry} is no tensor and must stay {tensor!r}, but an iteration returns {value!r}")
-        elif type(value) is not XlaTensor:
+        elif not isinstance(value, XlaTensor):
             raise TypeError(f"{entry} must stay a tensor on xla, but an iteration returns {value!r}")
         elif (tensor.shape, tensor.dtype) != (value.shape, value.dtype):
             raise ValueError(
                 f"{entry} goes in as {tensor_meta(tensor)!r} and comes out as {tensor_meta(value)!r}; an iteration "
                 "must return the shape and dtype that it receives"
             )
-    return [value for (_, tensor), value in zip(old, new, strict=True) if type(tensor) is XlaTensor]
+    return [value for (_, tensor), value in zip(old, new, strict=True) if isinstance(tensor, XlaTensor)]
 
 
 def _num_iterations(xs: Any, dim: int, length: int | None) -> int:

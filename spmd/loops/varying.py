@@ -243,14 +243,14 @@ class Tracker(VaryingRules):
 
 def _inner(tensor: Any) -> XlaTensor:
     """Returns the XlaTensor within the wrappers of `torch.func`."""
-    while type(tensor) is not XlaTensor:
+    while not isinstance(tensor, XlaTensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor
 
 
 def is_ours(value: Any) -> bool:
     """True for an XlaTensor, also as `torch.func` wraps it."""
-    if type(value) is XlaTensor:
+    if isinstance(value, XlaTensor):
         return True
     is_wrapped = isinstance(value, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(value)
     return is_wrapped and is_ours(torch._C._functorch.get_unwrapped(value))

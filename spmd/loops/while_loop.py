@@ -58,7 +58,7 @@ def while_loop(
         with Capture(name) as capture:
             stand_ins = [capture.stand_in(dense_meta(tensor.shape, tensor.dtype)) for tensor in start]
             goes_on = capture.run(cond_fn, *refilled(state, stand_ins))
-            if type(goes_on) is not XlaTensor or goes_on.dtype is not torch.bool or goes_on.numel() != 1:
+            if not isinstance(goes_on, XlaTensor) or goes_on.dtype is not torch.bool or goes_on.numel() != 1:
                 shown = list(goes_on.shape) if isinstance(goes_on, torch.Tensor) else goes_on
                 raise TypeError(f"{name}: cond_fn must return a bool tensor of one element on xla, got {shown!r}")
             if capture.written() or not all(map(capture.is_unwritten, stand_ins)):

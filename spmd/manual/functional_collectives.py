@@ -38,7 +38,7 @@ def _join(module: Any, resolve: str) -> None:
         library.impl(name, kernel, "AutogradPrivateUse1")
     _kept.append(library)
     _replace(module, resolve, lambda torchs, group, tag="": _named(group) or torchs(group, tag))
-    _replace(module, "_maybe_wrap_tensor", lambda torchs, made: made if type(made) is XlaTensor else torchs(made))
+    _replace(module, "_maybe_wrap_tensor", lambda torchs, made: made if isinstance(made, XlaTensor) else torchs(made))
     if hasattr(module, "_maybe_wrap_tensors"):  # from torch 2.15 on, of the coalesced ones
         _replace(module, "_maybe_wrap_tensors", _unwrapped)
     _replace(module, "permute_tensor", _permute_tensor)
@@ -62,7 +62,7 @@ def _replace(module: Any, name: str, ours: Any) -> None:
 
 def _unwrapped(torchs: Any, made: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Returns the results unchanged: a program waits for its collectives by itself."""
-    return [*made] if all(type(one) is XlaTensor for one in made) else torchs(made)
+    return [*made] if all(isinstance(one, XlaTensor) for one in made) else torchs(made)
 
 
 class _Group(str):
@@ -100,7 +100,7 @@ def _axes(group: Any) -> tuple[str, ...]:
 
 
 def _permute_tensor(torchs: Any, tensor: Any, src_dst: Sequence[int], group: Any, tag: str = "") -> Any:
-    if type(tensor) is not XlaTensor:
+    if not isinstance(tensor, XlaTensor):
         return torchs(tensor, src_dst, group, tag)
     return collectives.collective_permute(tensor, list(enumerate(src_dst)), _axes(_named(group) or group))
 

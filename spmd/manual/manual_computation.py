@@ -265,4 +265,4 @@ class _Region:
 
 def replicated(value: Any) -> Boundary:
     """The boundary sharding of a value that is the same on all shards."""
-    return Boundary(((),) * len((tensor_meta(value) if type(value) is XlaTensor else value.meta).shape))
+    return Boundary(((),) * len((tensor_meta(value) if isinstance(value, XlaTensor) else value.meta).shape))

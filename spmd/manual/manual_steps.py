@@ -63,7 +63,7 @@ class Untracked(Tracker):
 
 def untracked(tensor: Any) -> Untracked | None:
     """Returns the tracker of a tensor that is computed from shards that are values of the graph; else None."""
-    if latest is None or type(tensor) is not XlaTensor:
+    if latest is None or not isinstance(tensor, XlaTensor):
         return None
     shards = _shards_of(record_calls.operand(tensor))
     return Untracked(_mesh(shards), _mesh(shards).axis_names) if shards else None

@@ -158,7 +158,7 @@ def call_on_shards(
         in_specs = tuple(in_specs)
     cuts: dict[int, Cut] = {}  # by the argument's number among all values
     for i, ((path, value), spec) in enumerate(zip(values, _spread(in_specs, args, "in_specs", "args"), strict=True)):
-        if type(value) is XlaTensor:
+        if isinstance(value, XlaTensor):
             cuts[i] = _cut(mesh, axes, spec, value, f"args{path}", "in_specs", divides=True)
     result: Any = None
 
@@ -173,7 +173,7 @@ def call_on_shards(
             if value is None:
                 continue
             name = f"result{path}"
-            if type(value) is not XlaTensor:
+            if not isinstance(value, XlaTensor):
                 raise TypeError(f"spmd.shard_map: fn must return tensors on xla (or None), {name} is {value!r}")
             results.append(ShardResult(value, _cut(mesh, axes, spec, value, name, "out_specs"), name))
         return results
@@ -190,7 +190,7 @@ def _by_path(tree: Any) -> list[tuple[str, Any]]:
 
 def _check_tensors(values: Sequence[tuple[str, Any]], kwargs: dict[str, Any]) -> None:
     for path, value in values:
-        if isinstance(value, torch.Tensor) and type(value) is not XlaTensor:
+        if isinstance(value, torch.Tensor) and not isinstance(value, XlaTensor):
             raise TypeError(
                 f"spmd.shard_map: expected tensors on xla, args{path} of shape {list(value.shape)} is on "
                 f'{value.device}; move it with .to("xla") first'
@@ -204,7 +204,7 @@ def _check_tensors(values: Sequence[tuple[str, Any]], kwargs: dict[str, Any]) ->
 
 def _mesh_of(values: Sequence[Any]) -> Mesh:
     """The mesh that these tensors share. Raises ValueError for none or several."""
-    tensors = [value for value in values if type(value) is XlaTensor]
+    tensors = [value for value in values if isinstance(value, XlaTensor)]
     meshes = {_mesh_of_sharding(sharding) for tensor in tensors if (sharding := sharding_of(tensor)) is not None}
     if len(meshes) != 1:
         why = f"the tensors are over {len(meshes)} meshes" if meshes else "no tensor is sharded over one"

@@ -31,7 +31,7 @@ from ..mesh.notes import note_idle
 def mark_sharding(
     tensor: torch.Tensor,
     mesh: Any = None,
-    partition_spec: Sequence[Any] | None = None,
+    partition_spec: Any = None,
     *,
     memory_kind: str | None = None,
     gradient: bool = True,
@@ -46,9 +46,9 @@ def mark_sharding(
 
     Args:
         tensor: any tensor on xla.
-        mesh: the devices; they may be some of the machine's. None: the mesh of `with mesh:`, or of `set_global_mesh`.
-            Or, without a partition_spec, a result of `get_sharding`, or an object with a `mesh` and a
-            `partition_spec`.
+        mesh: the devices, which may be some of the machine's; mesh and spec come in either order. None: the mesh of
+            `with mesh:`, or of `set_global_mesh`. Or, without a partition_spec, a result of `get_sharding`, or an
+            object with a `mesh` and a `partition_spec`.
         partition_spec: a `PartitionSpec` or tuple, one entry per dim, or any other form that `Mesh.sharding` takes. A
             dim that is `P.UNCONSTRAINED` is left to the partitioner, and the annotation becomes the partitioner's
             choice when the value has run; data is not split in it.
@@ -96,12 +96,12 @@ def marked(tensor: XlaTensor, layout: Sharding, *, gradient: bool = True) -> Xla
     return tensor
 
 
-def layout_of(
-    mesh: Any, partition_spec: Sequence[Any] | None, rank: int, caller: str, memory_kind: str | None = None
-) -> Sharding:
+def layout_of(mesh: Any, partition_spec: Any, rank: int, caller: str, memory_kind: str | None = None) -> Sharding:
     """The sharding given to the function `caller`: by a mesh and a spec, a Sharding, or an object with both."""
     if memory_kind not in (None, DEVICE, HOST):
         raise ValueError(f"{caller}: expected memory_kind to be {DEVICE!r} or {HOST!r}, got {memory_kind!r}")
+    if isinstance(as_mesh(partition_spec), Mesh):  # in the other order
+        mesh, partition_spec = partition_spec, mesh
     if mesh is None and partition_spec is not None:
         mesh = needed_mesh(caller)
     if partition_spec is None and not isinstance(mesh, (Mesh, Sharding)) and hasattr(mesh, "partition_spec"):
@@ -217,7 +217,7 @@ class _Reshard(torch.autograd.Function):
 def reshard(
     tensor: torch.Tensor,
     partition_spec: Any,
-    mesh: Mesh | None = None,
+    mesh: Any = None,
     *,
     memory_kind: str | None = None,
     gradient: bool = True,
@@ -230,7 +230,8 @@ def reshard(
     without an annotation, the partitioner chooses.
 
     Args:
-        tensor: on xla; a view, too. partition_spec: as in `mark_sharding`, or a Sharding that `get_sharding` returned.
+        tensor: on xla; a view, too. partition_spec: as in `mark_sharding`, or a Sharding that `get_sharding` returned;
+            spec and mesh are taken in either order.
         mesh: the mesh of the result; None: the mesh of the tensor or of its operands, else that of `with mesh:` or
             `set_global_mesh`. memory_kind: see `mark_sharding`.
         gradient: False leaves the sharding of the gradient to the partitioner; it comes back to the tensor's devices

@@ -86,7 +86,7 @@ def offload_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer
 def _offload_state(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     for state in optimizer.state.values():
         for value in state.values():
-            if type(value) is XlaTensor and value.dim():
+            if isinstance(value, XlaTensor) and value.dim():
                 sharding = annotations.current_sharding(value) or hardware.default_sharding()
                 if sharding.memory != HOST:
                     annotations.annotate(value, sharding.with_spec(sharding.spec, HOST))

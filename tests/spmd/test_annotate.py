@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import jax
 import pytest
 import torch
 from support import check, run_script
@@ -344,3 +345,23 @@ class TestOtherMachines:
             "a tensor was saved as Sharding((data=2, fsdp=4), (('fsdp', 'data'),)), over devices up to 7, and this "
             "process sees 1: it is loaded without an annotation; mark it for the devices that are here",
         ]
+
+
+class TestOrder:
+    """A spec and a mesh in either order, by position and by name."""
+
+    @pytest.mark.parametrize("function", [spmd.mark_sharding, spmd.reshard])
+    def test_either(self, function, mesh8):
+        spec, theirs = (None, "fsdp"), jax.sharding.Mesh(jax.devices(), ("fsdp",))
+        for result in (
+            function(torch.ones(8, 8, device="xla"), mesh8, spec),
+            function(torch.ones(8, 8, device="xla"), spec, mesh8),
+            function(torch.ones(8, 8, device="xla"), spmd.P(*spec), theirs),
+            function(torch.ones(8, 8, device="xla"), theirs, spmd.P(*spec)),
+            function(torch.ones(8, 8, device="xla"), partition_spec=spec, mesh=mesh8),
+        ):
+            assert spmd.get_sharding(result).partition_spec(2) == spec
+
+    def test_two_meshes(self, mesh8):
+        with pytest.raises(TypeError, match="expected a spec with one entry per dim, got Mesh"):
+            spmd.mark_sharding(torch.ones(8, device="xla"), mesh8, mesh8)

@@ -137,7 +137,7 @@ def _mark_ours(decorators: ModuleType) -> None:
 def _marking(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def function(t: Any, index: int | Sequence[int], *args: Any, **kwargs: Any) -> Any:
-        if type(t) is not XlaTensor:
+        if not isinstance(t, XlaTensor):
             return original(t, index, *args, **kwargs)
         with compile_context(CompileContext(None)):  # there it is a plain tensor, of which Dynamo keeps marks
             original(t, index, *args, **kwargs)

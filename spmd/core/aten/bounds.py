@@ -26,7 +26,7 @@ DataCheck = Callable[[Args, Kwargs], None]
 
 def on_host(tensor: torch.Tensor) -> np.ndarray | None:
     """The values of a tensor that has not left the host; None where the device made them or has them."""
-    if type(tensor) is not XlaTensor:
+    if not isinstance(tensor, XlaTensor):
         return host_array(tensor)
     value = tensor._storage.value
     if type(value) is not DeviceData or value.host is None:
@@ -34,7 +34,7 @@ def on_host(tensor: torch.Tensor) -> np.ndarray | None:
     if tensor._view is None:
         return value.host
     result = strided(tensor, host_tensor(value.host))
-    return None if result is None else result.numpy()
+    return None if result is None else host_array(result)
 
 
 def _known(value: object) -> np.ndarray | None:

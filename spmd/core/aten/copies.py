@@ -16,6 +16,7 @@ from ..graph.source import user_frame
 from ..record.constraints import sharding_now, with_sharding
 from ..record.overlap import check_target
 from ..record.overloads import Args, Handler, Kwargs
+from ..record.resolve import LIST_HANDLERS
 from ..record.storage import LOCK
 from ..record.tensor import XlaTensor, wrap
 from ..record.views import View, shown, write
@@ -23,6 +24,7 @@ from ..run.execute import guard
 from ..run.host_reads import host_value
 from ..run.pjrt.host import leaving
 from ..run.pjrt.transfer import host_array, host_tensor
+from ..run.recording import recording
 from ..sharding.value import Sharding
 from .determinism import filled
 from .naming import only_device
@@ -71,7 +73,7 @@ after_upload: list[Callable[[XlaTensor, torch.Tensor], None]] = []
 
 def _copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     target, source = args[0], args[1]
-    if type(target) is not XlaTensor:
+    if not isinstance(target, XlaTensor):
         return target.copy_(host_copy(source, "copy_ into a CPU tensor"))
     if isinstance(source, XlaTensor):
         return _copy_on_device(target, source, args, kwargs)
@@ -85,8 +87,10 @@ def _copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     guarding = guard.value
     if guarding is not None:
         guarding.check_cast(source, target.dtype)
-    # A snapshot: the caller may change the CPU tensor before the upload, which waits for the first use.
-    snapshot = torch.empty(target.shape, dtype=target.dtype, device="cpu").copy_(source)
+    if recording.value is not None:  # nothing is uploaded, so that the CPU tensor itself serves
+        snapshot = source.detach().to(target.dtype).expand(target.shape).contiguous()
+    else:  # the caller may change the CPU tensor before the upload, which waits for the first use
+        snapshot = torch.empty(target.shape, dtype=target.dtype, device="cpu").copy_(source)
     device_data = DeviceData(_dense(target), host=host_array(snapshot), source=user_frame())
     observing = active_observation.value
     if observing is not None:
@@ -130,14 +134,14 @@ def _foreach_copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     guard distinguishes these by op."""
     targets, sources = args[:2]
     for target, source in zip(targets, sources, strict=True):
-        sharding = target._storage.sharding if type(target) is XlaTensor and type(source) is XlaTensor else None
+        sharding = target._storage.sharding if isinstance(target, XlaTensor) and isinstance(source, XlaTensor) else None
         met = None if sharding is None else _sharding_of(source)
         is_cast = target.dtype is not source.dtype and is_integer(target.dtype)
         if is_cast or (sharding is not None and met is not None and met.devices != sharding.devices):
             for pair in zip(targets, sources, strict=True):
                 aten.copy_.default(*pair, *args[2:], **kwargs)
             return None
-    return NotImplemented
+    return LIST_HANDLERS[-1](func, args, kwargs)
 
 
 def _number(value: complex) -> torch.Tensor:

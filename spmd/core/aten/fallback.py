@@ -24,16 +24,15 @@ after_fallback: list[Callable[[str, Line, float], None]] = []
 
 def _on_cpu(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     """Copies operands to the host, and results (and what the op wrote) back to the device."""
-    if func._schema.name in ON_CPU:
-        _tell(str(func._overloadpacket))
-    elif config.fallback != "cpu" or kind_of(func) is VIEW:
+    if func._schema.name not in ON_CPU and (config.fallback != "cpu" or kind_of(func) is VIEW):
         return NotImplemented
+    _tell(str(func._overloadpacket))
     leaving(str(func), "its operands, as it has no lowering rule (spmd.register_lowering gives it one),")
     counters.add_fallback(str(func))
     copy_of: dict[int, tuple[XlaTensor, torch.Tensor]] = {}
 
     def to_cpu(value: object) -> object:
-        if type(value) is XlaTensor:
+        if isinstance(value, XlaTensor):
             # One copy per tensor: it finds what the op wrote.
             return copy_of.setdefault(id(value), (value, value.cpu()))[1]
         return torch.device("cpu") if isinstance(value, torch.device) and value.type == "xla" else value

@@ -18,18 +18,21 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_iter
 
 from ..base.dtypes import is_exact
+from ..graph.graph import topological
 from ..graph.meta import Meta, dense_meta, meta_of
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec, Part, Slot
 from ..lower.stack_rows import ANY_MEMORY, TAKE_ROWS, Made, StackRow, StackRows, fetched, plain, rows
 from ..ops import base_name
 from ..ops.floats import cast
+from ..record.annotations import MESHES
 from ..record.infer import bind, check_complex, new_op, op_for, run_on_meta
 from ..record.lowerings import Call
 from ..record.overlap import check_targets
 from ..record.overloads import MUTATION, Args, Kwargs, Large, Number, Operand, Plan, fill, is_foreach
-from ..record.resolve import plan_of
+from ..record.resolve import LIST_HANDLERS, SPECIALS, plan_of
 from ..record.tensor import XlaTensor
 from ..record.views import ViewRule
+from ..run.schedule import home_of, mesh_homes
 from ..sharding.buckets import EvenCut, cut_of, to_rows
 from ..sharding.constrain import constrain, near, on_device, space_of
 from ..sharding.value import HOST
@@ -310,7 +313,7 @@ def _is_inexact(value: object) -> bool:
 
 def meta_of_target(tensor: torch.Tensor) -> Meta:
     """The meta of a tensor that a list op writes into."""
-    return tensor._meta.layout if type(tensor) is XlaTensor else meta_of(tensor)
+    return tensor._meta.layout if isinstance(tensor, XlaTensor) else meta_of(tensor)
 
 
 def _is_tensors(value: object) -> bool:
@@ -323,7 +326,7 @@ def _element(value: object, index: int) -> object:
 
 def _element_key(value: object, is_scalar_argument: bool) -> object:
     if isinstance(value, torch.Tensor):
-        return value._meta.layout if type(value) is XlaTensor else dense_meta(value.shape, value.dtype)
+        return value._meta.layout if isinstance(value, XlaTensor) else dense_meta(value.shape, value.dtype)
     if is_scalar_argument and type(value) in (int, float):
         return type(value)
     if type(value) is float:
@@ -359,4 +362,35 @@ def _element_call(overload: OpOverload, elements: Kwargs) -> tuple[OpOverload, A
     return getattr(getattr(aten, base), name), tuple(values), keywords
 
 
+# --- several meshes ---------------------------------------------------------------------------------------------------
+
+
+def _by_mesh(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
+    """A list op over tensors of several meshes as one op for each mesh: torch groups such lists by device."""
+    if len(MESHES) < 2:
+        return NotImplemented
+    elements = [*zip(*filter(_is_tensors, (*args, *kwargs.values())), strict=False)]
+    storages = [[tensor._storage for tensor in tensors if isinstance(tensor, XlaTensor)] for tensors in elements]
+    homes = mesh_homes(topological([storage.value for some in storages for storage in some])[0])
+    by_home: dict[frozenset[int] | None, list[int]] = {}
+    for i, some in enumerate(storages):
+        met = (x.sharding.devices if x.sharding else home_of(x.value, homes) for x in some)
+        by_home.setdefault(next(filter(None, met), None), []).append(i)
+    if len(by_home.keys() - {None}) < 2:
+        return NotImplemented
+    results: dict[int, object] = {}
+    for indices in by_home.values():
+
+        def part(value: object, indices: list[int] = indices) -> object:
+            if isinstance(value, (list, tuple)) and len(value) == len(elements):
+                return [value[i] for i in indices]
+            return value
+
+        done = func(*map(part, args), **{name: part(value) for name, value in kwargs.items()})
+        results.update(zip(indices, done or (), strict=False))
+    return [results[i] for i in sorted(results)] or None
+
+
+LIST_HANDLERS.append(_by_mesh)
+SPECIALS.update((getattr(aten, name.removeprefix("aten.")).default, _by_mesh) for name in _FUSED)
 op_for.append(_op_for)

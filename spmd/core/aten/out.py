@@ -126,7 +126,7 @@ def _factory_of(overload: OpOverload) -> OpOverload | None:
 
 
 def _check_out(plan: Plan, target: torch.Tensor, operands: Args) -> None:
-    if type(target) is not XlaTensor:
+    if not isinstance(target, XlaTensor):
         raise RuntimeError(f"{plan.name}: expected out to be on xla:0, got a tensor on {target.device}; make it there")
     base = base_name(plan.overload)
     check_target(plan.name, base, target._meta)

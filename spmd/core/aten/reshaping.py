@@ -79,7 +79,7 @@ def _detach(func: OpOverload, args: Args, kwargs: Kwargs) -> XlaTensor:
 def _set_(tensor: XlaTensor, source: torch.Tensor | None = None) -> XlaTensor:
     """Makes the tensor an alias of its source."""
     source = tensor.new_empty(0) if source is None else source
-    if type(source) is not XlaTensor or source.dtype != tensor.dtype:
+    if not isinstance(source, XlaTensor) or source.dtype != tensor.dtype:
         raise RuntimeError(f"set_: expected a {tensor.dtype} tensor on xla:0, got {source.dtype} on {source.device}")
     return _become(tensor, alias(source, source._meta, source._view))
 

@@ -15,6 +15,7 @@ from . import norm as norm
 from . import optim as optim
 from . import order as order
 from . import pointwise as pointwise
+from . import quantize as quantize
 from . import random as random
 from . import reduce as reduce
 from . import resample as resample
@@ -22,6 +23,7 @@ from . import rnn as rnn
 from . import shape as shape
 from . import windows as windows
 from .checks import CHECKS as CHECKS
+from .checks import check as check
 from .registry import ON_CPU as ON_CPU
 from .registry import RULES as RULES
 from .registry import Promote as Promote

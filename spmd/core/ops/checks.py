@@ -13,8 +13,8 @@ from itertools import cycle, zip_longest
 
 import torch
 from torch._ops import OpOverload
+from torch.utils._pytree import tree_iter
 
-from .pointwise import UNARY_DEFAULT, UNARY_FLOAT
 from .registry import Function
 
 aten = torch.ops.aten
@@ -40,6 +40,20 @@ def checks(*overloads: OpOverload, by_dtype: bool = False) -> Callable[[Check], 
 def _check(check: Check, op: OpOverload, by_dtype: bool, /, *args: object, **kwargs: object) -> None:
     if check(*args, **kwargs):
         run_on_cpu(op, *args, by_dtype=by_dtype, **kwargs)
+
+
+def check(op: OpOverload, /, *args: object, **kwargs: object) -> None:
+    """Raises torch's error for arguments that its meta kernels take and its CPU kernels refuse."""
+    if op in CHECKS:
+        CHECKS[op](*args, **kwargs)
+    has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key
+    if any(map(_is_complex, tree_iter((args, kwargs)))) and has_kernel(op.name(), "CPU"):
+        try:
+            run_on_cpu(op, *args, by_dtype=True, **kwargs)
+        except RuntimeError as error:
+            # Complex numbers have no order, and functions of reals do not take them. Other errors are of the shapes.
+            if "omplex" in str(error):
+                raise
 
 
 def run_on_cpu(op: OpOverload, /, *args: object, by_dtype: bool = False, **kwargs: object) -> None:
@@ -70,20 +84,6 @@ def _is_bool(value: object) -> bool:
 
 def _is_complex(value: object) -> bool:
     return isinstance(value, complex) or (isinstance(value, torch.Tensor) and value.is_complex())
-
-
-@checks(
-    *UNARY_FLOAT,
-    *UNARY_DEFAULT,
-    *(aten.maximum.default, aten.minimum.default, aten.clamp.default, aten.clamp_.default),
-    *(getattr(aten, name).default for name in ("clamp_min", "clamp_min_", "clamp_max", "clamp_max_")),
-    *(getattr(aten, name).Tensor for name in ("clamp_min", "clamp_min_", "clamp_max", "clamp_max_")),
-    *(aten.random.default, aten.random_.default, aten.bernoulli.p, aten.bernoulli_.float),
-    by_dtype=True,
-)
-def of_complex(*args, **kwargs):
-    """Complex numbers have no order, and functions of reals do not take them."""
-    return any(map(_is_complex, (*args, *kwargs.values())))
 
 
 @checks(
@@ -187,7 +187,7 @@ def index_add(self, dim, index, source, **_):
     sizes, others = list(self.shape), list(source.shape)
     if len(sizes) == len(others):
         del sizes[dim : dim + 1 or None], others[dim : dim + 1 or None]
-    return sizes != others
+    return sizes != others or self.dtype != source.dtype or index.dtype not in (torch.int32, torch.int64)
 
 
 @checks(aten.index_put.default, aten.index_put_.default, aten._index_put_impl.default, aten._index_put_impl_.default)
@@ -238,13 +238,14 @@ def convolution(input, weight, bias, stride, padding, dilation, transposed, outp
 
 
 @checks(aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
-def embedding_bag(weight, indices, offsets, scale_grad_by_freq=False, mode=0, *_, **__):
+def embedding_bag(weight, indices, offsets, scale_grad_by_freq=False, mode=0, sparse=False, *others, **_):
     if indices.dim() != 1:  # torch fails in an assertion
         raise RuntimeError(
             f"embedding_bag: expected indices as one run of all bags, got shape {list(indices.shape)}; flatten them, "
             "or use torch.nn.functional.embedding_bag, which takes one bag a row"
         )
-    return weight.dim() != 2 or offsets.dim() != 1 or mode not in (0, 1, 2)
+    kinds = {tensor.dtype for tensor in (weight, *others) if isinstance(tensor, torch.Tensor)}
+    return weight.dim() != 2 or offsets.dim() != 1 or mode not in (0, 1, 2) or len(kinds) > 1
 
 
 @checks(aten._ctc_loss.default, aten._ctc_loss.Tensor)
@@ -277,7 +278,17 @@ _OF_DTYPES: dict[str, Check] = {
     "pow.Tensor_Scalar pow_.Scalar": lambda self, exponent: (
         type(exponent) is int and exponent < 0 and not self.is_floating_point()
     ),
-    "addcmul.default": lambda self, tensor1, tensor2, *, value=1: isinstance(value, complex),
+    "clamp.default clamp_min.default clamp_max.default": lambda *args, **kwargs: any(
+        map(_is_complex, (*args, *kwargs.values()))
+    ),
+    "rsub.Tensor rsub.Scalar": lambda self, other, alpha=1: _is_bool(self) or _is_bool(other),
+    # Kernels that refuse operands of several dtypes, or indices of another dtype than theirs.
+    "index_copy.default index_reduce.default put.default index_fill.int_Scalar index_fill.int_Tensor take.default "
+    "index_select.default heaviside.default binary_cross_entropy.default nll_loss_forward.default "
+    "nll_loss2d_forward.default huber_loss.default soft_margin_loss.default addcmul.default": lambda *_, **__: True,
+    "isin.Tensor_Tensor isin.Tensor_Scalar isin.Scalar_Tensor": lambda *args, **_: any(
+        _is_bool(value) or _is_complex(value) for value in args
+    ),
     "addcdiv.default": _addcdiv,
     "lerp.Scalar lerp.Tensor": lambda self, end, weight: not self.is_floating_point() or isinstance(weight, complex),
     # Below a slope of 0 the sign of the result of an in-place activation is not that of its input.
@@ -302,13 +313,21 @@ _OF_SHAPES: dict[str, Check] = {
         not -max(self.dim(), 1) <= dim < max(self.dim(), 1)
     ),
     "bucketize.Tensor bucketize.Scalar": lambda self, boundaries, **_: boundaries.dim() != 1,
+    "topk.default max_pool2d_with_indices.default max_pool3d_with_indices.default": lambda self, *_, **__: (
+        self.is_complex()
+    ),
     "geqrf.default": lambda self: self.dim() < 2,
     "linalg_lstsq.default": lambda self, b, *_, **__: self.dim() < 2 or b.dim() < 1,
     "_adaptive_avg_pool2d.default _adaptive_avg_pool3d.default upsample_linear1d.default upsample_bilinear2d.default "
     "upsample_bicubic2d.default upsample_trilinear3d.default": lambda self, *_, **__: 0 in self.shape[1:],
     "grid_sampler_2d.default grid_sampler_3d.default": lambda input, grid, *_: (
-        input.dim() != grid.dim() or input.dim() not in (4, 5) or 0 in input.shape[2:]
+        input.dim() != grid.dim()
+        or input.dim() not in (4, 5)
+        or 0 in input.shape[2:]
+        or input.dtype != grid.dtype
+        or not input.is_floating_point()
     ),
+    "linalg_cross.default _cdist_forward.default": lambda self, other, *_, **__: self.dtype != other.dtype,
 }
 
 

@@ -244,7 +244,7 @@ def aten_masked_scatter(self, mask, source):
         return self
     # The n-th hit takes the n-th element of source.
     order = jnp.cumsum(mask.reshape(-1), dtype=jnp.int64).reshape(shape) - 1
-    picked = source.reshape(-1).at[jnp.maximum(order, 0)].get(mode="clip")
+    picked = source.reshape(-1).at[jnp.maximum(order, 0)].get(**missing(source.dtype))
     return jnp.where(mask, picked.astype(self.dtype), self)
 
 

@@ -275,6 +275,23 @@ META_FUNCTIONS: dict[OpOverload, Function] = {
     aten._scaled_dot_product_fused_attention_overrideable_backward.default: _attention_backward,
     **{op: partial(_softmax, op) for op in _named("_softmax _log_softmax")},
     aten.linear_backward.default: _linear_backward,
+    **dict.fromkeys(
+        _named(
+            "fake_quantize_per_tensor_affine_cachemask _fake_quantize_per_tensor_affine_cachemask_tensor_qparams "
+            "fake_quantize_per_channel_affine_cachemask"
+        ),
+        lambda self, *_: (torch.empty_like(self), torch.empty_like(self, dtype=torch.bool)),
+    ),
+    **dict.fromkeys(
+        _named("_fake_quantize_learnable_per_tensor_affine _fake_quantize_learnable_per_channel_affine"),
+        lambda self, *_: torch.empty_like(self),
+    ),
+    **dict.fromkeys(
+        _named(
+            "_fake_quantize_learnable_per_tensor_affine_backward _fake_quantize_learnable_per_channel_affine_backward"
+        ),
+        lambda grad, *others: tuple(map(torch.empty_like, others[:3])),
+    ),
     aten._grouped_mm.default: _grouped_mm,
     aten._scaled_mm.default: _scaled_mm,
     aten._scaled_mm_v2.default: _scaled_mm_v2,

@@ -114,6 +114,14 @@ def aten_normal_functional(self, mean=0.0, std=1.0, *, draw):
     return (normal(draw, self.shape, wide) * std + mean).astype(self.dtype)
 
 
+@lower(aten.normal.Tensor_Tensor, aten.normal.float_Tensor)
+def aten_normal(mean, std, *, draw, returns):
+    wide = jnp.promote_types(returns.dtype, jnp.float32)
+    mean, std = (jnp.asarray(number).astype(wide) for number in (mean, std))
+    # The CPU raises for a deviation below 0; where only the device has it, the result is NaN.
+    return (normal(draw, returns.shape, wide) * jnp.where(std < 0, jnp.nan, std) + mean).astype(returns.dtype)
+
+
 @lower(aten.bernoulli.p)
 def aten_bernoulli_p(self, p, *, draw):
     # Only the in-place form has a default, 0.5, which torch leaves out of the call.

@@ -203,6 +203,7 @@ _BY_ARGUMENTS = {
     "s": "scalar_tensor",
     "p": "bernoulli",
     "mean std": "normal",
+    "scale zero_point": "fake_quantize_per_tensor_affine_cachemask",
     "from to": "uniform",
     "lr": "_fused_adagrad _fused_sgd",
     "lr beta1 beta2": "_fused_adam _fused_adamw",

@@ -15,6 +15,7 @@ import torch
 from torch._ops import OpOverload
 
 from . import folds
+from .floats import cast
 from .random import WIDE, integers
 from .registry import lower
 from .strided import retyped, write_at
@@ -115,7 +116,7 @@ def _update(base: jax.Array, new: jax.Array, start: int | jax.Array, axis: int) 
     # Not `.at[].set`: XLA partitions that scatter wrongly after a reshape (jaxlib 0.10.2, both partitioners).
     if not new.size:
         return base
-    return jax.lax.dynamic_update_slice_in_dim(base, new.astype(base.dtype), start, axis)
+    return jax.lax.dynamic_update_slice_in_dim(base, cast(new, base.dtype), start, axis)
 
 
 @lower(aten.slice.Tensor)

@@ -72,6 +72,10 @@ def unmarked_op(meta: Meta) -> OpSpec:
     return OpSpec.of("spmd.unmarked", _Same(), (meta,), (meta,))
 
 
+# The devices of each mesh that an annotation of this process has named.
+MESHES: set[frozenset[int]] = set()
+
+
 def annotate(tensor: Annotated, sharding: Sharding, via: Sharding | None = None) -> None:
     """Sets the sharding of a tensor: of the recorded value, of host data at its upload, or of the buffer now.
 
@@ -81,6 +85,7 @@ def annotate(tensor: Annotated, sharding: Sharding, via: Sharding | None = None)
         sharding = sharding.replicated()  # there is nothing to shard, and the compiler would not
     if not hasattr(THREADS, "ring"):
         enter_thread()  # as at a recorded op; raises in a forked process
+    MESHES.add(sharding.devices)
     with LOCK:
         storage, view = tensor._storage, tensor._view
         if view is not None:
@@ -122,6 +127,7 @@ def annotate_in_program(tensor: Annotated, sharding: Sharding) -> None:
             annotate(tensor, sharding)
             return
         note_layout(storage)
+        MESHES.add(sharding.devices)
         storage.sharding = sharding
         storage.write(record(mark_op(storage.meta, sharding), (value,), (), (*user_frame(), -1)))
 

@@ -307,7 +307,7 @@ def _several(node: Node, plan: Plan) -> TorchValue:
 
 def _inherit(storage: Storage, like: torch.Tensor) -> None:
     """Gives the result of `zeros_like`, `clone` and similar ops its operand's sharding: optimizer state gets it so."""
-    if type(like) is XlaTensor and like._view is None and like._meta.shape == storage.meta.shape:
+    if isinstance(like, XlaTensor) and like._view is None and like._meta.shape == storage.meta.shape:
         storage.sharding = like._storage.sharding
         storage.home = like._storage.home
 
@@ -317,14 +317,14 @@ def _mutate(plan: Plan, node: Node, args: Args, kwargs: Kwargs) -> TorchValue:
     for where in plan.mutated:
         value = args[where] if isinstance(where, int) else kwargs[where]
         targets.extend(value) if type(value) in (list, tuple) else targets.append(value)
-    if len(targets) == 1 and len(args) > 1 and type(targets[0]) is XlaTensor:
+    if len(targets) == 1 and len(args) > 1 and isinstance(targets[0], XlaTensor):
         check_operands(plan.name, targets[0], args[1:])
     if plan.is_list:
         if len(targets) > 1 and elements_meet(node.operands, targets, args[1:]):
             return _element_by_element(plan, args, kwargs)
         _count_writes(targets)
     for target, value in zip(targets, results(node), strict=True):
-        if type(target) is not XlaTensor:
+        if not isinstance(target, XlaTensor):
             raise RuntimeError(f"{plan.name}: writes into a tensor on {target.device} from xla; move one of them first")
         if target._view is None:
             target._storage.write(value)

@@ -24,7 +24,7 @@ from ..base.dtypes import check_fits, is_exact, to_numpy_dtype
 from ..graph.graph import LARGEST, is_one_number
 from ..graph.meta import Meta, dense_meta, meta_of
 from ..graph.op import OpSpec, Slot
-from ..ops import CHECKS, Rule, base_name
+from ..ops import Rule, base_name, check
 from ..ops.meta_rules import META_FUNCTIONS
 from .lowerings import CALLS, Call, Fill
 from .overlap import check_targets
@@ -85,7 +85,7 @@ def bind(plan: Plan, args: Args, kwargs: Kwargs) -> _Binding:
 
 def _place(value: TorchValue, is_scalar_argument: bool, binding: _Binding) -> TorchValue:
     if isinstance(value, torch.Tensor):
-        binding.metas.append(value._meta if type(value) is XlaTensor else dense_meta(value.shape, value.dtype))
+        binding.metas.append(value._meta if isinstance(value, XlaTensor) else dense_meta(value.shape, value.dtype))
         return Operand(len(binding.metas) - 1)
     if isinstance(value, (list, tuple)):
         if is_scalar_argument and is_one_number(value):
@@ -133,9 +133,7 @@ def run_on_meta(plan: Plan, args: Args, kwargs: Kwargs) -> TorchValue:
         keywords["device"] = torch.device("meta")
     run = META_FUNCTIONS.get(plan.overload, plan.overload)
     arguments = [to_meta(value) for value in args if type(value) is not torch._C.Generator]
-    check = CHECKS.get(plan.overload)
-    if check is not None:
-        check(*arguments, **keywords)
+    check(plan.overload, *arguments, **keywords)
     try:
         with _without_errors():
             result = run(*arguments, **keywords)

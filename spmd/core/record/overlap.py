@@ -37,7 +37,7 @@ def check_target(name: str, base: str, target: Meta) -> None:
 def check_targets(name: str, base: str, targets: Sequence[torch.Tensor]) -> None:
     """`check_target` for those of the tensors that are on the device."""
     for target in targets:
-        if type(target) is XlaTensor:
+        if isinstance(target, XlaTensor):
             check_target(name, base, target._meta)
 
 
@@ -48,7 +48,7 @@ def check_operands(name: str, target: XlaTensor, operands: Sequence[TorchValue],
         if type(operand) in (list, tuple):
             check_operands(name, target, operand, base=base)
         elif (
-            type(operand) is XlaTensor
+            isinstance(operand, XlaTensor)
             and operand._storage is target._storage
             and (operand is target or (operand._meta.numel and target._meta.numel))  # empty tensors share no memory
             and _overlap(operand, target, (base or f"{name.split('.')[1].removesuffix('_')}_") in _READ_LATE)
@@ -65,12 +65,12 @@ def elements_meet(operands: Sequence[Value], targets: Sequence[TorchValue], list
 
     operands: the values of all operands. lists: the lists of tensors (or of something else) in addition to the targets.
     """
-    others = [each for each in lists if type(each) in (list, tuple) and each and type(each[0]) is XlaTensor]
+    others = [each for each in lists if type(each) in (list, tuple) and each and isinstance(each[0], XlaTensor)]
     if len(set(operands)) == len(operands) and not any([t._view for each in (targets, *others) for t in each]):  # noqa: C419
         return False
     written: dict[object, list[tuple[int, int]]] = {}
     for i, target in enumerate(targets):
-        reads = [each[i] for each in others if i < len(each) and type(each[i]) is XlaTensor]
+        reads = [each[i] for each in others if i < len(each) and isinstance(each[i], XlaTensor)]
         for tensor in (target, *reads):
             begin, end = _reach(tensor._meta)
             if any(begin < stop and start < end for start, stop in written.get(tensor._storage, ())):

@@ -39,7 +39,9 @@ CONSTANTS: dict[str, float | str] = {
     "empty": 0, "empty_like": 0, "new_empty": 0, "new_empty_strided": 0, "empty_strided": 0,
 }  # fmt: skip
 # Draws and constants that read only the shape and dtype of the tensor passed to them.
-SHAPE_ONLY_DRAWS = {"uniform", "normal_functional", "normal", "bernoulli.p", "exponential", "random", "geometric"}
+SHAPE_ONLY_DRAWS = frozenset(
+    ("uniform", "normal_functional", "normal.default", "bernoulli.p", "exponential", "random", "geometric")
+)
 LIKE = {"zeros_like", "ones_like", "full_like", "empty_like", "clone"}
 # Ops that write one number of the caller's into a tensor, whose dtype it must fit: their only scalar argument.
 FILLS = {"full", "full_like", "new_full", "fill", "masked_fill", "index_fill", "scatter"}

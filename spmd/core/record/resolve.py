@@ -21,6 +21,8 @@ PLANS: dict[Op, Plan] = {}
 # Handlers of overloads, and by name of ops whose overloads may be made later, which replace their rules.
 SPECIALS: dict[OpOverload, Handler] = {}
 BY_NAME: dict[str, Handler] = {}
+# What handles list ops; the last one is called.
+LIST_HANDLERS: list[Handler] = []
 # What gives the handler of an `out=` overload, or None.
 OUT_FORMS: list[Callable[[Plan], Handler | None]] = []
 # The check of the data among an op's arguments, by the op's name, or by its in-place form's where that has others.
@@ -74,7 +76,7 @@ def _handler(plan: Plan) -> Handler | None:
     overload = plan.overload
     special = SPECIALS.get(overload) or BY_NAME.get(overload._schema.name)
     if special is not None or plan.is_list:
-        return special
+        return special or LIST_HANDLERS[-1]
     if any(argument.is_out for argument in overload._schema.arguments):
         form = next(filter(None, (form_of(plan) for form_of in OUT_FORMS)), None)
         if form is not None:
@@ -117,7 +119,7 @@ def matmul_precision() -> str:
 def _product(func: OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
     """The plan of a product at less than full float32, where the user allows it at this call."""
     setting = matmul_precision()
-    if setting == "highest" or not any(type(x) is XlaTensor and x._meta.dtype in _FLOAT32 for x in args):
+    if setting == "highest" or not any(isinstance(x, XlaTensor) and x._meta.dtype in _FLOAT32 for x in args):
         return NotImplemented
     return plan_of((func, setting))
 

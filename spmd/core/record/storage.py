@@ -82,6 +82,9 @@ class Storage:
             LIVE.append(self.ref)
             self.listed = True
 
+    def __deepcopy__(self, memo: object) -> None:
+        """Stays behind where code copies all attributes of a tensor, as fastai does; `deepcopy(tensor)` copies it."""
+
     # A signal's handler may raise between any two lines: in this order nothing is lost then.
 
     def write(self, value: Value) -> None:

@@ -5,7 +5,8 @@
 # op, before autograd has seen it.
 #
 # Why the class is one, and parameters are instances of it: `nn.Parameter` of a subclass keeps its class, so that
-# `type(x) is XlaTensor` holds for all tensors of the device, and is the cheapest test there is.
+# `type(x) is XlaTensor`, the cheapest test there is, holds for all tensors of the device but those of a user's subclass
+# (`torch_state.subclasses`). Where calls are recorded it comes first; elsewhere `isinstance` is asked.
 
 import copy
 import functools
@@ -125,7 +126,7 @@ class XlaTensor(torch.Tensor):
             copied.__dict__["_pins_grad"] = False
         if self._is_param:
             copied._is_param = True
-        else:
+        if not self._is_param or type(self) is not XlaTensor:  # torch's parameters lose their attributes
             state = {name: value for name, value in self.__dict__.items() if name not in OURS}
             copied.__dict__.update(copy.deepcopy(state, memo))
         if pin and not copied.__dict__.get("_pins_grad"):
@@ -133,6 +134,7 @@ class XlaTensor(torch.Tensor):
             copied.register_post_accumulate_grad_hook(pin)
         if self.grad is not None:
             copied.grad = self.grad.__deepcopy__(memo)
+        copied.__class__ = type(self)  # last: a user's function may read the attributes
         return copied
 
     def _copied_alone(self) -> "XlaTensor":

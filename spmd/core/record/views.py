@@ -54,6 +54,9 @@ class View:
         self.stamp = -1
         self.sharding: Sharding | None = None
 
+    def __deepcopy__(self, memo: object) -> None:
+        """Stays behind where code copies a tensor's attributes: see `Storage.__deepcopy__`."""
+
     def elsewhere(self) -> "View":
         """The same view of another storage."""
         parent = None if self.parent is None or self.parent.is_read else self.parent.elsewhere()

@@ -63,7 +63,7 @@ _SMALL = 1 << 20  # bytes up to which the values of a CPU tensor are restored
 def _of_tensor(tensor: Any) -> Iterator[Callable[[], Any]]:
     """Yields the steps that restore a tensor: attributes of the library, gradient, hooks, small values on the CPU."""
     # An annotation made inside belongs to the plan.
-    if tensor.is_leaf and (tensor.requires_grad or type(tensor) is XlaTensor):
+    if tensor.is_leaf and (tensor.requires_grad or isinstance(tensor, XlaTensor)):
         attributes = {name: value for name, value in tensor.__dict__.items() if name in OURS}
         yield partial(_put_back, tensor, attributes)
     if tensor.is_leaf and tensor.requires_grad:
@@ -74,7 +74,7 @@ def _of_tensor(tensor: Any) -> Iterator[Callable[[], Any]]:
                 yield Held(held, "", Kind.DICT).restore
             yield partial(_set, tensor, name, held)
     # An optimizer's counters are CPU tensors; a dataset is not copied for the case that the step writes it.
-    if type(tensor) is not XlaTensor and tensor.device.type == "cpu" and tensor.nbytes <= _SMALL:
+    if not isinstance(tensor, XlaTensor) and tensor.device.type == "cpu" and tensor.nbytes <= _SMALL:
         yield partial(_rewrite, tensor, tensor.detach().clone(), tensor._version)
 
 

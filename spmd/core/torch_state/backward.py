@@ -145,7 +145,7 @@ def _guarded() -> Iterator[None]:
 def _recorded_in(roots: Sequence[torch.Tensor]) -> Ring:
     """The ring of the thread that recorded the roots of a backward pass."""
     for root in roots:
-        if type(root) is XlaTensor and root.grad_fn is not None:
+        if isinstance(root, XlaTensor) and root.grad_fn is not None:
             result: Any = root._view or origin(root._storage.value)
             line = None if result is None else Line(result.code, result.instruction)
             return forward_ring(root.grad_fn._sequence_nr(), line)

@@ -26,7 +26,8 @@ from .replicas import distributed_init, forward, join_fully_shard, other_device_
 from .saving import get_restore_location, join_saving, legacy_load, restore_device, set_tensor_metadata
 from .state_shardings import know_optimizer
 from .streams import join_streams
-from .training import fill_scaler, join_loaders, join_save_on_cpu, join_staging
+from .subclasses import join_subclasses
+from .training import averaging_devices, fill_scaler, join_loaders, join_save_on_cpu, join_staging
 from .uninitialized import join_lazy_modules
 from .when_imported import Patch
 
@@ -76,7 +77,7 @@ def _shard_loaded_state() -> None:
 
     def sharded(param: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         result = process(param, value, *args, **kwargs)
-        if type(result) is XlaTensor and type(param) is XlaTensor and param._view is None:
+        if isinstance(result, XlaTensor) and isinstance(param, XlaTensor) and param._view is None:
             return placed_like(result, param)
         return result
 
@@ -118,11 +119,15 @@ AT_IMPORT = (
           "`torch.serialization._legacy_load`, `torch.serialization.register_package(priority, tagger, deserializer)`",
           'pickles of xla tensors and map_location="xla"', join_saving,
           (get_restore_location, set_tensor_metadata, restore_device, legacy_load)),
+    Patch("`torch.optim.swa_utils._get_foreach_kernels_supported_devices()`", "averages of integers, as on the CPU",
+          None, (averaging_devices,)),
     Patch("`torch.autograd.graph.save_on_cpu`", "saved values that stay in the program", join_save_on_cpu),
     Patch("`torch.nn.Module._apply(self, fn, recurse)`", "parameters that stay the same objects", None,
           (apply_in_place,)),
     Patch("`torch.nn.Module._load_from_state_dict(self, state_dict, prefix, local_metadata, ...)`",
           "shardings of assigned state", None, (load_annotated,)),
+    Patch("`Tensor.as_subclass`, `Tensor._make_subclass`, `Tensor.__new__`, `Parameter.__new__`",
+          "subclasses keep their class on the device", join_subclasses),
     Patch("a hook of registered buffers", "they are state from the first step on", know_buffers),
     Patch("`torch.nn.UninitializedParameter`, buffers", "lazy modules on the device", join_lazy_modules),
 )  # fmt: skip

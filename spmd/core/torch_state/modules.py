@@ -22,6 +22,7 @@ from ..record.annotations import annotate
 from ..record.tensor import XlaTensor
 from ..sharding.value import Sharding
 from .backward import follow
+from .subclasses import user_class
 from .swap import swap
 from .uninitialized import is_on_device, move_uninitialized
 
@@ -40,7 +41,7 @@ def to_come(tensor: torch.Tensor) -> Sharding | None:
 
 
 def _is_ours(tensor: torch.Tensor) -> bool:
-    return type(tensor) is XlaTensor or is_on_device(tensor)
+    return isinstance(tensor, XlaTensor) or is_on_device(tensor)
 
 
 def _replace(tensor: torch.Tensor, moved: torch.Tensor) -> Any:
@@ -52,14 +53,18 @@ def _replace(tensor: torch.Tensor, moved: torch.Tensor) -> Any:
     if moved is tensor and not overwrites:
         return tensor
     if isinstance(tensor, nn.Parameter):
-        moved = nn.Parameter(moved, tensor.requires_grad)
+        kind = user_class(type(tensor))
+        if issubclass(kind, nn.Parameter):
+            moved = torch.Tensor._make_subclass(kind, moved, tensor.requires_grad)
+        else:
+            moved = nn.Parameter(moved, tensor.requires_grad)
     else:
         moved.requires_grad_(tensor.requires_grad)
     if overwrites:
         return moved
     if not tensor.is_leaf:
         raise RuntimeError("a tensor that was computed cannot be moved in place; make it an nn.Parameter, or detach it")
-    are_ours = type(tensor) is XlaTensor, type(moved) is XlaTensor
+    are_ours = isinstance(tensor, XlaTensor), isinstance(moved, XlaTensor)
     if any(are_ours) and not (all(are_ours) and tensor.dtype == moved.dtype):
         swap(tensor, moved)
     elif all(are_ours) or torch._has_compatible_shallow_copy_type(tensor, moved):
@@ -77,7 +82,7 @@ def _move_parameter(module: nn.Module, name: str, fn: Function) -> None:
     gradient = parameter.grad
     with torch.no_grad():
         result = fn(parameter)
-        if type(parameter) is XlaTensor and result.device.type == "cpu":
+        if isinstance(parameter, XlaTensor) and result.device.type == "cpu":
             _warn_of_cpu()
         moved_gradient = None if gradient is None else fn(gradient)
     parameter.grad = None  # the swap exchanges it with the data
@@ -109,7 +114,7 @@ def _keeping(module: nn.Module, fn: Function) -> Function:
     def kept(tensor: torch.Tensor) -> torch.Tensor:
         try:
             result = fn(tensor)
-            if type(result) is not XlaTensor and result.device.type == "xla":
+            if not isinstance(result, XlaTensor) and result.device.type == "xla":
                 refuse_tensor(result)
             return result
         except UnsupportedLayout as error:
@@ -149,7 +154,7 @@ def _apply_to_own(module: nn.Module, fn: Function, original: Callable[..., nn.Mo
 
 def _hold(module: nn.Module, name: str, buffer: torch.Tensor | None) -> None:
     """Marks a storage as a module's buffer; `nn.Parameter` marks parameters."""
-    if type(buffer) is XlaTensor:
+    if isinstance(buffer, XlaTensor):
         buffer._storage.is_state = True
 
 
@@ -186,7 +191,7 @@ def load_annotated(
     original(self, state_dict, prefix, local_metadata, *args)
     for name, sharding in shardings.items():
         new = _own(self).get(name)
-        if type(new) is XlaTensor and new._view is None and new.dim() >= len(sharding.spec.dims):
+        if isinstance(new, XlaTensor) and new._view is None and new.dim() >= len(sharding.spec.dims):
             if new._storage.sharding is not sharding:
                 annotate(new, sharding)
             follow(new)
@@ -201,7 +206,7 @@ def _own_shardings(module: nn.Module) -> dict[str, Sharding]:
     """The shardings of a module's own tensors, also future ones, without those of tensors that have no annotation."""
     shardings = {}
     for name, tensor in _own(module).items():
-        if type(tensor) is XlaTensor and tensor._view is None:
+        if isinstance(tensor, XlaTensor) and tensor._view is None:
             shardings[name] = tensor._storage.sharding
         elif tensor is not None and not _is_ours(tensor):
             shardings[name] = to_come(tensor)

@@ -50,7 +50,7 @@ def join_fully_shard() -> None:
 
 
 def _is_ours(module: torch.nn.Module) -> bool:
-    return any(type(parameter) is XlaTensor for parameter in module.parameters())
+    return any(isinstance(parameter, XlaTensor) for parameter in module.parameters())
 
 
 def _refuse_in_fully_shard(fully_shard: ModuleType) -> None:

@@ -30,6 +30,7 @@ from ..run.host_reads import leased
 from ..run.pjrt import devices
 from ..sharding.value import OPEN, Dim, Sharding, Spec
 from .backward import follow
+from .subclasses import user_class
 from .when_imported import replaces
 
 _Storage = torch.UntypedStorage | TypedStorage
@@ -59,8 +60,9 @@ def _reduce(tensor: XlaTensor, protocol: object) -> _Reduction:
     marks = {_MARK: True} if sharding is None else {_MARK: True, _SHARDINGS + _written(sharding): True}
     arguments = (*arguments, marks)  # a copy on the host has no metadata of its own
     if not tensor._is_param:
-        if state:
-            return torch._tensor._rebuild_from_type_v2, (function, torch.Tensor, arguments, state)
+        cls = user_class(type(tensor))
+        if state or cls is not torch.Tensor:
+            return torch._tensor._rebuild_from_type_v2, (function, cls, arguments, state)
         return function, arguments
     arguments = (_Reduced(function, arguments), tensor.requires_grad, OrderedDict())
     if state:
@@ -121,6 +123,7 @@ def _known(storage: Storage) -> torch.UntypedStorage | None:
 def _copy(tensor: XlaTensor) -> XlaTensor:
     """`copy.copy`: another tensor over the same memory."""
     result: Any = tensor.detach().requires_grad_(tensor.requires_grad)
+    result.__class__ = type(tensor)
     result.__dict__.update({name: value for name, value in tensor.__dict__.items() if name not in OURS})
     if tensor._is_param:
         result._is_param = True

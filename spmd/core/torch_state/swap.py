@@ -25,13 +25,13 @@ def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
     away. The old data continues in `other`; a graph that holds it gives its gradient to `tensor`.
     """
     requires_grad = tensor.requires_grad
-    storage: Any = tensor._storage if type(tensor) is XlaTensor and tensor._view is None else None
+    storage: Any = tensor._storage if isinstance(tensor, XlaTensor) and tensor._view is None else None
     former = None if storage is None else storage.sharding
     exchange(tensor, other)
-    if storage is None and type(tensor) is XlaTensor and (left := _LEFT.pop(tensor, None)) is not None:
+    if storage is None and isinstance(tensor, XlaTensor) and (left := _LEFT.pop(tensor, None)) is not None:
         annotate(tensor, left)
         backward.follow(tensor, again=True)
-    if type(tensor) is not XlaTensor:
+    if not isinstance(tensor, XlaTensor):
         if former is not None:
             _LEFT[tensor] = former
         if "_pins_grad" in tensor.__dict__:  # off the device there is no mesh for gradients
@@ -39,7 +39,7 @@ def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
             tensor.__dict__.pop(backward.PINNED)
     elif former is not None and tensor._storage.sharding is None:
         annotate(tensor, former)
-    if storage is not None and storage.reads is not None and type(tensor) is XlaTensor:
+    if storage is not None and storage.reads is not None and isinstance(tensor, XlaTensor):
         storage.reads.move(storage, tensor._storage)
     renew_hooks(tensor)
     if requires_grad and other._use_count() > 1:  # type: ignore[attr-defined]
@@ -52,8 +52,10 @@ def exchange(tensor: torch.Tensor, other: torch.Tensor) -> None:
         torch._C._swap_tensor_impl(tensor, other)
         tensor.__class__, other.__class__ = other.__class__, tensor.__class__
         first, second = tensor.__dict__, other.__dict__
-        tensor.__dict__ = {n: v for n, v in first.items() if n not in _HELD} | {n: second[n] for n in _HELD & {*second}}
-        other.__dict__ = {name: first[name] for name in _HELD & {*first}}
+        held = {name: second[name] for name in _HELD & {*second}}
+        second.clear()
+        second.update((name, first.pop(name)) for name in _HELD & {*first})
+        first.update(held)
 
 
 def renew_hooks(tensor: torch.Tensor) -> None:

@@ -51,7 +51,7 @@ def fill_scaler(original: Callable[..., None], scaler: torch.amp.GradScaler, *ar
     for tensor, number in (
         (scaler._scale, scaler._init_scale), (scaler._growth_tracker, scaler._init_growth_tracker),
     ):  # fmt: skip
-        if type(tensor) is XlaTensor:
+        if isinstance(tensor, XlaTensor):
             tensor.copy_(torch.tensor(number, dtype=tensor.dtype, device="cpu"))
 
 
@@ -90,7 +90,7 @@ def join_save_on_cpu() -> None:
         pack, unpack = self.pack_hook, self.unpack_hook
 
         def pack_ours(tensor: torch.Tensor) -> object:
-            return _pack(tensor) if type(tensor) is XlaTensor else pack(tensor)
+            return _pack(tensor) if isinstance(tensor, XlaTensor) else pack(tensor)
 
         def unpack_ours(packed: object) -> torch.Tensor:
             if not isinstance(packed, _SavedCall):
@@ -113,7 +113,7 @@ def _stage_ours(stager: ModuleType) -> None:
         offload: Callable[..., torch.Tensor], self: object, x: torch.Tensor, memo: dict[int, object],
         non_blocking: bool = False,
     ) -> torch.Tensor:  # fmt: skip
-        if type(x) is not XlaTensor:
+        if not isinstance(x, XlaTensor):
             return offload(self, x, memo, non_blocking=non_blocking)
         memo[id(x)] = staged = shared_host_copy(x)
         return staged
@@ -123,3 +123,8 @@ def join_staging() -> None:
     """Patches the stager, now or when it is imported."""
     needs = "StateDictStager._offload_tensor(self, x, memo, non_blocking)"
     patch_when_imported("torch.distributed.checkpoint._state_dict_stager", _stage_ours, "async_save of xla", needs)
+
+
+def averaging_devices(devices: Callable[[], list[str]]) -> list[str]:
+    """The devices on which averages of weights are list ops: torch's for integers, a buffer's, raise on all of them."""
+    return [device for device in devices() if device != "xla"]

@@ -100,7 +100,7 @@ def _decide(policy: Policy, func: OpOverload, args: Sequence[Any]) -> Decision:
 
 def same(tensor: torch.Tensor) -> torch.Tensor:
     """Returns a new tensor of the value that this one has now, whatever is written into it later."""
-    if type(tensor) is not XlaTensor:
+    if not isinstance(tensor, XlaTensor):
         return tensor.detach().clone()
     with LOCK:
         value: Any = record_calls.read(tensor)
@@ -165,11 +165,11 @@ class Recomputation:
         """Notes the gradients of these outputs when they arrive, before the recomputation."""
         this = weakref.ref(self)
         for index, output in enumerate(tree_flatten(outputs)[0]):
-            if type(output) is XlaTensor and output.requires_grad:
+            if isinstance(output, XlaTensor) and output.requires_grad:
                 output.register_hook(functools.partial(_note, this, index))
 
     def _hold(self, inputs: Any) -> Any:
-        tensors = list(dict.fromkeys(value for value in tree_flatten(inputs)[0] if type(value) is XlaTensor))
+        tensors = list(dict.fromkeys(value for value in tree_flatten(inputs)[0] if isinstance(value, XlaTensor)))
         gradients = self.gradients if self.moment == (record_calls.graph_task(), hardware.stamp()) else {}
         self.gradients, self.moment = {}, None
         if not tensors:
@@ -180,7 +180,7 @@ class Recomputation:
 
 def _is_cached(wrapper: Any) -> bool:
     """True if it holds a tensor of the device that is unwritten since: for others torch raises its own error."""
-    is_wrapper = isinstance(wrapper, torch_checkpoint._VersionWrapper) and type(wrapper.val) is XlaTensor
+    is_wrapper = isinstance(wrapper, torch_checkpoint._VersionWrapper) and isinstance(wrapper.val, XlaTensor)
     return is_wrapper and wrapper.val._version == wrapper.version
 
 
@@ -197,8 +197,8 @@ def _holds_tensor(captured: types.CellType) -> bool:
     except ValueError:  # not assigned yet
         return False
     if type(value) is tuple:
-        return bool(value) and all(type(part) is XlaTensor and not part._is_param for part in value)
-    return type(value) is XlaTensor and not value._is_param
+        return bool(value) and all(isinstance(part, XlaTensor) and not part._is_param for part in value)
+    return isinstance(value, XlaTensor) and not value._is_param
 
 
 def _with_captured(function: Any, captured: dict[int, Any]) -> types.FunctionType:
@@ -216,7 +216,7 @@ def _with_captured(function: Any, captured: dict[int, Any]) -> types.FunctionTyp
 def _note(recomputation: "weakref.ref[Recomputation]", index: int, gradient: torch.Tensor) -> None:
     """The hook on one output: keeps the value of its gradient, not the tensor, which would stay alive with it."""
     owner = recomputation()
-    if owner is None or type(gradient) is not XlaTensor:
+    if owner is None or not isinstance(gradient, XlaTensor):
         return
     moment = (record_calls.graph_task(), hardware.stamp())
     if owner.moment != moment:
@@ -276,7 +276,7 @@ def _checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         tensors = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, torch.Tensor)]
-        if tensors and not any(type(tensor) is XlaTensor for tensor in tensors):
+        if tensors and not any(isinstance(tensor, XlaTensor) for tensor in tensors):
             return disabled()(function, *args, **kwargs)
         if type(function) is not Recomputation:
             function = Recomputation(function, kwargs.get("preserve_rng_state", True))

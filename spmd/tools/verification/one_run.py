@@ -50,7 +50,7 @@ class Inputs:
         others = [
             tensor
             for tensor in (*(one for one in state if isinstance(one, torch.Tensor)), *held)
-            if tensor.is_leaf and (tensor.dim() or type(tensor) is XlaTensor)
+            if tensor.is_leaf and (tensor.dim() or isinstance(tensor, XlaTensor))
         ]
         by_id = {id(tensor): tensor for tensor in (*owned, *self.arguments, *others)}
         self.tensors = [tensor for tensor in by_id.values() if tensor.layout is torch.strided and tensor.is_leaf]

@@ -71,3 +71,25 @@ class TestFallback:
             spmd.no_host_transfer(),
         ):
             ops().twice(torch.ones(2, device="xla"))
+
+
+class TestTheDropIn:
+    """Under the drop-in, and after `spmd.use()`, which installs it, an op with a CPU kernel runs there."""
+
+    def test_is_said_once(self, capfd):
+        library = torch.library.Library("theirs", "FRAGMENT")
+        library.define("update_(Tensor(a!) state, Tensor grad, float rate) -> ()")
+        library.impl("update_", lambda state, grad, rate: (state.sub_(grad, alpha=rate), None)[1], "CPU")
+        state, grad = torch.ones(2, device="xla"), torch.ones(2, device="xla")
+        with pytest.raises(NotImplementedError, match=r"theirs\.update_\.default has no lowering rule on xla"):
+            torch.ops.theirs.update_(state, grad, 0.5)
+        spmd.metrics.clear()
+        spmd.compat.install()
+        try:
+            for _ in range(3):
+                torch.ops.theirs.update_(state, grad, 0.5)
+        finally:
+            spmd.compat.uninstall()
+        assert state.tolist() == [-0.5, -0.5] and spmd.metrics.fallback_ops() == {"theirs.update_.default": 3}
+        text = "theirs.update_ runs on the CPU; spmd.register_lowering gives it a rule, at test_fallback.py:"
+        assert capfd.readouterr().err.count(text) == 1

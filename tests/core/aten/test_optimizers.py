@@ -162,6 +162,19 @@ class TestSchedulers:
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
         assert results[1][1][2] == results[1][1][-1], [record.cause for record in spmd.metrics.compiles()[-3:]]
 
+    def test_averaged_buffers(self) -> None:
+        """torch's list form of the average raises for the count of batches, an integer; the CPU has it one by one."""
+        buffers = {}
+        for device in ("cpu", "xla"):
+            torch.manual_seed(0)
+            normed = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).to(device)
+            average = swa_utils.AveragedModel(normed, use_buffers=True)
+            for i in range(3):
+                normed(torch.arange(8.0, device=device).reshape(2, 4) + i)
+                average.update_parameters(normed)
+            buffers[device] = [value.detach().cpu() for value in (*average.buffers(), *average.parameters())]
+        torch.testing.assert_close(buffers["xla"], buffers["cpu"])
+
     @pytest.mark.parametrize(
         "options", [{"fused": True}, {"capturable": True}], ids=lambda options: next(iter(options))
     )

@@ -186,3 +186,33 @@ class TestSharded:
         for _ in range(2):
             assert torch.equal(written(on_xla, "xla"), written(model, "cpu"))
         assert replayed(on_xla) >= 12
+
+
+class TestAReturnedCache:
+    """A static cache that `generate` returns holds the prompt and its tokens alone: transformers' own test of it."""
+
+    @pytest.mark.parametrize("new", [4, 20])
+    def test_shapes(self, new: int) -> None:
+        model, on_xla = pair()
+        how = {"max_new_tokens": new, "return_dict_in_generate": True, "output_scores": True, "eos_token_id": None}
+        static = on_xla.generate(IDS.to("xla"), **HOW | how, cache_implementation="static")
+        dynamic = model.generate(IDS, **HOW | how)
+        length = IDS.shape[1] + new - 1  # the last token has no place in it
+        assert isinstance(static.past_key_values, transformers.StaticCache) and len(static.past_key_values) == 2
+        assert int(static.past_key_values.get_seq_length()) == length
+        for layer, expected in zip(static.past_key_values.layers, dynamic.past_key_values.layers, strict=True):
+            assert layer.keys.shape == layer.values.shape == (2, 2, length, 8)
+            torch.testing.assert_close(layer.keys.cpu(), expected.keys, rtol=1e-4, atol=1e-4)
+        assert torch.equal(static.sequences.cpu(), dynamic.sequences)
+        torch.testing.assert_close(static.scores[-1].cpu(), dynamic.scores[-1], rtol=1e-4, atol=1e-4)
+
+    def test_going_on_from_it(self) -> None:
+        model, on_xla = pair()
+        words = {}
+        for one, device in ((model, "cpu"), (on_xla, "xla")):
+            how = {"return_dict_in_generate": True, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+            cache = transformers.StaticCache(one.config, max_cache_len=32)
+            first = one.generate(IDS.to(device), past_key_values=cache, max_new_tokens=4, **how)
+            second = one.generate(first.sequences, past_key_values=first.past_key_values, max_new_tokens=4, **how)
+            words[device] = second.sequences.cpu()
+        assert torch.equal(words["xla"], words["cpu"])

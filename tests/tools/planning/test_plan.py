@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 import torch
 from planned import tokens, training
@@ -11,6 +12,7 @@ from torch import nn
 import spmd
 from recipes.gpt import cross_entropy
 from spmd import Mesh, Plan
+from spmd.core import storage_of
 from spmd.core.programs.cache import clear_cache
 from spmd.tools.reports.table import headline
 from spmd.tools.reports.table import size as size_of
@@ -283,3 +285,19 @@ class TestValuesThatArePending:
         step()
         torch.testing.assert_close(kept[0].cpu(), numbers * 6 @ torch.ones(32, 32) + torch.arange(32.0))
         assert torch.equal(values.cpu(), numbers * 3)
+
+
+class TestInputs:
+    """What a step takes from the CPU is not copied where nothing runs."""
+
+    def test_no_copy(self) -> None:
+        model, batch = nn.Linear(8, 8, device="xla"), torch.ones(4, 8)
+
+        def step(inputs: torch.Tensor, is_planned: bool) -> torch.Tensor:
+            there = inputs.to("xla")
+            assert np.shares_memory(storage_of(there).value.host, batch.numpy()) is is_planned  # type: ignore[union-attr]
+            return model(there).sum()
+
+        assert spmd.plan(step, batch, True).num_programs == 1
+        expected = model(torch.full((4, 8), 2.0, device="xla")).sum().item()
+        assert step(batch.add_(1), False).item() == expected
