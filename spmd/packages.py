@@ -104,6 +104,7 @@ AT_IMPORT = (
 # Imported when another module is.
 WHEN_IMPORTED = {
     "torch._dynamo": "steps.dynamo.join_compiler",
+    "torch.distributed.tensor": "names.torch_words",
     "transformers.generation.utils": "steps.decoding.generation",
 }
 # The modules that print a plan, with rich and with jinja2: a process that prints none needs neither.

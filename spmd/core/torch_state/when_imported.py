@@ -43,15 +43,25 @@ def guarded(needs: Sequence[str], purpose: str, patch: Callable[[], object]) -> 
 
 
 def replaces(owner: object, name: str) -> Callable[[Callable[..., object]], None]:
-    """A decorator of the function that takes the place of another package's; it gets the original one first."""
+    """A decorator of the function that takes the place of another package's; it gets the original one first.
+
+    Modules that imported a function from its own package before, such as the user's script, get the new one, too.
+    """
     original = getattr(owner, name)
+    is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
+    importers = [owner]
+    if isinstance(owner, ModuleType) and str(original.__module__).startswith(owner.__name__):
+        importers += [
+            module for module in [*sys.modules.values()] if getattr(module, "__dict__", {}).get(name) is original
+        ]
 
     def put(function: Callable[..., object]) -> None:
         @functools.wraps(original)
         def replacement(*args: object, **kwargs: object) -> object:
             return function(original, *args, **kwargs)
 
-        setattr(owner, name, replacement)
+        for importer in importers:
+            setattr(importer, name, staticmethod(replacement) if is_static else replacement)
 
     return put
 
@@ -108,7 +118,7 @@ class _PatchingFinder:
             @replaces(spec.loader, "exec_module")
             def exec_module(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
                 execute(module)
-                for apply in _patches[name].values():
+                for apply in [*_patches[name].values()]:  # one may add another
                     apply(module)
 
         return spec
