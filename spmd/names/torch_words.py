@@ -3,7 +3,6 @@
 A call with a mesh or a module of another device stays torch's.
 """
 
-import functools
 import inspect
 import pkgutil
 import sys
@@ -15,7 +14,7 @@ import torch
 from torch import nn
 from torch.distributed import device_mesh as theirs
 
-from ..core import Patch, XlaTensor, patch_when_imported
+from ..core import Patch, XlaTensor
 from ..mesh.global_mesh import get_global_mesh
 from ..mesh.mesh import Mesh
 
@@ -105,9 +104,6 @@ PATCHES = {
 }  # fmt: skip
 
 
-def _apply(patch: Patch, _: ModuleType) -> None:
-    patch.apply()
-
-
-for _name, _patch in PATCHES.items():
-    patch_when_imported(_name, functools.partial(_apply, _patch), _patch.why)
+def change(module: ModuleType) -> None:
+    """Patches one of the modules of `PATCHES`, once it is imported."""
+    PATCHES[module.__name__].apply()

@@ -118,7 +118,7 @@ class _PatchingFinder:
             @replaces(spec.loader, "exec_module")
             def exec_module(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
                 execute(module)
-                for apply in [*_patches[name].values()]:  # one may add another
+                for apply in _patches[name].values():
                     apply(module)
 
         return spec

@@ -175,7 +175,7 @@ class TestFsdp:
 
     def test_subclass_is_refused(self) -> None:
         wrapper = type("Wrapper", (torch_fsdp.FullyShardedDataParallel,), {})
-        with pytest.raises(TypeError, match="Wrapper: .* expected a subclass of fsdp.FullyShardedDataParallel"):
+        with pytest.raises(TypeError, match=r"Wrapper: .* expected a subclass of fsdp\.FullyShardedDataParallel"):
             wrapper(nn.Linear(8, 8).to("xla"))
 
     def test_on_the_cpu(self) -> None:
