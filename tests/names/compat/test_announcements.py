@@ -115,10 +115,10 @@ class TestTraceOnce:
         # torch warns at each graph break after a backward, on the CPU, too
         saved = ran(tmp_path, "trace_once.py", warnings="ignore:The .grad attribute of a Tensor that is not a leaf")
         model = SHAPES.resnet18().eval()
-        for given, (data, _) in zip(saved["evaluated"], SHAPES.images(3, 32), strict=True):
+        for given, (data, _) in zip(saved["evaluated"], SHAPES.images(3, 64), strict=True):
             torch.testing.assert_close(given, model(data).detach(), rtol=1e-4, atol=1e-5)
         model.train()
-        for given, (data, target) in zip(saved["trained"], SHAPES.images(2, 32), strict=True):
+        for given, (data, target) in zip(saved["trained"], SHAPES.images(2, 64), strict=True):
             output = model(data)
             F.cross_entropy(output, target).backward()
             torch.testing.assert_close(given, output.detach(), rtol=1e-4, atol=1e-5)

@@ -37,6 +37,6 @@ def train_model_main(loader):
 
 
 if __name__ == "__main__":
-    evaluated = eval_model(images(3, 32))
-    trained, grads = train_model_main(images(2, 32))
+    evaluated = eval_model(images(3, 64))
+    trained, grads = train_model_main(images(2, 64))
     torch.save({"evaluated": evaluated, "trained": trained, "grads": grads}, sys.argv[-1])
