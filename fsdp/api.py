@@ -94,8 +94,8 @@ class OffloadPolicy:
 class CPUOffloadPolicy(OffloadPolicy):
     """Parameters and their gradients are in the host's memory between uses; ops read them on the device.
 
-    `spmd.offload_optimizer(optimizer)` moves the optimizer's state there. `pin_memory` must stay True: devices read
-    pinned memory alone. Source: `torch.distributed.fsdp.CPUOffloadPolicy`.
+    `spmd.offload_optimizer(optimizer)` moves the optimizer's state there. Devices read pinned memory alone: with
+    `pin_memory=False` it is pinned all the same, in one line. Source: `torch.distributed.fsdp.CPUOffloadPolicy`.
 
     >>> import torch, spmd, fsdp
     >>> mesh = spmd.Mesh([0], (1,), ("fsdp",))
@@ -108,7 +108,7 @@ class CPUOffloadPolicy(OffloadPolicy):
 
     def __post_init__(self) -> None:
         if not self.pin_memory:
-            raise ValueError("CPUOffloadPolicy: expected pin_memory=True; devices read the host's pinned memory alone")
+            say_once("CPUOffloadPolicy: pin_memory=False changes nothing: devices read the host's pinned memory alone")
 
 
 # Policies of torch's FSDP2 are taken by their class's name: fields have the same names, and nothing of it is imported.
@@ -218,7 +218,11 @@ def axes_of(
         mesh = as_mesh(mesh)
     if isinstance(mesh, DeviceMesh | torch.distributed.DeviceMesh):
         view = DeviceMesh.of(mesh, caller)
-        mesh, *replicas, shard_axis = view.root, *_axes_of_dims(caller, view)
+        mesh, axes = view.root, _axes_of_dims(caller, view)
+        if not mesh.named:  # units look up sizes and dims by name
+            axes = ["replicate", "fsdp"][-view.ndim :]
+            mesh = spmd.Mesh(mesh.device_ids, mesh.mesh_shape, axes, target=mesh.target)
+        *replicas, shard_axis = axes
         extra_data_axis = extra_data_axis or next(iter(replicas), None)
     if not isinstance(mesh, spmd.Mesh):
         kind = f"{type(mesh).__module__}.{type(mesh).__name__}".removeprefix("builtins.")

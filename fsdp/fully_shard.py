@@ -3,6 +3,7 @@
 # Why a module's class changes: FSDP2 puts `FSDPModule` in front of it, by which scripts tell units from other modules,
 # and its methods (`unshard`, `set_requires_gradient_sync`) are called on the module itself.
 
+import sys
 from collections.abc import Callable, Collection, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
@@ -99,6 +100,9 @@ def fully_shard(
     for each in modules:
         each.__class__ = _class_of(type(each))
     return module
+
+
+fully_shard.state = unit_of  # type: ignore[attr-defined]  # as torch's: the state of a module; None where it has none
 
 
 def _modules(module: Any) -> list[nn.Module]:
@@ -324,14 +328,19 @@ def _plain(cls: type) -> type:
 
 
 # One class per module class: compiled steps compare the classes of modules.
-_CLASSES: dict[type, type] = {}
+_CLASSES: dict[tuple[type, ...], type] = {}
 
 
 def _class_of(plain: type) -> type:
-    """The unit's class that is derived from a module's class; always the same object."""
-    if plain not in _CLASSES:
-        _CLASSES[plain] = type(f"FSDP{plain.__name__}", (FSDPModule, plain), {"__module__": plain.__module__})
-    return _CLASSES[plain]
+    """The unit's class that is derived from a module's class; always the same object.
+
+    torch's own `FSDPModule`, where it is imported, is its last base, for `isinstance`.
+    """
+    torch_fsdp = sys.modules.get("torch.distributed.fsdp")
+    bases = (FSDPModule, plain) if torch_fsdp is None else (FSDPModule, plain, torch_fsdp.FSDPModule)
+    if bases not in _CLASSES:
+        _CLASSES[bases] = type(f"FSDP{plain.__name__}", bases, {"__module__": plain.__module__})
+    return _CLASSES[bases]
 
 
 def _bare(plain: type) -> object:

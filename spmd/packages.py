@@ -101,9 +101,12 @@ AT_IMPORT = (
     "adaptive", "jobs.checkpoint_hooks", "jobs.launching.process_group", "parallel", "steps.exported_graphs",
     "steps.export_from_device",
 )  # fmt: skip
-# Imported when another module is.
+# Imported when another module is; a function gets that module.
 WHEN_IMPORTED = {
     "torch._dynamo": "steps.dynamo.join_compiler",
+    "torch.distributed.fsdp": "names.torch_words:change",
+    "torch.distributed.tensor": "names.torch_words:change",
+    "torch.distributed.tensor.parallel": "names.torch_words:change",
     "transformers.generation.utils": "steps.decoding.generation",
 }
 # The modules that print a plan, with rich and with jinja2: a process that prints none needs neither.
@@ -151,8 +154,10 @@ def is_here(module: str) -> bool:
     return module.partition(".")[0] in _installed
 
 
-def _import(module: str, _: ModuleType) -> None:
-    importlib.import_module(f"spmd.{module}")
+def _import(path: str, other: ModuleType) -> None:
+    value = pkgutil.resolve_name(f"spmd.{path}")
+    if ":" in path:
+        value(other)
 
 
 def _add_views(report: ModuleType) -> None:

@@ -1,7 +1,9 @@
 """DeviceMesh: a mesh, or some axes of one, with torch.distributed's interface; without process groups."""
 
+import functools
+import inspect
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
 import jax
@@ -9,7 +11,7 @@ import numpy as np
 import torch
 from torch.distributed import device_mesh as theirs
 
-from ..core import Dim, Sharding, hardware, specs
+from ..core import Dim, Patch, Sharding, hardware, specs
 from .graph_constants import constant_of_graphs
 from .mesh import Mesh
 from .placements import spec_of
@@ -23,8 +25,10 @@ def as_mesh(given: Any) -> Any:
     return DeviceMesh.of(given, "mesh").root if isinstance(given, DeviceMesh | theirs.DeviceMesh) else given
 
 
-class DeviceMesh:
+class DeviceMesh(theirs.DeviceMesh):
     """Devices in a grid, each dim of which is one axis of a `Mesh`, or several axes as one.
+
+    torch's own `init_device_mesh("xla", ...)` and `DeviceMesh("xla", ...)` return it, too.
 
     Args:
         device_type: "xla". mesh: the ids of the devices, in the shape of the grid, or a `Mesh`.
@@ -46,11 +50,9 @@ class DeviceMesh:
     ((4,), 8, Mesh([0, 1, 2, 3, 4, 5, 6, 7], (2, 4), ('dp', 'tp')))
     """
 
-    __slots__ = ("_flat", "dims", "mesh_dim_names", "root")
-
     root: Mesh
     dims: tuple[tuple[str, ...], ...]
-    mesh_dim_names: tuple[str, ...] | None
+    mesh_dim_names: tuple[str, ...] | None = None  # not torch's property
 
     def __init__(
         self, device_type: str, mesh: Any, *, mesh_dim_names: Sequence[str] | None = None, target: str | None = None
@@ -95,7 +97,7 @@ class DeviceMesh:
                 raise KeyError(f"DeviceMesh: there is no dim {name!r} (dims: {', '.join(map(repr, axes))})")
         return self._part([axes[name] for name in wanted], wanted)
 
-    def _flatten(self, mesh_dim_name: str | None = None) -> "DeviceMesh":
+    def _flatten(self, mesh_dim_name: str | None = None) -> "DeviceMesh":  # type: ignore[override]
         """Returns all dims as one, the first the slowest, and registers it with the root under this name."""
         name = mesh_dim_name or "_".join(self.mesh_dim_names or map(str, range(self.ndim)))
         axes = tuple(axis for dim in self.dims for axis in dim)
@@ -137,7 +139,7 @@ class DeviceMesh:
         """The axes of the root for a dim, by index or by name."""
         return self[dim].dims[0] if isinstance(dim, str) else self.dims[dim]
 
-    def get_group(self, mesh_dim: int | str | None = None) -> str | tuple[str, ...]:
+    def get_group(self, mesh_dim: int | str | None = None) -> str | tuple[str, ...]:  # type: ignore[override]
         """The axes of the root for a dim, which collectives inside `spmd.shard_map` take as a group.
 
         Raises RuntimeError where there are several dims and none is given.
@@ -147,11 +149,11 @@ class DeviceMesh:
         axes = self._axes(0 if mesh_dim is None else mesh_dim)
         return axes[0] if len(axes) == 1 else axes
 
-    def get_all_groups(self) -> list[str | tuple[str, ...]]:
+    def get_all_groups(self) -> list[str | tuple[str, ...]]:  # type: ignore[override]
         """`get_group` of each dim."""
         return [self.get_group(dim) for dim in range(self.ndim)]
 
-    def get_coordinate(self) -> list[int]:
+    def get_coordinate(self) -> list[int]:  # type: ignore[override]
         """Raises NotImplementedError: one program runs on all devices."""
         raise NotImplementedError(
             "DeviceMesh: one program runs on all devices, so there is no rank with a coordinate here; inside "
@@ -159,7 +161,7 @@ class DeviceMesh:
             "spmd.process_index()"
         )
 
-    get_rank = get_local_rank = get_coordinate
+    get_rank = get_local_rank = get_coordinate  # type: ignore[assignment]
 
     def sharding(
         self,
@@ -192,9 +194,11 @@ class DeviceMesh:
 
     def __enter__(self) -> Self:
         self.root.__enter__()
+        super().__enter__()  # torch's own stack: the default of its functions
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
         self.root.__exit__()
 
     def __eq__(self, other: object) -> bool:
@@ -237,4 +241,20 @@ def init_device_mesh(
     return DeviceMesh(device_type, ids, mesh_dim_names=mesh_dim_names, target=target)
 
 
+def _begin(original: Callable[..., None], self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+    """torch's `DeviceMesh.__init__`, which `init_device_mesh` calls: no process group is needed on "xla"."""
+    original(self, device_type, *args, **kwargs)
+    if device_type == "xla":
+        ids, names = self.mesh.numpy(), self.mesh_dim_names
+        self.__class__ = DeviceMesh
+        self.__init__(device_type, ids, mesh_dim_names=names)
+
+
+PATCH = Patch(
+    "`torch.distributed.device_mesh.DeviceMesh.__init__(self, device_type, mesh, ...)`", "its meshes of xla", None,
+    (_begin,),
+)  # fmt: skip
+PATCH.apply()
+# The metaclass of torch's class takes any arguments, for generators of this device.
+DeviceMesh.__signature__ = inspect.signature(functools.partial(DeviceMesh.__init__, None))  # type: ignore
 constant_of_graphs(DeviceMesh, "device_type", "mesh_dim_names", "ndim", "shape", "size")

@@ -307,9 +307,12 @@ class TestOffloadPolicy:
             assert {spmd.get_sharding(tensor).memory for tensor in held} == {"pinned_host"}
         assert spec(model.head.weight) == (None, "fsdp")
 
-    def test_unpinned_is_refused(self) -> None:
-        with pytest.raises(ValueError, match="expected pin_memory=True"):
-            fsdp.CPUOffloadPolicy(pin_memory=False)
+    def test_unpinned_is_pinned(self, capfd: pytest.CaptureFixture[str]) -> None:
+        policy = fsdp.CPUOffloadPolicy(pin_memory=False)
+        layer = fsdp.fully_shard(torch.nn.Linear(8, 8), offload_policy=policy)
+        sharding = spmd.get_sharding(layer.weight)
+        assert sharding is not None and sharding.memory == "pinned_host"
+        assert "CPUOffloadPolicy: pin_memory=False changes nothing" in capfd.readouterr().err
 
 
 class TestMethods:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import ROOT
 from torch import nn
 
 import spmd
@@ -109,3 +110,12 @@ def test_moments() -> None:
             optimizer.step()
     assert ours.state[parameters[0]]["exp_avg"].dtype == torch.bfloat16
     torch.testing.assert_close(*parameters, rtol=0, atol=2e-3)
+
+
+def test_rows_of_pytorch_xla_stand_in_the_page() -> None:
+    page = " ".join((ROOT / "docs/planning.md").read_text().split())
+    for name, time in (("gpt2-16b-v4-32", "7.333 s, 39 % of the peak"), ("mixtral-8x7b-xla-v5p-128", "280.6 s")):
+        row = next(row for row in ROWS if row.name == name)
+        assert f"{row.published:.4g} s" == time.partition(",")[0] and row.unknown
+        assert f"{row.batch} x {row.sequence:,}" in page and f"| {time}" in page
+    assert "Batch, length and recomputation are not known" in page and "The time of one step is not known" in page

@@ -22,7 +22,7 @@ from .factories import register_factories
 from .generator import fork_rng, join_generators
 from .imported import import_dynamo_and_dtensor
 from .modules import apply_in_place, know_buffers, load_annotated
-from .replicas import distributed_init, forward, join_fully_shard, other_device_type
+from .replicas import distributed_init, forward, other_device_type
 from .saving import get_restore_location, join_saving, legacy_load, restore_device, set_tensor_metadata
 from .state_shardings import know_optimizer
 from .streams import join_streams
@@ -138,7 +138,6 @@ AT_THE_FIRST_USE = (
     Patch("`torch.amp.GradScaler._lazy_init_scale_growth_tracker`, `torch.amp.GradScaler.load_state_dict`",
           "its first and loaded state as data", None, (fill_scaler, fill_scaler)),
     Patch("the stager of `async_save`", "copies of ours", join_staging),
-    Patch("torch's own `fully_shard`", "it names this library's", join_fully_shard),
     Patch("imports of dynamo and DTensor", "torch makes them in the first step", import_dynamo_and_dtensor),
 )  # fmt: skip
 

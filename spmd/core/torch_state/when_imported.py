@@ -43,8 +43,17 @@ def guarded(needs: Sequence[str], purpose: str, patch: Callable[[], object]) -> 
 
 
 def replaces(owner: object, name: str) -> Callable[[Callable[..., object]], None]:
-    """A decorator of the function that takes the place of another package's, once; it gets the original one first."""
+    """A decorator of the function that takes the place of another package's, once; it gets the original one first.
+
+    Modules that imported a function from its own package before, such as the user's script, get the new one, too.
+    """
     original = getattr(owner, name)
+    is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
+    importers = [owner]
+    if isinstance(owner, ModuleType) and str(original.__module__).startswith(owner.__name__):
+        importers += [
+            module for module in [*sys.modules.values()] if getattr(module, "__dict__", {}).get(name) is original
+        ]
 
     def put(function: Callable[..., object]) -> None:
         @functools.wraps(original)
@@ -52,8 +61,8 @@ def replaces(owner: object, name: str) -> Callable[[Callable[..., object]], None
             return function(original, *args, **kwargs)
 
         replacement.by = function.__code__  # type: ignore[attr-defined]
-        if getattr(original, "by", None) is not function.__code__:
-            setattr(owner, name, replacement)
+        for importer in importers if getattr(original, "by", None) is not function.__code__ else ():
+            setattr(importer, name, staticmethod(replacement) if is_static else replacement)
 
     return put
 

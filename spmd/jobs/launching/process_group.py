@@ -149,11 +149,9 @@ for _name in (*_ON_DEVICE, *_OF_PARTS, "barrier", "monitored_barrier", "send", "
 
 
 def register() -> None:
-    """Makes the names "xla" and "xla://" known to torch.distributed, whose default for other devices stays."""
+    """Makes the names "xla" and "xla://" known to torch.distributed, the first as the default of the device."""
     if "xla" not in dist.Backend.backend_list:
-        defaults = dict(dist.Backend.default_device_backend_map)
         dist.Backend.register_backend("xla", XlaProcessGroup, devices=["xla"])
-        dist.Backend.default_device_backend_map = defaults
         for scheme in ("xla", "pjrt"):  # the second is PyTorch/XLA's before 2.1
             register_rendezvous_handler(scheme, rendezvous)
 

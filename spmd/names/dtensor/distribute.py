@@ -1,17 +1,19 @@
 """DTensor's functions that place tensors and modules, and its attributes and methods."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed import device_mesh as theirs
 from torch.distributed.tensor import Replicate
 
-from ...core import XlaTensor
+from ...core import XlaTensor, annotations, processes
 from ...mesh.device_mesh import DeviceMesh
 from ...mesh.global_mesh import needed_mesh
 from ...mesh.placements import placements_of as placements_of
-from ...tensors.annotate import get_sharding, mark_sharding
+from ...tensors.annotate import get_sharding, mark_sharding, reshard, resharded
 from ...tensors.launch import from_process_local, full_tensor
 from ...tensors.shards import local_shards
 from ..torch_xla.sharded_tensor import XLAShardedTensor
@@ -47,7 +49,11 @@ def distribute_tensor(
 
 def mesh_or_default(given: Any, caller: str) -> DeviceMesh:
     """The DeviceMesh of an argument; of None, that of `with mesh:`."""
-    return DeviceMesh.of(needed_mesh(caller) if given is None else given, caller)
+    if given is None:
+        given = needed_mesh(caller)
+        views = [view for view in theirs._mesh_resources.mesh_stack[-1:] if isinstance(view, DeviceMesh)]
+        given = next((view for view in views if view.root == given), given)  # of `with mesh["tp"]:`, its dims alone
+    return DeviceMesh.of(given, caller)
 
 
 def _on_xla(tensor: torch.Tensor) -> torch.Tensor:
@@ -64,7 +70,7 @@ def _on_xla(tensor: torch.Tensor) -> torch.Tensor:
 
 
 PartitionFn = Callable[[str, nn.Module, Any], Any]
-InputFn = Callable[[nn.Module, Any, Any], Any]
+InputFn = Callable[[nn.Module, Any, Any], Any] | Callable[[Any, Any], Any]
 
 
 def distribute_module(
@@ -80,7 +86,7 @@ def distribute_module(
         device_mesh: as in `distribute_tensor`. partition_fn: called with (name, submodule, mesh) for each submodule, to
             place tensors with `distribute_tensor`; all others are replicated over the mesh.
         input_fn, output_fn: called with (module, inputs, mesh) before, with (module, outputs, mesh) after the forward;
-            their results replace inputs and outputs.
+            their results replace inputs and outputs. Functions of two parameters get no module.
 
     Raises as `distribute_tensor` does. Source: `torch.distributed.tensor.distribute_module`.
 
@@ -99,18 +105,26 @@ def distribute_module(
         if not isinstance(tensor, XLAShardedTensor):
             distribute_tensor(tensor, mesh)
     if input_fn is not None:
-        module.register_forward_pre_hook(lambda owner, inputs, change=input_fn: change(owner, inputs, mesh))
+        module.register_forward_pre_hook(lambda owner, inputs, change=_of_three(input_fn): change(owner, inputs, mesh))
     if output_fn is not None:
-        module.register_forward_hook(lambda owner, inputs, outputs, change=output_fn: change(owner, outputs, mesh))
+        module.register_forward_hook(
+            lambda owner, inputs, outputs, change=_of_three(output_fn): change(owner, outputs, mesh)
+        )
     return module
+
+
+def _of_three(function: Callable[..., Any]) -> InputFn:
+    """The function with a module first, which torch's older form lacks."""
+    takes_module = len(inspect.signature(function).parameters) > 2
+    return function if takes_module else lambda module, values, mesh: function(values, mesh)
 
 
 class DTensor(XLAShardedTensor):
     """A tensor on xla that is placed on a mesh: a class for `isinstance`, as `spmd.torch_xla.XLAShardedTensor` is.
 
     Any tensor on xla has `placements` and `device_mesh` (None where it has no sharding),
-    `redistribute(device_mesh, placements)` (see `spmd.reshard`) and `full_tensor()` (on the CPU, see
-    `spmd.full_tensor`).
+    `redistribute(device_mesh, placements)` (see `spmd.reshard`) and `full_tensor()` (on the CPU, in the graph of the
+    tensor; its gradient is sharded by `grad_placements=`, where these are passed).
     """
 
     @staticmethod
@@ -122,13 +136,14 @@ class DTensor(XLAShardedTensor):
         run_check: bool = False,
         shape: Any = None,
         stride: Any = None,
+        grad_placements: Sequence[Any] | None = None,
     ) -> torch.Tensor:
         """Returns a tensor on xla from each process's own part; a single process gives the full tensor.
 
         See `spmd.from_process_local`.
 
-        Args: device_mesh, placements: as in `distribute_tensor`. run_check, shape, stride: accepted and ignored:
-        processes are compared always, parts are of equal size.
+        Args: device_mesh, placements: as in `distribute_tensor`. run_check, shape, stride, grad_placements: accepted
+        and ignored: processes are compared always, parts are of equal size, and a gradient has its tensor's sharding.
 
         >>> import torch
         >>> from spmd.dtensor import DTensor, Shard, init_device_mesh
@@ -138,6 +153,8 @@ class DTensor(XLAShardedTensor):
         mesh = mesh_or_default(device_mesh, "DTensor.from_local")
         wanted = [Replicate()] * mesh.ndim if placements is None else placements
         layout = mesh.sharding(wanted, local_tensor.dim(), None, "DTensor.from_local")
+        if not processes.several():
+            return resharded(local_tensor.to("xla"), layout)  # in the graph of the part, as in torch
         return from_process_local(local_tensor, mesh.root, layout.partition_spec(local_tensor.dim()))
 
 
@@ -151,8 +168,17 @@ def _to_local(tensor: XlaTensor, *, grad_placements: Any = None) -> torch.Tensor
     return shards[0].unpadded_data
 
 
+def _full_tensor(tensor: XlaTensor, *, grad_placements: Sequence[Any] | None = None) -> torch.Tensor:
+    if grad_placements is not None:
+        tensor = reshard(tensor, grad_placements)  # type: ignore[assignment]
+    if not (tensor.requires_grad and torch.is_grad_enabled()):
+        return full_tensor(tensor)
+    sharding = annotations.sharding_now(tensor)
+    return (tensor if sharding is None else reshard(tensor, sharding.replicated())).cpu()
+
+
 # Attributes of the class of all tensors on xla, as those of PyTorch/XLA's sharded tensors.
-XlaTensor.full_tensor = full_tensor  # type: ignore[attr-defined]
+XlaTensor.full_tensor = _full_tensor  # type: ignore[attr-defined]
 XlaTensor.to_local = _to_local  # type: ignore[attr-defined]
 
 

@@ -1,10 +1,12 @@
 """PyTorch/XLA's ways to start processes (`xmp.spawn`, `torch_xla.launch`): the function runs once, for all devices."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from ...core import at_user_line
 from . import data_parallel
 from .xla_model import is_master_ordinal
 
@@ -26,13 +28,26 @@ def launch(fn: Callable[..., Any], args: Sequence[Any] = (), debug_single_proces
     """Calls `fn(0, *args)` once, in this process, as rank 0 of 1: data parallelism over all devices.
 
     Its loaders (`MpDeviceLoader`, `ParallelLoader`) join as many batches as there are devices, and split them over all
-    of them. `xr.use_spmd()` ends that: such a script shards by itself. debug_single_process: uses one device. Source:
-    `torch_xla.launch`.
+    of them. `xr.use_spmd()` ends that: such a script shards by itself. debug_single_process: uses one device.
+
+    Raises TypeError where `fn` does not take the index and `args`, which come behind it. Source: `torch_xla.launch`.
 
     >>> import spmd
     >>> spmd.torch_xla.one_process.launch(print, args=("of one",))
     0 of one
     """
+    try:
+        inspect.signature(fn).bind(0, *args)
+    except TypeError as error:
+        name, call = getattr(fn, "__name__", repr(fn)), ", ".join(map(repr, (0, *args)))
+        raise at_user_line(  # noqa: B904
+            TypeError(
+                f"launch: args={tuple(args)!r} are what {name} takes behind its index, so that the call is "
+                f"{name}({call}): {error}. Write launch({name}) for a function of the index alone"
+            )
+        )
+    except ValueError:  # a builtin without a signature
+        pass
     with data_parallel.launched(is_single=debug_single_process):
         fn(0, *args)
 

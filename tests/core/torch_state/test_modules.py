@@ -250,11 +250,3 @@ def test_distributed_data_parallel_says_what_to_do_instead() -> None:
         torch.nn.parallel.DistributedDataParallel(module)
     with pytest.raises(ValueError, match="process group"):
         torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
-
-
-def test_fully_shard_of_torch_says_what_to_do_instead() -> None:
-    module = torch.nn.Linear(2, 2).to("xla")
-    with pytest.raises(NotImplementedError, match=r"needs no process group; fsdp\.fully_shard\(module, mesh=mesh\)"):
-        torch.distributed.fsdp.fully_shard(module)
-    with pytest.raises(ValueError, match="does not support containers"):
-        torch.distributed.fsdp.fully_shard(torch.nn.ModuleList())

@@ -14,12 +14,15 @@ from spmd.jobs import checkpoint_hooks
 from spmd.jobs.frameworks.choice import PATCHES
 from spmd.loops import higher_order
 from spmd.loops.recompute import recompute
+from spmd.mesh import device_mesh
+from spmd.names import torch_words
 from spmd.steps import export_from_device
 from spmd.steps.dynamo import join_compiler
 
 ROWS = [
     *install.AT_IMPORT, *install.AT_THE_FIRST_USE, *install.IN_A_NEW_THREAD, *join_compiler.PATCHES,
-    *export_from_device.PATCHES, checkpoint_hooks.PATCH, recompute.PATCH, *higher_order.PATCHES,
+    *export_from_device.PATCHES, checkpoint_hooks.PATCH, recompute.PATCH, *higher_order.PATCHES, device_mesh.PATCH,
+    *torch_words.PATCHES.values(),
 ]  # fmt: skip
 
 
@@ -96,7 +99,6 @@ class TestModules:
         [
             ("torch.nn.attention.flex_attention", "_validate_device"),
             ("torch.distributed.checkpoint._state_dict_stager", "StateDictStager._offload_tensor"),
-            ("torch.distributed.fsdp._fully_shard._fully_shard", "_validate_module"),
             ("torch._dynamo.decorators", "mark_dynamic"),
             ("torch._dynamo.variables.builder", "infer_subclass_type"),
             ("torch._dynamo.trace_rules", "add"),

@@ -1,6 +1,8 @@
 """The shape of PyTorch/XLA's ImageNet test: an image classifier on fake data, launched on all devices.
 
-PJRT_DEVICE=CPU python imagenet.py --fake_data --num_epochs 1
+PJRT_DEVICE=TPU python imagenet.py --fake_data --batch_size=256 --num_epochs=1
+PJRT_DEVICE=CPU python imagenet.py --fake_data --batch_size=256 --num_epochs=1
+PJRT_DEVICE=CUDA GPU_NUM_DEVICES=4 python imagenet.py --fake_data --batch_size=256 --num_epochs=1
 """
 
 import argparse
@@ -16,13 +18,13 @@ import torch_xla.distributed.parallel_loader as pl
 import torch_xla.runtime as xr
 import torch_xla.test.test_utils as test_utils
 import torch_xla.utils.utils as xu
-from shapes import images, resnet18
+from shapes import images, narrow_resnet18
 from torch import nn, optim
 from torch_xla.amp import autocast, syncfree
 
 parser = argparse.ArgumentParser()
 for name, kind, default in (
-    ("batch_size", int, 4), ("num_epochs", int, 1), ("num_batches", int, 12),
+    ("batch_size", int, 128), ("num_epochs", int, 18), ("num_batches", int, 8), ("image_size", int, 8),
     ("log_steps", int, 1), ("num_cores", int, None), ("lr", float, 0.05), ("momentum", float, 0.9),
     ("loader_prefetch_size", int, 8), ("device_prefetch_size", int, 4), ("host_to_device_transfer_threads", int, 1),
     ("logdir", str, None), ("save", str, None), ("target_accuracy", float, 0.0),
@@ -42,16 +44,18 @@ def _train_update(device, step, loss, tracker, epoch, writer):
 
 
 def fake_loader(count):
-    return xu.SampleGenerator(data=images(1, 64)[0], sample_count=count // xr.world_size())
+    return xu.SampleGenerator(
+        data=images(1, FLAGS.image_size, batch_size=FLAGS.batch_size)[0], sample_count=count // xr.world_size()
+    )
 
 
 def train_imagenet():
     assert FLAGS.fake_data
     train_loader = fake_loader(FLAGS.num_batches)
-    test_loader = fake_loader(8)
+    test_loader = fake_loader(4)
     torch.manual_seed(42)
     device = xm.xla_device()
-    model = resnet18().to(device)
+    model = narrow_resnet18().to(device)
     writer = test_utils.get_summary_writer(FLAGS.logdir) if xm.is_master_ordinal() else None
     optim_cls = syncfree.SGD if FLAGS.use_syncfree_optim else optim.SGD
     optimizer = optim_cls(model.parameters(), lr=FLAGS.lr, momentum=FLAGS.momentum)

@@ -24,7 +24,7 @@ def train(index, model, batches, optimizer):
         with xp.StepTrace("train", step_num=step):
             optimizer.zero_grad()
             with xp.Trace("forward"):
-                loss = nn.functional.cross_entropy(model(data), target)
+                loss = nn.functional.mse_loss(model(data), target)
             loss.backward()
             xm.optimizer_step(optimizer, barrier=True)
         xm.add_step_closure(lambda loss: saved["losses"].append(loss.item()), args=(loss.detach(),), run_async=False)
@@ -35,7 +35,7 @@ def _mp_fn(index, flag):
     assert (index, flag) == (0, 0)
     device = xm.xla_device()
     model = simple_linear().to(device)
-    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     loader = pl.MpDeviceLoader(rows(16, size=4), device)
     train(index, model, loader, optimizer)
     saved["model"] = {name: value.cpu() for name, value in model.state_dict().items()}
@@ -50,7 +50,7 @@ def capture(folder):
     thread = xp.trace_detached(f"localhost:{port}", folder, duration_ms=500)
     device = xm.xla_device()
     model = simple_linear().to(device)
-    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    optimizer = optim.SGD(model.parameters(), lr=0.01)
     while thread.is_alive():
         train(0, model, [(data.to(device), target.to(device)) for data, target in rows(1)], optimizer)
     thread.join()

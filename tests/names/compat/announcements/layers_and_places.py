@@ -11,10 +11,20 @@ from torch import nn
 from torch_xla.experimental.scan_layers import scan_layers
 from torch_xla.experimental.stablehlo_custom_call import place_to_device, place_to_host
 
+
+class DecoderLayer(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.linear = nn.Linear(size, size)
+
+    def forward(self, input):
+        return self.linear(input)
+
+
 torch_xla.manual_seed(9)
 with torch_xla.device():
-    layers = [nn.Linear(1024, 1024) for _ in range(64)]
-    x = torch.randn(1024)
+    layers = [DecoderLayer(1024) for _ in range(64)]
+    x = torch.randn(1, 1024)
 out = scan_layers(layers, x)
 torch_xla.sync()
 first = {name: value.cpu() for name, value in layers[0].state_dict().items()}

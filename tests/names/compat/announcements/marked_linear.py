@@ -9,7 +9,6 @@ import numpy as np
 import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
-import torch_xla.debug.metrics as met
 import torch_xla.experimental.xla_sharding as xs
 import torch_xla.runtime as xr
 from shapes import rows, simple_linear
@@ -19,45 +18,33 @@ from torch_xla.experimental.xla_sharding import Mesh
 xr.use_spmd()
 num_devices = xr.global_runtime_device_count()
 mesh = Mesh(np.arange(num_devices), (num_devices // 4, 4), ("x", "y"))
-partition_spec = (0, 1)  # axes of the mesh by their places; the rows of a batch by name
+partition_spec = (0, 1)  # axes of the mesh by their places, of the weight and of the data
 
 device = xm.xla_device()
 model = simple_linear().to(device)
 xs.mark_sharding(model.fc1.weight, mesh, partition_spec)
 optimizer = optim.SGD(model.parameters(), lr=0.1)
-loss_fn = nn.CrossEntropyLoss()
+loss_fn = nn.MSELoss()
 losses = []
+model.train()
 for data, target in rows(4):
     optimizer.zero_grad()
-    data, target = data.to(device), target.to(device)
-    xs.mark_sharding(data, mesh, ("x", None))
-    loss = loss_fn(model(data), target)
+    data = data.to(device)
+    target = target.to(device)
+    xs.mark_sharding(data, mesh, partition_spec)
+    output = model(data)
+    loss = loss_fn(output, target)
     loss.backward()
     optimizer.step()
     xm.mark_step()
     losses.append(loss.detach())
 sharding = torch_xla._XLAC._get_xla_sharding_spec(model.fc1.weight)
-
-# Sums over a list of tensors, each round's run by mark_step: all rounds are one program.
-tensors = [torch.full((8, 8), float(i), device=device) for i in range(6)]
-xm.mark_step()
-met.clear_all()
-totals = []
-for _ in range(5):
-    total = torch.zeros(8, 8, device=device)
-    for tensor in tensors:
-        total = total + tensor
-    xm.mark_step()
-    totals.append(total)
-compiled = met.metric_data("CompileTime")
-
 torch.save(
     {
         "losses": [loss.item() for loss in losses],
         "model": {name: value.cpu() for name, value in model.state_dict().items()},
         "sharding": sharding,
-        "totals": [total.cpu() for total in totals],
-        "num_compiles": 0 if compiled is None else compiled[0],
+        "data": torch_xla._XLAC._get_xla_sharding_spec(data),
     },
     sys.argv[-1],
 )

@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 import torch_xla.core.xla_model as xm
-from shapes import convolutions, images, rows, wide
+from shapes import convolutions, images, labelled_rows, wide
 from torch import nn, optim
 from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as FSDP
 from torch_xla.distributed.fsdp.wrap import size_based_auto_wrap_policy, transformer_auto_wrap_policy
@@ -32,7 +32,7 @@ def train(model, auto_wrap_policy, batches):
 by_size = partial(size_based_auto_wrap_policy, min_num_params=1e7)
 by_class = partial(transformer_auto_wrap_policy, transformer_layer_cls={torch.nn.Conv2d})
 saved = {
-    "size": train(wide(), by_size, rows(2, 16)),
+    "size": train(wide(), by_size, labelled_rows(2, 16)),
     "class": train(convolutions(), by_class, images(2, 8, 4)),
 }
 torch.save(saved, sys.argv[-1])
