@@ -76,6 +76,8 @@ FLAGS = (
         "scan over equal layers: where it costs nothing, wherever possible, or never", ("auto", "always", "never")),
     Flag("parallel", "auto", "how keys reach queries over a sharded sequence; off: as the core does", EXCHANGES),
     Flag("record_modules", True, "replay a module's call without gradients that writes a cache in place"),
+    Flag("check_replays", 1_000,
+        "at least one in so many replayed calls runs as Python, and is compared with the recording; 0: none"),
     Flag("max_logits_bytes", 4 << 30,
         "logits that only a cross entropy reads, where a device's would take more, are computed in chunks; 0: never"),
     Flag("num_slices", 0,
