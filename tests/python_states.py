@@ -38,6 +38,11 @@ Make = Callable[[], tuple[Read, Callable[[], Any] | None]]
 KNOWN: dict[str, Make] = {}  # guards see the change
 HIDDEN: dict[str, Make] = {}  # a check finds it
 MOVING: dict[str, Make] = {}  # another number at each call
+# Of the known, those with which a call runs uncompiled.
+READ_AT_EACH_CALL = (
+    "text_of_a_file", "text_of_a_path", "existence_of_a_file", "existence_of_a_file_by_os", "file_of_numpy",
+    "text_in_memory",
+)  # fmt: skip
 settings: Any = types.ModuleType("settings_of_a_test")
 sys.modules["settings_of_a_test"] = settings
 

@@ -146,7 +146,7 @@ class Objects:
         return [*(items or ()), *(() if is_plain else self._of_object(path, thing))]
 
     def _items(self, path: str, thing: object) -> Sequence[tuple[str, object]] | None:
-        """What a container holds; None for no container."""
+        """The items of a container; None for no container."""
         if isinstance(thing, (tuple, frozenset)):
             return [(f"{path}[{place}]", item) for place, item in enumerate(thing)]
         if isinstance(thing, list):

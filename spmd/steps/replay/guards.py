@@ -5,7 +5,7 @@ Dicts are compared by their versions: numbers that change at each write, which C
 
 import operator
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import chain
 from types import CellType
 from typing import Any
@@ -67,7 +67,7 @@ class Guards:
         others: list[dict[Any, Any]] = []
         self._lists: list[list[Any]] = []
         self._captured: list[CellType] = []
-        self._scopes: list[Mapping[str, object]] = []
+        self._sized: list[Collection[Any]] = []
         self._getters: list[tuple[Callable[[Any], tuple[Any, ...]], Any]] = []
         self._slow: list[reached.Held] = []
         for held in self._held:
@@ -79,8 +79,8 @@ class Guards:
                 (counted if OF_ATTRIBUTES or kind is Kind.DICT else others).append(box)
             elif is_kept and kind is Kind.LIST:
                 self._lists.append(box)
-            elif is_kept and kind in (Kind.SCOPE, Kind.CLASS):
-                self._scopes.append(held.scope())
+            elif is_kept and (kind in (Kind.SCOPE, Kind.CLASS) or (kind is Kind.OTHER and not held.keys)):
+                self._sized.append(held.scope())
                 if held.keys:
                     # Twice where there is one name: the getter of one name returns no tuple.
                     self._getters.append((operator.itemgetter(*held.keys, *held.keys[:1]), held.scope()))
@@ -98,7 +98,7 @@ class Guards:
         self._items = [*chain.from_iterable(map(list.__iter__, self._lists))]
         self._contents = [variable.cell_contents for variable in self._captured]
         self._named = [value for getter, box in self._getters for value in getter(box)]
-        self._sizes = [*map(len, self._scopes)]
+        self._sizes = [*map(len, self._sized)]
 
     def check(self) -> Change | str | None:
         """The first difference of the state, a change or the text of a mode; None where it is the same."""
@@ -124,7 +124,7 @@ class Guards:
                 and all(map(_is, chain.from_iterable(map(list.__iter__, self._lists)), self._items))
                 and all(map(_is, [variable.cell_contents for variable in self._captured], self._contents))
                 and all(map(_is, chain.from_iterable([getter(box) for getter, box in self._getters]), self._named))
-                and [*map(len, self._scopes)] == self._sizes  # a name may have come
+                and [*map(len, self._sized)] == self._sizes  # a name may have come
             )
         except (KeyError, ValueError):  # a name or a captured variable that was deleted
             return False

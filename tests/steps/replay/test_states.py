@@ -34,6 +34,7 @@ def test_known_states_are_never_stale(name: str) -> None:
     change()
     assert [compiled(x)[0].item() for _ in range(3)] == [3.0] * 3, compiled.explain()
     assert not any("what no guard sees" in cause for cause in compiled.causes)
+    assert bool(compiled.num_replayed) is (name not in states.READ_AT_EACH_CALL), compiled.explain()
 
 
 @pytest.mark.parametrize("name", states.HIDDEN)
