@@ -6,6 +6,7 @@ the replay would have run. Rows hold no data and no tensor of a call, so that th
 """
 
 import hashlib
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
@@ -113,7 +114,7 @@ def _changes(old: Any, new: Any, passed: Callable[[Any], Any]) -> Iterator[str]:
 
 
 def _interface(op: OpSpec) -> Hashable:
-    return op.name, op.metas, op.operands, op.numbers, op.statics
+    return op.name, op.metas, op.operands, op.numbers, re.sub(" at 0x[0-9a-f]+", "", op.statics)
 
 
 def _bits(number: float) -> Hashable:

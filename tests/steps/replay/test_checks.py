@@ -255,6 +255,30 @@ class TestNoFalseAlarm:
         assert losses == expected
         assert step.num_checked == step.num_replayed >= 9, step.explain()
 
+    def test_functions_of_jax_and_bodies(self, every_call: None) -> None:
+        """A function that is another object at each call has an op of its own then."""
+
+        def function(x: torch.Tensor) -> Any:
+            y = spmd.call_jax(lambda array: array * 2, x)
+            return spmd.scan(lambda carry, row: (carry + row, carry * row), torch.zeros(3, device="xla"), y)
+
+        compiled, x = spmd.compile(torch.no_grad()(function)), torch.ones(4, 3, device="xla")
+        for _ in range(5):
+            assert compiled(x)[1].sum().item() == 72.0
+        assert compiled.num_checked == 4, compiled.explain()
+
+    def test_lengths_that_are_learned_between(self, every_call: None) -> None:
+        """The line of a slice whose length changes elsewhere records another op from then on."""
+        part = lambda x, n: (x[n : 2 * n].sin() * 2).sum()  # noqa: E731
+        compiled, x = spmd.compile(lambda x: part(x, 4)), torch.arange(40.0, device="xla")
+        for _ in range(3):
+            compiled(x)
+        for n in range(2, 14):
+            part(x, n).cpu()
+        for _ in range(3):
+            compiled(x)
+        assert compiled.num_checked == compiled.num_replayed == 5, compiled.explain()
+
     def test_what_a_call_drops_is_not_compared(self, every_call: None) -> None:
         """A tensor in a reference cycle is a result of its program, where the collector has not come by."""
 
