@@ -340,6 +340,17 @@ def unknown_variables() -> dict[str, list[str]]:
     return {name: names for name in os.environ if name.startswith(_OWN) and name not in others}
 
 
+# The variables of the environment by encoded names, how a path to one begins, and the function that reads one.
+VARIABLES: dict[Any, Any] = vars(os.environ)["_data"]
+PATH_OF_VARIABLES = "os.environ"
+READ = type(os.environ).__getitem__.__code__
+
+
+def encoded_name(name: Any) -> Any:
+    """Returns the key of a variable among `VARIABLES`."""
+    return os.environ.encodekey(name)
+
+
 def compiler_flags() -> tuple[str | None, ...]:
     """The flags of XLA's compilers in the environment."""
     return tuple(os.environ.get(name) for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS"))

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import gc
 import io
-import os
 import pickle
 import random
 import sys
@@ -20,7 +19,18 @@ from torch.amp import GradScaler
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ...core import DeviceData, Storage, XlaTensor, observation, storage_of, syncs, tensor_meta, user_line, view_of
+from ...core import (
+    DeviceData,
+    Storage,
+    XlaTensor,
+    observation,
+    storage_of,
+    syncs,
+    tensor_meta,
+    user_line,
+    variables,
+    view_of,
+)
 from ...core.extend import Kind, Objects, reached, walks
 from .formulas import FormulaObservation, Formulas
 from .host_tensors import HostUses, watched
@@ -81,9 +91,7 @@ _FOR_CALLER = frozenset({
     "gzip", "bz2", "lzma", "zipfile", "tarfile", "json", "pickle", "csv", "fileinput", "configparser", "numpy",
     "_collections_abc", "collections", "torch.serialization",
 })  # fmt: skip
-_ENVIRONMENT: Any = vars(os.environ)["_data"]  # by encoded names
 _SEED = random.Random.seed.__code__
-_OF_ENVIRONMENT = type(os.environ).__getitem__.__code__
 
 
 class ObservedCall:
@@ -113,8 +121,8 @@ class ObservedCall:
         self.host_calls: list[tuple[Any, Sequence[Any], dict[str, Any]]] = []
         self.volatile: set[tuple[int, Any]] = set()
         self.impure: list[str] = []
-        self.names, self._codes, variables = seen or (set[str](), set[types.CodeType](), set())
-        self._environment = {name: _ENVIRONMENT.get(name) for name in variables}  # that were read, by encoded names
+        self.names, self._codes, read = seen or (set[str](), set[types.CodeType](), set())
+        self._variables = {name: variables.VALUES.get(name) for name in read}  # that were read, by encoded names
         self._version = 0
         self.follow = set(follow)
         self.followed: set[tuple[int, Any]] = set()
@@ -183,14 +191,14 @@ class ObservedCall:
         """Notes what has changed, and lets go of what is reachable no more: a value that is held is one more result of
         the call's program."""
         self.names = self.names or reached.names_in(self._codes)
-        self.seen: Seen = self.names, self._codes, {*self._environment}
+        self.seen: Seen = self.names, self._codes, {*self._variables}
         self._settle_numbers()
         self.after = Objects(self.roots, self.names, self._codes)
-        self.after.held.append(reached.Held(_ENVIRONMENT, "os.environ", Kind.SCOPE, set(self._environment)))
+        self.after.held.append(reached.Held(variables.VALUES, variables.PATH, Kind.SCOPE, set(self._variables)))
         self.impure += [
-            f"changes os.environ[{os.fsdecode(name)!r}], which it reads"
-            for name, value in self._environment.items()
-            if _ENVIRONMENT.get(name) != value
+            f"changes {variables.PATH}[{name!r}], which it reads"
+            for name, value in self._variables.items()
+            if variables.VALUES.get(name) != value
         ]
         alive_boxes = {id(one.container) for one in self.after.held}
         named = (Kind.ATTRIBUTES, Kind.SCOPE, Kind.CLASS, Kind.SLOTS)
@@ -326,9 +334,9 @@ class ObservedCall:
         def see(frame: Any, event: str, arg: Any) -> None:
             if event == "call":
                 codes.add(frame.f_code)
-                if frame.f_code is _OF_ENVIRONMENT and _user_frame(frame) is not None:
-                    name = os.environ.encodekey(frame.f_locals["key"])
-                    self._environment.setdefault(name, _ENVIRONMENT.get(name))
+                if frame.f_code is variables.READ and _user_frame(frame) is not None:
+                    name = variables.encoded_name(frame.f_locals["key"])
+                    self._variables.setdefault(name, variables.VALUES.get(name))
                 elif frame.f_code is _SEED and frame.f_locals.get("a") is None and _user_frame(frame) is not None:
                     self.impure.append("seeds a random generator with entropy")
             elif event == "c_call":
