@@ -55,6 +55,20 @@ def training(
     return Training(model, made, None if scheduler is None else scheduler(made))
 
 
+def scaled_step(own: Training, scaler: torch.amp.GradScaler) -> Step:
+    """A step whose loss a gradient scaler scales."""
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss = nn.functional.cross_entropy(own.model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(own.optimizer)
+        scaler.update()
+        own.optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
 def batches(count: int, *, size: int = 8) -> list[tuple[torch.Tensor, torch.Tensor]]:
     torch.manual_seed(1)
     return [(torch.randn(size, 4), torch.randint(0, 3, (size,))) for _ in range(count)]

@@ -371,7 +371,8 @@ class TestPublicApi:
     def test_flags(self) -> None:
         flags = {line.split(" = ")[0] for line in repr(spmd.config).splitlines()}
         assert flags == {
-            "calibration_file", "check_graphs", "check_shardings", "compiler_options", "fallback", "graphs_file",
+            "calibration_file", "check_graphs", "check_replays", "check_shardings", "compiler_options", "fallback",
+            "graphs_file",
             "hang_seconds", "hints", "loop_search_ops", "max_logits_bytes", "max_pending_ops", "max_program_ops",
             "module_paths", "moves_above", "num_slices", "op_table_size", "pad_lengths", "parallel", "partitioner",
             "print_graphs", "process_timeout_seconds", "program_cache", "program_cache_bytes", "program_cache_dir",

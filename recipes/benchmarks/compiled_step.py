@@ -7,10 +7,12 @@ The step is compiled twice: with the layers' weights in stacks, as this library 
 each tensor of the state (`config.scan_layers = "never"`). Its program is replaced by one with the same arguments,
 donation and results that computes nothing, as the time of a call on a CPU would hold device work otherwise. `jax.jit`
 is called with the same arrays, as a list, and its results replace them, which frees the old ones. All are timed one
-after the other, so that other load of the machine falls on all. Nothing here asserts a time.
+after the other, so that other load of the machine falls on all. A check is a call of the compiled step that runs as
+Python and is compared with the recording. Nothing here asserts a time.
 """
 
 import argparse
+import math
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -155,12 +157,23 @@ def sides(args: argparse.Namespace, scan: str, words: str) -> list[Side]:
     spmd.sync(wait=True)
     program = cache.last_program()
     assert program is not None and compiled.num_replayed
+    (kind,) = compiled._kinds.values()
+    schedule = kind.entries[0].schedule
+    schedule._count, schedule._cost = 64, math.inf  # checked where this asks for it alone
     with compiler_context():
         trivial = Trivial(program)
     program.executable = trivial.executable
+
+    def checked() -> float:
+        schedule.since = spmd.config.check_replays
+        seconds = timed(compiled, batch)
+        schedule._cost = math.inf
+        return seconds
+
     calls = {
         "recorded at each step": lambda: timed(step, batch),
         "spmd.compile": lambda: timed(compiled, batch),
+        "spmd.compile, a check": checked,
         "jax.jit": trivial.call,
     }
 
@@ -193,6 +206,12 @@ def main(arguments: list[str] | None = None) -> None:
         times = (1e3 * statistics.median(side.seconds), 1e3 * min(side.seconds))
         table.add_row(side.name, str(side.num_arguments), *(f"{value:.2f}" for value in (*times, ratio)))
     Console(width=140).print(table)
+    for words in ("stacks", "each tensor"):
+        check, replay = (
+            statistics.median(by_name[f"{name}, {words}"].seconds) for name in ("spmd.compile, a check", "spmd.compile")
+        )
+        share = 100 * (check / replay - 1) / spmd.config.check_replays
+        print(f"{words}: a check takes {check / replay:.1f} replays: {share:.1f} % where each 1,000th call is one")
 
 
 if __name__ == "__main__":

@@ -82,8 +82,8 @@ from .run.schedule import Subgraph as Subgraph
 from .sharding.topology import Target as Target
 from .sharding.topology import program as program
 from .sharding.value import OPEN as OPEN
-from .step.objects import Change as Change
-from .step.objects import Kind as Kind
+from .step.contents import Change as Change
+from .step.contents import Kind as Kind
 from .step.objects import Objects as Objects
 from .step.state_names import StateNames as StateNames
 from .torch_state.autocast import NAME as NAME

@@ -24,7 +24,7 @@ from .run import execute, failed, initialization, prepare, recording, syncs
 from .run import schedule as _schedule
 from .run.pjrt import host
 from .sharding import constrain, partitioner, topology
-from .step import objects, saved_state, state_names
+from .step import contents, objects, saved_state, state_names
 
 
 class body:  # used as a module is
@@ -48,8 +48,9 @@ class abstract_calls:  # used as a module is
 class reached:  # used as a module is
     """The objects that a function reaches, beyond their classes."""
 
-    LIBRARIES, is_same, missing, outermost = objects.LIBRARIES, objects.is_same, objects.missing, objects.outermost
-    Held: TypeAlias = objects.Held
+    LIBRARIES, is_same, missing, outermost = objects.LIBRARIES, contents.is_same, contents.missing, objects.outermost
+    names_in = objects.names_in
+    Held: TypeAlias = contents.Held
     Named: TypeAlias = state_names.Named
 
 

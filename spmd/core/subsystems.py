@@ -159,6 +159,7 @@ class variables:  # used as a module is
     names_xla_for_frameworks, requested_cpu_devices = config.names_xla_for_frameworks, config.requested_cpu_devices
     requested_hardware, unknown_variables = config.requested_hardware, config.unknown_variables
     variables_of_process, is_terminal, wants_color = config.variables_of_process, config.is_terminal, config.wants_color
+    VALUES, PATH, READ, encoded_name = config.VARIABLES, config.PATH_OF_VARIABLES, config.READ, config.encoded_name
     job_secret = config.job_secret
     OTHER_OWNERS = install.OTHER_OWNERS
 

@@ -76,6 +76,8 @@ FLAGS = (
         "scan over equal layers: where it costs nothing, wherever possible, or never", ("auto", "always", "never")),
     Flag("parallel", "auto", "how keys reach queries over a sharded sequence; off: as the core does", EXCHANGES),
     Flag("record_modules", True, "replay a module's call without gradients that writes a cache in place"),
+    Flag("check_replays", 1_000,
+        "at least one in so many replayed calls runs as Python, and is compared with the recording; 0: none"),
     Flag("max_logits_bytes", 4 << 30,
         "logits that only a cross entropy reads, where a device's would take more, are computed in chunks; 0: never"),
     Flag("num_slices", 0,
@@ -336,6 +338,17 @@ def unknown_variables() -> dict[str, list[str]]:
     names = [flag.variable for flag in FLAGS]
     others = (*names, _SECRET)
     return {name: names for name in os.environ if name.startswith(_OWN) and name not in others}
+
+
+# The variables of the environment by encoded names, how a path to one begins, and the function that reads one.
+VARIABLES: dict[Any, Any] = vars(os.environ)["_data"]
+PATH_OF_VARIABLES = "os.environ"
+READ = type(os.environ).__getitem__.__code__
+
+
+def encoded_name(name: Any) -> Any:
+    """Returns the key of a variable among `VARIABLES`."""
+    return os.environ.encodekey(name)
 
 
 def compiler_flags() -> tuple[str | None, ...]:

@@ -21,7 +21,8 @@ from ..record.threads import enter_thread
 from ..run.recording import Recording, recorded
 from ..torch_state.modules import after_move
 from ..torch_state.swap import exchange
-from .objects import Held, Kind, Objects, outermost
+from .contents import Held, Kind
+from .objects import Objects, outermost
 
 
 @contextlib.contextmanager

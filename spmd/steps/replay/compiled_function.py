@@ -4,12 +4,13 @@ import functools
 import importlib
 import inspect
 import threading
+import time
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch.compiler import is_compiling
@@ -38,9 +39,10 @@ from ...core.extend import SYNC_LOCK, Change, body, record_calls, running, stora
 from ...tensors import closures
 from .argument_objects import ObjectParts, parts_of
 from .guards import Guards
-from .observed_call import ObservedCall, ReplayError, is_number
+from .observed_call import ObservedCall, ReplayError, Seen, is_number
 from .recipe import Recipe
 from .replay import Replay
+from .rows import Rows, Schedule
 from .stream_capture import join_stream_capture
 
 P = ParamSpec("P")
@@ -61,6 +63,9 @@ class _Entry:
     replay: Replay
     floats: Mapping[int, float]
     counts: Sequence[int]
+    rows: Rows
+    schedule: Schedule
+    seen: Seen | None  # what a check looks at; None after one that could not be compared: all
 
     def stale(self, flat: Sequence[Any]) -> Change | str | None:
         """The reason why the call cannot be replayed now."""
@@ -68,6 +73,13 @@ class _Entry:
             if flat[index] != value:
                 return Change(f"argument {index}", None, None, index, value, flat[index])  # type: ignore[arg-type]
         return self.guards.check() or self.replay.ready(flat) or None
+
+
+class _Check(NamedTuple):
+    """A call that is compared with a recorded one: that, and the numbers that its replay would have passed."""
+
+    entry: _Entry
+    numbers: Sequence[float]
 
 
 @dataclass
@@ -87,7 +99,8 @@ class CompiledFunction(Generic[P, R]):
     """A function that is recorded once and then replayed; made by `spmd.compile`.
 
     Attributes:
-        num_recorded, num_replayed: the calls that ran as Python, and those that ran the programs alone.
+        num_recorded, num_replayed: the calls that were recorded, and those whose guards held.
+        num_checked: the latter that ran as Python, to compare what they record with the recording.
         causes: why calls were recorded and why a recorded one cannot be replayed, the last 100, oldest first.
         tries: calls in a row that could not be replayed, after which calls of a kind are no longer observed.
     """
@@ -109,7 +122,8 @@ class CompiledFunction(Generic[P, R]):
         self._objects: dict[int, Any] = {}  # arguments that are part of a kind by their identity
         self._whole: set[type] = set()  # of objects whose values or tensors a call has replaced
         self._bound: weakref.WeakKeyDictionary[Any, CompiledFunction[Any, Any]] = weakref.WeakKeyDictionary()
-        self.num_recorded = self.num_replayed = 0
+        self.num_recorded = self.num_replayed = self.num_checked = 0
+        self._ended: list[str] = []  # why no call is replayed any more
         self.causes: deque[str] = deque(maxlen=100)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -122,7 +136,8 @@ class CompiledFunction(Generic[P, R]):
         return bound
 
     def __repr__(self) -> str:
-        return f"<spmd.compile of {self._name}: {self.num_recorded} calls recorded, {self.num_replayed} replayed>"
+        counts = f"{self.num_recorded} calls recorded, {self.num_replayed} replayed"
+        return f"<spmd.compile of {self._name}: {counts}{f' ({self.num_checked} checked)' * bool(self.num_checked)}>"
 
     def explain(self) -> str:
         """The calls recorded and replayed, and why calls were recorded, a line each."""
@@ -148,18 +163,20 @@ class CompiledFunction(Generic[P, R]):
             keys = (apart[i].key if i in apart else self._key_of(item) for i, item in enumerate(flat))
             key = tree, _aliases(flat), *keys
             kind = self._kinds.get(key)
-            cause: Change | str
+            cause: Change | _Check | str
             if kind is None and not self._repeats(key):
                 return self._plain(*args, **kwargs)
             if kind is None:
                 cause = "the first call" if not self._kinds else "the first call with such arguments"
-                kind = self._kinds[key] = CallKind()
+                kind = self._kinds[key] = CallKind(refused=[*self._ended])
                 if len(self._kinds) > _MOST_KINDS:
                     self._kinds.popitem(last=False)
             else:
                 self._kinds.move_to_end(key)
+                began = time.perf_counter()
                 entry, result, cause = self._replayed(kind, flat)
                 if entry is not None:
+                    entry.schedule.replayed(began)
                     counted = [one for parts in apart.values() for one in parts.counted]
                     for (thing, name, number), count in zip(counted, entry.counts, strict=True):
                         setattr(thing, name, number + count)
@@ -191,8 +208,8 @@ class CompiledFunction(Generic[P, R]):
 
     # --- replay ---------------------------------------------------------------------------------------------------
 
-    def _replayed(self, kind: CallKind, flat: Sequence[Any]) -> tuple[_Entry | None, Any, Change | str]:
-        """Runs the recorded call whose guards hold; (None, None, why) where there is none."""
+    def _replayed(self, kind: CallKind, flat: Sequence[Any]) -> tuple[_Entry | None, Any, Change | _Check | str]:
+        """Runs the recorded call whose guards hold; (None, None, why) where there is none, or where it is checked."""
         if not kind.entries:
             return None, None, "no earlier call can be replayed"
         cause: Change | str = ""
@@ -204,6 +221,8 @@ class CompiledFunction(Generic[P, R]):
             for entry in kind.entries:
                 why = entry.stale(flat)
                 numbers = "" if why else entry.replay.numbers.now(flat)
+                if not isinstance(numbers, str) and (entry.seen is None or entry.schedule.is_due()):
+                    return None, None, _Check(entry, numbers)
                 vectors = None if isinstance(numbers, str) else entry.replay.numbers.vectors(numbers)
                 if vectors is not None:
                     break
@@ -227,12 +246,23 @@ class CompiledFunction(Generic[P, R]):
 
     @ends_at_user_line
     def _recorded(
-        self, kind: CallKind, flat: Sequence[Any], tree: Any, cause: Change | str, apart: Mapping[int, ObjectParts]
+        self,
+        kind: CallKind,
+        flat: Sequence[Any],
+        tree: Any,
+        cause: Change | _Check | str,
+        apart: Mapping[int, ObjectParts],
     ) -> Any:
         """Calls the function as it is, and keeps the recording where it can be replayed."""
-        self.num_recorded += 1
-        counters.add("recordings")
-        self.causes.append(f"recorded at {user_line()}: {cause}")
+        check, began = cause if isinstance(cause, _Check) else None, time.perf_counter()
+        if check is None:
+            self.num_recorded += 1
+            counters.add("recordings")
+            if len(kind.refused) < self.tries:  # else it runs uncompiled, and the causes say why
+                self.causes.append(f"recorded at {user_line()}: {cause}")
+        else:
+            self.num_replayed += 1
+            self.num_checked += 1
 
         def call(given: Sequence[Any]) -> Any:
             items = given[: tree.num_leaves]  # the tensors of objects follow
@@ -250,18 +280,32 @@ class CompiledFunction(Generic[P, R]):
         others = [(i, item) for i, item in enumerate(flat) if not isinstance(item, torch.Tensor) and i not in apart]
         roots = [(getattr(self._function, "__name__", "step"), self._function)]
         roots += [(f"argument {i}", item.value if type(item) is _StaticArgument else item) for i, item in others]
-        recorded = ObservedCall(call, flat, roots, kind.follow, apart)
+        recorded = ObservedCall(call, flat, roots, kind.follow, apart, None if check is None else check.entry.seen)
         try:
             counts = self._counts(apart, flat)
             replay = Replay(Recipe(recorded), recorded)
             guards = Guards(recorded.after, replay.recipe.volatile)
+            rows = Rows(recorded, replay.recipe)
         except ReplayError as error:
             kind.follow |= recorded.to_follow
-            self._refuse(kind, str(error), count=not recorded.to_follow)
+            if check is None:
+                self._refuse(kind, str(error), count=not recorded.to_follow)
+            elif check.entry.seen is None:
+                self._end(check.entry, str(error))
+            else:  # by chance, as where another thread draws at the same time: the next call is checked, too
+                check.entry.seen = None
         else:
+            schedule = Schedule()
+            if check is not None:
+                schedule, passed = check.entry.schedule, check.entry.replay.numbers.passed
+                for why in check.entry.rows.differences(rows, lambda number: passed(number, check.numbers)):
+                    self._end(check.entry, why)
+                    return recorded.result
+                schedule.checked(began)
+                kind.entries.remove(check.entry)
             kind.refused.clear()
             floats = {i: item for i, item in others if type(item) is float and (0, i) not in kind.follow}
-            kind.entries.insert(0, _Entry(guards, replay, floats, counts))
+            kind.entries.insert(0, _Entry(guards, replay, floats, counts, rows, schedule, recorded.seen))
             del kind.entries[_MOST_ENTRIES:]
         closures.end_step()
         return recorded.result
@@ -279,6 +323,17 @@ class CompiledFunction(Generic[P, R]):
                 raise ReplayError(f"it changes a {type(flat[index]).__name__} among its arguments")
             counts += [new[2] - old[2] for old, new in zip(old_parts.counted, now.counted, strict=True)]
         return counts
+
+    def _end(self, entry: _Entry, why: str) -> None:
+        """Has the function run uncompiled from now on, as a check has found what no guard sees."""
+        text = f"{self._name.rpartition('.')[2]} runs uncompiled: what no guard sees has changed: {why}; pass it as an "
+        text += f"argument; up to {entry.schedule.since} calls may have used the old one"
+        self._ended = [text] * self.tries
+        for kind in self._kinds.values():
+            kind.entries.clear()
+            kind.refused = [*self._ended]
+        self.causes.append(f"checked at {user_line()}: {text}")
+        messages.say(text, f"ended {id(self)}", is_error=True)
 
     def _refuse(self, kind: CallKind, why: str, *, count: bool) -> None:
         kind.refused += [why] * count
@@ -354,7 +409,8 @@ def compile(
     The first calls run as they are and are recorded: forward, backward, optimizer, schedulers, clipping, random draws,
     writes to state. A later call only checks its guards, runs the programs and puts their results where the recorded
     call put them: parameters, buffers, gradients, optimizer state, attributes. A sync stands at its end. A call whose
-    guards fail is recorded again, and its cause is in `explain()`: no result is that of an earlier state.
+    guards fail is recorded again, and its cause is in `explain()`. State that no guard sees, such as that of an object
+    in C, is checked: at least one in `config.check_replays` calls runs as Python, and a difference ends the replay.
 
     Args:
         function: of any nested arguments; also a method, or a module. None: returns a decorator.
@@ -363,10 +419,10 @@ def compile(
         compiler_options: XLA's options for its programs, name -> value (see `spmd.config.compiler_options`).
 
     Returns a `CompiledFunction`. What a recorded call must not do is refused, and the function runs uncompiled, which
-    one line says: read a tensor's value, print, draw random numbers on the CPU, change Python state that it reads
-    (except for an optimizer's counters and schedulers), use values of CPU tensors. Other side effects, such as writing
-    a file by a library, happen only where a call is recorded. Results that a backward inside has used come without
-    their graph; a result that needs a gradient otherwise is refused.
+    one line says: read a tensor's value, a file or the time, print, draw random numbers on the CPU, change Python state
+    that it reads (except for an optimizer's counters and schedulers), use values of CPU tensors. Other side effects,
+    such as writing a file by a library, happen only where a call is recorded. Results that a backward inside has used
+    come without their graph; a result that needs a gradient otherwise is refused.
 
     Raises TypeError for a function that is not callable, ValueError for an unknown static argument.
     Source: `jax.jit`, `torch.cuda.CUDAGraph`.

@@ -19,9 +19,10 @@ from ...core import config, seed
 from ...core.extend import Change, Kind, Objects, observed, reached, schedule, walks
 from ...mesh.global_mesh import get_global_mesh
 from .host_tensors import Counter
-from .observed_call import GroupNumber, ObservedCall, ReplayError
+from .observed_call import GroupNumber, ObservedCall, ReplayError, state_of
 
 _is = operator.is_
+_OF_FUNCTION = operator.attrgetter("__code__", "__defaults__")
 
 
 class _Dicts:
@@ -66,22 +67,27 @@ class Guards:
         others: list[dict[Any, Any]] = []
         self._lists: list[list[Any]] = []
         self._captured: list[CellType] = []
+        self._sized: list[Collection[Any]] = []
         self._getters: list[tuple[Callable[[Any], tuple[Any, ...]], Any]] = []
         self._slow: list[reached.Held] = []
         for held in self._held:
             box, kind, is_kept = held.container, held.kind, id(held.container) not in written
-            if kind is Kind.CAPTURED:
-                self._captured += box.__closure__
+            if kind is Kind.FUNCTION:
+                self._captured += box.__closure__ or ()
+                self._getters.append((_OF_FUNCTION, box))
             elif is_kept and kind in (Kind.DICT, Kind.ATTRIBUTES):
                 (counted if OF_ATTRIBUTES or kind is Kind.DICT else others).append(box)
             elif is_kept and kind is Kind.LIST:
                 self._lists.append(box)
-            elif is_kept and held.keys and kind in (Kind.SCOPE, Kind.CLASS):
-                # Twice where there is one name: the getter of one name returns no tuple.
-                self._getters.append((operator.itemgetter(*held.names, *held.names[:1]), held.scope()))
-            elif held.keys:
+            elif is_kept and (kind in (Kind.SCOPE, Kind.CLASS) or (kind is Kind.OTHER and not held.keys)):
+                self._sized.append(held.scope())
+                if held.keys:
+                    # Twice where there is one name: the getter of one name returns no tuple.
+                    self._getters.append((operator.itemgetter(*held.keys, *held.keys[:1]), held.scope()))
+            else:
                 self._slow.append(held)
         self._dicts = _Dicts(counted, have_versions=True), _Dicts(others, have_versions=False)
+        self._generators = [(path, generator, state_of(generator)) for path, generator in found.generators]
         self._modes = modes()
         self._keep()
 
@@ -92,6 +98,7 @@ class Guards:
         self._items = [*chain.from_iterable(map(list.__iter__, self._lists))]
         self._contents = [variable.cell_contents for variable in self._captured]
         self._named = [value for getter, box in self._getters for value in getter(box)]
+        self._sizes = [*map(len, self._sized)]
 
     def check(self) -> Change | str | None:
         """The first difference of the state, a change or the text of a mode; None where it is the same."""
@@ -99,6 +106,9 @@ class Guards:
             return next(
                 f"{name}: {before!r}, now {now[name]!r}" for name, before in self._modes.items() if before != now[name]
             )
+        for path, generator, state in self._generators:
+            if state_of(generator) != state:
+                return f"{path}, a generator on the host, is at another draw"
         if self._is_same() and not any(self._changes(self._slow)):
             return None
         for change in self._changes(self._held):
@@ -114,6 +124,7 @@ class Guards:
                 and all(map(_is, chain.from_iterable(map(list.__iter__, self._lists)), self._items))
                 and all(map(_is, [variable.cell_contents for variable in self._captured], self._contents))
                 and all(map(_is, chain.from_iterable([getter(box) for getter, box in self._getters]), self._named))
+                and [*map(len, self._sized)] == self._sizes  # a name may have come
             )
         except (KeyError, ValueError):  # a name or a captured variable that was deleted
             return False
@@ -151,7 +162,7 @@ class ReplayedNumbers:
     def __init__(self, call: ObservedCall):
         # By program: its numbers, the places of formulas and of draws' seeds and counts among them.
         self._runs: list[tuple[np.ndarray, np.ndarray, list[tuple[int, int]], list[int], list[tuple[int, int]]]] = []
-        wanted: dict[int, int] = {}
+        wanted = self._wanted = dict[int, int]()
         for ran in call.observation.ran:
             floats, integers = walks.pack_numbers(ran.graph.nodes)
             if ran.program.numbers is not None:
@@ -198,6 +209,11 @@ class ReplayedNumbers:
             if isinstance(computed, str)
             else computed
         )
+
+    def passed(self, number: Any, found: Sequence[float]) -> Any:
+        """The number that takes the place of a recorded one; None where no program takes it."""
+        place = self._wanted.get(number.place) if type(number) is observed.Scalar else None
+        return found[place] if place is not None else None if type(number) is observed.Scalar else number
 
     def vectors(self, found: Sequence[float]) -> list[tuple[np.ndarray, np.ndarray]] | None:
         """The scalar arguments of each program; random draws are taken. None where this thread draws from a stream of

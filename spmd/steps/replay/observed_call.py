@@ -3,6 +3,8 @@
 import contextlib
 import functools
 import gc
+import io
+import pickle
 import random
 import sys
 import threading
@@ -17,7 +19,18 @@ from torch.amp import GradScaler
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ...core import DeviceData, Storage, XlaTensor, observation, storage_of, syncs, tensor_meta, user_line, view_of
+from ...core import (
+    DeviceData,
+    Storage,
+    XlaTensor,
+    observation,
+    storage_of,
+    syncs,
+    tensor_meta,
+    user_line,
+    variables,
+    view_of,
+)
 from ...core.extend import Kind, Objects, reached, walks
 from .formulas import FormulaObservation, Formulas
 from .host_tensors import HostUses, watched
@@ -57,15 +70,34 @@ class Argument(NamedTuple):
         return flat[self.number]
 
 
+# What a call has read: the names and the code that ran, and the encoded names of variables of the environment.
+Seen = tuple[set[str], set[types.CodeType], set[Any]]
+
+
 # Functions in C that return or do something else at each call, by module; those of random generators are found by their
 # state.
-_IMPURE = {"builtins": {"print", "input", "open"}, "time": None, "posix": {"urandom", "read", "write"}}
+_IMPURE = {
+    "builtins": {"print", "input"},
+    "io": {"open", "open_code"},
+    "_io": {"open", "open_code"},
+    "time": None,
+    "posix": {"urandom", "open", "read", "write", "stat", "lstat", "access", "listdir", "scandir", "readlink"},
+}
 _NOW = {"now", "utcnow", "today"}
+_READS = {"read", "read1", "readall", "readinto", "readline", "readlines"}
+# Modules that read files and entropy for their caller. Others read for themselves: importlib, logging.
+_FOR_CALLER = frozenset({
+    "os", "posixpath", "genericpath", "pathlib", "glob", "shutil", "tempfile", "random", "secrets", "uuid", "codecs",
+    "gzip", "bz2", "lzma", "zipfile", "tarfile", "json", "pickle", "csv", "fileinput", "configparser", "numpy",
+    "_collections_abc", "collections", "torch.serialization",
+})  # fmt: skip
+_SEED = random.Random.seed.__code__
 
 
 class ObservedCall:
     """A call of a function on flat (tensors, numbers, anything), which ran as it is.
 
+    seen: what an earlier such call has read, which is taken for what this one reads; None: it is found out.
     after: the state when it returned. result: what it returned. observation: the core's notes. uses: of CPU tensors.
     formulas: the numbers that Python computed. host_calls: calls of schedulers to be made again, in order.
     volatile: the places that these write. names: those that code which ran may have read. gradients: the leaf tensors
@@ -80,6 +112,7 @@ class ObservedCall:
         roots: Sequence[tuple[str, Any]],
         follow: Collection[tuple[int, str]],
         apart: Collection[int] = (),
+        seen: Seen | None = None,
     ) -> None:
         self.flat = list(flat)
         self.apart = apart  # places of objects whose tensors are arguments, too
@@ -88,7 +121,8 @@ class ObservedCall:
         self.host_calls: list[tuple[Any, Sequence[Any], dict[str, Any]]] = []
         self.volatile: set[tuple[int, Any]] = set()
         self.impure: list[str] = []
-        self._codes: set[types.CodeType] = set()
+        self.names, self._codes, read = seen or (set[str](), set[types.CodeType](), set())
+        self._variables = {name: variables.VALUES.get(name) for name in read}  # that were read, by encoded names
         self._version = 0
         self.follow = set(follow)
         self.followed: set[tuple[int, Any]] = set()
@@ -96,7 +130,7 @@ class ObservedCall:
         syncs.sync()
         # Hooks of all modules and all optimizers.
         self.roots = [*roots, *(("torch's global hooks", hooks) for hooks in _global_hooks())]
-        self.before = Objects(self.roots)
+        self.before = Objects(self.roots, *(seen or ())[:2])
         self.optimizers = self.before.of(torch.optim.Optimizer)
         self.schedulers = self.before.of(LRScheduler)
         if self.schedulers:  # they set it, so that it is a formula from the first call on
@@ -129,6 +163,7 @@ class ObservedCall:
         self.versions = [(tensor, tensor._version) for tensor in tensors if type(tensor) is not XlaTensor]
         self.uses = HostUses(self.formulas)
         streams = _streams()
+        generators = {id(generator): state_of(generator) for _, generator in self.before.generators}
         self.first = walks.next_serial()
         with observation.active.held(self.observation):
             with contextlib.ExitStack() as stack:
@@ -137,11 +172,16 @@ class ObservedCall:
                 stack.callback(self._leave_groups)
                 stack.enter_context(_replaced(self.schedulers, "step", self._step))
                 stack.enter_context(_replaced(self.before.of(GradScaler), "_maybe_opt_step", self._chosen_step))
-                stack.enter_context(self._profiled())
+                stack.enter_context(self._profiled() if seen is None else contextlib.nullcontext())
                 self.result = function(self._symbolic(self.flat))
             self._note_changes(held, storages, gradients)
             del held, storages, gradients, tensors, state
             syncs.sync()
+        self.impure += [
+            f"draws from {path}, a generator on the host; pass what it draws as an argument, or draw on xla"
+            for path, generator in self.after.generators
+            if generators.get(id(generator)) != state_of(generator)
+        ]
         if streams != _streams():
             self.impure.append("draws random numbers on the CPU")
 
@@ -150,9 +190,16 @@ class ObservedCall:
     ) -> None:
         """Notes what has changed, and lets go of what is reachable no more: a value that is held is one more result of
         the call's program."""
-        self.names = _read_by(self._codes)
+        self.names = self.names or reached.names_in(self._codes)
+        self.seen: Seen = self.names, self._codes, {*self._variables}
         self._settle_numbers()
         self.after = Objects(self.roots, self.names, self._codes)
+        self.after.held.append(reached.Held(variables.VALUES, variables.PATH, Kind.SCOPE, set(self._variables)))
+        self.impure += [
+            f"changes {variables.PATH}[{name!r}], which it reads"
+            for name, value in self._variables.items()
+            if variables.VALUES.get(name) != value
+        ]
         alive_boxes = {id(one.container) for one in self.after.held}
         named = (Kind.ATTRIBUTES, Kind.SCOPE, Kind.CLASS, Kind.SLOTS)
         changes = [
@@ -287,11 +334,19 @@ class ObservedCall:
         def see(frame: Any, event: str, arg: Any) -> None:
             if event == "call":
                 codes.add(frame.f_code)
+                if frame.f_code is variables.READ and _user_frame(frame) is not None:
+                    name = variables.encoded_name(frame.f_locals["key"])
+                    self._variables.setdefault(name, variables.VALUES.get(name))
+                elif frame.f_code is _SEED and frame.f_locals.get("a") is None and _user_frame(frame) is not None:
+                    self.impure.append("seeds a random generator with entropy")
             elif event == "c_call":
                 names = _IMPURE.get(getattr(arg, "__module__", None) or "", ())
                 name = arg.__name__
-                if (names is None or name in names or name in _NOW) and _is_users(frame):
-                    self.impure.append(f"calls {name} at {frame.f_code.co_filename}:{frame.f_lineno}")
+                is_read = name in _READS and isinstance(getattr(arg, "__self__", None), io.IOBase)
+                if names is None or name in names or name in _NOW or is_read:
+                    reader = frame if _is_users(frame) else None if names is None else _user_frame(frame)
+                    if reader is not None:
+                        self.impure.append(f"calls {name} at {reader.f_code.co_filename}:{reader.f_lineno}")
 
         held: list[Any] = []
 
@@ -343,19 +398,6 @@ def _replaced(instances: Sequence[Any], name: str, function: Callable[..., Any])
             each.__dict__.pop(name, None)
 
 
-def _read_by(codes: Collection[types.CodeType]) -> set[str]:
-    """The names of attributes that code may read."""
-    names: set[str] = set()
-    for code in codes:
-        names.update(code.co_names)
-        for constant in code.co_consts:
-            if isinstance(constant, str):
-                names.add(constant)
-            elif isinstance(constant, types.CodeType):
-                names.update(constant.co_names)
-    return names
-
-
 def is_number(value: Any) -> bool:
     """True for a float, and for a tuple of floats, as `betas` are."""
     return type(value) is float or (type(value) is tuple and bool(value) and all(type(one) is float for one in value))
@@ -371,6 +413,30 @@ def _is_users(frame: Any) -> bool:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] not in {*reached.LIBRARIES, "fsdp"}
 
 
-def _streams() -> tuple[Any, ...]:
-    of_numpy: Any = np.random.get_state()
-    return random.getstate(), of_numpy[1].tobytes(), of_numpy[2], torch.get_rng_state().numpy().tobytes()
+def _user_frame(frame: Any) -> Any:
+    """The user's frame that has a module read for it; None where a library reads for itself."""
+    while frame is not None and _FOR_CALLER.intersection(
+        (name := str(frame.f_globals.get("__name__", "")), name.partition(".")[0])
+    ):
+        frame = frame.f_back
+    return frame if frame is not None and _is_users(frame) else None
+
+
+# By the class of a random generator of the host; that of the system reads entropy.
+_STATES: dict[type, Callable[[Any], Any]] = {
+    torch.Generator: lambda generator: generator.get_state().numpy(),
+    random.SystemRandom: lambda generator: None,
+    random.Random: lambda generator: generator.getstate(),
+    np.random.RandomState: lambda generator: generator.get_state(legacy=False),
+    np.random.Generator: lambda generator: generator.bit_generator.state,
+    np.random.BitGenerator: lambda generator: generator.state,
+}
+
+
+def state_of(generator: Any) -> bytes:
+    """The state of a random generator of the host."""
+    return pickle.dumps(next(read(generator) for kind, read in _STATES.items() if isinstance(generator, kind)))
+
+
+def _streams() -> tuple[bytes, ...]:
+    return state_of(random._inst), state_of(np.random.mtrand._rand), state_of(torch.default_generator)

@@ -110,7 +110,7 @@ class Replay:
         self._stores: list[Any] | None = None  # of the data, when arguments were bound
         self._replaced: list[Storage] = []
         origins = [origin for task in self._tasks for origin in task.inputs]
-        of_host = [_source(one) for one in origins if isinstance(one, Derived) and one.is_of_host]
+        of_host = [source_of(one) for one in origins if isinstance(one, Derived) and one.is_of_host]
         self._of_host = [one for one in of_host if isinstance(one, (OfState, OfArgument, OfReplaced))]
         self.line = self._tasks[0].program.line
 
@@ -224,9 +224,9 @@ class Replay:
         return tree_unflatten(result, recipe.tree)
 
 
-def _source(origin: Origin) -> Origin:
+def source_of(origin: Origin) -> Origin:
     """The origin of the data that others are made of."""
-    return _source(origin.of) if isinstance(origin, Derived) else origin
+    return source_of(origin.of) if isinstance(origin, Derived) else origin
 
 
 class Found(NamedTuple):

@@ -79,6 +79,17 @@ def test_modes(mode: str) -> None:
     assert on_xla._compiled_call_impl.num_recorded == 2  # of a prompt, and of a token
 
 
+@pytest.mark.parametrize("mode", ["greedy", "beams", "sliding"])
+def test_each_call_is_checked(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is another one than what was recorded, and the tokens stay the CPU's."""
+    monkeypatch.setattr(spmd.config, "check_replays", 1)
+    model, on_xla = pair((lambda: gemma(12)) if mode == "sliding" else llama)
+    for _ in range(2):
+        assert torch.equal(written(on_xla, "xla", **MODES.get(mode, {})), written(model, "cpu", **MODES.get(mode, {})))
+    call = on_xla._compiled_call_impl
+    assert call.num_checked == call.num_replayed >= 10, call.explain()
+
+
 @pytest.mark.parametrize("window", [12, 20])
 def test_sliding_caches(window: int) -> None:
     """A cache that is full from the prompt on, and one that becomes full."""

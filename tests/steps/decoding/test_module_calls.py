@@ -1,5 +1,6 @@
 """Calls without gradients of a module that writes a cache in place are recorded by themselves, and no others."""
 
+import array
 import copy
 import pickle
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+
+import spmd
 
 
 class Summing(nn.Module):
@@ -112,3 +115,31 @@ def test_why_not_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
         run(module, "xla"), run(module, "xla")
     assert capsys.readouterr().err.count("Reading runs uncompiled: it reads a value") == 1
     assert call_of(module) is None
+
+
+def test_calls_are_checked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """State that no guard sees ends the replay of the module's calls, within the bound."""
+
+    class Scaled(Summing):
+        scale = array.array("d", [2.0])
+
+        def forward(self, x: Tensor, position: Tensor) -> Tensor:
+            return super().forward(x, position) * self.scale[0]
+
+    def rows(module: nn.Module, device: str, count: int) -> list[Tensor]:
+        """Rows of calls from a line of its own: whether a module is looked at goes by how often a line has run."""
+        place, x = torch.zeros(1, dtype=torch.long, device=device), torch.ones(1, 4, device=device)
+        return [module(x, place).cpu() for _ in range(count)]
+
+    monkeypatch.setattr(spmd.config, "check_replays", 3)
+    module = Scaled()
+    on_xla = copy.deepcopy(module).to("xla")
+    with torch.no_grad():
+        torch.testing.assert_close(rows(on_xla, "xla", 18), rows(module, "cpu", 18))
+        call = call_of(on_xla)
+        assert call.num_checked >= 4 and call.num_recorded == 1, call.explain()
+        Scaled.scale[0] = 3.0
+        rows(on_xla, "xla", 3)
+        assert "Scaled runs uncompiled: what no guard sees has changed: aten.mul" in capsys.readouterr().err
+        assert call_of(on_xla) is None
+        torch.testing.assert_close(rows(on_xla, "xla", 3), rows(module, "cpu", 3))

@@ -18,20 +18,6 @@ import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
 
 
-def scaled_step(own: Training, scaler: torch.amp.GradScaler) -> steps.Step:
-    """A step whose loss a gradient scaler scales."""
-
-    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        loss = nn.functional.cross_entropy(own.model(x), y)
-        scaler.scale(loss).backward()
-        scaler.step(own.optimizer)
-        scaler.update()
-        own.optimizer.zero_grad()
-        return loss.detach()
-
-    return step
-
-
 class TestSteps:
     """Training steps as people write them."""
 
@@ -85,14 +71,14 @@ class TestSteps:
             own.extra["scaler"] = torch.amp.GradScaler("xla", init_scale=2.0**127, growth_interval=2)
             return own
 
-        compiled = both(make, step=lambda own: scaled_step(own, own.extra["scaler"]), count=10)
+        compiled = both(make, step=lambda own: steps.scaled_step(own, own.extra["scaler"]), count=10)
         assert compiled.num_recorded <= 3, compiled.explain()
 
     def test_a_gradient_scaler_whose_optimizer_counts_on_the_cpu_is_refused(self) -> None:
         plain, own = training(), training()
 
         def step(own: Training) -> Any:
-            return scaled_step(own, torch.amp.GradScaler("xla", init_scale=4.0))
+            return steps.scaled_step(own, torch.amp.GradScaler("xla", init_scale=4.0))
 
         compiled = spmd.compile(step(own))
         assert steps.run(compiled, 5) == steps.run(step(plain), 5)

@@ -1,0 +1,207 @@
+"""The contents of containers as they were: what has changed in them, and how they are restored."""
+
+import collections
+import enum
+import operator
+import types
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A place whose value a call has changed; `missing` stands for no value."""
+
+    path: str
+    container: Any
+    kind: "Kind"
+    key: Any
+    old: Any
+    new: Any
+
+    def settled(self) -> "Change":
+        """The change with its old value in words, which holds nothing that is gone."""
+        return replace(self, old=missing if self.old is missing else _Words(_short(self.old)))
+
+    def __str__(self) -> str:
+        return f"{self.path} was {_short(self.old)}, now {_short(self.new)}"
+
+
+def _short(value: object) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor {list(value.shape)}"
+    text = repr(value)
+    return text if len(text) <= 60 else f"a {type(value).__name__}"
+
+
+class _Words(str):
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+missing: Any = _Words("nothing")
+
+
+class Kind(enum.Enum):
+    """The kinds of containers, by what is read of them: all items, or some by name."""
+
+    DICT = enum.auto()
+    LIST = enum.auto()
+    OTHER = enum.auto()  # sets, deques
+    ATTRIBUTES = enum.auto()  # names of an object's `__dict__`
+    SCOPE = enum.auto()  # names of a module's globals
+    CLASS = enum.auto()  # names of a class
+    SLOTS = enum.auto()
+    FUNCTION = enum.auto()  # its code, its defaults, and the variables that it has captured
+
+
+@dataclass(eq=False, slots=True)
+class Held:
+    """One container: what it is, where it was found, and its contents when it was looked at.
+
+    names: the keys that count, there or not, for the kinds that have names; None: all.
+    """
+
+    container: Any
+    path: str
+    kind: Kind
+    names: Collection[Any] | None = None
+    keys: Sequence[object] = ()
+    values: Sequence[object] = ()
+
+    def __post_init__(self) -> None:
+        self.keys, self.values = self.read()
+
+    def read(self) -> tuple[Sequence[object], Sequence[object]]:
+        """The contents now, as keys and values."""
+        box, names = self.container, self.names or ()
+        match self.kind:
+            case Kind.DICT:
+                # Of a subclass, too: its own methods may run the user's code.
+                methods = _methods_of(box)
+                return list(methods.keys(box)), list(methods.values(box))
+            case Kind.LIST:
+                items = list.copy(box)
+                return range(len(items)), items
+            case Kind.OTHER:
+                return list(box), list(box)
+            case Kind.ATTRIBUTES | Kind.SCOPE:
+                short, long = (names, box) if len(names) < len(box) else (box, names)
+                keys = [*box] if self.names is None else [name for name in short if name in long]
+                return keys, [box[name] for name in keys]
+            case Kind.CLASS:
+                state = {name: value for name, value in vars(box).items() if _is_state_of_class(name, value)}
+                return [*state], [*state.values()]
+            case Kind.SLOTS:
+                return tuple(names), [getattr(box, name, missing) for name in names]
+            case Kind.FUNCTION:
+                captured = [_content(variable) for variable in box.__closure__ or ()]
+                return [*_OF_FUNCTION, *box.__code__.co_freevars], [box.__code__, box.__defaults__, *captured]
+
+    def restore(self) -> None:
+        """Gives the container the contents that it had when it was looked at, if it has others."""
+        box = self.container
+        match self.kind:
+            case Kind.DICT | Kind.ATTRIBUTES:
+                methods = _methods_of(box)
+                if not _is_identical([*methods.keys(box), *methods.values(box)], [*self.keys, *self.values]):
+                    methods.clear(box)
+                    for key, old in zip(self.keys, self.values, strict=True):
+                        methods.__setitem__(box, key, old)
+            case Kind.LIST:
+                box[:] = self.values
+            case Kind.OTHER:
+                if not _is_identical([*box], self.values):
+                    box.clear()
+                    (box.update if isinstance(box, set) else box.extend)(self.values)
+            case Kind.SCOPE:
+                box.update(zip(self.keys, self.values, strict=True))
+            case Kind.FUNCTION:
+                for variable, old in zip(box.__closure__ or (), self.values[len(_OF_FUNCTION) :], strict=True):
+                    if old is not missing:
+                        variable.cell_contents = old
+
+    def scope(self) -> Mapping[str, object]:
+        """The names of a class, or of a container that is a dict."""
+        return vars(self.container) if self.kind is Kind.CLASS else self.container
+
+    def changes(self, same: Callable[[object, object], bool]) -> Iterator[Change]:
+        """The changes since then. same: whether a value counts as the one before."""
+        keys, values = self.read()
+        if len(keys) == len(self.keys) and all(map(same, values, self.values)) and all(map(same, keys, self.keys)):
+            return
+        old, new = dict(zip(self.keys, self.values, strict=True)), dict(zip(keys, values, strict=True))
+        for key in dict.fromkeys([*old, *new]):
+            before, now = old.get(key, missing), new.get(key, missing)
+            if not same(now, before):
+                yield Change(path_of(self.path, self.container, key), self.container, self.kind, key, before, now)
+
+
+_OF_FUNCTION = "__code__", "__defaults__"
+
+
+def _is_state_of_class(name: str, value: object) -> bool:
+    return (callable(value) or not name.startswith("__")) and not isinstance(value, types.GetSetDescriptorType)
+
+
+def _content(variable: types.CellType) -> object:
+    try:
+        return variable.cell_contents
+    except ValueError:  # not assigned yet
+        return missing
+
+
+def _methods_of(box: dict[Any, Any]) -> type[dict[Any, Any]]:
+    """The class whose methods read and write a dict, whatever a subclass does in them. An OrderedDict keeps an order of
+    its own, which dict's methods would not touch."""
+    return collections.OrderedDict if isinstance(box, collections.OrderedDict) else dict
+
+
+def _is_identical(now: Sequence[object], before: Sequence[object]) -> bool:
+    return len(now) == len(before) and all(map(operator.is_, now, before))
+
+
+class Contents:
+    """A comparison of containers by the contents that they had. A class: a function that calls itself is a reference
+    cycle, which would hold what the call has dropped."""
+
+    def __init__(self, held: dict[int, Held]):
+        self._held = held
+
+    def same(self, now: object, before: object) -> bool:
+        held = self._held.get(id(before)) if type(now) is type(before) and now is not before else None
+        if held is None or held.kind not in (Kind.DICT, Kind.LIST):
+            return is_same(now, before)
+        current = Held(now, "", held.kind)
+        return len(current.keys) == len(held.keys) and all(
+            map(self.same, (*current.keys, *current.values), (*held.keys, *held.values))
+        )
+
+
+def is_same(one: object, other: object) -> bool:
+    """True for one object, and for equal plain values."""
+    if one is other:
+        return True
+    # 1 == 1.0 == True: a number of another type is another argument of an op.
+    kind = type(one)
+    if kind is not type(other):
+        return False
+    if isinstance(one, tuple) and isinstance(other, tuple) and kind is tuple:
+        return len(one) == len(other) and all(map(is_same, one, other))
+    # 0.0 == -0.0, and they are different numbers of an op.
+    return kind in _COMPARED and one == other and repr(one) == repr(other)
+
+
+_COMPARED = frozenset({str, bytes, int, float, complex, bool, torch.Size, types.MethodType})
+
+
+def path_of(path: str, container: object, key: object) -> str:
+    if isinstance(container, (list, dict, collections.deque)) and not path.endswith(".__dict__"):
+        shown = repr(key) if isinstance(key, (str, int, bytes)) else type(key).__name__
+        return f"{path}[{shown}]"
+    return f"{path.removesuffix('.__dict__')}.{key}"
