@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 import spmd
 from spmd import Mesh, P
-from spmd.core.programs import compiler
+from spmd.core.programs import cache, compiler
 from spmd.core.sharding.partitioner import compiler_context
 from spmd.core.sharding.uneven_writes import pad_scatters
 
@@ -179,6 +179,8 @@ class TestForms:
 def test_the_fault_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the padding the first case of all is wrong; once it is right, the padding can go."""
     monkeypatch.setattr(compiler, "pad_scatters", lambda module, num_devices: None)
+    cache.clear_cache()
     index = spmd.mark_sharding(torch.arange(2, 15).to("xla"), MESH, P("b"))
     result = torch.zeros(16, device="xla").index_add(0, index, torch.ones(13, device="xla"))
     assert result[0].item() == 3.0
+    cache.clear_cache()
