@@ -197,7 +197,7 @@ def manual_parts(module: ir.Module) -> Callable[[ir.Operation], bool]:
     sizes = [{axis: int(size) for axis, size in re.findall(r'"([^"]+)"=(\d+)', text)} for text in texts]
     num_devices = max((math.prod(mesh.values()) for mesh in sizes), default=0)
 
-    def is_manual(op: ir.Operation) -> bool:
+    def is_manual(op: Any) -> bool:
         while op.name != "func.func":
             if op.name == "sdy.manual_computation":
                 axes = re.findall(r'"([^"]+)"', str(op.attributes["manual_axes"]))

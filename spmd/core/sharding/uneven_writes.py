@@ -8,6 +8,7 @@ of gradients, of jax's own functions and of a user's jax code; all are rewritten
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,7 @@ def pad_scatters(module: ir.Module, num_devices: int) -> None:
 
 
 def _pad_rows(op: ir.Operation, multiple: int) -> None:
-    scatter = op.opview
+    scatter: Any = op.opview
     numbers = hlo.ScatterDimensionNumbers(scatter.scatter_dimension_numbers)
     index, updates, batching = scatter.scatter_indices, list(scatter.updates), numbers.scatter_indices_batching_dims
     in_index = [dim for dim in range(index.type.rank) if dim != numbers.index_vector_dim]
@@ -76,7 +77,8 @@ def _merge(value: ir.Value, first: int, others: int) -> ir.Value:
 
 def _pad(value: ir.Value, dim: int, multiple: int, filler: int) -> ir.Value:
     """Pads the end of a dim to a multiple."""
-    scalar = hlo.convert(_typed(value, []), hlo.constant(ir.DenseElementsAttr.get(np.array(filler))))
+    number: Any = np.array(filler)  # numpy's own types do not say that it is a buffer
+    scalar = hlo.convert(_typed(value, []), hlo.constant(ir.DenseElementsAttr.get(number)))
     zeros = [0] * value.type.rank
     high = [-size % multiple * (axis == dim) for axis, size in enumerate(value.type.shape)]
     return hlo.pad(value, scalar, zeros, high, zeros)
