@@ -23,7 +23,7 @@ from .run import executables as _executables
 from .run import execute, failed, initialization, prepare, recording, syncs
 from .run import schedule as _schedule
 from .run.pjrt import host
-from .sharding import constrain, partitioner, topology
+from .sharding import constrain, partitioner, topology, uneven_writes
 from .step import contents, objects, saved_state, state_names
 
 
@@ -113,7 +113,7 @@ class regions:  # used as a module is
     called_op, region_op, draws_in = region.called_op, region.region_op, op.draws_in
     contains_function, ANY_MEMORY = op.contains_function, stack_rows.ANY_MEMORY
     build = build.build
-    has_complex, hide = program.has_complex, partitioner.hide
+    has_complex, hide, pad_scatters = program.has_complex, partitioner.hide, uneven_writes.pad_scatters
     EACH, loop_op = loop_counter.EACH, loop_op.loop_op
     cut, on_device, wait_for_all = constrain.cut, constrain.on_device, constrain.wait_for_all
     constrain = constrain.constrain

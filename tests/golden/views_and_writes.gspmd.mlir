@@ -194,58 +194,64 @@ module @jit_spmd attributes {mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 
     %129 = stablehlo.broadcast_in_dim %127, dims = [0] : (tensor<3xi32>) -> tensor<3x1xi32>
     %130 = stablehlo.broadcast_in_dim %128, dims = [0] : (tensor<3xi32>) -> tensor<3x1xi32>
     %131 = stablehlo.concatenate %129, %130, dim = 1 : (tensor<3x1xi32>, tensor<3x1xi32>) -> tensor<3x2xi32>
-    %132 = "stablehlo.scatter"(%108, %131, %116) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0, 1], scatter_dims_to_operand_dims = [0, 1], index_vector_dim = 1>, unique_indices = false}> ({
-    ^bb0(%arg4: tensor<f32>, %arg5: tensor<f32>):
-      %170 = stablehlo.add %arg4, %arg5 : tensor<f32>
-      stablehlo.return %170 : tensor<f32>
-    }) : (tensor<8x16xf32>, tensor<3x2xi32>, tensor<3xf32>) -> tensor<8x16xf32>
-    %133 = stablehlo.slice %arg3 [4:5] : (tensor<6xi64>) -> tensor<1xi64>
-    %134 = stablehlo.reshape %133 : (tensor<1xi64>) -> tensor<i64>
-    %135 = stablehlo.convert %134 : (tensor<i64>) -> tensor<f32>
-    %136 = stablehlo.broadcast_in_dim %135, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
-    %137 = stablehlo.compare GT, %132, %136, FLOAT : (tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x16xi1>
-    %138 = stablehlo.slice %arg3 [5:6] : (tensor<6xi64>) -> tensor<1xi64>
-    %139 = stablehlo.reshape %138 : (tensor<1xi64>) -> tensor<i64>
-    %140 = stablehlo.convert %139 : (tensor<i64>) -> tensor<f32>
-    %141 = call @_where(%137, %140, %132) : (tensor<8x16xi1>, tensor<f32>, tensor<8x16xf32>) -> tensor<8x16xf32>
-    %142 = stablehlo.reshape %141 : (tensor<8x16xf32>) -> tensor<4x2x16xf32>
-    %143 = stablehlo.slice %142 [0:4, 0:1, 0:16] : (tensor<4x2x16xf32>) -> tensor<4x1x16xf32>
-    %144 = stablehlo.reshape %143 : (tensor<4x1x16xf32>) -> tensor<4x16xf32>
-    %145 = stablehlo.reshape %144 : (tensor<4x16xf32>) -> tensor<1x4x16xf32>
-    %146 = stablehlo.exponential %145 : tensor<1x4x16xf32>
-    %147 = stablehlo.reshape %146 : (tensor<1x4x16xf32>) -> tensor<4x16xf32>
-    %148 = stablehlo.broadcast_in_dim %147, dims = [0, 2] : (tensor<4x16xf32>) -> tensor<4x1x16xf32>
-    %c_41 = stablehlo.constant dense<0> : tensor<i64>
+    %c_41 = stablehlo.constant dense<16> : tensor<i64>
+    %132 = stablehlo.convert %c_41 : (tensor<i64>) -> tensor<i32>
+    %133 = stablehlo.pad %131, %132, low = [0, 0], high = [5, 0], interior = [0, 0] : (tensor<3x2xi32>, tensor<i32>) -> tensor<8x2xi32>
     %c_42 = stablehlo.constant dense<0> : tensor<i64>
+    %134 = stablehlo.convert %c_42 : (tensor<i64>) -> tensor<f32>
+    %135 = stablehlo.pad %116, %134, low = [0], high = [5], interior = [0] : (tensor<3xf32>, tensor<f32>) -> tensor<8xf32>
+    %136 = "stablehlo.scatter"(%108, %133, %135) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0, 1], scatter_dims_to_operand_dims = [0, 1], index_vector_dim = 1>, unique_indices = false}> ({
+    ^bb0(%arg4: tensor<f32>, %arg5: tensor<f32>):
+      %174 = stablehlo.add %arg4, %arg5 : tensor<f32>
+      stablehlo.return %174 : tensor<f32>
+    }) : (tensor<8x16xf32>, tensor<8x2xi32>, tensor<8xf32>) -> tensor<8x16xf32>
+    %137 = stablehlo.slice %arg3 [4:5] : (tensor<6xi64>) -> tensor<1xi64>
+    %138 = stablehlo.reshape %137 : (tensor<1xi64>) -> tensor<i64>
+    %139 = stablehlo.convert %138 : (tensor<i64>) -> tensor<f32>
+    %140 = stablehlo.broadcast_in_dim %139, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %141 = stablehlo.compare GT, %136, %140, FLOAT : (tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x16xi1>
+    %142 = stablehlo.slice %arg3 [5:6] : (tensor<6xi64>) -> tensor<1xi64>
+    %143 = stablehlo.reshape %142 : (tensor<1xi64>) -> tensor<i64>
+    %144 = stablehlo.convert %143 : (tensor<i64>) -> tensor<f32>
+    %145 = call @_where(%141, %144, %136) : (tensor<8x16xi1>, tensor<f32>, tensor<8x16xf32>) -> tensor<8x16xf32>
+    %146 = stablehlo.reshape %145 : (tensor<8x16xf32>) -> tensor<4x2x16xf32>
+    %147 = stablehlo.slice %146 [0:4, 0:1, 0:16] : (tensor<4x2x16xf32>) -> tensor<4x1x16xf32>
+    %148 = stablehlo.reshape %147 : (tensor<4x1x16xf32>) -> tensor<4x16xf32>
+    %149 = stablehlo.reshape %148 : (tensor<4x16xf32>) -> tensor<1x4x16xf32>
+    %150 = stablehlo.exponential %149 : tensor<1x4x16xf32>
+    %151 = stablehlo.reshape %150 : (tensor<1x4x16xf32>) -> tensor<4x16xf32>
+    %152 = stablehlo.broadcast_in_dim %151, dims = [0, 2] : (tensor<4x16xf32>) -> tensor<4x1x16xf32>
     %c_43 = stablehlo.constant dense<0> : tensor<i64>
-    %149 = stablehlo.dynamic_update_slice %142, %148, %c_41, %c_42, %c_43 : (tensor<4x2x16xf32>, tensor<4x1x16xf32>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<4x2x16xf32>
-    %150 = stablehlo.reshape %149 : (tensor<4x2x16xf32>) -> tensor<8x16xf32>
-    %cst_44 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %151 = stablehlo.broadcast_in_dim %cst_44, dims = [] : (tensor<f32>) -> tensor<8x4xf32>
-    %152 = stablehlo.reshape %150 : (tensor<8x16xf32>) -> tensor<128xf32>
-    %153 = stablehlo.reshape %151 : (tensor<8x4xf32>) -> tensor<32xf32>
-    %c_45 = stablehlo.constant dense<32> : tensor<i64>
-    %154 = stablehlo.broadcast_in_dim %c_45, dims = [] : (tensor<i64>) -> tensor<32xi64>
-    %155 = stablehlo.add %c_13, %154 : tensor<32xi64>
-    %156 = stablehlo.select %c_14, %155, %c_13 : tensor<32xi1>, tensor<32xi64>
-    %157 = stablehlo.convert %156 : (tensor<32xi64>) -> tensor<32xi32>
-    %158 = stablehlo.broadcast_in_dim %157, dims = [0] : (tensor<32xi32>) -> tensor<32x1xi32>
-    %159 = "stablehlo.gather"(%153, %158) <{dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1>}> : (tensor<32xf32>, tensor<32x1xi32>) -> tensor<32xf32>
-    %c_46 = stablehlo.constant dense<128> : tensor<i64>
-    %160 = stablehlo.broadcast_in_dim %c_46, dims = [] : (tensor<i64>) -> tensor<32xi64>
-    %161 = stablehlo.add %c_15, %160 : tensor<32xi64>
-    %162 = stablehlo.select %c_16, %161, %c_15 : tensor<32xi1>, tensor<32xi64>
-    %163 = stablehlo.convert %162 : (tensor<32xi64>) -> tensor<32xi32>
-    %164 = stablehlo.broadcast_in_dim %163, dims = [0] : (tensor<32xi32>) -> tensor<32x1xi32>
-    %165 = "stablehlo.scatter"(%152, %164, %159) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = false}> ({
+    %c_44 = stablehlo.constant dense<0> : tensor<i64>
+    %c_45 = stablehlo.constant dense<0> : tensor<i64>
+    %153 = stablehlo.dynamic_update_slice %146, %152, %c_43, %c_44, %c_45 : (tensor<4x2x16xf32>, tensor<4x1x16xf32>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<4x2x16xf32>
+    %154 = stablehlo.reshape %153 : (tensor<4x2x16xf32>) -> tensor<8x16xf32>
+    %cst_46 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %155 = stablehlo.broadcast_in_dim %cst_46, dims = [] : (tensor<f32>) -> tensor<8x4xf32>
+    %156 = stablehlo.reshape %154 : (tensor<8x16xf32>) -> tensor<128xf32>
+    %157 = stablehlo.reshape %155 : (tensor<8x4xf32>) -> tensor<32xf32>
+    %c_47 = stablehlo.constant dense<32> : tensor<i64>
+    %158 = stablehlo.broadcast_in_dim %c_47, dims = [] : (tensor<i64>) -> tensor<32xi64>
+    %159 = stablehlo.add %c_13, %158 : tensor<32xi64>
+    %160 = stablehlo.select %c_14, %159, %c_13 : tensor<32xi1>, tensor<32xi64>
+    %161 = stablehlo.convert %160 : (tensor<32xi64>) -> tensor<32xi32>
+    %162 = stablehlo.broadcast_in_dim %161, dims = [0] : (tensor<32xi32>) -> tensor<32x1xi32>
+    %163 = "stablehlo.gather"(%157, %162) <{dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1>}> : (tensor<32xf32>, tensor<32x1xi32>) -> tensor<32xf32>
+    %c_48 = stablehlo.constant dense<128> : tensor<i64>
+    %164 = stablehlo.broadcast_in_dim %c_48, dims = [] : (tensor<i64>) -> tensor<32xi64>
+    %165 = stablehlo.add %c_15, %164 : tensor<32xi64>
+    %166 = stablehlo.select %c_16, %165, %c_15 : tensor<32xi1>, tensor<32xi64>
+    %167 = stablehlo.convert %166 : (tensor<32xi64>) -> tensor<32xi32>
+    %168 = stablehlo.broadcast_in_dim %167, dims = [0] : (tensor<32xi32>) -> tensor<32x1xi32>
+    %169 = "stablehlo.scatter"(%156, %168, %163) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = false}> ({
     ^bb0(%arg4: tensor<f32>, %arg5: tensor<f32>):
       stablehlo.return %arg5 : tensor<f32>
     }) : (tensor<128xf32>, tensor<32x1xi32>, tensor<32xf32>) -> tensor<128xf32>
-    %166 = stablehlo.reshape %165 : (tensor<128xf32>) -> tensor<8x16xf32>
-    %167 = stablehlo.transpose %166, dims = [1, 0] : (tensor<8x16xf32>) -> tensor<16x8xf32>
-    %168 = stablehlo.reshape %167 : (tensor<16x8xf32>) -> tensor<128xf32>
-    %169 = stablehlo.transpose %166, dims = [1, 0] : (tensor<8x16xf32>) -> tensor<16x8xf32>
-    return %166, %168, %169 : tensor<8x16xf32>, tensor<128xf32>, tensor<16x8xf32>
+    %170 = stablehlo.reshape %169 : (tensor<128xf32>) -> tensor<8x16xf32>
+    %171 = stablehlo.transpose %170, dims = [1, 0] : (tensor<8x16xf32>) -> tensor<16x8xf32>
+    %172 = stablehlo.reshape %171 : (tensor<16x8xf32>) -> tensor<128xf32>
+    %173 = stablehlo.transpose %170, dims = [1, 0] : (tensor<8x16xf32>) -> tensor<16x8xf32>
+    return %170, %172, %173 : tensor<8x16xf32>, tensor<128xf32>, tensor<16x8xf32>
   }
   func.func private @diagonal(%arg0: tensor<8x16xf32>) -> tensor<8xf32> {
     %0 = stablehlo.iota dim = 0 : tensor<8xi64>

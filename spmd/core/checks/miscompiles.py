@@ -26,7 +26,7 @@ class Miscompile(NamedTuple):
     """One row. in_lowered, in_optimized: True for a program with the pattern, before XLA's passes (with its text, which
     is written once for all rows) and after them. fixed: the first version of the package that is right; "" where none
     is known. needs: options without which the pattern is right. avoided_by: options that avoid it; none where our
-    lowering does not write the pattern.
+    lowering does not write the pattern. instead: what holds without such options.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Miscompile(NamedTuple):
     fixed: str = ""
     needs: tuple[str, ...] = ()
     avoided_by: Mapping[str, str] = {}
+    instead: str = "may be wrong under GSPMD; Shardy is right"
 
     def is_here(self) -> bool:
         """True if the installed version of the package has it."""
@@ -48,7 +49,7 @@ class Miscompile(NamedTuple):
 
     def __str__(self) -> str:
         done = " ".join(f"{name}={value}" for name, value in self.avoided_by.items())
-        return f"{self.issue}: {f'compiled with {done}' if done else 'may be wrong under GSPMD; Shardy is right'}"
+        return f"{self.issue}: {f'compiled with {done}' if done else self.instead}"
 
 
 @functools.cache
@@ -142,6 +143,7 @@ _FILL = re.compile(r" broadcast\(.*dimensions=\{\}")
 _SAME_VALUES = ("bitcast", "convert", "copy", "reshape", "transpose")
 _MOTION = "while-loop-all-reduce-code-motion"
 _FUSION, _OVERLAP = "xla_tpu_enable_async_collective_fusion", "xla_tpu_overlap_compute_collective_tc"
+_COPIES = "docs/decisions/copies-in-sums.md"
 _REDUCED = r"(?:sharding[^\n]*\bunreduced|unreduced\s*=\s*\{)"
 
 MISCOMPILES = (
@@ -156,6 +158,10 @@ MISCOMPILES = (
                _says(_REDUCED, word="unreduced")),
     Miscompile("product with a filled matrix", "docs/decisions/filled-products.md", "jaxlib", ("cpu",),
                in_optimized=has_filled_product, avoided_by=_WITHOUT_YNN_FUSIONS),
+    Miscompile("scatter of uneven rows", _COPIES, "jaxlib", ("cpu", "gpu", "tpu"),
+               instead="the program pads the rows of scatters itself"),
+    Miscompile("convolution of pixels over some axes", _COPIES, "jaxlib", ("cpu", "gpu", "tpu"),
+               instead="pixels are gathered that are known to be split over some of a mesh's axes"),
 )  # fmt: skip
 
 

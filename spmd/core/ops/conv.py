@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import torch
 from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from . import sharded
 from .floats import wide, widened
@@ -66,6 +67,25 @@ def _is_whole(*images, first=2):
     dims = [(image, dim) for image in images for dim in range(first, image.ndim)]
     split = sharded.axes_of_dims(*dims) if sharded.num_devices() > 1 else None
     return split is None or not any(split[1])
+
+
+def _gathered(*images):
+    """The images and kernels, without a split of pixels over some of the mesh's axes where others hold copies.
+
+    In the sums of such a convolution over devices XLA adds up the copies, too (jaxlib 0.10.2, both partitioners).
+    """
+    return map(_whole, images)
+
+
+def _whole(image):
+    mesh, dims = sharded.mesh(), sharded.dims_of(image) or ()
+    axes = [tuple(axis for _, of_part in parts for axis in of_part) for parts in dims]
+    if mesh is None or not any(axes[2:]) or sharded.num_shards(mesh, sum(axes, ())) == mesh.size:
+        return image
+    space = (None,) * (image.ndim - 2)
+    spec = PartitionSpec(PartitionSpec.UNCONSTRAINED, PartitionSpec.UNCONSTRAINED, *space)
+    whole = lax.with_sharding_constraint(image, NamedSharding(mesh, spec))
+    return sharded.note(whole, (*dims[:2], *[()] * len(space)))
 
 
 def _each_group(function, groups, x, other, *, into):
@@ -291,6 +311,7 @@ def aten_convolution(
     input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, *flags, returns
 ):  # fmt: skip
     rank = weight.ndim - 2
+    input, weight = _gathered(input, weight)
     stride, padding, dilation = (per_dim(values, rank) for values in (stride, padding, dilation))
     if 0 in returns.shape:
         return zeros(returns)
@@ -309,6 +330,7 @@ def aten_convolution_backward(
     *, returns,
 ):  # fmt: skip
     rank = weight.ndim - 2
+    grad_output, input, weight = _gathered(grad_output, input, weight)
     stride, padding, dilation = (per_dim(values, rank) for values in (stride, padding, dilation))
     grad_input = grad_weight = grad_bias = None
     if output_mask[0]:

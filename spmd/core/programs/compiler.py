@@ -22,6 +22,7 @@ from ..ops import sharded
 from ..run.pjrt import processes
 from ..sharding.partitioner import as_chosen, compiler_context, hide, mark_manual_sorts
 from ..sharding.topology import program_devices
+from ..sharding.uneven_writes import pad_scatters
 from ..sharding.value import DEVICE
 from . import failing
 from .compile_log import record
@@ -65,6 +66,7 @@ def lower_graph(graph: Graph, chosen: Chosen | None = None) -> jax.stages.Lowere
         assert module is not None, "it is StableHLO"
         if has_complex(graph):
             hide(module)
+        pad_scatters(module, len(graph.mesh.device_ids))
         alias_by_memory(graph, module)
         if config.partitioner == "gspmd":
             mark_manual_sorts(module)

@@ -1,6 +1,8 @@
 """The settings of the partitioner while our programs are traced, and its report of the shardings it chose."""
 
 import contextlib
+import math
+import re
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -182,15 +184,39 @@ def mark_manual_sorts(module: ir.Module) -> None:
     sorts = [sort for sort in ops_of(module, "stablehlo.sort") if len(sort.results) > 1]
     if not sorts:
         return
-    calls = ops_of(module, "func.call")
-    manual = {callee_of(call) for call in calls if any(_is_manual_part(operand.owner) for operand in call.operands)}
-    while more := {callee_of(call) for call in calls if function_of(call) in manual} - manual:
-        manual |= more
+    is_manual = manual_parts(module)
     with module.context:
-        for sort in sorts:
-            if function_of(sort) in manual:
-                shardings = ", ".join(["{manual}"] * len(sort.results))
-                sort.attributes["mhlo.sharding"] = ir.StringAttr.get(f"{{{shardings}}}")
+        for sort in filter(is_manual, sorts):
+            shardings = ", ".join(["{manual}"] * len(sort.results))
+            sort.attributes["mhlo.sharding"] = ir.StringAttr.get(f"{{{shardings}}}")
+
+
+def manual_parts(module: ir.Module) -> Callable[[ir.Operation], bool]:
+    """Returns a test of an op: True in a fully manual region, and in a function that only such regions call."""
+    texts = [str(mesh.attributes["mesh"]) for mesh in ops_of(module, "sdy.mesh")]
+    sizes = [{axis: int(size) for axis, size in re.findall(r'"([^"]+)"=(\d+)', text)} for text in texts]
+    num_devices = max((math.prod(mesh.values()) for mesh in sizes), default=0)
+
+    def is_manual(op: Any) -> bool:
+        while op.name != "func.func":
+            if op.name == "sdy.manual_computation":
+                axes = re.findall(r'"([^"]+)"', str(op.attributes["manual_axes"]))
+                # Of meshes with an axis of one name, the smaller: what is not known to be manual is the partitioner's.
+                if math.prod(min(mesh[axis] for mesh in sizes if axis in mesh) for axis in axes) == num_devices:
+                    return True
+            op = op.parent.operation
+        return function_of(op) in functions
+
+    callers: dict[str, list[ir.Operation]] = {}
+    for call in ops_of(module, "func.call"):
+        callers.setdefault(callee_of(call), []).append(call)
+    functions: set[str] = set()
+    while more := {
+        name for name, calls in callers.items()
+        if all(is_manual(call) or any(_is_manual_part(operand.owner) for operand in call.operands) for call in calls)
+    } - functions:  # fmt: skip
+        functions |= more
+    return is_manual
 
 
 def ops_of(module: ir.Module, *names: str) -> list[ir.Operation]:

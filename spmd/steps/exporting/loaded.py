@@ -297,6 +297,7 @@ class LoadedProgram:
                 )
             if self.manifest["program"]["has_complex"]:
                 regions.hide(lowered.compiler_ir())
+            regions.pad_scatters(lowered.compiler_ir(), len(self._order))
             options = self.manifest["program"]["compiler_options"].get(platform, {})
             return jax_facts.compile_lowered(lowered, options)
 

@@ -1,5 +1,7 @@
 """Convolutions and their transposes of one, two and three dimensions, with all gradients, against torch on CPU."""
 
+import itertools
+
 import jax
 import pytest
 import torch
@@ -322,3 +324,35 @@ class TestSharded:
         spmd.sync()
         check_grouped(x, w, made, ours.grad, weight.grad)
         assert spmd.metrics.compiles()[-1].collectives["collective-permute"] <= 8, spmd.explain()
+
+
+class TestPixelsOverOneAxis:
+    """Images and kernels split in space over one axis of two, the other one holding copies."""
+
+    @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+    def test_values_and_gradients(self, partitioner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(spmd.config, "partitioner", partitioner)
+        mesh = spmd.Mesh(range(8), (2, 4), ("a", "b"))
+        images = [(None, None, None, "a"), (None, None, None, "b"), (None, "a", None, None), ("a", None, None, "b")]
+        kernels = [(None,) * 4, ("a", None, None, None), ("b", None, None, None), (None, None, None, "a")]
+        compared = []
+        for size in (8, 7):
+            x, kernel = torch.randn(4, 6, size, size), torch.randn(8, 6, 3, 3)
+            for image_spec, kernel_spec, is_transposed in itertools.product(images, kernels, (False, True)):
+                weight = kernel.transpose(0, 1).contiguous() if is_transposed else kernel
+                results = []
+                for device in ("cpu", "xla"):
+                    leaves = [tensor.clone().to(device) for tensor in (x, weight)]
+                    if device == "xla":
+                        spmd.mark_sharding(leaves[0], mesh, image_spec)
+                        spmd.mark_sharding(leaves[1], mesh, kernel_spec)
+                    function = F.conv_transpose2d if is_transposed else F.conv2d
+                    y = function(*(leaf.requires_grad_() for leaf in leaves), padding=1)
+                    results.append([y, *torch.autograd.grad(y.sin().sum(), leaves)])
+                compared.append((f"{size}, {image_spec}, {kernel_spec}, {is_transposed}", *results))
+        spmd.sync()
+        wrong = [
+            name for name, expected, actual in compared
+            if not all(torch.allclose(b.cpu(), a, 1e-4, 1e-4) for a, b in zip(expected, actual, strict=True))
+        ]  # fmt: skip
+        assert not wrong, "\n".join(wrong)

@@ -354,6 +354,15 @@ class TestMeshes:
         loaded = round_trip(function, on(x, "data", "model"), mesh=Mesh([1, 0, 3, 2, 5, 4, 7, 6], (8,), ("x",)))
         check(loaded(x.to("xla")), x * 2 @ x.T)
 
+    def test_rows_of_no_multiple(self) -> None:
+        """Rows that one axis of two does not divide are written once each."""
+
+        def write(index: torch.Tensor) -> torch.Tensor:
+            return torch.zeros(16, device=index.device).index_add(0, index, index * 0.0 + 1)
+
+        index = torch.arange(2, 15)
+        check(round_trip(write, on(index, "data"))(on(index, "data")), write(index))
+
     def test_another_number(self) -> None:
         exported = spmd.export(torch.cos, (on(torch.ones(8, 4), "data", None),))
         with pytest.raises(ValueError, match=r"exported for 8 devices, and the mesh has 4; export it again on a mesh"):
