@@ -70,22 +70,26 @@ def _is_whole(*images, first=2):
 
 
 def _gathered(*images):
-    """The images and kernels, without a split of pixels over some of the mesh's axes where others hold copies.
+    """The images and kernels, without a split of pixels over some of the mesh's axes where others may hold copies.
 
     In the sums of such a convolution over devices XLA adds up the copies, too (jaxlib 0.10.2, both partitioners).
+    Pixels of unknown axes count as split.
     """
     return map(_whole, images)
 
 
 def _whole(image):
-    mesh, dims = sharded.mesh(), sharded.dims_of(image) or ()
-    axes = [tuple(axis for _, of_part in parts for axis in of_part) for parts in dims]
-    if mesh is None or not any(axes[2:]) or sharded.num_shards(mesh, sum(axes, ())) == mesh.size:
+    mesh, dims = sharded.mesh(), sharded.dims_of(image)
+    if mesh is None or mesh.size in mesh.shape.values():
         return image
+    if dims is not None:
+        axes = [tuple(axis for _, of_part in parts for axis in of_part) for parts in dims]
+        if not any(axes[2:]) or sharded.num_shards(mesh, sum(axes, ())) == mesh.size:
+            return image
     space = (None,) * (image.ndim - 2)
     spec = PartitionSpec(PartitionSpec.UNCONSTRAINED, PartitionSpec.UNCONSTRAINED, *space)
     whole = lax.with_sharding_constraint(image, NamedSharding(mesh, spec))
-    return sharded.note(whole, (*dims[:2], *[()] * len(space)))
+    return whole if dims is None else sharded.note(whole, (*dims[:2], *[()] * len(space)))
 
 
 def _each_group(function, groups, x, other, *, into):

@@ -1,4 +1,4 @@
-"""Scatters whose rows the devices do not divide: the program pads the rows itself, before a partitioner would do so.
+"""Scatters whose rows the devices do not divide, which the program pads itself, and sums that are counted twice.
 
 Rows that are uneven over some of a mesh's axes, and replicated over others, XLA pads and writes: at index 0, or at what
 the index's producer makes of padding, with what the values' producer makes of it (jaxlib 0.10.2, both partitioners).
@@ -29,7 +29,28 @@ def pad_scatters(module: ir.Module, num_devices: int) -> None:
         for op in scatters:
             if not is_manual(op):
                 with op.location, ir.InsertionPoint(op):
+                    _sum_apart(op)
                     _pad_rows(op, num_devices)
+
+
+def _sum_apart(op: ir.Operation) -> None:
+    """Has a scatter with batching dims sum onto zeros, and adds its operand after that: XLA may count it twice."""
+    numbers = hlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
+    is_sum = op.regions[0].blocks[0].operations[0].name == "stablehlo.add"
+    before, total = op.operands[0], op.results[0]
+    if not is_sum or not numbers.input_batching_dims or _is_zero(before):
+        return
+    op.operands[0] = hlo.broadcast_in_dim(total.type, _scalar(total, 0), ir.DenseI64ArrayAttr.get([]))
+    with ir.InsertionPoint.after(op):
+        added = hlo.add(total, before)
+    total.replace_all_uses_except(added, added.owner.operation)
+
+
+def _is_zero(value: ir.Value) -> bool:
+    owner = value.owner
+    while getattr(owner, "name", "") in ("stablehlo.broadcast_in_dim", "stablehlo.convert"):
+        owner = owner.operands[0].owner
+    return getattr(owner, "name", "") == "stablehlo.constant" and str(owner.attributes["value"]).startswith("dense<0")
 
 
 def _pad_rows(op: ir.Operation, multiple: int) -> None:
@@ -77,11 +98,15 @@ def _merge(value: ir.Value, first: int, others: int) -> ir.Value:
 
 def _pad(value: ir.Value, dim: int, multiple: int, filler: int) -> ir.Value:
     """Pads the end of a dim to a multiple."""
-    number: Any = np.array(filler)  # numpy's own types do not say that it is a buffer
-    scalar = hlo.convert(_typed(value, []), hlo.constant(ir.DenseElementsAttr.get(number)))
     zeros = [0] * value.type.rank
     high = [-size % multiple * (axis == dim) for axis, size in enumerate(value.type.shape)]
-    return hlo.pad(value, scalar, zeros, high, zeros)
+    return hlo.pad(value, _scalar(value, filler), zeros, high, zeros)
+
+
+def _scalar(like: ir.Value, number: int) -> ir.Value:
+    """A number in the dtype of a value."""
+    buffer: Any = np.array(number)  # numpy's own types do not say that it is a buffer
+    return hlo.convert(_typed(like, []), hlo.constant(ir.DenseElementsAttr.get(buffer)))
 
 
 def _wide(index: ir.Value) -> ir.Value:
