@@ -14,7 +14,7 @@ def rows_read(graph: Graph) -> Iterator[tuple[str, Node]]:
     readers: defaultdict[tuple[object, str], dict[str, Node]] = defaultdict(dict)
     for node in graph.nodes:
         shardings[node] = node.op.sharding
-        if node.op.name == "aten.select.int":
+        if node.op.name == "aten.select.int" and node.op.statics.startswith("dim="):  # no position that is an argument
             where, _, index = node.op.statics.partition(", ")
             readers[value_name(node.operands[0]), where].setdefault(index, node)
     for (_, text), rows in readers.items():
