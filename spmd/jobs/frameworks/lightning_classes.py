@@ -41,11 +41,14 @@ def complete(connector: Any, root: str, registries: tuple[Any, Any], chooser: An
     shared = type("XLAStrategy", (mixins[0], strategies.SingleDeviceStrategy), {})
     fsdp = type("XLAFSDPStrategy", (mixins[1], shared), {})
     strategies.XLAStrategy, strategies.XLAFSDPStrategy = shared, fsdp
-    for name in ("xla", "tpu"):
-        registries[0].register(name, accelerator, description="all devices of XLA", override=True)
-    for name in ("xla", "single_xla"):
-        registries[1].register(name, shared, description="the batch sharded over all devices", override=True)
-    registries[1].register("xla_fsdp", fsdp, description="parameters sharded, too", override=True)
+    for registry, name, kind, description in (
+        (registries[0], "xla", accelerator, "all devices of XLA"),
+        (registries[0], "tpu", accelerator, "all devices of XLA"),
+        (registries[1], "xla", shared, "the batch sharded over all devices"),
+        (registries[1], "single_xla", shared, "the batch sharded over all devices"),
+        (registries[1], "xla_fsdp", fsdp, "parameters sharded, too"),
+    ):
+        registry.register(name, kind, description=description, override=True)
 
     # Lightning looks by these names for the strategy and the precision of its own accelerator for PyTorch/XLA.
     connector.XLAAccelerator, connector.SingleDeviceXLAStrategy = accelerator, shared
@@ -68,7 +71,7 @@ class AllDevices:
     """All devices of XLA as one."""
 
     def setup_device(self, device: torch.device) -> None:
-        pass
+        """Leaves the devices to the core, which starts them at their first use."""
 
     def teardown(self) -> None:
         sync()

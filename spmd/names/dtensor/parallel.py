@@ -18,11 +18,13 @@ from ...mesh.hints import did_you_mean
 from ...tensors.annotate import on_device, resharded
 from .distribute import distribute_tensor, mesh_or_default
 
-Plan = styles.ParallelStyle | Mapping[str, styles.ParallelStyle]
-
 
 def parallelize_module(
-    module: nn.Module, device_mesh: Any = None, parallelize_plan: Plan | None = None, *, src_data_rank: int | None = 0
+    module: nn.Module,
+    device_mesh: Any = None,
+    parallelize_plan: styles.ParallelStyle | Mapping[str, styles.ParallelStyle] | None = None,
+    *,
+    src_data_rank: int | None = 0,
 ) -> nn.Module:
     """Shards the parameters and activations of a module by a plan, in place; returns the module.
 

@@ -1,7 +1,7 @@
 """`torch_xla.experimental.custom_kernel`: attention by its name there; the kernel is chosen as for torch's own."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, make_dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -46,10 +46,9 @@ def flash_attention(
     return result if partition_spec is None else mark_sharding(result, mesh, partition_spec)
 
 
-Segments = tuple[Tensor, Tensor] | None
-
-
-def _seen(q: Tensor, k: Tensor, causal: bool, segments: Segments, window: int | None = None) -> Tensor:
+def _seen(
+    q: Tensor, k: Tensor, causal: bool, segments: tuple[Tensor, Tensor] | None, window: int | None = None
+) -> Tensor:
     """The keys that each query attends to: up to its own, of its segment, at most `window` away."""
     rows, columns = torch.arange(q.shape[-2], device=q.device)[:, None], torch.arange(k.shape[-2], device=q.device)
     is_seen = rows >= columns if causal else torch.ones_like(rows >= columns)
@@ -120,8 +119,26 @@ def _grouped(name: str, lhs: Tensor, rhs: Tensor, group_sizes: Tensor, part: Any
     return grouped_mm(lhs, rhs, offs=group_sizes.cumsum(0).int())
 
 
+# Settings that change nothing here, with their defaults.
+_UNREAD: dict[str, Any] = {
+    "sa_block_q": 2048,
+    "sa_block_kv": 2048,
+    "sa_block_kv_compute": 2048,
+    "sa_block_q_dkv": 2048,
+    "sa_block_kv_dkv": 2048,
+    "sa_block_kv_dkv_compute": 2048,
+    "sa_block_q_dq": 2048,
+    "sa_block_kv_dq": 2048,
+    "sa_use_fused_bwd_kernel": True,
+    "sa_q_layout": "HEAD_DIM_MINOR",
+    "sa_k_layout": "HEAD_DIM_MINOR",
+    "sa_v_layout": "HEAD_DIM_MINOR",
+}
+_Unread: Any = make_dataclass("_Unread", [(name, type(value), value) for name, value in _UNREAD.items()], frozen=True)
+
+
 @dataclass(frozen=True)
-class SplashAttentionConfig:
+class SplashAttentionConfig(_Unread):
     """The settings of `splash_attention`: mesh (its text), specs and window act; blocks and layouts have no meaning
     here, as the kernel chooses its own. Source: `torch_xla.experimental.splash_attention.SplashAttentionConfig`.
 
@@ -131,18 +148,6 @@ class SplashAttentionConfig:
     True
     """
 
-    sa_block_q: int = 2048
-    sa_block_kv: int = 2048
-    sa_block_kv_compute: int = 2048
-    sa_block_q_dkv: int = 2048
-    sa_block_kv_dkv: int = 2048
-    sa_block_kv_dkv_compute: int = 2048
-    sa_block_q_dq: int = 2048
-    sa_block_kv_dq: int = 2048
-    sa_use_fused_bwd_kernel: bool = True
-    sa_q_layout: str = "HEAD_DIM_MINOR"
-    sa_k_layout: str = "HEAD_DIM_MINOR"
-    sa_v_layout: str = "HEAD_DIM_MINOR"
     mesh: str | None = None
     qkv_partition_spec: Any = (("data", "fsdp"), None, None, None)
     segment_ids_partition_spec: Any = (("data", "fsdp"), None)

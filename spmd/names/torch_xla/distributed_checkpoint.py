@@ -8,6 +8,7 @@ import functools
 import inspect
 import itertools
 import warnings
+from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from torch.distributed.checkpoint import DefaultLoadPlanner, DefaultSavePlanner,
 from torch.distributed.checkpoint._nested_dict import set_element
 from torch.distributed.checkpoint.utils import _DistWrapper
 
-from ...core import guarded, processes, user_line
+from ...core import guarded, processes, replaces, user_line
 from ...jobs.checkpoint import CheckpointManager as StateManager
 from ...jobs.checkpoint.common_calls import Words
 from ...jobs.checkpoint.loading import matched_names
@@ -99,20 +100,16 @@ def _wrapper(group: Any, use_dist: bool, coordinator_rank: int) -> _DistWrapper:
 
 def _join(module: Any, name: str) -> None:
     """Has torch's function of a save or load exchange the plans of planners of this file, where it is needed."""
-    function = getattr(module, name)
-    signature = inspect.signature(function)
+    module._DistWrapper = _wrapper
 
-    @functools.wraps(function)
-    def called(*args: Any, **given: Any) -> Any:
-        planner = signature.bind(*args, **given).arguments.get("planner")
+    @replaces(module, name)
+    def exchange(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        planner = inspect.signature(function).bind(*args, **kwargs).arguments.get("planner")
         token = _is_exchanged.set(isinstance(planner, _OfSeveral) and _is_needed())
         try:
-            return function(*args, **given)
+            return function(*args, **kwargs)
         finally:
             _is_exchanged.reset(token)
-
-    module._DistWrapper = _wrapper
-    setattr(module, name, called)
 
 
 for _module, _name in ((state_dict_saver, "_save_state_dict"), (state_dict_loader, "_load_state_dict")):

@@ -100,8 +100,7 @@ def while_loop(
     )
 
 
-_eager = contextlib.ExitStack()  # holds `spmd.eager` while the mode is on
-_is_on: list[bool] = []
+_modes: list[contextlib.ExitStack] = []  # `spmd.eager` while the mode is on
 
 
 def eager_mode(enable: bool) -> None:
@@ -113,12 +112,11 @@ def eager_mode(enable: bool) -> None:
     True
     >>> spmd.torch_xla.xla_loops.eager_mode(False)
     """
-    if enable and not _is_on:
-        _eager.enter_context(eager())
-        _is_on.append(True)
-    elif not enable and _is_on:
-        _is_on.clear()
-        _eager.close()
+    if enable and not _modes:
+        _modes.append(contextlib.ExitStack())
+        _modes[0].enter_context(eager())
+    elif not enable and _modes:
+        _modes.pop().close()
 
 
 def is_eager_mode() -> bool:
@@ -128,7 +126,7 @@ def is_eager_mode() -> bool:
     >>> spmd.torch_xla.xla_loops.is_eager_mode()
     False
     """
-    return bool(_is_on)
+    return bool(_modes)
 
 
 @contextlib.contextmanager

@@ -18,8 +18,6 @@ _COUNTERS: dict[str, Callable[[], int]] = {
 _SHORT_COUNTERS = ("CachedCompile", "MarkStep", "UncachedCompile")
 _SHORT_METRICS = ("CompileTime", "ExecuteTime", "TransferToDeviceTime", "TransferFromDeviceTime")
 
-Samples = tuple[tuple[float, float], ...]
-
 
 def counter_names() -> list[str]:
     """The names of the counters that are not zero: this library's, and PyTorch/XLA's where they count the same.
@@ -58,7 +56,7 @@ def metric_names() -> list[str]:
     return samples.names()
 
 
-def metric_data(name: str) -> tuple[int, float, Samples] | None:
+def metric_data(name: str) -> tuple[int, float, tuple[tuple[float, float], ...]] | None:
     """The number of samples of a metric, their sum, and the newest 1,024 as (seconds since the epoch, value).
 
     None where there is none.

@@ -18,8 +18,6 @@ from .script_tools import for_each_instance
 from .sharding_spec import ShardingSpec, sent
 from .xla_collectives import all_reduce
 
-Tensors = Sequence[torch.Tensor]
-
 
 def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device:
     """The logical device, `xla:0`. Raises ValueError for another index; `devkind` must be that of the hardware.
@@ -49,8 +47,7 @@ def device_type() -> str:
     >>> spmd.torch_xla.xla_model.device_type()
     'CPU'
     """
-    platform = hardware.devices()[0].platform.upper()
-    return "CUDA" if platform == "GPU" else platform
+    return hardware.devices()[0].platform.upper().replace("GPU", "CUDA")
 
 
 def get_xla_supported_devices(max_devices: int | None = None, devkind: str | None = None) -> list[str]:
@@ -314,7 +311,7 @@ def get_memory_info(device: Any = None) -> dict[str, int]:
     return {"bytes_used": hardware.memory_allocated(), "bytes_limit": hardware.mem_get_info()[1]}
 
 
-def get_stablehlo_bytecode(tensors: Tensors | None = None) -> bytes:
+def get_stablehlo_bytecode(tensors: Sequence[torch.Tensor] | None = None) -> bytes:
     """The text of `spmd.get_stablehlo` as bytes, which tools of StableHLO read as they do bytecode.
 
     >>> import torch, spmd
