@@ -1,6 +1,6 @@
 """`fully_shard`: makes modules units in place, children before parents, as FSDP2 does. `FSDPModule`: their methods."""
 
-# Why a module's class changes: FSDP2 puts `FSDPModule` in front of it, by which scripts tell units from other modules,
+# Why a module's class changes: FSDP2 puts `FSDPModule` in front of it, by which scripts find units,
 # and its methods (`unshard`, `set_requires_gradient_sync`) are called on the module itself.
 
 import sys

@@ -28,7 +28,7 @@ HOOKS = (
     "the program reduces gradients, and calls no hook for it; parameter.register_post_accumulate_grad_hook gets each "
     "reduced gradient, MixedPrecisionPolicy(reduce_dtype=) narrows the sum, no_sync defers it"
 )
-_WHOLE = "state dicts are whole: state_dict() of the model and of the optimizer; spmd.CheckpointManager writes shards"
+_WHOLE = "state_dict() of model and optimizer has full tensors; spmd.CheckpointManager writes shards"
 # Names of torch's wrapper that ours lacks, with what serves.
 LACKING = {
     **dict.fromkeys(("register_comm_hook", "set_all_reduce_hook"), HOOKS),

@@ -159,7 +159,7 @@ def sides(args: argparse.Namespace, scan: str, words: str) -> list[Side]:
     assert program is not None and compiled.num_replayed
     (kind,) = compiled._kinds.values()
     schedule = kind.entries[0].schedule
-    schedule._count, schedule._cost = 64, math.inf  # checked where this asks for it alone
+    schedule._count, schedule._cost = 64, math.inf  # no check but those requested below
     with compiler_context():
         trivial = Trivial(program)
     program.executable = trivial.executable

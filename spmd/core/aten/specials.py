@@ -12,7 +12,7 @@ from ..base import counters
 from ..record.overloads import Args, Handler, Kwargs, by_arguments
 from ..record.resolve import BY_NAME, SPECIALS
 from ..run.pjrt.host import leaving
-from . import composites, copies, determinism, fused, quantize, recurrent, reshaping
+from . import composites, copies, determinism, fused, observers, recurrent, reshaping
 
 aten = torch.ops.aten
 
@@ -211,6 +211,6 @@ _SPECIALS: dict[OpOverload, Handler] = {
 
 for _table in (
     copies.HANDLERS, reshaping.HANDLERS, _SPECIALS, composites.HANDLERS, determinism.HANDLERS,
-    recurrent.HANDLERS, fused.HANDLERS, quantize.HANDLERS,
+    recurrent.HANDLERS, fused.HANDLERS, observers.HANDLERS,
 ):  # fmt: skip  # a later table may refine an earlier one
     SPECIALS.update(_table)

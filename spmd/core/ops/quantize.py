@@ -11,7 +11,7 @@ aten = torch.ops.aten
 
 
 def _fake(self, scale, zero_point, low, high, axis=None):
-    """(rounded values, True where a value lies within the levels); axis: of the scales and zero points."""
+    """(rounded values, True where a value is within the levels); axis: of the scales and zero points."""
     scale, zero_point = (_along(x, self.ndim, axis) for x in (scale, zero_point))
     levels = _levels(self, scale, zero_point)
     rounded = (jnp.fmin(jnp.fmax(levels, low), high) - zero_point) * scale

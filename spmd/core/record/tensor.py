@@ -6,7 +6,7 @@
 #
 # Why the class is one, and parameters are instances of it: `nn.Parameter` of a subclass keeps its class, so that
 # `type(x) is XlaTensor`, the cheapest test there is, holds for all tensors of the device but those of a user's subclass
-# (`torch_state.subclasses`). Where calls are recorded it comes first; elsewhere `isinstance` is asked.
+# (`torch_state.subclasses`). Where calls are recorded it comes first; elsewhere it is `isinstance`.
 
 import copy
 import functools
