@@ -47,7 +47,7 @@ def check(op: OpOverload, /, *args: object, **kwargs: object) -> None:
     if op in CHECKS:
         CHECKS[op](*args, **kwargs)
     has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key
-    if any(map(_is_complex, tree_iter((args, kwargs)))) and has_kernel(op.name(), "CPU"):
+    if not op.is_view and any(map(_is_complex, tree_iter((args, kwargs)))) and has_kernel(op.name(), "CPU"):
         try:
             run_on_cpu(op, *args, by_dtype=True, **kwargs)
         except RuntimeError as error:

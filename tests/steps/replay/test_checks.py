@@ -196,6 +196,8 @@ class TestNoFalseAlarm:
         schedule = functools.partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=0.1, total_steps=99)
         self.passes(lambda: training(getattr(torch.optim, name), scheduler=schedule), lambda own: own.step)
 
+    # A checked call may keep one more result of the unscaling alive, and another program has other last bits.
+    @pytest.mark.codegen
     def test_a_gradient_scaler(self, every_call: None) -> None:
         scaler = functools.partial(torch.amp.GradScaler, "xla", init_scale=2.0**127, growth_interval=2)
         self.passes(lambda: training(torch.optim.AdamW, fused=True), lambda own: steps.scaled_step(own, scaler()))
