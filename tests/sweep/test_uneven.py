@@ -15,9 +15,6 @@ from spmd.core.ops import RULES
 from spmd.core.record.lowerings import Call
 
 # What even dims get wrong, too, stands in EXPECTED_FAILURES.
-WRONG = {
-    "scatter_reduce.mean": "two sums onto one constant in two layouts: XLA merges the constants (gspmd)",
-}
 REFUSED = {
     "aten._grouped_mm.default": "rows that the axis does not divide are an error of the partition rule",
     "aten.baddbmm.dtype": "its call is an error on even dims, too",
@@ -26,9 +23,7 @@ NAMES = sorted(sweep.OPS.keys() - EXPECTED_FAILURES.keys())
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_op(name: str, request: pytest.FixtureRequest) -> None:
-    if name in WRONG and spmd.config.partitioner == "gspmd":
-        request.applymarker(pytest.mark.xfail(reason=WRONG[name], strict=True))
+def test_op(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, of deprecated ops
         result = uneven.run_op(sweep.OPS[name])

@@ -69,27 +69,36 @@ def _is_whole(*images, first=2):
     return split is None or not any(split[1])
 
 
-def _gathered(*images):
-    """The images and kernels, without a split of pixels over some of the mesh's axes where others may hold copies.
+def _gathering(*images):
+    """A function that gathers the pixels of an image, a kernel or a result where a mesh has several axes.
 
-    In the sums of such a convolution over devices XLA adds up the copies, too (jaxlib 0.10.2, both partitioners).
-    Pixels of unknown axes count as split.
+    In the sums of a convolution with split pixels XLA adds up copies, of the image, the kernel or the result (jaxlib
+    0.10.2, both partitioners). Images alike, which each device has another part of, stay split: then all of the kernel
+    is gathered. In a manual region each device has its own.
     """
-    return map(_whole, images)
+    mesh, manual = sharded.mesh(), jax.sharding.get_abstract_mesh().manual_axes
+    if mesh is None or mesh.size in mesh.shape.values() or {*mesh.axis_names} <= {*manual}:
+        return lambda array, is_kernel=False: array
+    axes = {_axes_but_features(image) for image in images}
+    split = sum(axes.pop() or (), ()) if len(axes) == 1 else ()
+    if split and sharded.num_shards(mesh, split) == mesh.size:
+        return lambda array, is_kernel=False: _whole(array, mesh, first=0) if is_kernel else array
+    return lambda array, is_kernel=False: _whole(array, mesh, first=2)
 
 
-def _whole(image):
-    mesh, dims = sharded.mesh(), sharded.dims_of(image)
-    if mesh is None or mesh.size in mesh.shape.values():
-        return image
-    if dims is not None:
-        axes = [tuple(axis for _, of_part in parts for axis in of_part) for parts in dims]
-        if not any(axes[2:]) or sharded.num_shards(mesh, sum(axes, ())) == mesh.size:
-            return image
-    space = (None,) * (image.ndim - 2)
-    spec = PartitionSpec(PartitionSpec.UNCONSTRAINED, PartitionSpec.UNCONSTRAINED, *space)
-    whole = lax.with_sharding_constraint(image, NamedSharding(mesh, spec))
-    return whole if dims is None else sharded.note(whole, (*dims[:2], *[()] * len(space)))
+def _axes_but_features(image):
+    """The known axes of the batch and of the pixels; None where they are unknown, or shard no pixels."""
+    dims = sharded.dims_of(image)
+    axes = [tuple(axis for _, of_part in parts for axis in of_part) for parts in dims or ()]
+    return (axes[0], *axes[2:]) if any(axes[2:]) else None
+
+
+def _whole(array, mesh, first):
+    """The array with these dims and those that follow gathered."""
+    dims, space = sharded.dims_of(array), (None,) * (array.ndim - first)
+    spec = PartitionSpec(*[PartitionSpec.UNCONSTRAINED] * first, *space)
+    whole = lax.with_sharding_constraint(array, NamedSharding(mesh, spec))
+    return whole if dims is None else sharded.note(whole, (*dims[:first], *[()] * len(space)))
 
 
 def _each_group(function, groups, x, other, *, into):
@@ -315,7 +324,8 @@ def aten_convolution(
     input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, *flags, returns
 ):  # fmt: skip
     rank = weight.ndim - 2
-    input, weight = _gathered(input, weight)
+    gathered = _gathering(input)
+    input, weight = gathered(input), gathered(weight, is_kernel=True)
     stride, padding, dilation = (per_dim(values, rank) for values in (stride, padding, dilation))
     if 0 in returns.shape:
         return zeros(returns)
@@ -325,6 +335,7 @@ def aten_convolution(
         result = _spread(input, weight, stride, padding, dilation, groups, returns.shape[2:])
     else:
         result = _convolve(input, weight, stride, [(pad, pad) for pad in padding], dilation, groups)
+    result = gathered(result)
     return (result if bias is None else result + _channel(bias, rank)).astype(returns.dtype)
 
 
@@ -334,7 +345,8 @@ def aten_convolution_backward(
     *, returns,
 ):  # fmt: skip
     rank = weight.ndim - 2
-    grad_output, input, weight = _gathered(grad_output, input, weight)
+    gathered = _gathering(grad_output, input)
+    grad_output, input, weight = gathered(grad_output), gathered(input), gathered(weight, is_kernel=True)
     stride, padding, dilation = (per_dim(values, rank) for values in (stride, padding, dilation))
     grad_input = grad_weight = grad_bias = None
     if output_mask[0]:
@@ -347,11 +359,12 @@ def aten_convolution_backward(
             grad_input = _convolve(grad_output, weight, stride, pads, dilation, groups)
         else:
             grad_input = _spread(grad_output, weight, stride, padding, dilation, groups, input.shape[2:])
+        grad_input = gathered(grad_input)
     if output_mask[1]:
         window = weight.shape[2:]
         x, grad = (grad_output, input) if transposed else (input, grad_output)
         how = (window, stride, padding, dilation, groups)
-        grad_weight = _kernel_grad_in(x, grad, *how, dtype=returns[1].dtype)
+        grad_weight = gathered(_kernel_grad_in(x, grad, *how, dtype=returns[1].dtype))
     if output_mask[2]:
         axes = (0, *range(2, grad_output.ndim))
         grad_bias = total(grad_output.astype(wide(grad_output.dtype)), axes, grad_output, returns[2].dtype)

@@ -356,3 +356,38 @@ class TestPixelsOverOneAxis:
             if not all(torch.allclose(b.cpu(), a, 1e-4, 1e-4) for a, b in zip(expected, actual, strict=True))
         ]  # fmt: skip
         assert not wrong, "\n".join(wrong)
+
+    @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+    def test_split_features(self, partitioner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Pixels over all devices under a kernel in parts, and unsplit ones of which the result is split."""
+        monkeypatch.setattr(spmd.config, "partitioner", partitioner)
+        mesh = spmd.Mesh(range(8), (2, 4), ("a", "b"))
+        specs = [
+            ((None, None, ("b", "a")), (None, "a", None), None), ((None, None, ("a", "b")), (None, "b", None), None),
+            (("a", None, "b"), (None, "b", None), None), ((None, "b", None), ("b", None, None), (None, None, "a")),
+        ]  # fmt: skip
+        shapes = [(2, 10, 7), (1, 6, 12)]
+        compared = []
+        for case in itertools.product(specs, (False, True), shapes):
+            (image_spec, kernel_spec, result_spec), is_transposed, shape = case
+            x, kernel = torch.randn(shape), torch.randn(5, shape[1], 3)
+            weight = kernel.transpose(0, 1).contiguous() if is_transposed else kernel
+            weight_spec = (kernel_spec[1], kernel_spec[0], None) if is_transposed else kernel_spec
+            results = []
+            for device in ("cpu", "xla"):
+                leaves = [tensor.clone().to(device) for tensor in (x, weight)]
+                if device == "xla":
+                    spmd.mark_sharding(leaves[0], mesh, image_spec)
+                    spmd.mark_sharding(leaves[1], mesh, weight_spec)
+                function = F.conv_transpose1d if is_transposed else F.conv1d
+                y = function(*(leaf.requires_grad_() for leaf in leaves))
+                if device == "xla" and result_spec:
+                    y = spmd.mark_sharding(y, mesh, result_spec)
+                results.append([y, *torch.autograd.grad(y.sin().sum(), leaves)])
+            compared.append((str(case), *results))
+        spmd.sync()
+        wrong = [
+            name for name, expected, actual in compared
+            if not all(torch.allclose(b.cpu(), a, 1e-4, 1e-4) for a, b in zip(expected, actual, strict=True))
+        ]  # fmt: skip
+        assert not wrong, "\n".join(wrong)

@@ -1,5 +1,6 @@
 """Writes at computed positions whose rows the devices do not divide: values and gradients as on the CPU."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -184,3 +185,24 @@ def test_the_fault_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     result = torch.zeros(16, device="xla").index_add(0, index, torch.ones(13, device="xla"))
     assert result[0].item() == 3.0
     cache.clear_cache()
+
+
+@pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+def test_sums_onto_ones(partitioner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sum of a scatter with batching dims in two layouts: its operand counts once, over even and uneven dims."""
+    monkeypatch.setattr(spmd.config, "partitioner", partitioner)
+    specs = [(None, "a"), (None, "b"), ("a", "b"), ("b", "a")]
+    compared = []
+    for rows, columns in ((8, 8), (5, 7)):
+        index = torch.randint(rows, (rows, columns))
+        expected = torch.ones(rows, columns).scatter_add(0, index, torch.ones(rows, columns))
+        for first, second in itertools.product(specs, specs):
+            moved = index.to("xla")
+            marked = spmd.mark_sharding(moved.clone(), MESH, P(*first))
+            ones = torch.ones(rows, columns, device="xla")
+            total = ones.scatter_add(0, moved, ones)
+            results = ones.scatter_add(0, marked, ones), spmd.mark_sharding(total, MESH, P(*second))
+            compared.append((f"{rows}, {first}, {second}", results, expected))
+    spmd.sync()
+    wrong = [name for name, results, expected in compared if any(not torch.equal(r.cpu(), expected) for r in results)]
+    assert not wrong, "\n".join(wrong)
