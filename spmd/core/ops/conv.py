@@ -73,8 +73,8 @@ def _gathering(*images):
     """A function that gathers the pixels of an image, a kernel or a result where a mesh has several axes.
 
     In the sums of a convolution with split pixels XLA adds up copies, of the image, the kernel or the result (jaxlib
-    0.10.2, both partitioners). Images alike, which each device has another part of, stay split: then all of the kernel
-    is gathered. In a manual region each device has its own.
+    0.10.2, both partitioners). Images of the same axes, each device with another part, stay split: then all of the
+    kernel is gathered. In a manual region each device has its own.
     """
     mesh, manual = sharded.mesh(), jax.sharding.get_abstract_mesh().manual_axes
     if mesh is None or mesh.size in mesh.shape.values() or {*mesh.axis_names} <= {*manual}:
