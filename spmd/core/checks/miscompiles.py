@@ -161,7 +161,9 @@ MISCOMPILES = (
     Miscompile("scatter of uneven rows", _COPIES, "jaxlib", ("cpu", "gpu", "tpu"),
                instead="the program pads the rows of scatters itself"),
     Miscompile("convolution of pixels over some axes", _COPIES, "jaxlib", ("cpu", "gpu", "tpu"),
-               instead="pixels are gathered that are known to be split over some of a mesh's axes"),
+               instead="pixels, kernels and results are gathered on a mesh of several axes"),
+    Miscompile("batched product over two axes", _COPIES, "jaxlib", ("cpu", "gpu", "tpu"),
+               instead="its result keeps the batch's axes where the summed dim is known to be sharded"),
 )  # fmt: skip
 
 

@@ -73,9 +73,23 @@ def _affine(self, product, beta, alpha):
     return folds.elementwise(jnp.add, self, product)
 
 
+def _in_batch(result, left, right):
+    """The result of a batched product, over the batch's axes where others shard the summed dim.
+
+    XLA computes it wrongly where a reader wants the summed dim's axes in the batch (docs/decisions/copies-in-sums.md).
+    """
+    mesh = sharded.mesh()
+    for operand, summed in ((left, 2), (right, 1)):
+        dims = sharded.dims_of(operand)
+        if mesh is not None and dims is not None and result.ndim == 3 and any(axes for _, axes in dims[summed]):
+            batch = dims[0][0][1] if len(dims[0]) == 1 else ()
+            return sharded.in_front(result, mesh, batch) if batch else result
+    return result
+
+
 @lower(aten.mm.default, aten.bmm.default)
 def aten_mm(self, mat2, *, returns):
-    return _rounded_product(self, mat2, returns.dtype)
+    return _in_batch(_rounded_product(self, mat2, returns.dtype), self, mat2)
 
 
 @lower(aten.mm.dtype, aten.bmm.dtype)
@@ -85,7 +99,8 @@ def aten_mm_dtype(self, mat2, out_dtype):
 
 @lower(aten.addmm.default, aten.addmm.dtype, aten.baddbmm.default, aten.baddbmm.dtype, aten.addmv.default)
 def aten_addmm(self, left, right, /, out_dtype=None, *, beta=1, alpha=1, returns):
-    return cast(_affine(self, _product(left, right), beta, alpha), returns.dtype)
+    product = _in_batch(_product(left, right), left, right)
+    return cast(_affine(self, product, beta, alpha), returns.dtype)
 
 
 def _rows(array):

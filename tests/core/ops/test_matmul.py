@@ -251,6 +251,21 @@ class TestSharded:
         layers(batch, torch.float32)
         batch.check()
 
+    @pytest.mark.parametrize("is_added", [False, True])
+    @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+    def test_batch_over_the_axis_of_the_sum(
+        self, partitioner: str, is_added: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """XLA takes the wrong parts where the result's batch has the summed dim's axis, and its columns the batch's."""
+        monkeypatch.setattr(spmd.config, "partitioner", partitioner)
+        grid = spmd.Mesh(range(8), (2, 4), ("a", "b"))
+        data = torch.randn(4, 8, 16)
+        x = spmd.mark_sharding(data.to(DEVICE), grid, ("b", None, "a"))
+        product = torch.baddbmm(x[:, :, :8], x, x.mT) if is_added else torch.bmm(x, x.mT)
+        expected = data @ data.mT + (data[:, :, :8] if is_added else 0)
+        result = spmd.mark_sharding(product, grid, ("a", None, "b"))
+        torch.testing.assert_close(result.cpu(), expected)
+
 
 class TestSequenceParallel:
     """Hidden units over the axis that splits residuals by rows (arXiv:2205.05198): the gradient is gathered."""
