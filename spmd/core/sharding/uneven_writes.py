@@ -47,7 +47,7 @@ def _sum_apart(op: ir.Operation) -> None:
 
 
 def _is_zero(value: ir.Value) -> bool:
-    owner = value.owner
+    owner: Any = value.owner
     while getattr(owner, "name", "") in ("stablehlo.broadcast_in_dim", "stablehlo.convert"):
         owner = owner.operands[0].owner
     return getattr(owner, "name", "") == "stablehlo.constant" and str(owner.attributes["value"]).startswith("dense<0")
