@@ -1,4 +1,4 @@
-"""What a unit cannot do, or does at a price, is said: by a line, an error with what serves, or the right dim."""
+"""Limits and costs of units are said: by a line, an error that names what serves, or the right dim."""
 
 import copy
 from collections.abc import Iterator

@@ -371,10 +371,10 @@ def _by_mesh(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
         return NotImplemented
     elements = [*zip(*filter(_is_tensors, (*args, *kwargs.values())), strict=False)]
     storages = [[tensor._storage for tensor in tensors if isinstance(tensor, XlaTensor)] for tensors in elements]
-    homes = mesh_homes(topological([storage.value for some in storages for storage in some])[0])
+    homes = mesh_homes(topological([storage.value for element in storages for storage in element])[0])
     by_home: dict[frozenset[int] | None, list[int]] = {}
-    for i, some in enumerate(storages):
-        met = (x.sharding.devices if x.sharding else home_of(x.value, homes) for x in some)
+    for i, element in enumerate(storages):
+        met = (x.sharding.devices if x.sharding else home_of(x.value, homes) for x in element)
         by_home.setdefault(next(filter(None, met), None), []).append(i)
     if len(by_home.keys() - {None}) < 2:
         return NotImplemented

@@ -108,7 +108,7 @@ def check_refusal(call, *tensors):
 
 
 class TestRefusedDtypes:
-    """What torch's CPU kernels refuse is not cast in silence."""
+    """Operands that torch's CPU kernels refuse raise, and are not cast in silence."""
 
     @pytest.mark.parametrize("name", MIXED)
     def test_operands_of_several_dtypes(self, name):

@@ -195,7 +195,7 @@ CLASSES = (Plain, Image, Noted, Silent, Counting, Weight, Quantized, nn.Paramete
 
 
 def facts(value: object) -> object:
-    """What a user sees of a tensor, or of each of several."""
+    """The class, attributes and values of a tensor, or of each of several."""
     if isinstance(value, (tuple, list)):
         return [facts(item) for item in value]
     attributes = {name: getattr(value, name, None) for name in ("note", "size_in_file", "bits", "scale")}

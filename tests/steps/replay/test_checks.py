@@ -90,7 +90,7 @@ class TestSchedule:
 
 
 def ended(compiled: Any, capsys: pytest.CaptureFixture[str]) -> str:
-    """What the line says of a function whose replay has ended."""
+    """The line about a function whose replay has ended."""
     match = re.search(
         r"runs uncompiled: what no guard sees has changed: (.*); pass it .*; up to", capsys.readouterr().err
     )
@@ -122,7 +122,7 @@ DIFFERENCES: dict[str, tuple[Callable[..., Any], str]] = {
 
 
 class TestDifferences:
-    """What a check compares: ops, their static arguments, operands, numbers, data, and what becomes of results."""
+    """A check compares ops, their static arguments, operands, numbers, data, and the targets of results."""
 
     @pytest.mark.parametrize("name", DIFFERENCES)
     def test_kinds(self, name: str, every_call: None, capsys: pytest.CaptureFixture[str]) -> None:

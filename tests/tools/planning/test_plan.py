@@ -288,7 +288,7 @@ class TestValuesThatArePending:
 
 
 class TestInputs:
-    """What a step takes from the CPU is not copied where nothing runs."""
+    """Inputs on the CPU are not copied where nothing runs."""
 
     def test_no_copy(self) -> None:
         model, batch = nn.Linear(8, 8, device="xla"), torch.ones(4, 8)
