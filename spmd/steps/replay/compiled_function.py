@@ -263,6 +263,8 @@ class CompiledFunction(Generic[P, R]):
         else:
             self.num_replayed += 1
             self.num_checked += 1
+            kind.entries.remove(check.entry)
+            del check.entry.guards  # they hold containers that the call may drop, and so what it has put into them
 
         def call(given: Sequence[Any]) -> Any:
             items = given[: tree.num_leaves]  # the tensors of objects follow
@@ -293,7 +295,9 @@ class CompiledFunction(Generic[P, R]):
             elif check.entry.seen is None:
                 self._end(check.entry, str(error))
             else:  # by chance, as where another thread draws at the same time: the next call is checked, too
+                check.entry.guards = Guards(recorded.after, check.entry.replay.recipe.volatile)
                 check.entry.seen = None
+                kind.entries.insert(0, check.entry)
         else:
             schedule = Schedule()
             if check is not None:
@@ -302,7 +306,6 @@ class CompiledFunction(Generic[P, R]):
                     self._end(check.entry, why)
                     return recorded.result
                 schedule.checked(began)
-                kind.entries.remove(check.entry)
             kind.refused.clear()
             floats = {i: item for i, item in others if type(item) is float and (0, i) not in kind.follow}
             kind.entries.insert(0, _Entry(guards, replay, floats, counts, rows, schedule, recorded.seen))
