@@ -12,7 +12,6 @@ import os
 import random
 import sys
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -58,6 +57,9 @@ class Draw:
             return tensor
         return spmd.mark_sharding(tensor, spmd.Mesh(range(math.prod(self.shape)), self.shape, self.axes), spec)
 
+    def maybe_marked(self, tensor: Tensor) -> Tensor:
+        return self.marked(tensor) if self.random.random() < 0.6 else tensor
+
     def floats(self, *shape: int) -> Tensor:
         """Normal numbers; their padding is NaN, 1 or 0."""
         kind, state = self.random.randrange(3), self.random.getstate()
@@ -81,8 +83,16 @@ class Draw:
     def size(self) -> int:
         return self.random.choice(SIZES)
 
-    def weight(self, rows: int, columns: int) -> Tensor:
-        return self.floats(rows, columns) / 4
+    def weight(self, *shape: int) -> Tensor:
+        return self.floats(*shape) / 4
+
+    def stack(self, x: Tensor) -> Tensor:
+        """Multiples of a matrix, (rows, n, m), marked or not."""
+        return self.maybe_marked(x * self.weight(self.size(), 1, 1))
+
+    def heads(self, x: Tensor) -> Tensor:
+        """As `stack`, with a dim of heads, (rows, 2, n, m)."""
+        return self.maybe_marked(self.stack(x)[:, None] * self.weight(1, 2, 1, 1))
 
 
 Op = Callable[[Draw, Tensor], Tensor]  # from (n, m) to another matrix
@@ -121,6 +131,15 @@ def _positive(x: Tensor) -> Tensor:
 
 def _conv2d(d: Draw, x: Tensor) -> Tensor:
     return F.conv2d(x[None, None], d.floats(3, 1, 3, 3) / 4, padding=1)[0].sum(0)
+
+
+def _in_stack(call: Op) -> Op:
+    """An op of a stack, whose result is marked or not before it becomes a matrix again."""
+
+    def op(d: Draw, x: Tensor) -> Tensor:
+        return d.maybe_marked(call(d, x)).flatten(0, -2)
+
+    return op
 
 
 def _losses(d: Draw, x: Tensor) -> Tensor:
@@ -208,7 +227,50 @@ FAMILIES: dict[str, Sequence[Op]] = {
         lambda d, x: torch.linalg.inv(_positive(x)),
     ],
 }  # fmt: skip
-FAMILY_OF: list[tuple[str, int]] = [(family, place) for family, ops in FAMILIES.items() for place in range(len(ops))]
+# Of stacks of matrices.
+_STACKED: dict[str, Sequence[Op]] = {
+    "batched products": [
+        lambda d, x: (s := d.stack(x)) @ s.mT, lambda d, x: (s := d.stack(x)).mT @ s,
+        lambda d, x: (s := d.stack(x)) @ d.weight(len(s), s.shape[2], d.size()),
+        lambda d, x: d.stack(x) @ d.weight(x.shape[1], d.size()),
+        lambda d, x: torch.einsum("bnm,bkm->bkn", s := d.stack(x), d.weight(len(s), d.size(), s.shape[2])),
+        lambda d, x: torch.einsum("bnm,bnk->mbk", s := d.stack(x), d.weight(*s.shape[:2], d.size())),
+        lambda d, x: torch.einsum("bnm,ckm->bcnk", d.stack(x), d.weight(2, d.size(), x.shape[1])).flatten(1, 2),
+        lambda d, x: torch.baddbmm(s := d.stack(x), d.weight(*s.shape[:2], 5), d.weight(len(s), 5, s.shape[2])),
+        lambda d, x: F.linear(d.stack(x), d.weight(d.size(), x.shape[1]), d.weight(1, 1)[0]),
+        lambda d, x: F.scaled_dot_product_attention(h := d.heads(x), h * 2, d.maybe_marked(h + 1)).flatten(1, 2),
+        lambda d, x: F.scaled_dot_product_attention(h := d.heads(x), h, h, is_causal=True).transpose(1, 2).flatten(2),
+        lambda d, x: ((h := d.heads(x)) @ h.mT).softmax(-1).flatten(1, 2),
+        lambda d, x: F.bilinear(s := d.stack(x), s * 2, d.weight(5, s.shape[2], s.shape[2])),
+    ],
+    "batched windows": [
+        lambda d, x: F.conv1d(d.stack(x), d.floats(5, len(x), 3) / 4, padding=1),
+        lambda d, x: F.conv1d(d.stack(x), d.floats(len(x), 1, 3) / 4, padding=1, groups=len(x)),
+        lambda d, x: F.conv_transpose1d(d.stack(x), d.floats(len(x), 5, 2) / 4),
+        lambda d, x: F.conv2d(d.heads(x), d.floats(3, 2, 3, 3) / 4, padding=1).flatten(1, 2),
+        lambda d, x: F.conv2d(d.heads(x), d.floats(4, 1, 3, 3) / 4, padding=1, groups=2).flatten(1, 2),
+        lambda d, x: F.conv_transpose2d(d.heads(x), d.floats(2, 3, 2, 2) / 4, stride=2).flatten(1, 2),
+        lambda d, x: F.max_pool2d(d.heads(x), 2, 1).flatten(1, 2), lambda d, x: F.avg_pool1d(d.stack(x), 2),
+        lambda d, x: F.unfold(d.heads(x), (2, 2)), lambda d, x: F.batch_norm(d.stack(x), None, None, training=True),
+        lambda d, x: F.group_norm(d.heads(x), 2).flatten(1, 2), lambda d, x: F.instance_norm(d.stack(x), None),
+        lambda d, x: F.interpolate(d.heads(x), scale_factor=2, mode="bilinear").flatten(1, 2),
+    ],
+    "stacks": [
+        lambda d, x: d.stack(x).transpose(0, 1) * 2, lambda d, x: d.stack(x).permute(2, 0, 1).flip(1),
+        lambda d, x: d.stack(x).cumsum(1), lambda d, x: d.stack(x).softmax(1), lambda d, x: d.stack(x).sort(1)[0],
+        lambda d, x: d.heads(x).transpose(1, 2).flatten(2), lambda d, x: d.stack(x).amax(1, True) - x,
+        lambda d, x: (s := d.stack(x)).gather(1, d.index(s.shape[1], *s.shape)),
+        lambda d, x: torch.ones_like(s := d.stack(x)).scatter_add(1, d.index(s.shape[1], *s.shape), s),
+        lambda d, x: torch.ones_like(s := d.stack(x)).index_add(1, d.index(s.shape[1], 5), s[:, :1].expand(-1, 5, -1)),
+        lambda d, x: (s := d.stack(x))[d.index(len(s), 5), d.index(s.shape[1], 5)][None] + s[:1, :1],
+        lambda d, x: F.embedding(d.index(len(x), d.size(), 4), x), lambda d, x: torch.cat([d.stack(x), d.stack(x)]),
+        lambda d, x: d.stack(x)[1:], lambda d, x: d.stack(x)[:, ::2],
+        lambda d, x: F.pad(d.stack(x), (0, 0, 1, 1, 1, 0)),
+        lambda d, x: d.stack(x).reshape(len(x), -1, x.shape[1]), lambda d, x: d.stack(x).roll(1, 1),
+        lambda d, x: F.layer_norm(d.stack(x), x.shape[1:]), lambda d, x: d.stack(x).std(1, keepdim=True) + x,
+    ],
+}  # fmt: skip
+FAMILIES |= {family: [*map(_in_stack, calls)] for family, calls in _STACKED.items()}
 
 
 class Outcome(NamedTuple):
@@ -229,6 +291,7 @@ def run(seed: int, device: str) -> Outcome:
         place = d.random.randrange(len(FAMILIES[family]))
         words.append(f"{family}[{place}] of {tuple(x.shape)}")
         x = FAMILIES[family][place](d, x)
+        x = x.repeat(*(1 if size > 2 else 3 for size in x.shape))  # windows need three
         if x.numel() > 400:
             x = x[:13, :13]
         # Bounded, and without ties, of which any might be meant.
@@ -237,6 +300,17 @@ def run(seed: int, device: str) -> Outcome:
             x = d.marked(x)
     (grad,) = torch.autograd.grad((x * x.detach().cos()).sum(), leaf)
     return Outcome(", ".join(words), [x.detach(), grad])
+
+
+def failures(seeds: Sequence[int]) -> list[str]:
+    """The differences of programs, and those that do not compile; where one does not, parts run apart."""
+    try:
+        return differences(seeds)
+    except Exception as error:  # of a sync that all share
+        if len(seeds) == 1:
+            return [f"program {seeds[0]}: {type(error).__name__}: {str(error)[:600]}: {run(seeds[0], 'cpu').words}"]
+        middle = len(seeds) // 2
+        return failures(seeds[:middle]) + failures(seeds[middle:])
 
 
 def differences(seeds: Sequence[int]) -> list[str]:
@@ -252,7 +326,11 @@ def differences(seeds: Sequence[int]) -> list[str]:
     for seed, expected, results in pairs:
         for part, actual, wanted in zip(("value", "gradient"), results, expected.results, strict=True):
             if not torch.allclose(actual.cpu(), wanted, rtol=1e-6, atol=1e-8, equal_nan=True):
-                wrong.append(f"program {seed}: the {part} differs: {expected.words}")
+                far = ~torch.isclose(actual.cpu(), wanted, rtol=1e-6, atol=1e-8, equal_nan=True)
+                shown = (
+                    f"{actual.cpu()[far][:3].tolist()} for {wanted[far][:3].tolist()} at {far.nonzero()[:3].tolist()}"
+                )
+                wrong.append(f"program {seed}: the {part} differs: {expected.words}: {far.sum()} elements, {shown}")
                 break
     return wrong
 
@@ -268,10 +346,7 @@ def main() -> None:
     started, num_wrong = time.time(), 0
     for first in range(options.seed, options.seed + options.count, BATCH):
         seeds = range(first, min(first + BATCH, options.seed + options.count))
-        try:
-            wrong = differences(seeds)
-        except Exception:  # of a sync that all share
-            wrong = [f"programs {seeds.start} to {seeds.stop - 1}: {traceback.format_exc(limit=1)}"]
+        wrong = failures(seeds)
         num_wrong += len(wrong)
         for line in wrong:
             print(line, flush=True)

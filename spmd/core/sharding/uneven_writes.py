@@ -1,13 +1,17 @@
-"""Scatters whose rows the devices do not divide, which the program pads itself, and sums that are counted twice.
+"""Scatters that XLA partitions wrongly on a mesh of several axes: uneven rows, and operands that some axes copy.
 
 Rows that are uneven over some of a mesh's axes, and replicated over others, XLA pads and writes: at index 0, or at what
 the index's producer makes of padding, with what the values' producer makes of it (jaxlib 0.10.2, both partitioners).
-Here the index of padding is past the end, and XLA drops what is written there. A module has the scatters of the rules,
-of gradients, of jax's own functions and of a user's jax code; all are rewritten.
+Here the index of padding is past the end, and XLA drops what is written there. Where a scatter's dims are batches, by
+its attributes or by an index that counts them up, copies of the operand are combined once too often, or not at all. So
+the scatter begins with the identity of what it combines by, and is combined with the operand after that; one that
+overwrites has no identity, and hides its index. A module has the scatters of the rules, of gradients, of jax's own
+functions and of a user's jax code; all are rewritten (docs/decisions/copies-in-sums.md).
 """
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,11 +21,9 @@ from .partitioner import manual_parts, ops_of
 
 
 def pad_scatters(module: ir.Module, num_devices: int) -> None:
-    """Pads the rows of scatters to a multiple of the devices, which every sharding divides; even ones stay as they are.
-
-    Scatters that overwrite stay, too: XLA does not split their rows, whose order counts.
-    """
-    scatters = [op for op in ops_of(module, "stablehlo.scatter") if len(op.regions[0].blocks[0].operations) > 1]
+    """Rewrites the scatters of a program over several devices. Rows are padded to a multiple of the devices, which every
+    sharding divides; rows of scatters that overwrite stay: XLA does not split them, as their order counts."""
+    scatters = ops_of(module, "stablehlo.scatter")
     if num_devices == 1 or not scatters:
         return
     is_manual = manual_parts(module)
@@ -29,21 +31,48 @@ def pad_scatters(module: ir.Module, num_devices: int) -> None:
         for op in scatters:
             if not is_manual(op):
                 with op.location, ir.InsertionPoint(op):
-                    _sum_apart(op)
-                    _pad_rows(op, num_devices)
+                    if len(op.regions[0].blocks[0].operations) > 1:
+                        _combine_apart(op)
+                        _pad_rows(op, num_devices)
+                    elif _num_scattered(op) > 1:
+                        op.operands[1] = hlo.optimization_barrier([op.operands[1]])
 
 
-def _sum_apart(op: ir.Operation) -> None:
-    """Has a scatter with batching dims sum onto zeros, and adds its operand after that: XLA may count it twice."""
+def _num_scattered(op: ir.Operation) -> int:
     numbers = hlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
-    is_sum = op.regions[0].blocks[0].operations[0].name == "stablehlo.add"
-    before, total = op.operands[0], op.results[0]
-    if not is_sum or not numbers.input_batching_dims or _is_zero(before):
+    return len(numbers.scattered_dims_to_operand_dims) + len(numbers.input_batching_dims)
+
+
+def _combine_apart(op: ir.Operation) -> None:
+    """Has a scatter whose dims may be batches begin with the identity, and combines its operand after that."""
+    before, total, combine = op.operands[0], op.results[0], op.regions[0].blocks[0].operations[0].name
+    if combine not in _IDENTITIES or len(op.results) > 1 or _num_scattered(op) == 1:
         return
-    op.operands[0] = hlo.broadcast_in_dim(total.type, _scalar(total, 0), ir.DenseI64ArrayAttr.get([]))
+    identity = _IDENTITIES[combine](total.type.element_type)
+    if combine == "stablehlo.add" and _is_zero(before):
+        return
+    op.operands[0] = hlo.broadcast_in_dim(total.type, _scalar(total, identity), ir.DenseI64ArrayAttr.get([]))
     with ir.InsertionPoint.after(op):
-        added = hlo.add(total, before)
-    total.replace_all_uses_except(added, added.owner.operation)
+        combined = ir.Operation.create(combine, [total.type], [total, before])
+    total.replace_all_uses_except(combined.result, combined)
+
+
+def _bound(kind: ir.Type, *, is_lowest: bool) -> float:
+    if not isinstance(kind, ir.IntegerType):
+        return -math.inf if is_lowest else math.inf
+    is_signed = not kind.is_unsigned and kind.width > 1
+    lowest = -(2 ** (kind.width - 1)) if is_signed else 0
+    return lowest if is_lowest else lowest + 2**kind.width - 1
+
+
+_IDENTITIES: Mapping[str, Callable[[ir.Type], float]] = {
+    "stablehlo.add": lambda kind: 0 if isinstance(kind, ir.IntegerType) else -0.0,
+    "stablehlo.multiply": lambda kind: 1,
+    "stablehlo.maximum": functools.partial(_bound, is_lowest=True),
+    "stablehlo.minimum": functools.partial(_bound, is_lowest=False),
+    "stablehlo.or": lambda kind: 0,
+    "stablehlo.and": lambda kind: -1 if kind.width > 1 else 1,
+}
 
 
 def _is_zero(value: ir.Value) -> bool:
@@ -103,7 +132,7 @@ def _pad(value: ir.Value, dim: int, multiple: int, filler: int) -> ir.Value:
     return hlo.pad(value, _scalar(value, filler), zeros, high, zeros)
 
 
-def _scalar(like: ir.Value, number: int) -> ir.Value:
+def _scalar(like: ir.Value, number: float) -> ir.Value:
     """A number in the dtype of a value."""
     buffer: Any = np.array(number)  # numpy's own types do not say that it is a buffer
     return hlo.convert(_typed(like, []), hlo.constant(ir.DenseElementsAttr.get(buffer)))

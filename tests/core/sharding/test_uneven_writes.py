@@ -177,6 +177,60 @@ class TestForms:
             assert np.flatnonzero(result).tolist() == [*range(28)] and result.sum() == 28
 
 
+# Axes of the dims of an operand, an index, updates and a result, of (2, 4) devices.
+SPECS: list[tuple[tuple[Any, Any], ...]] = [
+    (("b", "a"), ("a", "b"), (("a", "b"), None), ("a", None)), (("b", None), (None, "b"), ("a", "b"), ("b", None)),
+    ((None, "b"), ("b", "a"), (None, None), (None, ("a", "b"))), ((None, "b"), ("b", "a"), ("b", "a"), (None, "a")),
+    ((("b", "a"), None), (None, "b"), ("a", None), ("a", "b")), ((None, "b"), (None, "a"), ("b", None), (None, None)),
+    ((None, ("b", "a")), ("b", "a"), (None, "a"), (None, "a")), (("b", "a"), ("a", None), ("a", "b"), ("b", "a")),
+]  # fmt: skip
+METHODS = {
+    "set": lax.scatter, "add": lax.scatter_add, "multiply": lax.scatter_mul, "maximum": lax.scatter_max,
+    "minimum": lax.scatter_min,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+@pytest.mark.parametrize("size", [8, 5])
+@pytest.mark.parametrize("dtype", ["float32", "int8", "uint64", "bool"])
+def test_dims_that_are_batches(dtype: str, size: int, partitioner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns that the index counts up, and columns that are batches by the attributes, in many layouts."""
+    monkeypatch.setattr(spmd.config, "partitioner", partitioner)
+    methods = {name: one for name, one in METHODS.items() if dtype != "bool" or name not in ("add", "multiply")}
+    draws = np.random.default_rng(0)
+    operand, updates = ((draws.standard_normal((size, size)) * 9).astype(dtype) for _ in range(2))
+    index, unique = draws.integers(size, size=(size, size)), draws.random((size, size)).argsort(0)
+    batches = lax.ScatterDimensionNumbers(
+        (), (0,), (0,), operand_batching_dims=(1,), scatter_indices_batching_dims=(1,)
+    )
+    counted = lax.ScatterDimensionNumbers((), (0, 1), (0, 1))
+
+    def constrained(x: jax.Array, spec: tuple[Any, ...]) -> jax.Array:
+        return lax.with_sharding_constraint(x, NamedSharding(MESH.get_jax_mesh(), PartitionSpec(*spec)))
+
+    def function(operand: jax.Array, updates: jax.Array, *indices: jax.Array) -> dict[str, jax.Array]:
+        results, columns = {}, jnp.broadcast_to(jnp.arange(size, dtype=jnp.int32), (size, size))
+        for specs, (name, method) in itertools.product(SPECS, methods.items()):
+            x, i, values = map(constrained, (operand, indices[name == "set"].astype(jnp.int32), updates), specs)
+            written = method(x, i[..., None], values, batches), method(x, jnp.stack([i, columns], -1), values, counted)
+            for form, result in zip(("batches", "counted"), written, strict=True):
+                results[f"{name} {form} {specs}"] = constrained(result, specs[-1])
+        return results
+
+    with compiler_context():
+        lowered = jax.jit(function).lower(operand, updates, index, unique)
+        pad_scatters(lowered.compiler_ir(), 8)
+        results = lowered.compile()(operand, updates, index, unique)
+    expected = {name: operand.copy() for name in methods}
+    for row, column in itertools.product(range(size), range(size)):
+        expected["set"][unique[row, column], column] = updates[row, column]
+        for name in methods.keys() - {"set"}:
+            place, combine = (index[row, column], column), getattr(np, name)
+            expected[name][place] = combine(expected[name][place], updates[row, column])
+    wrong = [name for name, x in results.items() if not np.allclose(x, expected[name.partition(" ")[0]], rtol=1e-5)]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_the_fault_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the padding the first case of all is wrong; once it is right, the padding can go."""
     monkeypatch.setattr(compiler, "pad_scatters", lambda module, num_devices: None)
