@@ -84,175 +84,180 @@ module @jit_spmd attributes {mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 
     %43 = stablehlo.broadcast_in_dim %41, dims = [0] : (tensor<8xi32>) -> tensor<8x1xi32>
     %44 = stablehlo.broadcast_in_dim %42, dims = [0] : (tensor<8xi32>) -> tensor<8x1xi32>
     %45 = stablehlo.concatenate %43, %44, dim = 1 : (tensor<8x1xi32>, tensor<8x1xi32>) -> tensor<8x2xi32>
-    %46 = "stablehlo.scatter"(%28, %45, %34) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0, 1], scatter_dims_to_operand_dims = [0, 1], index_vector_dim = 1>, unique_indices = false}> ({
+    %46 = stablehlo.optimization_barrier %45 : tensor<8x2xi32>
+    %47 = "stablehlo.scatter"(%28, %46, %34) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0, 1], scatter_dims_to_operand_dims = [0, 1], index_vector_dim = 1>, unique_indices = false}> ({
     ^bb0(%arg4: tensor<f32>, %arg5: tensor<f32>):
       stablehlo.return %arg5 : tensor<f32>
     }) : (tensor<8x16xf32>, tensor<8x2xi32>, tensor<8xf32>) -> tensor<8x16xf32>
-    %47 = stablehlo.reshape %46 : (tensor<8x16xf32>) -> tensor<128xf32>
+    %48 = stablehlo.reshape %47 : (tensor<8x16xf32>) -> tensor<128xf32>
     %c_26 = stablehlo.constant dense<128> : tensor<i64>
-    %48 = stablehlo.broadcast_in_dim %c_26, dims = [] : (tensor<i64>) -> tensor<4x3xi64>
-    %49 = stablehlo.add %c_5, %48 : tensor<4x3xi64>
-    %50 = stablehlo.select %c_6, %49, %c_5 : tensor<4x3xi1>, tensor<4x3xi64>
-    %51 = stablehlo.convert %50 : (tensor<4x3xi64>) -> tensor<4x3xi32>
-    %52 = stablehlo.broadcast_in_dim %51, dims = [0, 1] : (tensor<4x3xi32>) -> tensor<4x3x1xi32>
-    %53 = "stablehlo.gather"(%47, %52) <{dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 2>, indices_are_sorted = false, slice_sizes = array<i64: 1>}> : (tensor<128xf32>, tensor<4x3x1xi32>) -> tensor<4x3xf32>
-    %54 = stablehlo.reshape %46 : (tensor<8x16xf32>) -> tensor<128xf32>
+    %49 = stablehlo.broadcast_in_dim %c_26, dims = [] : (tensor<i64>) -> tensor<4x3xi64>
+    %50 = stablehlo.add %c_5, %49 : tensor<4x3xi64>
+    %51 = stablehlo.select %c_6, %50, %c_5 : tensor<4x3xi1>, tensor<4x3xi64>
+    %52 = stablehlo.convert %51 : (tensor<4x3xi64>) -> tensor<4x3xi32>
+    %53 = stablehlo.broadcast_in_dim %52, dims = [0, 1] : (tensor<4x3xi32>) -> tensor<4x3x1xi32>
+    %54 = "stablehlo.gather"(%48, %53) <{dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 2>, indices_are_sorted = false, slice_sizes = array<i64: 1>}> : (tensor<128xf32>, tensor<4x3x1xi32>) -> tensor<4x3xf32>
+    %55 = stablehlo.reshape %47 : (tensor<8x16xf32>) -> tensor<128xf32>
     %c_27 = stablehlo.constant dense<128> : tensor<i64>
-    %55 = stablehlo.broadcast_in_dim %c_27, dims = [] : (tensor<i64>) -> tensor<3x4xi64>
-    %56 = stablehlo.add %c_7, %55 : tensor<3x4xi64>
-    %57 = stablehlo.select %c_8, %56, %c_7 : tensor<3x4xi1>, tensor<3x4xi64>
-    %58 = stablehlo.convert %57 : (tensor<3x4xi64>) -> tensor<3x4xi32>
-    %59 = stablehlo.broadcast_in_dim %58, dims = [0, 1] : (tensor<3x4xi32>) -> tensor<3x4x1xi32>
-    %60 = "stablehlo.gather"(%54, %59) <{dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 2>, indices_are_sorted = false, slice_sizes = array<i64: 1>}> : (tensor<128xf32>, tensor<3x4x1xi32>) -> tensor<3x4xf32>
-    %61 = stablehlo.transpose %60, dims = [1, 0] : (tensor<3x4xf32>) -> tensor<4x3xf32>
-    %62 = stablehlo.subtract %53, %61 : tensor<4x3xf32>
-    %63 = stablehlo.reshape %46 : (tensor<8x16xf32>) -> tensor<128xf32>
-    %64 = stablehlo.reshape %62 : (tensor<4x3xf32>) -> tensor<12xf32>
+    %56 = stablehlo.broadcast_in_dim %c_27, dims = [] : (tensor<i64>) -> tensor<3x4xi64>
+    %57 = stablehlo.add %c_7, %56 : tensor<3x4xi64>
+    %58 = stablehlo.select %c_8, %57, %c_7 : tensor<3x4xi1>, tensor<3x4xi64>
+    %59 = stablehlo.convert %58 : (tensor<3x4xi64>) -> tensor<3x4xi32>
+    %60 = stablehlo.broadcast_in_dim %59, dims = [0, 1] : (tensor<3x4xi32>) -> tensor<3x4x1xi32>
+    %61 = "stablehlo.gather"(%55, %60) <{dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 2>, indices_are_sorted = false, slice_sizes = array<i64: 1>}> : (tensor<128xf32>, tensor<3x4x1xi32>) -> tensor<3x4xf32>
+    %62 = stablehlo.transpose %61, dims = [1, 0] : (tensor<3x4xf32>) -> tensor<4x3xf32>
+    %63 = stablehlo.subtract %54, %62 : tensor<4x3xf32>
+    %64 = stablehlo.reshape %47 : (tensor<8x16xf32>) -> tensor<128xf32>
+    %65 = stablehlo.reshape %63 : (tensor<4x3xf32>) -> tensor<12xf32>
     %c_28 = stablehlo.constant dense<12> : tensor<i64>
-    %65 = stablehlo.broadcast_in_dim %c_28, dims = [] : (tensor<i64>) -> tensor<12xi64>
-    %66 = stablehlo.add %c_9, %65 : tensor<12xi64>
-    %67 = stablehlo.select %c_10, %66, %c_9 : tensor<12xi1>, tensor<12xi64>
-    %68 = stablehlo.convert %67 : (tensor<12xi64>) -> tensor<12xi32>
-    %69 = stablehlo.broadcast_in_dim %68, dims = [0] : (tensor<12xi32>) -> tensor<12x1xi32>
-    %70 = "stablehlo.gather"(%64, %69) <{dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1>}> : (tensor<12xf32>, tensor<12x1xi32>) -> tensor<12xf32>
+    %66 = stablehlo.broadcast_in_dim %c_28, dims = [] : (tensor<i64>) -> tensor<12xi64>
+    %67 = stablehlo.add %c_9, %66 : tensor<12xi64>
+    %68 = stablehlo.select %c_10, %67, %c_9 : tensor<12xi1>, tensor<12xi64>
+    %69 = stablehlo.convert %68 : (tensor<12xi64>) -> tensor<12xi32>
+    %70 = stablehlo.broadcast_in_dim %69, dims = [0] : (tensor<12xi32>) -> tensor<12x1xi32>
+    %71 = "stablehlo.gather"(%65, %70) <{dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1>}> : (tensor<12xf32>, tensor<12x1xi32>) -> tensor<12xf32>
     %c_29 = stablehlo.constant dense<128> : tensor<i64>
-    %71 = stablehlo.broadcast_in_dim %c_29, dims = [] : (tensor<i64>) -> tensor<12xi64>
-    %72 = stablehlo.add %c_11, %71 : tensor<12xi64>
-    %73 = stablehlo.select %c_12, %72, %c_11 : tensor<12xi1>, tensor<12xi64>
-    %74 = stablehlo.convert %73 : (tensor<12xi64>) -> tensor<12xi32>
-    %75 = stablehlo.broadcast_in_dim %74, dims = [0] : (tensor<12xi32>) -> tensor<12x1xi32>
-    %76 = "stablehlo.scatter"(%63, %75, %70) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = false}> ({
+    %72 = stablehlo.broadcast_in_dim %c_29, dims = [] : (tensor<i64>) -> tensor<12xi64>
+    %73 = stablehlo.add %c_11, %72 : tensor<12xi64>
+    %74 = stablehlo.select %c_12, %73, %c_11 : tensor<12xi1>, tensor<12xi64>
+    %75 = stablehlo.convert %74 : (tensor<12xi64>) -> tensor<12xi32>
+    %76 = stablehlo.broadcast_in_dim %75, dims = [0] : (tensor<12xi32>) -> tensor<12x1xi32>
+    %77 = "stablehlo.scatter"(%64, %76, %71) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = false}> ({
     ^bb0(%arg4: tensor<f32>, %arg5: tensor<f32>):
       stablehlo.return %arg5 : tensor<f32>
     }) : (tensor<128xf32>, tensor<12x1xi32>, tensor<12xf32>) -> tensor<128xf32>
-    %77 = stablehlo.reshape %76 : (tensor<128xf32>) -> tensor<8x16xf32>
+    %78 = stablehlo.reshape %77 : (tensor<128xf32>) -> tensor<8x16xf32>
     %c_30 = stablehlo.constant dense<0> : tensor<i64>
-    %78 = stablehlo.broadcast_in_dim %c_30, dims = [] : (tensor<i64>) -> tensor<3xi64>
-    %79 = stablehlo.compare LT, %arg1, %78, SIGNED : (tensor<3xi64>, tensor<3xi64>) -> tensor<3xi1>
+    %79 = stablehlo.broadcast_in_dim %c_30, dims = [] : (tensor<i64>) -> tensor<3xi64>
+    %80 = stablehlo.compare LT, %arg1, %79, SIGNED : (tensor<3xi64>, tensor<3xi64>) -> tensor<3xi1>
     %c_31 = stablehlo.constant dense<8> : tensor<i64>
-    %80 = stablehlo.broadcast_in_dim %c_31, dims = [] : (tensor<i64>) -> tensor<3xi64>
-    %81 = stablehlo.add %arg1, %80 : tensor<3xi64>
-    %82 = stablehlo.select %79, %81, %arg1 : tensor<3xi1>, tensor<3xi64>
-    %83 = stablehlo.convert %82 : (tensor<3xi64>) -> tensor<3xi32>
-    %84 = stablehlo.broadcast_in_dim %83, dims = [0] : (tensor<3xi32>) -> tensor<3x1xi32>
+    %81 = stablehlo.broadcast_in_dim %c_31, dims = [] : (tensor<i64>) -> tensor<3xi64>
+    %82 = stablehlo.add %arg1, %81 : tensor<3xi64>
+    %83 = stablehlo.select %80, %82, %arg1 : tensor<3xi1>, tensor<3xi64>
+    %84 = stablehlo.convert %83 : (tensor<3xi64>) -> tensor<3xi32>
+    %85 = stablehlo.broadcast_in_dim %84, dims = [0] : (tensor<3xi32>) -> tensor<3x1xi32>
     %c_32 = stablehlo.constant dense<7> : tensor<1xi32>
     %c_33 = stablehlo.constant dense<0> : tensor<i32>
-    %85 = stablehlo.broadcast_in_dim %c_33, dims = [] : (tensor<i32>) -> tensor<3x1xi32>
-    %86 = stablehlo.compare GE, %84, %85, SIGNED : (tensor<3x1xi32>, tensor<3x1xi32>) -> tensor<3x1xi1>
-    %87 = stablehlo.broadcast_in_dim %c_32, dims = [1] : (tensor<1xi32>) -> tensor<1x1xi32>
-    %88 = stablehlo.broadcast_in_dim %87, dims = [0, 1] : (tensor<1x1xi32>) -> tensor<3x1xi32>
-    %89 = stablehlo.compare LE, %84, %88, SIGNED : (tensor<3x1xi32>, tensor<3x1xi32>) -> tensor<3x1xi1>
-    %90 = stablehlo.and %86, %89 : tensor<3x1xi1>
+    %86 = stablehlo.broadcast_in_dim %c_33, dims = [] : (tensor<i32>) -> tensor<3x1xi32>
+    %87 = stablehlo.compare GE, %85, %86, SIGNED : (tensor<3x1xi32>, tensor<3x1xi32>) -> tensor<3x1xi1>
+    %88 = stablehlo.broadcast_in_dim %c_32, dims = [1] : (tensor<1xi32>) -> tensor<1x1xi32>
+    %89 = stablehlo.broadcast_in_dim %88, dims = [0, 1] : (tensor<1x1xi32>) -> tensor<3x1xi32>
+    %90 = stablehlo.compare LE, %85, %89, SIGNED : (tensor<3x1xi32>, tensor<3x1xi32>) -> tensor<3x1xi1>
+    %91 = stablehlo.and %87, %90 : tensor<3x1xi1>
     %c_34 = stablehlo.constant dense<true> : tensor<i1>
-    %91 = stablehlo.reduce(%90 init: %c_34) applies stablehlo.and across dimensions = [1] : (tensor<3x1xi1>, tensor<i1>) -> tensor<3xi1>
-    %92 = "stablehlo.gather"(%77, %84) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1, 16>}> : (tensor<8x16xf32>, tensor<3x1xi32>) -> tensor<3x16xf32>
-    %93 = stablehlo.broadcast_in_dim %91, dims = [0] : (tensor<3xi1>) -> tensor<3x16xi1>
+    %92 = stablehlo.reduce(%91 init: %c_34) applies stablehlo.and across dimensions = [1] : (tensor<3x1xi1>, tensor<i1>) -> tensor<3xi1>
+    %93 = "stablehlo.gather"(%78, %85) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1, 16>}> : (tensor<8x16xf32>, tensor<3x1xi32>) -> tensor<3x16xf32>
+    %94 = stablehlo.broadcast_in_dim %92, dims = [0] : (tensor<3xi1>) -> tensor<3x16xi1>
     %cst = stablehlo.constant dense<0x7FC00000> : tensor<f32>
-    %94 = stablehlo.broadcast_in_dim %cst, dims = [] : (tensor<f32>) -> tensor<3x16xf32>
-    %95 = stablehlo.select %93, %92, %94 : tensor<3x16xi1>, tensor<3x16xf32>
-    %96 = stablehlo.slice %arg3 [2:3] : (tensor<6xi64>) -> tensor<1xi64>
-    %97 = stablehlo.reshape %96 : (tensor<1xi64>) -> tensor<i64>
-    %98 = stablehlo.convert %97 : (tensor<i64>) -> tensor<f32>
-    %99 = stablehlo.broadcast_in_dim %98, dims = [] : (tensor<f32>) -> tensor<3x16xf32>
-    %100 = stablehlo.multiply %95, %99 : tensor<3x16xf32>
+    %95 = stablehlo.broadcast_in_dim %cst, dims = [] : (tensor<f32>) -> tensor<3x16xf32>
+    %96 = stablehlo.select %94, %93, %95 : tensor<3x16xi1>, tensor<3x16xf32>
+    %97 = stablehlo.slice %arg3 [2:3] : (tensor<6xi64>) -> tensor<1xi64>
+    %98 = stablehlo.reshape %97 : (tensor<1xi64>) -> tensor<i64>
+    %99 = stablehlo.convert %98 : (tensor<i64>) -> tensor<f32>
+    %100 = stablehlo.broadcast_in_dim %99, dims = [] : (tensor<f32>) -> tensor<3x16xf32>
+    %101 = stablehlo.multiply %96, %100 : tensor<3x16xf32>
     %c_35 = stablehlo.constant dense<0> : tensor<i64>
-    %101 = stablehlo.broadcast_in_dim %c_35, dims = [] : (tensor<i64>) -> tensor<3xi64>
-    %102 = stablehlo.compare LT, %arg1, %101, SIGNED : (tensor<3xi64>, tensor<3xi64>) -> tensor<3xi1>
+    %102 = stablehlo.broadcast_in_dim %c_35, dims = [] : (tensor<i64>) -> tensor<3xi64>
+    %103 = stablehlo.compare LT, %arg1, %102, SIGNED : (tensor<3xi64>, tensor<3xi64>) -> tensor<3xi1>
     %c_36 = stablehlo.constant dense<8> : tensor<i64>
-    %103 = stablehlo.broadcast_in_dim %c_36, dims = [] : (tensor<i64>) -> tensor<3xi64>
-    %104 = stablehlo.add %arg1, %103 : tensor<3xi64>
-    %105 = stablehlo.select %102, %104, %arg1 : tensor<3xi1>, tensor<3xi64>
-    %106 = stablehlo.convert %105 : (tensor<3xi64>) -> tensor<3xi32>
-    %107 = stablehlo.broadcast_in_dim %106, dims = [0] : (tensor<3xi32>) -> tensor<3x1xi32>
-    %108 = "stablehlo.scatter"(%77, %107, %100) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = false}> ({
+    %104 = stablehlo.broadcast_in_dim %c_36, dims = [] : (tensor<i64>) -> tensor<3xi64>
+    %105 = stablehlo.add %arg1, %104 : tensor<3xi64>
+    %106 = stablehlo.select %103, %105, %arg1 : tensor<3xi1>, tensor<3xi64>
+    %107 = stablehlo.convert %106 : (tensor<3xi64>) -> tensor<3xi32>
+    %108 = stablehlo.broadcast_in_dim %107, dims = [0] : (tensor<3xi32>) -> tensor<3x1xi32>
+    %109 = "stablehlo.scatter"(%78, %108, %101) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = false}> ({
     ^bb0(%arg4: tensor<f32>, %arg5: tensor<f32>):
       stablehlo.return %arg5 : tensor<f32>
     }) : (tensor<8x16xf32>, tensor<3x1xi32>, tensor<3x16xf32>) -> tensor<8x16xf32>
-    %109 = stablehlo.slice %arg3 [3:4] : (tensor<6xi64>) -> tensor<1xi64>
-    %110 = stablehlo.reshape %109 : (tensor<1xi64>) -> tensor<i64>
-    %111 = stablehlo.broadcast_in_dim %110, dims = [] : (tensor<i64>) -> tensor<3xi64>
-    %112 = stablehlo.add %arg1, %111 : tensor<3xi64>
-    %113 = stablehlo.slice %arg2 [1:2] : (tensor<2xf64>) -> tensor<1xf64>
-    %114 = stablehlo.reshape %113 : (tensor<1xf64>) -> tensor<f64>
-    %115 = stablehlo.convert %114 : (tensor<f64>) -> tensor<f32>
-    %116 = stablehlo.broadcast_in_dim %115, dims = [] : (tensor<f32>) -> tensor<3xf32>
+    %110 = stablehlo.slice %arg3 [3:4] : (tensor<6xi64>) -> tensor<1xi64>
+    %111 = stablehlo.reshape %110 : (tensor<1xi64>) -> tensor<i64>
+    %112 = stablehlo.broadcast_in_dim %111, dims = [] : (tensor<i64>) -> tensor<3xi64>
+    %113 = stablehlo.add %arg1, %112 : tensor<3xi64>
+    %114 = stablehlo.slice %arg2 [1:2] : (tensor<2xf64>) -> tensor<1xf64>
+    %115 = stablehlo.reshape %114 : (tensor<1xf64>) -> tensor<f64>
+    %116 = stablehlo.convert %115 : (tensor<f64>) -> tensor<f32>
+    %117 = stablehlo.broadcast_in_dim %116, dims = [] : (tensor<f32>) -> tensor<3xf32>
     %c_37 = stablehlo.constant dense<0> : tensor<i64>
-    %117 = stablehlo.broadcast_in_dim %c_37, dims = [] : (tensor<i64>) -> tensor<3xi64>
-    %118 = stablehlo.compare LT, %arg1, %117, SIGNED : (tensor<3xi64>, tensor<3xi64>) -> tensor<3xi1>
+    %118 = stablehlo.broadcast_in_dim %c_37, dims = [] : (tensor<i64>) -> tensor<3xi64>
+    %119 = stablehlo.compare LT, %arg1, %118, SIGNED : (tensor<3xi64>, tensor<3xi64>) -> tensor<3xi1>
     %c_38 = stablehlo.constant dense<8> : tensor<i64>
-    %119 = stablehlo.broadcast_in_dim %c_38, dims = [] : (tensor<i64>) -> tensor<3xi64>
-    %120 = stablehlo.add %arg1, %119 : tensor<3xi64>
-    %121 = stablehlo.select %118, %120, %arg1 : tensor<3xi1>, tensor<3xi64>
+    %120 = stablehlo.broadcast_in_dim %c_38, dims = [] : (tensor<i64>) -> tensor<3xi64>
+    %121 = stablehlo.add %arg1, %120 : tensor<3xi64>
+    %122 = stablehlo.select %119, %121, %arg1 : tensor<3xi1>, tensor<3xi64>
     %c_39 = stablehlo.constant dense<0> : tensor<i64>
-    %122 = stablehlo.broadcast_in_dim %c_39, dims = [] : (tensor<i64>) -> tensor<3xi64>
-    %123 = stablehlo.compare LT, %112, %122, SIGNED : (tensor<3xi64>, tensor<3xi64>) -> tensor<3xi1>
+    %123 = stablehlo.broadcast_in_dim %c_39, dims = [] : (tensor<i64>) -> tensor<3xi64>
+    %124 = stablehlo.compare LT, %113, %123, SIGNED : (tensor<3xi64>, tensor<3xi64>) -> tensor<3xi1>
     %c_40 = stablehlo.constant dense<16> : tensor<i64>
-    %124 = stablehlo.broadcast_in_dim %c_40, dims = [] : (tensor<i64>) -> tensor<3xi64>
-    %125 = stablehlo.add %112, %124 : tensor<3xi64>
-    %126 = stablehlo.select %123, %125, %112 : tensor<3xi1>, tensor<3xi64>
-    %127 = stablehlo.convert %121 : (tensor<3xi64>) -> tensor<3xi32>
-    %128 = stablehlo.convert %126 : (tensor<3xi64>) -> tensor<3xi32>
-    %129 = stablehlo.broadcast_in_dim %127, dims = [0] : (tensor<3xi32>) -> tensor<3x1xi32>
+    %125 = stablehlo.broadcast_in_dim %c_40, dims = [] : (tensor<i64>) -> tensor<3xi64>
+    %126 = stablehlo.add %113, %125 : tensor<3xi64>
+    %127 = stablehlo.select %124, %126, %113 : tensor<3xi1>, tensor<3xi64>
+    %128 = stablehlo.convert %122 : (tensor<3xi64>) -> tensor<3xi32>
+    %129 = stablehlo.convert %127 : (tensor<3xi64>) -> tensor<3xi32>
     %130 = stablehlo.broadcast_in_dim %128, dims = [0] : (tensor<3xi32>) -> tensor<3x1xi32>
-    %131 = stablehlo.concatenate %129, %130, dim = 1 : (tensor<3x1xi32>, tensor<3x1xi32>) -> tensor<3x2xi32>
-    %c_41 = stablehlo.constant dense<16> : tensor<i64>
-    %132 = stablehlo.convert %c_41 : (tensor<i64>) -> tensor<i32>
-    %133 = stablehlo.pad %131, %132, low = [0, 0], high = [5, 0], interior = [0, 0] : (tensor<3x2xi32>, tensor<i32>) -> tensor<8x2xi32>
-    %c_42 = stablehlo.constant dense<0> : tensor<i64>
-    %134 = stablehlo.convert %c_42 : (tensor<i64>) -> tensor<f32>
-    %135 = stablehlo.pad %116, %134, low = [0], high = [5], interior = [0] : (tensor<3xf32>, tensor<f32>) -> tensor<8xf32>
-    %136 = "stablehlo.scatter"(%108, %133, %135) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0, 1], scatter_dims_to_operand_dims = [0, 1], index_vector_dim = 1>, unique_indices = false}> ({
-    ^bb0(%arg4: tensor<f32>, %arg5: tensor<f32>):
-      %174 = stablehlo.add %arg4, %arg5 : tensor<f32>
-      stablehlo.return %174 : tensor<f32>
-    }) : (tensor<8x16xf32>, tensor<8x2xi32>, tensor<8xf32>) -> tensor<8x16xf32>
-    %137 = stablehlo.slice %arg3 [4:5] : (tensor<6xi64>) -> tensor<1xi64>
-    %138 = stablehlo.reshape %137 : (tensor<1xi64>) -> tensor<i64>
-    %139 = stablehlo.convert %138 : (tensor<i64>) -> tensor<f32>
-    %140 = stablehlo.broadcast_in_dim %139, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
-    %141 = stablehlo.compare GT, %136, %140, FLOAT : (tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x16xi1>
-    %142 = stablehlo.slice %arg3 [5:6] : (tensor<6xi64>) -> tensor<1xi64>
-    %143 = stablehlo.reshape %142 : (tensor<1xi64>) -> tensor<i64>
-    %144 = stablehlo.convert %143 : (tensor<i64>) -> tensor<f32>
-    %145 = call @_where(%141, %144, %136) : (tensor<8x16xi1>, tensor<f32>, tensor<8x16xf32>) -> tensor<8x16xf32>
-    %146 = stablehlo.reshape %145 : (tensor<8x16xf32>) -> tensor<4x2x16xf32>
-    %147 = stablehlo.slice %146 [0:4, 0:1, 0:16] : (tensor<4x2x16xf32>) -> tensor<4x1x16xf32>
-    %148 = stablehlo.reshape %147 : (tensor<4x1x16xf32>) -> tensor<4x16xf32>
-    %149 = stablehlo.reshape %148 : (tensor<4x16xf32>) -> tensor<1x4x16xf32>
-    %150 = stablehlo.exponential %149 : tensor<1x4x16xf32>
-    %151 = stablehlo.reshape %150 : (tensor<1x4x16xf32>) -> tensor<4x16xf32>
-    %152 = stablehlo.broadcast_in_dim %151, dims = [0, 2] : (tensor<4x16xf32>) -> tensor<4x1x16xf32>
+    %131 = stablehlo.broadcast_in_dim %129, dims = [0] : (tensor<3xi32>) -> tensor<3x1xi32>
+    %132 = stablehlo.concatenate %130, %131, dim = 1 : (tensor<3x1xi32>, tensor<3x1xi32>) -> tensor<3x2xi32>
+    %cst_41 = stablehlo.constant dense<-0.000000e+00> : tensor<f64>
+    %133 = stablehlo.convert %cst_41 : (tensor<f64>) -> tensor<f32>
+    %134 = stablehlo.broadcast_in_dim %133, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %c_42 = stablehlo.constant dense<16> : tensor<i64>
+    %135 = stablehlo.convert %c_42 : (tensor<i64>) -> tensor<i32>
+    %136 = stablehlo.pad %132, %135, low = [0, 0], high = [5, 0], interior = [0, 0] : (tensor<3x2xi32>, tensor<i32>) -> tensor<8x2xi32>
     %c_43 = stablehlo.constant dense<0> : tensor<i64>
+    %137 = stablehlo.convert %c_43 : (tensor<i64>) -> tensor<f32>
+    %138 = stablehlo.pad %117, %137, low = [0], high = [5], interior = [0] : (tensor<3xf32>, tensor<f32>) -> tensor<8xf32>
+    %139 = "stablehlo.scatter"(%134, %136, %138) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0, 1], scatter_dims_to_operand_dims = [0, 1], index_vector_dim = 1>, unique_indices = false}> ({
+    ^bb0(%arg4: tensor<f32>, %arg5: tensor<f32>):
+      %178 = stablehlo.add %arg4, %arg5 : tensor<f32>
+      stablehlo.return %178 : tensor<f32>
+    }) : (tensor<8x16xf32>, tensor<8x2xi32>, tensor<8xf32>) -> tensor<8x16xf32>
+    %140 = stablehlo.add %139, %109 : tensor<8x16xf32>
+    %141 = stablehlo.slice %arg3 [4:5] : (tensor<6xi64>) -> tensor<1xi64>
+    %142 = stablehlo.reshape %141 : (tensor<1xi64>) -> tensor<i64>
+    %143 = stablehlo.convert %142 : (tensor<i64>) -> tensor<f32>
+    %144 = stablehlo.broadcast_in_dim %143, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %145 = stablehlo.compare GT, %140, %144, FLOAT : (tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x16xi1>
+    %146 = stablehlo.slice %arg3 [5:6] : (tensor<6xi64>) -> tensor<1xi64>
+    %147 = stablehlo.reshape %146 : (tensor<1xi64>) -> tensor<i64>
+    %148 = stablehlo.convert %147 : (tensor<i64>) -> tensor<f32>
+    %149 = call @_where(%145, %148, %140) : (tensor<8x16xi1>, tensor<f32>, tensor<8x16xf32>) -> tensor<8x16xf32>
+    %150 = stablehlo.reshape %149 : (tensor<8x16xf32>) -> tensor<4x2x16xf32>
+    %151 = stablehlo.slice %150 [0:4, 0:1, 0:16] : (tensor<4x2x16xf32>) -> tensor<4x1x16xf32>
+    %152 = stablehlo.reshape %151 : (tensor<4x1x16xf32>) -> tensor<4x16xf32>
+    %153 = stablehlo.reshape %152 : (tensor<4x16xf32>) -> tensor<1x4x16xf32>
+    %154 = stablehlo.exponential %153 : tensor<1x4x16xf32>
+    %155 = stablehlo.reshape %154 : (tensor<1x4x16xf32>) -> tensor<4x16xf32>
+    %156 = stablehlo.broadcast_in_dim %155, dims = [0, 2] : (tensor<4x16xf32>) -> tensor<4x1x16xf32>
     %c_44 = stablehlo.constant dense<0> : tensor<i64>
     %c_45 = stablehlo.constant dense<0> : tensor<i64>
-    %153 = stablehlo.dynamic_update_slice %146, %152, %c_43, %c_44, %c_45 : (tensor<4x2x16xf32>, tensor<4x1x16xf32>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<4x2x16xf32>
-    %154 = stablehlo.reshape %153 : (tensor<4x2x16xf32>) -> tensor<8x16xf32>
-    %cst_46 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %155 = stablehlo.broadcast_in_dim %cst_46, dims = [] : (tensor<f32>) -> tensor<8x4xf32>
-    %156 = stablehlo.reshape %154 : (tensor<8x16xf32>) -> tensor<128xf32>
-    %157 = stablehlo.reshape %155 : (tensor<8x4xf32>) -> tensor<32xf32>
-    %c_47 = stablehlo.constant dense<32> : tensor<i64>
-    %158 = stablehlo.broadcast_in_dim %c_47, dims = [] : (tensor<i64>) -> tensor<32xi64>
-    %159 = stablehlo.add %c_13, %158 : tensor<32xi64>
-    %160 = stablehlo.select %c_14, %159, %c_13 : tensor<32xi1>, tensor<32xi64>
-    %161 = stablehlo.convert %160 : (tensor<32xi64>) -> tensor<32xi32>
-    %162 = stablehlo.broadcast_in_dim %161, dims = [0] : (tensor<32xi32>) -> tensor<32x1xi32>
-    %163 = "stablehlo.gather"(%157, %162) <{dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1>}> : (tensor<32xf32>, tensor<32x1xi32>) -> tensor<32xf32>
-    %c_48 = stablehlo.constant dense<128> : tensor<i64>
-    %164 = stablehlo.broadcast_in_dim %c_48, dims = [] : (tensor<i64>) -> tensor<32xi64>
-    %165 = stablehlo.add %c_15, %164 : tensor<32xi64>
-    %166 = stablehlo.select %c_16, %165, %c_15 : tensor<32xi1>, tensor<32xi64>
-    %167 = stablehlo.convert %166 : (tensor<32xi64>) -> tensor<32xi32>
-    %168 = stablehlo.broadcast_in_dim %167, dims = [0] : (tensor<32xi32>) -> tensor<32x1xi32>
-    %169 = "stablehlo.scatter"(%156, %168, %163) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = false}> ({
+    %c_46 = stablehlo.constant dense<0> : tensor<i64>
+    %157 = stablehlo.dynamic_update_slice %150, %156, %c_44, %c_45, %c_46 : (tensor<4x2x16xf32>, tensor<4x1x16xf32>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<4x2x16xf32>
+    %158 = stablehlo.reshape %157 : (tensor<4x2x16xf32>) -> tensor<8x16xf32>
+    %cst_47 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %159 = stablehlo.broadcast_in_dim %cst_47, dims = [] : (tensor<f32>) -> tensor<8x4xf32>
+    %160 = stablehlo.reshape %158 : (tensor<8x16xf32>) -> tensor<128xf32>
+    %161 = stablehlo.reshape %159 : (tensor<8x4xf32>) -> tensor<32xf32>
+    %c_48 = stablehlo.constant dense<32> : tensor<i64>
+    %162 = stablehlo.broadcast_in_dim %c_48, dims = [] : (tensor<i64>) -> tensor<32xi64>
+    %163 = stablehlo.add %c_13, %162 : tensor<32xi64>
+    %164 = stablehlo.select %c_14, %163, %c_13 : tensor<32xi1>, tensor<32xi64>
+    %165 = stablehlo.convert %164 : (tensor<32xi64>) -> tensor<32xi32>
+    %166 = stablehlo.broadcast_in_dim %165, dims = [0] : (tensor<32xi32>) -> tensor<32x1xi32>
+    %167 = "stablehlo.gather"(%161, %166) <{dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1>}> : (tensor<32xf32>, tensor<32x1xi32>) -> tensor<32xf32>
+    %c_49 = stablehlo.constant dense<128> : tensor<i64>
+    %168 = stablehlo.broadcast_in_dim %c_49, dims = [] : (tensor<i64>) -> tensor<32xi64>
+    %169 = stablehlo.add %c_15, %168 : tensor<32xi64>
+    %170 = stablehlo.select %c_16, %169, %c_15 : tensor<32xi1>, tensor<32xi64>
+    %171 = stablehlo.convert %170 : (tensor<32xi64>) -> tensor<32xi32>
+    %172 = stablehlo.broadcast_in_dim %171, dims = [0] : (tensor<32xi32>) -> tensor<32x1xi32>
+    %173 = "stablehlo.scatter"(%160, %172, %167) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = false}> ({
     ^bb0(%arg4: tensor<f32>, %arg5: tensor<f32>):
       stablehlo.return %arg5 : tensor<f32>
     }) : (tensor<128xf32>, tensor<32x1xi32>, tensor<32xf32>) -> tensor<128xf32>
-    %170 = stablehlo.reshape %169 : (tensor<128xf32>) -> tensor<8x16xf32>
-    %171 = stablehlo.transpose %170, dims = [1, 0] : (tensor<8x16xf32>) -> tensor<16x8xf32>
-    %172 = stablehlo.reshape %171 : (tensor<16x8xf32>) -> tensor<128xf32>
-    %173 = stablehlo.transpose %170, dims = [1, 0] : (tensor<8x16xf32>) -> tensor<16x8xf32>
-    return %170, %172, %173 : tensor<8x16xf32>, tensor<128xf32>, tensor<16x8xf32>
+    %174 = stablehlo.reshape %173 : (tensor<128xf32>) -> tensor<8x16xf32>
+    %175 = stablehlo.transpose %174, dims = [1, 0] : (tensor<8x16xf32>) -> tensor<16x8xf32>
+    %176 = stablehlo.reshape %175 : (tensor<16x8xf32>) -> tensor<128xf32>
+    %177 = stablehlo.transpose %174, dims = [1, 0] : (tensor<8x16xf32>) -> tensor<16x8xf32>
+    return %174, %176, %177 : tensor<8x16xf32>, tensor<128xf32>, tensor<16x8xf32>
   }
   func.func private @diagonal(%arg0: tensor<8x16xf32>) -> tensor<8xf32> {
     %0 = stablehlo.iota dim = 0 : tensor<8xi64>

@@ -160,6 +160,8 @@ MISCOMPILES = (
                in_optimized=has_filled_product, avoided_by=_WITHOUT_YNN_FUSIONS),
     Miscompile("scatter of uneven rows", _COPIES, "jaxlib", ("cpu", "gpu", "tpu"),
                instead="the program pads the rows of scatters itself"),
+    Miscompile("operand of a scatter over copies", _COPIES, "jaxlib", ("cpu", "gpu", "tpu"),
+               instead="the operand is combined after the scatter; one that overwrites hides its index"),
     Miscompile("convolution of pixels over some axes", _COPIES, "jaxlib", ("cpu", "gpu", "tpu"),
                instead="pixels, kernels and results are gathered on a mesh of several axes"),
     Miscompile("batched product over two axes", _COPIES, "jaxlib", ("cpu", "gpu", "tpu"),

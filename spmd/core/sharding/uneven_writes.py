@@ -21,8 +21,8 @@ from .partitioner import manual_parts, ops_of
 
 
 def pad_scatters(module: ir.Module, num_devices: int) -> None:
-    """Rewrites the scatters of a program over several devices. Rows are padded to a multiple of the devices, which every
-    sharding divides; rows of scatters that overwrite stay: XLA does not split them, as their order counts."""
+    """Rewrites the scatters of a program over several devices. Rows are padded to a multiple of these, which every
+    sharding divides. Rows of scatters that overwrite stay: XLA does not split them, as their order counts."""
     scatters = ops_of(module, "stablehlo.scatter")
     if num_devices == 1 or not scatters:
         return
