@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from ..core import LOCK, Sharding, Storage, XlaTensor, storage_of, view_of, wrap
-from ..core.extend import SYNC_LOCK, Call, Fill, Node, OpSpec, Value, calls, record_calls, storages, walks
+from ..core import LOCK, Sharding, Storage, XlaTensor, record_calls, storage_of, view_of, wrap
+from ..core.extend import SYNC_LOCK, Call, Fill, Node, OpSpec, Value, calls, walks, watching
 from .capture import Capture
 
 aten = torch.ops.aten
@@ -32,7 +32,7 @@ def as_one_op() -> Iterator[None]:
     """Context in which a body is captured and its op is recorded, with nothing of another thread in between."""
     with SYNC_LOCK, LOCK:
         yield
-    storages.recorded()
+    watching.recorded()
 
 
 def with_gradient(name: str, inputs: Sequence[torch.Tensor], forward: Forward, backward: Backward | None) -> Tensors:
@@ -62,7 +62,7 @@ class _Apply(torch.autograd.Function):
             )
         with LOCK:
             gradients = ctx.gradient(ctx.saved_tensors, arriving)
-        storages.recorded()
+        watching.recorded()
         return None, None, None, *gradients
 
 

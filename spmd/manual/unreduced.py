@@ -16,7 +16,20 @@ import jax.numpy as jnp
 import torch
 from jax.sharding import PartitionSpec
 
-from ..core import LOCK, DeviceData, Dim, Meta, Sharding, Spec, Storage, annotations, dense_meta, wrap
+from ..core import (
+    LOCK,
+    DeviceData,
+    Dim,
+    Meta,
+    Sharding,
+    Spec,
+    Storage,
+    annotations,
+    dense_meta,
+    record_calls,
+    threads,
+    wrap,
+)
 from ..core.extend import (
     OPEN,
     Arrays,
@@ -31,9 +44,8 @@ from ..core.extend import (
     Value,
     body,
     partitioning,
-    record_calls,
-    rules,
     user_lines,
+    views,
     walks,
 )
 from ..loops.manual_lowering import Axes
@@ -181,11 +193,11 @@ def unreduced(
         raise ValueError(
             f"unreduced: expected over to name some of the batch's axes ({', '.join(batch_axes)}), got {tuple(over)!r}"
         )
-    record_calls.enter_thread()
+    threads.enter_thread()
     tensors = [on_device(gradient, "unreduced") for gradient in gradients]
     stacks: list[torch.Tensor | NotImplementedError] = []
     with LOCK:
-        values = [record_calls.read(tensor) for tensor in tensors]
+        values = [views.read(tensor) for tensor in tensors]
         in_order = tuple(axis for axis in batch_axes if axis in over)
         batch = BatchAxes(mesh.sharding((), 0), tuple(batch_axes), in_order)
         summands = _Summands(batch, walks.depending(values, _is_of_batch))
@@ -420,7 +432,7 @@ def _rows_of(name: str, arguments: dict[str, Any], operands: Sequence[Meta]) -> 
 
 _MEANS = frozenset({"aten.mean", "aten.mean.dim"})
 _LOSSES = frozenset({"aten.mse_loss"})
-_SUMS = rules.SUMS | dict.fromkeys(_MEANS | _LOSSES, (0,))
+_SUMS = partitioning.SUMS | dict.fromkeys(_MEANS | _LOSSES, (0,))
 
 # XLA's partitioner has no way to split the convolution of many groups that several blocks are.
 _ON_SHARDS = frozenset({"aten.convolution_backward"})

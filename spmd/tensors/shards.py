@@ -23,6 +23,7 @@ from ..core import (
     dense_meta,
     ends_at_user_line,
     hardware,
+    host_reads,
     leaving,
     processes,
     recording,
@@ -100,7 +101,7 @@ def local_shards(tensor: torch.Tensor) -> list[Shard]:
     if view_of(target) is not None:
         raise ValueError("local_shards: a view has no shards of its own; pass its base, or .clone() it first")
     leaving("local_shards", repr(tensor_meta(target)))
-    with transfer.leased(storage_of(target), "local_shards", on_device=True) as lease:
+    with host_reads.leased(storage_of(target), "local_shards", on_device=True) as lease:
         buffer, _ = lease.placed()
         shard_slices = sorted(buffer.addressable_shards, key=lambda shard_slice: topology.ordinal(shard_slice.device))
         return [_shard(shard_slice, buffer.shape, tensor_meta(target).shape) for shard_slice in shard_slices]

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import NamedTuple
 
-from ...core import DeviceData, Meta, config, dtypes, observation
+from ...core import DeviceData, Meta, cache, config, dtypes, observation, record_calls
 from ...core.extend import (
     Bounded,
     Changed,
@@ -25,8 +25,8 @@ from ...core.extend import (
     Sync,
     Unpad,
     dynamic,
-    executables,
-    record_calls,
+    host,
+    host_ops,
     walks,
 )
 from .spread import LENGTHEN, Sources, in_place, pad, padded_on_host
@@ -52,7 +52,11 @@ def on_host(graph: Graph, sync: Sync) -> Outcome:
     A call that is recorded to be replayed has them in its programs: a replay runs programs alone, and its lengths are
     those of the recording. In a thread that decodes, the lists are in no graph.
     """
-    if record_calls.at_once.value is not None or observation.active.value is not None or dynamic.is_forbidden.value:
+    if (
+        record_calls.at_once.value is not None
+        or observation.active_observation.value is not None
+        or host.is_forbidden.value
+    ):
         return ""
     nodes = {node for node in graph.nodes if dynamic.dims_of(node, HOST) is not None and _is_small(node)}
     if not nodes:
@@ -69,7 +73,7 @@ def dims(graph: Graph, sync: Sync) -> Outcome:
     padded, reads_padded = pad(graph, sources), any(node.op.name == walks.UNPADDED for node in sources.nodes)
     if isinstance(padded, str):
         return padded if reads_padded else ""
-    if executables.find(padded[0]) is not None:
+    if cache.find(padded[0]) is not None:
         _keep_plan(sync.key, sync.counts, graph, padded[0])
     elif not reads_padded:
         return ""
@@ -82,7 +86,7 @@ def learn(graph: Graph, sync: Sync) -> Outcome:
     Learns where only starts, small host-computed values and lengths differ, which is all that the passes before can
     make equal, and makes them so.
     """
-    program = executables.most_similar(graph, sync.line)
+    program = cache.most_similar(graph, sync.line)
     if program is None or [op.name for op in program.entries] != [node.op.name for node in graph.nodes]:
         return ""
     if config.pad_lengths and any(node.op.name == walks.UNPADDED for node in graph.nodes):
@@ -96,7 +100,7 @@ def learn(graph: Graph, sync: Sync) -> Outcome:
             others.append((old, node))
     small = [node for _, node in others if _is_small(node) and record_calls.at_once.value is None]
     if len(small) < len(others):
-        if _is_of_batches(program, graph) and executables.num_equal(graph, sync.line) < BATCHES:
+        if _is_of_batches(program, graph) and cache.num_equal(graph, sync.line) < BATCHES:
             return ""
         result = _learn_lengths(graph, program, dynamic_start, others, ())
         if isinstance(result, Changed) or not small:
@@ -186,7 +190,7 @@ def _is_moved(old: OpSpec, new: OpSpec) -> bool:
 
 def _is_small(node: Node) -> bool:
     values = (*walks.results(node), *node.operands)
-    return dynamic.has_host_kernel(node) and all(dtypes.is_exact(value.meta.dtype) for value in values)
+    return host_ops.has_host_kernel(node) and all(dtypes.is_exact(value.meta.dtype) for value in values)
 
 
 def _host_only(host_computed: set[Node]) -> set[Node]:
@@ -328,6 +332,6 @@ def again(graph: Graph, sync: Sync) -> Outcome:
             new.replace([inputs[index]], new.add(op, [inputs[index]], node))
         new.put(node, step.op, node.operands, (*step.numbers, *node.numbers))
     padded = in_place(dataclasses.replace(new.graph(), inputs=inputs), plan.padded_roots)
-    if executables.find(padded) is None:
+    if cache.find(padded) is None:
         return ""
     return Changed(padded, "lengths are operands, as before")

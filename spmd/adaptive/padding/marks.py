@@ -20,14 +20,15 @@ from ...core import (
     Storage,
     XlaTensor,
     ends_at_user_line,
+    execute,
+    host_reads,
     patch_when_imported,
     storage_of,
-    transfer,
     user_frame,
     user_line,
     view_of,
 )
-from ...core.extend import Node, dynamic, is_unpadded, schedule
+from ...core.extend import Node, dynamic, is_unpadded
 from ...tensors.annotate import on_device
 from .case import padded_meta
 from .shapes import capacity_of
@@ -83,7 +84,7 @@ def _mark(storage: Storage, dims: Sequence[int], least: int | None, most: int | 
         if not (least or 0) <= shape[dim] <= (shape[dim] if most is None else most):
             raise ValueError(f"mark_dynamic: dim {dim} has length {shape[dim]}, and its bounds are {least} and {most}")
     if not is_unpadded(storage.value):
-        transfer.materialise(storage, "mark_dynamic")
+        host_reads.materialise(storage, "mark_dynamic")
     with LOCK:
         device_data, marked = storage.value, set()
         if is_unpadded(device_data):
@@ -109,7 +110,7 @@ def _padded(device_data: DeviceData, pads: dict[int, int]) -> DeviceData:
     if device_data.host is not None:
         return padded_on_host(device_data, meta)
     result = Storage(Node(pad_op(device_data.meta, meta), [device_data]), meta, device_data.sharding)
-    schedule.run([result], user_line(), donate=False)
+    execute.run([result], user_line(), donate=False)
     assert type(result.value) is DeviceData, "the program has run"
     return result.value
 

@@ -23,8 +23,8 @@ from ...core.extend import (
     Slot,
     TakeRun,
     Unpad,
+    constrain,
     partitioning,
-    regions,
 )
 from .case import JOINED, Before, Case, Instead, Joined, NoRule, Pads, padded_meta, physical
 from .shapes import begins as begun
@@ -135,7 +135,7 @@ class OnPadded(Lowering):
     instead: Instead | None
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
-        arrays = [regions.cut(array, shape) for array, shape in zip(operands, self.fits, strict=True)]
+        arrays = [constrain.cut(array, shape) for array, shape in zip(operands, self.fits, strict=True)]
         for step, number in zip(self.before, numbers, strict=False):
             filled = step(list(arrays), number)  # a mask may come with them
             arrays = [*map(partitioning.same, filled, arrays), *filled[len(arrays) :]]

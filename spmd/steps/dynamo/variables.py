@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from ...core import XlaTensor, specs
 from ...core.extend import body as recording
-from ...core.extend import walks
+from ...core.extend import meta_of
 from . import functions as table
 from .calls import Body, Enter, GraphedCall, GraphTensor, Like, OnStandIns, Untraced, leave, results
 from .functions import Taken
@@ -295,7 +295,7 @@ def _like_proxy(proxy: Any) -> Any:
 def _like_fake(fake: Any) -> Like:
     """Returns what a fake tensor is like; its lengths are guarded."""
     size, stride = [*map(int, fake.shape)], [*map(int, fake.stride())]
-    return Like(walks.meta_of(torch.empty_strided(size, stride, dtype=fake.dtype, device="meta")), fake.requires_grad)
+    return Like(meta_of(torch.empty_strided(size, stride, dtype=fake.dtype, device="meta")), fake.requires_grad)
 
 
 def _fake_like(tx: Any, like: Like) -> Any:

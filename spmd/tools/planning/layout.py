@@ -16,7 +16,20 @@ from torch import nn
 from torch.nn.modules import module as hooks
 
 from ...core import DEVICE, DeviceData, Meta, Move, Sharding, XlaTensor, hardware, storage_of
-from ...core.extend import Graph, Line, Node, Objects, Recording, StateNames, Target, Value, reached, user_lines, walks
+from ...core.extend import (
+    Graph,
+    Line,
+    Node,
+    Objects,
+    Recording,
+    StateNames,
+    Target,
+    Value,
+    reached,
+    store,
+    user_lines,
+    walks,
+)
 from ...rules.patterns import matches
 from ...rules.rules import ShardingRules
 from ...tensors.annotate import get_sharding
@@ -85,11 +98,11 @@ class Calls:
             yield
 
     def _begin(self, module: nn.Module, args: Any) -> None:
-        self._open.append((walks.next_serial(), torch._C._autograd._get_sequence_nr()))
+        self._open.append((store.next_serial(), torch._C._autograd._get_sequence_nr()))
 
     def _end(self, module: nn.Module, args: Any, output: Any) -> None:
         serial, number = self._open.pop()
-        now = walks.next_serial(), torch._C._autograd._get_sequence_nr()
+        now = store.next_serial(), torch._C._autograd._get_sequence_nr()
         self.spans.append(Span((serial, now[0]), (number, now[1]), module))
 
     def path_of(self, node: Node) -> str:

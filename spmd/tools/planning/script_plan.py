@@ -17,7 +17,7 @@ import torch
 from torch.nn.modules import module as module_hooks
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ...core import AbstractError, DeviceData, syncs, topology, user_line
+from ...core import AbstractError, DeviceData, syncs, threads, topology, user_line
 from ...core.extend import (
     Graph,
     Line,
@@ -27,7 +27,6 @@ from ...core.extend import (
     Target,
     Value,
     held,
-    record_calls,
     recordings,
     user_lines,
     walks,
@@ -168,7 +167,7 @@ def plan_script(run: Callable[[], int], name: str, target: Target) -> Plan:
     Raises SystemExit where that is not 0, ValueError where nothing is recorded on the device, and the errors of `plan`.
     """
     started, recording = time.monotonic(), ScriptRecording(target)
-    record_calls.enter_thread()
+    threads.enter_thread()
     with (
         recordings.recorded(recording),
         recording.calls.noted(),
