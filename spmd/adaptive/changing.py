@@ -14,7 +14,7 @@ from types import CodeType
 from typing import Any
 
 from ..core import cache, compile_log, config, counters, messages
-from ..core.extend import Bounded, Cut, Graph, Line, Node, OpSpec, Outcome, Sync, Value, stretches, updates, walks
+from ..core.extend import Bounded, Graph, Line, Node, OpSpec, Value, outcome, stretches, updates, walks
 
 # A sync keeps changing where at least FEW graphs before a new one were new, too, within RUNS_EACH runs for each of
 # them, and at least half of their kinds of ops are its own. A step, its accumulation and its first run are three.
@@ -104,7 +104,7 @@ def _are_isomorphic(some: set[OpSpec], others: set[OpSpec]) -> bool:
 # --- cuts -------------------------------------------------------------------------------------------------------------
 
 
-def changing_again(graph: Graph, sync: Sync) -> Outcome:
+def changing_again(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
     """Cuts a graph that `changing_graph` has cut before at the same places, unless it runs often enough to be worth a
     program of its own."""
     shared = _cut.get(sync.key)
@@ -114,7 +114,7 @@ def changing_again(graph: Graph, sync: Sync) -> Outcome:
     return "" if shared.times > _OFTEN else _by_element(graph, sync, "as before")
 
 
-def changing_graph(graph: Graph, sync: Sync) -> Outcome:
+def changing_graph(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
     """Cuts a new graph of a sync that keeps changing (see above) into stretches that others of its graphs have."""
     if sync.key in _cut.rows or not keeps_changing(graph, sync.line):
         return ""
@@ -123,7 +123,7 @@ def changing_graph(graph: Graph, sync: Sync) -> Outcome:
     return _by_element(graph, sync, "the graph of this sync keeps changing")
 
 
-def _by_element(graph: Graph, sync: Sync, what: str) -> Cut:
+def _by_element(graph: Graph, sync: outcome.Sync, what: str) -> outcome.Cut:
     """Cuts a graph with each list op as one op per element.
 
     Other threads' ops would go on reading the list ops' results, so that no graph is cut so where there are several.
@@ -135,7 +135,7 @@ def _by_element(graph: Graph, sync: Sync, what: str) -> Cut:
     if shared is None:
         ends = stretches.stretches(nodes, config.max_program_ops, recurs=False)
         shared = _cut.keep(sync.key, _Shared([*ends, len(nodes)]))
-    return Cut(nodes, shared.ends, what, replaced=result)
+    return outcome.Cut(nodes, shared.ends, what, replaced=result)
 
 
 def _hint(graph: Graph, line: Line) -> None:

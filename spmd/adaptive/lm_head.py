@@ -25,12 +25,12 @@ from ..core.extend import (
     OpSpec,
     Rewrite,
     Value,
-    aten_slice,
     chunked_losses,
     constrain,
     floats,
     partitioning,
     rewrite,
+    slices,
     walks,
 )
 
@@ -143,7 +143,7 @@ class _LmHead(Lowering):
         for name, op in rows:
             if name == "aten.slice.Tensor":
                 places = {name: x for name, x in _arguments(op).items() if name != "self"}
-                input = partitioning.same(aten_slice(input, **places), input)
+                input = partitioning.same(slices.aten_slice(input, **places), input)
             elif op.sharding is not None:
                 input = constrain.constrain(input, op.sharding.with_spec(Spec(op.sharding.spec.dims[: input.ndim - 1])))
             else:

@@ -30,19 +30,15 @@ from ..core import (
 )
 from ..core.extend import (
     SYNC_LOCK,
-    Cut,
     Graph,
     Node,
     OpSpec,
-    Outcome,
-    Root,
-    Subgraph,
-    Sync,
     Value,
     dynamic,
     failed,
     initialization,
     interrupt,
+    outcome,
     pace,
     recorders,
     repeats,
@@ -133,7 +129,7 @@ def _runnable() -> tuple[list[Storage], Sequence[Node]]:
     return runnable, walks.topological([storage.value for storage in runnable])[0]
 
 
-def _up_to(ends: Sequence[int], nodes: Sequence[Node], roots: Sequence[Root]) -> list[Subgraph]:
+def _up_to(ends: Sequence[int], nodes: Sequence[Node], roots: Sequence[schedule.Root]) -> list[schedule.Subgraph]:
     """The subgraphs of a graph that end at these places; on several meshes, each one's up to the last place."""
     inputs = walks.topological([value for value, _ in roots])[1]
     meshes = list(schedule.meshes_met((storage for _, storage in roots), nodes, inputs).values())
@@ -251,7 +247,7 @@ def cuts(nodes: Sequence[Node], *, written: set[Node] | None, goes_on: bool) -> 
     return _inner(ends, len(nodes), goes_on)
 
 
-def between_iterations(graph: Graph, sync: Sync) -> Outcome:
+def between_iterations(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
     """Cuts a graph between the iterations of a loop. In a graph that is not long these must write state, as the steps
     of a training loop do: a short loop inside a step is as well off in the step's program."""
     if not config.loop_search_ops:
@@ -261,7 +257,7 @@ def between_iterations(graph: Graph, sync: Sync) -> Outcome:
     if not ends:
         return ""
     counters.add("loop_iterations", len(ends))
-    return Cut(graph.nodes, ends, f"{len(ends)} iterations of a loop without a sync", has_rest=True)
+    return outcome.Cut(graph.nodes, ends, f"{len(ends)} iterations of a loop without a sync", has_rest=True)
 
 
 def _covers(found: list[int], length: int) -> bool:

@@ -67,10 +67,8 @@ from .run.pjrt import transfer as transfer
 from .run.pjrt.host import leaving as leaving
 from .run.pjrt.host import no_host_transfer as no_host_transfer
 from .run.pjrt.processes import ProcessError as ProcessError
-from .run.pjrt.transfer import ShardSlice as ShardSlice
 from .run.recording import recording as recording
 from .run.schedule import placed_like as placed_like
-from .run.syncs import Synced as Synced
 from .sharding import topology as topology
 from .sharding import value as specs
 from .sharding.partitioner import compiler_context as compiler_context

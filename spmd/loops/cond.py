@@ -7,7 +7,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..core import XlaTensor, dense_meta, ends_at_user_line, storage_of
-from ..core.extend import Branches, Region, Value, reads, regions, walks
+from ..core.extend import Region, Value, reads, regions, walks
 from .capture import Capture
 from .gradient import Tensors, as_one_op, record, tensors, with_gradient
 from .scan import expect_functions, on_device, refilled, result_tensors, tensors_of
@@ -136,7 +136,7 @@ class _Choice:
 
 def _record(name: str, bodies: Sequence[Region], operands: Sequence[Value]) -> list[Value]:
     numbers = [number for region in bodies for number in regions.body_numbers(region)]
-    op = regions.region_op(name, Branches(*bodies), [value.meta for value in operands], bodies[0].roots)
+    op = regions.region_op(name, regions.Branches(*bodies), [value.meta for value in operands], bodies[0].roots)
     return record(op, operands, numbers)
 
 

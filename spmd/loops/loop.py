@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..core import Spec, XlaTensor, annotations, dense_meta, specs, storage_of
-from ..core.extend import EACH, Draw, Loop, Region, Step, Value, Y, loop_op, reads, store, views, walks
+from ..core.extend import Draw, Loop, Region, Value, Y, loop_counter, loop_op, reads, store, views, walks
 from .capture import Capture, sharded_gradient
 from .gradient import Backward, Tensors, as_one_op, record, saved, sharding_of, tensors, with_gradient
 from .varying import as_own
@@ -251,7 +251,7 @@ class _Loop:
 
 def _record(name: str, loop: Loop, operands: list[Value], draws: dict[Draw, list[Draw]]) -> list[Value]:
     """Records a loop whose body makes these draws, each with those of all iterations in its place."""
-    steps: list[Step] = []
+    steps: list[loop_counter.Step] = []
     numbers: list[float | int] = []
     for node in loop.body.nodes:
         series: dict[int, list[int]] = {}
@@ -272,12 +272,12 @@ def _record(name: str, loop: Loop, operands: list[Value], draws: dict[Draw, list
     return record(loop_op(name, loop, [value.meta for value in operands]), operands, numbers)
 
 
-def _progression(numbers: list[int]) -> tuple[Step, list[int]]:
+def _progression(numbers: list[int]) -> tuple[loop_counter.Step, list[int]]:
     """Returns a scalar argument's step and its number, or its numbers of all iterations."""
     step = numbers[1] - numbers[0] if len(numbers) > 1 else 0
     if all(later - earlier == step for earlier, later in itertools.pairwise(numbers)):
         return step, numbers[:1]
-    return EACH, numbers
+    return loop_counter.EACH, numbers
 
 
 def _zeros(like: XlaTensor) -> Any:

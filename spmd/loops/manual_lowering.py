@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from ..core import Sharding, config
-from ..core.extend import Arrays, Layouts, Lowering, OpSpec, Region, held, lower_region, program, unreported
+from ..core.extend import Arrays, Layouts, Lowering, OpSpec, Region, held, lowering, program
 from .shard_collectives import Group, function_of
 
 Axes = tuple[str, ...]
@@ -148,9 +148,9 @@ class Manual(Lowering):
                 array[0] if boundary.is_stack else array for array, boundary in zip(arrays, self.ins, strict=True)
             ]
             shard = _Here(spelled, dict(mesh.shape), is_partial, is_cpu)
-            with held(program, shard=shard, manual_axes=frozenset(names)), unreported():
+            with held(program, shard=shard, manual_axes=frozenset(names)), lowering.unreported():
                 vectors = floats, self._folded(integers)
-                result = lower_region(self.body, 0, shards, vectors, [None] * len(shards))
+                result = lowering.lower_region(self.body, 0, shards, vectors, [None] * len(shards))
             return tuple(
                 array[None] if boundary.is_stack else array for array, boundary in zip(result, self.outs, strict=True)
             )

@@ -25,7 +25,7 @@ from ..core import (
     view_of,
     wrap,
 )
-from ..core.extend import Draw, OpSpec, Region, Value, draws_in, reads, regions, store, views, walks, watching
+from ..core.extend import Draw, OpSpec, Region, Value, op_specs, reads, regions, store, views, walks, watching
 from .capture import Capture
 from .gradient import Backward, Tensors, record, saved, sharding_of, with_gradient
 from .gradient import tensors as tensors_of
@@ -174,7 +174,7 @@ class RecordedFunction:
         constants = capture.outside(roots, given)
         region = Region.of(roots, [*constants, *given])
         op = regions.called_op(name, region, [device_data.meta for device_data in region.inputs])
-        return _Part(op, regions.body_numbers(region), draws_in(region.nodes)), capture.tensors(constants)
+        return _Part(op, regions.body_numbers(region), op_specs.draws_in(region.nodes)), capture.tensors(constants)
 
     # --- calls --------------------------------------------------------------------------------------------------------
 

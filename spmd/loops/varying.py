@@ -17,7 +17,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ..core import LOCK, Meta, Sharding, XlaTensor, dense_meta, storage_of, threads, user_line
-from ..core.extend import Branches, Interned, Loop, Lowering, Node, OpSpec, Region, Value, While, reads, store, walks
+from ..core.extend import Interned, Loop, Lowering, Node, OpSpec, Region, Value, reads, regions, store, walks
 from .closed_over import WHEN_APPLIED, map_nested, note, stands_for
 from .gradient import record, tensors
 from .manual_lowering import Axes, CollectiveLowering, IndexLowering, Over, Varying, VaryLowering
@@ -126,9 +126,9 @@ class VaryingRules:
             return (lowering.varies(met),)
         if isinstance(lowering, Loop):
             return self._of_scan(lowering, operands)
-        if isinstance(lowering, While):
+        if isinstance(lowering, regions.While):
             return self._of_while(lowering, operands)
-        if isinstance(lowering, Branches):
+        if isinstance(lowering, regions.Branches):
             return self._of_branches(lowering, operands)
         if node.op.draws:
             over = self.drawn_over(node)
@@ -160,7 +160,7 @@ class VaryingRules:
             results += [varying] * len(run)
         return tuple(results)
 
-    def _of_while(self, loop: While, operands: list[Varying]) -> tuple[Varying, ...]:
+    def _of_while(self, loop: regions.While, operands: list[Varying]) -> tuple[Varying, ...]:
         inputs = list(operands)
         while True:
             ends = _union(self._inside(loop.condition, inputs))
@@ -168,7 +168,7 @@ class VaryingRules:
             if not _add_carry(inputs, result, loop.num_constants):
                 return tuple(inputs[loop.num_constants :])
 
-    def _of_branches(self, choice: Branches, operands: list[Varying]) -> tuple[Varying, ...]:
+    def _of_branches(self, choice: regions.Branches, operands: list[Varying]) -> tuple[Varying, ...]:
         results = [self._inside(region, operands[1:]) for region in choice.regions]
         return tuple(_union((operands[0], *branches)) for branches in zip(*results, strict=True))
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ..core import XlaTensor, dense_meta, ends_at_user_line, seed
-from ..core.extend import Node, Region, While, reads, regions
+from ..core.extend import Node, Region, reads, regions
 from .capture import Capture
 from .gradient import Tensors, as_one_op, record, tensors, with_gradient
 from .scan import carried, expect_functions, on_device, own_tensors, refilled, tensors_of
@@ -77,7 +77,7 @@ def while_loop(
         def forward() -> tuple[Tensors, Tensors, list[bool]]:
             steps, numbers = _numbers([node for region in bodies for node in region.nodes])
             operands = [*constants, *map(reads.operand, start), *outside]
-            loop = While(bodies[0], bodies[1], len(constants), steps)
+            loop = regions.While(bodies[0], bodies[1], len(constants), steps)
             values = record(regions.region_op(name, loop, [value.meta for value in operands], roots), operands, numbers)
             for storage, value in zip(written, values[len(start) :], strict=True):
                 storage.write(value)

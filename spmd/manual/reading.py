@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..core import Sharding, XlaTensor, grad_shardings, in_flight, storage_of, view_of
-from ..core.extend import Read, reads
+from ..core.extend import reads
 from ..mesh.mesh import Mesh
 from ..mesh.partition_spec import PartitionSpec
 from ..tensors.annotate import on_device
@@ -59,7 +59,7 @@ class use_sharding:
                 raise ValueError("use_sharding: expected tensors that are not views, got a view; pass its base")
             if partition_spec is not None:
                 mesh.sharding(partition_spec, tensor.dim(), "use_sharding")
-        self._reads: list[Read] = []  # looked up when the context is entered, by the marks of that moment
+        self._reads: list[reads.Read] = []  # looked up when the context is entered, by the marks of that moment
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "use_sharding":
         return use_sharding(
@@ -145,6 +145,6 @@ class use_sharding:
         return self._mesh.sharding((None,) * tensor.dim() if spec is None else spec, tensor.dim(), "use_sharding")
 
 
-def _is_bound(tensor: XlaTensor, read: Read) -> bool:
+def _is_bound(tensor: XlaTensor, read: reads.Read) -> bool:
     stored = storage_of(tensor).reads
     return stored is not None and stored.known.get(read.layout) is read

@@ -27,22 +27,21 @@ from ..core import (
     annotations,
     dense_meta,
     record_calls,
+    specs,
     threads,
     wrap,
 )
 from ..core.extend import (
-    OPEN,
     Arrays,
     Call,
     Layouts,
     Lowering,
     Node,
-    Operand,
     OpSpec,
-    Place,
-    Slot,
     Value,
     body,
+    calls,
+    op_specs,
     partitioning,
     user_lines,
     views,
@@ -84,7 +83,7 @@ class BatchAxes:
 
     def stacked(self, rank: int) -> Sharding:
         """The sharding of a stack: summands over the axes, their own dims as the partitioner chooses."""
-        return self.mesh.with_spec(Spec((Dim(self.over), *[OPEN] * rank)))
+        return self.mesh.with_spec(Spec((Dim(self.over), *[specs.OPEN] * rank)))
 
 
 class NotSeparableError(NotImplementedError):
@@ -319,7 +318,7 @@ class _Summands:
     def _is_linear(self, node: Node, names: Sequence[str]) -> bool:
         """True if one operand alone depends on the batch, and the op is linear in it."""
         arguments = _arguments(node)
-        linear = [operand for name in names if type(operand := arguments.get(name)) is Operand]
+        linear = [operand for name in names if type(operand := arguments.get(name)) is calls.Operand]
         depends = [i for i, operand in enumerate(node.operands) if self._depends(operand)]
         return len(depends) == 1 and depends[0] in linear
 
@@ -335,7 +334,7 @@ class _Summands:
     def _record(self, lowering: "_Each | _First", meta: Meta, operands: Sequence[Value], node: Node | None) -> Value:
         stack = dense_meta((self.rows.count, *meta.shape), meta.dtype)
         metas = tuple(operand.meta for operand in operands)
-        place: Place = (None, 0, -1) if node is None else place_of(node)
+        place: record_calls.Place = (None, 0, -1) if node is None else place_of(node)
         if isinstance(lowering, _Each) and node is not None:
             kinds, statics, numbers = node.op.numbers, f"{node.op.name}, {node.op.statics}", node.numbers
         else:
@@ -375,11 +374,11 @@ def sums_of(op: OpSpec, sums: Sequence[int]) -> list[int]:
     """Returns the indices, among the results that an op makes, of these results of its schema."""
     if op.layout is None:
         return list(sums)
-    results = [index for index, part in enumerate(op.layout) if part is Slot]
+    results = [index for index, part in enumerate(op.layout) if part is op_specs.Slot]
     return [results.index(index) for index in sums if index in results]
 
 
-def place_of(node: Node) -> Place:
+def place_of(node: Node) -> record_calls.Place:
     return node.code, node.instruction, node.sequence
 
 
@@ -419,7 +418,7 @@ _ROWS: dict[str, dict[str, int]] = {
 
 def _rows_of(name: str, arguments: dict[str, Any], operands: Sequence[Meta]) -> list[tuple[int, int]]:
     """The operands with the batch's rows and their dims; none where the op does not sum over the rows."""
-    rows = [(arguments[key], dim) for key, dim in _ROWS[name].items() if type(arguments.get(key)) is Operand]
+    rows = [(arguments[key], dim) for key, dim in _ROWS[name].items() if type(arguments.get(key)) is calls.Operand]
     shapes = [operands[operand].shape for operand, _ in rows]
     rank, dims = len(shapes[0]), arguments.get("dim")
     # The dims that are no rows: the features of a linear layer, those that a norm is over.

@@ -12,23 +12,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 from ...core import DeviceData, Meta, cache, config, dtypes, observation, record_calls
-from ...core.extend import (
-    Bounded,
-    Changed,
-    Graph,
-    Node,
-    OnHost,
-    OpSpec,
-    Outcome,
-    Program,
-    Rewrite,
-    Sync,
-    Unpad,
-    dynamic,
-    host,
-    host_ops,
-    walks,
-)
+from ...core.extend import Bounded, Graph, Node, OpSpec, Program, Rewrite, dynamic, host, host_ops, outcome, walks
 from .spread import LENGTHEN, Sources, in_place, pad, padded_on_host
 
 # What of an op is dynamic, beside its start and the data that it reads (the number of the operand): the dims of its
@@ -39,14 +23,14 @@ RESULT, HOST = "result", "host"
 BATCHES = 2
 
 
-def starts(graph: Graph, sync: Sync) -> Outcome:
+def starts(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
     """Makes the known dynamic starts scalar arguments of their ops, in the graph itself."""
     if not dynamic.dynamic_start_positions(graph.nodes):
         return ""
-    return Changed(graph, "starts are operands", is_last=False)
+    return outcome.Changed(graph, "starts are operands", is_last=False)
 
 
-def on_host(graph: Graph, sync: Sync) -> Outcome:
+def on_host(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
     """Has the host compute the ops that are known to differ in length, and are small.
 
     A call that is recorded to be replayed has them in its programs: a replay runs programs alone, and its lengths are
@@ -62,10 +46,10 @@ def on_host(graph: Graph, sync: Sync) -> Outcome:
     if not nodes:
         return ""
     nodes |= _host_only(nodes)
-    return OnHost(nodes, f"{len(nodes)} ops of small lists of integers")
+    return outcome.OnHost(nodes, f"{len(nodes)} ops of small lists of integers")
 
 
-def dims(graph: Graph, sync: Sync) -> Outcome:
+def dims(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
     """Pads the known dynamic dims of a graph, where there is a program for that or the graph reads padded data."""
     sources = sources_of(graph) if config.pad_lengths else None
     if sources is None:
@@ -77,10 +61,10 @@ def dims(graph: Graph, sync: Sync) -> Outcome:
         _keep_plan(sync.key, sync.counts, graph, padded[0])
     elif not reads_padded:
         return ""
-    return Changed(padded[0], "lengths are operands")
+    return outcome.Changed(padded[0], "lengths are operands")
 
 
-def learn(graph: Graph, sync: Sync) -> Outcome:
+def learn(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
     """Compares a graph with the program most similar to it.
 
     Learns where only starts, small host-computed values and lengths differ, which is all that the passes before can
@@ -103,11 +87,11 @@ def learn(graph: Graph, sync: Sync) -> Outcome:
         if _is_of_batches(program, graph) and cache.num_equal(graph, sync.line) < BATCHES:
             return ""
         result = _learn_lengths(graph, program, dynamic_start, others, ())
-        if isinstance(result, Changed) or not small:
+        if isinstance(result, outcome.Changed) or not small:
             return result
         # The host computes the small values, and its next result is data with a dynamic dim.
         result = _learn_lengths(graph, program, dynamic_start, others, small)
-        if not isinstance(result, OnHost):
+        if not isinstance(result, outcome.OnHost):
             return result
     for node in dynamic_start:
         dynamic.add(node, dynamic.START)
@@ -123,7 +107,7 @@ def _learn_lengths(
     dynamic_start: Sequence[Node],
     others: Sequence[tuple[OpSpec, Node]],
     host_computed: Collection[Node],
-) -> Outcome:
+) -> outcome.Outcome:
     """Pads a graph, where padding explains all differences other than starts and host-computed values."""
     result = {node: changed_dims(old.metas[0], node.meta) for old, node in others if node in host_computed}
     changed = {node: changed_result_dims(old, node) for old, node in others if node not in result}
@@ -138,7 +122,7 @@ def _learn_lengths(
     if any(node not in padded[1] for _, node in others):
         return ""
     if result:
-        return OnHost(result, "")
+        return outcome.OnHost(result, "")
     for node, dims in nodes.items():
         dynamic.add(node, RESULT, dims)
     for node in graph.nodes:
@@ -149,7 +133,7 @@ def _learn_lengths(
         dynamic.add(node, dynamic.START)
     dynamic.dynamic_start_positions(graph.nodes)
     padded = pad(graph, sources)
-    return padded if isinstance(padded, str) else Changed(padded[0], "lengths are operands")
+    return padded if isinstance(padded, str) else outcome.Changed(padded[0], "lengths are operands")
 
 
 def _is_of_batches(before: Program, graph: Graph) -> bool:
@@ -221,7 +205,7 @@ def sources_of(graph: Graph) -> Sources | None:
     capacities: dict[int, int] = {}
     for node in graph.nodes:
         lowering = node.op.lowering
-        if isinstance(lowering, Unpad):
+        if isinstance(lowering, dynamic.Unpad):
             nodes[node] = lowering.dims
             if lowering.is_marked:
                 capacities |= {node.meta.shape[dim]: node.op.operands[0].shape[dim] for dim in lowering.dims}
@@ -319,7 +303,7 @@ def _keep_plan(key: Hashable, counts: Sequence[int], graph: Graph, padded: Graph
     _plans.keep(key, _Plan(tuple(steps), data, padded_roots))
 
 
-def again(graph: Graph, sync: Sync) -> Outcome:
+def again(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
     """Pads a graph as an equal one was padded before, if the cache has the program."""
     plan = _plans.get(sync.key) if config.pad_lengths else None
     if plan is None or any(graph.inputs[index].host is None for index, _ in plan.data):
@@ -334,4 +318,4 @@ def again(graph: Graph, sync: Sync) -> Outcome:
     padded = in_place(dataclasses.replace(new.graph(), inputs=inputs), plan.padded_roots)
     if cache.find(padded) is None:
         return ""
-    return Changed(padded, "lengths are operands, as before")
+    return outcome.Changed(padded, "lengths are operands, as before")

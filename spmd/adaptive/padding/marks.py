@@ -28,7 +28,7 @@ from ...core import (
     user_line,
     view_of,
 )
-from ...core.extend import Node, dynamic, is_unpadded
+from ...core.extend import Node, dynamic, walks
 from ...tensors.annotate import on_device
 from .case import padded_meta
 from .shapes import capacity_of
@@ -83,11 +83,11 @@ def _mark(storage: Storage, dims: Sequence[int], least: int | None, most: int | 
     for dim in dims:
         if not (least or 0) <= shape[dim] <= (shape[dim] if most is None else most):
             raise ValueError(f"mark_dynamic: dim {dim} has length {shape[dim]}, and its bounds are {least} and {most}")
-    if not is_unpadded(storage.value):
+    if not walks.is_unpadded(storage.value):
         host_reads.materialise(storage, "mark_dynamic")
     with LOCK:
         device_data, marked = storage.value, set()
-        if is_unpadded(device_data):
+        if walks.is_unpadded(device_data):
             marked = set(device_data.op.lowering.dims)  # type: ignore[attr-defined]  # an `Unpad`
             (device_data,) = device_data.operands
         assert type(device_data) is DeviceData, "the value was computed just now"

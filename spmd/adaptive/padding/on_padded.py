@@ -10,21 +10,18 @@ from typing import Any, NamedTuple
 import jax
 
 from ...core.extend import (
-    PADDED,
     Arrays,
     Call,
     DynamicStart,
     Fill,
-    Gradient,
-    Identity,
     Layouts,
     Lowering,
     OpSpec,
-    Slot,
-    TakeRun,
-    Unpad,
     constrain,
+    dynamic,
+    op_specs,
     partitioning,
+    slices,
 )
 from .case import JOINED, Before, Case, Instead, Joined, NoRule, Pads, padded_meta, physical
 from .shapes import begins as begun
@@ -49,7 +46,7 @@ def on_padded(lowering: Lowering, op: OpSpec, pads: Sequence[Pads], begins: Pads
 
 
 @on_padded.register
-def _identity(lowering: Identity, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
+def _identity(lowering: op_specs.Identity, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
     if begins:
         raise NoRule("takes its dims from its operand")
     results = tuple(map(dict, pads[: len(op.metas)]))
@@ -57,10 +54,10 @@ def _identity(lowering: Identity, op: OpSpec, pads: Sequence[Pads], begins: Pads
 
 
 @on_padded.register
-def _unpad(lowering: Unpad, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
+def _unpad(lowering: dynamic.Unpad, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
     """Padded data is read with its padding."""
     (padded,) = op.operands
-    op_spec = OpSpec.of(op.name, lowering, (padded,), (padded,), statics=PADDED)
+    op_spec = OpSpec.of(op.name, lowering, (padded,), (padded,), statics=op_specs.PADDED)
     return Padded(op_spec, ({dim: padded.shape[dim] for dim in lowering.dims},), ())
 
 
@@ -77,10 +74,10 @@ def _fill(lowering: Fill, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Pad
 @on_padded.register
 def _dynamic_start(lowering: DynamicStart, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
     move = lowering.move
-    if not isinstance(move, Gradient | TakeRun) or (begins and type(move) is TakeRun):
+    if not isinstance(move, slices.Gradient | slices.TakeRun) or (begins and type(move) is slices.TakeRun):
         raise NoRule("has no rule for a padded dim")
     run, (pad,) = move.run, pads or ({},)
-    if isinstance(move, TakeRun):
+    if isinstance(move, slices.TakeRun):
         if type(pad.get(run.axis)) is Joined:
             raise NoRule("has no rule for a padded dim that a reshape has joined to others")
         result = {dim - (run.is_select and dim > run.axis): size for dim, size in pad.items() if dim != run.axis}
@@ -88,7 +85,7 @@ def _dynamic_start(lowering: DynamicStart, op: OpSpec, pads: Sequence[Pads], beg
         if run.axis in pad and not run.is_select:
             raise NoRule("is of a slice of a padded dim")
         result = {dim + (run.is_select and dim >= run.axis): size for dim, size in pad.items()} | begins
-        move = Gradient(run, physical(move.shape, result))
+        move = slices.Gradient(run, physical(move.shape, result))
     return _padded(op, DynamicStart(move), (result,), (pad,))
 
 
@@ -108,14 +105,14 @@ def _call(lowering: Call, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Pad
     call = dataclasses.replace(lowering, arguments=tuple(case.given.items())) if case.instead is None else None
     fits = tuple(physical(shape, pad) for shape, pad in zip(shapes, case.pads, strict=True))
     # An op's results that are no tensors (attention: the length of the keys) have been returned to the caller already.
-    layout = op.layout and tuple(item if item is Slot else None for item in op.layout)
+    layout = op.layout and tuple(item if item is op_specs.Slot else None for item in op.layout)
     padded_call = OnPadded(call, fits, tuple(case.before), case.instead)
     return _padded(op, padded_call, tuple(case.made), pads, tuple(case.numbers), layout=layout)
 
 
 def _padded(
     op: OpSpec, lowering: Lowering, results: tuple[Pads, ...], pads: Sequence[Pads], numbers: tuple[int, ...] = (),
-    statics: str = PADDED, **parts: Any,
+    statics: str = op_specs.PADDED, **parts: Any,
 ) -> Padded:  # fmt: skip
     """Returns an op of this lowering with its metas as they are with the padding."""
     metas, operands = tuple(map(padded_meta, op.metas, results)), tuple(map(padded_meta, op.operands, pads))

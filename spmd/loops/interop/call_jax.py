@@ -19,10 +19,10 @@ from ...core.extend import (
     Layouts,
     Lowering,
     OpSpec,
-    Promote,
-    contains_function,
+    op_specs,
     reads,
     registry,
+    rules,
     storages,
     watching,
 )
@@ -104,7 +104,7 @@ class _Foreign(Lowering):
         return tuple(jax.tree.flatten(self.function(operands))[0])
 
 
-@contains_function.register
+@op_specs.contains_function.register
 def _contains_function(lowering: _Foreign) -> bool:
     return True
 
@@ -194,7 +194,7 @@ class ApplyJax(torch.autograd.Function):
 
 
 def register_lowering(
-    op: OpOverload, rule: Callable[..., Any] | None = None, *, promote: Promote | None = None
+    op: OpOverload, rule: Callable[..., Any] | None = None, *, promote: rules.Promote | None = None
 ) -> Callable[..., Any]:
     """Registers a JAX function as the lowering rule of an op, such as one made by `torch.library.custom_op`.
 

@@ -41,14 +41,13 @@ from ...core import (
 from ...core.extend import (
     Arrays,
     Draw,
-    Identity,
     Interned,
     Layouts,
     OpSpec,
     Value,
     constrain,
-    is_unpadded,
     meta_of,
+    op_specs,
     reads,
     stack_rows,
     views,
@@ -109,7 +108,7 @@ def same(tensor: torch.Tensor) -> torch.Tensor:
     with LOCK:
         value: Any = views.read(tensor)
         storage = Storage(value, tensor_meta(tensor))
-        if is_unpadded(value):
+        if walks.is_unpadded(value):
             storage.settle_unpadded(value, storage_of(tensor).home)
         return wrap(tensor_meta(tensor), storage)
 
@@ -260,7 +259,7 @@ def _new_op(metas: tuple[Meta, ...], gradients: tuple[Meta, ...]) -> OpSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class _Hold(Identity):
+class _Hold(op_specs.Identity):
     """The first operands, one for each result, delayed until the other operands, the gradients, are computed."""
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:

@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 import torch
 
 from ...core import DeviceData, Storage, dtypes, observation, processes, record_calls, transfer
-from ...core.extend import Node, OpSpec, Root, Value, host_ops, walks
+from ...core.extend import Node, OpSpec, Value, host_ops, schedule, walks
 
 _MOST = 512
 _SYNCS = 4  # that an iteration has at most
@@ -85,7 +85,7 @@ class HostLists:
         first = value.operands[0]
         return first.host is not None if type(first) is DeviceData else self.is_list(first)
 
-    def left_out(self, roots: Sequence[Root]) -> list[Node]:
+    def left_out(self, roots: Sequence[schedule.Root]) -> list[Node]:
         """The lists that a sync leaves recorded, as no other op reads them; those whose values have come get their
         data. After a few syncs without another token the thread no longer decodes."""
         self.num_syncs -= observation.active_observation.value is None

@@ -23,18 +23,7 @@ from ...core import (
     view_of,
     wrap,
 )
-from ...core.extend import (
-    Graph,
-    Named,
-    Objects,
-    Recording,
-    StateNames,
-    abstract_calls,
-    schedule,
-    storages,
-    user_lines,
-    walks,
-)
+from ...core.extend import Graph, Objects, Recording, abstract_calls, schedule, state_names, storages, user_lines, walks
 from .nested_values import Description, describe, rebuild
 from .optimizer_state import make_ready
 
@@ -94,7 +83,7 @@ def record(step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
         make_ready(objects.of(torch.optim.Optimizer))
         syncs.sync()
         with abstract_calls.abstractly(step, None, recording) as reachable:
-            names = StateNames(reachable)
+            names = state_names.StateNames(reachable)
             taken: list[_Taken] = []
             for number in range(_MOST_CALLS):
                 place = _PLACES[number % 2]
@@ -209,7 +198,7 @@ def _take(
     return taken
 
 
-def _state(first: _Taken, last: _Taken, names: StateNames, recording: Recording) -> Iterator[StepOperand]:
+def _state(first: _Taken, last: _Taken, names: state_names.StateNames, recording: Recording) -> Iterator[StepOperand]:
     """The values besides the arguments that a call reads or overwrites, with the user's tensors behind them."""
     value_before = dict(zip(last.graph.inputs, first.graph.inputs, strict=True))
     overwritten, computed = {value: storage for storage, value in last.state.items()}, set(recording.made)
@@ -219,7 +208,7 @@ def _state(first: _Taken, last: _Taken, names: StateNames, recording: Recording)
         named = names.of(overwritten.get(value, holder))
         if named is None:
             _check_constant(value, value_before.get(value), is_computed=value in computed)
-            named = Named(f"constant.{place}", "constant", wrap(value.meta, Storage(value, value.meta)))
+            named = state_names.Named(f"constant.{place}", "constant", wrap(value.meta, Storage(value, value.meta)))
         yield StepOperand(*named, value)
 
 

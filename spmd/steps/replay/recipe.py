@@ -8,7 +8,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from ...core import DeviceData, Meta, Sharding, Storage, XlaTensor, storage_of, tensor_meta, view_of
-from ...core.extend import Change, Kind, View, contents
+from ...core.extend import Change, Kind, contents, views
 from .host_tensors import Move
 from .observed_call import ObservedCall, ReplayError
 
@@ -75,7 +75,7 @@ class NewTensor:
 
     over: OfResult | OfState | OfArgument
     meta: Meta
-    view: View | None
+    view: views.View | None
     sharding: Sharding | None
     is_inference: bool = False
 

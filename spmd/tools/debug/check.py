@@ -9,7 +9,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
 from ...core import XlaTensor, call, execute, points, syncs, tensor_meta, user_line
-from ...core.extend import THREADS, user_lines, watching
+from ...core.extend import user_lines, watching
 from .nans import INFINITE, NAN, NanGuard
 
 
@@ -171,7 +171,7 @@ class _Comparison:
 
 def _line() -> Any:
     node = torch._C._current_autograd_node()
-    line = None if node is None else user_lines.forward_line(THREADS.backward.base + node._sequence_nr())
+    line = None if node is None else user_lines.forward_line(user_lines.THREADS.backward.base + node._sequence_nr())
     return user_line() if line is None else f"the backward of {line}"
 
 

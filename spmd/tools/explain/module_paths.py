@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ...core import counters
-from ...core.extend import THREADS, Bounded, Graph, Node, Program, user_lines, walks
+from ...core.extend import Bounded, Graph, Node, Program, user_lines, walks
 
 BACKWARD = " (backward)"
 _CALL = nn.Module._call_impl.__code__
@@ -32,7 +32,7 @@ def note(node: Node, number: int) -> None:
     path = _path(sys._getframe(2))
     _of_ops.keep(node.serial, path)
     if node.sequence < 0:
-        _of_numbers.keep(THREADS.ring.base + number, path)
+        _of_numbers.keep(user_lines.THREADS.ring.base + number, path)
 
 
 def _path(frame: FrameType | None) -> str:

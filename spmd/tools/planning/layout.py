@@ -22,10 +22,10 @@ from ...core.extend import (
     Node,
     Objects,
     Recording,
-    StateNames,
     Target,
     Value,
     reached,
+    state_names,
     store,
     user_lines,
     walks,
@@ -118,7 +118,7 @@ class Calls:
 ROLES = {"parameter": "parameters", "gradient": "gradients", "optimizer state": "optimizer state"}
 
 
-def role_and_name(names: StateNames, device_data: DeviceData) -> tuple[str, str]:
+def role_and_name(names: state_names.StateNames, device_data: DeviceData) -> tuple[str, str]:
     """The role of an input of a program, and its name if it is a module's parameter or buffer, else ""."""
     named = names.of(device_data.holder() if device_data.holder is not None else None)
     if named is None:
@@ -200,7 +200,7 @@ def shard_bytes(meta: Meta, sharding: Sharding) -> int:
     return math.prod(sharding.shard_shape(meta.shape)) * meta.struct.dtype.itemsize
 
 
-def bytes_of(names: StateNames) -> Counter[str]:
+def bytes_of(names: state_names.StateNames) -> Counter[str]:
     """The bytes of each role in a device's own memory after the step, and its bytes in the host's memory."""
     sizes = Counter[str]()
     for storage, named in names.named.items():
@@ -339,7 +339,7 @@ def recorded_step(
     sites: set[str] | None = None,
 ) -> PlannedStep:
     """The programs of a step, with their results, by what is reachable at the end of it."""
-    names, (rows, findings) = StateNames(reachable), layout
+    names, (rows, findings) = state_names.StateNames(reachable), layout
     state, paths = bytes_of(names), dict[DeviceData, str]()
     shardings = {data: one for graph in programs for data, one in zip(graph.inputs, graph.shardings, strict=True)}
     for data, sharding in shardings.items():

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core import DEVICE, compiled_with, executables, options, persistent, topology
-from ...core.extend import Graph, Program, Requested, stored
+from ...core.extend import Graph, Program, stored
 from ..explain import program_folder
 from .layout import Recordings
 
@@ -29,7 +29,7 @@ def save(recorded: Recordings, compiler_options: Mapping[str, str], path: str | 
             digest, content = stored.file_of(program, formed)
             if digest not in files:
                 files[digest] = content
-                listings[digest] = options.listing(Requested(graph, 0), program)
+                listings[digest] = options.listing(options.Requested(graph, 0), program)
                 files |= _stacks(program, formed)
         setting = persistent.readable()
     program_folder.write(

@@ -23,11 +23,11 @@ from ...core.extend import (
     Line,
     Objects,
     Recording,
-    StateNames,
     Target,
     Value,
     held,
     recordings,
+    state_names,
     user_lines,
     walks,
 )
@@ -107,7 +107,7 @@ class ScriptRecording(Recording):
 
     def _place_state(self) -> None:
         """Gives state without an annotation the layout that the compiler chooses for it, as in a run."""
-        names = StateNames(Objects.of_step(None, [*self.steps])).named
+        names = state_names.StateNames(Objects.of_step(None, [*self.steps])).named
         storages = (storage for storage, named in names.items() if named.role in ROLES)
         state = {storage.value: storage for storage in storages if storage.value in self.unknown}
         if state:
