@@ -63,15 +63,13 @@ from .programs import compiler as compiler
 from .programs import failing as failing
 from .programs.program import Program as Program
 from .record import body as body
+from .record import lowerings as lowerings
 from .record import overloads as calls
 from .record import reads as reads
 from .record import recorders as recorders
 from .record import storage as storages
 from .record import views as views
 from .record import watching as watching
-from .record.lowerings import Call as Call
-from .record.lowerings import DynamicStart as DynamicStart
-from .record.lowerings import Fill as Fill
 from .record.storage import SYNC_LOCK as SYNC_LOCK
 from .record.tensor import set_storage as set_storage
 from .run import failed as failed
@@ -84,7 +82,6 @@ from .sharding import constrain as constrain
 from .sharding import uneven_writes as uneven_writes
 from .sharding.partitioner import hide as hide
 from .sharding.topology import Target as Target
-from .sharding.topology import program as program
 from .step import contents as contents
 from .step import objects as reached
 from .step import saved_state as abstract_calls

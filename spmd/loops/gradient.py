@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..core import LOCK, Sharding, Storage, XlaTensor, record_calls, storage_of, view_of, wrap
-from ..core.extend import SYNC_LOCK, Call, Fill, Node, OpSpec, Value, calls, walks, watching
+from ..core.extend import SYNC_LOCK, Node, OpSpec, Value, calls, lowerings, walks, watching
 from .capture import Capture
 
 aten = torch.ops.aten
@@ -147,6 +147,6 @@ def _is_cheap(node: Node) -> bool:
     lowering, sharding = node.op.lowering, node.op.sharding
     if node.op.name in _PLACES:
         return sharding is None or not sharding.is_replicated()  # a gather costs
-    if isinstance(lowering, Call):
+    if isinstance(lowering, lowerings.Call):
         return calls.kind_of(lowering.overload) is calls.VIEW or lowering.overload in _CASTS
-    return isinstance(lowering, Fill) or node.op.name == "spmd.renew"
+    return isinstance(lowering, lowerings.Fill) or node.op.name == "spmd.renew"

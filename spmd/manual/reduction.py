@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..core import LOCK, Storage, XlaTensor, annotations, record_calls, storage_of, tensor_meta, view_of
-from ..core.extend import Call, Node, OpSpec, Value, calls, intern_meta, partitioning, set_storage, views, walks
+from ..core.extend import Node, OpSpec, Value, calls, intern_meta, lowerings, partitioning, set_storage, views, walks
 from ..loops.gradient import tensors
 from ..tensors.annotate import on_device
 from .unreduced import LINEAR, SAME, place_of, sums_of
@@ -79,7 +79,7 @@ def _summed_in(value: Value, dtype: torch.dtype) -> Value:
     if index in sums:
         return value if is_same else _sum_in(node, sums, index, dtype)
     lowering = node.op.lowering
-    is_linear = isinstance(lowering, Call) and not node.op.is_opaque and (name in LINEAR or name in SAME)
+    is_linear = isinstance(lowering, lowerings.Call) and not node.op.is_opaque and (name in LINEAR or name in SAME)
     if is_linear or name == "mark_sharding":
         operands = [_summed_in(operand, dtype) for operand in node.operands]
         return value if all(map(operator.is_, operands, node.operands)) else _recorded_again(node, operands)

@@ -33,7 +33,6 @@ from ..core import (
 )
 from ..core.extend import (
     Arrays,
-    Call,
     Layouts,
     Lowering,
     Node,
@@ -41,6 +40,7 @@ from ..core.extend import (
     Value,
     body,
     calls,
+    lowerings,
     op_specs,
     partitioning,
     user_lines,
@@ -262,7 +262,7 @@ class _Summands:
         if name == "aten.sum.dim_IntList" and (stack := self._reduced(node)) is not None:
             return stack
         lowering, index = node.op.lowering, walks.result_index(value)
-        if isinstance(lowering, Call) and not node.op.is_opaque:
+        if isinstance(lowering, lowerings.Call) and not node.op.is_opaque:
             cuts = self._cuts(node, name, index)
             if cuts is not None:
                 return self._of_rows(node, name, index, cuts)

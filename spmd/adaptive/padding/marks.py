@@ -5,8 +5,6 @@ marks as attributes, which `.to("xla")` reads. torch's module takes a second to 
 program imports it.
 """
 
-import functools
-import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -23,6 +21,7 @@ from ...core import (
     execute,
     host_reads,
     patch_when_imported,
+    replaces,
     storage_of,
     user_frame,
     user_line,
@@ -128,23 +127,15 @@ def keep_marks(target: XlaTensor, source: torch.Tensor) -> None:
 
 def _mark_ours(decorators: ModuleType) -> None:
     for name in ("mark_dynamic", "maybe_mark_dynamic"):
-        ours = _marking(getattr(decorators, name))
-        setattr(decorators, name, ours)
-        package = sys.modules[decorators.__name__.rpartition(".")[0]]
-        if hasattr(package, name):  # it has them already
-            setattr(package, name, ours)
+        replaces(decorators, name)(_around)
 
 
-def _marking(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def function(t: Any, index: int | Sequence[int], *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(t, XlaTensor):
-            return original(t, index, *args, **kwargs)
-        with compile_context(CompileContext(None)):  # there it is a plain tensor, of which Dynamo keeps marks
-            original(t, index, *args, **kwargs)
-        return mark_dynamic(t, index, min=kwargs.get("min"), max=kwargs.get("max"))
-
-    return function
+def _around(original: Callable[..., Any], t: Any, index: int | Sequence[int], *args: Any, **kwargs: Any) -> Any:
+    if not isinstance(t, XlaTensor):
+        return original(t, index, *args, **kwargs)
+    with compile_context(CompileContext(None)):  # there it is a plain tensor, of which Dynamo keeps marks
+        original(t, index, *args, **kwargs)
+    return mark_dynamic(t, index, min=kwargs.get("min"), max=kwargs.get("max"))
 
 
 def join_marks() -> None:

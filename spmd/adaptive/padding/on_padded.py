@@ -11,14 +11,12 @@ import jax
 
 from ...core.extend import (
     Arrays,
-    Call,
-    DynamicStart,
-    Fill,
     Layouts,
     Lowering,
     OpSpec,
     constrain,
     dynamic,
+    lowerings,
     op_specs,
     partitioning,
     slices,
@@ -62,7 +60,7 @@ def _unpad(lowering: dynamic.Unpad, op: OpSpec, pads: Sequence[Pads], begins: Pa
 
 
 @on_padded.register
-def _fill(lowering: Fill, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
+def _fill(lowering: lowerings.Fill, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
     (meta,) = op.metas
     likes = [pad for pad, operand in zip(pads, op.operands, strict=True) if pad and operand.shape == meta.shape]
     result = dict(begins or (likes[0] if likes else ()))
@@ -72,7 +70,7 @@ def _fill(lowering: Fill, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Pad
 
 
 @on_padded.register
-def _dynamic_start(lowering: DynamicStart, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
+def _dynamic_start(lowering: lowerings.DynamicStart, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
     move = lowering.move
     if not isinstance(move, slices.Gradient | slices.TakeRun) or (begins and type(move) is slices.TakeRun):
         raise NoRule("has no rule for a padded dim")
@@ -86,11 +84,11 @@ def _dynamic_start(lowering: DynamicStart, op: OpSpec, pads: Sequence[Pads], beg
             raise NoRule("is of a slice of a padded dim")
         result = {dim + (run.is_select and dim >= run.axis): size for dim, size in pad.items()} | begins
         move = slices.Gradient(run, physical(move.shape, result))
-    return _padded(op, DynamicStart(move), (result,), (pad,))
+    return _padded(op, lowerings.DynamicStart(move), (result,), (pad,))
 
 
 @on_padded.register
-def _call(lowering: Call, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
+def _call(lowering: lowerings.Call, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
     rule = partial(begun, dims=begins) if begins else rule_of(lowering.overload)
     if rule is None or op.is_opaque or (lowering.rule.wants_draw and rule is elementwise):
         raise NoRule("has no rule for a padded dim")
@@ -126,7 +124,7 @@ class OnPadded(Lowering):
     """A call whose operands are padded: they are cut to `fits` and go through the steps of `before`, then through the
     call or `instead`; each step and `instead` take one of the first scalar arguments, integers."""
 
-    call: Call | None
+    call: lowerings.Call | None
     fits: tuple[tuple[int, ...], ...]
     before: tuple[Before, ...]
     instead: Instead | None
