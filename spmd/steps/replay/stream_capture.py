@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ...core import XlaTensor, observation, patch_when_imported, storage_of
+from ...core import XlaTensor, observation, patch_when_imported, replaces, storage_of
 from ...core.extend import host_ops
 
 
@@ -23,8 +23,9 @@ def join_stream_capture() -> None:
 
 
 def _join(import_utils: Any) -> None:
-    is_capturing = import_utils.is_cuda_stream_capturing
-    import_utils.is_cuda_stream_capturing = lambda: observation.active_observation.value is not None or is_capturing()
+    replaces(import_utils, "is_cuda_stream_capturing")(
+        lambda is_capturing: observation.active_observation.value is not None or is_capturing()
+    )
 
 
 def _look_at_constants(masking_utils: Any) -> None:
