@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
-from ..core import cache, compile_log, config, counters, messages
-from ..core.extend import Bounded, Graph, Line, Node, OpSpec, Value, outcome, stretches, updates, walks
+from ..core import cache, config, counters, messages
+from ..core.extend import Bounded, Graph, Line, Node, OpSpec, Value, compile_log, outcome, stretches, updates, walks
 
 # A sync keeps changing where at least FEW graphs before a new one were new, too, within RUNS_EACH runs for each of
 # them, and at least half of their kinds of ops are its own. A step, its accumulation and its first run are three.

@@ -36,14 +36,11 @@ from .graph.source import user_frame as user_frame
 from .graph.source import user_line as user_line
 from .ops import create as create
 from .programs import cache as cache
-from .programs import compile_log as compile_log
 from .programs import program as options
 from .programs.program import compiled_with as compiled_with
 from .propagation import walk as _walk  # joins lower
 from .record import annotations as annotations
-from .record import call as call
 from .record import constraints as constraints
-from .record import record as record_calls
 from .record import resolve as resolve
 from .record import threads as threads
 from .record.body import BodyError as BodyError
@@ -55,10 +52,7 @@ from .record.tensor import storage_of as storage_of
 from .record.tensor import tensor_meta as tensor_meta
 from .record.tensor import view_of as view_of
 from .record.tensor import wrap as wrap
-from .run import executables as executables
-from .run import execute as execute
 from .run import host_reads as host_reads
-from .run import prepare as prepare
 from .run import syncs as syncs
 from .run.execute import GuardError as GuardError
 from .run.pjrt import devices as hardware

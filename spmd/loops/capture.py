@@ -17,7 +17,6 @@ from ..core import (
     Sharding,
     Storage,
     XlaTensor,
-    call,
     grad_shardings,
     seed,
     storage_of,
@@ -26,7 +25,7 @@ from ..core import (
     view_of,
     wrap,
 )
-from ..core.extend import SYNC_LOCK, Node, Value, body, pace, reads, set_storage, storages, store, walks, watching
+from ..core.extend import SYNC_LOCK, Node, Value, body, call, pace, reads, set_storage, storages, store, walks, watching
 from .closed_over import ClosedOver, aliasing, refuse_write
 
 _Result = TypeVar("_Result")

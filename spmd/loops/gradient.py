@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from ..core import LOCK, Sharding, Storage, XlaTensor, record_calls, storage_of, view_of, wrap
-from ..core.extend import SYNC_LOCK, Node, OpSpec, Value, calls, lowerings, walks, watching
+from ..core import LOCK, Sharding, Storage, XlaTensor, storage_of, view_of, wrap
+from ..core.extend import SYNC_LOCK, Node, OpSpec, Value, calls, lowerings, record_calls, walks, watching
 from .capture import Capture
 
 aten = torch.ops.aten

@@ -13,8 +13,20 @@ from typing import Any
 
 import torch
 
-from ..core import LOCK, Storage, XlaTensor, annotations, record_calls, storage_of, tensor_meta, view_of
-from ..core.extend import Node, OpSpec, Value, calls, intern_meta, lowerings, partitioning, set_storage, views, walks
+from ..core import LOCK, Storage, XlaTensor, annotations, storage_of, tensor_meta, view_of
+from ..core.extend import (
+    Node,
+    OpSpec,
+    Value,
+    calls,
+    intern_meta,
+    lowerings,
+    partitioning,
+    record_calls,
+    set_storage,
+    views,
+    walks,
+)
 from ..loops.gradient import tensors
 from ..tensors.annotate import on_device
 from .unreduced import LINEAR, SAME, place_of, sums_of

@@ -16,21 +16,7 @@ import jax.numpy as jnp
 import torch
 from jax.sharding import PartitionSpec
 
-from ..core import (
-    LOCK,
-    DeviceData,
-    Dim,
-    Meta,
-    Sharding,
-    Spec,
-    Storage,
-    annotations,
-    dense_meta,
-    record_calls,
-    specs,
-    threads,
-    wrap,
-)
+from ..core import LOCK, DeviceData, Dim, Meta, Sharding, Spec, Storage, annotations, dense_meta, specs, threads, wrap
 from ..core.extend import (
     Arrays,
     Layouts,
@@ -43,6 +29,7 @@ from ..core.extend import (
     lowerings,
     op_specs,
     partitioning,
+    record_calls,
     user_lines,
     views,
     walks,

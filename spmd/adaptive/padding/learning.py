@@ -11,8 +11,21 @@ import dataclasses
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import NamedTuple
 
-from ...core import DeviceData, Meta, cache, config, dtypes, observation, record_calls
-from ...core.extend import Bounded, Graph, Node, OpSpec, Program, Rewrite, dynamic, host, host_ops, outcome, walks
+from ...core import DeviceData, Meta, cache, config, dtypes, observation
+from ...core.extend import (
+    Bounded,
+    Graph,
+    Node,
+    OpSpec,
+    Program,
+    Rewrite,
+    dynamic,
+    host,
+    host_ops,
+    outcome,
+    record_calls,
+    walks,
+)
 from .spread import LENGTHEN, Sources, in_place, pad, padded_on_host
 
 # What of an op is dynamic, beside its start and the data that it reads (the number of the operand): the dims of its

@@ -18,7 +18,6 @@ from ...core import (
     Storage,
     XlaTensor,
     ends_at_user_line,
-    execute,
     host_reads,
     patch_when_imported,
     replaces,
@@ -27,7 +26,7 @@ from ...core import (
     user_line,
     view_of,
 )
-from ...core.extend import Node, dynamic, walks
+from ...core.extend import Node, dynamic, execute, walks
 from ...tensors.annotate import on_device
 from .case import padded_meta
 from .shapes import capacity_of

@@ -11,8 +11,8 @@ from typing import Any, TypeGuard
 
 import torch
 
-from ...core import DeviceData, Storage, dtypes, observation, processes, record_calls, transfer
-from ...core.extend import Node, OpSpec, Value, host_ops, schedule, walks
+from ...core import DeviceData, Storage, dtypes, observation, processes, transfer
+from ...core.extend import Node, OpSpec, Value, host_ops, record_calls, schedule, walks
 
 _MOST = 512
 _SYNCS = 4  # that an iteration has at most

@@ -10,20 +10,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...core import (
-    DeviceData,
-    Storage,
-    XlaTensor,
-    constraints,
-    dense_meta,
+from ...core import DeviceData, Storage, XlaTensor, constraints, dense_meta, seed, storage_of, syncs, view_of, wrap
+from ...core.extend import (
+    Graph,
+    Objects,
+    Recording,
+    abstract_calls,
     execute,
-    seed,
-    storage_of,
-    syncs,
-    view_of,
-    wrap,
+    schedule,
+    state_names,
+    storages,
+    user_lines,
+    walks,
 )
-from ...core.extend import Graph, Objects, Recording, abstract_calls, schedule, state_names, storages, user_lines, walks
 from .nested_values import Description, describe, rebuild
 from .optimizer_state import make_ready
 

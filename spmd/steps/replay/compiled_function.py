@@ -28,7 +28,6 @@ from ...core import (
     messages,
     observation,
     processes,
-    record_calls,
     recording,
     storage_of,
     syncs,
@@ -36,7 +35,7 @@ from ...core import (
     user_line,
     view_of,
 )
-from ...core.extend import SYNC_LOCK, Change, body, interrupt, storages, walks
+from ...core.extend import SYNC_LOCK, Change, body, interrupt, record_calls, storages, walks
 from ...tensors import closures
 from .argument_objects import ObjectParts, parts_of
 from .guards import Guards

@@ -15,8 +15,8 @@ import torch
 from torch._C._dynamo.guards import dict_version
 from torch.utils._python_dispatch import _len_torch_dispatch_stack
 
-from ...core import config, execute, observation, seed
-from ...core.extend import Change, Kind, Objects, contents, walks
+from ...core import config, observation, seed
+from ...core.extend import Change, Kind, Objects, contents, execute, walks
 from ...mesh.global_mesh import get_global_mesh
 from .host_tensors import Counter
 from .observed_call import GroupNumber, ObservedCall, ReplayError, state_of

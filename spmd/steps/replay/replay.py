@@ -10,20 +10,8 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_unflatten
 
-from ...core import (
-    DeviceData,
-    Sharding,
-    Storage,
-    XlaTensor,
-    executables,
-    points,
-    storage_of,
-    tensor_meta,
-    transfer,
-    view_of,
-    wrap,
-)
-from ...core.extend import failing, schedule, store
+from ...core import DeviceData, Sharding, Storage, XlaTensor, points, storage_of, tensor_meta, transfer, view_of, wrap
+from ...core.extend import executables, failing, schedule, store
 from .guards import OF_ATTRIBUTES, ReplayedNumbers, versions
 from .host_tensors import uploaded
 from .observed_call import ObservedCall

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
-from ...core import XlaTensor, call, execute, points, syncs, tensor_meta, user_line
-from ...core.extend import user_lines, watching
+from ...core import XlaTensor, points, syncs, tensor_meta, user_line
+from ...core.extend import call, execute, user_lines, watching
 from .nans import INFINITE, NAN, NanGuard
 
 

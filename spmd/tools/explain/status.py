@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
-from ...core import cache, compile_log, config, counters, messages, variables
-from ...core.extend import Line
+from ...core import cache, config, counters, messages, variables
+from ...core.extend import Line, compile_log
 from .difference import is_of_shapes
 
 _EVERY = 0.5  # seconds between two updates of a status

@@ -8,8 +8,20 @@ from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 import torch
 
-from ...core import DeviceData, Move, Sharding, Spec, annotations, counters, executables, specs
-from ...core.extend import Graph, Line, Node, Program, Rewrite, Value, compiler, lowering, user_lines, walks
+from ...core import DeviceData, Move, Sharding, Spec, annotations, counters, specs
+from ...core.extend import (
+    Graph,
+    Line,
+    Node,
+    Program,
+    Rewrite,
+    Value,
+    compiler,
+    executables,
+    lowering,
+    user_lines,
+    walks,
+)
 from ..hlo.unrequested_moves import Placement, spec_text, undoes
 
 _MOVES = 8  # of a program, largest first, that are checked

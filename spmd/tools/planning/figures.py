@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import torch
 
-from ...core import DEVICE, Collective, Meta, Move, counters, executables, hardware, topology, variables
-from ...core.extend import Graph, Line, Module, Node, Program, Target, user_lines
+from ...core import DEVICE, Collective, Meta, Move, counters, hardware, topology, variables
+from ...core.extend import Graph, Line, Module, Node, Program, Target, executables, user_lines
 from ..hlo.hlo_collectives import Exchanges, collectives, node_index, scope_of
 from ..hlo.program_facts import cycles, exchanges, kernels, kernels_in_full, listed, table
 from ..hlo.unrequested_moves import Placement

@@ -11,19 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...core import (
-    DeviceData,
-    Sharding,
-    compiled_with,
-    config,
-    ends_at_user_line,
-    executables,
-    hardware,
-    syncs,
-    topology,
-    user_line,
-)
-from ...core.extend import Graph, Line, Objects, Recording, Target, abstract_calls
+from ...core import DeviceData, Sharding, compiled_with, config, ends_at_user_line, hardware, syncs, topology, user_line
+from ...core.extend import Graph, Line, Objects, Recording, Target, abstract_calls, executables
 from ...mesh.global_mesh import get_global_mesh
 from ...mesh.mesh import Mesh
 from ...rules.rules import ShardingRules

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...core import DEVICE, compiled_with, executables, options, persistent, topology
-from ...core.extend import Graph, Program, stored
+from ...core import DEVICE, compiled_with, options, persistent, topology
+from ...core.extend import Graph, Program, executables, stored
 from ..explain import program_folder
 from .layout import Recordings
 

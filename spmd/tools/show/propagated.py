@@ -6,20 +6,8 @@ counters and the compile log are afterwards what they were. The cache keeps its 
 
 from collections.abc import Sequence
 
-from ...core import (
-    DeviceData,
-    Sharding,
-    Storage,
-    XlaTensor,
-    counters,
-    executables,
-    in_flight,
-    storage_of,
-    syncs,
-    user_line,
-    view_of,
-)
-from ...core.extend import Recording, recorders, recordings, views
+from ...core import DeviceData, Sharding, Storage, XlaTensor, counters, in_flight, storage_of, syncs, user_line, view_of
+from ...core.extend import Recording, executables, recorders, recordings, views
 
 
 def propagated_shardings(tensors: Sequence[XlaTensor]) -> list[Sharding | None]:
