@@ -16,10 +16,12 @@ TABLE = ROOT / "tests/doors.tsv"
 
 def table() -> str:
     takers: dict[tuple[str, str], set[str]] = {
-        (door.__name__, name): set()
+        (door.__name__, alias.asname): set()
         for door in (core, extend)
-        for name, value in vars(door).items()
-        if not name.startswith("_") and not inspect.ismodule(value)
+        for node in ast.parse(inspect.getsource(door)).body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname and not alias.asname.startswith("_")
     }
     for path in (*ROOT.glob("spmd/**/*.py"), *ROOT.glob("fsdp/**/*.py")):
         folders = path.relative_to(ROOT).parts[:-1]

@@ -159,8 +159,8 @@ class TestFolders:
         assert {path.name for path in CORE.glob("*.py")} == {
             "__init__.py",
             "extend.py",
-            "extension_subsystems.py",
-            "subsystems.py",
+            "partition_rules.py",
+            "registration.py",
         }
 
     @pytest.mark.parametrize("folder", FOLDERS)

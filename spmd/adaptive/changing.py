@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
-from ..core import config, counters, messages
-from ..core.extend import Bounded, Cut, Graph, Line, Node, OpSpec, Outcome, Sync, Value, executables, stretches, walks
+from ..core import cache, config, counters, messages
+from ..core.extend import Bounded, Graph, Line, Node, OpSpec, Value, compile_log, outcome, stretches, updates, walks
 
 # A sync keeps changing where at least FEW graphs before a new one were new, too, within RUNS_EACH runs for each of
 # them, and at least half of their kinds of ops are its own. A step, its accumulation and its first run are three.
@@ -104,7 +104,7 @@ def _are_isomorphic(some: set[OpSpec], others: set[OpSpec]) -> bool:
 # --- cuts -------------------------------------------------------------------------------------------------------------
 
 
-def changing_again(graph: Graph, sync: Sync) -> Outcome:
+def changing_again(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
     """Cuts a graph that `changing_graph` has cut before at the same places, unless it runs often enough to be worth a
     program of its own."""
     shared = _cut.get(sync.key)
@@ -114,7 +114,7 @@ def changing_again(graph: Graph, sync: Sync) -> Outcome:
     return "" if shared.times > _OFTEN else _by_element(graph, sync, "as before")
 
 
-def changing_graph(graph: Graph, sync: Sync) -> Outcome:
+def changing_graph(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
     """Cuts a new graph of a sync that keeps changing (see above) into stretches that others of its graphs have."""
     if sync.key in _cut.rows or not keeps_changing(graph, sync.line):
         return ""
@@ -123,7 +123,7 @@ def changing_graph(graph: Graph, sync: Sync) -> Outcome:
     return _by_element(graph, sync, "the graph of this sync keeps changing")
 
 
-def _by_element(graph: Graph, sync: Sync, what: str) -> Cut:
+def _by_element(graph: Graph, sync: outcome.Sync, what: str) -> outcome.Cut:
     """Cuts a graph with each list op as one op per element.
 
     Other threads' ops would go on reading the list ops' results, so that no graph is cut so where there are several.
@@ -133,9 +133,9 @@ def _by_element(graph: Graph, sync: Sync, what: str) -> Cut:
     nodes = walks.topological([result.get(walks.value_name(root), root) for root in graph.roots])[0]
     shared = _cut.get(sync.key)
     if shared is None:
-        ends = stretches.cuts(nodes, config.max_program_ops, recurs=False)
+        ends = stretches.stretches(nodes, config.max_program_ops, recurs=False)
         shared = _cut.keep(sync.key, _Shared([*ends, len(nodes)]))
-    return Cut(nodes, shared.ends, what, replaced=result)
+    return outcome.Cut(nodes, shared.ends, what, replaced=result)
 
 
 def _hint(graph: Graph, line: Line) -> None:
@@ -144,9 +144,9 @@ def _hint(graph: Graph, line: Line) -> None:
     if sync.is_said:
         return
     sync.is_said = True
-    cause = executables.cause(graph, line)
+    cause = cache.cause(graph, line)
     messages.say(
-        f"the program at {line.short()} keeps changing: {executables.short(cause)}",
+        f"the program at {line.short()} keeps changing: {compile_log.short(cause)}",
         "keeps changing",
         f"the program at {line} keeps changing: {cause}. From now on a graph that is new there "
         "runs as programs of a few ops each, which other graphs share. A step that records the same ops each time is "
@@ -162,7 +162,7 @@ def replaced(nodes: Sequence[Node]) -> dict[Any, Value]:
         if are_lists:
             lists = list(run)
             walks.replace_operands(result, lists)
-            chains, by_name = stretches.element_chains(lists)
+            chains, by_name = updates.element_chains(lists)
             steps = list(itertools.chain.from_iterable(chains))
             for step_index, step in enumerate(steps):  # after the last list op and before the next op
                 step.node.serial = lists[-1].serial + (step_index + 1) / (len(steps) + 1)

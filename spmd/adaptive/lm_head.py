@@ -17,7 +17,22 @@ import jax
 import jax.numpy as jnp
 
 from ..core import Spec, config, dense_meta
-from ..core.extend import Graph, Layouts, Lowering, Node, OpSpec, Rewrite, Value, partitioning, regions, rules, walks
+from ..core.extend import (
+    Graph,
+    Layouts,
+    Lowering,
+    Node,
+    OpSpec,
+    Rewrite,
+    Value,
+    chunked_losses,
+    constrain,
+    floats,
+    partitioning,
+    rewrite,
+    slices,
+    walks,
+)
 
 # Ops that select, shard or cast rows of the logits, each with the op of its gradient, where one is required.
 _ROWS = {
@@ -93,7 +108,7 @@ class _LmHead(Lowering):
         returns, rows = tuple(meta.struct for meta in op.metas), self.rows_of(self.applied(input), input)
         arguments = rows, weight, target.reshape(rows.shape[:-1]), *others, *self.settings()
         with self.in_precision():
-            results = rules.spmd_linear_cross_entropy(*arguments, returns=returns)
+            results = chunked_losses.spmd_linear_cross_entropy(*arguments, returns=returns)
         return tuple(x.reshape(struct.shape) for x, struct in zip(results, returns, strict=True))
 
     def taken_in(self, operands: Sequence[jax.Array]) -> tuple[Any, ...]:
@@ -112,7 +127,7 @@ class _LmHead(Lowering):
         return (
             *(arguments[name] for name in names),
             self.loss.operands[0].struct.dtype,
-            config.max_logits_bytes // rules.CHUNKS,
+            config.max_logits_bytes // chunked_losses.CHUNKS,
         )
 
     def applied(self, input: jax.Array) -> tuple[tuple[str, OpSpec], ...]:
@@ -128,9 +143,9 @@ class _LmHead(Lowering):
         for name, op in rows:
             if name == "aten.slice.Tensor":
                 places = {name: x for name, x in _arguments(op).items() if name != "self"}
-                input = partitioning.same(rules.aten_slice(input, **places), input)
+                input = partitioning.same(slices.aten_slice(input, **places), input)
             elif op.sharding is not None:
-                input = regions.constrain(input, op.sharding.with_spec(Spec(op.sharding.spec.dims[: input.ndim - 1])))
+                input = constrain.constrain(input, op.sharding.with_spec(Spec(op.sharding.spec.dims[: input.ndim - 1])))
             else:
                 input = partitioning.reshaped(input.reshape(*op.metas[0].shape[:-1], input.shape[-1]), input)
         return input
@@ -140,7 +155,7 @@ class _LmHead(Lowering):
         for _, op in self.rows:
             requested = op.sharding
             if requested is not None and len(requested.spec.dims) == len(op.metas[0].shape):
-                weight = regions.constrain(weight, requested.with_spec(Spec(requested.spec.dims[-1:])))
+                weight = constrain.constrain(weight, requested.with_spec(Spec(requested.spec.dims[-1:])))
         return weight
 
 
@@ -162,7 +177,7 @@ class _LmHeadBackward(Lowering):
             shape = rows.shape[:-1]
             grad_output = grad_output.reshape(shape) if grad_output.ndim else grad_output
             returns = rows, weight, jnp.zeros(weight.shape[:1], input.dtype) if bias is None else bias
-            grad_rows, *grads = rules.spmd_linear_cross_entropy_backward(
+            grad_rows, *grads = chunked_losses.spmd_linear_cross_entropy_backward(
                 grad_output, rows, weight, target.reshape(shape), bias, class_weights, *self.forward.settings(),
                 logsumexp.reshape(shape), total_weight, (True, True, True), returns=returns,
             )  # fmt: skip
@@ -180,7 +195,7 @@ def fuse(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
         changes |= {**dict.fromkeys(head.skipped, Rewrite.drop), head.loss: head.forward}
         if head.gradient is not None:
             changes[head.gradient] = head.backward
-    return walks.rewrite(graph, changes), f"{len(heads)} LM heads in chunks"
+    return rewrite.rewrite(graph, changes), f"{len(heads)} LM heads in chunks"
 
 
 def find(graph: Graph) -> list[Head]:
@@ -199,7 +214,7 @@ def find(graph: Graph) -> list[Head]:
 
 def _nbytes(logits: Value) -> int:
     """The bytes of logits in the dtype in which they are summed."""
-    return logits.meta.numel * rules.wide(logits.meta.struct.dtype).itemsize
+    return logits.meta.numel * floats.wide(logits.meta.struct.dtype).itemsize
 
 
 _USER: Any = object()  # the reader of the program's results

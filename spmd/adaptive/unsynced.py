@@ -28,18 +28,20 @@ from ..core import (
 )
 from ..core.extend import (
     SYNC_LOCK,
-    Cut,
     Graph,
     Node,
     OpSpec,
-    Outcome,
-    Root,
-    Subgraph,
-    Sync,
     Value,
     dynamic,
+    execute,
+    failed,
+    initialization,
+    interrupt,
+    outcome,
     pace,
-    running,
+    prepare,
+    recorders,
+    repeats,
     schedule,
     storages,
     stretches,
@@ -58,12 +60,15 @@ def run_iterations() -> None:
     """
     if processes.several() or recording.value is not None:
         return pace.look_after(config.max_pending_ops)  # a sync of one process alone would be another program
-    if observation.active.value is not None and pace.recorded_ops - pace.synced_ops <= config.max_pending_ops:
+    if (
+        observation.active_observation.value is not None
+        and pace.recorded_ops - pace.synced_ops <= config.max_pending_ops
+    ):
         return pace.look_after(config.max_pending_ops)
     if not SYNC_LOCK.acquire(blocking=False):
         return pace.look_after(max(config.loop_search_ops, 1))
     try:
-        with LOCK, running.later():
+        with LOCK, interrupt.later():
             _run_what_is_finished()
     finally:
         SYNC_LOCK.release()
@@ -73,14 +78,14 @@ def _run_what_is_finished() -> None:
     num_ops = pace.recorded_ops - pace.synced_ops
     storages.LIVE[:] = [ref for ref in storages.LIVE if ref() is not None]
     runnable, nodes = _runnable()
-    if storages.has_several_recorders():  # the count is of all threads' ops: each looks at its own, as it would alone
+    if recorders.has_several_recorders():  # the count is of all threads' ops: each looks at its own, as it would alone
         num_ops = len(nodes)
-        if num_ops < max(config.loop_search_ops, 3 * storages.longest_step()):
+        if num_ops < max(config.loop_search_ops, 3 * recorders.longest_step()):
             return pace.look_after(max(config.loop_search_ops, 1))
     is_due = num_ops > config.max_pending_ops
-    if schedule.guard.value and is_due:
+    if execute.guard.value and is_due:
         return syncs.sync()
-    ends = [] if schedule.guard.value or not config.loop_search_ops else cuts(nodes, written=None, goes_on=True)
+    ends = [] if execute.guard.value or not config.loop_search_ops else cuts(nodes, written=None, goes_on=True)
     is_loop = bool(ends)
     if not ends and is_due:
         ends = _to_the_last_line(nodes)
@@ -91,17 +96,17 @@ def _run_what_is_finished() -> None:
         return pace.look_after(max(num_ops, config.loop_search_ops))
     line = user_line()
     try:
-        if schedule.initialize_state(runnable, line):
+        if initialization.initialize_state(runnable, line):
             runnable, nodes = _runnable()
             if not nodes:  # all were initial values
                 pace.synced_ops = pace.recorded_ops
                 return pace.look_after(max(config.loop_search_ops, 1))
             ends = cuts(nodes, written=set(), goes_on=True) if is_loop else _to_the_last_line(nodes)
         if ends:
-            roots = schedule.roots_of(runnable)
-            schedule.run_schedule(_up_to(ends, nodes, roots), nodes[ends[-1] :], roots, line, donate=True)
+            roots = execute.roots_of(runnable)
+            execute.run_schedule(_up_to(ends, nodes, roots), nodes[ends[-1] :], roots, line, donate=True)
     except Exception as error:
-        schedule.give_up(runnable, error)
+        failed.give_up(runnable, error)
         pace.look_after(max(num_ops, config.loop_search_ops))  # not at every op that follows
         raise
     storages.forget_reads(set(nodes[: ends[-1]]) if ends else ())
@@ -124,12 +129,12 @@ def _runnable() -> tuple[list[Storage], Sequence[Node]]:
     return runnable, walks.topological([storage.value for storage in runnable])[0]
 
 
-def _up_to(ends: Sequence[int], nodes: Sequence[Node], roots: Sequence[Root]) -> list[Subgraph]:
+def _up_to(ends: Sequence[int], nodes: Sequence[Node], roots: Sequence[schedule.Root]) -> list[schedule.Subgraph]:
     """The subgraphs of a graph that end at these places; on several meshes, each one's up to the last place."""
     inputs = walks.topological([value for value, _ in roots])[1]
     meshes = list(schedule.meshes_met((storage for _, storage in roots), nodes, inputs).values())
     if len(meshes) == 1:
-        return schedule.between(ends, nodes, meshes[0])
+        return prepare.between(ends, nodes, meshes[0])
     first = set(nodes[: ends[-1]])
     return schedule.by_mesh([root for root in roots if walks.origin(root[0]) in first], nodes[: ends[-1]], inputs)
 
@@ -149,7 +154,7 @@ def _to_the_last_line(nodes: Sequence[Node]) -> list[int]:
             f"{config.max_program_ops:,} ops. Call spmd.sync() once per step, so that every step is the same program. "
             f"Recording at {user_line()}",
         )
-    return stretches.cuts(nodes, config.max_program_ops)
+    return stretches.stretches(nodes, config.max_program_ops)
 
 
 # The fewest ops of an iteration: shorter ones are taken several at a time.
@@ -184,8 +189,8 @@ def loop_in(nodes: Sequence[Node], symbols: Sequence[OpSpec]) -> tuple[RepeatedO
         return None
     start = stop = period = 0
     shares = False
-    equal = stretches.repeated(
-        [stretches.numbered(symbols)], np.zeros(len(nodes), bool), SHORTEST, fewest=2, shortest=SHORTEST
+    equal = repeats.repeated(
+        [repeats.numbered(symbols)], np.zeros(len(nodes), bool), SHORTEST, fewest=2, shortest=SHORTEST
     )
     position = {node: i for i, node in enumerate(nodes)}
     for first, last, likely in sorted(equal, key=lambda one: (one[2], one[0] - one[1], one[0])):
@@ -227,8 +232,8 @@ def cuts(nodes: Sequence[Node], *, written: set[Node] | None, goes_on: bool) -> 
     while the loop `goes_on` it waits until it is not the last; else it goes with the ops after it, if these are few.
     A call that is recorded to be replayed is cut by what is in it, not by what ran before.
     """
-    symbols = [stretches.symbol(node) for node in nodes]
-    for loop in _known if observation.active.value is None else ():
+    symbols = [repeats.symbol(node) for node in nodes]
+    for loop in _known if observation.active_observation.value is None else ():
         ends = loop.iterations(symbols)
         if _covers(ends, len(nodes)):
             return _inner(ends, len(nodes), goes_on)
@@ -242,7 +247,7 @@ def cuts(nodes: Sequence[Node], *, written: set[Node] | None, goes_on: bool) -> 
     return _inner(ends, len(nodes), goes_on)
 
 
-def between_iterations(graph: Graph, sync: Sync) -> Outcome:
+def between_iterations(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
     """Cuts a graph between the iterations of a loop. In a graph that is not long these must write state, as the steps
     of a training loop do: a short loop inside a step is as well off in the step's program."""
     if not config.loop_search_ops:
@@ -252,7 +257,7 @@ def between_iterations(graph: Graph, sync: Sync) -> Outcome:
     if not ends:
         return ""
     counters.add("loop_iterations", len(ends))
-    return Cut(graph.nodes, ends, f"{len(ends)} iterations of a loop without a sync", has_rest=True)
+    return outcome.Cut(graph.nodes, ends, f"{len(ends)} iterations of a loop without a sync", has_rest=True)
 
 
 def _covers(found: list[int], length: int) -> bool:

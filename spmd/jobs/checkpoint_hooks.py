@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..core import Patch, XlaTensor, leaving, storage_of, tensor_meta, transfer
+from ..core import Patch, XlaTensor, host_reads, leaving, storage_of, tensor_meta, transfer
 from ..tensors.shards import Filling, Target, begins, can_fill, targets
 
 Offsets = tuple[int, ...]
@@ -46,7 +46,7 @@ def _create_write_items(tensor: XlaTensor, fqn: str, value: Any) -> list[Any]:
 
 
 def _first_copies(tensor: XlaTensor) -> list[tuple[Offsets, tuple[int, ...]]]:
-    with transfer.leased(storage_of(tensor), "saving a checkpoint", on_device=True) as lease:
+    with host_reads.leased(storage_of(tensor), "saving a checkpoint", on_device=True) as lease:
         buffer, sharding = lease.placed()
         first = {shard.device for shard in buffer.addressable_shards if shard.replica_id == 0}
     shard_slices = transfer.shards_here(tensor_meta(tensor).shape, sharding)
@@ -76,7 +76,7 @@ def _get_tensor_shard(tensor: XlaTensor, index: Any) -> torch.Tensor:
 
 def _shard(tensor: XlaTensor, offsets: Offsets) -> torch.Tensor:
     leaving("saving a checkpoint", repr(tensor_meta(tensor)))
-    with transfer.leased(storage_of(tensor), "saving a checkpoint", on_device=True) as lease:
+    with host_reads.leased(storage_of(tensor), "saving a checkpoint", on_device=True) as lease:
         buffer, sharding = lease.placed()
         for shard_slice in transfer.shards_here(tensor_meta(tensor).shape, sharding):
             if begins(shard_slice.indices) == offsets and 0 not in shard_slice.shape:

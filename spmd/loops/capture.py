@@ -21,10 +21,11 @@ from ..core import (
     seed,
     storage_of,
     tensor_meta,
+    threads,
     view_of,
     wrap,
 )
-from ..core.extend import SYNC_LOCK, Node, Value, body, calls, pace, record_calls, storages, walks
+from ..core.extend import SYNC_LOCK, Node, Value, body, call, pace, reads, set_storage, storages, store, walks, watching
 from .closed_over import ClosedOver, aliasing, refuse_write
 
 _Result = TypeVar("_Result")
@@ -45,7 +46,7 @@ class Capture(ClosedOver):
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> "Capture":
-        record_calls.enter_thread()
+        threads.enter_thread()
         with contextlib.ExitStack() as stack:
             stack.enter_context(SYNC_LOCK)
             stack.enter_context(LOCK)
@@ -55,8 +56,8 @@ class Capture(ClosedOver):
             stack.callback(self._leave)
             self.draws = stack.enter_context(seed.iteration())
             self._stack = stack.pop_all()
-        self.start = walks.next_serial()
-        record_calls.next_generation()  # values gathered outside are gathered again in the body
+        self.start = store.next_serial()
+        reads.next_generation()  # values gathered outside are gathered again in the body
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -101,13 +102,13 @@ class Capture(ClosedOver):
         stand_in = self.stand_in(tensor_meta(tensor), storage.sharding)
         storage_of(stand_in).is_state = storage.is_state
         self.outer_values[self.given[-1]] = storage.value  # type: ignore[index]  # a node
-        storages.set_storage(tensor, storage_of(stand_in), view_of(tensor))
+        set_storage(tensor, storage_of(stand_in), view_of(tensor))
         tensor._backward_hooks = None  # they run where the gradient arrives outside
         if requires_grad:
             tensor.requires_grad_()
 
         def back() -> None:
-            storages.set_storage(tensor, storage, view_of(tensor))
+            set_storage(tensor, storage, view_of(tensor))
             tensor._backward_hooks = hooks
             if tensor.requires_grad is not required_grad:
                 tensor.requires_grad_(required_grad)
@@ -119,13 +120,13 @@ class Capture(ClosedOver):
         self.note(args)
         if kwargs:
             self.note(kwargs.values())
-        return calls.dispatch(func, types, args, kwargs)
+        return call.dispatch(func, types, args, kwargs)
 
     def _leave(self) -> None:
         """Takes back writes to tensors from outside; tensors of the body that the user keeps lose their value."""
         self._end()
         self._log.undo()
-        record_calls.next_generation()
+        reads.next_generation()
         recorded_since = [storage for ref in storages.LIVE[self._num_live :] if (storage := ref()) is not None]
         inside = body.on_stand_ins([storage.value for storage in recorded_since], since=self.start)
         for storage in recorded_since:
@@ -173,7 +174,7 @@ class Capture(ClosedOver):
             if view_of(tensor) is not None:
                 tensor = wrap(storage.meta, storage)
             elif storage.reads is not None:
-                users.setdefault(walks.value_name(record_calls.operand(tensor)), tensor)
+                users.setdefault(walks.value_name(reads.operand(tensor)), tensor)
             users.setdefault(walks.value_name(storage.value), tensor)
         chosen = [(value, users.get(walks.value_name(value))) for value in values]
         return [wrap(value.meta, Storage(value, value.meta)) if user is None else user for value, user in chosen]
@@ -213,7 +214,7 @@ class Capture(ClosedOver):
         """
         if not outputs:
             return []
-        record_calls.next_generation()  # values gathered in forward are gathered again in backward
+        reads.next_generation()  # values gathered in forward are gathered again in backward
         gradients = self._gradients(outputs, sources, arriving)
         with torch.no_grad():
             return list(map(value_of or sharded_gradient, sources, gradients))
@@ -225,7 +226,7 @@ def sharded_gradient(source: XlaTensor, gradient: Any, *, unsharded: bool = Fals
         gradient = torch.zeros_like(source)
     if view_of(source) is None and not unsharded:
         grad_shardings.shard_gradient(storage_of(source), gradient)
-    return record_calls.operand(gradient)
+    return reads.operand(gradient)
 
 
 class _Own(torch.autograd.Function):
@@ -250,7 +251,7 @@ def _unwatched(name: str, see: Any) -> Iterator[None]:
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     with contextlib.ExitStack() as stack:
         stack.enter_context(body.inside(name))
-        stack.enter_context(storages.watching(see))
+        stack.enter_context(watching.watching(see))
         if torch._C._len_torch_dispatch_stack():
             stack.enter_context(_disable_current_modes())
         if hooks is not None:

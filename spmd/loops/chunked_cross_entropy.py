@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..core import XlaTensor, config
-from ..core.extend import losses, rules
+from ..core.extend import chunked_losses, losses
 
 aten, ours = torch.ops.aten, torch.ops.spmd
 
@@ -77,7 +77,7 @@ def linear_cross_entropy(
     if reduction not in _REDUCTIONS:
         raise ValueError(f"linear_cross_entropy: expected reduction 'none', 'mean' or 'sum', got {reduction!r}")
     if max_bytes is None:
-        max_bytes = config.max_logits_bytes // rules.CHUNKS
+        max_bytes = config.max_logits_bytes // chunked_losses.CHUNKS
     dtype = torch.promote_types(input.dtype, torch.float32)
     weight = None if weight is None else weight.to(dtype)
     operands = input, linear_weight, target, linear_bias, weight

@@ -7,7 +7,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..core import XlaTensor, dense_meta, ends_at_user_line, storage_of
-from ..core.extend import Branches, Region, Value, record_calls, regions, walks
+from ..core.extend import Region, Value, reads, regions, walks
 from .capture import Capture
 from .gradient import Tensors, as_one_op, record, tensors, with_gradient
 from .scan import expect_functions, on_device, refilled, result_tensors, tensors_of
@@ -71,7 +71,7 @@ class _Branch:
             result = result_tensors("spmd.cond: a branch must return", tree)
             flat, self.tree = tree_flatten(tree)
             self.metas = [None if value is None else dense_meta(value.shape, value.dtype) for value in flat]
-            self.roots = list(map(record_calls.operand, result))
+            self.roots = list(map(reads.operand, result))
             self.written = {storage: after for storage, (_, after) in capture.written().items()}
             chosen, reached = capture.reached_by(result)
             capture.refuse_written(reached, self.written, "return the new value instead")
@@ -113,7 +113,7 @@ class _Choice:
         for branch in self.branches:
             new = [branch.written.get(storage, storage.value) for storage in self.written]
             bodies.append(Region.of([*branch.roots, *new], [*constants, *branch.given]))
-        operands = [record_calls.operand(self.pred), *constants, *map(record_calls.operand, self.inputs)]
+        operands = [reads.operand(self.pred), *constants, *map(reads.operand, self.inputs)]
         result = _record("spmd.cond", bodies, operands)
         count = len(result) - len(self.written)
         for storage, value in zip(self.written, result[count:], strict=True):
@@ -124,19 +124,19 @@ class _Choice:
     def backward(self, kept: Sequence[Any], arriving: Sequence[Any]) -> Tensors:
         """Records the op of the gradients."""
         constants = [value for value, _ in self.kept.values()]
-        zeros = {source: record_calls.operand(_zeros(like)) for source, like in self.gradient_of.items()}
+        zeros = {source: reads.operand(_zeros(like)) for source, like in self.gradient_of.items()}
         bodies = []
         for branch in self.branches:
-            stand_ins = [branch.arriving.get(i, record_calls.operand(arriving[i])) for i in self.chosen]
+            stand_ins = [branch.arriving.get(i, reads.operand(arriving[i])) for i in self.chosen]
             gradients = zeros | branch.gradients
             bodies.append(Region.of(list(gradients.values()), [*constants, *branch.given, *stand_ins]))
-        operands = list(map(record_calls.operand, [*kept, *(arriving[i] for i in self.chosen)]))
+        operands = list(map(reads.operand, [*kept, *(arriving[i] for i in self.chosen)]))
         return tensors(_record("spmd.cond.backward", bodies, operands))
 
 
 def _record(name: str, bodies: Sequence[Region], operands: Sequence[Value]) -> list[Value]:
     numbers = [number for region in bodies for number in regions.body_numbers(region)]
-    op = regions.region_op(name, Branches(*bodies), [value.meta for value in operands], bodies[0].roots)
+    op = regions.region_op(name, regions.Branches(*bodies), [value.meta for value in operands], bodies[0].roots)
     return record(op, operands, numbers)
 
 

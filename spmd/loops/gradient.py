@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..core import LOCK, Sharding, Storage, XlaTensor, storage_of, view_of, wrap
-from ..core.extend import SYNC_LOCK, Call, Fill, Node, OpSpec, Value, calls, record_calls, storages, walks
+from ..core.extend import SYNC_LOCK, Node, OpSpec, Value, calls, lowerings, record_calls, walks, watching
 from .capture import Capture
 
 aten = torch.ops.aten
@@ -32,7 +32,7 @@ def as_one_op() -> Iterator[None]:
     """Context in which a body is captured and its op is recorded, with nothing of another thread in between."""
     with SYNC_LOCK, LOCK:
         yield
-    storages.recorded()
+    watching.recorded()
 
 
 def with_gradient(name: str, inputs: Sequence[torch.Tensor], forward: Forward, backward: Backward | None) -> Tensors:
@@ -62,7 +62,7 @@ class _Apply(torch.autograd.Function):
             )
         with LOCK:
             gradients = ctx.gradient(ctx.saved_tensors, arriving)
-        storages.recorded()
+        watching.recorded()
         return None, None, None, *gradients
 
 
@@ -147,6 +147,6 @@ def _is_cheap(node: Node) -> bool:
     lowering, sharding = node.op.lowering, node.op.sharding
     if node.op.name in _PLACES:
         return sharding is None or not sharding.is_replicated()  # a gather costs
-    if isinstance(lowering, Call):
+    if isinstance(lowering, lowerings.Call):
         return calls.kind_of(lowering.overload) is calls.VIEW or lowering.overload in _CASTS
-    return isinstance(lowering, Fill) or node.op.name == "spmd.renew"
+    return isinstance(lowering, lowerings.Fill) or node.op.name == "spmd.renew"

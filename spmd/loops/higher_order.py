@@ -22,7 +22,7 @@ from torch._higher_order_ops.scan import scan_op
 from torch._higher_order_ops.while_loop import while_loop_op
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..core import Patch, XlaTensor, patch_when_imported
+from ..core import Patch, XlaTensor, patch_when_imported, replaces
 from .cond import cond
 from .flex_attention import flex_attention, flex_attention_backward
 from .scan import scan
@@ -80,16 +80,14 @@ def _join_control_flow() -> None:
     arguments."""
     if not hasattr(utils, "_hop_compile_and_call"):  # torch 2.11, where each function compiles its op itself
         return
-    compiled = utils._hop_compile_and_call
 
-    def call(fn: Any, args: Any, kwargs: Any = None) -> Any:
+    @replaces(utils, "_hop_compile_and_call")
+    def call(compiled: Any, fn: Any, args: Any, kwargs: Any = None) -> Any:
         if any(isinstance(value, XlaTensor) for value in tree_flatten((args, kwargs))[0]):
             if fn.__name__ == "_cond_op_wrapper":
                 args = _with_flat_operands(*args)
             return fn(*args, **(kwargs or {}))
         return compiled(fn, args, kwargs)
-
-    utils._hop_compile_and_call = call
 
 
 def _with_flat_operands(pred: Any, true_fn: Any, false_fn: Any, operands: Any) -> tuple[Any, ...]:

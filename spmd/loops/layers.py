@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ..core import LOCK, XlaTensor, dense_meta, ends_at_user_line, view_of
-from ..core.extend import record_calls
+from ..core.extend import views
 from .gradient import Tensors
 from .loop import ScanInput, run_loop
 from .scan import Policy, carried, on_device, refilled, tensors_of, with_policy
@@ -314,7 +314,7 @@ def _now(layer: nn.Module, each: LayerTensor) -> Any:
 
 def _write(target: Any, new: XlaTensor) -> None:
     with LOCK:
-        record_calls.write(target, record_calls.read(new))
+        views.write(target, views.read(new))
     torch._C._increment_version([target])
 
 

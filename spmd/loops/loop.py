@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..core import Spec, XlaTensor, annotations, dense_meta, specs, storage_of
-from ..core.extend import Draw, Loop, Region, Step, Value, Y, record_calls, regions, walks
+from ..core.extend import Draw, Loop, Region, Value, Y, loop_counter, loop_op, reads, store, views, walks
 from .capture import Capture, sharded_gradient
 from .gradient import Backward, Tensors, as_one_op, record, saved, sharding_of, tensors, with_gradient
 from .varying import as_own
@@ -47,7 +47,7 @@ class ScanInput:
 
 def _x(is_stack: bool, tensor: XlaTensor) -> Value:
     """Returns the operand for an x; for a row its stored sharding, where an iteration may gather it."""
-    return record_calls.operand(tensor) if is_stack else record_calls.read(tensor)
+    return reads.operand(tensor) if is_stack else views.read(tensor)
 
 
 # Records the body: (the carry of an iteration, its xs) -> (the carry of the next iteration, its ys).
@@ -97,7 +97,7 @@ class _Loop:
         self.num_stacked = len(self.stacked)
         self._note_writes()
         self._find_needs()
-        middle = walks.next_serial()
+        middle = store.next_serial()
         gradients = self._differentiate()
         self._make_forward(gradients, middle)
         self.inputs, self.kept_before, self.kept_after = Tensors(), Tensors(), Tensors()
@@ -166,9 +166,9 @@ class _Loop:
             if so_far is None:
                 return sharded_gradient(source, gradient, unsharded=source in carry)
             if gradient is None:
-                return record_calls.operand(so_far)
+                return reads.operand(so_far)
             sharded_gradient(source, gradient)
-            return record_calls.operand(so_far + gradient)
+            return reads.operand(so_far + gradient)
 
         return capture.grad([outputs[i] for i in chosen], sources, [arriving[i] for i in chosen], value_of)
 
@@ -176,8 +176,8 @@ class _Loop:
         unwritten = [given for i, given in enumerate(self.xs_given) if i not in self.rewritten]
         arriving = [*self.carry_arriving, *self.sums_given, *self.stack_arriving]
         self.saved = saved(self.capture, gradients, [*unwritten, *arriving], middle)
-        carried = [*map(record_calls.operand, self.carried), *self.after]
-        roots = [*carried, *map(record_calls.operand, self.stacked), *self.saved, *self.new_xs]
+        carried = [*map(reads.operand, self.carried), *self.after]
+        roots = [*carried, *map(reads.operand, self.stacked), *self.saved, *self.new_xs]
         ys = [*[Y(is_stack=True)] * (self.num_stacked + len(self.saved)), *[Y()] * len(self.new_xs)]
         rows = zip((x.is_stack for x in self.xs), self.xs_given, strict=True)
         self.constants, self.loop = self._loop(roots, [*self.carry_given, *self.outside], [*rows], ys, self.reverse)
@@ -219,9 +219,9 @@ class _Loop:
 
         def backward(kept: Sequence[Any], arriving: Sequence[Any]) -> Tensors:
             carry = [*kept[:count], *(arriving[i] for i in carry_needs), *map(_zeros, closed_over)]
-            operands = list(map(record_calls.operand, carry))
+            operands = list(map(reads.operand, carry))
             operands += map(_x, are_stacks, kept[count:])
-            operands += [record_calls.operand(arriving[i]) for i in stack_chosen]
+            operands += [reads.operand(arriving[i]) for i in stack_chosen]
             shardings = [None if like is None else sharding_of(like) for like in sharded_like]
             return tensors(_record(f"{name}.backward", loop, operands, draws), shardings)
 
@@ -237,7 +237,7 @@ class _Loop:
 
     def forward(self) -> tuple[Tensors, Tensors, list[bool]]:
         """Records the loop: the carry, the ys, the rewritten xs one by one; the tensors that backward reads."""
-        operands = [*self.constants, *map(record_calls.operand, self.init), *self.outside]
+        operands = [*self.constants, *map(reads.operand, self.init), *self.outside]
         operands += [value for x in self.xs for value in x.values()]
         queue = iter(_record(self.capture.name, self.loop, operands, self.draws))
         carried = list(itertools.islice(queue, len(self.init)))
@@ -251,7 +251,7 @@ class _Loop:
 
 def _record(name: str, loop: Loop, operands: list[Value], draws: dict[Draw, list[Draw]]) -> list[Value]:
     """Records a loop whose body makes these draws, each with those of all iterations in its place."""
-    steps: list[Step] = []
+    steps: list[loop_counter.Step] = []
     numbers: list[float | int] = []
     for node in loop.body.nodes:
         series: dict[int, list[int]] = {}
@@ -269,15 +269,15 @@ def _record(name: str, loop: Loop, operands: list[Value], draws: dict[Draw, list
             steps.append(step)
             numbers += values
     loop = dataclasses.replace(loop, steps=tuple(steps))
-    return record(regions.loop_op(name, loop, [value.meta for value in operands]), operands, numbers)
+    return record(loop_op(name, loop, [value.meta for value in operands]), operands, numbers)
 
 
-def _progression(numbers: list[int]) -> tuple[Step, list[int]]:
+def _progression(numbers: list[int]) -> tuple[loop_counter.Step, list[int]]:
     """Returns a scalar argument's step and its number, or its numbers of all iterations."""
     step = numbers[1] - numbers[0] if len(numbers) > 1 else 0
     if all(later - earlier == step for earlier, later in itertools.pairwise(numbers)):
         return step, numbers[:1]
-    return regions.EACH, numbers
+    return loop_counter.EACH, numbers
 
 
 def _zeros(like: XlaTensor) -> Any:

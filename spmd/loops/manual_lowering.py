@@ -14,9 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from ..core import Sharding, config
-from ..core.extend import Arrays, Layouts, Lowering, OpSpec, Region, held, program
-from ..core.extend import regions as core_regions
+from ..core import Sharding, config, topology
+from ..core.extend import Arrays, Layouts, Lowering, OpSpec, Region, held, lowering
 from .shard_collectives import Group, function_of
 
 Axes = tuple[str, ...]
@@ -149,9 +148,9 @@ class Manual(Lowering):
                 array[0] if boundary.is_stack else array for array, boundary in zip(arrays, self.ins, strict=True)
             ]
             shard = _Here(spelled, dict(mesh.shape), is_partial, is_cpu)
-            with held(program, shard=shard, manual_axes=frozenset(names)), core_regions.unreported():
+            with held(topology.program, shard=shard, manual_axes=frozenset(names)), lowering.unreported():
                 vectors = floats, self._folded(integers)
-                result = core_regions.lower_region(self.body, 0, shards, vectors, [None] * len(shards))
+                result = lowering.lower_region(self.body, 0, shards, vectors, [None] * len(shards))
             return tuple(
                 array[None] if boundary.is_stack else array for array, boundary in zip(result, self.outs, strict=True)
             )
@@ -208,7 +207,7 @@ class _Here:
 
 def here(what: str) -> _Here:
     """Returns the shard that is being traced; raises RuntimeError outside of a manual computation."""
-    shard: _Here | None = program.shard
+    shard: _Here | None = topology.program.shard
     if shard is None:
         raise RuntimeError(f"{what} of a shard was used outside of its manual computation")
     return shard

@@ -17,14 +17,15 @@ from ..core import (
     XlaTensor,
     annotations,
     grad_shardings,
-    options,
+    resolve,
     seed,
     storage_of,
     tensor_meta,
+    threads,
     view_of,
     wrap,
 )
-from ..core.extend import Draw, OpSpec, Region, Value, record_calls, regions, storages, walks
+from ..core.extend import Draw, OpSpec, Region, Value, op_specs, reads, regions, store, views, walks, watching
 from .capture import Capture
 from .gradient import Backward, Tensors, record, saved, sharding_of, with_gradient
 from .gradient import tensors as tensors_of
@@ -101,7 +102,7 @@ class RecordedFunction:
         self.has_gradient = [i in self.has_gradient_of for i in range(len(outputs))]
         stand_in_index = {tensor: i for i, tensor in enumerate(stand_ins)}
         self.needs = [stand_in_index.get(tensor, tensor) for tensor in reached]
-        middle = walks.next_serial()
+        middle = store.next_serial()
         stood_in = [capture.stand_in(tensor_meta(outputs[i])) for i in self.has_gradient_of]
         arriving = [storage_of(tensor).value for tensor in stood_in]
         gradients = capture.grad([outputs[i] for i in self.has_gradient_of], reached, stood_in)
@@ -109,7 +110,7 @@ class RecordedFunction:
         kept = saved(capture, gradients, [*unwritten, *arriving], middle)
         written = [storage_of(arguments[i]).value for i in self.written]
         self.forward, self.constants = self._part(
-            capture, self.name, [*map(record_calls.operand, outputs), *written, *kept], argument_values
+            capture, self.name, [*map(reads.operand, outputs), *written, *kept], argument_values
         )
         self.results = [
             (tensor_meta(tensor).layout, sharding_of(tensor) if view_of(tensor) is None else view_of(tensor).sharding)
@@ -173,20 +174,20 @@ class RecordedFunction:
         constants = capture.outside(roots, given)
         region = Region.of(roots, [*constants, *given])
         op = regions.called_op(name, region, [device_data.meta for device_data in region.inputs])
-        return _Part(op, regions.body_numbers(region), regions.draws_in(region.nodes)), capture.tensors(constants)
+        return _Part(op, regions.body_numbers(region), op_specs.draws_in(region.nodes)), capture.tensors(constants)
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def __call__(self, tensors: Sequence[XlaTensor]) -> Any:
         """Records one call, for tensors like those of the first one."""
-        record_calls.enter_thread()
+        threads.enter_thread()
         self._annotate(tensors)
         draws = self._draw()
         inputs = [tensors[need] if isinstance(need, int) else need for need in self.needs]
 
         def forward() -> tuple[Tensors, Sequence[torch.Tensor], Sequence[bool]]:
             with LOCK:
-                operands = [record_calls.operand(tensor) for tensor in (*self.constants, *tensors)]
+                operands = [reads.operand(tensor) for tensor in (*self.constants, *tensors)]
                 values = record(self.forward.op, operands, self.forward.at(draws))
                 result = [
                     wrap(meta, Storage(value, meta, sharding))
@@ -194,14 +195,14 @@ class RecordedFunction:
                 ]
                 kept_from = len(result) + len(self.written)
                 for i, value in zip(self.written, values[len(result) : kept_from], strict=True):
-                    record_calls.write(tensors[i], value)
+                    views.write(tensors[i], value)
                 kept = tensors_of(values[kept_from:])
             if self.backward is not None:
                 kept = [*self.kept_constants, *kept, *(tensors[i] for i in self.read)]
             return result, kept, self.has_gradient
 
         outputs = with_gradient(self.name, inputs, forward, self._gradient(draws, inputs))
-        storages.recorded()
+        watching.recorded()
         for i in self.written:
             if not tensors[i].is_inference():  # those have no version
                 torch.autograd.graph.increment_version(tensors[i])
@@ -235,7 +236,7 @@ class RecordedFunction:
 
         def backward(kept: Sequence[Any], arriving: Sequence[Any]) -> Tensors:
             tensors = [*kept, *(arriving[i] for i in self.has_gradient_of)]
-            values = record(part.op, list(map(record_calls.operand, tensors)), part.at(draws))
+            values = record(part.op, list(map(reads.operand, tensors)), part.at(draws))
             return tensors_of(values, shardings)
 
         return backward
@@ -266,5 +267,5 @@ def settings() -> tuple[Any, ...]:
     return (
         torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("xla"),
         torch.get_autocast_dtype("xla"), torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled(),
-        options.matmul_precision(),
+        resolve.matmul_precision(),
     )  # fmt: skip

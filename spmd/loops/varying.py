@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..core import LOCK, Meta, Sharding, XlaTensor, dense_meta, storage_of, user_line
-from ..core.extend import Branches, Interned, Loop, Lowering, Node, OpSpec, Region, Value, While, record_calls, walks
+from ..core import LOCK, Meta, Sharding, XlaTensor, dense_meta, storage_of, threads, user_line
+from ..core.extend import Interned, Loop, Lowering, Node, OpSpec, Region, Value, reads, regions, store, walks
 from .closed_over import WHEN_APPLIED, map_nested, note, stands_for
 from .gradient import record, tensors
 from .manual_lowering import Axes, CollectiveLowering, IndexLowering, Over, Varying, VaryLowering
@@ -29,11 +29,11 @@ _OP_SPECS: Interned[Any, OpSpec] = Interned(1024)
 
 def record_op(name: str, lowering: Lowering, tensor: XlaTensor | None, meta: Meta) -> XlaTensor:
     """Records an op of one operand, or of none, without a gradient."""
-    record_calls.enter_thread()
+    threads.enter_thread()
     if tensor is not None:
         note(tensor)
     with LOCK:
-        operands = [] if tensor is None else [record_calls.operand(tensor)]
+        operands = [] if tensor is None else [reads.operand(tensor)]
         metas = tuple(value.meta for value in operands)
         key = (name, lowering, meta, metas)
         op = _OP_SPECS.of(key, lambda: OpSpec.of(name, lowering, (meta,), metas, statics=_text(lowering)))
@@ -126,9 +126,9 @@ class VaryingRules:
             return (lowering.varies(met),)
         if isinstance(lowering, Loop):
             return self._of_scan(lowering, operands)
-        if isinstance(lowering, While):
+        if isinstance(lowering, regions.While):
             return self._of_while(lowering, operands)
-        if isinstance(lowering, Branches):
+        if isinstance(lowering, regions.Branches):
             return self._of_branches(lowering, operands)
         if node.op.draws:
             over = self.drawn_over(node)
@@ -160,7 +160,7 @@ class VaryingRules:
             results += [varying] * len(run)
         return tuple(results)
 
-    def _of_while(self, loop: While, operands: list[Varying]) -> tuple[Varying, ...]:
+    def _of_while(self, loop: regions.While, operands: list[Varying]) -> tuple[Varying, ...]:
         inputs = list(operands)
         while True:
             ends = _union(self._inside(loop.condition, inputs))
@@ -168,7 +168,7 @@ class VaryingRules:
             if not _add_carry(inputs, result, loop.num_constants):
                 return tuple(inputs[loop.num_constants :])
 
-    def _of_branches(self, choice: Branches, operands: list[Varying]) -> tuple[Varying, ...]:
+    def _of_branches(self, choice: regions.Branches, operands: list[Varying]) -> tuple[Varying, ...]:
         results = [self._inside(region, operands[1:]) for region in choice.regions]
         return tuple(_union((operands[0], *branches)) for branches in zip(*results, strict=True))
 
@@ -333,7 +333,7 @@ class Watching(TorchFunctionMode):
         """Runs a dropout function; the mask of a value that is the same on all shards is the same on all of them."""
         tensor = next(_tensors([*args, *kwargs.values()]), None)
         over: Over = frozenset() if tensor is None else self.tracker.of_tensor(tensor).may_diverge
-        start = walks.next_serial()
+        start = store.next_serial()
         result = func(*args, **kwargs)
         values = [] if tensor is None else [storage_of(_inner(output)).value for output in _tensors((result,))]
         for node in walks.between(values, (), since=start):

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ..core import XlaTensor, dense_meta, ends_at_user_line, seed
-from ..core.extend import Node, Region, While, record_calls, regions
+from ..core.extend import Node, Region, reads, regions
 from .capture import Capture
 from .gradient import Tensors, as_one_op, record, tensors, with_gradient
 from .scan import carried, expect_functions, on_device, own_tensors, refilled, tensors_of
@@ -63,21 +63,21 @@ def while_loop(
                 raise TypeError(f"{name}: cond_fn must return a bool tensor of one element on xla, got {shown!r}")
             if capture.written() or not all(map(capture.is_unwritten, stand_ins)):
                 raise NotImplementedError(f"{name}: cond_fn writes in place; do so in body_fn")
-            condition = record_calls.operand(goes_on)
+            condition = reads.operand(goes_on)
             result = capture.run(body_fn, *refilled(state, map(capture.own, stand_ins)))
             after = carried(name, state, tuple(result) if isinstance(result, (tuple, list)) else result)
             sources = [tensor for tensor in start if tensor.requires_grad] + capture.reached_by(after)[1]
             written = capture.written()
             outside = [old for old, _ in written.values()]
             carry = [*capture.given, *outside]
-            roots = [*map(record_calls.operand, after), *(new for _, new in written.values())]
+            roots = [*map(reads.operand, after), *(new for _, new in written.values())]
             constants = capture.outside([condition, *roots], carry)
             bodies = [Region.of(wanted, [*constants, *carry]) for wanted in ([condition], roots)]
 
         def forward() -> tuple[Tensors, Tensors, list[bool]]:
             steps, numbers = _numbers([node for region in bodies for node in region.nodes])
-            operands = [*constants, *map(record_calls.operand, start), *outside]
-            loop = While(bodies[0], bodies[1], len(constants), steps)
+            operands = [*constants, *map(reads.operand, start), *outside]
+            loop = regions.While(bodies[0], bodies[1], len(constants), steps)
             values = record(regions.region_op(name, loop, [value.meta for value in operands], roots), operands, numbers)
             for storage, value in zip(written, values[len(start) :], strict=True):
                 storage.write(value)

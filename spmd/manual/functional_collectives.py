@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..core import XlaTensor, guarded
+from ..core import XlaTensor, guarded, replaces
 from ..loops.varying import tracker
 from ..mesh.mesh import Mesh
 from . import collectives, manual_steps
@@ -37,27 +37,16 @@ def _join(module: Any, resolve: str) -> None:
     for name, kernel in _KERNELS.items():
         library.impl(name, kernel, "AutogradPrivateUse1")
     _kept.append(library)
-    _replace(module, resolve, lambda torchs, group, tag="": _named(group) or torchs(group, tag))
-    _replace(module, "_maybe_wrap_tensor", lambda torchs, made: made if isinstance(made, XlaTensor) else torchs(made))
+    replaces(module, resolve)(lambda torchs, group, tag="": _named(group) or torchs(group, tag))
+    replaces(module, "_maybe_wrap_tensor")(lambda torchs, made: made if isinstance(made, XlaTensor) else torchs(made))
     if hasattr(module, "_maybe_wrap_tensors"):  # from torch 2.15 on, of the coalesced ones
-        _replace(module, "_maybe_wrap_tensors", _unwrapped)
-    _replace(module, "permute_tensor", _permute_tensor)
-    _replace(module.c10d, "_get_group_size_by_name", _size)
+        replaces(module, "_maybe_wrap_tensors")(_unwrapped)
+    replaces(module, "permute_tensor")(_permute_tensor)
+    replaces(module.c10d, "_get_group_size_by_name")(_size)
 
 
 def _size(torchs: Callable[[str], int], group: str) -> int:
     return group.size if isinstance(group, _Group) else torchs(group)
-
-
-def _replace(module: Any, name: str, ours: Any) -> None:
-    torchs = getattr(module, name)
-
-    def replaced(*args: Any, **kwargs: Any) -> Any:
-        return ours(torchs, *args, **kwargs)
-
-    replaced.__doc__ = torchs.__doc__
-    replaced.__name__ = name
-    setattr(module, name, replaced)
 
 
 def _unwrapped(torchs: Any, made: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..core import Meta, Sharding, XlaTensor, dense_meta, storage_of, tensor_meta
-from ..core.extend import Node, OpSpec, Region, Value, held, record_calls, regions, user_lines, walks
+from ..core.extend import Node, OpSpec, Region, Value, held, reads, regions, store, user_lines, walks
 from ..loops.body_calls import body_calls
 from ..loops.capture import Capture
 from ..loops.gradient import Backward, Tensors, as_one_op, record, saved, tensors, with_gradient
@@ -97,7 +97,7 @@ class _Region:
             self.wanted = sorted(stand_in_index[tensor] for tensor in reached if tensor in stand_in_index)
             self.closed_over = [tensor for tensor in reached if tensor not in stand_in_index]
             capture.refuse_written(self.closed_over, self.written, "return the new value instead")
-            middle = walks.next_serial()
+            middle = store.next_serial()
             sources = [*(stand_ins[i] for i in self.wanted), *self.closed_over]
             gradients = self._differentiate(capture, outputs, sources)
         self._make_forward(capture, outputs, gradients, middle)
@@ -171,7 +171,7 @@ class _Region:
                 gradient = torch.zeros_like(source)
             # An op that `Watching` does not see, as C++ may call it, leaves a gradient varying.
             over = self.tracker.of_tensor(gradient).varying - self.tracker.of_tensor(source).varying
-            return record_calls.operand(summed(gradient, self.tracker.in_order(over)))
+            return reads.operand(summed(gradient, self.tracker.in_order(over)))
 
         return capture.grad(chosen, sources, arriving, value_of)
 
@@ -185,7 +185,7 @@ class _Region:
                 dims = (may_diverge, *[()] * len(value.meta.shape))
                 self.boundary_of[walks.value_name(value)] = Boundary(dims, is_stack=True)
         after = [value for _, value in self.written.values()]
-        roots = [*map(record_calls.operand, outputs), *after, *self.saved_values]
+        roots = [*map(reads.operand, outputs), *after, *self.saved_values]
         outs = [*self.boundaries, *map(replicated, after), *map(self._boundary, self.saved_values)]
         self.forward_op, self.forward_constants = self._op(capture, roots, outs, [*befores, *self.given_values])
 
@@ -200,7 +200,7 @@ class _Region:
         name, chosen, wanted, count = self.name, self.chosen, self.wanted, len(self.given)
 
         def gradient(kept: Sequence[Any], arriving: Sequence[Any]) -> list[Any]:
-            operands = [record_calls.operand(tensor) for tensor in (*kept, *(arriving[i] for i in chosen))]
+            operands = [reads.operand(tensor) for tensor in (*kept, *(arriving[i] for i in chosen))]
             result = record_manual(f"{name}.backward", op, operands)
             of_arguments = dict(zip(wanted, result, strict=False))
             return [*map(of_arguments.get, range(count)), *result[len(wanted) :]]
@@ -254,7 +254,7 @@ class _Region:
     def forward(self) -> tuple[Tensors, Tensors, list[bool]]:
         """Records the computation: its results, what the gradient reads, and for each result whether it has one."""
         befores = [before for before, _ in self.written.values()]
-        operands = [*self.forward_constants, *befores, *map(record_calls.operand, self.given)]
+        operands = [*self.forward_constants, *befores, *map(reads.operand, self.given)]
         result = record_manual(self.name, self.forward_op, operands)
         start, end = len(self.boundaries), len(self.boundaries) + len(self.written)
         for storage, tensor in zip(self.written, result[start:end], strict=True):

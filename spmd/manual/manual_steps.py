@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from ..core import LOCK, Sharding, XlaTensor, dense_meta, points
-from ..core.extend import Arrays, Layouts, Lowering, Node, OpSpec, Value, record_calls, user_lines, walks
+from ..core import LOCK, Sharding, XlaTensor, dense_meta, points, threads
+from ..core.extend import Arrays, Layouts, Lowering, Node, OpSpec, Value, reads, user_lines, walks
 from ..loops.manual_lowering import Axes, Boundary, Cut, IndexLowering, Varying
 from ..loops.varying import Tracker, Vary, record_op, summed
 from .manual_computation import manual_op, record_manual, replicated
@@ -65,7 +65,7 @@ def untracked(tensor: Any) -> Untracked | None:
     """Returns the tracker of a tensor that is computed from shards that are values of the graph; else None."""
     if latest is None or not isinstance(tensor, XlaTensor):
         return None
-    shards = _shards_of(record_calls.operand(tensor))
+    shards = _shards_of(reads.operand(tensor))
     return Untracked(_mesh(shards), _mesh(shards).axis_names) if shards else None
 
 
@@ -101,9 +101,9 @@ def _shard(tensor: Any, mesh: Sharding, cut: Cut) -> XlaTensor:
 
 def _joined(tensor: Any, mesh: Sharding, cut: Cut) -> XlaTensor:
     """Records the manual computation from the shards that a tensor is computed from to the tensor."""
-    record_calls.enter_thread()
+    threads.enter_thread()
     with LOCK:
-        root = record_calls.operand(tensor)
+        root = reads.operand(tensor)
         shards = _shards_of(root)
         if shards and _mesh(shards) is not mesh:
             raise ValueError(

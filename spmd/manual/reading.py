@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from ..core import Sharding, XlaTensor, grad_shardings, hardware, storage_of, view_of
-from ..core.extend import Read, record_calls
+from ..core import Sharding, XlaTensor, grad_shardings, in_flight, storage_of, view_of
+from ..core.extend import reads
 from ..mesh.mesh import Mesh
 from ..mesh.partition_spec import PartitionSpec
 from ..tensors.annotate import on_device
@@ -53,13 +53,13 @@ class use_sharding:
             )
         self._tensors = tuple(on_device(tensor, "use_sharding") for tensor in tensors)
         self._mesh, self._spec, self._over = mesh, partition_spec, over
-        self._runs, self._iteration, self._first = hardware.stamp(), -1, 0
+        self._runs, self._iteration, self._first = in_flight.stamp(), -1, 0
         for tensor in self._tensors:
             if view_of(tensor) is not None:
                 raise ValueError("use_sharding: expected tensors that are not views, got a view; pass its base")
             if partition_spec is not None:
                 mesh.sharding(partition_spec, tensor.dim(), "use_sharding")
-        self._reads: list[Read] = []  # looked up when the context is entered, by the marks of that moment
+        self._reads: list[reads.Read] = []  # looked up when the context is entered, by the marks of that moment
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "use_sharding":
         return use_sharding(
@@ -81,8 +81,8 @@ class use_sharding:
         for tensor, read in zip(self._tensors, self._reads, strict=True):
             if storage_of(tensor).reads is not None:
                 storage_of(tensor).reads.leave(read.layout, span)
-        if self._reads and self._iteration != record_calls.latest_generation():
-            record_calls.next_generation()  # the values gathered inside may be freed: backward begins outside
+        if self._reads and self._iteration != reads.latest_generation():
+            reads.next_generation()  # the values gathered inside may be freed: backward begins outside
 
     def keep(self, mesh: Mesh, before: torch.Tensor) -> list[Any]:
         """Reshards the gathered values over another mesh, by their stored specs, and returns them for `renew`.
@@ -96,7 +96,7 @@ class use_sharding:
             stored = storage_of(tensor).sharding
             spec = (None,) * tensor.dim() if stored is None else stored.partition_spec(tensor.dim())
             layouts.append(mesh.sharding(spec, tensor.dim(), "use_sharding.keep"))
-        return record_calls.keep(self._reads, layouts, on_device(before, "use_sharding.keep"))
+        return reads.keep(self._reads, layouts, on_device(before, "use_sharding.keep"))
 
     def renew(self, after: torch.Tensor, kept: Sequence[Any] = ()) -> None:
         """Makes the next read gather the tensors again, after `after` is computed, to free the gathered values.
@@ -116,29 +116,27 @@ class use_sharding:
         32.0
         """
         after = on_device(after, "use_sharding.renew")
-        if self._iteration != record_calls.latest_generation():
+        if self._iteration != reads.latest_generation():
             self._bind()
             self._forget_what_ran()
-            record_calls.renew(self._reads, after, kept)
+            reads.renew(self._reads, after, kept)
             self._take_generation()
 
     def _forget_what_ran(self) -> None:
         # The values that an evaluation gathered are gathered again, or else the step after it would be another program.
-        is_stale, self._runs = self._runs != hardware.stamp(), hardware.stamp()
+        is_stale, self._runs = self._runs != in_flight.stamp(), in_flight.stamp()
         for read in self._reads if is_stale else ():
             read.stamp = -1
 
     def _take_generation(self) -> None:
         if self._reads:
-            self._iteration = record_calls.next_generation()
+            self._iteration = reads.next_generation()
 
     def _bind(self) -> None:
         """Looks the reads up again where a tensor has got another storage."""
         if len(self._reads) != len(self._tensors) or not all(map(_is_bound, self._tensors, self._reads)):
-            self._reads = [
-                record_calls.read_in(storage_of(tensor), self._layout_of(tensor)) for tensor in self._tensors
-            ]
-            record_calls.join(self._reads)
+            self._reads = [reads.read_in(storage_of(tensor), self._layout_of(tensor)) for tensor in self._tensors]
+            reads.join(self._reads)
 
     def _layout_of(self, tensor: XlaTensor) -> Sharding:
         spec, stored = self._spec, storage_of(tensor).sharding
@@ -147,6 +145,6 @@ class use_sharding:
         return self._mesh.sharding((None,) * tensor.dim() if spec is None else spec, tensor.dim(), "use_sharding")
 
 
-def _is_bound(tensor: XlaTensor, read: Read) -> bool:
-    reads = storage_of(tensor).reads
-    return reads is not None and reads.known.get(read.layout) is read
+def _is_bound(tensor: XlaTensor, read: reads.Read) -> bool:
+    stored = storage_of(tensor).reads
+    return stored is not None and stored.known.get(read.layout) is read

@@ -14,7 +14,19 @@ from typing import Any
 import torch
 
 from ..core import LOCK, Storage, XlaTensor, annotations, storage_of, tensor_meta, view_of
-from ..core.extend import Call, Node, OpSpec, Value, calls, record_calls, rules, storages, walks
+from ..core.extend import (
+    Node,
+    OpSpec,
+    Value,
+    calls,
+    intern_meta,
+    lowerings,
+    partitioning,
+    record_calls,
+    set_storage,
+    views,
+    walks,
+)
 from ..loops.gradient import tensors
 from ..tensors.annotate import on_device
 from .unreduced import LINEAR, SAME, place_of, sums_of
@@ -56,16 +68,16 @@ def _reduce_in(dtype: torch.dtype, gradient: torch.Tensor) -> None:
     if not isinstance(gradient, XlaTensor):
         return
     with LOCK:
-        value = record_calls.read(gradient)
+        value = views.read(gradient)
         wanted = _summed_in(value, dtype)
         if wanted is value:
             return
         narrowed: Any = tensors([wanted])[0].to(value.meta.dtype)
-        result = record_calls.read(narrowed)
+        result = views.read(narrowed)
         if view_of(gradient) is None:
             storage_of(gradient).write(result)
         else:  # the base of the view keeps its value
-            storages.set_storage(gradient, Storage(result, tensor_meta(gradient)), None)
+            set_storage(gradient, Storage(result, tensor_meta(gradient)), None)
 
 
 def _summed_in(value: Value, dtype: torch.dtype) -> Value:
@@ -74,12 +86,12 @@ def _summed_in(value: Value, dtype: torch.dtype) -> Value:
     if node is None or not value.meta.dtype.is_floating_point:
         return value  # data: its sum has been taken
     name, index = node.op.name.partition(":")[0], walks.result_index(value)
-    sums = sums_of(node.op, rules.SUMS.get(name, ()))
+    sums = sums_of(node.op, partitioning.SUMS.get(name, ()))
     is_same = value.meta.dtype is dtype
     if index in sums:
         return value if is_same else _sum_in(node, sums, index, dtype)
     lowering = node.op.lowering
-    is_linear = isinstance(lowering, Call) and not node.op.is_opaque and (name in LINEAR or name in SAME)
+    is_linear = isinstance(lowering, lowerings.Call) and not node.op.is_opaque and (name in LINEAR or name in SAME)
     if is_linear or name == "mark_sharding":
         operands = [_summed_in(operand, dtype) for operand in node.operands]
         return value if all(map(operator.is_, operands, node.operands)) else _recorded_again(node, operands)
@@ -92,7 +104,7 @@ def _sum_in(node: Node, sums: Sequence[int], index: int, dtype: torch.dtype) -> 
     """The op that sums, with its sums in the dtype: its rule computes in the dtype of the results' metas."""
     op, metas = node.op, list(node.op.metas)
     for i in sums:
-        metas[i] = walks.intern_meta(metas[i].shape, dtype, metas[i].strides, metas[i].offset)
+        metas[i] = intern_meta(metas[i].shape, dtype, metas[i].strides, metas[i].offset)
     in_dtype = OpSpec.of(
         op.name, op.lowering, tuple(metas), op.operands, numbers=op.numbers, statics=f"{op.statics}, sum={dtype}",
         layout=op.layout,
@@ -110,7 +122,7 @@ def _recorded_again(node: Node, operands: Sequence[Value]) -> Value:
         return record_calls.record(mark, (operands[0],), (), place_of(node))
     of_operand, of_number = tensors(operands).__getitem__, node.numbers.__getitem__
     arguments = {name: calls.fill(said, of_operand, of_number) for name, said in lowering.arguments}
-    return record_calls.read(lowering.overload(**arguments))
+    return views.read(lowering.overload(**arguments))
 
 
 def _warn(name: str, computed: torch.dtype, wanted: torch.dtype) -> None:

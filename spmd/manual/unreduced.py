@@ -16,24 +16,22 @@ import jax.numpy as jnp
 import torch
 from jax.sharding import PartitionSpec
 
-from ..core import LOCK, DeviceData, Dim, Meta, Sharding, Spec, Storage, annotations, dense_meta, wrap
+from ..core import LOCK, DeviceData, Dim, Meta, Sharding, Spec, Storage, annotations, dense_meta, specs, threads, wrap
 from ..core.extend import (
-    OPEN,
     Arrays,
-    Call,
     Layouts,
     Lowering,
     Node,
-    Operand,
     OpSpec,
-    Place,
-    Slot,
     Value,
     body,
+    calls,
+    lowerings,
+    op_specs,
     partitioning,
     record_calls,
-    rules,
     user_lines,
+    views,
     walks,
 )
 from ..loops.manual_lowering import Axes
@@ -72,7 +70,7 @@ class BatchAxes:
 
     def stacked(self, rank: int) -> Sharding:
         """The sharding of a stack: summands over the axes, their own dims as the partitioner chooses."""
-        return self.mesh.with_spec(Spec((Dim(self.over), *[OPEN] * rank)))
+        return self.mesh.with_spec(Spec((Dim(self.over), *[specs.OPEN] * rank)))
 
 
 class NotSeparableError(NotImplementedError):
@@ -181,11 +179,11 @@ def unreduced(
         raise ValueError(
             f"unreduced: expected over to name some of the batch's axes ({', '.join(batch_axes)}), got {tuple(over)!r}"
         )
-    record_calls.enter_thread()
+    threads.enter_thread()
     tensors = [on_device(gradient, "unreduced") for gradient in gradients]
     stacks: list[torch.Tensor | NotImplementedError] = []
     with LOCK:
-        values = [record_calls.read(tensor) for tensor in tensors]
+        values = [views.read(tensor) for tensor in tensors]
         in_order = tuple(axis for axis in batch_axes if axis in over)
         batch = BatchAxes(mesh.sharding((), 0), tuple(batch_axes), in_order)
         summands = _Summands(batch, walks.depending(values, _is_of_batch))
@@ -251,7 +249,7 @@ class _Summands:
         if name == "aten.sum.dim_IntList" and (stack := self._reduced(node)) is not None:
             return stack
         lowering, index = node.op.lowering, walks.result_index(value)
-        if isinstance(lowering, Call) and not node.op.is_opaque:
+        if isinstance(lowering, lowerings.Call) and not node.op.is_opaque:
             cuts = self._cuts(node, name, index)
             if cuts is not None:
                 return self._of_rows(node, name, index, cuts)
@@ -307,7 +305,7 @@ class _Summands:
     def _is_linear(self, node: Node, names: Sequence[str]) -> bool:
         """True if one operand alone depends on the batch, and the op is linear in it."""
         arguments = _arguments(node)
-        linear = [operand for name in names if type(operand := arguments.get(name)) is Operand]
+        linear = [operand for name in names if type(operand := arguments.get(name)) is calls.Operand]
         depends = [i for i, operand in enumerate(node.operands) if self._depends(operand)]
         return len(depends) == 1 and depends[0] in linear
 
@@ -323,7 +321,7 @@ class _Summands:
     def _record(self, lowering: "_Each | _First", meta: Meta, operands: Sequence[Value], node: Node | None) -> Value:
         stack = dense_meta((self.rows.count, *meta.shape), meta.dtype)
         metas = tuple(operand.meta for operand in operands)
-        place: Place = (None, 0, -1) if node is None else place_of(node)
+        place: record_calls.Place = (None, 0, -1) if node is None else place_of(node)
         if isinstance(lowering, _Each) and node is not None:
             kinds, statics, numbers = node.op.numbers, f"{node.op.name}, {node.op.statics}", node.numbers
         else:
@@ -363,11 +361,11 @@ def sums_of(op: OpSpec, sums: Sequence[int]) -> list[int]:
     """Returns the indices, among the results that an op makes, of these results of its schema."""
     if op.layout is None:
         return list(sums)
-    results = [index for index, part in enumerate(op.layout) if part is Slot]
+    results = [index for index, part in enumerate(op.layout) if part is op_specs.Slot]
     return [results.index(index) for index in sums if index in results]
 
 
-def place_of(node: Node) -> Place:
+def place_of(node: Node) -> record_calls.Place:
     return node.code, node.instruction, node.sequence
 
 
@@ -407,7 +405,7 @@ _ROWS: dict[str, dict[str, int]] = {
 
 def _rows_of(name: str, arguments: dict[str, Any], operands: Sequence[Meta]) -> list[tuple[int, int]]:
     """The operands with the batch's rows and their dims; none where the op does not sum over the rows."""
-    rows = [(arguments[key], dim) for key, dim in _ROWS[name].items() if type(arguments.get(key)) is Operand]
+    rows = [(arguments[key], dim) for key, dim in _ROWS[name].items() if type(arguments.get(key)) is calls.Operand]
     shapes = [operands[operand].shape for operand, _ in rows]
     rank, dims = len(shapes[0]), arguments.get("dim")
     # The dims that are no rows: the features of a linear layer, those that a norm is over.
@@ -420,7 +418,7 @@ def _rows_of(name: str, arguments: dict[str, Any], operands: Sequence[Meta]) -> 
 
 _MEANS = frozenset({"aten.mean", "aten.mean.dim"})
 _LOSSES = frozenset({"aten.mse_loss"})
-_SUMS = rules.SUMS | dict.fromkeys(_MEANS | _LOSSES, (0,))
+_SUMS = partitioning.SUMS | dict.fromkeys(_MEANS | _LOSSES, (0,))
 
 # XLA's partitioner has no way to split the convolution of many groups that several blocks are.
 _ON_SHARDS = frozenset({"aten.convolution_backward"})

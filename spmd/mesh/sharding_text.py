@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 
-from ..core import specs
+from ..core import Tiling
 
 _TILED = re.compile(
     r"\{devices=\[(?P<sizes>\d+(?:,\d+)*)\]"
@@ -18,15 +18,15 @@ _TILED = re.compile(
 _KINDS = ("unreduced", "replicated")
 
 
-def read(text: str, rank: int, devices: tuple[int, ...], caller: str = "sharding") -> specs.Tiling:
+def read(text: str, rank: int, devices: tuple[int, ...], caller: str = "sharding") -> Tiling:
     """Returns the tiling of arrays of `rank` dims over these devices that a text names.
 
     Raises ValueError where the text is no tiling, is inconsistent, is of another rank or names other devices.
     """
     if text == "{replicated}":
-        return specs.Tiling((1,) * rank, 1, len(devices), devices)
+        return Tiling((1,) * rank, 1, len(devices), devices)
     if text == "{unreduced}":
-        return specs.Tiling((1,) * rank, len(devices), 1, devices)
+        return Tiling((1,) * rank, len(devices), 1, devices)
     tiling = read_tiled(text, caller)
     if len(tiling.tiles) != rank:
         raise ValueError(f"{caller}: {text} cuts arrays of {len(tiling.tiles)} dims, but the tensor has {rank} dims")
@@ -37,7 +37,7 @@ def read(text: str, rank: int, devices: tuple[int, ...], caller: str = "sharding
     return tiling
 
 
-def read_tiled(text: str, caller: str = "sharding") -> specs.Tiling:
+def read_tiled(text: str, caller: str = "sharding") -> Tiling:
     """Returns the tiling of a text that names its dims and devices. Raises ValueError where it is none."""
     match = _TILED.fullmatch(text)
     if match is None:
@@ -57,7 +57,7 @@ def open_dims(text: str) -> tuple[str, tuple[int, ...]]:
     return (text.strip(), ()) if match is None else (text[: match.start()].strip(), _numbers(match[1]))
 
 
-def _tiling(text: str, found: re.Match[str], caller: str) -> specs.Tiling:
+def _tiling(text: str, found: re.Match[str], caller: str) -> Tiling:
     sizes = _numbers(found["sizes"])
     kinds = tuple(part.strip() for part in found["last"].split(",")) if found["last"] is not None else ()
     kinds = ("replicated",) if found["copied"] is not None else kinds
@@ -71,7 +71,7 @@ def _tiling(text: str, found: re.Match[str], caller: str) -> specs.Tiling:
     if kinds == ("replicated", "unreduced"):
         table = np.swapaxes(table, -1, -2)
     sums, copies = last.get("unreduced", 1), last.get("replicated", 1)
-    return specs.Tiling(sizes[:rank], sums, copies, tuple(table.reshape(-1).tolist()))
+    return Tiling(sizes[:rank], sums, copies, tuple(table.reshape(-1).tolist()))
 
 
 def _devices(text: str, found: re.Match[str], count: int, caller: str) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.distributed import device_mesh as theirs
 
-from ..core import Patch, XlaTensor
+from ..core import Patch, XlaTensor, replaces
 from ..mesh.global_mesh import get_global_mesh
 from ..mesh.mesh import Mesh
 
@@ -69,15 +69,13 @@ def _wrapped(original: _Function, self: nn.Module, module: nn.Module, *args: Any
 def _add_state() -> None:
     """Has torch's `fully_shard.state(module)` return the unit of a module of this library's."""
     fully_shard: Any = vars(sys.modules[_FSDP])["fully_shard"]
-    state_of_torch = fully_shard.state
 
-    def state(module: nn.Module) -> Any:
+    @replaces(fully_shard, "state")
+    def state(state_of_torch: _Function, module: nn.Module) -> Any:
         ours = sys.modules.get("fsdp")
         if ours is not None and isinstance(module, ours.FSDPModule):
             return ours.fully_shard.state(module)
         return state_of_torch(module)
-
-    fully_shard.state = state
 
 
 _DTENSOR, _PARALLEL, _FSDP = "torch.distributed.tensor", "torch.distributed.tensor.parallel", "torch.distributed.fsdp"

@@ -17,7 +17,7 @@ import torch
 from jax import lax
 
 from ..core import dense_meta
-from ..core.extend import rules
+from ..core.extend import floats
 from .expert_rows import RowBody, SortedRows
 
 # Rows of at most so many elements are exchanged together.
@@ -156,7 +156,7 @@ class ExpertsOnDevice:
                 x = jnp.where(_along(is_row, values[end.sources[0]]), values[end.sources[0]], 0)
                 x = x.reshape(self.chosen, self.num_tokens, *x.shape[1:])
                 is_sum = end.kind == "token"
-                results[exit_index] = x.astype(rules.wide(x.dtype)).sum(0) if is_sum else jnp.moveaxis(x, 0, 1)
+                results[exit_index] = x.astype(floats.wide(x.dtype)).sum(0) if is_sum else jnp.moveaxis(x, 0, 1)
         return results
 
     def _shaped(self, ends: Rows) -> Rows:

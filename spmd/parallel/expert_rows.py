@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from ..core import dense_meta
-from ..core.extend import OpSpec, partitioning
+from ..core.extend import OpSpec, grouped
 
 # A shape with ROWS in the place of the dim of rows.
 ROWS = -1
@@ -316,7 +316,7 @@ class SortedRows:
         """The product of each row with its expert's matrix."""
         stack, dtype = self.stacks[step.sources[1]], dense_meta((), step.dtype).struct.dtype
         with jax.default_matmul_precision(step.precision):
-            result = partitioning.of_rows(
+            result = grouped.of_rows(
                 x.reshape(len(x), -1),
                 stack,
                 self.sizes,
@@ -334,4 +334,4 @@ class SortedRows:
             return (zeros if so_far is None else so_far).at[self.ids].add(x.astype(dtype), mode="drop")
         lhs, rhs = (x.reshape(len(x), -1) for x in values)
         with jax.default_matmul_precision(None if lhs.dtype.itemsize < 4 else "highest"):
-            return partitioning.of_groups(lhs.T, rhs, self.sizes, dtype, so_far, computed=self.computed)
+            return grouped.of_groups(lhs.T, rhs, self.sizes, dtype, so_far, computed=self.computed)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..core.extend import Fill, Node, Value, walks
+from ..core.extend import Node, Value, lowerings, walks
 from .expert_rows import ROWS, RowResult, RowStep
 from .expert_stretch import ExpertStretch, KnownRows, arguments_of, dims_of
 
@@ -195,7 +195,7 @@ def _exit(stretch: ExpertStretch, node: Node, kind: str, *sources: int) -> Known
 
 def _is_zero(value: Value) -> bool:
     node = walks.origin(value)
-    return node is not None and isinstance(node.op.lowering, Fill) and node.op.constant == 0
+    return node is not None and isinstance(node.op.lowering, lowerings.Fill) and node.op.constant == 0
 
 
 def _is_counted(value: Value, count: int) -> bool:
@@ -332,7 +332,7 @@ def by_element(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> Kno
         shape = tuple(operand.meta.shape)
         if stretch.of(operand) is None and len(shape) <= rank - num_dims:
             maker = walks.origin(operand)
-            is_number = maker is not None and isinstance(maker.op.lowering, Fill)
+            is_number = maker is not None and isinstance(maker.op.lowering, lowerings.Fill)
             steps.append(stretch.constant(operand, shape) if is_number else stretch.entry("shared", operand, shape))
             continue
         rows = stretch.rows(operand, like=first)

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import bfloat16, float16
 
-from ..core.extend import Call, Fill, Node, Value, calls, walks
+from ..core.extend import Node, Value, calls, lowerings, walks
 from .expert_rows import ROWS, RowResult, RowStep, Shape
 
 ANNOTATIONS = frozenset({"mark_sharding", "spmd.renew", "spmd.gather", "spmd.unmarked", "spmd.wait"})
@@ -92,7 +92,9 @@ class ExpertStretch:
     def of_tokens(self, value: Value, trailing: Shape) -> int:
         """The step that takes the row's token; of a value that was widened, the narrow one is taken."""
         base, casts = value, list[Node]()
-        while (node := walks.origin(base)) is not None and isinstance(node.op.lowering, Call) and node.operands:
+        while (
+            (node := walks.origin(base)) is not None and isinstance(node.op.lowering, lowerings.Call) and node.operands
+        ):
             source, is_cast = node.operands[0], node.op.name == "aten._to_copy"
             if source.meta.numel != base.meta.numel or not self._has_tokens(source.meta.shape):
                 break
@@ -161,7 +163,7 @@ class ExpertStretch:
             return facts if facts.kind == "rows" else None
         is_split = value.meta.shape[:1] != (self.num_rows,)
         maker = walks.origin(value)
-        if like is not None and maker is not None and isinstance(maker.op.lowering, Fill):
+        if like is not None and maker is not None and isinstance(maker.op.lowering, lowerings.Fill):
             step = self.constant(value, (ROWS, *value.meta.shape[1 + is_split :]))
             return replace(like, kind="rows", is_split=is_split, step=step)
         natural = None if like is not None and like.is_sorted else self.natural(value)
@@ -199,5 +201,5 @@ def dims_of(node: Node, *names: str) -> list[int]:
 def arguments_of(node: Node) -> dict[str, Any]:
     """The arguments of a call: values, numbers, and what is static."""
     call = node.op.lowering
-    assert isinstance(call, Call)
+    assert isinstance(call, lowerings.Call)
     return {name: calls.fill(x, node.operands.__getitem__, node.numbers.__getitem__) for name, x in call.arguments}

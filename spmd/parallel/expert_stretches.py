@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.extend import Call, Graph, Node, Value, walks
+from ..core.extend import Graph, Node, Value, lowerings, walks
 from .expert_rows import RowBody, RowResult
 from .expert_rules import RULES, by_element
 from .expert_stretch import ANNOTATIONS, VIEWS, ExpertStretch, KnownRows, arguments_of
@@ -19,7 +19,7 @@ def stretches(graph: Graph) -> list[ExpertStretch]:
     owners: dict[Any, ExpertStretch] = {}
     for node in graph.nodes:
         call, is_write = node.op.lowering, node.op.name in _WRITES
-        if not is_write and (not isinstance(call, Call) or call.rule.wants_draw):
+        if not is_write and (not isinstance(call, lowerings.Call) or call.rule.wants_draw):
             continue
         name = "write" if is_write else str(call.overload)  # type: ignore[attr-defined]  # a `Call`
         names = list(map(walks.value_name, node.operands))

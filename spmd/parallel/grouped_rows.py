@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from ..core.extend import partitioning, rules
+from ..core.extend import floats, grouped, partitioning, rules
 from .orders import Axes
 
 _OP = torch.ops.aten._grouped_mm.default
@@ -48,20 +48,20 @@ def on_shards(mesh: Any, axes: Axes) -> tuple[Callable[..., jax.Array], Callable
     def product(words: str, rows: int, run: Callable[..., jax.Array], *operands: jax.Array, shape: Any) -> jax.Array:
         def body(left: jax.Array, right: jax.Array, ends: jax.Array) -> tuple[jax.Array]:
             length = left.shape[rows]
-            sizes = partitioning.sizes_of(ends, lax.axis_index(axes) * length if axes else 0, length)
-            computed = partitioning.computed_rows(length, len(ends), shards)
-            result = run(left, right, sizes, rules.wide(left.dtype), computed=computed)
+            sizes = grouped.sizes_of(ends, lax.axis_index(axes) * length if axes else 0, length)
+            computed = grouped.computed_rows(length, len(ends), shards)
+            result = run(left, right, sizes, floats.wide(left.dtype), computed=computed)
             is_row = jnp.arange(length)[:, None] < jnp.sum(sizes)
             return (result if rows else jnp.where(is_row, result, 0),)
 
         return partitioning.per_shard(body, words, mesh, {"n": axes}, [shape])(*operands)[0]
 
     def of_rows(rows: jax.Array, weights: jax.Array, ends: jax.Array) -> jax.Array:
-        shape, run = (len(rows), weights.shape[2]), partitioning.of_rows
+        shape, run = (len(rows), weights.shape[2]), grouped.of_rows
         return product("n i, g i o, g -> n o", 0, run, rows, weights, ends, shape=shape)
 
     def of_groups(left: jax.Array, right: jax.Array, ends: jax.Array) -> jax.Array:
         shape = len(ends), len(left), right.shape[1]
-        return product("m n, n k, g -> g m k", 1, partitioning.of_groups, left, right, ends, shape=shape)
+        return product("m n, n k, g -> g m k", 1, grouped.of_groups, left, right, ends, shape=shape)
 
     return of_rows, of_groups

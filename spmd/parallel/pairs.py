@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..core.extend import Dropout, attention
+from ..core.extend import Dropout, attention, cudnn, splash
 
 
 class Form(NamedTuple):
@@ -25,9 +25,9 @@ def forms_of(
     """The forms that compute a pair, by platform; shards: the chunks of the sequence."""
     forms = {"default": Form(partial(_forward_in_blocks, scale=scale), partial(_backward_in_blocks, scale=scale))}
     case = query, key, value, bias, float(is_dropped)
-    if attention.cudnn_takes(*case):
+    if cudnn.takes(*case):
         forms["cuda"] = Form(partial(_cudnn_forward, scale=scale), partial(_cudnn_backward, scale=scale))
-    if attention.splash_takes(*case, shards):
+    if splash.takes(*case, shards):
         forms["tpu"] = Form(partial(_splash_forward, scale=scale), partial(_splash_backward, scale=scale))
     return forms
 
@@ -44,20 +44,20 @@ def _backward_in_blocks(*arrays, scale):
 
 
 def _splash_forward(query, key, value, bias, dropout, is_causal, *, scale):
-    return attention.splash_forward(query, key, value, is_causal=is_causal, scale=scale)
+    return splash.shard_forward(query, key, value, is_causal=is_causal, scale=scale)
 
 
 def _splash_backward(*arrays, scale):
     *operands, _, _, is_causal = arrays
-    return attention.splash_backward(*operands, is_causal=is_causal, scale=scale)[:3]
+    return splash.shard_backward(*operands, is_causal=is_causal, scale=scale)[:3]
 
 
 def _cudnn_forward(query, key, value, bias, dropout, is_causal, *, scale):
-    return attention.cudnn_forward.fun(query, key, value, is_causal, scale)
+    return cudnn.shard_forward.fun(query, key, value, is_causal, scale)
 
 
 def _cudnn_backward(query, key, value, grad_out, out, logsumexp, bias, dropout, is_causal, *, scale):
-    return attention.cudnn_backward.fun(query, key, value, logsumexp, out, grad_out, is_causal, scale)
+    return cudnn.shard_backward.fun(query, key, value, logsumexp, out, grad_out, is_causal, scale)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=("words", "first"), meta_fields=("probability",))

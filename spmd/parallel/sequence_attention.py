@@ -16,7 +16,7 @@ import torch
 from jax import lax
 
 from ..core import config
-from ..core.extend import Dropout, attention, partitioning, rules
+from ..core.extend import Dropout, attention, computed, floats, partitioning, registry, splash
 from .exchanges import AllToAll, AttentionExchange, Gathered, PairStart, RingOfKeys
 from .orders import Consecutive, HalfOfHeads, Order, ZigzagRows
 from .pairs import DropoutOfColumns, Form, forms_of
@@ -54,7 +54,9 @@ def backward(
     saved = attention.batched(grad_out), attention.batched(out), logsumexp.reshape(case.query.shape[:3])
     grads = case.backward(case.dropout((philox_seed[0], philox_seed[1])), *saved)
     shaped = zip(grads, (query, key, value), strict=True)
-    return rules.as_promised((*(grad.astype(x.dtype).reshape(x.shape) for grad, x in shaped), None), named["returns"])
+    return registry.as_promised(
+        (*(grad.astype(x.dtype).reshape(x.shape) for grad, x in shaped), None), named["returns"]
+    )
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class AttentionCase:
             return None
         scale = attention.scale_of(query, named.get("scale"))
         query, key, value = map(attention.batched, (query, key, value))
-        devices = attention.Place.of(query, key)
+        devices = splash.AttentionDevices.of(query, key)
         if devices is None or not devices.rows:
             return None
         rows, columns = query.shape[2], key.shape[2]
@@ -188,11 +190,11 @@ class AttentionCase:
 
     def _run(self, body: Any, words: str, shapes: Any, dropout: Any, *arrays: jax.Array) -> Any:
         """`body(form, bias, dtype, *arrays, dropout)` on each device, by the form of the platform."""
-        devices, dtype = self.devices, rules.wide(self.query.dtype)
+        devices, dtype = self.devices, floats.wide(self.query.dtype)
         over = {"b": devices.batch, "h": devices.heads, "s": devices.rows}
         # A computed mask that batch and heads share is computed in each chunk; any other has its rows sharded.
         bias = self.bias
-        is_shared = bias is not None and bias.shape[:2] == (1, 1) and attention.is_computed(bias)
+        is_shared = bias is not None and bias.shape[:2] == (1, 1) and computed.is_computed(bias)
 
         def run(form: Form, *arrays: Any) -> Any:
             def on_shard(of_shard: Any, *shards: Any) -> Any:
@@ -206,7 +208,7 @@ class AttentionCase:
         bodies: dict[str, Callable[..., Any]] = {name: partial(run, form) for name, form in forms.items()}
         if "tpu" in bodies:
             promised = tuple(jax.ShapeDtypeStruct(shape, dtype) for shape in shapes)
-            bodies["tpu"] = partial(attention.when_lowered, bodies["tpu"], bodies["default"], promised)
+            bodies["tpu"] = partial(splash.when_lowered, bodies["tpu"], bodies["default"], promised)
         return lax.platform_dependent(*arrays, **bodies) if len(bodies) > 1 else bodies["default"](*arrays)
 
 
@@ -231,7 +233,7 @@ class Bias:
             return None
         rows = rows or self.length
         if self.is_computed:
-            return attention.Block(place.row + first, place.column, rows, self.length).of(self.array)
+            return computed.Block(place.row + first, place.column, rows, self.length).of(self.array)
         bias = self.array if of_rows is None else of_rows
         bias = bias if bias.shape[2] == 1 else lax.dynamic_slice_in_dim(bias, first, rows, 2)
         return bias if bias.shape[3] == 1 else lax.dynamic_slice_in_dim(bias, place.column, self.length, 3)

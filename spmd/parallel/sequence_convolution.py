@@ -14,7 +14,7 @@ import torch
 from jax import lax
 
 from ..core import config
-from ..core.extend import partitioning, rules
+from ..core.extend import partitioning, registry, rules, windows
 from .orders import Axes
 
 aten = torch.ops.aten
@@ -71,7 +71,7 @@ class ConvolutionCase:
         if config.parallel == "off" or axes_of is None or input.ndim != 3 or transposed:
             return None
         mesh, (batch, features, rows) = axes_of
-        (step,), (num_before,), (apart,) = (rules.per_dim(values, 1) for values in (stride, padding, dilation))
+        (step,), (num_before,), (apart,) = (windows.per_dim(values, 1) for values in (stride, padding, dilation))
         reach = apart * (weight.shape[2] - 1)
         shard = input.shape[2] // partitioning.num_shards(mesh, rows)
         is_depthwise = groups == input.shape[1] == weight.shape[0]
@@ -155,4 +155,4 @@ class ConvolutionCase:
         grad = jnp.pad(grad_output, ((0, 0), (0, 0), (0, missing)))
         words = "n o s, n o t, n i s, o k j -> n i s, o k j, o"
         run = self._per_shard(body, words, shapes)
-        return rules.as_promised(run(grad[..., :rows], grad[..., rows:], input, weight), returns)
+        return registry.as_promised(run(grad[..., :rows], grad[..., rows:], input, weight), returns)

@@ -2,8 +2,7 @@
 the program has the model's tensors."""
 
 import copy
-import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -15,43 +14,35 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from ..core import Patch, XlaTensor
 
 
-def join_export() -> None:
-    """Wraps `torch.export.export`: a model, or arguments, on the device are traced as on the CPU. torch's tracers take
-    no tensor that is a wrapper around recorded ops."""
-    original = torch.export.export
-
-    @functools.wraps(original)
-    def export(mod: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None, **how: Any) -> Any:
-        held = [*mod.parameters(), *mod.buffers()] if isinstance(mod, nn.Module) else []
-        tensors = [one for one in (*held, *tree_leaves((args, kwargs))) if isinstance(one, torch.Tensor)]
-        if not any(isinstance(one, XlaTensor) for one in tensors):
-            return original(mod, args, kwargs, **how)
-        away = next((one for one in tensors if not isinstance(one, XlaTensor) and one.dim()), None)
-        if away is not None:
-            raise RuntimeError(
-                "torch.export.export: expected the model and its arguments on one device, got tensors on xla and one "
-                f'of shape {list(away.shape)} on {away.device}; move it with .to("xla") first'
-            )
-        on_cpu = copy.deepcopy(mod, _memory(held))
-        traced = original(on_cpu, _without_device(args), _without_device(kwargs), **how)
-        names = *mod.named_parameters(remove_duplicate=False), *mod.named_buffers(remove_duplicate=False)
-        return _on_xla(traced, dict(names), (tuple(args), dict(kwargs or {})))
-
-    torch.export.export = export
+def _export(
+    original: Callable[..., Any], mod: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None, **how: Any
+) -> Any:
+    """`torch.export.export`: a model, or arguments, on the device are traced as on the CPU. torch's tracers take no
+    tensor that is a wrapper around recorded ops."""
+    held = [*mod.parameters(), *mod.buffers()] if isinstance(mod, nn.Module) else []
+    tensors = [one for one in (*held, *tree_leaves((args, kwargs))) if isinstance(one, torch.Tensor)]
+    if not any(isinstance(one, XlaTensor) for one in tensors):
+        return original(mod, args, kwargs, **how)
+    away = next((one for one in tensors if not isinstance(one, XlaTensor) and one.dim()), None)
+    if away is not None:
+        raise RuntimeError(
+            "torch.export.export: expected the model and its arguments on one device, got tensors on xla and one "
+            f'of shape {list(away.shape)} on {away.device}; move it with .to("xla") first'
+        )
+    on_cpu = copy.deepcopy(mod, _memory(held))
+    traced = original(on_cpu, _without_device(args), _without_device(kwargs), **how)
+    names = *mod.named_parameters(remove_duplicate=False), *mod.named_buffers(remove_duplicate=False)
+    return _on_xla(traced, dict(names), (tuple(args), dict(kwargs or {})))
 
 
-def join_decompositions() -> None:
-    """Wraps `ExportedProgram.run_decompositions`, which traces the program once more."""
-    original = ExportedProgram.run_decompositions
-
-    @functools.wraps(original)
-    def run_decompositions(self: ExportedProgram, *args: Any, **how: Any) -> ExportedProgram:
-        state = {**self.state_dict, **self.constants}
-        if not any(isinstance(one, XlaTensor) for one in tree_leaves((state, self.example_inputs))):
-            return original(self, *args, **how)
-        return _on_xla(original(_program_on_cpu(self), *args, **how), state, self.example_inputs)
-
-    ExportedProgram.run_decompositions = run_decompositions  # type: ignore[method-assign]
+def _run_decompositions(
+    original: Callable[..., ExportedProgram], self: ExportedProgram, *args: Any, **how: Any
+) -> ExportedProgram:
+    """`ExportedProgram.run_decompositions`, which traces the program once more."""
+    state = {**self.state_dict, **self.constants}
+    if not any(isinstance(one, XlaTensor) for one in tree_leaves((state, self.example_inputs))):
+        return original(self, *args, **how)
+    return _on_xla(original(_program_on_cpu(self), *args, **how), state, self.example_inputs)
 
 
 def _on_xla(program: ExportedProgram, own: Mapping[str, Any], example_inputs: Any) -> ExportedProgram:
@@ -89,8 +80,8 @@ def _without_device(nested: Any) -> Any:
 
 
 PATCHES = (
-    Patch("`torch.export.export(mod, args, kwargs, ...)`", "a copy on the CPU, which is traced", join_export),
-    Patch("`ExportedProgram.run_decompositions`", "the same", join_decompositions),
+    Patch("`torch.export.export(mod, args, kwargs, ...)`", "a copy on the CPU, which is traced", None, (_export,)),
+    Patch("`torch.export.ExportedProgram.run_decompositions`", "the same", None, (_run_decompositions,)),
 )
 
 for _patch in PATCHES:

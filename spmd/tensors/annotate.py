@@ -15,9 +15,11 @@ from ..core import (
     Sharding,
     XlaTensor,
     annotations,
+    constraints,
     ends_at_user_line,
     grad_shardings,
     hardware,
+    shard_state,
     storage_of,
     view_of,
 )
@@ -88,7 +90,7 @@ def marked(tensor: XlaTensor, layout: Sharding, *, gradient: bool = True) -> Xla
     is_new = tensor.requires_grad and annotations.current_sharding(tensor) is not layout  # a step marks the same again
     annotations.annotate(tensor, layout)
     if is_new:
-        grad_shardings.shard_state(tensor, layout)
+        shard_state(tensor, layout)
     if not gradient:
         grad_shardings.leave(tensor)
     elif tensor.requires_grad or hasattr(tensor, grad_shardings.PINNED):
@@ -202,7 +204,7 @@ class _Reshard(torch.autograd.Function):
 
     @staticmethod
     def forward(tensor: XlaTensor, layout: Sharding, back: Sharding | None) -> torch.Tensor:
-        return annotations.with_sharding(tensor, layout)
+        return constraints.with_sharding(tensor, layout)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -248,7 +250,7 @@ def reshard(
     [('data', None), (None, 'data')]
     """
     target = on_device(tensor, "reshard")
-    sharding = annotations.sharding_now(target)
+    sharding = constraints.sharding_now(target)
     if mesh is None and isinstance(partition_spec, Sharding):
         layout = layout_of(partition_spec, None, tensor.dim(), "reshard", memory_kind)
     else:
@@ -293,7 +295,7 @@ class _ShardAs(torch.autograd.Function):
 
     @staticmethod
     def forward(*tensors: XlaTensor) -> tuple[torch.Tensor, ...]:
-        return tuple(annotations.with_one_sharding(tensors))
+        return tuple(constraints.with_one_sharding(tensors))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

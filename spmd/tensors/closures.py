@@ -7,10 +7,10 @@ from typing import Any
 
 from torch.utils.hooks import RemovableHandle
 
-from ..core import Synced, syncs
+from ..core import syncs
 
 
-def on_sync(function: Callable[[Synced], Any]) -> RemovableHandle:
+def on_sync(function: Callable[[syncs.Synced], Any]) -> RemovableHandle:
     """Calls a function after each sync, explicit (`sync`) or by a read, with a description of the sync.
 
     The programs have been handed to the devices and may still run. The function may read tensors; it is not called for

@@ -13,6 +13,8 @@ from ..core import (
     abstract,
     dense_meta,
     hardware,
+    host_copy,
+    jax_facts,
     processes,
     recording,
     tensor_meta,
@@ -92,7 +94,7 @@ def find_place(address: str | None, num_processes: int | None, process_id: int |
             else _port_from_store(launcher.address, launcher.restart, process_id)
         )
     if address is None or num_processes is None or process_id is None:
-        address, num_processes, process_id, local = processes.detect(
+        address, num_processes, process_id, local = jax_facts.ClusterEnv.auto_detect_unset_distributed_params(
             address, num_processes, process_id, None, None, _DETECTION_SECONDS
         )
     values = {"coordinator_address": address, "num_processes": num_processes, "process_id": process_id}
@@ -197,7 +199,7 @@ def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     if processes.several():
         call = f"full_tensor of {tensor_meta(target)!r}"
         processes.agree(call, call.encode(), user_line())
-    return transfer.host_copy(target, "full_tensor", together=True)
+    return host_copy(target, "full_tensor", together=True)
 
 
 def full_state_dict(module: nn.Module) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from ..core import HOST, XlaTensor, annotations, hardware, transfer
+from ..core import HOST, XlaTensor, annotations, create, hardware
 from .annotate import on_device
 
 
@@ -21,7 +21,7 @@ def checkpoint_name(tensor: torch.Tensor, name: str) -> torch.Tensor:
     """
     if not isinstance(name, str):
         raise TypeError(f"checkpoint_name: expected a name as text, got {name!r}")
-    return transfer.CHECKPOINT_NAME(tensor, name)
+    return create.CHECKPOINT_NAME(tensor, name)
 
 
 def place_to_host(tensor: torch.Tensor) -> torch.Tensor:
@@ -41,7 +41,7 @@ def place_to_host(tensor: torch.Tensor) -> torch.Tensor:
     >>> spmd.get_sharding(x).memory, x.tolist()
     ('pinned_host', [2.0, 2.0, 2.0, 2.0])
     """
-    return transfer.TO_HOST(on_device(tensor, "place_to_host"))
+    return create.TO_HOST(on_device(tensor, "place_to_host"))
 
 
 def place_to_device(tensor: torch.Tensor) -> torch.Tensor:
@@ -55,7 +55,7 @@ def place_to_device(tensor: torch.Tensor) -> torch.Tensor:
     >>> spmd.get_sharding(x).memory
     'device'
     """
-    return transfer.TO_DEVICE(on_device(tensor, "place_to_device"))
+    return create.TO_DEVICE(on_device(tensor, "place_to_device"))
 
 
 def offload_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

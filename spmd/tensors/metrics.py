@@ -6,6 +6,8 @@ import numpy as np
 from ..core import Collective as Collective
 from ..core import CompileRecord as CompileRecord
 from ..core import Move as Move
+from ..core import cache
+from ..core import compiler_context as _compiler_context
 from ..core import counters as _counters
 from .explained import explain as explain
 
@@ -32,10 +34,10 @@ def trivial_dispatch_seconds(repeats: int = 21) -> float:
     >>> spmd.metrics.trivial_dispatch_seconds() > 0
     True
     """
-    program = _counters.last_program()
+    program = cache.last_program()
     if program is None:
         raise RuntimeError("trivial_dispatch_seconds: no program has run yet")
-    with _counters.compiler_context():
+    with _compiler_context():
         arguments = [
             jax.ShapeDtypeStruct(s.padded_shape(port.meta.shape), port.meta.struct.dtype, sharding=s.jax)
             for port in program.inputs

@@ -15,7 +15,6 @@ from ..core import (
     DeviceData,
     Meta,
     Sharding,
-    ShardSlice,
     Storage,
     XlaTensor,
     abstract,
@@ -23,6 +22,7 @@ from ..core import (
     dense_meta,
     ends_at_user_line,
     hardware,
+    host_reads,
     leaving,
     processes,
     recording,
@@ -100,7 +100,7 @@ def local_shards(tensor: torch.Tensor) -> list[Shard]:
     if view_of(target) is not None:
         raise ValueError("local_shards: a view has no shards of its own; pass its base, or .clone() it first")
     leaving("local_shards", repr(tensor_meta(target)))
-    with transfer.leased(storage_of(target), "local_shards", on_device=True) as lease:
+    with host_reads.leased(storage_of(target), "local_shards", on_device=True) as lease:
         buffer, _ = lease.placed()
         shard_slices = sorted(buffer.addressable_shards, key=lambda shard_slice: topology.ordinal(shard_slice.device))
         return [_shard(shard_slice, buffer.shape, tensor_meta(target).shape) for shard_slice in shard_slices]
@@ -221,7 +221,7 @@ def load_local_shards_(tensor: torch.Tensor, shards: Iterable["torch.Tensor | Sh
 
 def _placed(
     shards: list["torch.Tensor | Shard"], shape: tuple[int, ...], dtype: torch.dtype, sharding: Sharding, caller: str
-) -> list[tuple[ShardSlice, torch.Tensor]]:
+) -> list[tuple[transfer.ShardSlice, torch.Tensor]]:
     """The distinct shards of a tensor in this process, each with its data, without padding, in memory of its own."""
     shard_slices = transfer.shards_here(shape, sharding)
     devices = sorted(topology.ordinal(device) for shard_slice in shard_slices for device in shard_slice.devices)
@@ -261,7 +261,7 @@ def _devices_of(shards: list[Any], here: list[int], caller: str) -> list[int]:
     return said
 
 
-def _agreed(shard_slice: ShardSlice, data: dict[int, torch.Tensor], caller: str) -> torch.Tensor:
+def _agreed(shard_slice: transfer.ShardSlice, data: dict[int, torch.Tensor], caller: str) -> torch.Tensor:
     """The data of a shard, in memory of its own; raises ValueError where its devices were given different data."""
     inside = tuple(slice(0, dim) for dim in shard_slice.shape)
     first, *others = [topology.ordinal(device) for device in shard_slice.devices]
@@ -310,7 +310,7 @@ class Filling:
         self._missing = len(self.shards)
         self._lock = threading.Lock()  # several threads may read files
 
-    def put(self, shard: ShardSlice, data: torch.Tensor) -> None:
+    def put(self, shard: transfer.ShardSlice, data: torch.Tensor) -> None:
         """Uploads one shard, a CPU tensor of the tensor's dtype that is not written any more."""
         parts = transfer.upload_shard(transfer.host_array(data), shard, self.shape, self.sharding)
         with self._lock:
@@ -334,7 +334,7 @@ class Filling:
 class Target:
     """A shard of a filling while parts of it are written: the data of `staged` is uploaded when all of it has come."""
 
-    def __init__(self, filling: Filling, shard: ShardSlice):
+    def __init__(self, filling: Filling, shard: transfer.ShardSlice):
         self.filling, self.shard = filling, shard
         self._data: torch.Tensor | None = None
         self._left = max(1, torch.Size(shard.shape).numel())

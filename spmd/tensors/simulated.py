@@ -4,7 +4,7 @@ import importlib.util
 
 import jax
 
-from ..core import config, hardware, messages, points, processes, variables
+from ..core import config, hardware, jax_facts, messages, points, processes, variables
 from ..mesh.hints import did_you_mean
 
 
@@ -68,7 +68,7 @@ def _say_overridden(num_devices: int, platform: str) -> None:
         messages.say(f"simulate makes {num_devices} CPU devices here, against {', '.join(others)}", "simulate")
     plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin")
     has_cuda = variables.has_gpu() and any(map(importlib.util.find_spec, plugins))
-    if not platform and (has_cuda or hardware.num_tpu_chips()):
+    if not platform and (has_cuda or jax_facts.num_tpu_chips()):
         kind = "GPU" if has_cuda else "TPU"
         text = f"simulate computes on the CPU; set PJRT_DEVICE={kind}, or leave it out, for the {kind}"
         messages.say(text, "simulate")

@@ -13,7 +13,8 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 import spmd  # noqa: F401  # registers the rules
-from spmd.core.extend import calls, rules
+from spmd.core import resolve
+from spmd.core.extend import rules
 from spmd.tools.debug.catalog import CatalogEntry, find
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -55,7 +56,7 @@ C++ leaves it open:
 def document() -> str:
     """Returns the text of docs/ops.md."""
     named, dtypes = _named_in_sharded_tests(), _database_dtypes()
-    lowered = {overload._schema.name for overload in (*rules.RULES, *calls.SPECIALS)} | rules.ON_CPU
+    lowered = {overload._schema.name for overload in (*rules.RULES, *resolve.SPECIALS)} | rules.ON_CPU
     bases = {name.removeprefix("aten::") for name in lowered if name.startswith("aten::")} | dtypes.keys()
     rows = []
     for base in sorted(base for base in bases if hasattr(torch.ops.aten, base)):

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from torch._ops import OpOverload
 
 from ...core import Meta, dense_meta
-from ...core.extend import rules
+from ...core.extend import floats
 
 Pads = dict[int, int]  # by dim, its capacity
 Words = Sequence[int | str]  # by dim, what it is: in operands and results the same dim has the same word
@@ -150,7 +150,7 @@ class Mean:
 
     def __call__(self, operands: list[jax.Array], length: jax.Array) -> jax.Array:
         array = operands[0].astype(self.dtype)
-        total = jnp.sum(array.astype(rules.wide(self.dtype)), axis=self.dims, keepdims=self.keepdim)
+        total = jnp.sum(array.astype(floats.wide(self.dtype)), axis=self.dims, keepdims=self.keepdim)
         return (total / (length * self.others).astype(total.dtype)).astype(self.dtype)
 
 

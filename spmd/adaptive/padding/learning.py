@@ -11,21 +11,18 @@ import dataclasses
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import NamedTuple
 
-from ...core import DeviceData, Meta, config, dtypes, observation
+from ...core import DeviceData, Meta, cache, config, dtypes, observation
 from ...core.extend import (
     Bounded,
-    Changed,
     Graph,
     Node,
-    OnHost,
     OpSpec,
-    Outcome,
     Program,
     Rewrite,
-    Sync,
-    Unpad,
     dynamic,
-    executables,
+    host,
+    host_ops,
+    outcome,
     record_calls,
     walks,
 )
@@ -39,29 +36,33 @@ RESULT, HOST = "result", "host"
 BATCHES = 2
 
 
-def starts(graph: Graph, sync: Sync) -> Outcome:
+def starts(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
     """Makes the known dynamic starts scalar arguments of their ops, in the graph itself."""
     if not dynamic.dynamic_start_positions(graph.nodes):
         return ""
-    return Changed(graph, "starts are operands", is_last=False)
+    return outcome.Changed(graph, "starts are operands", is_last=False)
 
 
-def on_host(graph: Graph, sync: Sync) -> Outcome:
+def on_host(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
     """Has the host compute the ops that are known to differ in length, and are small.
 
     A call that is recorded to be replayed has them in its programs: a replay runs programs alone, and its lengths are
     those of the recording. In a thread that decodes, the lists are in no graph.
     """
-    if record_calls.at_once.value is not None or observation.active.value is not None or dynamic.is_forbidden.value:
+    if (
+        record_calls.at_once.value is not None
+        or observation.active_observation.value is not None
+        or host.is_forbidden.value
+    ):
         return ""
     nodes = {node for node in graph.nodes if dynamic.dims_of(node, HOST) is not None and _is_small(node)}
     if not nodes:
         return ""
     nodes |= _host_only(nodes)
-    return OnHost(nodes, f"{len(nodes)} ops of small lists of integers")
+    return outcome.OnHost(nodes, f"{len(nodes)} ops of small lists of integers")
 
 
-def dims(graph: Graph, sync: Sync) -> Outcome:
+def dims(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
     """Pads the known dynamic dims of a graph, where there is a program for that or the graph reads padded data."""
     sources = sources_of(graph) if config.pad_lengths else None
     if sources is None:
@@ -69,20 +70,20 @@ def dims(graph: Graph, sync: Sync) -> Outcome:
     padded, reads_padded = pad(graph, sources), any(node.op.name == walks.UNPADDED for node in sources.nodes)
     if isinstance(padded, str):
         return padded if reads_padded else ""
-    if executables.find(padded[0]) is not None:
+    if cache.find(padded[0]) is not None:
         _keep_plan(sync.key, sync.counts, graph, padded[0])
     elif not reads_padded:
         return ""
-    return Changed(padded[0], "lengths are operands")
+    return outcome.Changed(padded[0], "lengths are operands")
 
 
-def learn(graph: Graph, sync: Sync) -> Outcome:
+def learn(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
     """Compares a graph with the program most similar to it.
 
     Learns where only starts, small host-computed values and lengths differ, which is all that the passes before can
     make equal, and makes them so.
     """
-    program = executables.most_similar(graph, sync.line)
+    program = cache.most_similar(graph, sync.line)
     if program is None or [op.name for op in program.entries] != [node.op.name for node in graph.nodes]:
         return ""
     if config.pad_lengths and any(node.op.name == walks.UNPADDED for node in graph.nodes):
@@ -96,14 +97,14 @@ def learn(graph: Graph, sync: Sync) -> Outcome:
             others.append((old, node))
     small = [node for _, node in others if _is_small(node) and record_calls.at_once.value is None]
     if len(small) < len(others):
-        if _is_of_batches(program, graph) and executables.num_equal(graph, sync.line) < BATCHES:
+        if _is_of_batches(program, graph) and cache.num_equal(graph, sync.line) < BATCHES:
             return ""
         result = _learn_lengths(graph, program, dynamic_start, others, ())
-        if isinstance(result, Changed) or not small:
+        if isinstance(result, outcome.Changed) or not small:
             return result
         # The host computes the small values, and its next result is data with a dynamic dim.
         result = _learn_lengths(graph, program, dynamic_start, others, small)
-        if not isinstance(result, OnHost):
+        if not isinstance(result, outcome.OnHost):
             return result
     for node in dynamic_start:
         dynamic.add(node, dynamic.START)
@@ -119,7 +120,7 @@ def _learn_lengths(
     dynamic_start: Sequence[Node],
     others: Sequence[tuple[OpSpec, Node]],
     host_computed: Collection[Node],
-) -> Outcome:
+) -> outcome.Outcome:
     """Pads a graph, where padding explains all differences other than starts and host-computed values."""
     result = {node: changed_dims(old.metas[0], node.meta) for old, node in others if node in host_computed}
     changed = {node: changed_result_dims(old, node) for old, node in others if node not in result}
@@ -134,7 +135,7 @@ def _learn_lengths(
     if any(node not in padded[1] for _, node in others):
         return ""
     if result:
-        return OnHost(result, "")
+        return outcome.OnHost(result, "")
     for node, dims in nodes.items():
         dynamic.add(node, RESULT, dims)
     for node in graph.nodes:
@@ -145,7 +146,7 @@ def _learn_lengths(
         dynamic.add(node, dynamic.START)
     dynamic.dynamic_start_positions(graph.nodes)
     padded = pad(graph, sources)
-    return padded if isinstance(padded, str) else Changed(padded[0], "lengths are operands")
+    return padded if isinstance(padded, str) else outcome.Changed(padded[0], "lengths are operands")
 
 
 def _is_of_batches(before: Program, graph: Graph) -> bool:
@@ -186,7 +187,7 @@ def _is_moved(old: OpSpec, new: OpSpec) -> bool:
 
 def _is_small(node: Node) -> bool:
     values = (*walks.results(node), *node.operands)
-    return dynamic.has_host_kernel(node) and all(dtypes.is_exact(value.meta.dtype) for value in values)
+    return host_ops.has_host_kernel(node) and all(dtypes.is_exact(value.meta.dtype) for value in values)
 
 
 def _host_only(host_computed: set[Node]) -> set[Node]:
@@ -217,7 +218,7 @@ def sources_of(graph: Graph) -> Sources | None:
     capacities: dict[int, int] = {}
     for node in graph.nodes:
         lowering = node.op.lowering
-        if isinstance(lowering, Unpad):
+        if isinstance(lowering, dynamic.Unpad):
             nodes[node] = lowering.dims
             if lowering.is_marked:
                 capacities |= {node.meta.shape[dim]: node.op.operands[0].shape[dim] for dim in lowering.dims}
@@ -315,7 +316,7 @@ def _keep_plan(key: Hashable, counts: Sequence[int], graph: Graph, padded: Graph
     _plans.keep(key, _Plan(tuple(steps), data, padded_roots))
 
 
-def again(graph: Graph, sync: Sync) -> Outcome:
+def again(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
     """Pads a graph as an equal one was padded before, if the cache has the program."""
     plan = _plans.get(sync.key) if config.pad_lengths else None
     if plan is None or any(graph.inputs[index].host is None for index, _ in plan.data):
@@ -328,6 +329,6 @@ def again(graph: Graph, sync: Sync) -> Outcome:
             new.replace([inputs[index]], new.add(op, [inputs[index]], node))
         new.put(node, step.op, node.operands, (*step.numbers, *node.numbers))
     padded = in_place(dataclasses.replace(new.graph(), inputs=inputs), plan.padded_roots)
-    if executables.find(padded) is None:
+    if cache.find(padded) is None:
         return ""
-    return Changed(padded, "lengths are operands, as before")
+    return outcome.Changed(padded, "lengths are operands, as before")

@@ -5,8 +5,6 @@ marks as attributes, which `.to("xla")` reads. torch's module takes a second to 
 program imports it.
 """
 
-import functools
-import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -20,14 +18,15 @@ from ...core import (
     Storage,
     XlaTensor,
     ends_at_user_line,
+    host_reads,
     patch_when_imported,
+    replaces,
     storage_of,
-    transfer,
     user_frame,
     user_line,
     view_of,
 )
-from ...core.extend import Node, dynamic, is_unpadded, schedule
+from ...core.extend import Node, dynamic, execute, walks
 from ...tensors.annotate import on_device
 from .case import padded_meta
 from .shapes import capacity_of
@@ -82,11 +81,11 @@ def _mark(storage: Storage, dims: Sequence[int], least: int | None, most: int | 
     for dim in dims:
         if not (least or 0) <= shape[dim] <= (shape[dim] if most is None else most):
             raise ValueError(f"mark_dynamic: dim {dim} has length {shape[dim]}, and its bounds are {least} and {most}")
-    if not is_unpadded(storage.value):
-        transfer.materialise(storage, "mark_dynamic")
+    if not walks.is_unpadded(storage.value):
+        host_reads.materialise(storage, "mark_dynamic")
     with LOCK:
         device_data, marked = storage.value, set()
-        if is_unpadded(device_data):
+        if walks.is_unpadded(device_data):
             marked = set(device_data.op.lowering.dims)  # type: ignore[attr-defined]  # an `Unpad`
             (device_data,) = device_data.operands
         assert type(device_data) is DeviceData, "the value was computed just now"
@@ -109,7 +108,7 @@ def _padded(device_data: DeviceData, pads: dict[int, int]) -> DeviceData:
     if device_data.host is not None:
         return padded_on_host(device_data, meta)
     result = Storage(Node(pad_op(device_data.meta, meta), [device_data]), meta, device_data.sharding)
-    schedule.run([result], user_line(), donate=False)
+    execute.run([result], user_line(), donate=False)
     assert type(result.value) is DeviceData, "the program has run"
     return result.value
 
@@ -127,23 +126,15 @@ def keep_marks(target: XlaTensor, source: torch.Tensor) -> None:
 
 def _mark_ours(decorators: ModuleType) -> None:
     for name in ("mark_dynamic", "maybe_mark_dynamic"):
-        ours = _marking(getattr(decorators, name))
-        setattr(decorators, name, ours)
-        package = sys.modules[decorators.__name__.rpartition(".")[0]]
-        if hasattr(package, name):  # it has them already
-            setattr(package, name, ours)
+        replaces(decorators, name)(_around)
 
 
-def _marking(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def function(t: Any, index: int | Sequence[int], *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(t, XlaTensor):
-            return original(t, index, *args, **kwargs)
-        with compile_context(CompileContext(None)):  # there it is a plain tensor, of which Dynamo keeps marks
-            original(t, index, *args, **kwargs)
-        return mark_dynamic(t, index, min=kwargs.get("min"), max=kwargs.get("max"))
-
-    return function
+def _around(original: Callable[..., Any], t: Any, index: int | Sequence[int], *args: Any, **kwargs: Any) -> Any:
+    if not isinstance(t, XlaTensor):
+        return original(t, index, *args, **kwargs)
+    with compile_context(CompileContext(None)):  # there it is a plain tensor, of which Dynamo keeps marks
+        original(t, index, *args, **kwargs)
+    return mark_dynamic(t, index, min=kwargs.get("min"), max=kwargs.get("max"))
 
 
 def join_marks() -> None:

@@ -10,21 +10,16 @@ from typing import Any, NamedTuple
 import jax
 
 from ...core.extend import (
-    PADDED,
     Arrays,
-    Call,
-    DynamicStart,
-    Fill,
-    Gradient,
-    Identity,
     Layouts,
     Lowering,
     OpSpec,
-    Slot,
-    TakeRun,
-    Unpad,
+    constrain,
+    dynamic,
+    lowerings,
+    op_specs,
     partitioning,
-    regions,
+    slices,
 )
 from .case import JOINED, Before, Case, Instead, Joined, NoRule, Pads, padded_meta, physical
 from .shapes import begins as begun
@@ -49,7 +44,7 @@ def on_padded(lowering: Lowering, op: OpSpec, pads: Sequence[Pads], begins: Pads
 
 
 @on_padded.register
-def _identity(lowering: Identity, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
+def _identity(lowering: op_specs.Identity, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
     if begins:
         raise NoRule("takes its dims from its operand")
     results = tuple(map(dict, pads[: len(op.metas)]))
@@ -57,15 +52,15 @@ def _identity(lowering: Identity, op: OpSpec, pads: Sequence[Pads], begins: Pads
 
 
 @on_padded.register
-def _unpad(lowering: Unpad, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
+def _unpad(lowering: dynamic.Unpad, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
     """Padded data is read with its padding."""
     (padded,) = op.operands
-    op_spec = OpSpec.of(op.name, lowering, (padded,), (padded,), statics=PADDED)
+    op_spec = OpSpec.of(op.name, lowering, (padded,), (padded,), statics=op_specs.PADDED)
     return Padded(op_spec, ({dim: padded.shape[dim] for dim in lowering.dims},), ())
 
 
 @on_padded.register
-def _fill(lowering: Fill, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
+def _fill(lowering: lowerings.Fill, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
     (meta,) = op.metas
     likes = [pad for pad, operand in zip(pads, op.operands, strict=True) if pad and operand.shape == meta.shape]
     result = dict(begins or (likes[0] if likes else ()))
@@ -75,12 +70,12 @@ def _fill(lowering: Fill, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Pad
 
 
 @on_padded.register
-def _dynamic_start(lowering: DynamicStart, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
+def _dynamic_start(lowering: lowerings.DynamicStart, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
     move = lowering.move
-    if not isinstance(move, Gradient | TakeRun) or (begins and type(move) is TakeRun):
+    if not isinstance(move, slices.Gradient | slices.TakeRun) or (begins and type(move) is slices.TakeRun):
         raise NoRule("has no rule for a padded dim")
     run, (pad,) = move.run, pads or ({},)
-    if isinstance(move, TakeRun):
+    if isinstance(move, slices.TakeRun):
         if type(pad.get(run.axis)) is Joined:
             raise NoRule("has no rule for a padded dim that a reshape has joined to others")
         result = {dim - (run.is_select and dim > run.axis): size for dim, size in pad.items() if dim != run.axis}
@@ -88,12 +83,12 @@ def _dynamic_start(lowering: DynamicStart, op: OpSpec, pads: Sequence[Pads], beg
         if run.axis in pad and not run.is_select:
             raise NoRule("is of a slice of a padded dim")
         result = {dim + (run.is_select and dim >= run.axis): size for dim, size in pad.items()} | begins
-        move = Gradient(run, physical(move.shape, result))
-    return _padded(op, DynamicStart(move), (result,), (pad,))
+        move = slices.Gradient(run, physical(move.shape, result))
+    return _padded(op, lowerings.DynamicStart(move), (result,), (pad,))
 
 
 @on_padded.register
-def _call(lowering: Call, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
+def _call(lowering: lowerings.Call, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
     rule = partial(begun, dims=begins) if begins else rule_of(lowering.overload)
     if rule is None or op.is_opaque or (lowering.rule.wants_draw and rule is elementwise):
         raise NoRule("has no rule for a padded dim")
@@ -108,14 +103,14 @@ def _call(lowering: Call, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Pad
     call = dataclasses.replace(lowering, arguments=tuple(case.given.items())) if case.instead is None else None
     fits = tuple(physical(shape, pad) for shape, pad in zip(shapes, case.pads, strict=True))
     # An op's results that are no tensors (attention: the length of the keys) have been returned to the caller already.
-    layout = op.layout and tuple(item if item is Slot else None for item in op.layout)
+    layout = op.layout and tuple(item if item is op_specs.Slot else None for item in op.layout)
     padded_call = OnPadded(call, fits, tuple(case.before), case.instead)
     return _padded(op, padded_call, tuple(case.made), pads, tuple(case.numbers), layout=layout)
 
 
 def _padded(
     op: OpSpec, lowering: Lowering, results: tuple[Pads, ...], pads: Sequence[Pads], numbers: tuple[int, ...] = (),
-    statics: str = PADDED, **parts: Any,
+    statics: str = op_specs.PADDED, **parts: Any,
 ) -> Padded:  # fmt: skip
     """Returns an op of this lowering with its metas as they are with the padding."""
     metas, operands = tuple(map(padded_meta, op.metas, results)), tuple(map(padded_meta, op.operands, pads))
@@ -129,13 +124,13 @@ class OnPadded(Lowering):
     """A call whose operands are padded: they are cut to `fits` and go through the steps of `before`, then through the
     call or `instead`; each step and `instead` take one of the first scalar arguments, integers."""
 
-    call: Call | None
+    call: lowerings.Call | None
     fits: tuple[tuple[int, ...], ...]
     before: tuple[Before, ...]
     instead: Instead | None
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
-        arrays = [regions.cut(array, shape) for array, shape in zip(operands, self.fits, strict=True)]
+        arrays = [constrain.cut(array, shape) for array, shape in zip(operands, self.fits, strict=True)]
         for step, number in zip(self.before, numbers, strict=False):
             filled = step(list(arrays), number)  # a mask may come with them
             arrays = [*map(partitioning.same, filled, arrays), *filled[len(arrays) :]]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ...core.extend import rules
+from ...core.extend import windows
 from .case import LOW, Case, NoRule, padded
 from .sums import refuse_most
 
@@ -44,7 +44,7 @@ def _refuse_padded_kernel(case: Case, operand: int, kernel: int) -> None:
 
 def _num_windows(size: int, dim: int, rank: int, *settings: int | Sequence[int]) -> int:
     """The number of windows in a spatial dim of this size. settings: kernel, stride, padding, dilation."""
-    kernel, stride, padding, dilation = (rules.per_dim(values, rank)[dim] for values in settings)
+    kernel, stride, padding, dilation = (windows.per_dim(values, rank)[dim] for values in settings)
     return int((size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1)
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from ...core import transfer
-from ...core.extend import Gradient, TakeRun, rules
+from ...core import create
+from ...core.extend import slices
 from .case import RULES, Append, Case, FullBuffer, Joined, NoRule, Pads, Rule, padded, physical
 
 aten = torch.ops.aten
@@ -26,7 +26,7 @@ aten = torch.ops.aten
     aten.masked_fill.Tensor, aten.rsub.Tensor, aten.floor_divide.default, aten.floor_divide.Scalar,
     aten.leaky_relu_backward.default, aten.elu_backward.default, aten.hardtanh_backward.default,
     aten.softplus_backward.default, aten.hardswish.default, aten._conj.default,
-    transfer.CHECKPOINT_NAME, transfer.TO_HOST, transfer.TO_DEVICE, joined=True,
+    create.CHECKPOINT_NAME, create.TO_HOST, create.TO_DEVICE, joined=True,
 )  # fmt: skip
 def elementwise(case: Case) -> None:
     """Broadcasting, of these ops and of those that torch tags as pointwise (`rule_of`): each dim of the result is the
@@ -153,7 +153,7 @@ def take(case: Case) -> None:
     if dim not in case.pads[0]:
         return
     case.length(0, dim)  # it is no joined one
-    run_and_start = rules.run_of(case.overload, shape, case.given)
+    run_and_start = slices.run_of(case.overload, shape, case.given)
     if run_and_start is None:  # all of it
         if case.results[0] != shape:
             raise NoRule("takes nothing")
@@ -163,7 +163,7 @@ def take(case: Case) -> None:
     run, start = run_and_start
     size, left_out = case.pads[0][dim], _left_out(case.given)
     if is_select or left_out is None or (case.given.get("start") or 0) < 0:
-        case.do(TakeRun(run), start)
+        case.do(slices.TakeRun(run), start)
         return
     if run.step != 1 or case.results[0][dim] == 1:
         raise NoRule("takes some of the elements after a place in a padded dim")
@@ -186,7 +186,7 @@ def give_back(case: Case) -> None:
     shape = tuple(case.given["input_sizes"])
     dim = positive(case.given["dim"], len(shape))
     is_select = case.overload is aten.select_backward.default
-    run_and_start = rules.run_of(case.overload, shape, case.given)
+    run_and_start = slices.run_of(case.overload, shape, case.given)
     if run_and_start is None:
         raise NoRule("is of all of a dim")
     run, start = run_and_start
@@ -204,7 +204,7 @@ def give_back(case: Case) -> None:
         elif start + size > shape[d]:
             raise NoRule("is of a slice with padding behind the end of its dim")
     case.given["input_sizes"] = list(physical(shape, case.made[0]))
-    case.do(Gradient(run, tuple(case.given["input_sizes"])), start)
+    case.do(slices.Gradient(run, tuple(case.given["input_sizes"])), start)
 
 
 @padded(aten.cat.default)
@@ -266,10 +266,10 @@ def begins(case: Case, dims: Pads) -> None:
             raise NoRule("does not count up from 0")
         case.given["end"] = int(result[0])
     elif case.overload in (aten.slice_backward.default, aten.select_backward.default):
-        run_and_start = rules.run_of(case.overload, shape, case.given)
+        run_and_start = slices.run_of(case.overload, shape, case.given)
         if run_and_start is None:
             raise NoRule("is of all of a dim")
-        case.do(Gradient(run_and_start[0], physical(shape, result)), run_and_start[1])
+        case.do(slices.Gradient(run_and_start[0], physical(shape, result)), run_and_start[1])
     elif case.overload is aten.expand.default:
         case.given["size"] = list(physical(shape, result))
     else:

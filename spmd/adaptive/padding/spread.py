@@ -19,7 +19,6 @@ import numpy as np
 
 from ...core import DeviceData, Meta, observation
 from ...core.extend import (
-    PADDED,
     Arrays,
     Bounded,
     Graph,
@@ -30,7 +29,7 @@ from ...core.extend import (
     Rewrite,
     Value,
     dynamic,
-    is_unpadded,
+    op_specs,
     user_lines,
     walks,
 )
@@ -126,7 +125,7 @@ def in_place(graph: Graph, padded_roots: Sequence[int]) -> Graph:
     for at_root in padded_roots:
         root = graph.roots[at_root]
         cache = root.operands[0] if type(root) is Node and root.op.name == "aten.cat" else None
-        if not is_unpadded(cache):
+        if not walks.is_unpadded(cache):
             continue
         device_data = cache.operands[0]
         assert type(device_data) is DeviceData, "an unpadded view of data"
@@ -242,7 +241,7 @@ def _alone(node: Node) -> OpSpec:
     if node.operands or not op.operands or op.constant is None:
         return op
     numbers, constant = op.numbers, op.constant
-    return OpSpec.of(op.name, op.lowering, op.metas, (), numbers=numbers, statics=PADDED, constant=constant)
+    return OpSpec.of(op.name, op.lowering, op.metas, (), numbers=numbers, statics=op_specs.PADDED, constant=constant)
 
 
 def padded_op(op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:

@@ -28,12 +28,12 @@ def _is_long(query, key):
     return query.shape[2] * key.shape[2] >= LONG
 
 
-def _batched(x):
+def batched(x):
     """x with a batch dim of 1, where torch's heads have no batch."""
     return sharded.reshaped(x[None], x) if x is not None and x.ndim == 3 else x
 
 
-def _scale(query, scale):
+def scale_of(query, scale):
     # Of heads without width all scores are 0, whatever the scale.
     return 1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else scale
 
@@ -48,9 +48,9 @@ def aten_attention(
     *, scale=None, draw,
 ):  # fmt: skip
     shape = query.shape[:-1] + value.shape[-1:]
-    query, key, value = _batched(query), _batched(key), _batched(value)
-    how = {"is_causal": is_causal, "scale": _scale(query, scale)}
-    form, devices = _form(query, key, _forward, _long_forward)
+    query, key, value = batched(query), batched(key), batched(value)
+    how = {"is_causal": is_causal, "scale": scale_of(query, scale)}
+    form, devices = _form(query, key, _forward, blocks_forward)
     form = partial(form, bias=attn_bias, dropout=_dropout(draw, query, dropout_p), **how)
     case = query, key, value, attn_bias, dropout_p
     output, logsumexp = _by_platform(form, "forward", case, how, devices)(query, key, value)
@@ -63,10 +63,10 @@ def aten_attention_backward(
     grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k,
     dropout_p, is_causal, philox_seed, philox_offset, *, scale=None, returns,
 ):  # fmt: skip
-    grad_out, query, key, value, out = map(_batched, (grad_out, query, key, value, out))
+    grad_out, query, key, value, out = map(batched, (grad_out, query, key, value, out))
     logsumexp = logsumexp.reshape(query.shape[:3])
-    how = {"is_causal": is_causal, "scale": _scale(query, scale)}
-    form, devices = _form(query, key, _backward, _long_backward)
+    how = {"is_causal": is_causal, "scale": scale_of(query, scale)}
+    form, devices = _form(query, key, _backward, blocks_backward)
     dropout = None if dropout_p == 0 else _dropout((philox_seed[0], philox_seed[1]), query, dropout_p)
     wants_bias = attn_bias is not None and grad_input_mask[3]
     form = partial(form, bias=attn_bias, dropout=dropout, wants_bias=wants_bias, **how)
@@ -120,15 +120,15 @@ def _heads(x, key):
 
 def _long_operands(key, dropout, bias):
     if bias is not None and bias.ndim < 5:
-        bias = _heads(_of_four_dims(bias), key)
+        bias = _heads(of_four_dims(bias), key)
     return bias, None if dropout is None else dropout.rows(lambda words: _heads(words, key))
 
 
-def _of_four_dims(bias):
+def of_four_dims(bias):
     return bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
 
 
-def _long_forward(query, key, value, *, bias, dropout, devices, **how):
+def blocks_forward(query, key, value, *, bias, dropout, devices, **how):
     def form(query, key, value, dropout, bias, **rows):
         operands = _heads(query, key), key, value, *_long_operands(key, dropout, bias)
         output, logsumexp = flash.forward(*operands, **rows, **how)
@@ -138,7 +138,7 @@ def _long_forward(query, key, value, *, bias, dropout, devices, **how):
     return _by_rows(form, devices, query, key, value, dropout, bias=bias)
 
 
-def _long_backward(query, key, value, grad_out, out, logsumexp, *, bias, dropout, wants_bias, devices, **how):
+def blocks_backward(query, key, value, grad_out, out, logsumexp, *, bias, dropout, wants_bias, devices, **how):
     def form(query, key, value, grad_out, out, logsumexp, dropout, bias, **rows):
         grad_out, *saved = (_heads(x, key) for x in (grad_out, out, logsumexp))
         operands = grad_out, _heads(query, key), key, value, *saved, *_long_operands(key, dropout, bias)
@@ -155,7 +155,7 @@ def _by_rows(form, devices, *arrays, bias, wants_bias=False, **direction):
     before the loop over blocks."""
     if devices is None or not devices.rows:
         return form(*arrays, bias)
-    bias = None if bias is None else _of_four_dims(bias)
+    bias = None if bias is None else of_four_dims(bias)
     # A computed mask that batch and heads share is computed in the loop; any other is an operand, its rows sharded.
     is_shared = bias is not None and bias.shape[:2] == (1, 1) and not wants_bias and computed.is_computed(bias)
     shared = bias[None] if is_shared else None

@@ -315,10 +315,6 @@ def _rows_split(x, grad, groups):
     return None
 
 
-def _channel(bias, rank):
-    return bias.reshape(1, -1, *[1] * rank)
-
-
 @lower(aten.convolution.default, aten._convolution.default)
 def aten_convolution(
     input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, *flags, returns
@@ -336,7 +332,7 @@ def aten_convolution(
     else:
         result = _convolve(input, weight, stride, [(pad, pad) for pad in padding], dilation, groups)
     result = gathered(result)
-    return (result if bias is None else result + _channel(bias, rank)).astype(returns.dtype)
+    return (result if bias is None else result + bias.reshape(1, -1, *[1] * rank)).astype(returns.dtype)
 
 
 @lower(aten.convolution_backward.default, empty=True)

@@ -57,7 +57,7 @@ def _may_call_python(node: Node) -> bool:
 def not_compiled(program: Program, graph: Graph, error: Exception) -> RuntimeError:
     """Returns the error for an exception of XLA during compilation, as `explain` does for a run."""
     text = str(error)
-    is_kernel = is_of_a_kernel(error)
+    is_kernel = _KERNEL.search(text) is not None  # the compiler of a kernel; else the program may be too large
     if not is_kernel and _NO_MEMORY.search(text):
         return about(graph, program, _out_of_memory(program, _place(program, text), text))
     index = _index(program, text)
@@ -69,11 +69,6 @@ def not_compiled(program: Program, graph: Graph, error: Exception) -> RuntimeErr
             node,
         )
     return LoweringError(f"XLA failed in {_place(program, text)}: {text}", node)
-
-
-def is_of_a_kernel(error: Exception) -> bool:
-    """True for an error of the compiler of a kernel, not of a program that does not fit."""
-    return _KERNEL.search(str(error)) is not None
 
 
 def _index(program: Program, text: str) -> int | None:

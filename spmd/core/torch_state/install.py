@@ -1,7 +1,7 @@
 """The owner of torch's process-wide state: the device name `xla`, its hooks, and every patch of torch."""
 
 import sys
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch.optim import optimizer
@@ -70,18 +70,15 @@ def _join_foreach() -> None:
             classes.append(XlaTensor)
 
 
-def _shard_loaded_state() -> None:
-    """Has `Optimizer.load_state_dict` shard a parameter's state like the parameter, whose device torch moves it to,
+def _loaded_state(
+    process: Callable[..., torch.Tensor], param: torch.Tensor, value: torch.Tensor, *args: object, **kwargs: object
+) -> torch.Tensor:
+    """State that `Optimizer.load_state_dict` loads, sharded like its parameter, whose device torch moves it to,
     whatever the mesh of the file: the tensors passed to it stay as they are."""
-    process = optimizer.Optimizer._process_value_according_to_param_policy
-
-    def sharded(param: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        result = process(param, value, *args, **kwargs)
-        if isinstance(result, XlaTensor) and isinstance(param, XlaTensor) and param._view is None:
-            return placed_like(result, param)
-        return result
-
-    optimizer.Optimizer._process_value_according_to_param_policy = staticmethod(sharded)  # type: ignore[method-assign]
+    result = process(param, value, *args, **kwargs)
+    if isinstance(result, XlaTensor) and isinstance(param, XlaTensor) and param._view is None:
+        return placed_like(result, param)
+    return result
 
 
 def _join_device() -> None:
@@ -97,7 +94,7 @@ AT_IMPORT = (
     Patch("`torch.optim.optimizer._foreach_supported_types`, `torch.utils._foreach_utils._foreach_supported_types`",
           "list forms of optimizers and clipping", _join_foreach),
     Patch("`torch.optim.Optimizer._process_value_according_to_param_policy(param, value, ...)`",
-          "loaded state sharded like its parameter", _shard_loaded_state),
+          "loaded state sharded like its parameter", None, (_loaded_state,)),
     Patch("`torch.optim.Optimizer.__init__(self, params, defaults)`, `torch.optim.Optimizer.__setstate__(self, state)`",
           "state that follows a mark of its parameter", None, (know_optimizer, know_optimizer)),
     Patch("the module, hooks and guard of the device", "torch calls them", _join_device),

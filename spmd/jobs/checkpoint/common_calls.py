@@ -40,7 +40,7 @@ def exchange() -> Channel:
 
 def agree(what: str) -> None:
     """Compares the call with those of the other processes; a compiled step that makes it is recorded at each call."""
-    observing = observation.active.value
+    observing = observation.active_observation.value
     if observing is not None:
         observing.reads.append(f"{what} at {user_line()}")
     if processes.several():

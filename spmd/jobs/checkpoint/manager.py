@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import torch
 
-from ...core import ends_at_user_line, hardware, messages, processes, syncs
+from ...core import device_memory, ends_at_user_line, hardware, messages, processes, syncs
 from . import common_calls as calls
 from . import preemption, state_entries
 from .all_or_none import Channel
@@ -81,7 +81,7 @@ class CheckpointManager:
         self.save_interval, self.keep = save_interval, keep
         self.async_, self.on_preemption = async_, on_preemption
         self._room: Callable[[], float] = (
-            (lambda: hardware.free_bytes() / 2) if device_bytes is None else (lambda: device_bytes)
+            (lambda: device_memory.free_bytes() / 2) if device_bytes is None else (lambda: device_bytes)
         )
         self._wait: Callable[[], None] | None = None
         self._last: dict[str, int] = {}  # the last step that was saved, and the last one that was passed over

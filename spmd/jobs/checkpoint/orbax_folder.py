@@ -18,6 +18,7 @@ from ...core import (
     compiler_context,
     dtypes,
     extras,
+    host_reads,
     storage_of,
     syncs,
     tensor_meta,
@@ -210,7 +211,7 @@ def _array(tensor: XlaTensor, leases: contextlib.ExitStack) -> jax.Array:
         tensor = tensor.detach().clone(memory_format=torch.contiguous_format)  # type: ignore[assignment]
     shape = tensor_meta(tensor).shape
     lease = leases.enter_context(
-        transfer.leased(storage_of(tensor), "saving a checkpoint", on_device=True, together=True)
+        host_reads.leased(storage_of(tensor), "saving a checkpoint", on_device=True, together=True)
     )
     buffer, sharding = lease.placed()
     target = _even(sharding, shape)

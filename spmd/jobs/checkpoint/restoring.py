@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...core import XlaTensor, annotations, storage_of, transfer, view_of
+from ...core import XlaTensor, annotations, placed_like, storage_of, view_of
 from ...mesh.hints import did_you_mean
 from ...tensors.annotate import mark_sharding
 from ...tensors.bare_names import bare_name
@@ -207,7 +207,7 @@ class Restoring:
         """A new tensor on the devices of a parameter: sharded like it where it has its shape, else replicated."""
         stored = self.reader.tensors[name]
         if not self._is_like(parameter, name):
-            return transfer.placed_like(self.reader.read(name).to("xla"), parameter)  # type: ignore[arg-type]  # it is on xla
+            return placed_like(self.reader.read(name).to("xla"), parameter)  # type: ignore[arg-type]  # it is on xla
         result = torch.empty(stored["shape"], dtype=getattr(torch, stored["dtype"]), device="xla")
         sharding = annotations.current_sharding(parameter)
         if sharding is not None:

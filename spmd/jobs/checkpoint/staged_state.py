@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import torch
 
-from ...core import Sharding, XlaTensor, storage_of, transfer, view_of
+from ...core import Sharding, XlaTensor, host_copy, host_reads, lent, storage_of, transfer, view_of
 from ...tensors.shards import can_fill
 from .step_saving import ShardBytes
 
@@ -33,7 +33,7 @@ class StagedState:
 
     def __init__(self, room: Callable[[], float], *, is_copied: bool = True) -> None:
         self._is_copied = is_copied
-        self.lender = transfer.Lender(room)
+        self.lender = lent.Lender(room)
         self.tensors: dict[str, dict[str, Any]] = {}
         # By what tied weights share: the name, and the tensor, so that no other one gets its identity.
         self._names: dict[Any, tuple[str, torch.Tensor]] = {}
@@ -49,7 +49,7 @@ class StagedState:
         facts: dict[str, Any] = {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
         if isinstance(tensor, XlaTensor):
             if can_fill(tensor):
-                lease = transfer.lent_to(self.lender, storage_of(tensor), _CALL)
+                lease = host_reads.lent_to(self.lender, storage_of(tensor), _CALL)
                 array, sharding = lease.placed()
                 _, members = self._arrays.setdefault(id(array), (array, []))
                 if members:
@@ -58,7 +58,7 @@ class StagedState:
                 self.tensors[path] = {**facts, "on_host": False, "sharding": _text(sharding, len(facts["shape"]))}
                 return path
             # A view has no shards of its own; each process has all of it.
-            self._on_host[path] = transfer.host_copy(tensor, _CALL, together=True)
+            self._on_host[path] = host_copy(tensor, _CALL, together=True)
         elif tensor.layout is not torch.strided or tensor.is_meta:
             raise TypeError(f"CheckpointManager: {path} is a {tensor.layout} tensor on {tensor.device}, without data")
         else:

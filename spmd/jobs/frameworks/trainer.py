@@ -4,7 +4,6 @@ With `torch_xla` in sight TrainingArguments take accelerate's device and bfloat1
 of the device. Modules that were imported before `use()` get the names that they import only with it in sight.
 """
 
-import functools
 import importlib
 import weakref
 from collections.abc import Callable
@@ -71,15 +70,13 @@ def complete(trainer: Any) -> None:
     if hasattr(trainer, "wrap_model_xla_fsdp"):
         trainer.wrap_model_xla_fsdp = shard_model
     else:  # transformers 4
-        wrap = trainer.Trainer._wrap_model
 
-        @functools.wraps(wrap)
-        def wrap_model(self: Any, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        @replaces(trainer.Trainer, "_wrap_model")
+        def wrap_model(wrap: Callable[..., Any], self: Any, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if self.is_fsdp_xla_enabled:
                 return shard_model(model, self.args, self.is_fsdp_xla_v2_enabled)
             return wrap(self, model, *args, **kwargs)
 
-        trainer.Trainer._wrap_model = wrap_model
     # The root unit shards the batch; transformers would require PyTorch/XLA's loader, where accelerate has its own.
     trainer.tpu_spmd_dataloader = lambda loader: loader
 

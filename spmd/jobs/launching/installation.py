@@ -15,7 +15,7 @@ import torch
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from ...core import config, extras, hardware, options, topology, variables
+from ...core import MISCOMPILES, OTHER_OWNERS, config, extras, hardware, persistent, topology, variables
 from ...mesh.hints import did_you_mean
 
 OK, NOTE, WRONG = "ok", "note", "WRONG"
@@ -103,7 +103,7 @@ def _extras() -> Iterator[Remark]:
 
 def _clashes() -> Iterator[Remark]:
     words = "is installed and claims torch's one XLA device, too: a process imports it or spmd, not both"
-    for name in filter(importlib.util.find_spec, variables.OTHER_OWNERS):
+    for name in filter(importlib.util.find_spec, OTHER_OWNERS):
         yield Remark(NOTE, name, words)
 
 
@@ -131,7 +131,7 @@ def _devices() -> Iterator[Remark]:
 
 def _miscompiles() -> Iterator[Remark]:
     platform = hardware.devices()[0].platform
-    for row in options.MISCOMPILES:
+    for row in MISCOMPILES:
         if platform in row.platforms and row.is_here():
             yield Remark(NOTE, "miscompile", f"{row.name}: a program that has it is named in the compile log ({row})")
 
@@ -144,7 +144,7 @@ def _cache() -> Iterator[Remark]:
     if not folder.is_dir():
         yield Remark(OK, "cache", f"{folder}, which the first compilation makes")
         return
-    if hasattr(os, "geteuid") and not options.is_private(folder.stat()):
+    if hasattr(os, "geteuid") and not persistent.is_private(folder.stat()):
         yield Remark(WRONG, "cache", f"{folder} is not used: other users may enter it, or it is another's; chmod 700")
         return
     sizes = [path.stat().st_size for path in folder.rglob("*.program")]

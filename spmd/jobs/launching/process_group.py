@@ -8,12 +8,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d
-from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import register_rendezvous_handler
 from torch.futures import Future
 from torch.utils._pytree import tree_leaves
 
-from ...core import XlaTensor, guarded, hardware, processes, variables
+from ...core import Patch, XlaTensor, guarded, hardware, processes, variables
 from ...tensors.launch import initialize
 from . import sealed_objects as objects
 
@@ -156,32 +155,26 @@ def register() -> None:
             register_rendezvous_handler(scheme, rendezvous)
 
 
-def _join_objects() -> None:
-    """Has objects of the group "xla" be read by `objects`: torch's own collectives unpickle what comes, but with the
-    `weights_only=True` of torch 2.15."""
-    to_tensor, to_object = distributed_c10d._object_to_tensor, distributed_c10d._tensor_to_object
+def _packed(to_tensor: Callable[..., Any], obj: Any, device: Any, group: Any, *options: Any) -> Any:
+    """An object of the group "xla", which `objects` reads: torch's own collectives unpickle what comes, but with the
+    `weights_only=True` of torch 2.15, which is among the options."""
+    if any(options) or dist.get_backend(group) != "xla":
+        return to_tensor(obj, device, group, *options)
+    content = torch.frombuffer(bytearray(objects.sealed(obj)), dtype=torch.uint8).to(device)
+    return content, torch.tensor([content.numel()], device=device)
 
-    def packed(obj: Any, device: Any, group: Any, *options: Any) -> Any:
-        if any(options) or dist.get_backend(group) != "xla":
-            return to_tensor(obj, device, group, *options)
-        content = torch.frombuffer(bytearray(objects.sealed(obj)), dtype=torch.uint8).to(device)
-        return content, torch.tensor([content.numel()], device=device)
 
-    def unpacked(tensor: Any, tensor_size: Any, group: Any, *options: Any) -> Any:
-        if any(options) or dist.get_backend(group) != "xla":
-            return to_object(tensor, tensor_size, group, *options)
-        return objects.opened(tensor.cpu().numpy().tobytes()[:tensor_size])
-
-    distributed_c10d._object_to_tensor, distributed_c10d._tensor_to_object = packed, unpacked
+def _unpacked(to_object: Callable[..., Any], tensor: Any, tensor_size: Any, group: Any, *options: Any) -> Any:
+    if any(options) or dist.get_backend(group) != "xla":
+        return to_object(tensor, tensor_size, group, *options)
+    return objects.opened(tensor.cpu().numpy().tobytes()[:tensor_size])
 
 
 _C10D = "torch.distributed.distributed_c10d"
-guarded(
-    (
-        f"{_C10D}._object_to_tensor(obj, device, group, ...)",  # options: weights_only, from torch 2.15
-        f"{_C10D}._tensor_to_object(tensor, tensor_size, group, ...)",
-    ),
-    "objects that no other sender can prove", _join_objects,
-)  # fmt: skip
+Patch(
+    f"`{_C10D}._object_to_tensor(obj, device, group, ...)`, "
+    f"`{_C10D}._tensor_to_object(tensor, tensor_size, group, ...)`",
+    "objects that no other sender can prove", None, (_packed, _unpacked),
+).apply()  # fmt: skip
 _BACKEND = "torch.distributed.Backend"
 guarded((f"{_BACKEND}.register_backend", f"{_BACKEND}.default_device_backend_map"), "its process group xla", register)

@@ -12,19 +12,19 @@ import numpy as np
 import torch
 from torch._ops import OpOverload
 
-from ...core import LOCK, Meta, XlaTensor, compiler_context, dense_meta, dtypes, tensor_meta
+from ...core import LOCK, Meta, XlaTensor, compiler_context, dense_meta, dtypes, resolve, tensor_meta
 from ...core.extend import (
     Arrays,
     Interned,
     Layouts,
     Lowering,
     OpSpec,
-    Promote,
-    calls,
-    record_calls,
-    regions,
+    op_specs,
+    reads,
+    registry,
     rules,
     storages,
+    watching,
 )
 from ...tensors.annotate import on_device
 
@@ -104,7 +104,7 @@ class _Foreign(Lowering):
         return tuple(jax.tree.flatten(self.function(operands))[0])
 
 
-@regions.contains_function.register
+@op_specs.contains_function.register
 def _contains_function(lowering: _Foreign) -> bool:
     return True
 
@@ -172,8 +172,8 @@ class ApplyJax(torch.autograd.Function):
 
     @staticmethod
     def forward(call: JaxCall, *tensors: XlaTensor) -> tuple[XlaTensor, ...]:
-        result = record_calls.record_op(call.op, tensors)
-        storages.recorded()
+        result = reads.record_op(call.op, tensors)
+        watching.recorded()
         return tuple(result)
 
     @staticmethod
@@ -194,7 +194,7 @@ class ApplyJax(torch.autograd.Function):
 
 
 def register_lowering(
-    op: OpOverload, rule: Callable[..., Any] | None = None, *, promote: Promote | None = None
+    op: OpOverload, rule: Callable[..., Any] | None = None, *, promote: rules.Promote | None = None
 ) -> Callable[..., Any]:
     """Registers a JAX function as the lowering rule of an op, such as one made by `torch.library.custom_op`.
 
@@ -228,8 +228,8 @@ def register_lowering(
             "caller then copies"
         )
     with LOCK:
-        rules.lower(op, promote=promote, opaque=True)(rule)
-        calls.PLANS.pop(op, None)  # made before the rule existed
+        registry.lower(op, promote=promote, opaque=True)(rule)
+        resolve.PLANS.pop(op, None)  # made before the rule existed
         storages.take_up(
             lambda nodes, _: any(node.op.name.startswith(str(op).removesuffix(".default")) for node in nodes)
         )

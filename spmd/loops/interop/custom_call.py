@@ -10,7 +10,7 @@ import torch
 from jax.experimental.xla_metadata import set_xla_metadata
 
 from ...core import Meta, XlaTensor, dense_meta, tensor_meta, user_line
-from ...core.extend import Arrays, Layouts, Lowering, OpSpec, record_calls
+from ...core.extend import Arrays, Layouts, Lowering, OpSpec, reads
 from ...tensors.annotate import on_device
 
 TYPED_FFI = 4
@@ -117,7 +117,7 @@ class _ApplyCustomCall(torch.autograd.Function):
         ctx.target, ctx.line = call.target, user_line()
         metas = tuple(tensor_meta(tensor).layout for tensor in tensors)
         op = OpSpec.of(f"stablehlo.custom_call.{call.target}", call, results, metas, statics=repr(call))
-        return tuple(record_calls.record_op(op, tensors))
+        return tuple(reads.record_op(op, tensors))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:

@@ -29,25 +29,28 @@ from ...core import (
     Patch,
     Storage,
     XlaTensor,
-    hardware,
+    create,
+    in_flight,
     points,
     seed,
     storage_of,
     tensor_meta,
-    transfer,
     wrap,
 )
 from ...core.extend import (
     Arrays,
     Draw,
-    Identity,
     Interned,
     Layouts,
     OpSpec,
     Value,
-    is_unpadded,
+    constrain,
+    meta_of,
+    op_specs,
+    reads,
     record_calls,
-    regions,
+    stack_rows,
+    views,
     walks,
 )
 from ...mesh.graph_constants import constant_of_graphs
@@ -69,7 +72,7 @@ class Keep(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         decision = _decide(self.policy, func, args)
         if decision != "recompute":
-            keep = transfer.TO_HOST if decision == "offload" else same
+            keep = create.TO_HOST if decision == "offload" else same
             self.kept.append((func, tree_map_only(torch.Tensor, keep, result)))
         return result
 
@@ -95,7 +98,7 @@ class Recall(TorchDispatchMode):
 
 
 def _decide(policy: Policy, func: OpOverload, args: Sequence[Any]) -> Decision:
-    return policy.decide(str(func), args[1] if func is transfer.CHECKPOINT_NAME else None)
+    return policy.decide(str(func), args[1] if func is create.CHECKPOINT_NAME else None)
 
 
 def same(tensor: torch.Tensor) -> torch.Tensor:
@@ -103,9 +106,9 @@ def same(tensor: torch.Tensor) -> torch.Tensor:
     if not isinstance(tensor, XlaTensor):
         return tensor.detach().clone()
     with LOCK:
-        value: Any = record_calls.read(tensor)
+        value: Any = views.read(tensor)
         storage = Storage(value, tensor_meta(tensor))
-        if is_unpadded(value):
+        if walks.is_unpadded(value):
             storage.settle_unpadded(value, storage_of(tensor).home)
         return wrap(tensor_meta(tensor), storage)
 
@@ -170,7 +173,7 @@ class Recomputation:
 
     def _hold(self, inputs: Any) -> Any:
         tensors = list(dict.fromkeys(value for value in tree_flatten(inputs)[0] if isinstance(value, XlaTensor)))
-        gradients = self.gradients if self.moment == (record_calls.graph_task(), hardware.stamp()) else {}
+        gradients = self.gradients if self.moment == (record_calls.graph_task(), in_flight.stamp()) else {}
         self.gradients, self.moment = {}, None
         if not tensors:
             return inputs
@@ -218,11 +221,11 @@ def _note(recomputation: "weakref.ref[Recomputation]", index: int, gradient: tor
     owner = recomputation()
     if owner is None or not isinstance(gradient, XlaTensor):
         return
-    moment = (record_calls.graph_task(), hardware.stamp())
+    moment = (record_calls.graph_task(), in_flight.stamp())
     if owner.moment != moment:
         owner.moment, owner.gradients = moment, {}
     with LOCK:
-        owner.gradients[index] = record_calls.read(gradient)
+        owner.gradients[index] = views.read(gradient)
 
 
 class _Through(torch.autograd.Function):
@@ -242,7 +245,7 @@ def hold(tensors: list[XlaTensor], gradients: list[Value]) -> dict[XlaTensor, Xl
     with LOCK, _disable_current_modes():  # selective checkpointing sees every call of torch by such a mode
         key = tuple(tensor_meta(tensor).layout for tensor in tensors), tuple(value.meta for value in gradients)
         op = _OP_SPECS.of(key, lambda: _new_op(*key))
-        operands = [*(record_calls.operand(tensor) for tensor in tensors), *gradients]
+        operands = [*(reads.operand(tensor) for tensor in tensors), *gradients]
         values = walks.results(record_calls.record_here(op, operands, (), sys._getframe(1), record_calls.graph_task()))
     return {
         tensor: _Through.apply(tensor, value) if tensor.requires_grad else wrap(value.meta, Storage(value, value.meta))
@@ -251,20 +254,20 @@ def hold(tensors: list[XlaTensor], gradients: list[Value]) -> dict[XlaTensor, Xl
 
 
 def _new_op(metas: tuple[Meta, ...], gradients: tuple[Meta, ...]) -> OpSpec:
-    dense = tuple(walks.meta_of(torch.empty_like(meta.make())) for meta in metas)
+    dense = tuple(meta_of(torch.empty_like(meta.make())) for meta in metas)
     return OpSpec.of("spmd.loops.recompute", _Hold(), dense, (*metas, *gradients))
 
 
 @dataclass(frozen=True, slots=True)
-class _Hold(Identity):
+class _Hold(op_specs.Identity):
     """The first operands, one for each result, delayed until the other operands, the gradients, are computed."""
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
-        held = regions.wait_for_all(tuple(operands))
-        return tuple(regions.on_device(array) for array in held[: len(op.metas)])
+        held = constrain.wait_for_all(tuple(operands))
+        return tuple(constrain.on_device(array) for array in held[: len(op.metas)])
 
 
-regions.ANY_MEMORY.add(_Hold)  # offloaded values are fetched behind the optimization barrier
+stack_rows.ANY_MEMORY.add(_Hold)  # offloaded values are fetched behind the optimization barrier
 _OP_SPECS: Interned[tuple[tuple[Meta, ...], tuple[Meta, ...]], OpSpec] = Interned(4096)
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed import device_mesh as theirs
 from torch.distributed.tensor import Replicate
 
-from ...core import XlaTensor, annotations, processes
+from ...core import XlaTensor, constraints, processes
 from ...mesh.device_mesh import DeviceMesh
 from ...mesh.global_mesh import needed_mesh
 from ...mesh.placements import placements_of as placements_of
@@ -173,7 +173,7 @@ def _full_tensor(tensor: XlaTensor, *, grad_placements: Sequence[Any] | None = N
         tensor = reshard(tensor, grad_placements)  # type: ignore[assignment]
     if not (tensor.requires_grad and torch.is_grad_enabled()):
         return full_tensor(tensor)
-    sharding = annotations.sharding_now(tensor)
+    sharding = constraints.sharding_now(tensor)
     return (tensor if sharding is None else reshard(tensor, sharding.replicated())).cpu()
 
 

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ...core import Synced, compiled_with, config
+from ...core import compiled_with, config, syncs
 from ...core import options as core_options
 from ...tensors.closures import on_sync
 from ...tensors.runtime import sync
@@ -79,7 +79,7 @@ def set_custom_compile_options(options: Mapping[str, Any]) -> None:
     config.compiler_options = core_options.text_of(options)
 
 
-def _refuse(synced: Synced) -> None:
+def _refuse(synced: syncs.Synced) -> None:
     if synced.num_programs:
         raise RuntimeError(
             f"torch_xla.compile: a sync, or a read of a value, at {synced.line} inside the compiled function, with "

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
-from ...core import counters, points, samples
+from ...core import counters, points
 
 
 class _Ends:
@@ -64,7 +64,7 @@ def begin() -> _Ends:
     >>> import spmd
     >>> ends = spmd.torch_xla.execution_time.begin()
     """
-    ends = _Ends(lambda nanoseconds: samples.add("ExecuteTime", nanoseconds))
+    ends = _Ends(lambda nanoseconds: counters.add_sample("ExecuteTime", nanoseconds))
     points.on_launch.append(ends.note)
     return ends
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from ...core import counters, samples
+from ...core import counters
 from . import execution_time
 
 _PERCENTILES = (0.01, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.99)
@@ -53,7 +53,7 @@ def metric_names() -> list[str]:
     []
     """
     execution_time.settle()
-    return samples.names()
+    return counters.metric_names()
 
 
 def metric_data(name: str) -> tuple[int, float, tuple[tuple[float, float], ...]] | None:
@@ -72,7 +72,7 @@ def metric_data(name: str) -> tuple[int, float, tuple[tuple[float, float], ...]]
     >>> spmd.torch_xla.xla_metrics.metric_data("NeverMeasured")
     """
     execution_time.settle()
-    metric = samples.metric(name)
+    metric = counters.metric(name)
     return None if metric is None else (metric.count, metric.total, tuple(metric.samples))
 
 
@@ -102,7 +102,7 @@ def clear_metrics() -> None:
     >>> spmd.torch_xla.xla_metrics.clear_metrics()
     """
     execution_time.settle()
-    samples.clear_metrics()
+    counters.clear_metrics()
 
 
 def metrics_report() -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...core import XlaTensor, hardware, processes, user_line
+from ...core import XlaTensor, device_memory, hardware, processes, user_line
 from ...core import seed as seeds
 from ...jobs.data.trees import Path, mapped, moves
 from ...tensors.launch import full_tensor
@@ -308,7 +308,7 @@ def get_memory_info(device: Any = None) -> dict[str, int]:
     >>> sorted(spmd.torch_xla.xla_model.get_memory_info())
     ['bytes_limit', 'bytes_used']
     """
-    return {"bytes_used": hardware.memory_allocated(), "bytes_limit": hardware.mem_get_info()[1]}
+    return {"bytes_used": device_memory.memory_allocated(), "bytes_limit": device_memory.mem_get_info()[1]}
 
 
 def get_stablehlo_bytecode(tensors: Sequence[torch.Tensor] | None = None) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import torch
 
-from ...core import config, counters, hardware, options
+from ...core import config, counters, hardware, resolve
 from ...tensors.runtime import global_runtime_device_attributes
 from . import data_parallel
 from .xla_model import device_type
@@ -157,5 +157,5 @@ def get_mat_mul_precision() -> str:
     >>> spmd.torch_xla.xla_runtime.get_mat_mul_precision()
     'highest'
     """
-    precision = options.matmul_precision()
+    precision = resolve.matmul_precision()
     return "default" if precision == "medium" else precision

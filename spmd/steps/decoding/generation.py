@@ -4,14 +4,13 @@ transformers does so on mps (`DeferredStopCheck`); it undoes the pass that was o
 """
 
 import copy
-import functools
 import sys
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from ...core import XlaTensor, storage_of, syncs
+from ...core import XlaTensor, replaces, storage_of, syncs
 from ...core import config as flags
 from ..replay.argument_objects import COUNTERS, CountedAttribute
 from .host_lists import bring_home, set_decoding
@@ -162,19 +161,10 @@ def _change(utils: Any) -> None:
     if sliding is not None:
         COUNTERS[sliding] = CountedAttribute("cumulative_length_int", _room)
     if hasattr(utils, "create_masks_for_generate"):
-        utils.create_masks_for_generate = _around(utils.create_masks_for_generate, _masks)
+        replaces(utils, "create_masks_for_generate")(_masks)
     for name, function in (("_prepare_cache_for_generation", _prepare_cache), ("_prefill", _prefill)):
-        original = getattr(utils.GenerationMixin, name, None)
-        if original is not None:
-            setattr(utils.GenerationMixin, name, _around(original, function))
-
-
-def _around(original: Any, function: Any) -> Any:
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return function(original, *args, **kwargs)
-
-    return call
+        if hasattr(utils.GenerationMixin, name):
+            replaces(utils.GenerationMixin, name)(function)
 
 
 def _room(layer: Any) -> str:

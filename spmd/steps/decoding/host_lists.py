@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 import torch
 
 from ...core import DeviceData, Storage, dtypes, observation, processes, transfer
-from ...core.extend import Node, OpSpec, Root, Value, dynamic, record_calls, walks
+from ...core.extend import Node, OpSpec, Value, host_ops, record_calls, schedule, walks
 
 _MOST = 512
 _SYNCS = 4  # that an iteration has at most
@@ -32,7 +32,7 @@ def set_decoding(is_on: bool) -> None:
 def bring_home(storage: Storage) -> None:
     """Moves integers to the host, where a list of them may begin."""
     data, meta = storage.value, storage.meta
-    is_small = meta.numel <= dynamic.LARGEST and dtypes.is_exact(meta.dtype)
+    is_small = meta.numel <= host_ops.LARGEST and dtypes.is_exact(meta.dtype)
     if not processes.several() and type(data) is DeviceData and is_small and data.host is None:
         host = transfer.download(data.placed()[0], meta.shape).copy()
         storage.settle(DeviceData(meta, host=host, sharding=data.sharding))
@@ -54,7 +54,7 @@ class HostLists:
         """The result of an op of integers that the host has; None for other ops."""
         if not all([type(x) is DeviceData and x.host is not None for x in operands]) or not _is_small(op):  # noqa: C419
             return None
-        if torch.is_grad_enabled() or observation.active.value is not None:
+        if torch.is_grad_enabled() or observation.active_observation.value is not None:
             return None
         data: Any = operands
         key = op, tuple(numbers), tuple([id(x.host) for x in data])
@@ -62,7 +62,7 @@ class HostLists:
         if entry is None:
             if len(self.known) == _MOST:
                 self.known.clear()
-            (result,) = dynamic.compute(op, data, numbers)
+            (result,) = host_ops.compute(op, data, numbers)
             # The ids of the operands are theirs while these are kept.
             entry = self.known[key] = result.host, result.sharding, [x.host for x in data]
         return DeviceData(op.metas[0], host=entry[0], sharding=entry[1])
@@ -85,10 +85,10 @@ class HostLists:
         first = value.operands[0]
         return first.host is not None if type(first) is DeviceData else self.is_list(first)
 
-    def left_out(self, roots: Sequence[Root]) -> list[Node]:
+    def left_out(self, roots: Sequence[schedule.Root]) -> list[Node]:
         """The lists that a sync leaves recorded, as no other op reads them; those whose values have come get their
         data. After a few syncs without another token the thread no longer decodes."""
-        self.num_syncs -= observation.active.value is None
+        self.num_syncs -= observation.active_observation.value is None
         if self.num_syncs <= 0:
             record_calls.at_once.value = None
             return []
@@ -118,7 +118,7 @@ class HostLists:
         data = [self._come(operand, waits=waits) for operand in value.operands]
         value.operands = tuple(new or old for new, old in zip(data, value.operands, strict=True))
         complete = [one for one in data if one is not None]
-        return dynamic.compute(value.op, complete, value.numbers)[0] if len(complete) == len(data) else None
+        return host_ops.compute(value.op, complete, value.numbers)[0] if len(complete) == len(data) else None
 
     def reads(self, data: Iterable[DeviceData]) -> bool:
         """True if a list that is still recorded reads one of these data."""
@@ -128,4 +128,4 @@ class HostLists:
 def _is_small(op: OpSpec) -> bool:
     if op.on_host is None or len(op.metas) > 1 or op.layout is not None:
         return False
-    return all([meta.numel <= dynamic.LARGEST for meta in (*op.metas, *op.operands)])  # noqa: C419
+    return all([meta.numel <= host_ops.LARGEST for meta in (*op.metas, *op.operands)])  # noqa: C419

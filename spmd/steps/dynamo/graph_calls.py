@@ -11,7 +11,7 @@ import torch
 from torch.fx import GraphModule
 
 from ...core import BodyError, XlaTensor, counters, storage_of
-from ...core.extend import body, is_unpadded
+from ...core.extend import body, walks
 from ...loops.recorded_call import RecordedFunction, of_tensors, settings, signature
 from .calls import left_on_error
 from .lines import WithLines, place_of
@@ -38,7 +38,7 @@ class GraphCall:
         """Records the graph's results for these inputs."""
         tensors = [value for value in inputs if type(value) is XlaTensor]
         # Data with a dim that is marked as dynamic stays padded from op to op, so one program has all lengths.
-        if self._why_not or body.names.value or any(is_unpadded(storage_of(tensor).value) for tensor in tensors):
+        if self._why_not or body.names.value or any(walks.is_unpadded(storage_of(tensor).value) for tensor in tensors):
             return self._op_by_op(inputs)
         key = settings(), *map(_key, inputs)
         call = self._calls.get(key)

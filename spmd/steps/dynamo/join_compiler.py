@@ -34,17 +34,11 @@ def _is_on_device(graph_module: Any, inputs: Iterable[Any]) -> bool:
     return any(isinstance(value, torch.Tensor) and value.device.type == "xla" for value in values)
 
 
-def _join_inductor() -> None:
-    """Has the default backend, which has no code for the device, leave its graphs to ours."""
-    wrapper: Any = torch._TorchCompileInductorWrapper
-    original = wrapper.__call__
-
-    def __call__(self: Any, model_: Any, inputs_: Any, **settings: Any) -> Any:
-        if _is_on_device(model_, inputs_):
-            return xla(model_, inputs_, options=self.config, **settings)
-        return original(self, model_, inputs_, **settings)
-
-    wrapper.__call__ = __call__
+def _compiled(original: Callable[..., Any], self: Any, model_: Any, inputs_: Any, **settings: Any) -> Any:
+    """A call of the default backend, which has no code for the device and leaves its graphs to ours."""
+    if _is_on_device(model_, inputs_):
+        return xla(model_, inputs_, options=self.config, **settings)
+    return original(self, model_, inputs_, **settings)
 
 
 def _register(registry: ModuleType) -> None:
@@ -60,7 +54,6 @@ def _take_openxla(torchxla: ModuleType) -> None:
 
 def join_backends() -> None:
     """Patches torch's modules, now or when they are imported."""
-    _join_inductor()
     purpose, needs = "torch.compile on xla", "register_backend(compiler_fn, name, ...)"
     patch_when_imported("torch._dynamo.backends.registry", _register, purpose, needs)
     patch_when_imported("torch._dynamo.backends.torchxla", _take_openxla, purpose, "register_backend.__globals__")
@@ -68,8 +61,9 @@ def join_backends() -> None:
 
 PATCHES = (
     Patch("Dynamo's table of types", "traces see plain tensors", join_tracing),
-    Patch("`torch._TorchCompileInductorWrapper.__call__(self, model_, inputs_, ...)`", "its backend", join_backends),
-)
+    Patch("`torch._TorchCompileInductorWrapper.__call__(self, model_, inputs_, ...)`", "its backend", join_backends,
+          (_compiled,)),
+)  # fmt: skip
 
 for _patch in PATCHES:
     _patch.apply()

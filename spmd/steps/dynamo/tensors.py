@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.torch_version import TorchVersion
 
-from ...core import XlaTensor, patch_when_imported
+from ...core import XlaTensor, patch_when_imported, replaces
 
 # Packages of which no frame is traced: a call of one is between two graphs.
 _NOT_TRACED = ("fsdp", "jax", "spmd")
@@ -22,12 +22,7 @@ _PURPOSE = "torch.compile on xla"
 
 def _wrap_ours(builder: ModuleType) -> None:
     builder.VariableBuilder._type_dispatch()[XlaTensor] = builder.VariableBuilder.wrap_tensor
-    original = builder.infer_subclass_type
-
-    def infer_subclass_type(value: Any) -> Any:
-        return None if type(value) is XlaTensor else original(value)
-
-    builder.infer_subclass_type = infer_subclass_type  # type: ignore[attr-defined]
+    replaces(builder, "infer_subclass_type")(lambda infer, value: None if type(value) is XlaTensor else infer(value))
 
 
 def _fake_ours(fake_tensor: ModuleType) -> None:

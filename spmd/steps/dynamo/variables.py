@@ -23,9 +23,9 @@ from torch._dynamo.variables.builder import SourcelessBuilder, wrap_fx_proxy
 from torch._dynamo.variables.higher_order_ops import discard_graph_changes, make_attr, speculate_subgraph
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
-from ...core import XlaTensor, specs
+from ...core import XlaTensor, replaces, specs
 from ...core.extend import body as recording
-from ...core.extend import walks
+from ...core.extend import meta_of
 from . import functions as table
 from .calls import Body, Enter, GraphedCall, GraphTensor, Like, OnStandIns, Untraced, leave, results
 from .functions import Taken
@@ -132,7 +132,8 @@ class _Arguments:
         meshes = _meshes(self.tx)
         for name in parameters.keys() & {"mesh", "device_mesh"}:
             if not meshes and _is_default(bound.get(name)):
-                _guard_default_mesh()
+                # The graph is guarded by the mesh of `with mesh:`, or of `set_global_mesh`.
+                install_guard(GlobalStateSource().make_guard(_default_mesh_match))
         return kind(self.function, positional, named, len(self.tensors), self.bodies, meshes[-1] if meshes else None)
 
     def _argument(self, name: str, value: Any) -> Any:
@@ -188,11 +189,6 @@ def _is_default(mesh: Any) -> bool:
 def _meshes(tx: Any) -> list[Any]:
     """The meshes of `with mesh:` that the trace is in, the innermost last."""
     return tx.output.__dict__.setdefault("spmd_meshes", [])
-
-
-def _guard_default_mesh() -> None:
-    """Guards a graph by the mesh of `with mesh:`, or of `set_global_mesh`."""
-    install_guard(GlobalStateSource().make_guard(_default_mesh_match))
 
 
 def _default_mesh_match(builder: Any, guard: Any) -> None:
@@ -295,7 +291,7 @@ def _like_proxy(proxy: Any) -> Any:
 def _like_fake(fake: Any) -> Like:
     """Returns what a fake tensor is like; its lengths are guarded."""
     size, stride = [*map(int, fake.shape)], [*map(int, fake.stride())]
-    return Like(walks.meta_of(torch.empty_strided(size, stride, dtype=fake.dtype, device="meta")), fake.requires_grad)
+    return Like(meta_of(torch.empty_strided(size, stride, dtype=fake.dtype, device="meta")), fake.requires_grad)
 
 
 def _fake_like(tx: Any, like: Like) -> Any:
@@ -364,30 +360,27 @@ def register() -> None:
     trace_rules.torch_name_rule_map.append(forms)
     trace_rules.get_torch_obj_rule_map.cache_clear()
     inlined = trace_rules.get_legacy_mod_inlinelist
-    call_method, call_class = variables.TensorVariable.call_method, variables.UserDefinedClassVariable.call_function
-    before_with = InstructionTranslatorBase.setup_or_before_with
+    trace_rules.get_legacy_mod_inlinelist = functools.cache(lambda: {*inlined(), *map(_path, table.TRACED_FILES)})
 
-    def call_our_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+    @replaces(variables.TensorVariable, "call_method")
+    def call_our_method(call_method: Any, self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
         if name in table.METHODS and _fake(self).device.type == "xla":
             function = trace_rules.load_object(table.METHODS[name])
             return FunctionVariable(function).call_function(tx, [self, *args], kwargs)
         return call_method(self, tx, name, args, kwargs)
 
-    def call_our_class(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    @replaces(variables.UserDefinedClassVariable, "call_function")
+    def call_our_class(call_class: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         if _name(self.value) in table.CONTEXTS:
             return _context(tx, self.value, args, kwargs)
         return call_class(self, tx, args, kwargs)
 
-    def before_our_with(self: Any, inst: Any) -> None:
+    @replaces(InstructionTranslatorBase, "setup_or_before_with")
+    def before_our_with(before_with: Any, self: Any, inst: Any) -> None:
         top = self.stack[-1].realize()
         if hasattr(getattr(top, "value", None), "axis_names"):  # a mesh
             self.stack[-1] = ContextVariable(top)
         before_with(self, inst)
-
-    trace_rules.get_legacy_mod_inlinelist = functools.cache(lambda: {*inlined(), *map(_path, table.TRACED_FILES)})
-    variables.TensorVariable.call_method = call_our_method  # type: ignore[method-assign]
-    variables.UserDefinedClassVariable.call_function = call_our_class  # type: ignore[method-assign]
-    InstructionTranslatorBase.setup_or_before_with = before_our_with  # type: ignore[method-assign]
 
 
 def _path(name: str) -> str:

@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...core import DeviceData, Storage, XlaTensor, annotations, dense_meta, seed, storage_of, syncs, view_of, wrap
+from ...core import DeviceData, Storage, XlaTensor, constraints, dense_meta, seed, storage_of, syncs, view_of, wrap
 from ...core.extend import (
     Graph,
     Objects,
     Recording,
-    StateNames,
     abstract_calls,
-    reached,
+    execute,
     schedule,
+    state_names,
     storages,
     user_lines,
     walks,
@@ -82,7 +82,7 @@ def record(step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
         make_ready(objects.of(torch.optim.Optimizer))
         syncs.sync()
         with abstract_calls.abstractly(step, None, recording) as reachable:
-            names = StateNames(reachable)
+            names = state_names.StateNames(reachable)
             taken: list[_Taken] = []
             for number in range(_MOST_CALLS):
                 place = _PLACES[number % 2]
@@ -131,7 +131,7 @@ def _without_data(tensor: torch.Tensor) -> XlaTensor:
     if tensor.layout is not torch.strided:
         raise TypeError(f"export: expected dense tensors, got one of {tensor.layout}")
     meta = dense_meta(tuple(tensor.shape), tensor.dtype)
-    now = annotations.sharding_now(tensor) if type(tensor) is XlaTensor else None
+    now = constraints.sharding_now(tensor) if type(tensor) is XlaTensor else None
     sharding = None if now is None else now.closed()
     result = wrap(meta, Storage(DeviceData(meta, sharding=sharding, is_abstract=True), meta, sharding))
     return result.requires_grad_(tensor.requires_grad)  # type: ignore[return-value]
@@ -178,17 +178,17 @@ def _take(
     returned: list[Any] = [t if view_of(t) is None else t.detach().clone() for _, t in tensors]  # type: ignore[arg-type]
     written = {storage: storage.data for storage in storages.pending() if storage.data is not None}
     wanted = dict.fromkeys([*(storage_of(tensor) for tensor in returned), *written])
-    roots = schedule.roots_of(wanted)
+    roots = execute.roots_of(wanted)
     if not roots and returned:  # arguments and state as they are: the program copies them
         returned = [tensor.detach().clone() for tensor in returned]
         wanted = dict.fromkeys(storage_of(tensor) for tensor in returned)
-        roots = schedule.roots_of(wanted)
+        roots = execute.roots_of(wanted)
     if not roots:
         raise ValueError("export: the step computes nothing on the device; export the function that computes")
     mesh, *others = schedule.meshes_met(list(wanted), *walks.topological([value for value, _ in roots])).values()
     if others or mesh.target is not None:
         raise ValueError("export: expected one mesh, of devices that are here; the step is on several, or on others")
-    graph = schedule.graph_of(roots, mesh)
+    graph = execute.graph_of(roots, mesh)
     taken = _Taken(
         graph, outputs, returned, [storage for _, storage in roots], written, values_before,
         [node.numbers for node in graph.nodes], (*place, sum(key == place[0] for key, _ in draws)),
@@ -197,7 +197,7 @@ def _take(
     return taken
 
 
-def _state(first: _Taken, last: _Taken, names: StateNames, recording: Recording) -> Iterator[StepOperand]:
+def _state(first: _Taken, last: _Taken, names: state_names.StateNames, recording: Recording) -> Iterator[StepOperand]:
     """The values besides the arguments that a call reads or overwrites, with the user's tensors behind them."""
     value_before = dict(zip(last.graph.inputs, first.graph.inputs, strict=True))
     overwritten, computed = {value: storage for storage, value in last.state.items()}, set(recording.made)
@@ -207,7 +207,7 @@ def _state(first: _Taken, last: _Taken, names: StateNames, recording: Recording)
         named = names.of(overwritten.get(value, holder))
         if named is None:
             _check_constant(value, value_before.get(value), is_computed=value in computed)
-            named = reached.Named(f"constant.{place}", "constant", wrap(value.meta, Storage(value, value.meta)))
+            named = state_names.Named(f"constant.{place}", "constant", wrap(value.meta, Storage(value, value.meta)))
         yield StepOperand(*named, value)
 
 

@@ -12,8 +12,20 @@ import torch
 from jax import export as jax_export
 from torch import nn
 
-from ...core import Meta, Sharding, compiler_context, config, extras, options, processes, storage_of, user_line
-from ...core.extend import jax_facts, regions, user_lines, walks
+from ...core import (
+    Meta,
+    Sharding,
+    compiler_context,
+    config,
+    extras,
+    jax_facts,
+    options,
+    processes,
+    storage_of,
+    topology,
+    user_line,
+)
+from ...core.extend import build, user_lines, walks
 from .exported import FORMAT, VERSION, Exported, array_facts, struct
 from .exported_call import ExportedStep, record
 
@@ -96,7 +108,7 @@ def _lowered(
     call: ExportedStep, shardings: Sequence[Sharding], platforms: Sequence[str] | None, custom: Sequence[str]
 ) -> jax_export.Exported:
     graph = call.graph
-    compute = regions.build(graph, user_lines.describe)
+    compute = build.build(graph, user_lines.describe)
     floats, integers = map(np.array, walks.pack_numbers(graph.nodes), "dq")
     first_seed, first_draw, num_draws = call.draws
     draws_before = integers - first_draw
@@ -111,7 +123,7 @@ def _lowered(
         return compute(*(arrays[place_of[value]] for value in graph.inputs), jnp.asarray(floats), whole)
 
     several = len(graph.meshes()) > 1
-    with jax_facts.program_devices(graph.mesh.device_ids if several else None), compiler_context():
+    with topology.program_devices(graph.mesh.device_ids if several else None), compiler_context():
         out = tuple(None if sharding is None else sharding.in_program() for sharding in graph.pinned)
         jitted = jax.jit(spmd_exported, out_shardings=out, keep_unused=True)
         allowed = [jax_export.DisabledSafetyCheck.custom_call(target) for target in custom]
@@ -155,7 +167,7 @@ def _manifest(
             "partitioner": config.partitioner,
             "compiler_options": {graph.mesh.platform: options.options_of(graph)},
             "num_draws": call.draws[2],
-            "has_complex": regions.has_complex(graph),
+            "has_complex": options.has_complex(graph),
         },
         "num_devices": len(graph.mesh.device_ids),
         "device_ids": list(graph.mesh.device_ids),

@@ -21,24 +21,29 @@ from ...core import (
     Spec,
     Storage,
     XlaTensor,
-    annotations,
     compiler_context,
+    constraints,
     dense_meta,
     extras,
     hardware,
+    host_reads,
+    in_flight,
+    jax_facts,
+    lent,
     options,
     processes,
     recording,
     seed,
     storage_of,
     syncs,
+    topology,
     transfer,
     user_frame,
     user_line,
     view_of,
     wrap,
 )
-from ...core.extend import jax_facts, regions, running
+from ...core.extend import hide, uneven_writes
 from ...jobs.checkpoint.files import open_checkpoint
 from ...jobs.checkpoint.plain_values import dtype_of
 from ...jobs.checkpoint.streaming import fill_shards
@@ -281,7 +286,7 @@ class LoadedProgram:
         partitioner = (
             contextlib.nullcontext if jax_facts.use_shardy_partitioner is None else jax_facts.use_shardy_partitioner
         )
-        with jax_facts.program_devices(self._order if several else None), compiler_context(), partitioner(self._shardy):
+        with topology.program_devices(self._order if several else None), compiler_context(), partitioner(self._shardy):
             yield
 
     def _compiled(self, platform: str, custom_calls: Sequence[str] | None) -> Any:
@@ -296,8 +301,8 @@ class LoadedProgram:
                     f"jax does not keep stable. If you trust it, pass custom_calls={sorted(strange)}"
                 )
             if self.manifest["program"]["has_complex"]:
-                regions.hide(lowered.compiler_ir())
-            regions.pad_scatters(lowered.compiler_ir(), len(self._order))
+                hide(lowered.compiler_ir())
+            uneven_writes.pad_scatters(lowered.compiler_ir(), len(self._order))
             options = self.manifest["program"]["compiler_options"].get(platform, {})
             return jax_facts.compile_lowered(lowered, options)
 
@@ -323,9 +328,9 @@ class LoadedProgram:
         tensors = [*placed, *self.state.values()]
         syncs.sync()
         with contextlib.ExitStack() as leases:
-            held = [transfer.leased(storage_of(tensor), "a loaded program", on_device=True) for tensor in tensors]
+            held = [host_reads.leased(storage_of(tensor), "a loaded program", on_device=True) for tensor in tensors]
             buffers = [leases.enter_context(lease).placed()[0] for lease in held]
-        running.spare(buffers, self._donated)
+        lent.spare(buffers, self._donated)
         arrays: list[Any] = [
             _spelled(buffer, struct.sharding) for buffer, struct in zip(buffers, self._structs, strict=False)
         ]
@@ -335,10 +340,10 @@ class LoadedProgram:
         if processes.several():
             words = f"a run of a loaded program, its draws {draw}, {processes.digest('program', self._mark)}"
             processes.note(words, self._mark + repr(draw).encode(), user_line())
-        running.make_room(len(self._order))
+        in_flight.make_room(len(self._order))
         with self._context():
             results = self._program(*arrays)
-        hardware.note_run(results[0], lambda: None)
+        in_flight.note_run(results[0], lambda: None)
         whole = [*passed, *self.state.values()]
         values = [self._taken(index, array) for index, array in enumerate(results)]
         for result, index in self._overwrites.items():
@@ -366,7 +371,7 @@ class LoadedProgram:
                 f"a loaded program: {argument['name']} was exported as {meta.dtype} of shape {list(meta.shape)}, got "
                 f"{tensor.dtype} of shape {list(tensor.shape)}; export the call with these shapes, too"
             )
-        is_placed = view_of(tensor) is None and annotations.sharding_now(tensor) is layout
+        is_placed = view_of(tensor) is None and constraints.sharding_now(tensor) is layout
         return tensor if is_placed else reshard(tensor.detach(), layout)
 
     def _taken(self, place: int, array: jax.Array) -> torch.Tensor:

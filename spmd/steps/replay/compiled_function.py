@@ -35,7 +35,7 @@ from ...core import (
     user_line,
     view_of,
 )
-from ...core.extend import SYNC_LOCK, Change, body, record_calls, running, storages, walks
+from ...core.extend import SYNC_LOCK, Change, body, interrupt, record_calls, storages, walks
 from ...tensors import closures
 from .argument_objects import ObjectParts, parts_of
 from .guards import Guards
@@ -213,7 +213,7 @@ class CompiledFunction(Generic[P, R]):
         if not kind.entries:
             return None, None, "no earlier call can be replayed"
         cause: Change | str = ""
-        with SYNC_LOCK, LOCK, running.later():
+        with SYNC_LOCK, LOCK, interrupt.later():
             if _is_pending():
                 syncs.sync()
             if any(ref() is not None for ref in storages.ASIDE) or _is_pending():
@@ -233,7 +233,7 @@ class CompiledFunction(Generic[P, R]):
             if lists is not None and lists.reads(entry.replay.overwritten(flat)):
                 record_calls.at_once.value = None
                 syncs.sync()
-            watch = running.Watch()
+            watch = syncs.Watch()
             result = entry.replay.run(flat, vectors)
             kind.entries.remove(entry)
             kind.entries.insert(0, entry)
@@ -263,6 +263,7 @@ class CompiledFunction(Generic[P, R]):
         else:
             self.num_replayed += 1
             self.num_checked += 1
+            counters.add("replays")
             kind.entries.remove(check.entry)
             del check.entry.guards  # they hold containers that the call may drop, and so what it has put into them
 
@@ -384,7 +385,7 @@ class _StaticArgument:
 
 def is_recorded() -> bool:
     """True while this thread records a call, a body or a plan, of which what it calls is a part."""
-    is_kept = recording.value is not None or observation.active.value is not None
+    is_kept = recording.value is not None or observation.active_observation.value is not None
     return is_kept or bool(body.names.value) or is_compiling()
 
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from ...core import user_line
-from ...core.extend import observed
+from ...core import observation, user_line
 
 # The operations of torch's symbolic numbers: by the text of a formula, torch's names of it.
 _FORMS = {
@@ -132,9 +131,9 @@ class SymbolicNumber:
     def value(self) -> Any:
         return self.formulas.values[self.place]
 
-    def scalar(self) -> observed.Scalar:
+    def scalar(self) -> observation.Scalar:
         """The number as a scalar argument."""
-        result = observed.Scalar(self.value)
+        result = observation.Scalar(self.value)
         result.place = self.place
         return result
 
@@ -195,7 +194,7 @@ for _form, _names in _FORMS.items():
         setattr(SymbolicNumber, _name, _method(_form))
 
 
-class FormulaObservation(observed.Observation):
+class FormulaObservation(observation.Observation):
     """The notes on a call, and its formulas as scalar arguments of ops."""
 
     def plain(self, value: Any) -> Any:
@@ -212,7 +211,7 @@ class FormulaObservation(observed.Observation):
         """A list of scalar arguments with formulas as `Scalar`. One number many times stays one: their equality is a
         guard where they are not one formula."""
         result = [self.scalar(value) for value in values]
-        formulas = [value for value in result if type(value) is observed.Scalar]
+        formulas = [value for value in result if type(value) is observation.Scalar]
         if not formulas or any(value != result[0] or not isinstance(value, float) for value in result):
             return result
         if len({value.place for value in formulas}) > 1 or len(formulas) < len(result):

@@ -15,8 +15,8 @@ import torch
 from torch._C._dynamo.guards import dict_version
 from torch.utils._python_dispatch import _len_torch_dispatch_stack
 
-from ...core import config, seed
-from ...core.extend import Change, Kind, Objects, observed, reached, schedule, walks
+from ...core import config, observation, seed
+from ...core.extend import Change, Kind, Objects, contents, execute, walks
 from ...mesh.global_mesh import get_global_mesh
 from .host_tensors import Counter
 from .observed_call import GroupNumber, ObservedCall, ReplayError, state_of
@@ -69,7 +69,7 @@ class Guards:
         self._captured: list[CellType] = []
         self._sized: list[Collection[Any]] = []
         self._getters: list[tuple[Callable[[Any], tuple[Any, ...]], Any]] = []
-        self._slow: list[reached.Held] = []
+        self._slow: list[contents.Held] = []
         for held in self._held:
             box, kind, is_kept = held.container, held.kind, id(held.container) not in written
             if kind is Kind.FUNCTION:
@@ -129,9 +129,9 @@ class Guards:
         except (KeyError, ValueError):  # a name or a captured variable that was deleted
             return False
 
-    def _changes(self, held: Collection[reached.Held]) -> Any:
+    def _changes(self, held: Collection[contents.Held]) -> Any:
         for box in held:
-            for change in box.changes(reached.is_same):
+            for change in box.changes(contents.is_same):
                 if (id(change.container), change.key) not in self._volatile:
                     yield change
 
@@ -150,7 +150,7 @@ def modes() -> dict[str, Any]:
         "dispatch modes": _len_torch_dispatch_stack(),
         "function modes": torch._C._len_torch_function_stack(),
         "saved tensor hooks": torch._C._autograd._top_saved_tensors_default_hooks(True),
-        "NaN guard": schedule.guard.value,
+        "NaN guard": execute.guard.value,
         "mesh": get_global_mesh(),
         "config": tuple(vars(config).values()),
     }
@@ -169,16 +169,18 @@ class ReplayedNumbers:
                 by_float, by_integer = ran.program.numbers
                 floats, integers = [floats[i] for i in by_float], [integers[i] for i in by_integer]
             formulas = [
-                (i, wanted.setdefault(n.place, len(wanted))) for i, n in enumerate(floats) if type(n) is observed.Scalar
+                (i, wanted.setdefault(n.place, len(wanted)))
+                for i, n in enumerate(floats)
+                if type(n) is observation.Scalar
             ]
-            draws = [(i, n.place) for i, n in enumerate(integers) if type(n) is observed.DrawNumber]
+            draws = [(i, n.place) for i, n in enumerate(integers) if type(n) is observation.DrawNumber]
             seeds, counts = [i for i, place in draws if place < 0], [draw for draw in draws if draw[1] >= 0]
             self._runs.append((np.array(floats, np.float64), np.array(integers, np.int64), formulas, seeds, counts))
         # A draw whose result nothing needed is in no program: the stream goes on past it, as without a replay.
         self._num_draws = len(call.observation.draws)
         nodes = (node for ran in call.observation.ran for node in ran.graph.nodes)
         drawn = (node.numbers[count] for node in nodes for _, count in node.op.draws)
-        if any(type(count) is not observed.DrawNumber for count in drawn):
+        if any(type(count) is not observation.DrawNumber for count in drawn):
             raise ReplayError("it draws random numbers that its programs do not take as they are")
         self._evaluate, used = call.formulas.compiled(list(wanted))
         self._sources = [source if i in used else None for i, source in enumerate(call.formulas.sources)]
@@ -212,8 +214,8 @@ class ReplayedNumbers:
 
     def passed(self, number: Any, found: Sequence[float]) -> Any:
         """The number that takes the place of a recorded one; None where no program takes it."""
-        place = self._wanted.get(number.place) if type(number) is observed.Scalar else None
-        return found[place] if place is not None else None if type(number) is observed.Scalar else number
+        place = self._wanted.get(number.place) if type(number) is observation.Scalar else None
+        return found[place] if place is not None else None if type(number) is observation.Scalar else number
 
     def vectors(self, found: Sequence[float]) -> list[tuple[np.ndarray, np.ndarray]] | None:
         """The scalar arguments of each program; random draws are taken. None where this thread draws from a stream of

@@ -31,7 +31,7 @@ from ...core import (
     variables,
     view_of,
 )
-from ...core.extend import Kind, Objects, reached, walks
+from ...core.extend import Kind, Objects, contents, reached, store
 from .formulas import FormulaObservation, Formulas
 from .host_tensors import HostUses, watched
 
@@ -122,7 +122,7 @@ class ObservedCall:
         self.volatile: set[tuple[int, Any]] = set()
         self.impure: list[str] = []
         self.names, self._codes, read = seen or (set[str](), set[types.CodeType](), set())
-        self._variables = {name: variables.VALUES.get(name) for name in read}  # that were read, by encoded names
+        self._variables = {name: variables.VARIABLES.get(name) for name in read}  # that were read, by encoded names
         self._version = 0
         self.follow = set(follow)
         self.followed: set[tuple[int, Any]] = set()
@@ -164,8 +164,8 @@ class ObservedCall:
         self.uses = HostUses(self.formulas)
         streams = _streams()
         generators = {id(generator): state_of(generator) for _, generator in self.before.generators}
-        self.first = walks.next_serial()
-        with observation.active.held(self.observation):
+        self.first = store.next_serial()
+        with observation.active_observation.held(self.observation):
             with contextlib.ExitStack() as stack:
                 stack.enter_context(watched(tensors, self.counters, self.uses))
                 self._enter_groups()
@@ -194,11 +194,13 @@ class ObservedCall:
         self.seen: Seen = self.names, self._codes, {*self._variables}
         self._settle_numbers()
         self.after = Objects(self.roots, self.names, self._codes)
-        self.after.held.append(reached.Held(variables.VALUES, variables.PATH, Kind.SCOPE, set(self._variables)))
+        self.after.held.append(
+            contents.Held(variables.VARIABLES, variables.PATH_OF_VARIABLES, Kind.SCOPE, set(self._variables))
+        )
         self.impure += [
-            f"changes {variables.PATH}[{name!r}], which it reads"
+            f"changes {variables.PATH_OF_VARIABLES}[{name!r}], which it reads"
             for name, value in self._variables.items()
-            if variables.VALUES.get(name) != value
+            if variables.VARIABLES.get(name) != value
         ]
         alive_boxes = {id(one.container) for one in self.after.held}
         named = (Kind.ATTRIBUTES, Kind.SCOPE, Kind.CLASS, Kind.SLOTS)
@@ -336,7 +338,7 @@ class ObservedCall:
                 codes.add(frame.f_code)
                 if frame.f_code is variables.READ and _user_frame(frame) is not None:
                     name = variables.encoded_name(frame.f_locals["key"])
-                    self._variables.setdefault(name, variables.VALUES.get(name))
+                    self._variables.setdefault(name, variables.VARIABLES.get(name))
                 elif frame.f_code is _SEED and frame.f_locals.get("a") is None and _user_frame(frame) is not None:
                     self.impure.append("seeds a random generator with entropy")
             elif event == "c_call":

@@ -8,7 +8,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from ...core import DeviceData, Meta, Sharding, Storage, XlaTensor, storage_of, tensor_meta, view_of
-from ...core.extend import Change, Kind, View, reached
+from ...core.extend import Change, Kind, contents, views
 from .host_tensors import Move
 from .observed_call import ObservedCall, ReplayError
 
@@ -75,7 +75,7 @@ class NewTensor:
 
     over: OfResult | OfState | OfArgument
     meta: Meta
-    view: View | None
+    view: views.View | None
     sharding: Sharding | None
     is_inference: bool = False
 
@@ -190,7 +190,7 @@ class Recipe:
 
     def _slot(self, change: Change) -> tuple[Any, Any, NewTensor]:
         settable = change.kind in (Kind.DICT, Kind.LIST, Kind.ATTRIBUTES, Kind.SCOPE)
-        if not settable or type(change.new) is not XlaTensor or change.old is reached.missing:
+        if not settable or type(change.new) is not XlaTensor or change.old is contents.missing:
             raise ReplayError(f"it changes Python state: {change}")
         self.volatile.add((id(change.container), change.key))
         return change.container, change.key, self._tensor(change.new, change.path)

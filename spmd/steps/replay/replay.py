@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_unflatten
 
 from ...core import DeviceData, Sharding, Storage, XlaTensor, points, storage_of, tensor_meta, transfer, view_of, wrap
-from ...core.extend import executables, schedule, storages, walks
+from ...core.extend import executables, failing, schedule, store
 from .guards import OF_ATTRIBUTES, ReplayedNumbers, versions
 from .host_tensors import uploaded
 from .observed_call import ObservedCall
@@ -304,7 +304,7 @@ class _Task:
         """Runs the program; returns the new data by root."""
 
         def arguments() -> list[jax.Array]:
-            buffers = walks.buffers_of(self._owners)
+            buffers = store.buffers_of(self._owners)
             for at, port in self._others:
                 buffers[at] = self._buffer(found, port)
             return buffers
@@ -312,9 +312,9 @@ class _Task:
         try:
             buffers = executables.launch(self.program, self._num_devices, arguments, numbers)
         except jax.errors.JaxRuntimeError as error:
-            raise executables.explain(self.program, error) from error
+            raise failing.explain(self.program, error) from error
         for at, owner in self._into:
-            walks.refill(owner, buffers[at])
+            store.refill(owner, buffers[at])
         new: list[DeviceData | None] = [None] * len(self.roots)
         for at, places, sharding in self._new:
             self._give(buffers[at], places, sharding, found, new)
@@ -368,4 +368,4 @@ class _Task:
             if not isinstance(root, OfResult):
                 found.storage(root).settle(new_data)
         if not is_one:
-            storages.Store(buffer, sharding, members)
+            store.Store(buffer, sharding, members)

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ...core import DeviceData, config, processes
-from ...core.extend import OpSpec, observed, user_lines, walks
+from ...core import DeviceData, config, observation, processes
+from ...core.extend import OpSpec, user_lines, walks
 from .observed_call import ObservedCall
 from .recipe import Constant, Derived, Filled, NewTensor, OfArgument, OfReplaced, OfResult, OfState, Recipe, Uploaded
 from .replay import source_of
@@ -119,7 +119,7 @@ def _interface(op: OpSpec) -> Hashable:
 
 def _bits(number: float) -> Hashable:
     """A number by its bits; a draw by its place among the draws of a call."""
-    return number.place if isinstance(number, observed.DrawNumber) else float(number).hex()
+    return number.place if isinstance(number, observation.DrawNumber) else float(number).hex()
 
 
 def _text_of(data: DeviceData) -> str:

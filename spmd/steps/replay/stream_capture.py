@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from ...core import XlaTensor, observation, patch_when_imported, storage_of
-from ...core.extend import dynamic
+from ...core import XlaTensor, observation, patch_when_imported, replaces, storage_of
+from ...core.extend import host_ops
 
 
 @functools.cache
@@ -23,8 +23,9 @@ def join_stream_capture() -> None:
 
 
 def _join(import_utils: Any) -> None:
-    is_capturing = import_utils.is_cuda_stream_capturing
-    import_utils.is_cuda_stream_capturing = lambda: observation.active.value is not None or is_capturing()
+    replaces(import_utils, "is_cuda_stream_capturing")(
+        lambda is_capturing: observation.active_observation.value is not None or is_capturing()
+    )
 
 
 def _look_at_constants(masking_utils: Any) -> None:
@@ -40,6 +41,6 @@ def _look_at_constants(masking_utils: Any) -> None:
 
 def _is_known(mask: Any) -> bool:
     """True in a recorded call without a mask, or with one whose values are constants."""
-    if observation.active.value is None or mask is None:
-        return observation.active.value is not None
-    return type(mask) is XlaTensor and dynamic.constant(storage_of(mask).value) is not None
+    if observation.active_observation.value is None or mask is None:
+        return observation.active_observation.value is not None
+    return type(mask) is XlaTensor and host_ops.constant(storage_of(mask).value) is not None

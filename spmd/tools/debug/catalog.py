@@ -10,7 +10,8 @@ import torch
 from torch._decomp import decomposition_table
 from torch._ops import OpOverload, OpOverloadPacket
 
-from ...core.extend import calls, rules
+from ...core import resolve
+from ...core.extend import calls, copies, rules
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -62,23 +63,23 @@ def _overloads(packet: OpOverloadPacket) -> list[OpOverload]:
 
 def _place(overload: OpOverload) -> CatalogEntry:
     name = str(overload)
-    if overload in calls.SPECIALS:
-        how = "host" if calls.SPECIALS[overload] in calls.HOST_HANDLERS else "special"
-        return CatalogEntry(name, how, *_where(calls.SPECIALS[overload]))
-    plan = calls.new_plan(overload)
+    if overload in resolve.SPECIALS:
+        how = "host" if resolve.SPECIALS[overload] in copies.HOST_HANDLERS else "special"
+        return CatalogEntry(name, how, *_where(resolve.SPECIALS[overload]))
+    plan = resolve.new_plan(overload)
     if plan.rule is not None and overload in rules.RULES:
         return CatalogEntry(name, "rule", *_where(plan.rule.function))
     if plan.rule is not None:
         return CatalogEntry(name, "derived", *_where(plan.rule.function))
     if calls.is_foreach(overload) or any(argument.is_out for argument in overload._schema.arguments):
         return CatalogEntry(name, "none" if plan.handler is None and not calls.is_foreach(overload) else "derived")
-    if plan.handler is calls.no_rule and overload._schema.name in rules.ON_CPU:
+    if plan.handler is resolve.no_rule and overload._schema.name in rules.ON_CPU:
         return CatalogEntry(name, "host")
     if overload in decomposition_table:
         return CatalogEntry(name, "decomposition", *_where(decomposition_table[overload]))
     if overload.has_kernel_for_dispatch_key(torch._C.DispatchKey.PrivateUse1):
         return CatalogEntry(name, "special")
-    if plan.handler is calls.no_rule:
+    if plan.handler is resolve.no_rule:
         is_composite = overload.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeExplicitAutograd)
         is_factory = not any("Tensor" in str(argument.type) for argument in overload._schema.arguments)
         return CatalogEntry(name, "decomposition" if is_composite and is_factory else "none")

@@ -9,7 +9,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
 from ...core import XlaTensor, points, syncs, tensor_meta, user_line
-from ...core.extend import THREADS, calls, schedule, storages, user_lines
+from ...core.extend import call, execute, user_lines, watching
 from .nans import INFINITE, NAN, NanGuard
 
 
@@ -27,20 +27,20 @@ def eager() -> Iterator[None]:
     ''
     """
     syncs.sync()
-    with storages.watching(_run_now):
+    with watching.watching(_run_now):
         yield
     syncs.sync()
 
 
 def _run_now(func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    result = calls.dispatch(func, types, args, kwargs)
+    result = call.dispatch(func, types, args, kwargs)
     syncs.sync(wait=True)
     return result
 
 
 def _run_own_op() -> None:
     """Runs an op that was recorded without dispatch, where this thread is in `eager`."""
-    if storages.watcher.value is _run_now:
+    if watching.watcher.value is _run_now:
         syncs.sync(wait=True)
 
 
@@ -73,7 +73,7 @@ def nan_guard(*, inf: bool = True) -> Iterator[None]:
     ...
     spmd.tools.debug.nans.NanError: nan_guard: the first NaN was made by aten.log(float32[2]), ...
     """
-    with schedule.guard.held(NanGuard(NAN | INFINITE if inf else NAN)):
+    with execute.guard.held(NanGuard(NAN | INFINITE if inf else NAN)):
         yield
         syncs.sync()
 
@@ -109,7 +109,7 @@ def check(fn: Callable[..., Any], *args: Any, cpu: Callable[..., Any] | None = N
     reference = fn if cpu is None else cpu
     reference, inputs = tree_map(_to_cpu, (reference, args))
     comparison = _Comparison()
-    with storages.watching(comparison):
+    with watching.watching(comparison):
         result = fn(*tree_map(_to_device, args))
     if not comparison.is_random:
         _compare_whole(result, reference, inputs)
@@ -139,14 +139,14 @@ class _Comparison:
 
     def __call__(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.inside:
-            return calls.dispatch(func, types, args, kwargs)
+            return call.dispatch(func, types, args, kwargs)
         self.inside = True
         try:
             if torch.Tag.nondeterministic_seeded in func.tags:
                 self.is_random = True
-                return calls.dispatch(func, types, args, kwargs)
+                return call.dispatch(func, types, args, kwargs)
             copies, keywords = tree_map(_operand, (args, kwargs))
-            result = calls.dispatch(func, types, args, kwargs)
+            result = call.dispatch(func, types, args, kwargs)
             self._compare(func, (result, args, kwargs), copies, keywords)
             return result
         finally:
@@ -171,7 +171,7 @@ class _Comparison:
 
 def _line() -> Any:
     node = torch._C._current_autograd_node()
-    line = None if node is None else user_lines.forward_line(THREADS.backward.base + node._sequence_nr())
+    line = None if node is None else user_lines.forward_line(user_lines.THREADS.backward.base + node._sequence_nr())
     return user_line() if line is None else f"the backward of {line}"
 
 

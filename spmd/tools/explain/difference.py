@@ -6,8 +6,8 @@ from difflib import SequenceMatcher
 from operator import attrgetter
 from typing import Any
 
-from ...core import DeviceData, Sharding, messages
-from ...core.extend import PADDED, Graph, Line, Node, OpSpec, Program, Requested, user_lines
+from ...core import DeviceData, Sharding, messages, options
+from ...core.extend import Graph, Line, Node, OpSpec, Program, op_specs, user_lines
 
 _LIST = re.compile(r"\[[-\d, ]*\]")  # a shape, in the text of an op's arguments
 _ARGUMENT = re.compile(r"(?:^|, )(\w+)=")
@@ -21,7 +21,7 @@ _MARKS = "spmd.scan compiles the body of a loop once, spmd.while_loop is one pro
 _ALIGNED = 2_000
 
 
-def difference(before: Requested, graph: Graph, *, num_equal: int = 0) -> str:
+def difference(before: options.Requested, graph: Graph, *, num_equal: int = 0) -> str:
     """Returns the first difference, in the order of recording, between a graph and the one of a program.
 
     num_equal: the number of programs of its sync that have the same ops, on any shapes.
@@ -31,7 +31,7 @@ def difference(before: Requested, graph: Graph, *, num_equal: int = 0) -> str:
         return (
             changed if num_equal < 2 else f"{changed} ({num_equal} programs here differ from this one by shapes alone)"
         )
-    now = Requested(graph, before.run)
+    now = options.Requested(graph, before.run)
     return (
         _changed_setting(before, now)
         or _new_dynamic_length(before, graph)
@@ -55,7 +55,7 @@ def is_of_shapes(cause: str) -> bool:
     return _RESHAPED.match(cause) is not None and _COUNTS not in cause
 
 
-def changed_input(before: Requested, graph: Graph) -> str | None:
+def changed_input(before: options.Requested, graph: Graph) -> str | None:
     """Describes the largest input whose shape or dtype has changed, if nothing else has; else None. A parameter or
     buffer comes before other inputs: it is of another model."""
     if len(before.entries) != len(graph.nodes) or len(before.inputs) != len(graph.inputs):
@@ -92,7 +92,7 @@ def read_at(device_data: DeviceData, nodes: Sequence[Node]) -> str:
 # --- the setting ------------------------------------------------------------------------------------------------------
 
 
-def _changed_setting(before: Requested, now: Requested) -> str | None:
+def _changed_setting(before: options.Requested, now: options.Requested) -> str | None:
     for name, old in before.settings.items():
         if old != now.settings[name]:
             return f"spmd.config.{name} is now {now.settings[name]!r}, before {old!r}"
@@ -102,10 +102,10 @@ def _changed_setting(before: Requested, now: Requested) -> str | None:
 # --- the ops ----------------------------------------------------------------------------------------------------------
 
 
-def _new_dynamic_length(before: Requested, graph: Graph) -> str | None:
+def _new_dynamic_length(before: options.Requested, graph: Graph) -> str | None:
     """Describes the first op whose length has become an operand."""
     for old, node in zip(before.entries, graph.nodes, strict=False):
-        if node.op.statics == PADDED != old.statics and node.op.name == old.name:
+        if node.op.statics == op_specs.PADDED != old.statics and node.op.name == old.name:
             return (
                 f"{old.name}: the length ({old.statics}) differs from run to run and is an operand from now on at "
                 f"{Line(node.code, node.instruction)}"
@@ -113,7 +113,7 @@ def _new_dynamic_length(before: Requested, graph: Graph) -> str | None:
     return None
 
 
-def _changed_iterations(before: Requested, graph: Graph) -> str | None:
+def _changed_iterations(before: options.Requested, graph: Graph) -> str | None:
     """Describes the first stretch that repeats more or less often than before, in a graph of otherwise the same ops."""
     letters: dict[str, str] = {}
     recorded = [node.op for node in graph.nodes], before.entries
@@ -128,7 +128,7 @@ def _changed_iterations(before: Requested, graph: Graph) -> str | None:
     return None
 
 
-def _changed_ops(before: Requested, graph: Graph) -> str | None:
+def _changed_ops(before: options.Requested, graph: Graph) -> str | None:
     """Describes the first op that was added, removed, replaced or changed, and the number of ops if that differs."""
     olds, news = before.entries, graph.nodes
     first = next((i for i, (old, node) in enumerate(zip(olds, news, strict=False)) if old is not node.op), None)
@@ -139,7 +139,7 @@ def _changed_ops(before: Requested, graph: Graph) -> str | None:
     return change if len(olds) == len(news) else f"{change}{_COUNTS} {len(news)} ops, before {len(olds)}"
 
 
-def _first_change(before: Requested, graph: Graph, start: int) -> str:
+def _first_change(before: options.Requested, graph: Graph, start: int) -> str:
     """Describes the change at `start`, the first place at which the ops differ."""
     olds, news = before.entries[start:], graph.nodes[start:]
     while olds and news and olds[-1] is news[-1].op:
@@ -240,7 +240,7 @@ def _arguments(statics: str) -> dict[str, str]:
 # --- the same ops -----------------------------------------------------------------------------------------------------
 
 
-def _changed_wiring(before: Requested, now: Requested) -> str | None:
+def _changed_wiring(before: options.Requested, now: options.Requested) -> str | None:
     """Describes the first op that reads another value."""
     for op, line, new, old in zip(now.entries, now.lines, now.wiring, before.wiring, strict=True):
         for operand, was in zip(new, old, strict=True):
@@ -249,7 +249,7 @@ def _changed_wiring(before: Requested, now: Requested) -> str | None:
     return None
 
 
-def _changed_input_layout(before: Requested, graph: Graph) -> str | None:
+def _changed_input_layout(before: options.Requested, graph: Graph) -> str | None:
     for (meta, was), device_data, sharding in zip(before.inputs, graph.inputs, graph.shardings, strict=False):
         if meta is not device_data.meta:
             return _now(device_data, device_data.meta, meta) + read_at(device_data, graph.nodes)
@@ -259,7 +259,7 @@ def _changed_input_layout(before: Requested, graph: Graph) -> str | None:
     return None
 
 
-def _changed_results(before: Requested, now: Requested) -> str | None:
+def _changed_results(before: options.Requested, now: options.Requested) -> str | None:
     """Describes the first result that is newly kept, is no longer kept, or must have another sharding."""
     new, old = (dict(zip(requested.roots, requested.graph.pinned, strict=True)) for requested in (now, before))
     counts = f"alive at the sync ({len(new)}, before {len(old)})"
@@ -279,7 +279,7 @@ def _requested(sharding: Sharding | None) -> str:
     return "as the compiler chooses" if sharding is None else f"as {sharding!r}"
 
 
-def _changed_donation(before: Requested, graph: Graph) -> str | None:
+def _changed_donation(before: options.Requested, graph: Graph) -> str | None:
     for device_data, is_given, was_given in zip(graph.inputs, graph.donated, before.graph.donated, strict=False):
         if is_given != was_given:
             now = "may be written over, before it had to stay" if is_given else "must stay, before it was written over"

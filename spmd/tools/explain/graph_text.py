@@ -3,8 +3,8 @@
 import itertools
 import sys
 
-from ...core import DeviceData, config
-from ...core.extend import Graph, Program, Value, jax_facts, user_lines, walks
+from ...core import DeviceData, config, jax_facts
+from ...core.extend import Graph, Program, Value, user_lines, walks
 
 # The most lines of a graph; its middle is left out.
 _LINES = 60

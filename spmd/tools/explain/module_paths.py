@@ -11,7 +11,8 @@ from types import FrameType
 from torch import nn
 from torch.optim import Optimizer
 
-from ...core.extend import THREADS, Bounded, Graph, Node, Program, running, user_lines, walks
+from ...core import counters
+from ...core.extend import Bounded, Graph, Node, Program, user_lines, walks
 
 BACKWARD = " (backward)"
 _CALL = nn.Module._call_impl.__code__
@@ -24,14 +25,14 @@ _names: "weakref.WeakKeyDictionary[nn.Module, dict[int, str]]" = weakref.WeakKey
 def note(node: Node, number: int) -> None:
     """Notes the module that recorded an op. number: of a forward op autograd's, plus its ring's base."""
     # No module is on the stack of a backward op: autograd's number leads to the note of its forward op.
-    running.note_op()
+    counters.note_op()
     if node.sequence >= 0 and (forward := _of_numbers.get(node.sequence)) is not None:
         _of_ops.keep(node.serial, forward and f"{forward}{BACKWARD}")
         return
     path = _path(sys._getframe(2))
     _of_ops.keep(node.serial, path)
     if node.sequence < 0:
-        _of_numbers.keep(THREADS.ring.base + number, path)
+        _of_numbers.keep(user_lines.THREADS.ring.base + number, path)
 
 
 def _path(frame: FrameType | None) -> str:

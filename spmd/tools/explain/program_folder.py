@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...core import messages, points
-from ...core.extend import Graph, Line, Requested, persistent
+from ...core import messages, options, persistent, points
+from ...core.extend import Graph, Line
 from ...tensors import sealed_json
 
 MANIFEST = "programs.json"
@@ -150,7 +150,7 @@ def tell_missing(graph: Graph, line: Line) -> None:
     """Says on stderr, once for a line, why no given program is that of a graph which is about to be compiled, if one is
     of mostly the same ops."""
     for folder in known():
-        now = persistent.listing(Requested(graph, 0))
+        now = options.listing(options.Requested(graph, 0))
         nearest = max(folder.programs, key=lambda before: num_common(before, now), default=None)
         if nearest is None or 2 * num_common(nearest, now) < max(len(nearest["ops"]), len(now["ops"])):
             continue

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
-from ...core import config, counters, messages, variables
-from ...core.extend import Line, executables
+from ...core import cache, config, counters, messages, variables
+from ...core.extend import Line, compile_log
 from .difference import is_of_shapes
 
 _EVERY = 0.5  # seconds between two updates of a status
@@ -53,7 +53,7 @@ def while_compiling(num_ops: int, line: Line, cause: str) -> Iterator[None]:
     """Shows, after `config.slow_compile_seconds`, the compilation inside as one line: the number of the program in this
     process, its place among those of its sync, how many were loaded, its ops, seconds and cause."""
     count = counters.counter("programs_compiled") + counters.num_loaded() + 1
-    number, parts = executables.part.value
+    number, parts = cache.part.value
     facts = [f"{number:,} of {parts:,}"] if parts > 1 else []
     facts += [f"{counters.num_loaded():,} from disk"] if counters.num_loaded() else []
     of = f" ({'; '.join(facts)})" if facts else ""
@@ -61,7 +61,7 @@ def while_compiling(num_ops: int, line: Line, cause: str) -> Iterator[None]:
     started = time.monotonic()
 
     def describe() -> str:
-        why = f"{line.short()}: {executables.short(cause)}{_advice(num_ops, cause)}"
+        why = f"{line.short()}: {compile_log.short(cause)}{_advice(num_ops, cause)}"
         seconds = time.monotonic() - started
         return f"{head}, {seconds:.0f} s, {why}" if seconds >= 1 else f"{head}, {why}"
 

@@ -116,15 +116,13 @@ def note_fallback(op: str, line: Line, seconds: float) -> None:
 
 def note_idle(cause: str, line: Line, steps: int) -> None:
     """Notes so many steps that used one device of several."""
-    costly = CostlyLine("idle", cause, str(line))
-    with _lock:
-        _counts[costly] += steps
-        _seconds[costly] += 0
+    _note(CostlyLine("idle", cause, str(line)), 0.0, 0, steps)
 
 
-def _note(costly: CostlyLine, seconds: float, first: int) -> None:
+def _note(costly: CostlyLine, seconds: float, first: int, times: int = 1) -> None:
+    """Counts a costly line, and says its hint at the first count that matters and at each power of ten."""
     with _lock:
-        _counts[costly] += 1
+        _counts[costly] += times
         _seconds[costly] += int(seconds * 1e9)
     count = _counts[costly]
     if config.hints and (count == first or (count >= 10 and str(count).strip("0") == "1")):

@@ -1,6 +1,6 @@
 """Steps for which the device waits, as recording them takes longer than running them: one hint, with what to do."""
 
-from ...core import counters, hardware, messages
+from ...core import counters, in_flight, messages
 from ...core.extend import Bounded, Program
 
 STEPS = 50  # in a row
@@ -33,7 +33,7 @@ def note_run(program: Program, *_: object) -> None:
     free = max(_ended, _read)
     recorded = counters.now() - free
     # A loop that reads a result in each step has waited for the device as long as the device has for it, or longer.
-    if not hardware.is_idle() or recorded < max(LEAST_SECONDS, free - _ended):
+    if not in_flight.is_idle() or recorded < max(LEAST_SECONDS, free - _ended):
         _waits.keep(name, [])
         return
     waits = _waits.get(name)

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ...core import Collective, Move
-from ...core.extend import Computation, Graph, Instruction, Module, Node, Program, executables, hlo_text, user_lines
+from ...core import Collective, Move, options
+from ...core.extend import Computation, Graph, Instruction, Module, Node, Program, hlo_text, user_lines
 from .hlo_collectives import KINDS, Exchange, Exchanges, Key, PlacedCollective, bytes_of, collectives, key_of
 from .splash_calls import attention_flops, computed_share, is_attention
 from .unrequested_moves import Placement, moves
@@ -27,7 +27,7 @@ def of_program(program: Program) -> tuple[float, dict[str, int], Exchanges, tupl
     """Returns the operations of a program, the number of its collectives of each kind, these, and its moves."""
     graph, text = program.graph, program.executable.as_text()
     counts = Counter(match[1] for match in _COLLECTIVE.finditer(text))
-    counted = executables.num_flops(program.executable)
+    counted = options.num_flops(program.executable)
     # The compiler of a GPU that is only described counts nothing.
     is_counted = bool(counted) or graph.mesh.platform != "gpu"
     if not counts and " while(" not in text and _KERNEL not in text and is_counted:

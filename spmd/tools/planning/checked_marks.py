@@ -9,7 +9,19 @@ from typing import Any, NamedTuple, TypeGuard, TypeVar
 import torch
 
 from ...core import DeviceData, Move, Sharding, Spec, annotations, counters, specs
-from ...core.extend import Graph, Line, LoweringError, Node, Program, Rewrite, Value, executables, user_lines, walks
+from ...core.extend import (
+    Graph,
+    Line,
+    Node,
+    Program,
+    Rewrite,
+    Value,
+    compiler,
+    executables,
+    lowering,
+    user_lines,
+    walks,
+)
 from ..hlo.unrequested_moves import Placement, spec_text, undoes
 
 _MOVES = 8  # of a program, largest first, that are checked
@@ -147,10 +159,10 @@ class _Search:
     def _program(self, graph: Graph) -> Program | None:
         with counters.silent():
             try:
-                return executables.compile_graph(
+                return compiler.compile_graph(
                     executables.formed(graph), "plan", self.line, "an annotation is tried", is_planned=True
                 )
-            except (LoweringError, torch.OutOfMemoryError):  # it cannot be made, which is an answer
+            except (lowering.LoweringError, torch.OutOfMemoryError):  # it cannot be made, which is an answer
                 return None
 
 

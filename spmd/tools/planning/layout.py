@@ -16,7 +16,20 @@ from torch import nn
 from torch.nn.modules import module as hooks
 
 from ...core import DEVICE, DeviceData, Meta, Move, Sharding, XlaTensor, hardware, storage_of
-from ...core.extend import Graph, Line, Node, Objects, Recording, StateNames, Target, Value, reached, user_lines, walks
+from ...core.extend import (
+    Graph,
+    Line,
+    Node,
+    Objects,
+    Recording,
+    Target,
+    Value,
+    reached,
+    state_names,
+    store,
+    user_lines,
+    walks,
+)
 from ...rules.patterns import matches
 from ...rules.rules import ShardingRules
 from ...tensors.annotate import get_sharding
@@ -85,11 +98,11 @@ class Calls:
             yield
 
     def _begin(self, module: nn.Module, args: Any) -> None:
-        self._open.append((walks.next_serial(), torch._C._autograd._get_sequence_nr()))
+        self._open.append((store.next_serial(), torch._C._autograd._get_sequence_nr()))
 
     def _end(self, module: nn.Module, args: Any, output: Any) -> None:
         serial, number = self._open.pop()
-        now = walks.next_serial(), torch._C._autograd._get_sequence_nr()
+        now = store.next_serial(), torch._C._autograd._get_sequence_nr()
         self.spans.append(Span((serial, now[0]), (number, now[1]), module))
 
     def path_of(self, node: Node) -> str:
@@ -105,7 +118,7 @@ class Calls:
 ROLES = {"parameter": "parameters", "gradient": "gradients", "optimizer state": "optimizer state"}
 
 
-def role_and_name(names: StateNames, device_data: DeviceData) -> tuple[str, str]:
+def role_and_name(names: state_names.StateNames, device_data: DeviceData) -> tuple[str, str]:
     """The role of an input of a program, and its name if it is a module's parameter or buffer, else ""."""
     named = names.of(device_data.holder() if device_data.holder is not None else None)
     if named is None:
@@ -187,7 +200,7 @@ def shard_bytes(meta: Meta, sharding: Sharding) -> int:
     return math.prod(sharding.shard_shape(meta.shape)) * meta.struct.dtype.itemsize
 
 
-def bytes_of(names: StateNames) -> Counter[str]:
+def bytes_of(names: state_names.StateNames) -> Counter[str]:
     """The bytes of each role in a device's own memory after the step, and its bytes in the host's memory."""
     sizes = Counter[str]()
     for storage, named in names.named.items():
@@ -326,7 +339,7 @@ def recorded_step(
     sites: set[str] | None = None,
 ) -> PlannedStep:
     """The programs of a step, with their results, by what is reachable at the end of it."""
-    names, (rows, findings) = StateNames(reachable), layout
+    names, (rows, findings) = state_names.StateNames(reachable), layout
     state, paths = bytes_of(names), dict[DeviceData, str]()
     shardings = {data: one for graph in programs for data, one in zip(graph.inputs, graph.shardings, strict=True)}
     for data, sharding in shardings.items():

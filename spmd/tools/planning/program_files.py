@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...core import DEVICE, compiled_with, topology
-from ...core.extend import Graph, Program, Requested, executables, persistent
+from ...core import DEVICE, compiled_with, options, persistent, topology
+from ...core.extend import Graph, Program, executables, stored
 from ..explain import program_folder
 from .layout import Recordings
 
 
-def save(recorded: Recordings, options: Mapping[str, str], path: str | Path) -> int:
+def save(recorded: Recordings, compiler_options: Mapping[str, str], path: str | Path) -> int:
     """Compiles what has no program yet and writes all to a folder; returns the number of files.
 
     Raises ValueError where a program cannot be a file.
@@ -19,19 +19,17 @@ def save(recorded: Recordings, options: Mapping[str, str], path: str | Path) -> 
         raise ValueError(f"save_program: {recorded.why_not}")
     files: dict[str, bytes] = {}
     listings: dict[str, dict[str, Any]] = {}
-    with topology.standing_in(recorded.target), compiled_with(options):
+    with topology.standing_in(recorded.target), compiled_with(compiler_options):
         for graph in recorded.graphs:
             program = executables.planned_for(graph, recorded.line)
             formed = executables.formed(graph, may_scan=not program.is_unrolled)
-            why_not = executables.why_not_kept(formed) or (
-                "it calls Python while it runs" if program.calls_host else ""
-            )
+            why_not = stored.why_not_kept(formed) or ("it calls Python while it runs" if program.calls_host else "")
             if why_not:
                 raise ValueError(f"save_program: a program of {len(graph.nodes):,} ops cannot be a file: {why_not}")
-            digest, content = executables.file_of(program, formed)
+            digest, content = stored.file_of(program, formed)
             if digest not in files:
                 files[digest] = content
-                listings[digest] = persistent.listing(Requested(graph, 0), program)
+                listings[digest] = options.listing(options.Requested(graph, 0), program)
                 files |= _stacks(program, formed)
         setting = persistent.readable()
     program_folder.write(

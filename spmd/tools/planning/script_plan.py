@@ -17,18 +17,17 @@ import torch
 from torch.nn.modules import module as module_hooks
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ...core import AbstractError, DeviceData, syncs, topology, user_line
+from ...core import AbstractError, DeviceData, syncs, threads, topology, user_line
 from ...core.extend import (
     Graph,
     Line,
     Objects,
     Recording,
-    StateNames,
     Target,
     Value,
     held,
-    record_calls,
     recordings,
+    state_names,
     user_lines,
     walks,
 )
@@ -108,7 +107,7 @@ class ScriptRecording(Recording):
 
     def _place_state(self) -> None:
         """Gives state without an annotation the layout that the compiler chooses for it, as in a run."""
-        names = StateNames(Objects.of_step(None, [*self.steps])).named
+        names = state_names.StateNames(Objects.of_step(None, [*self.steps])).named
         storages = (storage for storage, named in names.items() if named.role in ROLES)
         state = {storage.value: storage for storage in storages if storage.value in self.unknown}
         if state:
@@ -168,7 +167,7 @@ def plan_script(run: Callable[[], int], name: str, target: Target) -> Plan:
     Raises SystemExit where that is not 0, ValueError where nothing is recorded on the device, and the errors of `plan`.
     """
     started, recording = time.monotonic(), ScriptRecording(target)
-    record_calls.enter_thread()
+    threads.enter_thread()
     with (
         recordings.recorded(recording),
         recording.calls.noted(),

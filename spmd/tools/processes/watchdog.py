@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...core import config, forking, processes
-from ...core.extend import Line, Program, running, user_lines
+from ...core import config, forking, in_flight, processes
+from ...core.extend import Line, Program, user_lines
 
 BEAT = 2.0  # seconds between two signs of life of a process
 SILENT = 8.0  # seconds without one, after which the others say so
@@ -195,7 +195,7 @@ def _look_at_processes(now: float) -> None:
 def _look_at_programs(now: float) -> None:
     """Says which program has not ended for `config.hang_seconds`."""
     limit = config.hang_seconds
-    oldest = next((run for run in running.started() if not running.is_done(run.result)), None)
+    oldest = next((run for run in in_flight.started() if not in_flight.is_done(run.result)), None)
     age = 0.0 if oldest is None else now - oldest.at
     _heard.wants_records = bool(limit) and age > limit / 2
     if oldest is not None and limit and age > limit and _heard.reported != oldest.event:
@@ -203,7 +203,7 @@ def _look_at_programs(now: float) -> None:
         _announce(f"event {oldest.event}", _report(oldest, age, now))
 
 
-def _report(run: running.Started, age: float, now: float) -> str:
+def _report(run: in_flight.Started, age: float, now: float) -> str:
     program = run.maker()
     name = "a program" if program is None else f"the program of {program.name} at {program.line}"
     lines = [

@@ -10,8 +10,8 @@ from typing import Any
 
 import jax
 
-from ...core import config, hardware, points, processes
-from ...core.extend import Program, held, running
+from ...core import config, counters, in_flight, points, processes
+from ...core.extend import Program, held
 from . import trace_files
 
 
@@ -65,7 +65,7 @@ def start_trace(folder: str | PathLike[str], *, python: bool = False) -> None:
         path = Path(folder)
         if processes.several():  # jax names its files by the host, which several processes may share
             path = path / f"process_{processes.index()}"
-        hardware.wait()  # what ran before is none of the trace
+        in_flight.wait()  # what ran before is none of the trace
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level = int(python)
         jax.profiler.start_trace(str(path), profiler_options=options)
@@ -95,9 +95,9 @@ def stop_trace() -> Path:
         _programs.clear()
         noting.__exit__(None, None, None)
         try:
-            hardware.wait()
+            in_flight.wait()
         finally:
-            running.end_recording()
+            counters.end_recording()
             jax.profiler.stop_trace()
         return trace_files.complete(path, programs)
 

@@ -6,9 +6,8 @@ counters and the compile log are afterwards what they were. The cache keeps its 
 
 from collections.abc import Sequence
 
-from ...core import DeviceData, Sharding, Storage, XlaTensor, counters, hardware, storage_of, syncs, user_line, view_of
-from ...core.extend import Recording, executables, record_calls, recordings
-from ...core.extend import storages as recorders
+from ...core import DeviceData, Sharding, Storage, XlaTensor, counters, in_flight, storage_of, syncs, user_line, view_of
+from ...core.extend import Recording, executables, recorders, recordings, views
 
 
 def propagated_shardings(tensors: Sequence[XlaTensor]) -> list[Sharding | None]:
@@ -19,7 +18,7 @@ def propagated_shardings(tensors: Sequence[XlaTensor]) -> list[Sharding | None]:
     that has one.
     """
     shardings: dict[tuple[int, int], Sharding] = {}
-    with counters.silent(), hardware.unchanged():
+    with counters.silent(), in_flight.unchanged():
         while True:
             result, needed = _attempt(tensors, shardings)
             if not needed:
@@ -51,7 +50,7 @@ def _attempt(
 
 def _storage_of(tensor: XlaTensor) -> Storage:
     """A storage that the next sync runs and that has the tensor's value."""
-    value = record_calls.read(tensor)
+    value = views.read(tensor)
     if view_of(tensor) is None and storage_of(tensor).listed and recorders.is_run_here()(storage_of(tensor).recorder):
         return storage_of(tensor)
     return Storage(value, value.meta)

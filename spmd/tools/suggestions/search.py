@@ -13,7 +13,7 @@ from typing import Any
 import jaxlib
 
 from ...core import topology
-from ...core.extend import Line, LoweringError
+from ...core.extend import Line, lowering
 from ...mesh.mesh import Mesh
 from ..planning.clock import CHIPS, chip_of
 from ..planning.layout import stage
@@ -195,7 +195,9 @@ class Search:
             with stage(f"{self.num_compiled}, {layout}"):
                 try:
                     plan = planned(self.step, *self.arguments, self.of.target, lay, self.line)
-                except LoweringError as error:  # a kernel with this layout's shapes: others are still to be compiled
+                except (
+                    lowering.LoweringError
+                ) as error:  # of a kernel with these shapes: others are still to be compiled
                     return None, f"does not compile: {error}"
                 finally:
                     gc.collect()  # units of the previous trial are found by their modules

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ...core import hardware, syncs, topology, user_line
-from ...core.extend import Objects, StateNames, abstract_calls
+from ...core.extend import Objects, abstract_calls, state_names
 from ..planning.layout import bytes_of, refuse_sharded, roots_of, stage
 from .candidates import Model
 from .search import KeptPlans, Search, ranked
@@ -154,7 +154,7 @@ def _observed(step: Any, arguments: Any, module: nn.Module | None) -> Model:
         with flow.watching():
             result = step(*args, **kwargs)
         syncs.sync()
-        state = bytes_of(StateNames(Objects.of_step(step, arguments)))
+        state = bytes_of(state_names.StateNames(Objects.of_step(step, arguments)))
         del result
     if not flow.shapes:
         raise ValueError(f"suggest: the step does not call the {type(module).__name__}")

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
 
-from ...core import DeviceData, Storage, XlaTensor, config, hardware, module_moves, options, storage_of, syncs, wrap
+from ...core import DeviceData, Storage, XlaTensor, config, hardware, options, storage_of, swap, syncs, wrap
 from ...core.extend import Node, Objects, abstract_calls, held, reached, user_lines, walks
 from ...loops.body_calls import BodyCalls, noting
 from ...mesh.mesh import Mesh
@@ -103,9 +103,9 @@ class Inputs:
                 result = cast(value, dtype).to("xla").requires_grad_(tensor.requires_grad)
                 if isinstance(tensor, nn.Parameter):
                     result._is_param = True
-                after.callback(module_moves.exchange, tensor, result)
-                module_moves.exchange(tensor, result)
-                module_moves.renew_hooks(tensor)
+                after.callback(swap.exchange, tensor, result)
+                swap.exchange(tensor, result)
+                swap.renew_hooks(tensor)
                 if gradient is not None:
                     tensor.grad = cast(gradient, dtype).to("xla")
             for root in roots:

@@ -55,8 +55,8 @@ class TestNumbers:
         how = {"is_causal": is_causal, "scale": 0.25}
         with compiler_context(), jax.default_matmul_precision("highest"):
             assert splash.takes(*arrays[:3], None, 0.0)
-            out, logsumexp = splash._forward(*arrays[:3], **how)
-            made = [out, *splash._backward(*arrays, out, logsumexp, **how)[:3]]
+            out, logsumexp = splash.shard_forward(*arrays[:3], **how)
+            made = [out, *splash.shard_backward(*arrays, out, logsumexp, **how)[:3]]
         leaves = [x.requires_grad_() for x in qkv]
         expected = F.scaled_dot_product_attention(*leaves, is_causal=is_causal, scale=0.25, enable_gqa=True)
         scores = 0.25 * qkv[0].double() @ qkv[1].double().repeat_interleave(4 // qkv[1].shape[1], 1).mT
@@ -74,17 +74,17 @@ class TestNumbers:
         q, k, v, grad = (jnp.asarray(x.numpy()) for x in operands(torch.float32, kv_heads=2))
         how = {"is_causal": is_causal, "scale": 0.25}
         with compiler_context(), jax.default_matmul_precision("highest"):
-            out, logsumexp = splash._forward(q, k, v, **how)
-            expected = splash._backward(q, k, v, grad, out, logsumexp, **how)[:3]
+            out, logsumexp = splash.shard_forward(q, k, v, **how)
+            expected = splash.shard_backward(q, k, v, grad, out, logsumexp, **how)[:3]
             grads = []
             for shard in range(2):
                 rows = slice(128 * shard, 128 * (shard + 1))
                 of_shard = {"shard": shard, "num_row_shards": 2, **how}
-                output, lse = splash._forward(q[:, :, rows], k, v, **of_shard)
+                output, lse = splash.shard_forward(q[:, :, rows], k, v, **of_shard)
                 np.testing.assert_allclose(output, out[:, :, rows], 1e-5, 1e-6)
                 np.testing.assert_allclose(lse, logsumexp[:, :, rows], 1e-5, 1e-6)
                 by_row = grad[:, :, rows], output, lse
-                grads.append(splash._backward(q[:, :, rows], k, v, *by_row, **of_shard)[:3])
+                grads.append(splash.shard_backward(q[:, :, rows], k, v, *by_row, **of_shard)[:3])
         summed = jnp.concatenate([grad[0] for grad in grads], 2), *(a + b for a, b in zip(*grads, strict=True))
         for one, other in zip((summed[0], *summed[2:]), expected, strict=True):
             np.testing.assert_allclose(one, other, 1e-5, 1e-5)

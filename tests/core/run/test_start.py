@@ -164,8 +164,8 @@ class TestDevices:
         """Named in one line, unless the environment asks for the CPU."""
         stubs = f"""
             import importlib.util
-            from spmd.core import hardware, variables
-            variables.has_gpu, hardware.num_tpu_chips, find = lambda: {gpu}, lambda: {tpu}, importlib.util.find_spec
+            from spmd.core import jax_facts, variables
+            variables.has_gpu, jax_facts.num_tpu_chips, find = lambda: {gpu}, lambda: {tpu}, importlib.util.find_spec
             importlib.util.find_spec = lambda name, *rest: name == "jax_cuda12_plugin" or find(name, *rest)
             """
         out, error = self.simulated({}, stubs)

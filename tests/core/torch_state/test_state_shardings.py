@@ -97,7 +97,7 @@ class TestFollows:
                 present = spmd.get_sharding(value)
                 assert present is not None and present.tiles(value.dim())[0] == 8
                 assert present.memory == "device"
-            program = spmd.core.counters.last_program()
+            program = spmd.core.cache.last_program()
             counts.append((program.record.collectives, sum(row.moved_bytes for row in program.record.traffic)))
             for ours, theirs in zip(sharded.parameters(), expected.parameters(), strict=True):
                 torch.testing.assert_close(ours.detach().cpu(), theirs.detach(), rtol=1e-4, atol=1e-5)

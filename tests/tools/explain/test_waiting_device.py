@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import spmd
-from spmd.core import counters, hardware
+from spmd.core import counters, in_flight
 from spmd.core.graph.source import Line
 from spmd.tools.explain import waiting_device
 
@@ -22,7 +22,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """A clock that stands; the function returned sets it forward by these seconds."""
     now = [100.0]
     monkeypatch.setattr(counters, "now", lambda: now[0])
-    monkeypatch.setattr(hardware, "is_idle", lambda: True)
+    monkeypatch.setattr(in_flight, "is_idle", lambda: True)
 
     def pass_(seconds: float) -> None:
         now[0] += seconds
@@ -83,14 +83,14 @@ class TestSteps:
             steps(clock, waiting_device.STEPS - 1)
             clock(1.0)
             with monkeypatch.context() as busy:
-                busy.setattr(hardware, "is_idle", lambda: False)
+                busy.setattr(in_flight, "is_idle", lambda: False)
                 waiting_device.note_run(program_of(300))
             waiting_device.note_launched()
         assert not capsys.readouterr().err
 
 
 def test_a_training_loop(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(hardware, "is_idle", lambda: True)
+    monkeypatch.setattr(in_flight, "is_idle", lambda: True)
     monkeypatch.setattr(waiting_device, "STEPS", 3)
     monkeypatch.setattr(waiting_device, "LEAST_SECONDS", 0.0)
     model = nn.Sequential(*(nn.Tanh() for _ in range(120)), nn.Linear(2, 2)).to("xla")

@@ -40,7 +40,7 @@ def takes(
 
 def forward(query: jax.Array, key: jax.Array, value: jax.Array, *, is_causal: bool, scale: float) -> Arrays:
     """(output, logsumexp of the scores in float32)."""
-    return _forward(query, key, value, is_causal, scale)
+    return shard_forward(query, key, value, is_causal, scale)
 
 
 def backward(
@@ -48,7 +48,7 @@ def backward(
     *, is_causal: bool, scale: float,
 ) -> tuple[jax.Array | None, ...]:  # fmt: skip
     """The gradients of query, key and value, and None for the bias."""
-    return *_backward(query, key, value, logsumexp, out, grad_out, is_causal, scale), None
+    return *shard_backward(query, key, value, logsumexp, out, grad_out, is_causal, scale), None
 
 
 def _kernel(
@@ -67,12 +67,12 @@ def _kernel(
 
 
 @partial(custom_partitioning, static_argnums=(3, 4))
-def _forward(query, key, value, is_causal, scale):
+def shard_forward(query, key, value, is_causal, scale):
     return _kernel(kernel._dot_product_attention_fwd_p, (query, key, value), (), is_causal, scale, is_training=True)
 
 
 @partial(custom_partitioning, static_argnums=(6, 7))
-def _backward(query, key, value, logsumexp, out, grad_out, is_causal, scale):
+def shard_backward(query, key, value, logsumexp, out, grad_out, is_causal, scale):
     saved = logsumexp, out, grad_out
     return _kernel(kernel._dot_product_attention_bwd_p, (query, key, value), saved, is_causal, scale)
 
@@ -109,5 +109,5 @@ def _define(function: custom_partitioning, body: Callable[..., Arrays], rule: st
 
 
 _QKV = "b h s d, b k l d, b k l d"
-_define(_forward, _forward.fun, f"{_QKV} -> b h s d, b h s", 2)
-_define(_backward, _backward.fun, f"{_QKV}, b h s, b h s d, b h s d -> {_QKV}", 3)
+_define(shard_forward, shard_forward.fun, f"{_QKV} -> b h s d, b h s", 2)
+_define(shard_backward, shard_backward.fun, f"{_QKV}, b h s, b h s d, b h s d -> {_QKV}", 3)

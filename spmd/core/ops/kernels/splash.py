@@ -119,8 +119,8 @@ def forward(
     """(output, logsumexp of the scores in float32). otherwise: computes the same, for a jax that has no such kernel."""
     output = jax.ShapeDtypeStruct((*query.shape[:3], value.shape[-1]), query.dtype)
     logsumexp = jax.ShapeDtypeStruct(query.shape[:3], jnp.float32)
-    body = partial(_forward, is_causal=is_causal, scale=scale, num_row_shards=devices.num_row_shards)
-    return _when_lowered(partial(devices.run, body), otherwise, (output, logsumexp), query, key, value)
+    body = partial(shard_forward, is_causal=is_causal, scale=scale, num_row_shards=devices.num_row_shards)
+    return when_lowered(partial(devices.run, body), otherwise, (output, logsumexp), query, key, value)
 
 
 def backward(
@@ -129,12 +129,12 @@ def backward(
 ) -> tuple[jax.Array | None, ...]:  # fmt: skip
     """The gradients of query, key and value, and None for the bias."""
     results = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (query, key, value))
-    body = partial(_backward, is_causal=is_causal, scale=scale, num_row_shards=devices.num_row_shards)
+    body = partial(shard_backward, is_causal=is_causal, scale=scale, num_row_shards=devices.num_row_shards)
     run = partial(devices.run, body, is_backward=True)
-    return *_when_lowered(run, otherwise, results, query, key, value, grad_out, out, logsumexp), None
+    return *when_lowered(run, otherwise, results, query, key, value, grad_out, out, logsumexp), None
 
 
-def _when_lowered(body: Function, otherwise: Otherwise, results: Shapes, *operands: jax.Array) -> Arrays:
+def when_lowered(body: Function, otherwise: Otherwise, results: Shapes, *operands: jax.Array) -> Arrays:
     def run(*operands: jax.Array) -> tuple[jax.Array | None, ...]:
         return (body if _is_there() else otherwise)(*operands)[: len(results)]
 
@@ -147,13 +147,15 @@ def _when_lowered(body: Function, otherwise: Otherwise, results: Shapes, *operan
 INTERPRET = False
 
 
-def _forward(query, key, value, bias=None, shard=0, *, is_causal, scale, num_row_shards=1):
+def shard_forward(query, key, value, bias=None, shard=0, *, is_causal, scale, num_row_shards=1):
     case = _Case.of(query, key, value, is_causal, scale, num_row_shards)
     with jax.enable_x64(False):  # the kernel's own indices are of 32 bits
         return _run_forward(query, key, value, jnp.int32(shard), case=case)
 
 
-def _backward(query, key, value, grad_out, out, logsumexp, bias=None, shard=0, *, is_causal, scale, num_row_shards=1):
+def shard_backward(
+    query, key, value, grad_out, out, logsumexp, bias=None, shard=0, *, is_causal, scale, num_row_shards=1
+):
     case = _Case.of(query, key, value, is_causal, scale, num_row_shards)
     with jax.enable_x64(False):
         return *_run_backward(query, key, value, grad_out, out, logsumexp, jnp.int32(shard), case=case), None

@@ -1,0 +1,16 @@
+"""Partition rules of ops, and the known shardings that they ask for."""
+
+from .ops.partition import partition, per_shard
+from .ops.sharded import (
+    SUMS,
+    axes_of_dims,
+    in_front,
+    mesh,
+    note_finding,
+    note_unused,
+    num_shards,
+    platform,
+    reshaped,
+    same,
+)
+from .propagation.walk import WORDS

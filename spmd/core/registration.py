@@ -1,0 +1,23 @@
+"""Registration points: lists that packages join. Each is empty, or has the core's own entry."""
+
+from .aten.copies import after_upload
+from .aten.fallback import after_fallback
+from .base.config import join_while
+from .base.counters import when_cleared
+from .files.disk import given_by
+from .passes import COMPILE_PASSES, PASSES
+from .passes.dynamic import keeps_start
+from .programs.cache import after_compiling, before_compiling, before_making, describe, refuse_loops, while_compiling
+from .programs.compile_log import of_run
+from .programs.program import of_program
+from .record.call import between_ops, names_of
+from .record.record import noted_by
+from .record.storage import can_run
+from .record.threads import AT_FIRST_USE
+from .record.watching import after_own_op
+from .run.executables import before_recorded_run, before_run, on_launch
+from .run.execute import on_schedule
+from .run.host_reads import after_read
+from .run.prepare import after_pass
+from .run.syncs import after_wait
+from .torch_state.modules import after_move
