@@ -35,7 +35,7 @@ def pad_scatters(module: ir.Module, num_devices: int) -> None:
                         _combine_apart(op)
                         _pad_rows(op, num_devices)
                     elif _num_scattered(op) > 1:
-                        op.operands[1] = hlo.optimization_barrier([op.operands[1]])
+                        op.operands[1] = hlo.OptimizationBarrierOp([op.operands[1]]).results[0]
 
 
 def _num_scattered(op: ir.Operation) -> int:
@@ -57,7 +57,7 @@ def _combine_apart(op: ir.Operation) -> None:
     total.replace_all_uses_except(combined.result, combined)
 
 
-def _bound(kind: ir.Type, *, is_lowest: bool) -> float:
+def _bound(kind: Any, *, is_lowest: bool) -> float:
     if not isinstance(kind, ir.IntegerType):
         return -math.inf if is_lowest else math.inf
     is_signed = not kind.is_unsigned and kind.width > 1
@@ -65,7 +65,7 @@ def _bound(kind: ir.Type, *, is_lowest: bool) -> float:
     return lowest if is_lowest else lowest + 2**kind.width - 1
 
 
-_IDENTITIES: Mapping[str, Callable[[ir.Type], float]] = {
+_IDENTITIES: Mapping[str, Callable[[Any], float]] = {
     "stablehlo.add": lambda kind: 0 if isinstance(kind, ir.IntegerType) else -0.0,
     "stablehlo.multiply": lambda kind: 1,
     "stablehlo.maximum": functools.partial(_bound, is_lowest=True),
