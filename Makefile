@@ -85,6 +85,7 @@ lint: $(INSTALLED)  ## check style, types, and the files that GitHub and others 
 	$(RUN) -m pip install --quiet -c constraints.txt -e '.[dev]'
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
+	$(VENV)/bin/lint-imports
 	$(RUN) -m mypy --strict --follow-imports=silent tests/docs/all_public_names.py
 	$(RUN) -m yamllint --strict .github .pre-commit-config.yaml CITATION.cff mkdocs.yml
 	$(RUN) -m check_jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml

@@ -9,9 +9,8 @@ that no test has.
 END_TO_END = {
     "tests/golden/test_golden.py",
     "tests/test_baseline.py",
-    "tests/test_doors.py",
     "tests/test_floors.py",
-    "tests/test_house.py",
+    "tests/test_size.py",
     "tests/test_public_api.py",
     "tests/test_tour.py",
     "tests/test_removable.py::test_tour_and_main_job[adaptive jobs names parallel steps tools]",
