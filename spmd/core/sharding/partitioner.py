@@ -251,6 +251,11 @@ def _is_manual_part(owner: ir.Operation | ir.OpView | ir.Block) -> bool:
     return [attributes[name].value for name in names if name in attributes] == ["SPMDFullToShardShape", "{manual}"]
 
 
+def mesh_names(module: ir.Module) -> list[str]:
+    """The names of a module's meshes; none under GSPMD."""
+    return [str(mesh.attributes["sym_name"]).strip('"') for mesh in ops_of(module, "sdy.mesh")]
+
+
 def replicated(value: Any, meshes: Sequence[str]) -> ir.Value:
     """The value, constrained to be replicated. meshes: the names of the module's; none under GSPMD."""
     if meshes:
