@@ -151,7 +151,7 @@ def _losses(d: Draw, x: Tensor) -> Tensor:
 
 FAMILIES: dict[str, Sequence[Op]] = {
     "pointwise": [
-        lambda d, x: x.exp(), lambda d, x: 1 / (x + 3), lambda d, x: (x + 3).log(), lambda d, x: x.sigmoid() * x,
+        lambda d, x: x.exp(), lambda d, x: 1 / (x + 3), lambda d, x: (x + 9).log(), lambda d, x: x.sigmoid() * x,
         lambda d, x: torch.where(x > 0, x, x.exp()), lambda d, x: x.masked_fill(x > 1, 0.5), lambda d, x: F.gelu(x),
         lambda d, x: x + d.weight(1, x.shape[1]), lambda d, x: x * d.weight(len(x), 1),
     ],

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+import jax
 from jax.stages import Lowered
 
 from ..base.config import config
@@ -17,6 +18,7 @@ from ..base.jax_private import compile_lowered, ir
 from ..base.versions import release
 from ..programs.compiler import compile_by
 from ..sharding.partitioner import callee_of, function_of, ops_of
+from ..sharding.uneven_writes import replicate_indices
 from .hlo import Executable, Instruction, Module
 
 Options = dict[str, str | float]
@@ -144,6 +146,7 @@ _SAME_VALUES = ("bitcast", "convert", "copy", "reshape", "transpose")
 _MOTION = "while-loop-all-reduce-code-motion"
 _FUSION, _OVERLAP = "xla_tpu_enable_async_collective_fusion", "xla_tpu_overlap_compute_collective_tc"
 _COPIES = "docs/decisions/copies-in-sums.md"
+_REFUSED_READ, _SPLIT_READ = "read of rows that XLA refuses", "greater than dynamic slice dimension"
 _REDUCED = r"(?:sharding[^\n]*\bunreduced|unreduced\s*=\s*\{)"
 
 MISCOMPILES = (
@@ -164,6 +167,10 @@ MISCOMPILES = (
                instead="the operand is combined after the scatter; one that overwrites hides its index"),
     Miscompile("convolution of pixels over some axes", _COPIES, "jaxlib", ("cpu", "gpu", "tpu"),
                instead="pixels, kernels and results are gathered on a mesh of several axes"),
+    Miscompile(_REFUSED_READ, _COPIES, "jaxlib", ("cpu", "gpu", "tpu"),
+               instead="compiled with the indices of reads replicated"),
+    Miscompile("products of uneven rows on three axes", _COPIES, "jaxlib", ("cpu", "gpu", "tpu"),
+               instead="may be wrong: make the rows a multiple of their shards"),
     Miscompile("batched product over two axes", _COPIES, "jaxlib", ("cpu", "gpu", "tpu"),
                instead="its result keeps the batch's axes where the summed dim is known to be sharded"),
 )  # fmt: skip
@@ -177,7 +184,16 @@ def compile_right(lowered: Lowered, options: Options, platform: str) -> tuple[Ex
     early = [row for row in rows if row.in_lowered(lowered, text)]
     if early:
         options = _avoiding(early, options)
-    executable = compile_lowered(lowered, options)
+    try:
+        executable = compile_lowered(lowered, options)
+    except jax.errors.JaxRuntimeError as error:
+        if _SPLIT_READ not in str(error):
+            raise
+        module = lowered.compiler_ir()
+        assert module is not None, "jax lowers to MLIR"
+        replicate_indices(module)
+        executable = compile_lowered(lowered, options)
+        early.append(next(row for row in rows if row.name == _REFUSED_READ))
     late = [row for row in rows if row not in early and row.in_optimized(executable)]
     if late:
         executable = compile_lowered(lowered, _avoiding(late, options))

@@ -84,6 +84,9 @@ def aten_embedding_bag(
     best = jnp.zeros(returns[3].shape, returns[3].dtype)
     if mode == _MAX:
         top = jax.ops.segment_max(rows, owner_kept, bags, mode="drop")
+        if sharded.loses_nan(rows.dtype):
+            num_nans = jax.ops.segment_sum(jnp.isnan(rows).astype(jnp.float32), owner_kept, bags, mode="drop")
+            top = jnp.where(num_nans > 0, jnp.nan, top).astype(rows.dtype)
         output = jnp.where(filled, top, jnp.zeros((), weight.dtype))
         # The first row of a bag that has the greatest value, dim by dim.
         hits = (rows == _take(top, jnp.maximum(owner, 0))) & (owner_kept < bags)[:, None]

@@ -10,6 +10,7 @@ from jax import lax
 
 from .floats import missing, wide
 from .registry import lower
+from .sharded import loses_nan
 from .strided import write_at
 
 aten = torch.ops.aten
@@ -108,6 +109,9 @@ def _reduce_into(self, source, write, reduce, include_self):
     wide = self.astype(_accumulator(self.dtype))
     start = wide if include_self else jnp.where(touched, _identity(reduce, wide.dtype), wide)
     result = write(start, source.astype(wide.dtype), _COMBINE[reduce])
+    if reduce in ("amax", "amin") and loses_nan(wide.dtype):
+        num_nans = write(jnp.zeros(self.shape, wide.dtype), jnp.isnan(source).astype(wide.dtype), "add")
+        result = jnp.where(num_nans > 0, jnp.nan, result).astype(wide.dtype)
     if reduce == "mean":
         ones = jnp.ones(source.shape, wide.dtype)
         counts = write(jnp.full(self.shape, int(include_self), wide.dtype), ones, "add")

@@ -13,7 +13,7 @@ import torch
 from . import folds
 from .floats import widened_as
 from .registry import Promote, lower
-from .sharded import is_narrowed, total
+from .sharded import is_narrowed, loses_nan, total
 
 aten = torch.ops.aten
 
@@ -56,10 +56,18 @@ def aten_prod(self, dim=None, keepdim=False, *, dtype=None, returns):
 # -- Extremes. JAX's propagate NaN and take the first of equals, as torch's do.
 
 
+def _extreme(array, axes, keepdims, extreme):
+    """The maximum or minimum along axes; NaN where one is."""
+    result = extreme(array, axis=axes, keepdims=keepdims)
+    if not loses_nan(array.dtype):
+        return result
+    return jnp.where(jnp.any(jnp.isnan(array), axis=axes, keepdims=keepdims), jnp.nan, result).astype(array.dtype)
+
+
 @lower(aten.amax.default, aten.max.default, extreme=jnp.max)
 @lower(aten.amin.default, aten.min.default, extreme=jnp.min)
 def aten_extreme(self, dim=(), keepdim=False, *, extreme):
-    return extreme(self, axis=_axes(self, dim), keepdims=keepdim)
+    return _extreme(self, _axes(self, dim), keepdim, extreme)
 
 
 @lower(aten.max.dim, extreme=jnp.max, position=jnp.argmax)
@@ -67,7 +75,7 @@ def aten_extreme(self, dim=(), keepdim=False, *, extreme):
 def aten_extreme_dim(self, dim, keepdim=False, *, extreme, position):
     if self.ndim == 0:
         return self, jnp.zeros((), jnp.int64)
-    values = extreme(self, axis=dim, keepdims=keepdim)
+    values = _extreme(self, dim, keepdim, extreme)
     return values, position(self, axis=dim, keepdims=keepdim).astype(jnp.int64)
 
 
@@ -134,7 +142,7 @@ def aten_norm(self, ord=2, /, dim=None, keepdim=False, *, dtype=None, returns):
 def _norm(magnitude, ord, axes, keepdims=False):
     """The norm of numbers that are not negative."""
     if ord in (math.inf, -math.inf):
-        return (jnp.max if ord > 0 else jnp.min)(magnitude, axis=axes, keepdims=keepdims)
+        return _extreme(magnitude, axes, keepdims, jnp.max if ord > 0 else jnp.min)
     if ord == 0:
         return jnp.sum((magnitude != 0).astype(magnitude.dtype), axis=axes, keepdims=keepdims)
     if ord == 1:

@@ -114,6 +114,11 @@ def platform() -> str | None:
     return _thread.facts.platform
 
 
+def loses_nan(dtype: Any) -> bool:
+    """True where a maximum over devices may lose NaN: XLA's CPU collectives compare numbers (jaxlib 0.10.2)."""
+    return platform() == "cpu" and num_devices() > 1 and jnp.issubdtype(dtype, jnp.floating)
+
+
 # --- the dims of arrays -----------------------------------------------------------------------------------------------
 
 

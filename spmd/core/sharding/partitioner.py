@@ -4,7 +4,7 @@ import contextlib
 import math
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -249,6 +249,21 @@ def _is_manual_part(owner: ir.Operation | ir.OpView | ir.Block) -> bool:
     attributes = getattr(owner, "attributes", {})  # the owner of an argument is a block
     names = "call_target_name", "mhlo.sharding"
     return [attributes[name].value for name in names if name in attributes] == ["SPMDFullToShardShape", "{manual}"]
+
+
+def mesh_names(module: ir.Module) -> list[str]:
+    """The names of a module's meshes; none under GSPMD."""
+    return [str(mesh.attributes["sym_name"]).strip('"') for mesh in ops_of(module, "sdy.mesh")]
+
+
+def replicated(value: Any, meshes: Sequence[str]) -> ir.Value:
+    """The value, constrained to be replicated. meshes: the names of the module's; none under GSPMD."""
+    if meshes:
+        dims = ", ".join(["{}"] * value.type.rank)
+        return sdy.ShardingConstraintOp(value, ir.Attribute.parse(f"#sdy.sharding<@{meshes[0]}, [{dims}]>")).result
+    call = _custom_call("Sharding", value, backend_config="")
+    call.attributes["mhlo.sharding"] = ir.StringAttr.get("{replicated}")
+    return call.results[0]
 
 
 def _custom_call(target: str, value: ir.Value, *, backend_config: str) -> ir.OpView:

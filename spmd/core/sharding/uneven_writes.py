@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..base.jax_private import hlo, ir
-from .partitioner import manual_parts, ops_of
+from .partitioner import manual_parts, mesh_names, ops_of, replicated
 
 
 def pad_scatters(module: ir.Module, num_devices: int) -> None:
@@ -36,6 +36,22 @@ def pad_scatters(module: ir.Module, num_devices: int) -> None:
                         _pad_rows(op, num_devices)
                     elif _num_scattered(op) > 1:
                         op.operands[1] = hlo.OptimizationBarrierOp([op.operands[1]]).results[0]
+
+
+def replicate_indices(module: ir.Module) -> None:
+    """Replicates the index of each read of whole rows.
+
+    XLA does not compile a read whose index and whose columns are sharded over one axis, and the rows of whose result
+    over another one ("Slice dim size 8 greater than dynamic slice dimension: 4"; jaxlib 0.10.2, both partitioners).
+    """
+    meshes = mesh_names(module)
+    is_manual = manual_parts(module)
+    with module.context:
+        for op in ops_of(module, "stablehlo.gather"):
+            offsets = hlo.GatherDimensionNumbers(op.attributes["dimension_numbers"]).offset_dims
+            if offsets and not is_manual(op):
+                with op.location, ir.InsertionPoint(op):
+                    op.operands[1] = replicated(op.operands[1], meshes)
 
 
 def _num_scattered(op: ir.Operation) -> int:

@@ -4,7 +4,9 @@ import math
 
 import pytest
 import torch
-from support import Batch, distinct
+from support import DEVICE, Batch, distinct
+
+import spmd
 
 DIMS = {"all": None, "first": 0, "last": -1, "two": (0, 2)}
 
@@ -106,3 +108,27 @@ class TestSharded:
         batch.case("cumsum", lambda x: x.cumsum(0), x)
         batch.case("sort", lambda x: torch.sort(x, 0), x)
         batch.check()
+
+
+@pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.filterwarnings("ignore:index_reduce")
+def test_nan_on_one_of_several_devices(dtype: torch.dtype, partitioner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A maximum over sharded rows is NaN where one of them is: XLA's CPU devices drop it when they combine theirs."""
+    monkeypatch.setattr(spmd.config, "partitioner", partitioner)
+    mesh = spmd.Mesh(range(8), (2, 4), ("a", "b"))
+    compared = []
+    for place in (0, 3, 7):
+        x = torch.arange(24.0).reshape(8, 3).to(dtype)
+        x[place, 1] = torch.nan
+        sharded = spmd.mark_sharding(x.to(DEVICE), mesh, (("a", "b"), None))
+        for function in (
+            lambda x: x.amax(0), lambda x: x.amin(0), lambda x: x.max(), lambda x: x.min(), lambda x: x.max(0)[0],
+            lambda x: torch.stack(torch.aminmax(x, dim=0)), lambda x: torch.linalg.vector_norm(x, torch.inf, dim=0),
+            lambda x: torch.zeros_like(x[:2]).index_reduce(0, torch.zeros(8, dtype=int, device=x.device), x, "amax"),
+            lambda x: torch.zeros_like(x[:2]).scatter_reduce(0, torch.zeros_like(x, dtype=int), x, "amin"),
+        ):  # fmt: skip
+            compared.append((function(sharded), function(x)))
+    spmd.sync()
+    for result, expected in compared:
+        torch.testing.assert_close(result.cpu(), expected, equal_nan=True)

@@ -231,6 +231,18 @@ def test_dims_that_are_batches(dtype: str, size: int, partitioner: str, monkeypa
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+def test_a_read_that_xla_refuses(partitioner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index and the columns over one axis, the rows of the result over another one; the compile log says it."""
+    monkeypatch.setattr(spmd.config, "partitioner", partitioner)
+    table, index = torch.randn(8, 8), torch.randint(8, (8,))
+    sharded = spmd.mark_sharding(table.to("xla"), MESH, P(None, "a"))
+    result = sharded.index_select(0, spmd.mark_sharding(index.to("xla"), MESH, P("a")))
+    check(spmd.mark_sharding(result, MESH, P("b", "a")), table[index])
+    refused = [record for record in spmd.metrics.compiles() if "read of rows" in str(record.passes)]
+    assert refused, "XLA compiles it: the second compilation can go"
+
+
 def test_the_fault_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the padding the first case of all is wrong; once it is right, the padding can go."""
     monkeypatch.setattr(compiler, "pad_scatters", lambda module, num_devices: None)
