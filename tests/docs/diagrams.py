@@ -1,8 +1,8 @@
 """The diagrams of the docs, boxes and arrows: `python tests/docs/diagrams.py` after a change of the folders or of the
 stages of a step. `test_drawn.py` proves that they are current."""
 
-import importlib.util
 import re
+import tomllib
 from collections.abc import Callable, Iterator
 from html import escape
 from pathlib import Path
@@ -71,12 +71,19 @@ def svg(width: int, height: int, name: str, parts: list[str]) -> str:
 
 
 def folders() -> tuple[str, ...]:
-    """The folders from the lowest to the highest, as the test of imports has them."""
-    spec = importlib.util.spec_from_file_location("floors", ROOT / "tests/test_floors.py")
-    assert spec is not None and spec.loader is not None
-    floors = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(floors)
-    return tuple(floors.FOLDERS)
+    """The packages from the lowest to the highest, as the contract of layers has them, each after those inside it."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    names = []
+    for layer in reversed(contracts[0]["layers"]):
+        path = ROOT / layer.split(" : ")[0].replace(".", "/")
+        folder = path if path.is_dir() else path.parent
+        inside = (
+            [inner.parent for inner in sorted(folder.glob("*/__init__.py"))]
+            if folder == path and "core" not in path.parts
+            else []
+        )
+        names += [".".join(one.relative_to(ROOT).parts) for one in (*inside, folder)]
+    return tuple(dict.fromkeys(name for name in names if name != "fsdp"))
 
 
 def group(y: int, height: int, text: str) -> list[str]:
