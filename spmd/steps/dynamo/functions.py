@@ -65,7 +65,8 @@ CONTEXTS = ("torch.autograd.graph.save_on_cpu", "spmd.manual.reading.use_shardin
 # Functions and files of Python that only calls such functions, or that does nothing in a graph (the hook of a buffer):
 # Dynamo traces it.
 TRACED = (
-    "spmd.core.torch_state.modules._hold", "spmd.loops.recompute.recompute.remat", f"{_MANUAL}.shard_map.shard_map",
+    "spmd.core.torch_state.modules._hold", "fsdp.attach._note_added", "spmd.loops.recompute.recompute.remat",
+    f"{_MANUAL}.shard_map.shard_map",
     f"{_CONTROL}.scan.with_policy",
     "spmd.names.torch_xla.custom_kernel.flash_attention",
 )  # fmt: skip
