@@ -71,6 +71,23 @@ class TestNames:
 class TestAppended:
     """A layer that is added to a wrapped model is whole on each device, which is said."""
 
+    def test_a_graph_in_which_a_module_is_set(self, mesh8: spmd.Mesh) -> None:
+        """The hook is one of all modules: Dynamo meets it in models that know no FSDP."""
+
+        class Setting(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer = nn.Linear(8, 8)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                self.last = self.layer
+                return self.layer(x)
+
+        fsdp.fully_shard(nn.Linear(8, 8).to("xla"), mesh=mesh8)
+        model, x = Setting().to("xla"), torch.randn(2, 8)
+        result = torch.compile(model, fullgraph=True)(x.to("xla"))
+        torch.testing.assert_close(result.cpu(), copy.deepcopy(model).cpu()(x))
+
     def test_line(self, mesh8: spmd.Mesh, capsys: pytest.CaptureFixture[str]) -> None:
         model = nn.Sequential(nn.Sequential(nn.Linear(8, 8)))
         fsdp.fully_shard(model, mesh=mesh8)
