@@ -51,8 +51,8 @@ class DeviceAttributes:
             the host's memory).
 
     >>> import spmd
-    >>> spmd.torch_xla.device_attributes(7, target="v5e:2x4").coords
-    (1, 3, 0)
+    >>> spmd.torch_xla.device_attributes(7, target="2xcpu:4").slice_index
+    1
     """
 
     id: int

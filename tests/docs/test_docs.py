@@ -50,6 +50,20 @@ def test_a_reader_has_the_devices(page: Path) -> None:
     assert numbered is None or "spmd.simulate(" in code[: numbered.start()]
 
 
+def test_examples_need_no_compiler_of_chips() -> None:
+    """What runs here plans for simulated devices alone: libtpu and CUDA's plugin are extras."""
+    codes = {page: "".join(blocks(page)) for page in PAGES}
+    parser = doctest.DocTestParser()
+    for name in MODULES:
+        text = ROOT.joinpath(*name.split(".")).with_suffix(".py").read_text()
+        codes[name] = "".join(example.source for example in parser.get_examples(text))
+    chips = {
+        where: re.findall(r"""["']((?:\d+x)?(?:v\d\w*|[abhl]\d+\w*):\d[\dx]*)["']""", code)
+        for where, code in codes.items()
+    }
+    assert {where: found for where, found in chips.items() if found} == {}
+
+
 @pytest.mark.parametrize("name", MODULES)
 class TestDocstrings:
     """The examples give what they show."""
