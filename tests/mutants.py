@@ -31,7 +31,7 @@ SEED, NUMBER = 18, 30
 # XLA generates simple code, as in tests/run.sh.
 SIMPLE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 PLACES = {
-    "rule": ["spmd/core/ops"],
+    "rule": ["spmd/ops"],
     "pass": ["spmd/core/passes", "spmd/core/programs", "spmd/core/record"],
     "wrapper": ["fsdp", "spmd"],
 }

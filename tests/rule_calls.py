@@ -7,8 +7,8 @@ from typing import Any
 import jax
 from torch._ops import OpOverload
 
-from spmd.core.ops import RULES, sharded
-from spmd.core.ops.partition import partitioned
+from spmd.ops import RULES, sharded
+from spmd.ops.partition import partitioned
 
 
 @contextlib.contextmanager

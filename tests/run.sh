@@ -94,11 +94,12 @@ fi
 
 files() { # the files and folders of a part of a group; nullglob drops what does not exist
     case $1 in
-        core | sweep | spmd | fsdp | models | plans | golden | processes | frameworks | examples) echo "tests/$1" ;;
+        sweep | spmd | fsdp | models | plans | golden | processes | frameworks | examples) echo "tests/$1" ;;
+        core) echo tests/{core,ops} ;;
         packages) echo tests/{adaptive,jobs,loops,manual,names,parallel,steps,tools} ;;
         library) echo tests/{spmd,fsdp,golden,properties} ;;
         whole) echo "$(files models) $(files processes) $(files frameworks) $(files examples) $(files rest)" ;;
-        codegen) grep -rl "mark.codegen" tests/core --include="test_*.py" ;;
+        codegen) grep -rl "mark.codegen" tests/{core,ops} --include="test_*.py" ;;
         rest) echo tests/[r]ecipes tests/[d]ocs tests/[s]trangers tests/test_*.py ;;
         *)
             echo "tests/run.sh: no group '$1'; there are core, packages, library, codegen, sweep, spmd, fsdp, models, plans," \

@@ -105,11 +105,11 @@ PROMISES = {
         "tests/core/test_properties.py::TestRandomPrograms",
     ],
     "rules": [
-        "tests/core/ops/test_matmul.py",
-        "tests/core/ops/test_folds.py",
-        "tests/core/ops/test_norm.py",
-        "tests/core/ops/test_loss.py::TestCrossEntropy",
-        "tests/core/ops/test_attention.py::TestAttention::test_against_cpu",
+        "tests/ops/test_matmul.py",
+        "tests/ops/test_folds.py",
+        "tests/ops/test_norm.py",
+        "tests/ops/test_loss.py::TestCrossEntropy",
+        "tests/ops/test_attention.py::TestAttention::test_against_cpu",
     ],
 }
 

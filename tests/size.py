@@ -36,7 +36,7 @@ def sources(root: Path) -> Iterator[tuple[str, ast.Module]]:
 def _package(parts: tuple[str, ...]) -> str:
     if parts[0] == "fsdp":
         return "fsdp"
-    if parts[1:3] == ("core", "ops") or parts[1] == "ops":
+    if parts[1] == "ops":
         return "op rules"
     return "library" if len(parts) == 2 or parts[1] in _LIBRARY else parts[1]
 

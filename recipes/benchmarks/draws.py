@@ -3,7 +3,7 @@
     python recipes/benchmarks/draws.py                # 96 draws of 1,024 x 1,024, split over 8 simulated devices
     python recipes/benchmarks/draws.py --draws 24
 
-"squares" is this library's generator (`spmd/core/ops/random.py`), "threefry" is JAX's default. Both make standard
+"squares" is this library's generator (`spmd/ops/random.py`), "threefry" is JAX's default. Both make standard
 normal float32 numbers, sharded along dim 0.
 """
 
@@ -19,7 +19,7 @@ import numpy as np  # isort: skip
 from rich.console import Console  # isort: skip
 from rich.table import Table  # isort: skip
 
-from spmd.core.ops.random import normal  # isort: skip
+from spmd.ops.random import normal  # isort: skip
 from spmd.core.sharding.partitioner import compiler_context  # isort: skip
 
 

@@ -22,14 +22,14 @@ import spmd
 from spmd.core.graph.graph import topological
 from spmd.core.graph.meta import dense_meta
 from spmd.core.graph.source import user_line
-from spmd.core.ops import attention
-from spmd.core.ops.kernels import splash
 from spmd.core.programs import cache
 from spmd.core.record.storage import LIVE, pending
 from spmd.core.record.tensor import abstract
 from spmd.core.run import executables
 from spmd.core.run.execute import graph_of, roots_of
 from spmd.core.run.schedule import meshes_met
+from spmd.ops import attention
+from spmd.ops.kernels import splash
 
 
 def parse() -> argparse.Namespace:

@@ -4,6 +4,7 @@ This is its door: what the library takes, names and modules. Packages that recor
 `extend`.
 """
 
+from ..ops import create as create
 from . import checks as _checks  # joins programs and run
 from . import files as _files  # joins programs
 from . import loop as _loop  # joins lower
@@ -34,7 +35,6 @@ from .graph.source import at_user_line as at_user_line
 from .graph.source import ends_at_user_line as ends_at_user_line
 from .graph.source import user_frame as user_frame
 from .graph.source import user_line as user_line
-from .ops import create as create
 from .programs import cache as cache
 from .programs import program as options
 from .programs.program import compiled_with as compiled_with

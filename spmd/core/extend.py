@@ -1,6 +1,17 @@
 """The extension door: what packages take that record ops, change graphs or read programs."""
 
-from . import ops as rules
+from .. import ops as rules
+from ..ops import attention as attention
+from ..ops import floats as floats
+from ..ops import linear_cross_entropy as chunked_losses
+from ..ops import registry as registry
+from ..ops import shape as slices
+from ..ops import windows as windows
+from ..ops.kernels import computed as computed
+from ..ops.kernels import cudnn as cudnn
+from ..ops.kernels import grouped as grouped
+from ..ops.kernels import splash as splash
+from ..ops.kernels.flash import Dropout as Dropout
 from . import partition_rules as partitioning
 from .aten import copies as copies
 from .aten import fused as losses
@@ -43,17 +54,6 @@ from .lower import build as build
 from .lower import lower as lowering
 from .lower import region as regions
 from .lower import stack_rows as stack_rows
-from .ops import attention as attention
-from .ops import floats as floats
-from .ops import linear_cross_entropy as chunked_losses
-from .ops import registry as registry
-from .ops import shape as slices
-from .ops import windows as windows
-from .ops.kernels import computed as computed
-from .ops.kernels import cudnn as cudnn
-from .ops.kernels import grouped as grouped
-from .ops.kernels import splash as splash
-from .ops.kernels.flash import Dropout as Dropout
 from .passes import cuts as stretches
 from .passes import dynamic as dynamic
 from .passes import on_host as host_ops

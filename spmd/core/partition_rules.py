@@ -1,7 +1,7 @@
 """Partition rules of ops, and the known shardings that they ask for."""
 
-from .ops.partition import partition, per_shard
-from .ops.sharded import (
+from ..ops.partition import partition, per_shard
+from ..ops.sharded import (
     SUMS,
     axes_of_dims,
     in_front,

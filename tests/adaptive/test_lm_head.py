@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 import spmd
 from spmd import config
-from spmd.core.ops import linear_cross_entropy as ops
 from spmd.core.programs import cache
+from spmd.ops import linear_cross_entropy as ops
 
 BATCH, LENGTH, WIDTH, CLASSES = 8, 6, 16, 48
 

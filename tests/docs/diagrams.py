@@ -79,7 +79,7 @@ def folders() -> tuple[str, ...]:
         folder = path if path.is_dir() else path.parent
         inside = (
             [inner.parent for inner in sorted(folder.glob("*/__init__.py"))]
-            if folder == path and "core" not in path.parts
+            if folder == path and {"core", "ops"}.isdisjoint(path.parts)
             else []
         )
         names += [".".join(one.relative_to(ROOT).parts) for one in (*inside, folder)]
@@ -94,8 +94,8 @@ def group(y: int, height: int, text: str) -> list[str]:
 def floors() -> str:
     """The packages one above the other: each imports what is below it."""
     names = [name.removeprefix("spmd.") for name in folders()]
-    core = [name.removeprefix("core.") for name in names if name.startswith("core.")]
-    upper = [name for name in dict.fromkeys(name.split(".")[0] for name in names) if name != "core"]
+    core = [name.removeprefix("core.") for name in names if name == "ops" or name.startswith("core.")]
+    upper = [name for name in dict.fromkeys(name.split(".")[0] for name in names) if name not in ("core", "ops")]
     assert sorted(upper) == sorted((*LIBRARY, *PACKAGES))
     parts = [*group(10, 70, "FSDP: imports spmd by its public names"), box(330, 18, 220, "fsdp", height=52)]
     parts += group(100, 110, "packages: each may be left out, and nothing below imports them")
@@ -105,7 +105,7 @@ def floors() -> str:
         parts.append(box(22 + 170 * index, 134, 156, name, caption, "third", 62))
     parts += group(230, 100, "library, spmd/: meshes, tensors, control flow")
     parts += [box(22 + 142 * i, 264, 126, name, kind="second", height=50) for i, name in enumerate(LIBRARY)]
-    parts += group(350, 190, "core, spmd/core/: the lowest folder first; blue is the nucleus")
+    parts += group(350, 190, "core, spmd/core/ on spmd/ops/: the lowest folder first; blue is the nucleus")
     per_row = -(-len(core) // 3)
     for index, name in enumerate(core):
         x, y = 22 + 142 * (index % per_row), 382 + 51 * (index // per_row)

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 import fsdp
 import spmd
 from spmd import P
-from spmd.core.ops.kernels import splash
 from spmd.core.programs import cache
+from spmd.ops.kernels import splash
 
 pytestmark = pytest.mark.partitioned("attention over a sharded sequence")
 

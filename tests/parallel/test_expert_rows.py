@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import spmd
 from spmd.core.checks.hlo import Module
-from spmd.core.ops.kernels import grouped
 from spmd.core.programs import cache
+from spmd.ops.kernels import grouped
 from spmd.parallel import expert_choice
 
 from . import moe

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import spmd
-from spmd.core.ops.kernels import grouped
 from spmd.core.programs import cache
+from spmd.ops.kernels import grouped
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 import spmd
 from spmd import P
-from spmd.core.ops import linear_cross_entropy as ops
 from spmd.core.programs import cache
+from spmd.ops import linear_cross_entropy as ops
 
 from .decoder import Decoder, close, decoder, results, tokens
 

@@ -11,8 +11,8 @@ from sweep.expected import EXPECTED_FAILURES
 from sweep.uneven_calls import ALONE, CALLS
 
 import spmd
-from spmd.core.ops import RULES
 from spmd.core.record.lowerings import Call
+from spmd.ops import RULES
 
 # What even dims get wrong, too, stands in EXPECTED_FAILURES.
 REFUSED = {

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from ...ops import CHECKS
 from ..graph.graph import DeviceData
-from ..ops import CHECKS
 from ..record.overloads import Args, Kwargs
 from ..record.resolve import DATA_CHECKS
 from ..record.tensor import XlaTensor

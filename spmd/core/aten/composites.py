@@ -8,7 +8,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.nn import functional as F
 
-from ..ops.registry import present
+from ...ops.registry import present
 from ..record.overloads import by_arguments
 
 aten = torch.ops.aten

@@ -7,11 +7,11 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_map
 
+from ...ops import ON_CPU
 from ..base import counters, messages
 from ..base.config import config
 from ..graph.errors import AbstractError
 from ..graph.source import Line, user_line
-from ..ops import ON_CPU
 from ..record import body
 from ..record.overloads import VIEW, Args, Kwargs, as_list, kind_of
 from ..record.resolve import WITHOUT_RULE

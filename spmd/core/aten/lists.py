@@ -17,13 +17,13 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_iter
 
+from ...ops import base_name
+from ...ops.floats import cast
 from ..base.dtypes import is_exact
 from ..graph.graph import topological
 from ..graph.meta import Meta, dense_meta, meta_of
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec, Part, Slot
 from ..lower.stack_rows import ANY_MEMORY, TAKE_ROWS, Made, StackRow, StackRows, fetched, plain, rows
-from ..ops import base_name
-from ..ops.floats import cast
 from ..record.annotations import MESHES
 from ..record.infer import bind, check_complex, new_op, op_for, run_on_meta
 from ..record.lowerings import Call

@@ -5,8 +5,8 @@ import warnings
 import torch
 from torch._ops import OpOverload
 
-from ..ops import base_name
-from ..ops.registry import PLACEMENT_ARGUMENTS
+from ...ops import base_name
+from ...ops.registry import PLACEMENT_ARGUMENTS
 from ..record.overlap import check_operands, check_target
 from ..record.overloads import Args, Handler, Kwargs, Plan, as_list, aten, makes_tensors
 from ..record.resolve import OUT_FORMS

@@ -3,8 +3,8 @@
 import torch
 from torch._ops import OpOverload
 
-from ..ops.checks import run_on_cpu
-from ..ops.meta_rules import META_FUNCTIONS
+from ...ops.checks import run_on_cpu
+from ...ops.meta_rules import META_FUNCTIONS
 from ..record import infer
 from ..record.overloads import Args, Kwargs
 

@@ -10,9 +10,9 @@ import torch
 from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
 
+from ...ops.shape import PARTS, part
 from ..graph.meta import Meta, meta_of
 from ..graph.source import user_frame
-from ..ops.shape import PARTS, part
 from ..record import rebased
 from ..record.overloads import Args, Handler, Kwargs, by_arguments
 from ..record.storage import LOCK

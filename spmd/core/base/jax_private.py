@@ -1,4 +1,4 @@
-"""Every private name of jax and jaxlib that the library uses; the only file that imports `jax._src`.
+"""Every private name of jax and jaxlib that the library uses; only this file and `ops/jax_internals` import `jax._src`.
 
 A name is imported from its place in each jax that `pyproject.toml` allows (0.10, 0.11 and 0.12), with a note of what
 jax's public API lacks. A name that is missing in one of these versions, or will be in the next, is None there and its
@@ -7,12 +7,9 @@ user has another way. `jax.experimental.shard_alike` (0.10 only) is not used in 
 """
 
 import dataclasses
-import inspect
 import io
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 import jax
@@ -47,9 +44,8 @@ from jax._src.sharding_impls import GSPMDSharding as GSPMDSharding
 from jax._src.sharding_impls import local_to_global_shape as local_to_global_shape
 from jax.experimental import serialize_executable
 
-# 0.10, 0.11, 0.12. The partitioner as a context, where the public flag `jax_use_shardy_partitioner` is process-wide.
-# None in a jax that has only Shardy.
-use_shardy_partitioner: Any = getattr(_config, "use_shardy_partitioner", None)
+from ...ops.jax_internals import is_reordered as is_reordered
+from ...ops.jax_internals import use_shardy_partitioner as use_shardy_partitioner
 
 # 0.10, 0.11, 0.12. All settings that a trace depends on.
 trace_context: Callable[[], tuple[Any, ...]] = _config.trace_context
@@ -80,27 +76,6 @@ def wrap_fork_warning(wrap: Callable[[Callable[[], None]], Callable[[], None]]) 
     _xla_bridge._at_fork = wrap(_xla_bridge._at_fork)
 
 
-def _cudnn() -> ModuleType | None:
-    names = "_dot_product_attention_fwd_p", "_dot_product_attention_bwd_p"
-    module = import_module("jax._src.cudnn.fused_attention_stablehlo")
-    return module if all(hasattr(module, name) for name in names) else None
-
-
-# 0.10, 0.11, 0.12. cuDNN's attention: `_dot_product_attention_fwd_p`, `_dot_product_attention_bwd_p`, `MaskType`,
-# `AttentionLayout`. The public `jax.nn.dot_product_attention` looks for cuDNN while it is traced.
-cudnn_attention = _cudnn()
-
-
-def _cudnn_options() -> dict[str, None]:
-    lowering = getattr(cudnn_attention, "_dot_product_attention_fwd_cuda_lowering", None)
-    names = () if lowering is None else inspect.signature(lowering).parameters
-    return {name: None for name in ("score_mod_name", "score_mod_jaxpr") if name in names}
-
-
-# 0.12. The two primitives' further parameters: a function of the scores, of which there is none.
-cudnn_attention_options = _cudnn_options()
-
-
 # --- private attributes of public objects: 0.10, 0.11, 0.12 -----------------------------------------------------------
 
 
@@ -112,11 +87,6 @@ def device_order(sharding: Any) -> Sequence[Any]:
 def hlo_sharding(sharding: Any, rank: int) -> Any:
     """XLA's `HloSharding` of a jax sharding for an array of this rank."""
     return sharding._to_xla_hlo_sharding(rank)
-
-
-def is_reordered(sharding: Any) -> bool:
-    """True for a `NamedSharding` with an order of devices other than its mesh's."""
-    return sharding._logical_device_ids is not None
 
 
 def compile_lowered(lowered: Any, options: Mapping[str, object]) -> Any:

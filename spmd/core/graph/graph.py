@@ -6,8 +6,8 @@ from operator import attrgetter
 from types import CodeType
 from typing import NamedTuple, TypeGuard
 
+from ...ops.partition import NAMES
 from ..base.config import config
-from ..ops.partition import NAMES
 from ..sharding.topology import stand_in
 from ..sharding.value import Sharding
 from .meta import Meta, dense_meta

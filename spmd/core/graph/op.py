@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch._ops import OpOverload
 
+from ...ops.create import TO_HOST
 from ..base.forking import survives_fork
-from ..ops.create import TO_HOST
 from ..sharding.value import DEVICE, HOST, Sharding
 from .meta import Meta
 

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ...ops import sharded
 from ..graph.graph import Node, Region, Value, origin
 from ..graph.meta import Meta, dense_meta
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec, draws_in, draws_of
@@ -31,7 +32,6 @@ from ..lower.stack_rows import (
     rows_on_device,
     stretch,
 )
-from ..ops import sharded
 from ..sharding.constrain import constrain, in_memory, on_device, space_of
 from ..sharding.value import DEVICE, HOST, Sharding
 from .loop_counter import EACH, Step, by_iteration, count_up, row_at, with_row

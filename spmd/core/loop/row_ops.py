@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...ops.shape import ElementRun, TakeRun
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec
 from ..lower.lower import SHARDED_AS
 from ..lower.stack_rows import ANY_MEMORY, TAKE_ROWS, Made, StackRow, plain, taken
-from ..ops.shape import ElementRun, TakeRun
 from ..sharding.constrain import space_of, wait_for_all
 from ..sharding.value import DEVICE
 from .loop_counter import with_row

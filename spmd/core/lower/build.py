@@ -5,8 +5,8 @@ from operator import attrgetter
 
 import jax
 
+from ...ops import sharded
 from ..graph.graph import DeviceData, Graph, Node, Port, walk
-from ..ops import sharded
 from ..sharding.constrain import constrain, cut, in_memory, is_slice, on_device, pad, space_of
 from ..sharding.value import HOST, Sharding
 from .lower import Chosen, Lists, Reporting, Values, known_in, lower_nodes, made_of, reports_to

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import jax
 import torch
 
+from ...ops import sharded
 from ..base import interrupt
 from ..base.jax_private import xla_client
 from ..base.state import held
 from ..graph.graph import DeviceData, Node, Region, TupleElement, Value
 from ..graph.op import Layouts, OpSpec
-from ..ops import sharded
 from ..sharding.constrain import body
 from ..sharding.partitioner import report_sharding
 from ..sharding.topology import program

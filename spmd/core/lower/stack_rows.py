@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ...ops.shape import ElementRun
 from ..graph.graph import Value
 from ..graph.op import Layouts, Lowering
-from ..ops.shape import ElementRun
 from ..sharding.constrain import constrain, in_memory, near, on_device, space_of
 from ..sharding.value import Sharding
 

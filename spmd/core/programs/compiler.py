@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ...ops import sharded
 from ..base import counters, interrupt, messages
 from ..base.config import config
 from ..base.jax_private import compile_lowered, ir
@@ -18,7 +19,6 @@ from ..graph.graph import Graph, Port, pack_numbers
 from ..graph.source import Line, describe, node_line
 from ..lower.build import argument_struct, build
 from ..lower.lower import Chosen
-from ..ops import sharded
 from ..run.pjrt import processes
 from ..sharding.partitioner import as_chosen, compiler_context, hide, mark_manual_sorts
 from ..sharding.topology import program_devices

@@ -16,13 +16,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ...ops import sharded
+from ...ops.sharded import Dims, Factors, Values
 from ..graph.graph import DeviceData, Node, TupleElement, Value, results
 from ..graph.op import Lowering
 from ..loop.loop_op import Loop
 from ..lower.lower import known_of
 from ..lower.region import Branches, Called, Region, While
-from ..ops import sharded
-from ..ops.sharded import Dims, Factors, Values
 from ..record.lowerings import Call
 from ..record.overloads import Operand
 

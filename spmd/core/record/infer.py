@@ -20,12 +20,12 @@ from torch._ops import OpOverload
 from torch._prims_common import elementwise_dtypes
 from torch.utils._pytree import tree_iter, tree_map_only
 
+from ...ops import Rule, base_name, check
+from ...ops.meta_rules import META_FUNCTIONS
 from ..base.dtypes import check_fits, is_exact, to_numpy_dtype
 from ..graph.graph import LARGEST, is_one_number
 from ..graph.meta import Meta, dense_meta, meta_of
 from ..graph.op import OpSpec, Slot
-from ..ops import Rule, base_name, check
-from ..ops.meta_rules import META_FUNCTIONS
 from .lowerings import CALLS, Call, Fill
 from .overlap import check_targets
 from .overloads import (

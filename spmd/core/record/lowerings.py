@@ -11,6 +11,11 @@ import numpy as np
 import torch
 from torch._ops import OpOverload
 
+from ...ops import RULES, Rule, folds
+from ...ops.floats import cast
+from ...ops.partition import FOREIGN, PARTITION_RULES, partitioned
+from ...ops.registry import rule_arguments
+from ...ops.shape import Move, move_of
 from ..base.dtypes import to_numpy_dtype
 from ..graph.op import (
     Arrays,
@@ -23,11 +28,6 @@ from ..graph.op import (
     starts,
 )
 from ..lower.stack_rows import TAKE_ROWS, Made, StackRow, find_stretch, plain, rows, scalars
-from ..ops import RULES, Rule, folds
-from ..ops.floats import cast
-from ..ops.partition import FOREIGN, PARTITION_RULES, partitioned
-from ..ops.registry import rule_arguments
-from ..ops.shape import Move, move_of
 from .overloads import Kwargs, Large, Number, Operand, TorchValue
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from ...ops import RULES, Rule, base_name, scalar_arguments
+from ...ops.registry import PLACEMENT_ARGUMENTS
 from ..base.tables import Interned
-from ..ops import RULES, Rule, base_name, scalar_arguments
-from ..ops.registry import PLACEMENT_ARGUMENTS
 
 aten = torch.ops.aten
 

@@ -7,11 +7,11 @@ from types import CodeType
 import jax
 from torch._ops import OpOverload
 
+from ...ops.shape import DYNAMIC_START_VIEWS, WRITE_BACK, Write, run_of
+from ...ops.strided import SIGNS, Shown, read_strided, repeats_memory, write_strided
 from ..graph.graph import Value
 from ..graph.meta import Meta
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec, starts
-from ..ops.shape import DYNAMIC_START_VIEWS, WRITE_BACK, Write, run_of
-from ..ops.strided import SIGNS, Shown, read_strided, repeats_memory, write_strided
 from ..sharding.value import Sharding
 from .annotations import mark_op
 from .lowerings import DynamicStart

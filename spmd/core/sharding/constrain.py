@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
+from ...ops import sharded
 from ..base.state import PerThread
-from ..ops import sharded
 from .value import DEVICE, HOST, Sharding
 
 

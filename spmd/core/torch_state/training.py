@@ -9,7 +9,7 @@ import torch
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.data._utils import collate, pin_memory
 
-from ..ops.create import TO_DEVICE, TO_HOST
+from ...ops.create import TO_DEVICE, TO_HOST
 from ..record.tensor import XlaTensor
 from .saving import shared_host_copy
 from .when_imported import patch_when_imported, replaces

@@ -40,7 +40,7 @@ EXPECTED = TpuRates(1.0, 0.45, 0.85, 0.88, 0.7, 0.8, 1e-6)
 BEST = TpuRates(0.81, 0.56, 0.95, 0.95, 0.9, 0.95, 0.5e-6)
 WORST = TpuRates(1.21, 0.36, 0.68, 0.65, 0.5, 0.6, 2e-6)
 
-# The operations for each byte that a grouped product reads, in blocks of 512 x 1,024 of bfloat16 (`core/ops/kernels`):
+# The operations for each byte that a grouped product reads, in blocks of 512 x 1,024 of bfloat16 (`ops/kernels`):
 # its rows once for 1,024 columns, its weights once for 512 rows.
 _FLOPS_PER_BYTE = 2 / (2 / 512 + 2 / 1024)
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import spmd
-from spmd.core.ops.random import integers
 from spmd.core.sharding.partitioner import compiler_context
+from spmd.ops.random import integers
 
 STEPS = 7
 

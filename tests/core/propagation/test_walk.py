@@ -12,7 +12,7 @@ import spmd
 from spmd import P
 from spmd.core.graph.graph import DeviceData, Node
 from spmd.core.lower import lower
-from spmd.core.ops.sharded import Dims, Values
+from spmd.ops.sharded import Dims, Values
 
 Spec = tuple[Any, ...]
 

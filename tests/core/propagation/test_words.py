@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from spmd.core.ops import RULES
 from spmd.core.propagation.walk import FLOWS, WORDS, DimWords, OpShapes, Shape, flow_of
+from spmd.ops import RULES
 
 aten = torch.ops.aten
 B, H, S, T, D, E, K, M, N, V = 2, 3, 5, 4, 6, 7, 8, 9, 10, 11

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import spmd
-from spmd.core.ops.registry import RULES, Rule
+from spmd.ops.registry import RULES, Rule
 
 aten = torch.ops.aten
 

@@ -13,8 +13,8 @@ from torch import nn
 
 import spmd
 from spmd.core.base import in_flight
-from spmd.core.ops.registry import RULES, Rule
 from spmd.core.run.pjrt import devices, transfer
+from spmd.ops.registry import RULES, Rule
 
 aten = torch.ops.aten
 

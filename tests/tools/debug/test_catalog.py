@@ -21,10 +21,10 @@ class TestWhere:
     @pytest.mark.parametrize(
         ("op", "expected"),
         [
-            ("aten.gelu", r"^aten.gelu.default: rule  spmd/core/ops/activation.py:\d+$"),
+            ("aten.gelu", r"^aten.gelu.default: rule  spmd/ops/activation.py:\d+$"),
             ("gelu", r"^aten.gelu.default: rule "),
-            ("aten.add.Tensor", r"^aten.add.Tensor: rule  spmd/core/ops/pointwise.py:\d+$"),
-            ("aten.add_.Tensor", r"^aten.add_.Tensor: derived  spmd/core/ops/pointwise.py:\d+$"),
+            ("aten.add.Tensor", r"^aten.add.Tensor: rule  spmd/ops/pointwise.py:\d+$"),
+            ("aten.add_.Tensor", r"^aten.add_.Tensor: derived  spmd/ops/pointwise.py:\d+$"),
             ("aten.nonzero", r"^aten.nonzero.default: host  spmd/core/aten/copies.py:\d+$"),
             ("aten.special_airy_ai", r"^aten.special_airy_ai.default: host$"),
             ("aten._foreach_add", r"^aten._foreach_add.List: derived"),

@@ -9,8 +9,8 @@ from support import check as agree
 from torch import nn
 
 import spmd
-from spmd.core.ops import RULES
-from spmd.core.ops.registry import Rule
+from spmd.ops import RULES
+from spmd.ops.registry import Rule
 
 aten = torch.ops.aten
 

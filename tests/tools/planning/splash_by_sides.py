@@ -16,7 +16,7 @@ from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
 import spmd
 from recipes.benchmarks import scale
-from spmd.core.ops.kernels import splash as ours
+from spmd.ops.kernels import splash as ours
 
 TARGET = "v5e:2x2"
 HEADS, LENGTH, WIDTH = 8, 4096, 128

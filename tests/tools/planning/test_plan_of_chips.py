@@ -247,7 +247,7 @@ class TestTpu:
         printed = run_script(
             """
             import torch, spmd
-            from spmd.core.ops.kernels import grouped
+            from spmd.ops.kernels import grouped
             def step(rows, weights, ends):
                 rows, weights = rows.requires_grad_(), weights.requires_grad_()
                 torch.nn.functional.grouped_mm(rows, weights, offs=ends).float().square().sum().backward()

@@ -17,8 +17,8 @@ from torch.utils.checkpoint import checkpoint
 import fsdp
 import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
-from spmd.core.ops.kernels import splash
 from spmd.core.sharding.partitioner import compiler_context
+from spmd.ops.kernels import splash
 
 CASES: dict[str, dict[str, Any]] = {
     "causal": {"is_causal": True},

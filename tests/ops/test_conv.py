@@ -9,8 +9,8 @@ from support import Batch
 from torch.nn import functional as F
 
 import spmd
-from spmd.core.ops import sharded
-from spmd.core.ops.conv import aten_convolution, aten_convolution_backward
+from spmd.ops import sharded
+from spmd.ops.conv import aten_convolution, aten_convolution_backward
 
 PLAIN = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}

@@ -10,8 +10,8 @@ from support import check
 from torch.nn import functional as F
 
 import spmd
-from spmd.core.ops import linear_cross_entropy as ops
 from spmd.core.programs import cache
+from spmd.ops import linear_cross_entropy as ops
 
 WIDTH = 16
 

@@ -13,8 +13,8 @@ from jax.sharding import PartitionSpec
 import spmd
 from spmd import P
 from spmd.core.files import stored
-from spmd.core.ops import partition as table
-from spmd.core.ops import sharded
+from spmd.ops import partition as table
+from spmd.ops import sharded
 
 OP = torch.ops.aten.cummax.default
 

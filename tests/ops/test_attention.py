@@ -12,10 +12,10 @@ from support import Batch, check, run_script
 from torch.nn import functional as F
 
 import spmd
-from spmd.core.ops import attention
-from spmd.core.ops.kernels import flash
 from spmd.core.programs import cache
 from spmd.core.sharding.partitioner import compiler_context
+from spmd.ops import attention
+from spmd.ops.kernels import flash
 
 sdpa = F.scaled_dot_product_attention
 BATCH, HEADS, LENGTH = ("fsdp", None, None, None), (None, "fsdp", None, None), (None, None, "fsdp", None)
@@ -394,7 +394,7 @@ class TestGPU:
             import spmd
             spmd.simulate(8)
             import jax, jax.numpy as jnp
-            from spmd.core.ops import attention
+            from spmd.ops import attention
             from spmd.core.sharding.partitioner import compiler_context
 
             def both(q, k, v, grad):

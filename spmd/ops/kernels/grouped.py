@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ...base.jax_private import use_shardy_partitioner
 from .. import sharded
 from ..floats import wide
+from ..jax_internals import use_shardy_partitioner
 
 _ROWS, _COLUMNS = 512, 1024  # of a block of the kernels; half as many columns where they are float32
 # `tgmm` holds a block of its result three times in float32 (two buffers and the sum): with 1,024 x 1,024 it takes

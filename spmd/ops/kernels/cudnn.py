@@ -16,8 +16,8 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.extend.core import Primitive
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ...base.jax_private import cudnn_attention as kernel
-from ...base.jax_private import cudnn_attention_options
+from ..jax_internals import cudnn_attention as kernel
+from ..jax_internals import cudnn_attention_options
 
 Arrays = tuple[jax.Array, ...]
 

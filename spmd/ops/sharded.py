@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from ..base.jax_private import is_reordered
+from .jax_internals import is_reordered
 
 AnyMesh = Mesh | AbstractMesh
 Axes = tuple[str, ...]

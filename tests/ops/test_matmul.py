@@ -15,8 +15,8 @@ from support import DEVICE, Batch, check
 from torch.nn import functional as F
 
 import spmd
-from spmd.core.ops import matmul
-from spmd.core.ops.kernels import grouped
+from spmd.ops import matmul
+from spmd.ops.kernels import grouped
 
 
 def products(batch: Batch, dtype: torch.dtype) -> None:

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import spmd
-from spmd.core.ops import attention
-from spmd.core.ops.kernels import flash
 from spmd.core.programs import cache
+from spmd.ops import attention
+from spmd.ops.kernels import flash
 
 LENGTH = 24
 INFINITY = float("inf")

@@ -10,9 +10,9 @@ from torch.nn import functional as F
 
 import spmd
 from spmd.core.aten import fallback
-from spmd.core.ops import ON_CPU
-from spmd.core.ops.registry import RULES
 from spmd.core.record.resolve import PLANS
+from spmd.ops import ON_CPU
+from spmd.ops.registry import RULES
 
 FUNCTIONS = [
     "airy_ai", "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "modified_bessel_k0", "modified_bessel_k1",
