@@ -114,9 +114,6 @@ VIEWS = {"table": "spmd.tools.reports.table", "page": "spmd.tools.reports.page"}
 # What joins the points of the core, always or while a flag is on, imported at the first use of the device: torch's
 # profiler must not see an import in a step, as it reads names of code that is freed after it.
 JOINS: tuple[tuple[str, list[Any], str], ...] = (
-    ("", points.of_program, "tools.hlo.program_facts:of_program"),
-    ("", points.of_run, "tools.hlo.program_facts:of_run"),
-    ("", points.describe, "tools.explain.difference:described"),
     ("", points.while_compiling, "tools.explain.status:while_compiling"),
     ("", points.names_of, "tools.explain.held_names:held_name"),
     ("", points.before_recorded_run, "tools.explain.waiting_device:note_run"),
@@ -135,6 +132,11 @@ JOINS: tuple[tuple[str, list[Any], str], ...] = (
     ("print_graphs", points.after_pass, "tools.explain.graph_text:print_graph"),
     ("hints", points.before_run, "tools.explain.step_hints:note_run"),
 )
+PROGRAM_READERS = {
+    "facts": "tools.hlo.program_facts:facts_of",
+    "tables": "tools.hlo.program_facts:tables_of",
+    "difference": "tools.explain.difference:described",
+}
 
 _modules = {name: module for module, names in NAMES.items() for name in names.split() or [module.rpartition(".")[2]]}
 
@@ -165,6 +167,9 @@ def _add_views(report: ModuleType) -> None:
 
 
 def _join_points() -> None:
+    for name, path in PROGRAM_READERS.items():
+        if is_here(path):
+            setattr(points.PROGRAM_READERS, name, pkgutil.resolve_name(f"spmd.{path}"))
     for flag, point, path in JOINS:
         if is_here(path):
             points.join_while(flag, point, pkgutil.resolve_name(f"spmd.{path}"))

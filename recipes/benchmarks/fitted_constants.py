@@ -16,7 +16,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from recipes.benchmarks import published_rows as rows
-from spmd.core.checks.hlo import Module, text_of
+from spmd.core.programs.hlo import Module, text_of
 from spmd.mesh.gpus import GPUS
 from spmd.tools.planning import figures, gpu_clock, step_time, tpu_clock
 from spmd.tools.planning.clock import CHIPS, describe_gpu

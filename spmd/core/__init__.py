@@ -5,8 +5,6 @@ This is its door: what the library takes, names and modules. Packages that recor
 """
 
 from ..ops import create as create
-from . import checks as _checks  # joins programs and run
-from . import files as _files  # joins programs
 from . import loop as _loop  # joins lower
 from . import registration as points
 from .aten.copies import host_copy as host_copy
@@ -24,7 +22,6 @@ from .base.compile_record import Collective as Collective
 from .base.compile_record import CompileRecord as CompileRecord
 from .base.compile_record import Move as Move
 from .base.config import config as config
-from .checks.miscompiles import MISCOMPILES as MISCOMPILES
 from .files import disk as persistent
 from .graph import lent as lent
 from .graph.errors import AbstractError as AbstractError
@@ -37,6 +34,7 @@ from .graph.source import user_frame as user_frame
 from .graph.source import user_line as user_line
 from .programs import cache as cache
 from .programs import program as options
+from .programs.miscompiles import MISCOMPILES as MISCOMPILES
 from .programs.program import compiled_with as compiled_with
 from .propagation import walk as _walk  # joins lower
 from .record import annotations as annotations

@@ -22,11 +22,6 @@ from .base.state import PerThread as PerThread
 from .base.state import held as held
 from .base.tables import Bounded as Bounded
 from .base.tables import Interned as Interned
-from .checks import hlo as hlo_text
-from .checks.hlo import Computation as Computation
-from .checks.hlo import Instruction as Instruction
-from .checks.hlo import Module as Module
-from .files import stored as stored
 from .graph import graph as walks
 from .graph import op as op_specs
 from .graph import rewrite as rewrite
@@ -62,6 +57,11 @@ from .passes import repeats as repeats
 from .programs import compile_log as compile_log
 from .programs import compiler as compiler
 from .programs import failing as failing
+from .programs import hlo as hlo_text
+from .programs import stored as stored
+from .programs.hlo import Computation as Computation
+from .programs.hlo import Instruction as Instruction
+from .programs.hlo import Module as Module
 from .programs.program import Program as Program
 from .record import body as body
 from .record import call as call

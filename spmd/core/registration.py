@@ -1,4 +1,4 @@
-"""Registration points: lists that packages join. Each is empty, or has the core's own entry."""
+"""Registration points: lists that packages join, and the readers of programs that they replace."""
 
 from .aten.copies import after_upload
 from .aten.fallback import after_fallback
@@ -7,9 +7,8 @@ from .base.counters import when_cleared
 from .files.disk import given_by
 from .passes import COMPILE_PASSES, PASSES
 from .passes.dynamic import keeps_start
-from .programs.cache import after_compiling, before_compiling, before_making, describe, refuse_loops, while_compiling
-from .programs.compile_log import of_run
-from .programs.program import of_program
+from .programs.cache import after_compiling, before_compiling, before_making, refuse_loops, while_compiling
+from .programs.program import PROGRAM_READERS
 from .record.call import between_ops, names_of
 from .record.record import noted_by
 from .record.storage import can_run

@@ -5,14 +5,12 @@ import torch
 
 import spmd
 from spmd.core.aten import fallback
-from spmd.core.programs import cache, compile_log, program
+from spmd.core.programs import cache, program
 from spmd.core.record import watching
 from spmd.core.run import executables, host_reads, prepare, syncs
 
 POINTS = [
     *((cache, name) for name in ("before_compiling", "before_making", "while_compiling", "after_compiling")),
-    (program, "of_program"),
-    (compile_log, "of_run"),
     *((executables, name) for name in ("before_run", "before_recorded_run", "on_launch")),
     (fallback, "after_fallback"), (host_reads, "after_read"), (prepare, "after_pass"), (syncs, "after_wait"),
     (watching, "after_own_op"),
@@ -23,7 +21,8 @@ def test_nothing_joined(monkeypatch: pytest.MonkeyPatch, mesh8: spmd.Mesh) -> No
     for module, name in POINTS:
         assert getattr(module, name) is not None
         monkeypatch.setattr(module, name, [])
-    monkeypatch.setattr(cache, "describe", [cache._plain_difference])
+    for name, reader in vars(program.Readers()).items():
+        monkeypatch.setattr(program.PROGRAM_READERS, name, reader)
 
     def step(length: int) -> torch.Tensor:
         x = spmd.mark_sharding(torch.ones(length, 3, device="xla"), mesh8, ("fsdp", None))

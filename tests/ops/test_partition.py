@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 
 import spmd
 from spmd import P
-from spmd.core.files import stored
+from spmd.core.programs import stored
 from spmd.ops import partition as table
 from spmd.ops import sharded
 

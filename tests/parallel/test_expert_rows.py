@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import spmd
-from spmd.core.checks.hlo import Module
 from spmd.core.programs import cache
+from spmd.core.programs.hlo import Module
 from spmd.ops.kernels import grouped
 from spmd.parallel import expert_choice
 

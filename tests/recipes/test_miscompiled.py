@@ -21,7 +21,7 @@ TARGETS = ("v5e:2x4", "v5p:2x2x2", "v6e:2x4", "tpu7x:2x2x1")
 # Runs a recipe; each program's text, as it is used, is searched for every pattern of an optimised program.
 SEARCHED = """
 import runpy, sys
-from spmd.core.checks import miscompiles
+from spmd.core.programs import miscompiles
 from spmd.core.programs import compiler
 
 compile_right = miscompiles.compile_right
@@ -38,7 +38,7 @@ def searched(lowered, options, platform):
         print("searched", sorted(named))
     return executable, notes
 
-compiler.compile_by.append(searched)
+miscompiles.compile_right = searched
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

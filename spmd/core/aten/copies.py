@@ -9,11 +9,11 @@ from torch.utils._pytree import tree_map_only
 from ..base import counters
 from ..base.dtypes import is_integer
 from ..base.state import active_observation
-from ..checks.memory_formats import refuse_layout, refuse_tensor
 from ..graph.graph import DeviceData
 from ..graph.meta import Meta
 from ..graph.source import user_frame
 from ..record.constraints import sharding_now, with_sharding
+from ..record.memory_formats import refuse_layout, refuse_tensor
 from ..record.overlap import check_target
 from ..record.overloads import Args, Handler, Kwargs
 from ..record.resolve import LIST_HANDLERS

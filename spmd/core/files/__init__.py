@@ -1,3 +1,1 @@
 """Compiled programs as files, for later processes."""
-
-from . import stored as stored

@@ -1,5 +1,4 @@
-"""Files of compiled programs in the user's cache folder: permissions, format, total size, and the setting in a header;
-small programs (rows of stacks, moves between devices), which no recorded graph names.
+"""Files of compiled programs in the user's cache folder: permissions, format, total size, and the setting in a header.
 
 The content of such a file is executed. So the folder and its files are used only if they belong to this process's user
 and no other user has access, and the content is not parsed before its header fits and its checksum holds. The setting
@@ -17,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from functools import partial
 from pathlib import Path
 from types import NoneType
 from typing import TypeVar
@@ -30,11 +28,8 @@ from jax.experimental import serialize_executable
 
 from ..base import counters, forking, messages
 from ..base.config import compiler_flags, config
-from ..base.jax_private import device_order, distributed_state, dump_executable, trace_context, xla_client
-from ..base.tables import Kind, Operand, SmallProgram, run_by
-from ..graph.store import stack_program
+from ..base.jax_private import distributed_state, trace_context, xla_client
 from ..sharding.partitioner import compiler_context
-from ..sharding.value import Sharding
 
 T = TypeVar("T")
 # The first line of a file; a new layout of what follows is a new number.
@@ -342,53 +337,3 @@ def executable_of(
     return serialize_executable.deserialize_and_load(
         body, arguments, jax.tree.structure(results), execution_devices=list(devices)
     )
-
-
-# --- small programs ---------------------------------------------------------------------------------------------------
-
-Like = jax.Array | np.generic | jax.ShapeDtypeStruct
-_small_lock = forking.survives_fork(threading.Lock())
-
-
-def run(program: SmallProgram, arrays: Sequence[Operand]) -> jax.Array:
-    """Runs a small program, loaded from the disk, or compiled and kept there."""
-    if not is_read():
-        return program.jitted(*arrays)
-    key: Kind = tuple((array.shape, array.dtype, getattr(array, "sharding", None)) for array in arrays)
-    with _small_lock:
-        if key not in program.programs:
-            program.programs[key] = _made(program, arrays)
-    return program.programs[key](*arrays)
-
-
-def file_of_stack(count: int, shape: tuple[int, ...], dtype: np.dtype, sharding: Sharding) -> tuple[str, bytes]:
-    """Returns the digest and the content of the file of the program that stacks so many arrays of this shape, padded as
-    it is stored, and sharding; it is compiled now."""
-    with compiler_context():
-        program = stack_program(count, sharding)
-        rows = [jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.jax)] * count
-        key, header, _ = _named(program, rows)
-        return key, content_of(key, header, dump_executable(program.jitted.lower(*rows).compile()))
-
-
-def _named(program: SmallProgram, arrays: Sequence[Like]) -> tuple[str, dict[str, str], Sequence[jax.Device]]:
-    """Returns the digest, the setting and the devices of a program for these arrays."""
-    shardings = [sharding for array in arrays if (sharding := getattr(array, "sharding", None)) is not None]
-    placed = [(repr(one), [device.id for device in device_order(one)]) for one in shardings]
-    kinds = [(array.shape, array.dtype.name) for array in arrays]
-    header = setting(tuple(placed[0][1]))
-    facts = repr((program.text, kinds, placed, sorted(header.items())))
-    return hashlib.sha256(facts.encode()).hexdigest(), header, device_order(shardings[0])
-
-
-def _made(program: SmallProgram, arrays: Sequence[Like]) -> jax.stages.Compiled:
-    """Returns the executable for these arrays: from the disk, or compiled now and written there."""
-    key, header, devices = _named(program, arrays)
-    executable = loaded(key, header, lambda body: executable_of(body, len(arrays), 0, devices))
-    if executable is None:
-        executable = program.jitted.lower(*arrays).compile()
-        keep(key, header, partial(dump_executable, executable))
-    return executable
-
-
-run_by.append(run)

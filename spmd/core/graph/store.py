@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ..base import in_flight
 from ..base.jax_private import device_order
-from ..base.tables import SmallProgram
+from ..files.small_programs import SmallProgram
 from ..sharding.partitioner import compiler_context
 from ..sharding.value import DEVICE, Sharding
 from . import lent

@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from typing import Protocol
 
 import jax
 
@@ -25,9 +24,10 @@ from ..graph.graph import Graph
 from ..graph.op import OpSpec
 from ..graph.source import Line
 from ..graph.store import StackGroup, full_stores
+from . import stored
 from .compile_log import taken
 from .compiler import agree_on, compile_graph
-from .program import Program, Requested
+from .program import PROGRAM_READERS, Program, Requested
 
 
 @contextlib.contextmanager
@@ -177,27 +177,8 @@ while_compiling: list[Callable[[int, Line, str], AbstractContextManager[None]]] 
 after_compiling: list[Callable[[Program, Graph, str], None]] = []
 
 
-# What keeps programs beyond this process: it returns the program of a graph, or None, and takes one that was compiled.
-kept_by: list["Keeper"] = []
-
-
-class Keeper(Protocol):
-    """A module or object that keeps programs (`core/files`)."""
-
-    def load(self, graph: Graph, name: str, line: Line, cause: str) -> Program | None: ...
-    def keep(self, program: Program, graph: Graph) -> None: ...
-
-
-def _plain_difference(before: Program, graph: Graph, line: Line, num_equal: int) -> str:
-    return f"another graph than before, of {len(graph.nodes):,} ops"
-
-
 # What refuses a program with loops, in favour of one without: they get the executable and its graph.
 refuse_loops: list[Callable[[jax.stages.Compiled, Graph], bool]] = []
-# What says in what a graph differs from a program's: the last one is called, with both, the line of the sync (of
-# another sync: the program's), and the number of programs of the sync that have the ops of the graph on any shapes.
-describe: list[Callable[[Program, Graph, Line, int], str]] = [_plain_difference]
-
 
 _MOVED = "the same ops, on data in other stores"
 _NONE = _Known()
@@ -344,14 +325,13 @@ def _read_log(programs: Iterable[Program]) -> None:
 
 def _made(graph: Graph, name: str, line: Line, cause: str, *, is_planned: bool) -> Program:
     """Returns the program of a graph: from the disk, or compiled."""
-    program = next(filter(None, (keeper.load(graph, name, line, cause) for keeper in kept_by)), None)
+    program = stored.load(graph, name, line, cause)
     if program is None:
         for note in before_making:
             note(graph.recorded or graph, line)
         counters.add("programs_compiled")
         program = compile_graph(graph, name, line, cause, is_planned=is_planned)
-        for keeper in kept_by:
-            keeper.keep(program, graph)
+        stored.keep(program, graph)
     elif not is_planned:
         agree_on(graph, name, line, cause, program.fingerprint)
     return program
@@ -381,7 +361,7 @@ def _cause(graph: Graph, name: str, line: Line) -> tuple[str, bool]:
     nearest, count = _nearest(graph, of_line), sum(_has_names(program, graph) for program in of_line)
     if nearest is None:
         return f"first program of this sync{_elsewhere(graph, earlier[-_LATEST:])}", True
-    return describe[-1](nearest, graph, line, count), False
+    return PROGRAM_READERS.difference(nearest, graph, line, count), False
 
 
 _LATEST = 32  # the newest programs of other syncs that are compared
@@ -393,7 +373,8 @@ def _elsewhere(graph: Graph, programs: Sequence[Program]) -> str:
     nearest = _nearest(graph, programs)
     if nearest is None or not _has_most(nearest, graph):
         return ""
-    return f"; compared with the nearest program, of {nearest.line}: {describe[-1](nearest, graph, nearest.line, 0)}"
+    words = PROGRAM_READERS.difference(nearest, graph, nearest.line, 0)
+    return f"; compared with the nearest program, of {nearest.line}: {words}"
 
 
 def _nearest(graph: Graph, programs: Sequence[Program]) -> Program | None:

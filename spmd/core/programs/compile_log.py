@@ -3,25 +3,20 @@
 import dataclasses
 import re
 import weakref
-from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
 from typing import Any
 
 from ..base import counters
-from ..base.compile_record import Collective, CompileRecord, Move, TextFacts
+from ..base.compile_record import CompileRecord, TextFacts
 from ..base.config import config
 from ..graph.graph import Graph
 from ..graph.source import Line
-from .program import Program, without_data
+from .program import PROGRAM_READERS, Program, without_data
 
 # In a cause: what stands behind the first statement, and the lines of the user.
 _REST = re.compile(r"; .*| at \S+:\d+ in .*", re.DOTALL)
 Notes = tuple[tuple[str, str], ...]
-Tables = tuple[tuple[Collective, ...], tuple[Move, ...]]
-# What packages read in the text of a program: its facts, once (`program.of_program`); for the run that recorded its
-# graph, the tables of collectives and of the moves above so many bytes. The last one is called.
-of_run: list[Callable[[Program, int], Tables]] = []
 
 
 class Reading:
@@ -38,7 +33,7 @@ class Reading:
     def __call__(self) -> TextFacts:
         program = self._program()
         if self._found is None and program is not None:
-            traffic, moves = of_run[-1](program, self._above) if of_run else ((), ())
+            traffic, moves = PROGRAM_READERS.tables(program, self._above)
             self._found = TextFacts(program.facts.flops, program.facts.collectives, traffic, moves)
         return self._found or TextFacts()
 

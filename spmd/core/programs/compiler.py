@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 from ...ops import sharded
 from ..base import counters, interrupt, messages
 from ..base.config import config
-from ..base.jax_private import compile_lowered, ir
+from ..base.jax_private import ir
 from ..graph.graph import Graph, Port, pack_numbers
 from ..graph.source import Line, describe, node_line
 from ..lower.build import argument_struct, build
@@ -24,20 +23,10 @@ from ..sharding.partitioner import as_chosen, compiler_context, hide, mark_manua
 from ..sharding.topology import program_devices
 from ..sharding.uneven_writes import pad_scatters
 from ..sharding.value import DEVICE
-from . import failing
+from . import failing, miscompiles
 from .compile_log import record
 from .program import Program, Requested, chosen_shardings, compare, has_complex, is_here, listing, options_of, refusal
 from .stack_reads import rows_read
-
-Compiled = tuple[Any, tuple[tuple[str, str], ...]]  # an executable, and notes on it for the compile log
-
-
-def _compile(lowered: jax.stages.Lowered, options: dict[str, str | float], platform: str) -> Compiled:
-    return compile_lowered(lowered, options), ()
-
-
-# What compiles a lowered program with XLA's options for a platform; the last one is called.
-compile_by: list[Callable[[jax.stages.Lowered, dict[str, str | float], str], Compiled]] = [_compile]
 
 
 def lower_graph(graph: Graph, chosen: Chosen | None = None) -> jax.stages.Lowered:
@@ -104,7 +93,7 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned
     try:
         with interrupt.later(), compiler_context():
             options = options_of(graph.recorded or graph)
-            executable, miscompiles = compile_by[-1](lowered, options, graph.mesh.platform)
+            executable, avoided = miscompiles.compile_right(lowered, options, graph.mesh.platform)
     except jax.errors.JaxRuntimeError as error:
         refused = refusal(error, graph.mesh.platform)
         if refused is not None:
@@ -120,7 +109,7 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned
     program = Program(name, line, graph, executable, results)
     program.calls_host = calls_host
     program.fingerprint = mark
-    program.record = record(program, graph, name, cause, line, counters.now() - started, miscompiles)
+    program.record = record(program, graph, name, cause, line, counters.now() - started, avoided)
     if is_here(graph):
         needed = program.record.temp_bytes + program.record.output_bytes - program.record.alias_bytes
         program.bytes_needed = needed * len(executable.runtime_executable().local_devices())

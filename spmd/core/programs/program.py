@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from ..sharding.value import Sharding
 
 Exchanges = tuple[tuple[Collective, int | None], ...]
 Moves = tuple[tuple[Move, int], ...]
+Tables = tuple[tuple[Collective, ...], tuple[Move, ...]]
 
 
 class ProgramFacts(NamedTuple):
@@ -110,15 +112,30 @@ class Program:
     @functools.cached_property
     def facts(self) -> ProgramFacts:
         """The facts in its text. It is read at the first use, as a compilation needs none of them."""
-        return ProgramFacts(*of_program[-1](self)) if of_program else ProgramFacts(num_flops(self.executable), {})
+        return PROGRAM_READERS.facts(self)
 
     def is_at(self, line: Line) -> bool:
         """True if the program was compiled for the sync at this line."""
         return self.line.code is line.code and self.line.number == line.number
 
 
-# What packages read in the text of a program, as the fields of ProgramFacts: the last one is called.
-of_program: list[Callable[[Program], tuple[float, dict[str, int], Exchanges, Moves]]] = []
+@dataclass
+class Readers:
+    """The readers of programs, which packages replace (`spmd.packages`).
+
+    facts: of a program's text, once. tables: the collectives, and the moves above so many bytes, for the run that
+    recorded the graph. difference: between a program and a graph, at the line of the sync (of another sync: the
+    program's), with the number of programs of the sync that have the graph's ops on any shapes.
+    """
+
+    facts: Callable[[Program], ProgramFacts] = lambda program: ProgramFacts(num_flops(program.executable), {})
+    tables: Callable[[Program, int], Tables] = lambda program, above: ((), ())
+    difference: Callable[[Program, Graph, Line, int], str] = lambda program, graph, line, num_equal: (
+        f"another graph than before, of {len(graph.nodes):,} ops"
+    )
+
+
+PROGRAM_READERS = Readers()
 
 
 def num_flops(executable: Any) -> float:

@@ -21,13 +21,13 @@ from ..base.counters import pace
 from ..base.dtypes import check_fits
 from ..base.interrupt import raise_held
 from ..base.state import Scalar, active_observation
-from ..checks.memory_formats import refuse_tensor
 from ..graph.graph import LARGEST, DeviceData, Node, Value, is_one_number, results
 from ..graph.meta import Meta, dense_meta
 from ..graph.op import OpSpec, Slot
 from ..graph.source import THREADS, at_user_line, place_of
 from ..run.pjrt.transfer import host_array
 from .infer import new_op, op_for, reads_default_dtype
+from .memory_formats import refuse_tensor
 from .overlap import check_operands, elements_meet
 from .overloads import FUNCTION, MUTATION, VIEW, Args, Kwargs, Plan, TorchValue
 from .reads import operand, operand_of

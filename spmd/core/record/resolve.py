@@ -10,7 +10,7 @@ from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 
 from ...ops import CHECKS, ON_CPU, base_name
-from ..checks.memory_formats import refuse_op
+from .memory_formats import refuse_op
 from .overloads import MUTATION, VIEW, Args, Handler, Kwargs, Plan, TorchValue, aten, kind_of
 from .tensor import XlaTensor
 

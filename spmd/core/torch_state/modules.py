@@ -16,9 +16,9 @@ from torch import nn
 from torch.nn.modules.module import register_module_buffer_registration_hook
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]  # its stub has not
 
-from ..checks.memory_formats import UnsupportedLayout, refuse_tensor
 from ..graph.source import outside, warn
 from ..record.annotations import annotate
+from ..record.memory_formats import UnsupportedLayout, refuse_tensor
 from ..record.tensor import XlaTensor
 from ..sharding.value import Sharding
 from .backward import follow

@@ -23,7 +23,7 @@ from .unrequested_moves import Placement, moves
 _COLLECTIVE = re.compile(rf"= .*? ({'|'.join(KINDS)})(-start)?\(")
 
 
-def of_program(program: Program) -> tuple[float, dict[str, int], Exchanges, tuple[Placement, ...]]:
+def facts_of(program: Program) -> options.ProgramFacts:
     """Returns the operations of a program, the number of its collectives of each kind, these, and its moves."""
     graph, text = program.graph, program.executable.as_text()
     counts = Counter(match[1] for match in _COLLECTIVE.finditer(text))
@@ -31,17 +31,17 @@ def of_program(program: Program) -> tuple[float, dict[str, int], Exchanges, tupl
     # The compiler of a GPU that is only described counts nothing.
     is_counted = bool(counted) or graph.mesh.platform != "gpu"
     if not counts and " while(" not in text and _KERNEL not in text and is_counted:
-        return counted, {}, (), ()
+        return options.ProgramFacts(counted, {})
     module = Module.of(program.executable)
     counted += repeated_flops(module) if is_counted else flops_of(module)
     if not counts:
-        return counted, {}, (), ()
+        return options.ProgramFacts(counted, {})
     rows = collectives(module, graph)
     unused = "" if program.record is None else " ".join(program.record.unused_axes)
-    return counted, dict(counts), exchanges(rows, graph), moves(module, graph, rows, unused)
+    return options.ProgramFacts(counted, dict(counts), exchanges(rows, graph), moves(module, graph, rows, unused))
 
 
-def of_run(program: Program, above: int) -> tuple[tuple[Collective, ...], tuple[Move, ...]]:
+def tables_of(program: Program, above: int) -> tuple[tuple[Collective, ...], tuple[Move, ...]]:
     """Returns the collectives of a program and its moves of more than `above` bytes, with the lines of its run."""
     facts = program.facts
     return table(facts.exchanges, program.graph), listed(facts.moves, program.graph, above)

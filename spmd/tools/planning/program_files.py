@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from ...core import DEVICE, compiled_with, options, persistent, topology
-from ...core.extend import Graph, Program, executables, stored
+from ...core.extend import Graph, Program, executables, store, stored
 from ..explain import program_folder
 from .layout import Recordings
 
@@ -48,6 +50,7 @@ def _stacks(program: Program, graph: Graph) -> dict[str, bytes]:
         data, sharding = (graph.recorded or graph).inputs[first], (graph.recorded or graph).shardings[first]
         if sharding.memory == DEVICE:
             shape = sharding.padded_shape(data.meta.shape)
-            digest, content = persistent.file_of_stack(len(port.places), shape, data.meta.struct.dtype, sharding)
+            row = jax.ShapeDtypeStruct(shape, data.meta.struct.dtype, sharding=sharding.jax)
+            digest, content = store.stack_program(len(port.places), sharding).file_for(*[row] * len(port.places))
             files[digest] = content
     return files

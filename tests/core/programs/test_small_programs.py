@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import spmd
-from spmd.core.base.tables import SmallProgram
 from spmd.core.files import disk
+from spmd.core.files.small_programs import SmallProgram
 from spmd.core.run.pjrt import transfer
 from spmd.core.sharding.partitioner import compiler_context
 from spmd.core.sharding.value import Sharding

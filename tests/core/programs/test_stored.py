@@ -12,9 +12,9 @@ from alike import WHERE, alike
 from support import run_script
 
 import spmd
-from spmd.core.files import disk, stored
+from spmd.core.files import disk
 from spmd.core.graph import store
-from spmd.core.programs import cache
+from spmd.core.programs import cache, stored
 from spmd.core.programs.program import Program
 from spmd.core.run.pjrt import transfer
 from spmd.loops.interop import call_jax

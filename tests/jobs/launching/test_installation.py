@@ -11,7 +11,7 @@ from packaging.specifiers import SpecifierSet
 import spmd
 from spmd.__main__ import main
 from spmd.core import extras
-from spmd.core.checks.miscompiles import MISCOMPILES
+from spmd.core.programs.miscompiles import MISCOMPILES
 from spmd.jobs.launching import installation
 
 

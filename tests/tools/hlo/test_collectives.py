@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as Spec
 
 import spmd
 from spmd import Mesh
-from spmd.core.checks.hlo import Module
+from spmd.core.programs.hlo import Module
 from spmd.tools.hlo.hlo_collectives import collectives, groups, node_index
 
 GRID = Mesh(range(8), (2, 4), ("data", "model"))

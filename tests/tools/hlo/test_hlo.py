@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from spmd.core.checks.hlo import Module, num_bytes
+from spmd.core.programs.hlo import Module, num_bytes
 from spmd.tools.hlo.program_facts import cycles, kernels, product_flops, repeated_flops
 
 N = 32

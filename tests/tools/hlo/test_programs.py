@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from spmd import Mesh
-from spmd.core.checks.hlo import Module
+from spmd.core.programs.hlo import Module
 from spmd.tools.hlo.hlo_collectives import collectives, key_of, start_of
 from spmd.tools.hlo.program_facts import exchanges, line_cycles
 from spmd.tools.planning.clock import CHIPS, WAITING

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from spmd.core.checks.hlo import Module
-from spmd.tools.hlo.program_facts import kernels, kernels_in_full, of_program
+from spmd.core.programs.hlo import Module
+from spmd.tools.hlo.program_facts import facts_of, kernels, kernels_in_full
 from spmd.tools.hlo.splash_calls import computed_share, is_attention
 from spmd.tools.planning.figures import Figures, notes_on
 from tests.tools.planning import hlo_of_tpu
@@ -116,5 +116,5 @@ class TestShareOfScores:
                 return {"flops": 7.0}
 
         program = SimpleNamespace(graph=SimpleNamespace(mesh=SimpleNamespace(platform="tpu")), executable=Compiled())
-        counted, *rest = of_program(program)  # type: ignore[arg-type]  # it reads only these
+        counted, *rest = facts_of(program)  # type: ignore[arg-type]  # it reads only these
         assert counted == 7 + kernels(Module(program.executable.as_text()))[0] > 7 and rest == [{}, (), ()]

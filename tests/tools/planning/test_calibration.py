@@ -9,7 +9,7 @@ import pytest
 
 import spmd
 from spmd import __main__ as command
-from spmd.core.checks.hlo import Module
+from spmd.core.programs.hlo import Module
 from spmd.tools.planning import gpu_clock, step_time, tpu_clock
 from spmd.tools.planning.clock import CHIPS, Chip
 from spmd.tools.profiler import calibration

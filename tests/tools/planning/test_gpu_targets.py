@@ -8,7 +8,7 @@ import pytest
 from support import ROOT, own_environment, run_script
 
 import spmd
-from spmd.core.checks.hlo import Module
+from spmd.core.programs.hlo import Module
 from spmd.core.sharding.topology import all_devices, num_devices
 from spmd.mesh.gpus import GPUS
 from spmd.tools.hlo import program_facts

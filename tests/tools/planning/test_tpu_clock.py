@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from spmd.core.checks.hlo import Module
+from spmd.core.programs.hlo import Module
 from spmd.tools.hlo.program_facts import kernels, kernels_in_full, repeated_flops
 from spmd.tools.planning.clock import CHIPS, HOST, host_copy
 from spmd.tools.planning.tpu_clock import ATTENTION, CYCLES, KERNELS, TpuClock, TpuRates

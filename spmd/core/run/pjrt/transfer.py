@@ -18,7 +18,7 @@ import torch
 from ...base import counters, forking, in_flight
 from ...base.dtypes import to_numpy_dtype, to_torch_dtype
 from ...base.jax_private import device_order, local_to_global_shape
-from ...base.tables import SmallProgram
+from ...files.small_programs import SmallProgram
 from ...graph.errors import AbstractError
 from ...graph.op import encode
 from ...graph.source import user_line

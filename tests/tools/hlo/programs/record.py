@@ -16,7 +16,7 @@ from torch.nn.functional import gelu
 
 import fsdp
 import spmd
-from spmd.core.checks.hlo import Module
+from spmd.core.programs.hlo import Module
 
 FOLDER = Path(__file__).parent
 WIDTH, TARGET, NUM_DEVICES = 1024, "v5p:2x2x2", 8

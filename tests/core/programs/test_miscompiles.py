@@ -12,8 +12,8 @@ from torch import nn
 import fsdp
 import spmd
 from spmd import Mesh, P
-from spmd.core.checks import miscompiles
-from spmd.core.checks.miscompiles import MISCOMPILES, Miscompile, has_moved_scatter, scatters_in_loop
+from spmd.core.programs import miscompiles
+from spmd.core.programs.miscompiles import MISCOMPILES, Miscompile, has_moved_scatter, scatters_in_loop
 
 ROWS = {row.name: row for row in MISCOMPILES}
 MOTION = ROWS["while-loop-all-reduce-code-motion"]

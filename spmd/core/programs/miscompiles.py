@@ -8,7 +8,7 @@ import functools
 import importlib.metadata
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from jax.stages import Lowered
@@ -16,7 +16,6 @@ from jax.stages import Lowered
 from ..base.config import config
 from ..base.jax_private import compile_lowered, ir
 from ..base.versions import release
-from ..programs.compiler import compile_by
 from ..sharding.partitioner import callee_of, function_of, ops_of
 from ..sharding.uneven_writes import replicate_indices
 from .hlo import Executable, Instruction, Module
@@ -176,7 +175,7 @@ MISCOMPILES = (
 )  # fmt: skip
 
 
-def compile_right(lowered: Lowered, options: Options, platform: str) -> tuple[Executable, tuple[tuple[str, str], ...]]:
+def compile_right(lowered: Lowered, options: Options, platform: str) -> tuple[Any, tuple[tuple[str, str], ...]]:
     """Compiles a program with the options that avoid the miscompiles whose pattern it has; returns these, too, as
     (name, words) for the compile log. An option that `config.compiler_options` names stays as it is there."""
     rows = [row for row in MISCOMPILES if row.applies(platform, options)]
@@ -203,6 +202,3 @@ def compile_right(lowered: Lowered, options: Options, platform: str) -> tuple[Ex
 def _avoiding(rows: list[Miscompile], options: Options) -> Options:
     named = {word.partition("=")[0] for word in config.compiler_options.split()}
     return options | {name: value for row in rows for name, value in row.avoided_by.items() if name not in named}
-
-
-compile_by.append(compile_right)

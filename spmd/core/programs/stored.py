@@ -7,7 +7,6 @@ behaviour of such a program. (jax's own compilation cache, if the user has set o
 
 import dataclasses
 import json
-import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -15,17 +14,16 @@ from typing import Any
 from ..base import counters
 from ..base.compile_record import CompileRecord
 from ..base.jax_private import dump_executable, initialize_lapack
+from ..files import disk
+from ..files.disk import executable_of, setting
 from ..graph.graph import Graph, walk
 from ..graph.op import digest
 from ..graph.source import Line
-from ..programs.cache import kept_by
-from ..programs.compile_log import taken
-from ..programs.program import Program, is_here
 from ..sharding.partitioner import compiler_context
 from ..sharding.topology import grid
 from ..sharding.value import Dim, Sharding, Spec
-from . import disk
-from .disk import executable_of, setting
+from .compile_log import taken
+from .program import Program, is_here
 
 
 def why_not_kept(graph: Graph) -> str:
@@ -111,6 +109,3 @@ def _sharding(parts: Any) -> Sharding:
 
 def _spec(dims: Sequence[tuple[Sequence[str], bool]], unreduced: Sequence[str]) -> Spec:
     return Spec(tuple(Dim(tuple(axes), is_open) for axes, is_open in dims), tuple(unreduced))
-
-
-kept_by.append(sys.modules[__name__])
