@@ -13,7 +13,7 @@ import torch
 
 import spmd
 from spmd.core.base import messages
-from spmd.core.base.counters import pace
+from spmd.core.base.pace import pace
 from spmd.core.record import recorders, storage
 
 # A test compiles what it is about, and no test writes into the user's folders; nor do the processes that it starts.

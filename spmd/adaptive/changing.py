@@ -14,7 +14,7 @@ from types import CodeType
 from typing import Any
 
 from ..core import cache, config, counters, messages
-from ..core.extend import Bounded, Graph, Line, Node, OpSpec, Value, compile_log, outcome, stretches, updates, walks
+from ..core.extend import Bounded, Graph, Line, Node, OpSpec, Value, log_entry, outcome, stretches, updates, walks
 
 # A sync keeps changing where at least FEW graphs before a new one were new, too, within RUNS_EACH runs for each of
 # them, and at least half of their kinds of ops are its own. A step, its accumulation and its first run are three.
@@ -146,7 +146,7 @@ def _hint(graph: Graph, line: Line) -> None:
     sync.is_said = True
     cause = cache.cause(graph, line)
     messages.say(
-        f"the program at {line.short()} keeps changing: {compile_log.short(cause)}",
+        f"the program at {line.short()} keeps changing: {log_entry.short(cause)}",
         "keeps changing",
         f"the program at {line} keeps changing: {cause}. From now on a graph that is new there "
         "runs as programs of a few ops each, which other graphs share. A step that records the same ops each time is "

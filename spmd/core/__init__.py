@@ -8,6 +8,7 @@ from ..ops import create as create
 from . import loop as _loop  # joins lower
 from . import registration as points
 from .aten.copies import host_copy as host_copy
+from .base import compile_log as compile_log
 from .base import config as variables
 from .base import counters as counters
 from .base import dtypes as dtypes
@@ -18,6 +19,7 @@ from .base import jax_private as jax_facts
 from .base import messages as messages
 from .base import seed as seed
 from .base import state as observation
+from .base import trace_rows as trace_rows
 from .base.compile_record import Collective as Collective
 from .base.compile_record import CompileRecord as CompileRecord
 from .base.compile_record import Move as Move

@@ -16,7 +16,7 @@ from . import partition_rules as partitioning
 from .aten import copies as copies
 from .aten import fused as losses
 from .base import interrupt as interrupt
-from .base.counters import pace as pace
+from .base.pace import pace as pace
 from .base.seed import Draw as Draw
 from .base.state import PerThread as PerThread
 from .base.state import held as held
@@ -54,10 +54,10 @@ from .passes import dynamic as dynamic
 from .passes import on_host as host_ops
 from .passes import outcome as outcome
 from .passes import repeats as repeats
-from .programs import compile_log as compile_log
 from .programs import compiler as compiler
 from .programs import failing as failing
 from .programs import hlo as hlo_text
+from .programs import log_entry as log_entry
 from .programs import stored as stored
 from .programs.hlo import Computation as Computation
 from .programs.hlo import Instruction as Instruction

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
-from ..core import CompileRecord, counters
+from ..core import CompileRecord, compile_log
 
 
 def explain(step: Callable[..., Any] | str | None = None, *, passes: bool = False) -> str:
@@ -27,7 +27,7 @@ def explain(step: Callable[..., Any] | str | None = None, *, passes: bool = Fals
     >>> "per device" in spmd.metrics.explain()
     True
     """
-    records = counters.compiles()
+    records = compile_log.compiles()
     if not records:
         return "nothing was compiled"
     if step is None:
@@ -58,6 +58,6 @@ def _functions_of(step: object) -> set[str]:
     names, waiting = set(), [code]
     while waiting:
         code = waiting.pop()
-        names.add(counters.place_of_code(code))
+        names.add(compile_log.place_of_code(code))
         waiting += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
     return names

@@ -7,18 +7,19 @@ from ..core import Collective as Collective
 from ..core import CompileRecord as CompileRecord
 from ..core import Move as Move
 from ..core import cache
+from ..core import compile_log as _compile_log
 from ..core import compiler_context as _compiler_context
 from ..core import counters as _counters
 from .explained import explain as explain
 
-clear = _counters.clear
-compiles = _counters.compiles
+clear = _compile_log.clear
+compiles = _compile_log.compiles
 counter = _counters.counter
 counter_names = _counters.counter_names
 fallback_ops = _counters.fallback_ops
 num_compiles = _counters.num_compiles
 num_loaded = _counters.num_loaded
-report = _counters.report
+report = _compile_log.report
 timer = _counters.timer
 
 

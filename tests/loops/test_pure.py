@@ -10,7 +10,7 @@ from support import check
 from torch import Tensor, nn
 
 import spmd
-from spmd.core.base.counters import pace
+from spmd.core.base.pace import pace
 
 
 def counted(function: Callable[..., Any]) -> tuple[Callable[..., Any], list[int]]:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from . import counters, forking
+from . import forking, trace_rows
 from .state import held
 
 Maker = Callable[[], Any]  # returns the program, a class of a floor above, or None
@@ -98,7 +98,7 @@ def is_done(array: jax.Array) -> bool:
 
 def _wait(array: jax.Array | None) -> None:
     if array is not None:
-        waiting = counters.span("wait", lambda: {"for": "room among the programs in flight"})
+        waiting = trace_rows.span("wait", lambda: {"for": "room among the programs in flight"})
         with waiting, contextlib.suppress(jax.errors.JaxRuntimeError):
             array.block_until_ready()
 
@@ -149,7 +149,7 @@ def started() -> list[Started]:
 
 def wait() -> None:
     """Waits until every program that was started is done; raises the error of the first that failed."""
-    with counters.span("wait", lambda: {"for": "all programs"}):
+    with trace_rows.span("wait", lambda: {"for": "all programs"}):
         for run in started():
             if not run.result.is_deleted():
                 run.result.block_until_ready()

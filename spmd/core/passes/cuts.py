@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Hashable, Sequence
 
 from ..base.config import config
-from ..base.counters import pace
+from ..base.pace import pace
 from ..base.tables import Bounded
 from ..graph.graph import Graph, Name, Node, Value, origin, result_index, value_name
 from ..graph.meta import Meta

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import jax
 
-from ..base import counters
+from ..base import counters, trace_rows
 from ..base.config import config
 from ..base.state import PerThread
 from ..graph.graph import Graph
@@ -25,8 +25,8 @@ from ..graph.op import OpSpec
 from ..graph.source import Line
 from ..graph.store import StackGroup, full_stores
 from . import stored
-from .compile_log import taken
 from .compiler import agree_on, compile_graph
+from .log_entry import taken
 from .program import PROGRAM_READERS, Program, Requested
 
 
@@ -235,7 +235,7 @@ def program_for(graph: Graph, name: str, line: Line, form: Form = ungrouped, why
     if program is None:
         with (
             contextlib.ExitStack() as around,
-            counters.span("compile", lambda: {"cause": cause, "line": str(line), "ops": str(len(graph.nodes))}),
+            trace_rows.span("compile", lambda: {"cause": cause, "line": str(line), "ops": str(len(graph.nodes))}),
         ):
             for context in while_compiling:
                 around.enter_context(context(len(graph.nodes), line, cause))

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from ...ops import sharded
-from ..base import counters, interrupt, messages
+from ..base import compile_log, counters, interrupt, messages
 from ..base.config import config
 from ..base.jax_private import ir
 from ..graph.graph import Graph, Port, pack_numbers
@@ -24,7 +24,7 @@ from ..sharding.topology import program_devices
 from ..sharding.uneven_writes import pad_scatters
 from ..sharding.value import DEVICE
 from . import failing, miscompiles
-from .compile_log import record
+from .log_entry import record
 from .program import Program, Requested, chosen_shardings, compare, has_complex, is_here, listing, options_of, refusal
 from .stack_reads import rows_read
 
@@ -113,7 +113,7 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned
     if is_here(graph):
         needed = program.record.temp_bytes + program.record.output_bytes - program.record.alias_bytes
         program.bytes_needed = needed * len(executable.runtime_executable().local_devices())
-    counters.record_compile(program.record)
+    compile_log.add(program.record)
     counters.add_time("compile", program.record.seconds)
     counters.add_sample("InputOutputAliasCount", sum(graph.donated))
     return program

@@ -22,7 +22,7 @@ from ..graph.source import Line
 from ..sharding.partitioner import compiler_context
 from ..sharding.topology import grid
 from ..sharding.value import Dim, Sharding, Spec
-from .compile_log import taken
+from .log_entry import taken
 from .program import Program, is_here
 
 
@@ -69,7 +69,7 @@ def file_of(program: Program, graph: Graph) -> tuple[str, bytes]:
 
 
 # The executable has the text of the program, in which the others are read.
-_FIELDS = [field.name for field in dataclasses.fields(counters.CompileRecord) if field.name != "read"]
+_FIELDS = [field.name for field in dataclasses.fields(CompileRecord) if field.name != "read"]
 
 
 def _encoded(program: Program) -> bytes:

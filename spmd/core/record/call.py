@@ -17,9 +17,9 @@ from torch.utils._pytree import tree_map_only
 
 from ..base import seed
 from ..base.config import config
-from ..base.counters import pace
 from ..base.dtypes import check_fits
 from ..base.interrupt import raise_held
+from ..base.pace import pace
 from ..base.state import Scalar, active_observation
 from ..graph.graph import LARGEST, DeviceData, Node, Value, is_one_number, results
 from ..graph.meta import Meta, dense_meta

@@ -6,7 +6,7 @@ from typing import Protocol, TypeGuard
 
 import torch
 
-from ..base.counters import pace
+from ..base.pace import pace
 from ..base.state import PerThread
 from ..graph.graph import DeviceData, Node, Value
 from ..graph.op import OpSpec

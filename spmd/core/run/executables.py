@@ -11,7 +11,7 @@ from weakref import ref
 import jax
 import numpy as np
 
-from ..base import counters, in_flight, state
+from ..base import counters, in_flight, state, trace_rows
 from ..graph import lent, store
 from ..graph.graph import DeviceData, Graph, pack_numbers
 from ..graph.source import Line
@@ -107,11 +107,11 @@ def launch(
         buffers[i] = transfer.respelled(buffers[i], sharding)
     # Unbounded, a fast loop would queue programs, and each holds its inputs.
     in_flight.make_room(num_devices)
-    with counters.span("dispatch", lambda: _row(program)), jax.enable_x64(True):
+    with trace_rows.span("dispatch", lambda: _row(program)), jax.enable_x64(True):
         result = list(program.executable(*buffers, *vectors))
     # An error that its Python raises must come before its inputs are given up.
     if program.calls_host:
-        with counters.span("wait", lambda: {"for": "a program that calls Python"}):
+        with trace_rows.span("wait", lambda: {"for": "a program that calls Python"}):
             jax.block_until_ready(result)
     for i, sharding in program.respelled:
         result[i] = transfer.respelled(result[i], sharding)

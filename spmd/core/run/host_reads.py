@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from ..base import counters, interrupt
+from ..base import counters, interrupt, trace_rows
 from ..base.config import config
 from ..base.state import active_observation
 from ..graph.errors import AbstractError
@@ -236,7 +236,7 @@ def host_value(storage: Storage, call: str = "a read", *, together: bool = False
         counters.add("host_reads")
         device_data, line, started = lease.device_data, user_line(), counters.now()
         try:
-            with counters.span("wait", lambda: {"for": f"{call} at {line}"}):
+            with trace_rows.span("wait", lambda: {"for": f"{call} at {line}"}):
                 array = _download(lease, storage, call, together=together)
         except jax.errors.JaxRuntimeError as error:
             # The program that failed was launched earlier; its error comes out at the first read of a result.

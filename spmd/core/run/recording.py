@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..base import counters, in_flight
-from ..base.counters import pace
+from ..base import compile_log, in_flight
+from ..base.pace import pace
 from ..base.state import PerThread
 from ..graph.errors import AbstractError
 from ..graph.graph import DeviceData, Graph, Node, Value, origin, replace_operands, results, topological, value_name
@@ -78,7 +78,7 @@ def recorded(into: Recording) -> Iterator[None]:
 
     Other threads wait with their recording. Raises RuntimeError inside itself.
     """
-    with SYNC_LOCK, LOCK, counters.unchanged(), pace.unchanged():
+    with SYNC_LOCK, LOCK, compile_log.unchanged(), pace.unchanged():
         # A plan inside a plan would take the programs of the outer one's step.
         if recording.value is not None:
             raise RuntimeError("spmd.plan: called by the step that is being planned")

@@ -7,8 +7,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..base import counters, in_flight, interrupt
-from ..base.counters import pace
+from ..base import compile_log, counters, in_flight, interrupt, trace_rows
+from ..base.compile_record import CompileRecord
+from ..base.pace import pace
 from ..base.state import PerThread
 from ..graph.graph import DeviceData, Graph, is_data, topological
 from ..graph.source import ends_at_user_line, user_line
@@ -41,7 +42,7 @@ class Synced:
     line: str
     num_tensors: int
     num_programs: int
-    compiled: tuple[counters.CompileRecord, ...]
+    compiled: tuple[CompileRecord, ...]
 
 
 # Called after each sync, in order, with its record.
@@ -57,14 +58,14 @@ class Watch:
     def __init__(self) -> None:
         self.is_on = bool(AFTER) and recording.value is None and not _notifies.value
         if self.is_on:
-            self.num_runs, self.last = counters.counter("runs"), counters.last_compile()
+            self.num_runs, self.last = counters.counter("runs"), compile_log.last()
 
     def notify(self, num_tensors: int) -> None:
         """Calls the functions in `AFTER`; the caller holds no lock."""
         if not self.is_on:
             return
         num_programs = max(counters.counter("runs") - self.num_runs, 0)
-        done = Synced(str(user_line()), num_tensors, num_programs, counters.compiled_since(self.last))
+        done = Synced(str(user_line()), num_tensors, num_programs, compile_log.since(self.last))
         with _notifies.held(True):
             for function in [*AFTER.values()]:
                 function(done)
@@ -81,8 +82,8 @@ def sync(*, wait: bool = False, for_read: bool = False) -> None:
     if body.names.value:
         raise body.refused("spmd.sync()", "ops recorded there run only as part of the loop; call it outside")
     # The trace shows recording and sync as two rows; recording has no end of its own.
-    counters.end_recording()
-    with counters.span("sync"):
+    trace_rows.end_recording()
+    with trace_rows.span("sync"):
         _sync(wait=wait, for_read=for_read)
 
 

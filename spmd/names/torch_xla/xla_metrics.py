@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from ...core import counters
+from ...core import compile_log, counters
 from . import execution_time
 
 _PERCENTILES = (0.01, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.99)
@@ -11,7 +11,7 @@ _PERCENTILES = (0.01, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.99)
 _COUNTERS: dict[str, Callable[[], int]] = {
     "MarkStep": lambda: counters.counter("syncs"),
     "UncachedCompile": lambda: counters.counter("programs_compiled"),
-    "CachedCompile": lambda: max(counters.counter("runs") - counters.num_logged(), 0),
+    "CachedCompile": lambda: max(counters.counter("runs") - compile_log.num_since_clear(), 0),
     "PersistentCacheHit": lambda: counters.counter("programs_loaded"),
 }
 # In a short report that names none.
@@ -83,7 +83,7 @@ def clear_all() -> None:
     >>> spmd.torch_xla.xla_metrics.clear_all()
     """
     execution_time.settle()
-    counters.clear()
+    compile_log.clear()
 
 
 def clear_counters() -> None:
@@ -92,7 +92,7 @@ def clear_counters() -> None:
     >>> import spmd
     >>> spmd.torch_xla.xla_metrics.clear_counters()
     """
-    counters.clear_counters()
+    compile_log.clear_counters()
 
 
 def clear_metrics() -> None:

@@ -11,7 +11,7 @@ from types import FrameType
 from torch import nn
 from torch.optim import Optimizer
 
-from ...core import counters
+from ...core import trace_rows
 from ...core.extend import Bounded, Graph, Node, Program, user_lines, walks
 
 BACKWARD = " (backward)"
@@ -25,7 +25,7 @@ _names: "weakref.WeakKeyDictionary[nn.Module, dict[int, str]]" = weakref.WeakKey
 def note(node: Node, number: int) -> None:
     """Notes the module that recorded an op. number: of a forward op autograd's, plus its ring's base."""
     # No module is on the stack of a backward op: autograd's number leads to the note of its forward op.
-    counters.note_op()
+    trace_rows.note_op()
     if node.sequence >= 0 and (forward := _of_numbers.get(node.sequence)) is not None:
         _of_ops.keep(node.serial, forward and f"{forward}{BACKWARD}")
         return

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TextIO
 
 from ...core import cache, config, counters, messages, variables
-from ...core.extend import Line, compile_log
+from ...core.extend import Line, log_entry
 from .difference import is_of_shapes
 
 _EVERY = 0.5  # seconds between two updates of a status
@@ -61,7 +61,7 @@ def while_compiling(num_ops: int, line: Line, cause: str) -> Iterator[None]:
     started = time.monotonic()
 
     def describe() -> str:
-        why = f"{line.short()}: {compile_log.short(cause)}{_advice(num_ops, cause)}"
+        why = f"{line.short()}: {log_entry.short(cause)}{_advice(num_ops, cause)}"
         seconds = time.monotonic() - started
         return f"{head}, {seconds:.0f} s, {why}" if seconds >= 1 else f"{head}, {why}"
 

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...core import CompileRecord, config, counters, forking, points
+from ...core import CompileRecord, compile_log, config, forking, points
 from ...core.extend import Graph, Line, Program
 from .difference import is_of_shapes
 
@@ -82,7 +82,7 @@ def hints() -> list[Hint]:
         _of_line(costly) for costly, _ in _seconds.most_common() if costly.kind != "read" or _counts[costly] >= _READS
     ]
     later: dict[str, list[CompileRecord]] = {}
-    for record in counters.compiles():
+    for record in compile_log.compiles():
         if not _is_first(record):
             later.setdefault(record.line, []).append(record)
     result += [_of_compiles(line, records) for line, records in later.items()]

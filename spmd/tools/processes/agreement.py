@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import jax
 
-from ...core import ProcessError, config, counters, forking, messages, processes
+from ...core import ProcessError, compile_log, config, forking, messages, processes
 from ...core.extend import Line
 from . import watchdog
 
@@ -155,7 +155,7 @@ def _record(num_texts: int = _LAST) -> Record:
         "count": count,
         "digests": [event.digest for event in events],
         "last": [f"event {count - len(last) + i + 1:,}: {event.what} at {event.line}" for i, event in enumerate(last)],
-        "ledger": [str(record) for record in counters.compiles()[-_SHOWN:]],
+        "ledger": [str(record) for record in compile_log.compiles()[-_SHOWN:]],
         "ended": _state.has_ended,
         "error": repr(sys.last_value) if hasattr(sys, "last_value") else "",
         **watchdog.present(),

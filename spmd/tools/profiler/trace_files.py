@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ...core import counters
+from ...core import trace_rows
 from ...core.extend import Module, Program
 from ..hlo.hlo_collectives import origins
 
@@ -144,7 +144,7 @@ def _names(events: list[_Event], programs: Mapping[int, Program]) -> dict[Any, d
     dispatched = [
         int(event.stats["program"])
         for event in sorted(events, key=lambda event: event.start)
-        if event.name == f"{counters.PREFIX}dispatch"
+        if event.name == f"{trace_rows.PREFIX}dispatch"
     ]
     counts = Counter(dispatched)
     labels = {number: labels_of(programs[number]) for number in counts if number in programs}
@@ -167,8 +167,8 @@ def _rows(events: list[_Event], names: Mapping[Any, Mapping[str, Label]]) -> Ite
         if _is_ours(event):
             label = names.get(_key(event), {}).get(event.stats["hlo_op"])
             process = _FIRST_DEVICE + int(event.stats["device_ordinal"]) if process == _HOST else process
-        elif event.name.startswith(counters.PREFIX):
-            row = event.name.removeprefix(counters.PREFIX)
+        elif event.name.startswith(trace_rows.PREFIX):
+            row = event.name.removeprefix(trace_rows.PREFIX)
         elif "step_num" in event.stats:
             row = "steps"
         processes.setdefault(process, f"device {process - _FIRST_DEVICE}")
@@ -199,7 +199,7 @@ def _meta(kind: str, process: int, thread: int, **args: Any) -> dict[str, Any]:
 def _named(event: _Event, label: Label | None) -> dict[str, Any]:
     """The name and the arguments of a block."""
     args = {name: str(value) for name, value in event.stats.items() if name[0] != "_"}
-    name = event.name.removeprefix(counters.PREFIX)
+    name = event.name.removeprefix(trace_rows.PREFIX)
     if "step_num" in event.stats:
         name = f"{name} {event.stats['step_num']}"
     if label is None:

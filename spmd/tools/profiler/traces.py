@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from ...core import config, counters, in_flight, points, processes
+from ...core import config, in_flight, points, processes, trace_rows
 from ...core.extend import Program, held
 from . import trace_files
 
@@ -97,7 +97,7 @@ def stop_trace() -> Path:
         try:
             in_flight.wait()
         finally:
-            counters.end_recording()
+            trace_rows.end_recording()
             jax.profiler.stop_trace()
         return trace_files.complete(path, programs)
 

@@ -9,7 +9,7 @@ from support import check
 from torch import Tensor
 
 import spmd
-from spmd.core.base import counters
+from spmd.core.base import compile_log
 
 LAYERS, WIDTH = 10, 4
 
@@ -20,14 +20,14 @@ def layers(x: Tensor, *weights: Tensor) -> Tensor:
     return x
 
 
-def trained(function: Any, weights: list[Tensor]) -> tuple[list[Any], counters.CompileRecord]:
+def trained(function: Any, weights: list[Tensor]) -> tuple[list[Any], compile_log.CompileRecord]:
     """The loss and the gradients, and the record of their program."""
     given = [weight.to("xla").requires_grad_() for weight in weights]
     spmd.sync()
     loss = function(torch.ones(2, WIDTH, device="xla"), *given).square().mean()
     loss.backward()
     spmd.sync()
-    return [loss, *(weight.grad for weight in given)], counters.compiles()[-1]
+    return [loss, *(weight.grad for weight in given)], compile_log.compiles()[-1]
 
 
 class TestScannedLayers:

@@ -49,7 +49,7 @@ class TestKeptViews:
             return sum(array.shape == (269, 59) for array in jax.live_arrays())
 
         # In steps as long as other tests' no loop is looked for.
-        monkeypatch.setattr(spmd.core.base.counters.pace, "longest", 0)
+        monkeypatch.setattr(spmd.core.base.pace.pace, "longest", 0)
         spmd.sync()
         kept = []
         x = torch.zeros(269, 59).to("xla")

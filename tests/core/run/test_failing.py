@@ -365,7 +365,7 @@ def test_random_places() -> None:
         """
         import random, sys, torch, spmd
         from spmd.core.programs import cache, compiler
-        from spmd.core.programs import compile_log, failing
+        from spmd.core.programs import failing, log_entry
         from spmd.core.lower import lower
         from spmd.core.run import execute, executables, initialization, schedule
         from spmd.core.graph.graph import Graph
@@ -380,7 +380,7 @@ def test_random_places() -> None:
         # What is called on the way, from the choice of what to run to the upload of the data.
         places = [(schedule, "meshes_met"), (schedule, "is_placed_in"), (schedule, "pinned_sharding"),
                   (Graph, "key"), (compiler, "lower_graph"), (lower, "_apply"), (transfer, "upload"),
-                  (cache, "_cause"), (compile_log, "record"), (failing, "check_memory")]
+                  (cache, "_cause"), (log_entry, "record"), (failing, "check_memory")]
         readers = (cache, compiler, execute, executables, initialization, schedule)
         random.seed(0)
         done = cut = 0

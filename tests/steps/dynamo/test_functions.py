@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import spmd
 from spmd import P
 from spmd.core.base import counters
-from spmd.core.base.counters import pace
+from spmd.core.base.pace import pace
 from spmd.core.graph.graph import origin, walk
 from spmd.dtensor import Replicate, Shard, distribute_tensor, init_device_mesh
 from spmd.steps.dynamo import functions

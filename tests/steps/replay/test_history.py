@@ -5,7 +5,7 @@ from torch import Tensor
 
 import spmd
 from spmd.core.base import counters
-from spmd.core.base.counters import pace
+from spmd.core.base.pace import pace
 
 
 def known(mask: Tensor, length: int) -> Tensor:

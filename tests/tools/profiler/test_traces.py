@@ -12,7 +12,7 @@ from torch import nn
 
 import fsdp
 import spmd
-from spmd.core.base import counters
+from spmd.core.base import trace_rows
 from spmd.tools.profiler import summaries, trace_files, traces
 
 SIZE = 16
@@ -150,7 +150,7 @@ class TestHostRows:
         assert named["my block"] == {"part": "head"} and named["train 1"] == {"step_num": "1"}
 
     def test_nothing_without_a_trace(self) -> None:
-        assert counters.span("dispatch", lambda: pytest.fail("no trace is on")) is counters._NOTHING
+        assert trace_rows.span("dispatch", lambda: pytest.fail("no trace is on")) is trace_rows._NOTHING
         assert traces._keep not in spmd.core.points.before_run and not spmd.config.module_paths
 
 

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from ...base import counters, forking, in_flight
+from ...base import counters, forking, in_flight, trace_rows
 from ...base.dtypes import to_numpy_dtype, to_torch_dtype
 from ...base.jax_private import device_order, local_to_global_shape
 from ...files.small_programs import SmallProgram
@@ -73,7 +73,7 @@ def upload(array: np.ndarray, sharding: Sharding) -> jax.Array:
     forking.check()
     _check_here(sharding)
     padded = sharding.padded_shape(array.shape)
-    with _Room(padded, array.dtype, sharding), compiler_context(), counters.span("upload"), _uploaded(array.nbytes):
+    with _Room(padded, array.dtype, sharding), compiler_context(), trace_rows.span("upload"), _uploaded(array.nbytes):
         # jax refuses shards of different sizes; the padding is cut off inside the program.
         if padded != array.shape:
             array = np.pad(array, [(0, wide - narrow) for wide, narrow in zip(padded, array.shape, strict=True)])
@@ -103,7 +103,7 @@ def upload_part(array: np.ndarray, shape: tuple[int, ...], sharding: Sharding) -
     if not processes.several():
         return upload(array, sharding)
     forking.check()
-    with _Room(shape, array.dtype, sharding), compiler_context(), counters.span("upload"), _uploaded(array.nbytes):
+    with _Room(shape, array.dtype, sharding), compiler_context(), trace_rows.span("upload"), _uploaded(array.nbytes):
         return jax.make_array_from_process_local_data(sharding.jax, array, shape)
 
 
@@ -144,7 +144,7 @@ def upload_shard(array: np.ndarray, shard: ShardSlice, shape: tuple[int, ...], s
     forking.check()
     wide = sharding.shard_shape(shape)
     size = array.nbytes * len(shard.devices)
-    with _Room(shape, array.dtype, sharding), compiler_context(), counters.span("upload"), _uploaded(size):
+    with _Room(shape, array.dtype, sharding), compiler_context(), trace_rows.span("upload"), _uploaded(size):
         # The last shard of an uneven dim is shorter in a file than on its device.
         if array.shape != wide:
             array = np.pad(array, [(0, to - dim) for to, dim in zip(wide, array.shape, strict=True)])

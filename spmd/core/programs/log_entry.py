@@ -7,7 +7,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from ..base import counters
+from ..base import compile_log
 from ..base.compile_record import CompileRecord, TextFacts
 from ..base.config import config
 from ..graph.graph import Graph
@@ -64,7 +64,7 @@ def _of_run(program: Program, name: str, cause: str, line: Line) -> dict[str, An
     return {
         "name": name, "cause": cause, "line": str(line),
         "loops": tuple(map(itemgetter(1, 2), program.loops)),
-        "functions": tuple(map(counters.place_of_code, codes)),
+        "functions": tuple(map(compile_log.place_of_code, codes)),
         "read": Reading(program),
     }  # fmt: skip
 
@@ -77,7 +77,7 @@ def taken(program: Program, graph: Graph, name: str, cause: str, line: Line) -> 
     program.name, program.line, program.is_planned = name, line, False
     program.graph = without_data(graph)
     program.record = dataclasses.replace(program.record, **_of_run(program, name, cause, line))
-    counters.record_compile(program.record)
+    compile_log.add(program.record)
 
 
 def short(cause: str) -> str:
