@@ -13,13 +13,13 @@ OLD := oldest
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-install: $(INSTALLED)  ## make .venv and install everything into it; instant the second time
+install: $(INSTALLED)  ## make .venv and install everything into it, ruff and mypy, too; instant the second time
 
 # torch goes in alone, at its exact version: where a CPU build of it is offered, nothing that follows replaces it.
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet -c constraints.txt torch==2.13.0
-	$(RUN) -m pip install --quiet -c constraints.txt -e '.[test,recipes,frameworks]'
+	$(RUN) -m pip install --quiet -c constraints.txt -e '.[dev]'
 	touch $@
 
 train: $(INSTALLED)  ## train a GPT on 8 simulated devices; ARGS="--mesh data=2,fsdp=4" goes through
@@ -82,7 +82,6 @@ site: $(INSTALLED)  ## build the documentation site into out/site; a link or nam
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
 lint: $(INSTALLED)  ## check style, types, and the files that GitHub and others read
-	$(RUN) -m pip install --quiet -c constraints.txt -e '.[dev]'
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 	$(VENV)/bin/lint-imports

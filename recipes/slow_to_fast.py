@@ -22,6 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs without being installed, too
+
 import spmd
 
 VOCABULARY, CLASSES = 1_000, 8

@@ -27,6 +27,9 @@ TOLERANCE = {
 }
 
 
+_Results = dict[str, torch.Tensor | None]
+
+
 def check(actual: torch.Tensor, expected: torch.Tensor) -> None:
     """Asserts that a device tensor has the values, dtype and shape of a CPU tensor, within the table's tolerance."""
     rtol, atol = TOLERANCE.get(expected.dtype, (0, 0))
@@ -52,7 +55,7 @@ class Batch:
 
     def __init__(self, *, mesh: Any = None, axis: str | None = None, size: int = 8) -> None:
         self.mesh, self.axis, self.size = mesh, axis, size
-        self.cases: list[tuple[str, list[torch.Tensor | None], list[torch.Tensor | None]]] = []
+        self.cases: list[tuple[str, _Results, _Results]] = []
 
     def case(self, name: str, function: Callable[..., Any], *args: Any, gradient: bool = True) -> None:
         """Records `function(*args)` and, where results have one, the gradient of each floating-point argument."""
@@ -65,14 +68,16 @@ class Batch:
         spmd.sync()
         failures = []
         for name, actual, expected in self.cases:
-            try:
-                assert len(actual) == len(expected), f"{len(actual)} results, expected {len(expected)}"
-                for one, other in zip(actual, expected, strict=True):
-                    assert (one is None) == (other is None), "a gradient is missing on one side"
-                    if other is not None:
-                        check(one, other)
-            except AssertionError as error:
-                failures.append(f"{name}: {error}")
+            if actual.keys() != expected.keys():
+                failures.append(f"{name}: {', '.join(actual)}, expected {', '.join(expected)}")
+                continue
+            for part, reference in expected.items():
+                try:
+                    assert (actual[part] is None) == (reference is None), "missing on one side"
+                    if reference is not None:
+                        check(actual[part], reference)
+                except AssertionError as error:
+                    failures.append(f"{name}, {part}: {error}")
         assert not failures, f"{len(failures)} of {len(self.cases)} cases differ from CPU\n" + "\n".join(failures)
 
     def _move(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -88,16 +93,18 @@ def _leaf(arg: Any, gradient: bool, move: Callable[[torch.Tensor], torch.Tensor]
     return move(arg.detach()).requires_grad_(gradient and arg.is_floating_point())
 
 
-def _results(function: Callable[..., Any], args: list[Any]) -> list[torch.Tensor | None]:
+def _results(function: Callable[..., Any], args: list[Any]) -> _Results:
     """The tensors that function returns, then the gradients of its tensor arguments under a fixed cotangent."""
     result = function(*args)
     outputs = [result] if isinstance(result, torch.Tensor) else [part for part in result if part is not None]
-    leaves = [arg for arg in args if isinstance(arg, torch.Tensor) and arg.requires_grad]
+    leaves = {i: arg for i, arg in enumerate(args) if isinstance(arg, torch.Tensor) and arg.requires_grad}
     differentiable = [output for output in outputs if output.requires_grad]
-    if not differentiable or not leaves:
-        return outputs
-    cotangents = [_cotangent(output) for output in differentiable]
-    return outputs + list(torch.autograd.grad(differentiable, leaves, cotangents, allow_unused=True))
+    results: _Results = {f"result {i}": output for i, output in enumerate(outputs)}
+    if differentiable and leaves:
+        cotangents = [_cotangent(output) for output in differentiable]
+        gradients = torch.autograd.grad(differentiable, list(leaves.values()), cotangents, allow_unused=True)
+        results |= {f"gradient of argument {i}": gradient for i, gradient in zip(leaves, gradients, strict=True)}
+    return results
 
 
 def _cotangent(output: torch.Tensor) -> torch.Tensor:

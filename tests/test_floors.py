@@ -190,3 +190,18 @@ class TestOneOwner:
         files = [*FILES, *ROOT.glob("recipes/**/*.py")]
         knowing = {path for path in files for line in code_lines(path) if private.search(line)}
         assert knowing == {CORE / "base" / "jax_private.py", ROOT / "spmd" / "ops" / "jax_internals.py"}
+
+
+class TestScripts:
+    """A script reads the clone that it stands in, whichever is installed."""
+
+    def test_their_clone_is_first(self) -> None:
+        installed = []
+        for path in [*ROOT.glob("recipes/**/*.py"), *ROOT.glob("tests/**/*.py"), *ROOT.glob("docs/**/*.py")]:
+            text, name = path.read_text(), path.relative_to(ROOT).as_posix()
+            is_command = re.search(rf"python3?\b[\w. -]* {re.escape(name)}", text) is not None
+            is_older = "saved_before" in name  # written by the versions before, from their own clones
+            imported = [ast.unparse(statement) for statement, is_inside in statements(path) if not is_inside]
+            if is_command and not is_older and any(re.match(r"(import|from) (spmd|fsdp)\b", line) for line in imported):
+                installed += [name] if "sys.path" not in text else []
+        assert installed == []

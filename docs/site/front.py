@@ -1,5 +1,6 @@
 """The picture at the top of the README: `python docs/site/front.py` runs its step and draws it, light and dark."""
 
+import sys
 from pathlib import Path
 
 import matplotlib
@@ -7,6 +8,8 @@ import torch
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs without being installed, too
 
 import spmd
 from spmd import P

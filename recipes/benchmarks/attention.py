@@ -9,13 +9,17 @@ FSDP and under tensor parallelism (heads over four devices, the batch over two).
 """
 
 import argparse
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs without being installed, too
 
 import fsdp
 import spmd

@@ -8,8 +8,12 @@ normal float32 numbers, sharded along dim 0.
 """
 
 import argparse
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from time import perf_counter
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs without being installed, too
 
 import spmd  # before jax, so that its log settings hold
 

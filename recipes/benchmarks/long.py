@@ -10,13 +10,17 @@ sharded over two.
 """
 
 import argparse
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 from torch.nn import functional as F
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs without being installed, too
 
 import spmd
 from spmd.core.graph.graph import topological

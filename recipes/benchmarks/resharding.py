@@ -6,10 +6,13 @@ python recipes/benchmarks/resharding.py [n]      # an n by n array (4096) over e
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs without being installed, too
 
 import spmd
 from spmd.core.run.pjrt import transfer

@@ -13,9 +13,12 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs without being installed, too
 
 import spmd  # before torch's users, so that its log settings hold
 

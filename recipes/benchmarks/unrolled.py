@@ -16,8 +16,11 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from time import process_time
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs without being installed, too
 
 import spmd  # before torch's users, so that its log settings hold
 

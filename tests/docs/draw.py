@@ -5,8 +5,11 @@ import contextlib
 import gc
 import io
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs without being installed, too
 
 import spmd
 from spmd.core.programs import cache

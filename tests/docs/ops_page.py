@@ -12,6 +12,8 @@ from pathlib import Path
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs without being installed, too
+
 import spmd  # noqa: F401  # registers the rules
 from spmd.core import resolve
 from spmd.core.extend import rules

@@ -18,6 +18,8 @@ from pathlib import Path
 
 from plans.causal_models import plan_classes, run
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs without being installed, too
+
 import spmd
 
 OUTCOMES = Path(__file__).parent / "outcomes.tsv"

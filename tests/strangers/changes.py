@@ -28,6 +28,8 @@ from typing import Any, NamedTuple
 import torch
 import torch._dynamo  # which an optimizer imports, and makes a folder
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs without being installed, too
+
 import spmd
 
 MEMORY, SECONDS, WALL = 200 << 20, 5.0, 60

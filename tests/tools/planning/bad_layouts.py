@@ -13,10 +13,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch.nn import functional as F
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # runs without being installed, too
 
 import spmd
 from spmd import Mesh, P

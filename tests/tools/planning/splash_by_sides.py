@@ -5,7 +5,9 @@ python -m tests.tools.planning.splash_by_sides
 
 import functools
 import json
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,6 +15,8 @@ import jax.numpy as jnp
 import torch
 from jax.experimental import topologies
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # runs without being installed, too
 
 import spmd
 from recipes.benchmarks import scale

@@ -7,12 +7,15 @@ line the parts stay that are read: shapes, calls, groups, threads, rings and est
 """
 
 import re
+import sys
 from functools import partial
 from pathlib import Path
 
 import torch
 from torch import nn
 from torch.nn.functional import gelu
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[4]))  # runs without being installed, too
 
 import fsdp
 import spmd
