@@ -45,15 +45,20 @@ FAULTS = (
 )
 
 
+def copy_tree(folder: Path) -> None:
+    """Copies the files of the checkout into a folder."""
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in filter(None, tracked.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+
+
 def unnoticed(faults: tuple[Fault, ...] = FAULTS) -> Iterator[str]:
     """The faults that their guard does not name, a line each; first of all a guard that fails without one."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
-        tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-        for name in filter(None, tracked.split("\0")):
-            if (ROOT / name).is_file():
-                (copy / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / name, copy / name)
+        copy_tree(copy)
 
         def answer(guard: tuple[str, ...]) -> tuple[int, str]:
             environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"}
