@@ -8,7 +8,6 @@ from . import checks as _checks  # joins programs and run
 from . import files as _files  # joins programs
 from . import loop as _loop  # joins lower
 from . import registration as points
-from .aten.copies import host_copy as host_copy
 from .base import config as variables
 from .base import counters as counters
 from .base import dtypes as dtypes
@@ -44,6 +43,7 @@ from .record import constraints as constraints
 from .record import resolve as resolve
 from .record import threads as threads
 from .record.body import BodyError as BodyError
+from .record.calls.copies import host_copy as host_copy
 from .record.storage import LOCK as LOCK
 from .record.storage import Storage as Storage
 from .record.tensor import XlaTensor as XlaTensor

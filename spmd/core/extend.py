@@ -2,8 +2,6 @@
 
 from . import ops as rules
 from . import partition_rules as partitioning
-from .aten import copies as copies
-from .aten import fused as losses
 from .base import interrupt as interrupt
 from .base.counters import pace as pace
 from .base.seed import Draw as Draw
@@ -73,6 +71,8 @@ from .record import recorders as recorders
 from .record import storage as storages
 from .record import views as views
 from .record import watching as watching
+from .record.calls import copies as copies
+from .record.calls import fused as losses
 from .record.storage import SYNC_LOCK as SYNC_LOCK
 from .record.tensor import set_storage as set_storage
 from .run import executables as executables

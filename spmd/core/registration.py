@@ -1,7 +1,5 @@
 """Registration points: lists that packages join. Each is empty, or has the core's own entry."""
 
-from .aten.copies import after_upload
-from .aten.fallback import after_fallback
 from .base.config import join_while
 from .base.counters import when_cleared
 from .files.disk import given_by
@@ -11,6 +9,8 @@ from .programs.cache import after_compiling, before_compiling, before_making, de
 from .programs.compile_log import of_run
 from .programs.program import of_program
 from .record.call import between_ops, names_of
+from .record.calls.copies import after_upload
+from .record.calls.fallback import after_fallback
 from .record.record import noted_by
 from .record.storage import can_run
 from .record.threads import AT_FIRST_USE

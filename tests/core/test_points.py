@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import spmd
-from spmd.core.aten import fallback
 from spmd.core.programs import cache, compile_log, program
 from spmd.core.record import watching
+from spmd.core.record.calls import fallback
 from spmd.core.run import executables, host_reads, prepare, syncs
 
 POINTS = [

@@ -258,7 +258,7 @@ def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_in
     lengths = input_lengths, target_lengths
     if not 0 <= blank < labels or (targets.dim() == 2 and targets.shape[0] != batch):
         return True
-    if isinstance(input_lengths, torch.Tensor):  # `core.aten.bounds` checks their values
+    if isinstance(input_lengths, torch.Tensor):  # `core.record.calls.bounds` checks their values
         return any(x.numel() != batch or x.is_floating_point() or x.is_complex() for x in lengths)
     return (
         any(len(x) != batch or min(x) < 0 for x in lengths)

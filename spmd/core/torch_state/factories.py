@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from ..aten import fused, recurrent
-from ..aten.determinism import fill_of
-from ..aten.naming import only_device
-from ..aten.specials import attention
 from ..record.call import dispatch
+from ..record.calls import fused, recurrent
+from ..record.calls.determinism import fill_of
+from ..record.calls.naming import only_device
+from ..record.calls.specials import attention
 from ..record.tensor import XlaTensor
 from ..record.watching import recorded
 

@@ -9,9 +9,9 @@ from support import Batch
 from torch.nn import functional as F
 
 import spmd
-from spmd.core.aten import fallback
 from spmd.core.ops import ON_CPU
 from spmd.core.ops.registry import RULES
+from spmd.core.record.calls import fallback
 from spmd.core.record.resolve import PLANS
 
 FUNCTIONS = [

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..record.overloads import by_arguments
+from ..overloads import by_arguments
 
 aten = torch.ops.aten
 

@@ -10,14 +10,14 @@ import torch
 from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
 
-from ..graph.meta import Meta, meta_of
-from ..graph.source import user_frame
-from ..ops.shape import PARTS, part
-from ..record import rebased
-from ..record.overloads import Args, Handler, Kwargs, by_arguments
-from ..record.storage import LOCK
-from ..record.tensor import XlaTensor, alias, no_bytes
-from ..record.views import View, refused_rule, shown, strided_rule
+from ...graph.meta import Meta, meta_of
+from ...graph.source import user_frame
+from ...ops.shape import PARTS, part
+from .. import rebased
+from ..overloads import Args, Handler, Kwargs, by_arguments
+from ..storage import LOCK
+from ..tensor import XlaTensor, alias, no_bytes
+from ..views import View, refused_rule, shown, strided_rule
 from .determinism import fill_of
 
 aten = torch.ops.aten

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.autograd import forward_ad
 
-from ..graph.source import at_user_line
-from ..ops.loss import CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD
-from ..record.overloads import Handler, by_arguments
+from ...graph.source import at_user_line
+from ...ops.loss import CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD
+from ..overloads import Handler, by_arguments
 from .bounds import on_host
 from .refusals import refusal
 

@@ -13,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ..graph.graph import DeviceData
-from ..ops import CHECKS
-from ..record.overloads import Args, Kwargs
-from ..record.resolve import DATA_CHECKS
-from ..record.tensor import XlaTensor
-from ..run.pjrt.transfer import host_array, host_tensor
+from ...graph.graph import DeviceData
+from ...ops import CHECKS
+from ...run.pjrt.transfer import host_array, host_tensor
+from ..overloads import Args, Kwargs
+from ..resolve import DATA_CHECKS
+from ..tensor import XlaTensor
 from .copies import strided
 
 DataCheck = Callable[[Args, Kwargs], None]

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch._ops import OpOverload
 
-from ..base import counters
-from ..record.overloads import Args, Handler, Kwargs, by_arguments
-from ..record.resolve import BY_NAME, SPECIALS
-from ..run.pjrt.host import leaving
+from ...base import counters
+from ...run.pjrt.host import leaving
+from ..overloads import Args, Handler, Kwargs, by_arguments
+from ..resolve import BY_NAME, SPECIALS
 from . import composites, copies, determinism, fused, observers, recurrent, reshaping
 
 aten = torch.ops.aten

@@ -3,10 +3,10 @@
 import torch
 from torch._ops import OpOverload
 
-from ..ops.checks import run_on_cpu
-from ..ops.meta_rules import META_FUNCTIONS
-from ..record import infer
-from ..record.overloads import Args, Kwargs
+from ...ops.checks import run_on_cpu
+from ...ops.meta_rules import META_FUNCTIONS
+from .. import infer
+from ..overloads import Args, Kwargs
 
 # By op: two arguments, the dims of them that must be equal, and the words for these.
 _FACTORS = {

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.nn import functional as F
 
-from ..ops.rnn import RECURRENCE, RECURRENCE_BACKWARD
-from ..record.overloads import Handler, by_arguments
+from ...ops.rnn import RECURRENCE, RECURRENCE_BACKWARD
+from ..overloads import Handler, by_arguments
 from .fused import is_transformed
 
 aten = torch.ops.aten

@@ -17,25 +17,25 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_iter
 
-from ..base.dtypes import is_exact
-from ..graph.graph import topological
-from ..graph.meta import Meta, dense_meta, meta_of
-from ..graph.op import Arrays, Layouts, Lowering, OpSpec, Part, Slot
-from ..lower.stack_rows import ANY_MEMORY, TAKE_ROWS, Made, StackRow, StackRows, fetched, plain, rows
-from ..ops import base_name
-from ..ops.floats import cast
-from ..record.annotations import MESHES
-from ..record.infer import bind, check_complex, new_op, op_for, run_on_meta
-from ..record.lowerings import Call
-from ..record.overlap import check_targets
-from ..record.overloads import MUTATION, Args, Kwargs, Large, Number, Operand, Plan, fill, is_foreach
-from ..record.resolve import LIST_HANDLERS, SPECIALS, plan_of
-from ..record.tensor import XlaTensor
-from ..record.views import ViewRule
-from ..run.schedule import home_of, mesh_homes
-from ..sharding.buckets import EvenCut, cut_of, to_rows
-from ..sharding.constrain import constrain, near, on_device, space_of
-from ..sharding.value import HOST
+from ...base.dtypes import is_exact
+from ...graph.graph import topological
+from ...graph.meta import Meta, dense_meta, meta_of
+from ...graph.op import Arrays, Layouts, Lowering, OpSpec, Part, Slot
+from ...lower.stack_rows import ANY_MEMORY, TAKE_ROWS, Made, StackRow, StackRows, fetched, plain, rows
+from ...ops import base_name
+from ...ops.floats import cast
+from ...run.schedule import home_of, mesh_homes
+from ...sharding.buckets import EvenCut, cut_of, to_rows
+from ...sharding.constrain import constrain, near, on_device, space_of
+from ...sharding.value import HOST
+from ..annotations import MESHES
+from ..infer import bind, check_complex, new_op, op_for, run_on_meta
+from ..lowerings import Call
+from ..overlap import check_targets
+from ..overloads import MUTATION, Args, Kwargs, Large, Number, Operand, Plan, fill, is_foreach
+from ..resolve import LIST_HANDLERS, SPECIALS, plan_of
+from ..tensor import XlaTensor
+from ..views import ViewRule
 
 aten = torch.ops.aten
 

@@ -5,12 +5,12 @@ import warnings
 import torch
 from torch._ops import OpOverload
 
-from ..ops import base_name
-from ..ops.registry import PLACEMENT_ARGUMENTS
-from ..record.overlap import check_operands, check_target
-from ..record.overloads import Args, Handler, Kwargs, Plan, as_list, aten, makes_tensors
-from ..record.resolve import OUT_FORMS
-from ..record.tensor import XlaTensor
+from ...ops import base_name
+from ...ops.registry import PLACEMENT_ARGUMENTS
+from ..overlap import check_operands, check_target
+from ..overloads import Args, Handler, Kwargs, Plan, as_list, aten, makes_tensors
+from ..resolve import OUT_FORMS
+from ..tensor import XlaTensor
 
 # A schema of torch does not say whether `out` may be of a wider dtype. With these ops it must be of the result's own,
 # by the op's name or, where its overloads differ, by the overload's.

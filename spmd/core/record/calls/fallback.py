@@ -7,16 +7,16 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_map
 
-from ..base import counters, messages
-from ..base.config import config
-from ..graph.errors import AbstractError
-from ..graph.source import Line, user_line
-from ..ops import ON_CPU
-from ..record import body
-from ..record.overloads import VIEW, Args, Kwargs, as_list, kind_of
-from ..record.resolve import WITHOUT_RULE
-from ..record.tensor import XlaTensor
-from ..run.pjrt.host import leaving
+from ...base import counters, messages
+from ...base.config import config
+from ...graph.errors import AbstractError
+from ...graph.source import Line, user_line
+from ...ops import ON_CPU
+from ...run.pjrt.host import leaving
+from .. import body
+from ..overloads import VIEW, Args, Kwargs, as_list, kind_of
+from ..resolve import WITHOUT_RULE
+from ..tensor import XlaTensor
 
 # Called after each op that ran on the CPU, with the op, the user's line, and the seconds.
 after_fallback: list[Callable[[str, Line, float], None]] = []

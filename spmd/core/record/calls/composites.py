@@ -8,8 +8,8 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.nn import functional as F
 
-from ..ops.registry import present
-from ..record.overloads import by_arguments
+from ...ops.registry import present
+from ..overloads import by_arguments
 
 aten = torch.ops.aten
 

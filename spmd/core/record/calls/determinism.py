@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from ..record.overloads import Args, Handler, Kwargs, TorchValue
+from ..overloads import Args, Handler, Kwargs, TorchValue
 
 aten = torch.ops.aten
 

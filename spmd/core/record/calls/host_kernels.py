@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import torch
 
-from ..base.dtypes import is_exact
-from ..graph.op import OnHost, OpSpec, host_kernels
-from ..record.lowerings import Call, Fill
-from ..record.overloads import fill, makes_tensors
+from ...base.dtypes import is_exact
+from ...graph.op import OnHost, OpSpec, host_kernels
+from ..lowerings import Call, Fill
+from ..overloads import fill, makes_tensors
 
 
 @host_kernels.register

@@ -6,26 +6,26 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_map_only
 
-from ..base import counters
-from ..base.dtypes import is_integer
-from ..base.state import active_observation
-from ..checks.memory_formats import refuse_layout, refuse_tensor
-from ..graph.graph import DeviceData
-from ..graph.meta import Meta
-from ..graph.source import user_frame
-from ..record.constraints import sharding_now, with_sharding
-from ..record.overlap import check_target
-from ..record.overloads import Args, Handler, Kwargs
-from ..record.resolve import LIST_HANDLERS
-from ..record.storage import LOCK
-from ..record.tensor import XlaTensor, wrap
-from ..record.views import View, shown, write
-from ..run.execute import guard
-from ..run.host_reads import host_value
-from ..run.pjrt.host import leaving
-from ..run.pjrt.transfer import host_array, host_tensor
-from ..run.recording import recording
-from ..sharding.value import Sharding
+from ...base import counters
+from ...base.dtypes import is_integer
+from ...base.state import active_observation
+from ...checks.memory_formats import refuse_layout, refuse_tensor
+from ...graph.graph import DeviceData
+from ...graph.meta import Meta
+from ...graph.source import user_frame
+from ...run.execute import guard
+from ...run.host_reads import host_value
+from ...run.pjrt.host import leaving
+from ...run.pjrt.transfer import host_array, host_tensor
+from ...run.recording import recording
+from ...sharding.value import Sharding
+from ..constraints import sharding_now, with_sharding
+from ..overlap import check_target
+from ..overloads import Args, Handler, Kwargs
+from ..resolve import LIST_HANDLERS
+from ..storage import LOCK
+from ..tensor import XlaTensor, wrap
+from ..views import View, shown, write
 from .determinism import filled
 from .naming import only_device
 
