@@ -27,9 +27,10 @@ from ..graph.meta import Meta, dense_meta
 from ..graph.op import OpSpec, Slot
 from ..graph.source import THREADS, at_user_line, place_of
 from ..run.pjrt.transfer import host_array
+from .calls.lists import in_groups
 from .infer import new_op, op_for, reads_default_dtype
 from .overlap import check_operands, elements_meet
-from .overloads import FUNCTION, MUTATION, VIEW, Args, Kwargs, Plan, TorchValue
+from .overloads import FUNCTION, MUTATION, VIEW, Args, Kwargs, Plan, TorchValue, written
 from .reads import operand, operand_of
 from .rebased import follow
 from .record import NOWHERE, at_once, backward_line, graph_task, record, record_here
@@ -233,7 +234,7 @@ def _look_at_data(
 ) -> list[Value]:
     """Checks the data of an op that is not plain, and takes a draw's key. Returns the operands that it reads."""
     if plan.bounds is not None:
-        plan.bounds(args, kwargs)
+        plan.bounds(*args, **kwargs)
     if plan.fills and numbers:
         check_fits(plan.name, numbers[0], op.metas[0].dtype)
     if plan.draws:
@@ -313,15 +314,12 @@ def _inherit(storage: Storage, like: torch.Tensor) -> None:
 
 
 def _mutate(plan: Plan, node: Node, args: Args, kwargs: Kwargs) -> TorchValue:
-    targets: list[torch.Tensor] = []
-    for where in plan.mutated:
-        value = args[where] if isinstance(where, int) else kwargs[where]
-        targets.extend(value) if type(value) in (list, tuple) else targets.append(value)
+    targets = written(plan.overload, args, kwargs)
     if len(targets) == 1 and len(args) > 1 and isinstance(targets[0], XlaTensor):
         check_operands(plan.name, targets[0], args[1:])
     if plan.is_list:
         if len(targets) > 1 and elements_meet(node.operands, targets, args[1:]):
-            return _element_by_element(plan, args, kwargs)
+            return in_groups(plan.overload, args, kwargs, [[i] for i in range(len(targets))])
         _count_writes(targets)
     for target, value in zip(targets, results(node), strict=True):
         if not isinstance(target, XlaTensor):
@@ -330,23 +328,7 @@ def _mutate(plan: Plan, node: Node, args: Args, kwargs: Kwargs) -> TorchValue:
             target._storage.write(value)
         else:
             write(target, value, node.code, node.instruction)
-    if not plan.returns_targets:
-        return None
-    if len(targets) == 1 or (len(plan.overload._schema.returns) == 1 and not plan.returns_list):
-        return targets[0]  # some ops write more than they return: _amp_update_scale_
-    return tuple(targets)
-
-
-def _element_by_element(plan: Plan, args: Args, kwargs: Kwargs) -> TorchValue:
-    """Records a list op whose elements share memory as one op per element: each reads the writes before it."""
-    count = len(args[0])
-
-    def at(i: int, value: TorchValue) -> TorchValue:
-        return value[i : i + 1] if type(value) in (list, tuple) and len(value) == count else value
-
-    for i in range(count):
-        plan.overload(*[at(i, value) for value in args], **{name: at(i, value) for name, value in kwargs.items()})
-    return tuple(args[0]) if plan.returns_targets else None
+    return plan.returned(targets)
 
 
 # Called between two ops, when `pace` has counted enough of them since the last look.

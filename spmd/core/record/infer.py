@@ -24,7 +24,7 @@ from ..base.dtypes import check_fits, is_exact, to_numpy_dtype
 from ..graph.graph import LARGEST, is_one_number
 from ..graph.meta import Meta, dense_meta, meta_of
 from ..graph.op import OpSpec, Slot
-from ..ops import Rule, base_name, check
+from ..ops import Rule, check
 from ..ops.meta_rules import META_FUNCTIONS
 from .lowerings import CALLS, Call, Fill
 from .overlap import check_targets
@@ -41,6 +41,7 @@ from .overloads import (
     fill,
     is_foreach,
     makes_tensors,
+    written,
 )
 from .tensor import XlaTensor
 from .views import ViewRule, view_rule
@@ -117,22 +118,15 @@ def _without_errors() -> Iterator[None]:
 def run_on_meta(plan: Plan, args: Args, kwargs: Kwargs) -> TorchValue:
     """The op's results on meta tensors; raises torch's own errors for arguments that it refuses."""
 
-    def to_meta(value: TorchValue) -> TorchValue:
-        if isinstance(value, XlaTensor):
-            return value._meta.make()
-        if isinstance(value, torch.Tensor):
-            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-        if isinstance(value, (list, tuple)):
-            return [to_meta(item) for item in value]
-        return value
-
-    keywords = {name: to_meta(value) for name, value in kwargs.items() if name not in ("generator", "pin_memory")}
+    # A draw takes no generator there.
+    args_without = [value for value in args if type(value) is not torch._C.Generator]
+    keywords = {name: value for name, value in kwargs.items() if name not in ("generator", "pin_memory")}
+    arguments, keywords = tree_map_only(torch.Tensor, lambda tensor: meta_of(tensor).make(), (args_without, keywords))
     is_factory = makes_tensors(plan.overload) and not any(isinstance(value, torch.Tensor) for value in args)
     # The meta kernel must not make a tensor of the device.
     if "device" in keywords or is_factory:
         keywords["device"] = torch.device("meta")
     run = META_FUNCTIONS.get(plan.overload, plan.overload)
-    arguments = [to_meta(value) for value in args if type(value) is not torch._C.Generator]
     check(plan.overload, *arguments, **keywords)
     try:
         with _without_errors():
@@ -149,7 +143,7 @@ def run_on_meta(plan: Plan, args: Args, kwargs: Kwargs) -> TorchValue:
         raise refusal[-1](plan.overload, error, args, kwargs, plan.twin) from None
     # torch returns fewer tensors than an op writes, for some.
     if plan.kind is MUTATION:
-        return plan.written(arguments, keywords)
+        return written(plan.overload, arguments, keywords)
     return result
 
 
@@ -169,8 +163,8 @@ def new_op(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     flat = list(result) if isinstance(result, (tuple, list)) else [result]
     metas = tuple(meta_of(item).layout for item in flat if isinstance(item, torch.Tensor))
     if plan.kind is MUTATION:
-        targets = plan.written(args, kwargs)
-        check_targets(plan.name, base_name(plan.overload), targets)
+        targets = written(plan.overload, args, kwargs)
+        check_targets(plan.name, plan.base, targets)
         _check_unchanged(plan, targets, metas)
         check_complex(plan, args)
     plain = all(isinstance(item, torch.Tensor) for item in flat)
@@ -227,7 +221,7 @@ _ARITHMETIC = {"add", "sub", "mul", "div", "pow", "rsub", "addcmul", "addcdiv", 
 def check_complex(plan: Plan, args: Args) -> None:
     """Raises where arithmetic writes a complex result into a real tensor, as every device of torch but meta does."""
     target = args[0]
-    if base_name(plan.overload) not in _ARITHMETIC or not isinstance(target, torch.Tensor) or target.is_complex():
+    if plan.base not in _ARITHMETIC or not isinstance(target, torch.Tensor) or target.is_complex():
         return
     for value in args[1:]:
         if isinstance(value, complex) or (isinstance(value, torch.Tensor) and value.is_complex()):

@@ -10,7 +10,6 @@ from torch.utils import _foreach_utils
 from ..base import interrupt, seed
 from ..base.forking import watch_forks
 from ..checks.memory_formats import register_refusals
-from ..record import calls as _families  # noqa: F401  # rows of the tables of calls
 from ..record.call import dispatch
 from ..record.tensor import XlaTensor, handle_calls_by
 from ..record.threads import AT_FIRST_USE, IN_EACH_THREAD

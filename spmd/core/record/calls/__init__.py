@@ -1,9 +1,4 @@
-"""Calls that are more than a rule, by family: rows of the tables of `core.record.resolve`."""
+"""Calls that are more than a rule, by family: what `core.record.resolve` composes plans of."""
 
-from . import bounds as bounds
-from . import fallback as fallback
-from . import host_kernels as host_kernels
-from . import lists as lists
-from . import out as out
-from . import refusals as refusals
-from . import specials as specials
+from . import host_kernels as host_kernels  # joins op specs
+from . import refusals as refusals  # joins infer

@@ -6,22 +6,23 @@ NaN instead, if its rule has NaN to give (see `ops.floats.missing`).
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ...graph.graph import DeviceData
 from ...ops import CHECKS
 from ...run.pjrt.transfer import host_array, host_tensor
-from ..overloads import Args, Kwargs
-from ..resolve import DATA_CHECKS
+from ..overloads import Plan, TorchValue
 from ..tensor import XlaTensor
 from .copies import strided
 
-DataCheck = Callable[[Args, Kwargs], None]
+_Ranges = Callable[..., Iterable["Range"]]
+_INF = math.inf
 
 
 def on_host(tensor: torch.Tensor) -> np.ndarray | None:
@@ -37,273 +38,211 @@ def on_host(tensor: torch.Tensor) -> np.ndarray | None:
     return None if result is None else host_array(result)
 
 
-def _known(value: object) -> np.ndarray | None:
-    """The values of a tensor with elements, where the host has them."""
-    values = on_host(value) if isinstance(value, torch.Tensor) else None
-    return values if values is not None and values.size else None
+def _known(value: TorchValue) -> np.ndarray | None:
+    """A number, or the values of a tensor with elements, where the host has them."""
+    if isinstance(value, Tensor):
+        value = on_host(value)
+    elif not isinstance(value, (int, float, np.ndarray, np.generic)):
+        return None
+    values = np.asarray(value)
+    return values if value is not None and values.size else None
 
 
-def _within(call: str, argument: str, value: object, low: float, high: float = float("inf")) -> None:
-    """Raises RuntimeError where an element is not in [low, high]; NaN passes."""
-    values = _known(value)
-    if values is None:
-        return
-    outside = values[~((values >= low) & (values <= high))]
-    if outside.size:
-        span = f"[{low}, {high}]" if high != float("inf") else f"{low} or more"
-        raise RuntimeError(f"{call} expects all elements of {argument} to be {span}, but got {outside[0]}")
+class Range(NamedTuple):
+    """Bounds of a number or of a tensor's elements, and torch's error: `{0}` is a value outside, `{op}` the op's name.
+
+    ignored: a value outside that is allowed.
+    """
+
+    value: TorchValue
+    low: float
+    high: float
+    text: str
+    error: type[Exception] = RuntimeError
+    ignored: int | None = None
 
 
-# --- draws ------------------------------------------------------------------------------------------------------------
-
-
-def _refuse_negative(value: object, text: str) -> None:
-    values = _known(value)
-    if values is not None and (values < 0).any():
-        raise RuntimeError(f"{text}, but got {values.min()}")
-
-
-def _normal(args: Args, kwargs: Kwargs) -> None:
-    std = args[1] if len(args) > 1 else kwargs.get("std")
-    _refuse_negative(std, "normal expects all elements of std >= 0.0")
-
-
-def _poisson(args: Args, kwargs: Kwargs) -> None:
-    _refuse_negative(args[0], "invalid Poisson rate, expected rate to be non-negative")
-
-
-# Scalar arguments are new at each call, and torch's own checks run once for a shape and dtype.
-
-
-def _number_of(args: Args, kwargs: Kwargs, index: int, name: str, default: float) -> float:
-    value = args[index] if len(args) > index else kwargs.get(name, default)
-    return float(value) if isinstance(value, (int, float)) else default
-
-
-def _uniform(args: Args, kwargs: Kwargs) -> None:
-    low, high = _number_of(args, kwargs, 1, "from", 0.0), _number_of(args, kwargs, 2, "to", 1.0)
-    if low > high:
-        raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={low} > to={high}")
-
-
-def _normal_in_place(args: Args, kwargs: Kwargs) -> None:
-    std = _number_of(args, kwargs, 2, "std", 1.0)
-    if std < 0:
-        raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
-
-
-def _bernoulli(name: str, args: Args, kwargs: Kwargs) -> None:
-    chances = args[1] if len(args) > 1 else kwargs.get("p", args[0] if name == "bernoulli" else 0.5)
-    if isinstance(chances, torch.Tensor):
-        _within(name, "p", chances, 0, 1)
-    elif chances is not None and not 0 <= chances <= 1:
-        raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={chances}")
-
-
-def _multinomial(args: Args, kwargs: Kwargs) -> None:
-    chances = _known(args[0])
-    if chances is None:
-        return
-    if not (np.isfinite(chances) & (chances >= 0)).all():
-        raise RuntimeError("multinomial: probability tensor contains either `inf`, `nan` or element < 0")
-    if not (chances.sum(-1) > 0).all():
-        raise RuntimeError("multinomial: invalid multinomial distribution (sum of probabilities <= 0)")
-
-
-# --- counts and lengths -----------------------------------------------------------------------------------------------
-
-
-def _masked_scatter(args: Args, kwargs: Kwargs) -> None:
-    target, mask, source = args
-    hits = _known(mask)
-    if hits is None or mask.dtype != torch.bool:
-        return
-    wanted = int(np.count_nonzero(hits)) * (target.numel() // mask.numel())
-    if wanted > source.numel():
-        raise RuntimeError(
-            f"masked_scatter: Number of elements of source < number of ones in mask: {source.numel()} of {wanted}"
-        )
-
-
-def _embedding_bag(args: Args, kwargs: Kwargs) -> None:
-    offsets = _known(args[2])
-    if offsets is None:
-        return
-    count = args[1].shape[0]
-    if offsets[0] != 0:
-        raise RuntimeError(
-            "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0. However, "
-            f"got {offsets[0]}"
-        )
-    if offsets[-1] > count:
-        raise RuntimeError(
-            f"offsets[-1] can not be greater than input's length {count} but got offsets[-1] of {offsets[-1]}"
-        )
-
-
-def _searchsorted(args: Args, kwargs: Kwargs) -> None:
-    _within("searchsorted", "sorter", kwargs.get("sorter"), 0, args[0].shape[-1] - 1)
-
-
-def _repeat_interleave(args: Args, kwargs: Kwargs) -> None:
-    repeats, wanted = _known(args[0]), kwargs.get("output_size")
-    if repeats is not None and wanted is not None and repeats.sum() != wanted:
-        raise RuntimeError(
-            f"repeat_interleave: allocated size does not match required size: output_size is {wanted}, the sum of "
-            f"repeats {repeats.sum()}"
-        )
-
-
-def _ctc_loss(args: Args, kwargs: Kwargs) -> None:
-    if isinstance(args[2], torch.Tensor):
-        _within("ctc_loss", "input_lengths", args[2], 0, args[0].shape[0])
-        lengths = _known(args[3])
-        if lengths is not None:
-            CHECKS[torch.ops.aten._ctc_loss.default](*args[:2], [0] * lengths.size, lengths.reshape(-1).tolist())
-
-
-# --- ranges that are no indices of a dim ------------------------------------------------------------------------------
-
-
-def _binary_cross_entropy(args: Args, kwargs: Kwargs) -> None:
-    for argument, value in zip(("input", "target"), args, strict=False):
-        _within("binary_cross_entropy", argument, value, 0, 1)
-
-
-def _max_unpool(args: Args, kwargs: Kwargs) -> None:
-    _within("max_unpool: found an invalid max index: it", "indices", args[1], 0, math.prod(args[2]) - 1)
-
-
-def _lu_unpack(args: Args, kwargs: Kwargs) -> None:
-    if args[3] if len(args) > 3 else kwargs.get("unpack_pivots", True):
-        _within("lu_unpack", "pivots", args[1], 1, args[0].shape[-2])
-
-
-# By the op's name, or by its in-place form's where that checks other arguments.
-_VALUES: dict[str, DataCheck] = {
-    "normal": _normal,
-    "normal_": _normal_in_place,
-    "normal_functional": _normal_in_place,
-    "uniform": _uniform,
-    "bernoulli": partial(_bernoulli, "bernoulli"),
-    "bernoulli_": partial(_bernoulli, "bernoulli_"),
-    "multinomial": _multinomial,
-    "poisson": _poisson,
-    "masked_scatter": _masked_scatter,
-    "_embedding_bag": _embedding_bag,
-    "_embedding_bag_forward_only": _embedding_bag,
-    "searchsorted": _searchsorted,
-    "repeat_interleave": _repeat_interleave,
-    "_ctc_loss": _ctc_loss,
-    "binary_cross_entropy": _binary_cross_entropy,
-    "max_unpool2d": _max_unpool,
-    "max_unpool3d": _max_unpool,
-    "lu_unpack": _lu_unpack,
-}
+def check_ranges(op: str, ranges: Iterable[Range]) -> None:
+    """Raises a range's error where the host knows a value outside of it."""
+    for value, low, high, text, error, ignored in ranges:
+        if isinstance(value, (int, float)) and low <= value <= high:
+            continue  # without an array: each draw passes here
+        values = _known(value)
+        if values is None or (values.min() >= low and values.max() <= high):
+            continue
+        outside = values[~((values >= low) & (values <= high))]  # NaN among them
+        outside = outside[outside != ignored] if ignored is not None else outside
+        if outside.size:
+            raise error(text.format(outside[0], op=op))
 
 
 # --- indices of a dim -------------------------------------------------------------------------------------------------
 
 
-class _Range(NamedTuple):
-    """An index tensor of an op, the range of its values (from lowest, below size), and the value that is ignored."""
-
-    positions: torch.Tensor
-    size: int
-    lowest: int
-    dim: int = 0
-    ignored: int | None = None
+def _index(
+    index: Tensor, size: int, dim: int = 0, *, lowest: int = 0, error: type[Exception] = IndexError,
+    ignored: int | None = None,
+) -> Range:  # fmt: skip
+    text = f"{{op}}: index {{0}} is out of bounds for dim {dim} with size {size}"
+    return Range(index, lowest, size - 1, text, error, ignored)
 
 
-_Ranges = Callable[[Args], Iterator[_Range]]
-
-
-def _size(tensor: torch.Tensor, dim: int) -> int:
+def _size(tensor: Tensor, dim: int) -> int:
     return tensor.shape[dim] if tensor.dim() else 1
 
 
-def _rows(args: Args) -> Iterator[_Range]:
-    yield _Range(args[1], args[0].shape[0], 0)
+def _along(error: type[Exception], self: Tensor, dim: int, index: Tensor, *_: object, **__: object) -> list[Range]:
+    return [_index(index, _size(self, dim), dim, error=error)]
 
 
-def _along(args: Args) -> Iterator[_Range]:
-    yield _Range(args[2], _size(args[0], args[1]), 0, args[1])
+def _with_elements(ranges: _Ranges, self: Tensor, dim: int, *args: object, **kwargs: object) -> Iterable[Range]:
+    """The ranges; none for a tensor without elements in its other dims: torch does not look at the index then."""
+    others = [size for i, size in enumerate(self.shape) if i != dim % self.dim()]
+    return () if 0 in others else ranges(self, dim, *args, **kwargs)
 
 
-def _along_or_from_the_end(args: Args) -> Iterator[_Range]:
-    size = _size(args[0], args[1])
-    yield _Range(args[2], size, -size, args[1])
+def _by_dim(self: Tensor, indices: Sequence[Tensor | None], *_: object, **__: object) -> Iterator[Range]:
+    indexed = {dim: index for dim, index in enumerate(indices) if index is not None}
+    unindexed = [size for dim, size in enumerate(self.shape) if dim not in indexed]
+    if 0 in unindexed or not all(index.numel() for index in indexed.values()):
+        return  # torch does not look at an index that selects no element
+    for dim, index in indexed.items():
+        if index.dtype in (torch.int64, torch.int32):
+            yield _index(index, self.shape[dim], dim, lowest=-self.shape[dim])
 
 
-def _elements(args: Args) -> Iterator[_Range]:
-    size = args[0].numel()
-    yield _Range(args[1], size, -size)
+def _elements(self: Tensor, index: Tensor, *_: object, **__: object) -> list[Range]:
+    return [_index(index, self.numel(), lowest=-self.numel())]
 
 
-def _each(args: Args) -> Iterator[_Range]:
-    for dim, index in enumerate(args[1]):
-        if index is not None and index.dtype in (torch.int64, torch.int32):
-            yield _Range(index, args[0].shape[dim], -args[0].shape[dim], dim)
+def _classes(error: type[Exception], self: Tensor, target: Tensor, ignored: int | None = None) -> list[Range]:
+    dim = 1 if self.dim() > 1 else 0
+    return [] if target.is_floating_point() else [_index(target, _size(self, dim), dim, error=error, ignored=ignored)]
 
 
-def _classes(args: Args, ignored: int | None = None) -> Iterator[_Range]:
-    if not args[1].is_floating_point():
-        dim = 1 if args[0].dim() > 1 else 0
-        yield _Range(args[1], _size(args[0], dim), 0, dim, ignored)
+# --- chances, counts and lengths --------------------------------------------------------------------------------------
 
 
-def _classes_but_one(args: Args) -> Iterator[_Range]:
-    return _classes(args, args[4])
+def _multinomial(self: Tensor, *_: object, **__: object) -> Iterator[Range]:
+    chances = _known(self)
+    if chances is not None:
+        text = "{op}: probability tensor contains either `inf`, `nan` or element < 0"
+        yield Range(np.isfinite(chances) & (chances >= 0), True, True, text)
+        text = "{op}: invalid multinomial distribution (sum of probabilities <= 0)"
+        yield Range(chances.sum(-1) > 0, True, True, text)
 
 
-def _classes_of_weight(args: Args) -> Iterator[_Range]:
-    yield _Range(args[2], args[1].shape[0], 0, 0, args[6])
+def _masked_scatter(self: Tensor, mask: Tensor, source: Tensor, **_: object) -> Iterator[Range]:
+    hits = _known(mask) if mask.dtype == torch.bool else None
+    if hits is not None:
+        count = int(np.count_nonzero(hits)) * (self.numel() // mask.numel())
+        text = f"{{op}}: Number of elements of source < number of ones in mask: {{0}} of {count}"
+        yield Range(source.numel(), count, _INF, text)
 
 
-# By the op's name, without the `_` of its in-place form: the ranges of its index arguments, and torch's error.
-_OPS: dict[str, tuple[_Ranges, type[Exception]]] = {
-    "embedding": (_rows, IndexError),
-    "_embedding_bag": (_rows, RuntimeError),
-    "_embedding_bag_forward_only": (_rows, RuntimeError),
-    **dict.fromkeys(("gather", "scatter", "scatter_add", "scatter_reduce", "index_add"), (_along, RuntimeError)),
-    **dict.fromkeys(("index_select", "index_copy", "index_reduce"), (_along, IndexError)),
-    "index_fill": (_along_or_from_the_end, IndexError),
-    **dict.fromkeys(("take", "put"), (_elements, IndexError)),
-    **dict.fromkeys(("index", "index_put", "_index_put_impl", "_unsafe_index"), (_each, IndexError)),
-    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward", "cross_entropy"), (_classes_but_one, IndexError)),
-    "linear_cross_entropy": (_classes_of_weight, IndexError),
-    "multi_margin_loss": (_classes, RuntimeError),
-}
+def _embedding_bag(weight: Tensor, indices: Tensor, offsets: Tensor, *_: object, **__: object) -> Iterator[Range]:
+    yield _index(indices, weight.shape[0], error=RuntimeError)
+    starts, count = _known(offsets), indices.shape[0]
+    if starts is not None:
+        text = (
+            "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0. However, "
+            "got {0}"
+        )
+        yield Range(starts[0], 0, 0, text)
+        text = f"offsets[-1] can not be greater than input's length {count} but got offsets[-1] of {{0}}"
+        yield Range(starts[-1], -_INF, count, text)
 
 
-def _selects_nothing(name: str, args: Args) -> bool:
-    """True if an index selects no element at all: torch does not check it then."""
-    sizes = dict(enumerate(args[0].shape))
-    if name in ("index_add", "index_copy", "index_fill"):
-        sizes.pop(args[1] % args[0].dim() if args[0].dim() else 0, None)
-        return 0 in sizes.values()
-    if name not in ("index", "index_put", "_index_put_impl", "_unsafe_index"):
-        return False
-    indices = {dim: index for dim, index in enumerate(args[1]) if index is not None}
-    return any(index.numel() == 0 for index in indices.values()) or any(
-        size == 0 for dim, size in sizes.items() if dim not in indices
-    )
+def _repeat_interleave(
+    repeats: Tensor, *of_another: object, output_size: int | None = None, **_: object
+) -> Iterator[Range]:
+    counts = _known(repeats) if output_size is not None and not of_another else None
+    if counts is not None:
+        text = (
+            f"{{op}}: allocated size does not match required size: output_size is {output_size}, the sum of repeats "
+            "{0}"
+        )
+        yield Range(counts.sum(), output_size, output_size, text)  # type: ignore[arg-type]  # not None
 
 
-def _check_ranges(name: str, args: Args, kwargs: Kwargs) -> None:
-    """Raises torch's error where an index is out of range; then checks the other values."""
-    ranges, error = _OPS[name]
-    for positions, size, lowest, dim, ignored in ranges(args):
-        values = on_host(positions)
-        if values is None or not values.size or (values.min() >= lowest and values.max() < size):
-            continue
-        outside = values[(values < lowest) | (values >= size)]
-        outside = outside[outside != ignored] if ignored is not None else outside
-        if outside.size and not _selects_nothing(name, args):
-            raise error(f"{name}: index {outside[0]} is out of bounds for dim {dim} with size {size}")
-    if name in _VALUES:
-        _VALUES[name](args, kwargs)
+def _ctc_loss(
+    log_probs: Tensor, targets: Tensor, input_lengths: TorchValue, target_lengths: TorchValue, *_: object, **__: object
+) -> Iterator[Range]:
+    if isinstance(input_lengths, Tensor):
+        yield _elements_of("ctc_loss", "input_lengths", input_lengths, 0, log_probs.shape[0])
+        lengths = _known(target_lengths)
+        if lengths is not None:
+            CHECKS[torch.ops.aten._ctc_loss.default](
+                log_probs, targets, [0] * lengths.size, lengths.reshape(-1).tolist()
+            )
 
 
-DATA_CHECKS.update(_VALUES)
-DATA_CHECKS.update({name: partial(_check_ranges, name) for name in _OPS})
+def _elements_of(call: str, argument: str, value: TorchValue, low: float, high: float) -> Range:
+    text = f"{call} expects all elements of {argument} to be [{low}, {high}], but got {{0}}"
+    return Range(value, low, high, text)
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+_STD = "normal expects all elements of std >= 0.0, but got {0}"
+_UNPOOLED = "max_unpool: found an invalid max index: it"
+
+# The ranges of an op's arguments, by the op's name, or by its in-place form's where that checks other arguments.
+_RANGES: dict[str, _Ranges] = {
+    "embedding": lambda weight, indices, *_, **__: [_index(indices, weight.shape[0])],
+    **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), _embedding_bag),
+    **dict.fromkeys(("gather", "scatter", "scatter_add", "scatter_reduce"), partial(_along, RuntimeError)),
+    **dict.fromkeys(("index_select", "index_reduce"), partial(_along, IndexError)),
+    "index_add": partial(_with_elements, partial(_along, RuntimeError)),
+    "index_copy": partial(_with_elements, partial(_along, IndexError)),
+    "index_fill": partial(_with_elements, lambda self, dim, index, *_, **__: [
+        _index(index, _size(self, dim), dim, lowest=-_size(self, dim))
+    ]),
+    **dict.fromkeys(("take", "put"), _elements),
+    **dict.fromkeys(("index", "index_put", "_index_put_impl", "_unsafe_index"), _by_dim),
+    **dict.fromkeys(
+        ("nll_loss_forward", "nll_loss2d_forward", "cross_entropy"),
+        lambda self, target, weight, reduction, ignored, *_, **__: _classes(IndexError, self, target, ignored),
+    ),
+    "linear_cross_entropy": lambda input, weight, target, bias, class_weight, reduction, ignored, *_, **__: [
+        _index(target, weight.shape[0], ignored=ignored)
+    ],
+    "multi_margin_loss": lambda self, target, *_, **__: _classes(RuntimeError, self, target),
+    "normal": lambda mean, std=1.0, *_, **__: [Range(std, 0, _INF, _STD)],
+    **dict.fromkeys(
+        ("normal_", "normal_functional"), lambda self, mean=0.0, std=1.0, **_: [Range(std, 0, _INF, _STD)]
+    ),
+    # The difference of symbolic numbers is none, and is not compared.
+    "uniform": lambda self, low=0.0, high=1.0, **_: [
+        Range(high - low, 0, _INF, f"uniform_ expects to return a [from, to) range, but found from={low} > to={high}")
+    ],
+    "bernoulli": lambda self, p=None, **_: [_elements_of("bernoulli", "p", self if p is None else p, 0, 1)],
+    "bernoulli_": lambda self, p=0.5, **_: [_elements_of("bernoulli_", "p", p, 0, 1)],
+    "multinomial": _multinomial,
+    "poisson": lambda self, *_, **__: [
+        Range(self, 0, _INF, "invalid Poisson rate, expected rate to be non-negative, but got {0}")
+    ],
+    "masked_scatter": _masked_scatter,
+    "searchsorted": lambda sequence, self, *, sorter=None, **_: [
+        _elements_of("searchsorted", "sorter", sorter, 0, sequence.shape[-1] - 1)
+    ],
+    "repeat_interleave": _repeat_interleave,
+    "_ctc_loss": _ctc_loss,
+    "binary_cross_entropy": lambda self, target, *_, **__: [
+        _elements_of("binary_cross_entropy", argument, value, 0, 1)
+        for argument, value in (("input", self), ("target", target))
+    ],
+    **dict.fromkeys(("max_unpool2d", "max_unpool3d"), lambda self, indices, size, *_, **__: [
+        _elements_of(_UNPOOLED, "indices", indices, 0, math.prod(size) - 1)
+    ]),
+    "lu_unpack": lambda packed, pivots, data=True, unpack_pivots=True, **_: (
+        [_elements_of("lu_unpack", "pivots", pivots, 1, packed.shape[-2])] if unpack_pivots else []
+    ),
+}  # fmt: skip
+
+
+def check_of(plan: Plan) -> Callable[..., None] | None:
+    """The check of the data among an op's arguments, or None."""
+    in_place = f"{plan.base}_" if plan.overload._schema.name.endswith("_") else plan.base
+    ranges = _RANGES.get(in_place) or _RANGES.get(plan.base)
+    return None if ranges is None else lambda *args, **kwargs: check_ranges(plan.base, ranges(*args, **kwargs))

@@ -22,11 +22,11 @@ from ...sharding.value import Sharding
 from ..constraints import sharding_now, with_sharding
 from ..overlap import check_target
 from ..overloads import Args, Handler, Kwargs
-from ..resolve import LIST_HANDLERS
 from ..storage import LOCK
 from ..tensor import XlaTensor, wrap
 from ..views import View, shown, write
 from .determinism import filled
+from .lists import by_mesh
 from .naming import only_device
 
 aten = torch.ops.aten
@@ -105,7 +105,7 @@ def _copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
 
 def _copy_on_device(target: XlaTensor, source: XlaTensor, args: Args, kwargs: Kwargs) -> object:
     """`copy_` between tensors of the device: the target keeps its sharding, whatever the source's."""
-    storage, sharding = target._storage, target._storage.sharding
+    storage = target._storage
     if source._view is target._view is None and source._meta is target._meta:
         if source._storage is storage:  # a state dict that was loaded in place is loaded into its own tensors
             return target
@@ -115,33 +115,36 @@ def _copy_on_device(target: XlaTensor, source: XlaTensor, args: Args, kwargs: Kw
             if type(data) is DeviceData and data.host is not None and active_observation.value is None:
                 write(target, DeviceData(data.meta, host=data.host, source=data.source))
                 return target
-    met = None if sharding is None else _sharding_of(source)
-    if sharding is None or met is None or met.devices == sharding.devices:
+    sharding = _across_devices(target, source)
+    if sharding is None:
         return NotImplemented
     is_same = target._view is None and source.shape == target.shape
     return target.copy_(with_sharding(source, sharding if is_same else sharding.replicated()), *args[2:], **kwargs)
 
 
-def _sharding_of(source: XlaTensor) -> Sharding | None:
-    """The sharding of a tensor, or of the base of a view: reading a view here would record it too early."""
-    if source._view is None:
-        return sharding_now(source)
-    return source._view.sharding or sharding_now(wrap(source._storage.meta, source._storage))
+def _across_devices(target: torch.Tensor, source: torch.Tensor) -> Sharding | None:
+    """The sharding of a target that is on other devices than the source; else None."""
+    if not isinstance(target, XlaTensor) or not isinstance(source, XlaTensor) or target._storage.sharding is None:
+        return None
+    # A view's base: reading the view here would record it too early.
+    view = source._view
+    base = source if view is None else wrap(source._storage.meta, source._storage)
+    sharding = (view and view.sharding) or sharding_now(base)
+    is_across = sharding is not None and sharding.devices != target._storage.sharding.devices
+    return target._storage.sharding if is_across else None
 
 
 def _foreach_copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     """The list op, but pair by pair where a source is on other devices than its target, or is cast to integers: a NaN
     guard distinguishes these by op."""
-    targets, sources = args[:2]
-    for target, source in zip(targets, sources, strict=True):
-        sharding = target._storage.sharding if isinstance(target, XlaTensor) and isinstance(source, XlaTensor) else None
-        met = None if sharding is None else _sharding_of(source)
+    pairs = [*zip(*args[:2], strict=True)]
+    for target, source in pairs:
         is_cast = target.dtype is not source.dtype and is_integer(target.dtype)
-        if is_cast or (sharding is not None and met is not None and met.devices != sharding.devices):
-            for pair in zip(targets, sources, strict=True):
+        if is_cast or _across_devices(target, source) is not None:
+            for pair in pairs:
                 aten.copy_.default(*pair, *args[2:], **kwargs)
             return None
-    return LIST_HANDLERS[-1](func, args, kwargs)
+    return by_mesh(func, args, kwargs)
 
 
 def _number(value: complex) -> torch.Tensor:

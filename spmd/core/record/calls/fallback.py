@@ -1,7 +1,7 @@
 """The CPU fallback: of ops without a rule where `config.fallback` allows it, and of the table `ops.ON_CPU` always."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch._ops import OpOverload
@@ -14,18 +14,20 @@ from ...graph.source import Line, user_line
 from ...ops import ON_CPU
 from ...run.pjrt.host import leaving
 from .. import body
-from ..overloads import VIEW, Args, Kwargs, as_list, kind_of
-from ..resolve import WITHOUT_RULE
+from ..overloads import VIEW, Args, Kwargs, kind_of, written
 from ..tensor import XlaTensor
 
 # Called after each op that ran on the CPU, with the op, the user's line, and the seconds.
 after_fallback: list[Callable[[str, Line, float], None]] = []
 
 
-def _on_cpu(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
+def runs_on_cpu(func: OpOverload) -> bool:
+    """True for an op that the table names, and where the user allows it for any op but a view."""
+    return func._schema.name in ON_CPU or (config.fallback == "cpu" and kind_of(func) is not VIEW)
+
+
+def on_cpu(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     """Copies operands to the host, and results (and what the op wrote) back to the device."""
-    if func._schema.name not in ON_CPU and (config.fallback != "cpu" or kind_of(func) is VIEW):
-        return NotImplemented
     _tell(str(func._overloadpacket))
     leaving(str(func), "its operands, as it has no lowering rule (spmd.register_lowering gives it one),")
     counters.add_fallback(str(func))
@@ -50,10 +52,8 @@ def _on_cpu(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     for note in after_fallback:
         note(str(func), user_line(), counters.now() - started)
     by_copy = {id(copy): tensor for tensor, copy in copy_of.values()}
-    for argument, value, copy in _arguments(func, args, kwargs, copies, keywords):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            for target, source in zip(as_list(value), as_list(copy), strict=True):
-                target.copy_(source)
+    for target, source in zip(written(func, args, kwargs), written(func, copies, keywords), strict=True):
+        target.copy_(source)
 
     def to_device(value: object) -> object:
         if not isinstance(value, torch.Tensor):
@@ -67,16 +67,3 @@ def _on_cpu(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
 def _tell(op: str) -> None:
     """Says, once for each op, that it leaves the device."""
     messages.say(f"{op} runs on the CPU; spmd.register_lowering gives it a rule, at {user_line().short()}", op)
-
-
-def _arguments(
-    func: OpOverload, args: Args, kwargs: Kwargs, copies: Args, keywords: Kwargs
-) -> Iterator[tuple[torch.Argument, object, object]]:
-    """(schema argument, the value passed for it, its copy) for each argument of a call."""
-    yield from zip(func._schema.arguments, args, copies, strict=False)
-    named = {argument.name: argument for argument in func._schema.arguments}
-    for name, value in kwargs.items():
-        yield named[name], value, keywords[name]
-
-
-WITHOUT_RULE.append(_on_cpu)

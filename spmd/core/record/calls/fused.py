@@ -5,6 +5,7 @@ autograd's key.
 """
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -13,10 +14,10 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.autograd import forward_ad
 
-from ...graph.source import at_user_line
+from ...graph.source import at_user_line, ends_at_user_line
 from ...ops.loss import CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD
 from ..overloads import Handler, by_arguments
-from .bounds import on_host
+from .bounds import Range, check_ranges
 from .refusals import refusal
 
 aten = torch.ops.aten
@@ -125,15 +126,14 @@ def cross_entropy(
     return Loss.apply(_CROSS_ENTROPY, *args)
 
 
+@ends_at_user_line
 def one_hot(self: Tensor, num_classes: int = -1) -> Tensor:
     """torch's `one_hot`; of classes that the host knows, one that is out of range is its error."""
-    classes = on_host(self) if self.dtype == torch.int64 else None
-    if classes is not None and classes.size:
-        if classes.min() < 0:
-            raise at_user_line(RuntimeError(f"one_hot: Class values must be non-negative, got {classes.min()}"))
-        if 0 < num_classes <= classes.max():
-            text = f"Class values must be smaller than num_classes, got {classes.max()} of {num_classes} classes"
-            raise at_user_line(RuntimeError(f"one_hot: {text}"))
+    if self.dtype == torch.int64:
+        highest = num_classes - 1 if num_classes > 0 else math.inf
+        text = f"{{op}}: Class values must be smaller than num_classes, got {{0}} of {num_classes} classes"
+        negative = Range(self, 0, math.inf, "{op}: Class values must be non-negative, got {0}")
+        check_ranges("one_hot", [negative, Range(self, 0, highest, text)])
     # torch's decomposition in Python reads a condition.
     return aten.one_hot.default._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, self, num_classes)
 

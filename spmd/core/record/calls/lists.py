@@ -17,7 +17,6 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_iter
 
-from ...base.dtypes import is_exact
 from ...graph.graph import topological
 from ...graph.meta import Meta, dense_meta, meta_of
 from ...graph.op import Arrays, Layouts, Lowering, OpSpec, Part, Slot
@@ -33,7 +32,6 @@ from ..infer import bind, check_complex, new_op, op_for, run_on_meta
 from ..lowerings import Call
 from ..overlap import check_targets
 from ..overloads import MUTATION, Args, Kwargs, Large, Number, Operand, Plan, fill, is_foreach
-from ..resolve import LIST_HANDLERS, SPECIALS, plan_of
 from ..tensor import XlaTensor
 from ..views import ViewRule
 
@@ -212,11 +210,8 @@ def _op_for(plan: Plan, args: Args, kwargs: Kwargs) -> OpSpec | ViewRule:
     """The OpSpec (for a view op: the ViewRule) of one new combination of operands and statics, list ops included."""
     if is_foreach(plan.overload):
         return _list_op(plan, args, kwargs)
-    op = new_op(plan, args, kwargs)
-    return _by_parameter(op) if isinstance(op, OpSpec) and op.name in _FUSED else op
-
-
-_FUSED = frozenset({"aten._fused_adam_", "aten._fused_adamw_", "aten._fused_sgd_", "aten._fused_adagrad_"})
+    op: OpSpec | ViewRule = new_op(plan, args, kwargs)
+    return _by_parameter(op) if plan.overload in HANDLERS and isinstance(op, OpSpec) else op
 
 
 def _by_parameter(op: OpSpec) -> OpSpec:
@@ -254,13 +249,13 @@ def _list_op(plan: Plan, args: Args, kwargs: Kwargs) -> OpSpec:
     passed = dict(zip(names, args, strict=False))
     passed |= {name: value for name, value in kwargs.items() if name not in plan.ignored}
     count = next(len(value) for value in passed.values() if _is_tensors(value))
+    is_mutation = plan.kind is MUTATION
     if any(len(value) != count for value in passed.values() if isinstance(value, (list, tuple))):
         run_on_meta(plan, args, kwargs)  # raises torch's own error
     bound = bind(plan, args, kwargs)
     for value in tree_iter([*bound.arguments.values()]):
         if type(value) is Large:
             raise RuntimeError(f"{plan.name}: value {value} cannot be converted to type int64_t without overflow")
-    is_mutation = plan.kind is MUTATION
     parts: list[Part] = []
     metas: list[Meta] = []
     for i in range(count):
@@ -269,7 +264,9 @@ def _list_op(plan: Plan, args: Args, kwargs: Kwargs) -> OpSpec:
             check_complex(plan, tuple(elements.values()))
         op = _element_op(plan, elements)
         places = [_element(value, i) for value in bound.arguments.values()]
-        target = meta_of_target(args[0][i]) if is_mutation else op.metas[0]
+        operands = tuple(int(place) for place in places if type(place) is Operand)
+        parts.append(Part(op, operands, tuple(int(place) for place in places if type(place) is Number), (i,)))
+        target = meta_of(args[0][i]).layout if is_mutation else op.metas[0]
         if not torch.can_cast(op.metas[0].dtype, target.dtype):
             raise RuntimeError(
                 f"{plan.name}: result type {op.metas[0].dtype} can't be cast to the desired output type {target.dtype}"
@@ -279,13 +276,11 @@ def _list_op(plan: Plan, args: Args, kwargs: Kwargs) -> OpSpec:
                 f"{plan.name}: output with shape {list(target.shape)} doesn't match the broadcast shape "
                 f"{list(op.metas[0].shape)}"
             )
-        operands = tuple(int(place) for place in places if type(place) is Operand)
-        parts.append(Part(op, operands, tuple(int(place) for place in places if type(place) is Number), (i,)))
         metas.append(target)
     if is_mutation:
         run_on_meta(plan, args, kwargs)  # a value that an element cannot hold is torch's own error
-        check_targets(plan.name, base_name(plan.overload), args[0])
-    is_norm = base_name(plan.overload) == "norm" and float(passed.get("ord", 2)) == 2.0
+        check_targets(plan.name, plan.base, args[0])
+    is_norm = plan.base == "norm" and float(passed.get("ord", 2)) == 2.0
     each = Norms(tuple(parts)) if is_norm and "dtype" not in passed else EachElement(tuple(parts))
     return OpSpec.of(
         plan.name, each, tuple(metas), tuple(meta.layout for meta in bound.metas), numbers=bound.kinds,
@@ -294,26 +289,18 @@ def _list_op(plan: Plan, args: Args, kwargs: Kwargs) -> OpSpec:
 
 
 def _element_op(plan: Plan, elements: Kwargs) -> OpSpec:
+    """The op spec of one element, in the table of the list op."""
     overload, args, kwargs = _element_call(plan.overload, elements)
-    element_plan = plan_of(overload)
-    if element_plan.rule is None:
-        raise NotImplementedError(f"{plan.name}: {overload} has no lowering rule on xla; use foreach=False")
-    key: tuple[object, ...] = (
-        "foreach",
-        *((name, _element_key(value, name in plan.scalar_argument_names)) for name, value in elements.items()),
-    )
-    # An element's dtypes may be decided by torch's default dtype.
-    key = (*key, torch.get_default_dtype()) if not any(map(_is_inexact, elements.values())) else key
-    return element_plan.table.of(key, lambda: new_op(element_plan, args, kwargs))
+    keys = [(name, _element_key(value, name in plan.scalar_argument_names)) for name, value in elements.items()]
 
+    def new_element_op() -> OpSpec:
+        element_plan = Plan(overload)
+        if element_plan.rule is None:
+            raise NotImplementedError(f"{plan.name}: {overload} has no lowering rule on xla; use foreach=False")
+        return new_op(element_plan, args, kwargs)
 
-def _is_inexact(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and not is_exact(value.dtype)
-
-
-def meta_of_target(tensor: torch.Tensor) -> Meta:
-    """The meta of a tensor that a list op writes into."""
-    return tensor._meta.layout if isinstance(tensor, XlaTensor) else meta_of(tensor)
+    # The default dtype may decide those of an element.
+    return plan.table.of((overload, torch.get_default_dtype(), *keys), new_element_op)
 
 
 def _is_tensors(value: object) -> bool:
@@ -365,7 +352,7 @@ def _element_call(overload: OpOverload, elements: Kwargs) -> tuple[OpOverload, A
 # --- several meshes ---------------------------------------------------------------------------------------------------
 
 
-def _by_mesh(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
+def by_mesh(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     """A list op over tensors of several meshes as one op for each mesh: torch groups such lists by device."""
     if len(MESHES) < 2:
         return NotImplemented
@@ -376,21 +363,27 @@ def _by_mesh(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     for i, element in enumerate(storages):
         met = (x.sharding.devices if x.sharding else home_of(x.value, homes) for x in element)
         by_home.setdefault(next(filter(None, met), None), []).append(i)
-    if len(by_home.keys() - {None}) < 2:
-        return NotImplemented
+    return in_groups(func, args, kwargs, [*by_home.values()]) if len(by_home.keys() - {None}) > 1 else NotImplemented
+
+
+def in_groups(func: OpOverload, args: Args, kwargs: Kwargs, groups: Sequence[Sequence[int]]) -> object:
+    """Records a list op as one op for each group of its elements, by index: each reads the writes before it."""
+    count = sum(map(len, groups))
     results: dict[int, object] = {}
-    for indices in by_home.values():
+    for indices in groups:
 
-        def part(value: object, indices: list[int] = indices) -> object:
-            if isinstance(value, (list, tuple)) and len(value) == len(elements):
-                return [value[i] for i in indices]
-            return value
+        def part(value: object, indices: Sequence[int] = indices) -> object:
+            is_list = isinstance(value, (list, tuple)) and len(value) == count
+            return [value[i] for i in indices] if is_list else value  # type: ignore[index]
 
-        done = func(*map(part, args), **{name: part(value) for name, value in kwargs.items()})
-        results.update(zip(indices, done or (), strict=False))
+        result = func(*map(part, args), **{name: part(value) for name, value in kwargs.items()})
+        results.update(zip(indices, result or (), strict=False))
     return [results[i] for i in sorted(results)] or None
 
 
-LIST_HANDLERS.append(_by_mesh)
-SPECIALS.update((getattr(aten, name.removeprefix("aten.")).default, _by_mesh) for name in _FUSED)
+# The ops of fused optimizers; list ops all have the same handler.
+HANDLERS = dict.fromkeys(
+    (aten._fused_adam_.default, aten._fused_adamw_.default, aten._fused_sgd_.default, aten._fused_adagrad_.default),
+    by_mesh,
+)
 op_for.append(_op_for)

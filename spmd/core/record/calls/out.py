@@ -9,7 +9,6 @@ from ...ops import base_name
 from ...ops.registry import PLACEMENT_ARGUMENTS
 from ..overlap import check_operands, check_target
 from ..overloads import Args, Handler, Kwargs, Plan, as_list, aten, makes_tensors
-from ..resolve import OUT_FORMS
 from ..tensor import XlaTensor
 
 # A schema of torch does not say whether `out` may be of a wider dtype. With these ops it must be of the result's own,
@@ -80,33 +79,29 @@ def _check_dtype(overload: OpOverload, base: str, name: str, target: XlaTensor, 
 _OUT_TWINS = {aten._native_batch_norm_legit.out: aten._native_batch_norm_legit.default}
 
 
-def _out_form(plan: Plan) -> Handler | None:
+def out_form(plan: Plan) -> Handler | None:
     """The handler of an `out=` overload, else None: runs the op without it and writes its results into the passed
     tensors, resized where they do not fit."""
-    outs = {argument.name for argument in plan.overload._schema.arguments if argument.is_out}
     twin = plan.twin or _OUT_TWINS.get(plan.overload)
     factory = None if twin is not None else _factory_of(plan.overload)
     if twin is None and factory is None:
         return None
 
     def handler(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
-        passed = [kwargs[where] for where in plan.mutated if where in outs]
-        targets = [target for each in passed for target in as_list(each)]
-        keywords = {name: value for name, value in kwargs.items() if name not in outs}
+        targets = [target for name in plan.outs for target in as_list(kwargs[name])]
+        keywords = {name: value for name, value in kwargs.items() if name not in plan.outs}
         for target in targets:
             _check_out(plan, target, (*args, *keywords.values()))
-        if base_name(plan.overload) in COMPUTES_IN_OUT and keywords.get("dtype") is None:
+        if plan.base in COMPUTES_IN_OUT and keywords.get("dtype") is None:
             keywords["dtype"] = targets[0].dtype
         if twin is not None:
             result = twin(*args, **keywords)
         else:
             assert factory is not None
             result = factory(*args, **{"dtype": targets[0].dtype, **keywords, "device": targets[0].device})
-        for target, value in zip(targets, result if isinstance(result, (tuple, list)) else (result,), strict=True):
+        for target, value in zip(targets, as_list(result), strict=True):
             fill_out(plan.overload, plan.name, target, value)
-        if not plan.returns_targets:
-            return None
-        return passed[0] if len(passed) == 1 else tuple(passed)
+        return plan.returned(targets)
 
     return handler
 
@@ -128,9 +123,6 @@ def _factory_of(overload: OpOverload) -> OpOverload | None:
 def _check_out(plan: Plan, target: torch.Tensor, operands: Args) -> None:
     if not isinstance(target, XlaTensor):
         raise RuntimeError(f"{plan.name}: expected out to be on xla:0, got a tensor on {target.device}; make it there")
-    base = base_name(plan.overload)
+    base = plan.base
     check_target(plan.name, base, target._meta)
     check_operands(plan.name, target, operands, base=base)
-
-
-OUT_FORMS.append(_out_form)

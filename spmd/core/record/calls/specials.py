@@ -1,4 +1,4 @@
-"""Calls that are more than an op, as rows of one table: `record.resolve.SPECIALS`.
+"""Calls that are more than an op, as rows of one table.
 
 Copies and reads are in `copies`, changes of shape in `reshaping`, ops made of other ops in files of their own.
 """
@@ -11,8 +11,7 @@ from torch._ops import OpOverload
 from ...base import counters
 from ...run.pjrt.host import leaving
 from ..overloads import Args, Handler, Kwargs, by_arguments
-from ..resolve import BY_NAME, SPECIALS
-from . import composites, copies, determinism, fused, observers, recurrent, reshaping
+from . import composites, copies, determinism, fused, lists, observers, recurrent, reshaping
 
 aten = torch.ops.aten
 
@@ -171,8 +170,9 @@ def _grouped_backward(
     return aten._grouped_mm(grad_output, weight.mT, ends), aten._grouped_mm(input.mT, grad_output, ends)
 
 
+# Handlers by name, of ops whose overloads may be made later.
 # transformers multiplies experts' rows by these in a graph of Dynamo, where their dtype is not bfloat16.
-BY_NAME |= {
+BY_NAME: dict[str, Handler] = {
     "transformers::grouped_mm_fallback": by_arguments(_grouped),
     "transformers::grouped_mm_fallback_backward": by_arguments(_grouped_backward),
 }
@@ -209,8 +209,15 @@ _SPECIALS: dict[OpOverload, Handler] = {
     **{getattr(aten, name).default: _index_put for name in _INDEX_PUTS},
 }
 
-for _table in (
-    copies.HANDLERS, reshaping.HANDLERS, _SPECIALS, composites.HANDLERS, determinism.HANDLERS,
-    recurrent.HANDLERS, fused.HANDLERS, observers.HANDLERS,
-):  # fmt: skip  # a later table may refine an earlier one
-    SPECIALS.update(_table)
+# The handlers of overloads that replace their rules.
+SPECIALS: dict[OpOverload, Handler] = {
+    **copies.HANDLERS,
+    **reshaping.HANDLERS,
+    **_SPECIALS,
+    **lists.HANDLERS,
+    **composites.HANDLERS,
+    **determinism.HANDLERS,
+    **recurrent.HANDLERS,
+    **fused.HANDLERS,
+    **observers.HANDLERS,
+}
