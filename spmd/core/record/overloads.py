@@ -1,11 +1,11 @@
 """Plans: the facts of an overload that dispatch knows before it sees arguments."""
 
 import functools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
+from torch._ops import OpOverload, OpOverloadPacket
 
 from ..base.tables import Interned
 from ..ops import RULES, Rule, base_name
@@ -147,14 +147,19 @@ def functional_twin(overload: OpOverload) -> OpOverload | None:
     base = base_name(overload) if not name[1].startswith("_fused") else name[1].removesuffix("_")
     base = "normal_functional" if name[1] == "normal_" else base
     packet = getattr(getattr(torch.ops, name[0]), base, None)
-    if packet is None:
-        return None
-    wanted = [(a.name, str(a.type)) for a in overload._schema.arguments if not a.is_out]
-    for candidate in packet.overloads():
-        twin: OpOverload = getattr(packet, candidate)
-        if kind_of(twin) is FUNCTION and [(a.name, str(a.type)) for a in twin._schema.arguments] == wanted:
-            return twin
-    return None
+    parameters = parameters_of(overload)
+    return next((x for x in overloads_of(packet) if kind_of(x) is FUNCTION and parameters_of(x) == parameters), None)
+
+
+def overloads_of(packet: OpOverloadPacket | None) -> list[OpOverload]:
+    """The overloads of an op by name; none where torch has no such op."""
+    return [] if packet is None else [getattr(packet, name) for name in packet.overloads()]
+
+
+def parameters_of(overload: OpOverload, without: Collection[str] = ()) -> list[tuple[str, str]]:
+    """Names and types of an overload's parameters but `out`."""
+    arguments = [argument for argument in overload._schema.arguments if not argument.is_out]
+    return [(argument.name, str(argument.type)) for argument in arguments if argument.name not in without]
 
 
 def kind_of(overload: OpOverload) -> str:

@@ -21,7 +21,6 @@ from ...graph.graph import topological
 from ...graph.meta import Meta, dense_meta, meta_of
 from ...graph.op import Arrays, Layouts, Lowering, OpSpec, Part, Slot
 from ...lower.stack_rows import ANY_MEMORY, TAKE_ROWS, Made, StackRow, StackRows, fetched, plain, rows
-from ...ops import base_name
 from ...ops.floats import cast
 from ...run.schedule import home_of, mesh_homes
 from ...sharding.buckets import EvenCut, cut_of, to_rows
@@ -290,7 +289,7 @@ def _list_op(plan: Plan, args: Args, kwargs: Kwargs) -> OpSpec:
 
 def _element_op(plan: Plan, elements: Kwargs) -> OpSpec:
     """The op spec of one element, in the table of the list op."""
-    overload, args, kwargs = _element_call(plan.overload, elements)
+    overload, args, kwargs = _element_call(plan, elements)
     keys = [(name, _element_key(value, name in plan.scalar_argument_names)) for name, value in elements.items()]
 
     def new_element_op() -> OpSpec:
@@ -321,32 +320,23 @@ def _element_key(value: object, is_scalar_argument: bool) -> object:
     return (type(value), value)
 
 
-def _element_call(overload: OpOverload, elements: Kwargs) -> tuple[OpOverload, Args, Kwargs]:
+def _element_call(plan: Plan, elements: Kwargs) -> tuple[OpOverload, Args, Kwargs]:
     """The element's op for one element of a list op: (overload, arguments, keyword arguments)."""
-    base, name = base_name(overload), "default"
-    values, keywords = list(elements.values()), {}
-    are_tensors = [isinstance(value, torch.Tensor) for value in values]
-    if base in ("add", "sub", "mul", "div"):
-        name, keywords = "Tensor", {"alpha": elements["alpha"]} if "alpha" in elements else {}
-        values = values[:2]
-    elif base in ("maximum", "minimum") and not are_tensors[1]:
+    base, keywords = plan.base, {name: elements[name] for name in ("alpha", "dtype") if elements.get(name) is not None}
+    values = [value for name, value in elements.items() if name not in ("alpha", "dtype")]
+    if base in ("maximum", "minimum") and not isinstance(values[1], torch.Tensor):
         base = {"maximum": "clamp_min", "minimum": "clamp_max"}[base]
-    elif base in ("clamp_min", "clamp_max") and are_tensors[1]:
-        name = "Tensor"
-    elif base == "pow":
-        name = "Scalar" if not are_tensors[0] else "Tensor_Tensor" if are_tensors[1] else "Tensor_Scalar"
-    elif base == "lerp":
-        name = "Tensor" if are_tensors[2] else "Scalar"
     elif base in ("addcmul", "addcdiv") and len(values) > 3:
-        if are_tensors[3]:
+        keywords["value"] = values.pop()
+        if isinstance(keywords["value"], torch.Tensor):
             raise NotImplementedError(
-                f"{overload}: scalars as one tensor are not supported on xla; pass a list of numbers"
+                f"{plan.overload}: scalars as one tensor are not supported on xla; pass a list of numbers"
             )
-        keywords = {"value": values.pop()}
     elif base == "norm":
         base, values = "linalg_vector_norm", [values[0], elements.get("ord", 2)]
-        keywords = {"dtype": elements["dtype"]} if elements.get("dtype") is not None else {}
-    return getattr(getattr(aten, base), name), tuple(values), keywords
+    packet = getattr(aten, base)
+    name = torch._C._jit_resolve_packet(packet._qualified_op_name, *values, **keywords)
+    return getattr(packet, name), tuple(values), keywords
 
 
 # --- several meshes ---------------------------------------------------------------------------------------------------

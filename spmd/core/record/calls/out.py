@@ -8,7 +8,7 @@ from torch._ops import OpOverload
 from ...ops import base_name
 from ...ops.registry import PLACEMENT_ARGUMENTS
 from ..overlap import check_operands, check_target
-from ..overloads import Args, Handler, Kwargs, Plan, as_list, aten, makes_tensors
+from ..overloads import Args, Handler, Kwargs, Plan, as_list, aten, makes_tensors, overloads_of, parameters_of
 from ..tensor import XlaTensor
 
 # A schema of torch does not say whether `out` may be of a wider dtype. With these ops it must be of the result's own,
@@ -108,16 +108,10 @@ def out_form(plan: Plan) -> Handler | None:
 
 def _factory_of(overload: OpOverload) -> OpOverload | None:
     """The factory that an out= form without tensor operands belongs to: `eye.m_out` -> `eye.m`."""
-    arguments = [(a.name, str(a.type)) for a in overload._schema.arguments if not a.is_out]
-    packet = getattr(aten, base_name(overload), None)
-    for name in packet.overloads() if packet is not None else ():
-        factory = getattr(packet, name)
-        operands = [
-            (a.name, str(a.type)) for a in factory._schema.arguments if a.name not in PLACEMENT_ARGUMENTS | {"dtype"}
-        ]
-        if makes_tensors(factory) and operands == arguments:
-            return factory
-    return None
+    parameters, packet = parameters_of(overload), getattr(aten, base_name(overload), None)
+    placement = PLACEMENT_ARGUMENTS | {"dtype"}
+    factories = filter(makes_tensors, overloads_of(packet))
+    return next((factory for factory in factories if parameters_of(factory, placement) == parameters), None)
 
 
 def _check_out(plan: Plan, target: torch.Tensor, operands: Args) -> None:
