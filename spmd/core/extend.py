@@ -64,13 +64,13 @@ from .programs.program import Program as Program
 from .record import body as body
 from .record import call as call
 from .record import lowerings as lowerings
+from .record import op_watch as op_watch
 from .record import overloads as calls
 from .record import reads as reads
 from .record import record as record_calls
 from .record import recorders as recorders
 from .record import storage as storages
 from .record import views as views
-from .record import watching as watching
 from .record.calls import copies as copies
 from .record.calls import fused as losses
 from .record.storage import SYNC_LOCK as SYNC_LOCK

@@ -11,10 +11,10 @@ from .programs.program import of_program
 from .record.call import between_ops, names_of
 from .record.calls.copies import after_upload
 from .record.calls.fallback import after_fallback
+from .record.op_watch import after_own_op
 from .record.record import noted_by
 from .record.storage import can_run
 from .record.threads import AT_FIRST_USE
-from .record.watching import after_own_op
 from .run.executables import before_recorded_run, before_run, on_launch
 from .run.execute import on_schedule
 from .run.host_reads import after_read

@@ -5,7 +5,7 @@ import torch
 
 import spmd
 from spmd.core.programs import cache, compile_log, program
-from spmd.core.record import watching
+from spmd.core.record import op_watch
 from spmd.core.record.calls import fallback
 from spmd.core.run import executables, host_reads, prepare, syncs
 
@@ -15,7 +15,7 @@ POINTS = [
     (compile_log, "of_run"),
     *((executables, name) for name in ("before_run", "before_recorded_run", "on_launch")),
     (fallback, "after_fallback"), (host_reads, "after_read"), (prepare, "after_pass"), (syncs, "after_wait"),
-    (watching, "after_own_op"),
+    (op_watch, "after_own_op"),
 ]  # fmt: skip
 
 

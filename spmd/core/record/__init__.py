@@ -13,7 +13,7 @@
 # and promoting dtypes takes a hundred times as long as finding its op spec again. A miss runs once for each op spec.
 #
 # Why `calls` is a room of its own above `run`: a copy to the host and a list op of several meshes need the values and
-# devices of a sync. `call`, `resolve` and `watching` use it and stand above it; sync and passes know only what is below.
+# devices of a sync. `call`, `resolve` and `op_watch` use it and stand above it.
 #
 # Why one lock for recording and running (`storage.LOCK`): a thread that runs a graph may donate a buffer that another
 # is about to read. Compiling, which takes long, is outside of it.

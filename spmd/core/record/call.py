@@ -32,13 +32,13 @@ from .infer import new_op, op_for, reads_default_dtype
 from .overlap import check_operands, elements_meet
 from .overloads import FUNCTION, MUTATION, VIEW, Args, Kwargs, Plan, TorchValue, written
 from .reads import operand, operand_of
-from .rebased import follow
 from .record import NOWHERE, at_once, backward_line, graph_task, record, record_here
 from .resolve import PLANS, plan_of
 from .storage import LOCK, Storage
 from .tensor import XlaTensor, alias, tensors_of, wrap
 from .threads import enter_thread
-from .views import View, read, read_view, write
+from .view_rebase import follow
+from .views import View, read, write
 
 aten = torch.ops.aten
 
@@ -83,7 +83,7 @@ def dispatch(func: OpOverload, types: Sequence[type], args: Args = (), kwargs: K
                     key.append(value._meta.layout)
                     view, storage = value._view, value._storage
                     if view is not None:
-                        operands.append(read_view(view, storage))
+                        operands.append(view.value_of(storage))
                     elif storage.reads is None or plan.kind is MUTATION:  # a write is in the stored sharding
                         operands.append(storage.value)
                     else:
@@ -128,8 +128,7 @@ def dispatch(func: OpOverload, types: Sequence[type], args: Args = (), kwargs: K
 
 
 def _find(plan: Plan, signature: tuple[Hashable, ...], args: Args, kwargs: Kwargs) -> OpSpec:
-    """The op spec of a signature that is not in the table yet, or whose dtypes torch's default dtype decides: that
-    dtype is part of its key then."""
+    """The op spec of a new signature, or of one with dtypes by torch's default dtype, which joins the key then."""
     with_default = ("default", torch.get_default_dtype(), signature)
     op: OpSpec | None = plan.entries.get(with_default)
     if op is None:
@@ -232,7 +231,7 @@ def _scan(
 def _look_at_data(
     plan: Plan, op: OpSpec, operands: list[Value], numbers: Numbers, args: Args, kwargs: Kwargs
 ) -> list[Value]:
-    """Checks the data of an op that is not plain, and takes a draw's key. Returns the operands that it reads."""
+    """Checks host data of an op that is not plain, and adds the key of a draw. Returns the op's operands."""
     if plan.bounds is not None:
         plan.bounds(*args, **kwargs)
     if plan.fills and numbers:
@@ -248,7 +247,7 @@ def _generator(args: Args, kwargs: Kwargs) -> torch.Generator | None:
 
 
 def _read(tensor: XlaTensor, plan: Plan) -> Value:
-    """An operand's value; an op that writes reads it in the stored sharding."""
+    """An operand's value; a mutation reads it in the stored sharding."""
     return read(tensor) if plan.kind is MUTATION else operand(tensor)
 
 

@@ -102,8 +102,7 @@ def _place(value: TorchValue, is_scalar_argument: bool, binding: _Binding) -> To
 
 @contextlib.contextmanager
 def _without_errors() -> Iterator[None]:
-    """A context without torch's errors about determinism: meta tensors raise them for ops that only CUDA runs in
-    any order."""
+    """Context without torch's errors about determinism: on meta they name ops unordered on CUDA alone."""
     if not torch.are_deterministic_algorithms_enabled():
         yield
         return
@@ -116,7 +115,7 @@ def _without_errors() -> Iterator[None]:
 
 
 def run_on_meta(plan: Plan, args: Args, kwargs: Kwargs) -> TorchValue:
-    """The op's results on meta tensors; raises torch's own errors for arguments that it refuses."""
+    """The op's results on meta tensors. Raises torch's own errors."""
 
     # A draw takes no generator there.
     args_without = [value for value in args if type(value) is not torch._C.Generator]
@@ -133,7 +132,7 @@ def run_on_meta(plan: Plan, args: Args, kwargs: Kwargs) -> TorchValue:
             result = run(*arguments, **keywords)
         if _BCOMPLEX32 is not None and torch.get_default_dtype() is torch.bfloat16:
             as_on_cpu = {_BCOMPLEX32: torch.complex64}
-            result = tree_map_only(torch.Tensor, lambda one: one.to(as_on_cpu.get(one.dtype, one.dtype)), result)
+            result = tree_map_only(torch.Tensor, lambda x: x.to(as_on_cpu.get(x.dtype, x.dtype)), result)
     except AssertionError as error:  # some of torch's meta kernels in Python assert; its other kernels raise
         raise refusal[-1](plan.overload, RuntimeError(str(error)), args, kwargs, plan.twin) from error
     except (RuntimeError, IndexError) as error:
@@ -185,7 +184,7 @@ def new_op(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
 
 
 def reads_default_dtype(plan: Plan, args: Args, kwargs: Kwargs, metas: tuple[Meta, ...]) -> bool:
-    """True if `torch.set_default_dtype` may decide a dtype of the op: integers alone meet a float, or become one."""
+    """True if torch's default dtype may decide a dtype of the op: integers alone meet a float, or become one."""
     values = [*tree_iter(args), *(value for name, value in kwargs.items() if name not in plan.ignored)]
     # A dtype that is passed decides.
     if any(isinstance(value, torch.dtype) for value in values):
@@ -200,7 +199,7 @@ def reads_default_dtype(plan: Plan, args: Args, kwargs: Kwargs, metas: tuple[Met
 # torch's meta kernels take every dtype. The rule is tried here, once per OpSpec, so that the user's line raises and not
 # the sync. Every rule takes floats: these are not tried.
 def _check_takes(plan: Plan, op: OpSpec) -> None:
-    """Raises NotImplementedError for integers, booleans or complex numbers that the rule does not take."""
+    """Raises NotImplementedError for integer, boolean or complex operands outside the rule's domain."""
     numbers = [jax.ShapeDtypeStruct((), np.float64 if kind == "f" else np.int64) for kind in op.numbers]
     try:
         with jax.enable_x64(True):
@@ -241,7 +240,7 @@ def _check_unchanged(plan: Plan, targets: Sequence[torch.Tensor], metas: tuple[M
 
 
 def _view_rule(plan: Plan, base: XlaTensor, binding: _Binding, meta: Meta) -> ViewRule:
-    """The rule of a view; its read and its write are shared by all places in memory at which the base may begin."""
+    """The rule of a view. Its read and write do not depend on the base's offset in memory."""
     parent = base._meta.layout
     arguments = dict(list(binding.arguments.items())[1:])
     statics = ", ".join(f"{name}={value}" for name, value in arguments.items())

@@ -1,4 +1,4 @@
-"""Plans: the facts of an overload that dispatch knows before it sees arguments."""
+"""Plans: facts of an overload, known before its arguments."""
 
 import functools
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
@@ -23,7 +23,7 @@ Handler = Callable[[OpOverload, Args, Kwargs], TorchValue]
 
 
 def by_arguments(function: Callable[..., TorchValue]) -> Handler:
-    """The handler of an op that a function with the op's own parameters computes."""
+    """A function with the op's own parameters as its handler."""
 
     @functools.wraps(function, updated=())
     def handler(func: OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
@@ -62,7 +62,7 @@ class Number(int):
 
 
 class Large(int):
-    """An integer that is too large for a scalar argument, and so is static."""
+    """An integer too large for a scalar argument: static."""
 
 
 def fill(value: TorchValue, operand: Callable[[int], TorchValue], number: Callable[[int], TorchValue]) -> TorchValue:
@@ -77,7 +77,7 @@ def fill(value: TorchValue, operand: Callable[[int], TorchValue], number: Callab
 
 
 class Plan:
-    """All that dispatch knows of one overload before it sees arguments, and its op table.
+    """Facts of one overload, known before its arguments, and its op table.
 
     `record.resolve.plan_of` completes them. is_plain: the operands and scalar
     arguments alone decide what is recorded: no draw, no check of the data.
@@ -121,7 +121,7 @@ class Plan:
         self.is_product = family in _PRODUCTS
 
     def returned(self, targets: Sequence[torch.Tensor]) -> TorchValue:
-        """The return value of a call that has written these tensors; some ops write more than they return."""
+        """The return value of a call with these targets; some ops write more than they return."""
         if not self.returns_targets:
             return None
         returns_first = len(targets) == 1 or (len(self.overload._schema.returns) == 1 and not self.returns_list)
@@ -129,18 +129,18 @@ class Plan:
 
 
 def written(overload: OpOverload, args: Sequence[TorchValue], kwargs: Mapping[str, TorchValue]) -> list[torch.Tensor]:
-    """The tensors that a call writes into; those of a list among them one by one."""
+    """The targets of a call, with lists among them flattened."""
     values = [args[where] if type(where) is int else kwargs[where] for where in _mutated(overload)]  # type: ignore[index]
     return [target for value in values for target in as_list(value)]
 
 
 def is_foreach(overload: OpOverload) -> bool:
-    """True for torch's list ops, which are derived from the element's op."""
+    """True for torch's list ops."""
     return overload._schema.name.startswith("aten::_foreach_")
 
 
 def functional_twin(overload: OpOverload) -> OpOverload | None:
-    """The overload without mutation that an in-place or out= form computes: `add_.Tensor` -> `add.Tensor`."""
+    """The functional twin of an in-place or out= form: `add_.Tensor` -> `add.Tensor`."""
     if is_foreach(overload):
         return None
     name = overload._schema.name.split("::")
@@ -149,6 +149,13 @@ def functional_twin(overload: OpOverload) -> OpOverload | None:
     packet = getattr(getattr(torch.ops, name[0]), base, None)
     parameters = parameters_of(overload)
     return next((x for x in overloads_of(packet) if kind_of(x) is FUNCTION and parameters_of(x) == parameters), None)
+
+
+def overload_named(name: str) -> OpOverload:
+    """An overload of torch's by its name in a schema: `ctc_loss.Tensor`."""
+    base, _, form = name.partition(".")
+    overload: OpOverload = getattr(getattr(aten, base), form or "default")
+    return overload
 
 
 def overloads_of(packet: OpOverloadPacket | None) -> list[OpOverload]:

@@ -3,6 +3,7 @@
 # Why plans are made at an overload's first call and kept: torch has thousands of overloads, a model uses a hundred, and
 # which of rule, form and decomposition an op takes does not change while a process runs.
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -19,14 +20,11 @@ from .calls.specials import BY_NAME, SPECIALS
 from .overloads import MUTATION, VIEW, Args, Handler, Kwargs, Plan, TorchValue, as_list, aten, kind_of, written
 from .tensor import XlaTensor
 
-# The subject of a plan: an overload, or a product and the precision that the user allows it, "high" or "medium".
-Op = OpOverload | tuple[OpOverload, str]
-
-PLANS: dict[Op, Plan] = {}
+PLANS: dict[OpOverload, Plan] = {}
 
 
 def no_rule(func: OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
-    """The handler of an op that has neither a rule nor a decomposition."""
+    """The handler of an op without a rule or a decomposition."""
     refuse_op(base_name(func))
     if runs_on_cpu(func):
         return on_cpu(func, args, kwargs)
@@ -41,16 +39,14 @@ def no_rule(func: OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
     )
 
 
-def plan_of(op: Op) -> Plan:
-    """The plan of an op, kept and complete before it is in the table; not of an op that may have a kernel later."""
+def plan_of(op: OpOverload) -> Plan:
+    """An op's plan, complete before it enters the table. Ops that may get a kernel later stay out of it."""
     plan = PLANS.get(op) or new_plan(op)
     return plan if plan.handler is no_rule else PLANS.setdefault(op, plan)
 
 
-def new_plan(op: Op) -> Plan:
-    """A plan of an op that is in no table."""
-    if isinstance(op, tuple):
-        return _less_precise(*op)
+def new_plan(op: OpOverload) -> Plan:
+    """A new plan, in no table."""
     plan = Plan(op)
     plan.bounds = check_of(plan)
     plan.is_plain &= plan.bounds is None
@@ -63,7 +59,7 @@ def new_plan(op: Op) -> Plan:
 
 
 def _handler(plan: Plan) -> Handler | None:
-    """The handler that replaces an op's rule; an op without a rule is decomposed, or raises an error."""
+    """The handler in place of an op's rule. Ops without a rule are decomposed, or raise an error."""
     overload = plan.overload
     special = SPECIALS.get(overload) or BY_NAME.get(overload._schema.name)
     if special is not None or plan.is_list:
@@ -110,9 +106,10 @@ def _product(func: OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
     setting = matmul_precision()
     if setting == "highest" or not any(isinstance(x, XlaTensor) and x._meta.dtype in _FLOAT32 for x in args):
         return NotImplemented
-    return plan_of((func, setting))
+    return _less_precise(func, setting)
 
 
+@functools.cache
 def _less_precise(overload: OpOverload, setting: str) -> Plan:
     """The plan of a product under "high" or "medium"."""
     plan = Plan(overload)
@@ -189,7 +186,7 @@ def _decomposition(plan: Plan) -> Handler:
 
 
 def _copied_view(overload: OpOverload) -> OpOverload | None:
-    """The view whose result an op copies: `slice_copy.Tensor` -> `slice.Tensor`."""
+    """The view behind a copying op: `slice_copy.Tensor` -> `slice.Tensor`."""
     base = overload._schema.name.split("::")[1]
     packet = getattr(aten, base.removesuffix("_copy"), None) if base.endswith("_copy") else None
     name = overload._overloadname or "default"

@@ -1,4 +1,4 @@
-"""Calls that are more than a rule, by family: what `core.record.resolve` composes plans of."""
+"""Calls that are more than a rule, by family. `core.record.resolve` composes plans of them."""
 
 from . import host_kernels as host_kernels  # joins op specs
 from . import refusals as refusals  # joins infer

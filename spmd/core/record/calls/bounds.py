@@ -1,4 +1,4 @@
-"""Checks of data on the host: indices in range, and the values that torch's kernels refuse (chances, counts, lengths).
+"""Checks of data on the host: ranges of indices, chances, counts and lengths, as torch's kernels check them.
 
 An index out of range raises at the user's line where it is host data, as a batch before its first use. XLA has no such
 error: a gather takes the nearest element, a scatter drops the value. Where only the device has the index, the result is
@@ -23,10 +23,11 @@ from .copies import strided
 
 _Ranges = Callable[..., Iterable["Range"]]
 _INF = math.inf
+_LEAST = math.ulp(0.0)  # the least number above 0
 
 
 def on_host(tensor: torch.Tensor) -> np.ndarray | None:
-    """The values of a tensor that has not left the host; None where the device made them or has them."""
+    """The values of a tensor on the host, before its upload; else None."""
     if not isinstance(tensor, XlaTensor):
         return host_array(tensor)
     value = tensor._storage.value
@@ -63,14 +64,14 @@ class Range(NamedTuple):
 
 
 def check_ranges(op: str, ranges: Iterable[Range]) -> None:
-    """Raises a range's error where the host knows a value outside of it."""
+    """Raises a range's error where the host knows a value outside of it, or NaN."""
     for value, low, high, text, error, ignored in ranges:
         if isinstance(value, (int, float)) and low <= value <= high:
             continue  # without an array: each draw passes here
         values = _known(value)
         if values is None or (values.min() >= low and values.max() <= high):
             continue
-        outside = values[~((values >= low) & (values <= high))]  # NaN among them
+        outside = values[~((values >= low) & (values <= high))]
         outside = outside[outside != ignored] if ignored is not None else outside
         if outside.size:
             raise error(text.format(outside[0], op=op))
@@ -97,8 +98,8 @@ def _along(error: type[Exception], self: Tensor, dim: int, index: Tensor, *_: ob
 
 def _with_elements(ranges: _Ranges, self: Tensor, dim: int, *args: object, **kwargs: object) -> Iterable[Range]:
     """The ranges; none for a tensor without elements in its other dims: torch does not look at the index then."""
-    others = [size for i, size in enumerate(self.shape) if i != dim % self.dim()]
-    return () if 0 in others else ranges(self, dim, *args, **kwargs)
+    sizes = [size for i, size in enumerate(self.shape) if i != dim % self.dim()]
+    return () if 0 in sizes else ranges(self, dim, *args, **kwargs)
 
 
 def _by_dim(self: Tensor, indices: Sequence[Tensor | None], *_: object, **__: object) -> Iterator[Range]:
@@ -212,7 +213,13 @@ _RANGES: dict[str, _Ranges] = {
     **dict.fromkeys(
         ("normal_", "normal_functional"), lambda self, mean=0.0, std=1.0, **_: [Range(std, 0, _INF, _STD)]
     ),
-    # The difference of symbolic numbers is none, and is not compared.
+    "log_normal": lambda self, mean=1.0, std=2.0, **_: [
+        Range(std, _LEAST, _INF, "log_normal_ expects std > 0.0, but found std={0}")
+    ],
+    "cauchy": lambda self, median=0.0, sigma=1.0, **_: [
+        Range(sigma, _LEAST, _INF, "cauchy_ expects sigma > 0.0, but found sigma={0}")
+    ],
+    # The difference of symbolic numbers is not compared: it is no number.
     "uniform": lambda self, low=0.0, high=1.0, **_: [
         Range(high - low, 0, _INF, f"uniform_ expects to return a [from, to) range, but found from={low} > to={high}")
     ],

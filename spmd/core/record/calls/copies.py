@@ -1,7 +1,8 @@
-"""Copies between host and device, and reads: the calls by which data enters and leaves the device."""
+"""Copies between host and device, and reads: all ways of data to and from the device."""
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_map_only
@@ -11,7 +12,6 @@ from ...base.dtypes import is_integer
 from ...base.state import active_observation
 from ...checks.memory_formats import refuse_layout, refuse_tensor
 from ...graph.graph import DeviceData
-from ...graph.meta import Meta
 from ...graph.source import user_frame
 from ...run.execute import guard
 from ...run.host_reads import host_value
@@ -20,7 +20,7 @@ from ...run.pjrt.transfer import host_array, host_tensor
 from ...run.recording import recording
 from ...sharding.value import Sharding
 from ..constraints import sharding_now, with_sharding
-from ..overlap import check_target
+from ..overlap import check_targets
 from ..overloads import Args, Handler, Kwargs
 from ..storage import LOCK
 from ..tensor import XlaTensor, wrap
@@ -77,13 +77,14 @@ def _copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
         return target.copy_(host_copy(source, "copy_ into a CPU tensor"))
     if isinstance(source, XlaTensor):
         return _copy_on_device(target, source, args, kwargs)
-    source = source if isinstance(source, torch.Tensor) else _number(source)
+    if not isinstance(source, torch.Tensor):  # torch's parser takes numbers for a schema's tensors, and passes them on
+        source = torch.from_numpy(np.asarray(source))
     refuse_tensor(source)
     if source.is_meta:
         raise NotImplementedError("Cannot copy out of meta tensor; no data!")  # `Module.to` searches for these words
     if source.device.type != "cpu":
         raise RuntimeError(f"copy_: expected a tensor on xla or cpu, got one on {source.device}")
-    check_target("aten.copy_", "copy", target._meta)
+    check_targets("aten.copy_", "copy", [target])
     guarding = guard.value
     if guarding is not None:
         guarding.check_cast(source, target.dtype)
@@ -91,7 +92,8 @@ def _copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
         snapshot = source.detach().to(target.dtype).expand(target.shape).contiguous()
     else:  # the caller may change the CPU tensor before the upload, which waits for the first use
         snapshot = torch.empty(target.shape, dtype=target.dtype, device="cpu").copy_(source)
-    device_data = DeviceData(_dense(target), host=host_array(snapshot), source=user_frame())
+    meta = target._meta if target._view is None else target._view.meta.layout
+    device_data = DeviceData(meta, host=host_array(snapshot), source=user_frame())
     observing = active_observation.value
     if observing is not None:
         observing.uploads.append((source, device_data))
@@ -123,7 +125,7 @@ def _copy_on_device(target: XlaTensor, source: XlaTensor, args: Args, kwargs: Kw
 
 
 def _across_devices(target: torch.Tensor, source: torch.Tensor) -> Sharding | None:
-    """The sharding of a target that is on other devices than the source; else None."""
+    """The sharding of a target on other devices than its source; else None."""
     if not isinstance(target, XlaTensor) or not isinstance(source, XlaTensor) or target._storage.sharding is None:
         return None
     # A view's base: reading the view here would record it too early.
@@ -145,16 +147,6 @@ def _foreach_copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
                 aten.copy_.default(*pair, *args[2:], **kwargs)
             return None
     return by_mesh(func, args, kwargs)
-
-
-def _number(value: complex) -> torch.Tensor:
-    """A Python number as a tensor: torch's parser takes numbers for a schema's tensors and passes them to dispatch."""
-    kinds = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
-    return torch.scalar_tensor(value, dtype=kinds[type(value)], device="cpu")
-
-
-def _dense(target: XlaTensor) -> Meta:
-    return target._meta if target._view is None else target._view.meta.layout
 
 
 def _is_here(device: torch.types.Device) -> bool:
@@ -181,8 +173,8 @@ def _item(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
 
 
 def _equal(func: OpOverload, args: Args, kwargs: Kwargs) -> bool:
-    tensor, other = args
-    return tensor.shape == other.shape and bool((tensor == other).all().item())
+    first, second = args
+    return first.shape == second.shape and bool((first == second).all().item())
 
 
 def _allclose(func: OpOverload, args: Args, kwargs: Kwargs) -> bool:
@@ -190,7 +182,7 @@ def _allclose(func: OpOverload, args: Args, kwargs: Kwargs) -> bool:
 
 
 def _elsewhere(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
-    """`x.new_zeros(2, device="cpu")`: a factory whose result is to be on another device than its model's."""
+    """`x.new_zeros(2, device="cpu")`: a factory with a device of its own."""
     device = kwargs.get("device")
     if _is_here(device):
         if (layout := kwargs.get("layout")) is not None:
@@ -201,7 +193,7 @@ def _elsewhere(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
 
 
 def _on_host(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
-    """Runs an op whose result's shape depends on data on the host, and counts it."""
+    """Runs an op with a data-dependent shape on the host, and counts it."""
     leaving(str(func), "its operands, as the result's shape depends on their values,")
     counters.add("host_ops")
     args, kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.cpu(), (args, kwargs))

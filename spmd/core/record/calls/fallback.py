@@ -22,7 +22,7 @@ after_fallback: list[Callable[[str, Line, float], None]] = []
 
 
 def runs_on_cpu(func: OpOverload) -> bool:
-    """True for an op that the table names, and where the user allows it for any op but a view."""
+    """True for ops of the table `ON_CPU`, and under `config.fallback` for all but views."""
     return func._schema.name in ON_CPU or (config.fallback == "cpu" and kind_of(func) is not VIEW)
 
 
@@ -65,5 +65,5 @@ def on_cpu(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
 
 @functools.cache
 def _tell(op: str) -> None:
-    """Says, once for each op, that it leaves the device."""
+    """Prints, once an op, a line about its run on the CPU."""
     messages.say(f"{op} runs on the CPU; spmd.register_lowering gives it a rule, at {user_line().short()}", op)

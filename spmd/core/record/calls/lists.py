@@ -1,7 +1,6 @@
-"""List ops: each `_foreach_*` op comes from its element's op, whose rule runs for every element.
+"""List ops: a `_foreach_*` op runs the rule of its element's op for every element.
 
-The op of a fused optimizer, over many parameters, becomes one op for each of them in the same way. Elements that are
-rows of one array are computed at once.
+The op of a fused optimizer is one such element a parameter. Rows of one array are computed at once.
 """
 
 import dataclasses
@@ -18,8 +17,8 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_iter
 
 from ...graph.graph import topological
-from ...graph.meta import Meta, dense_meta, meta_of
-from ...graph.op import Arrays, Layouts, Lowering, OpSpec, Part, Slot
+from ...graph.meta import Meta, meta_of
+from ...graph.op import Arrays, Layouts, Lowering, OpSpec, Part, Slot, encode
 from ...lower.stack_rows import ANY_MEMORY, TAKE_ROWS, Made, StackRow, StackRows, fetched, plain, rows
 from ...ops.floats import cast
 from ...run.schedule import home_of, mesh_homes
@@ -41,7 +40,7 @@ aten = torch.ops.aten
 
 
 class _ElementGroup(NamedTuple):
-    """Elements (by index) that are the same op on neighbouring rows, or a single element."""
+    """Elements (by index) with one op on neighbouring rows, or a single element."""
 
     elements: list[int]
     part: Part
@@ -81,18 +80,21 @@ class EachElement(Lowering):
         by_op: dict[tuple, list[int]] = {}
         for i, part in enumerate(self.parts):
             metas = tuple(map(op.metas.__getitem__, part.results))
-            taken = map(operands.__getitem__, part.operands)
-            stacks = tuple([id(operand.stack if isinstance(operand, StackRow) else operand) for operand in taken])
+            part_operands = map(operands.__getitem__, part.operands)
+            stacks = tuple(
+                [id(operand.stack if isinstance(operand, StackRow) else operand) for operand in part_operands]
+            )
             by_op.setdefault((part.op, metas, stacks, len(part.numbers)), []).append(i)
         for (_, metas, _, _), members in by_op.items():
             if len(members) == 1:
                 yield _ElementGroup(members, self.parts[members[0]], metas)
                 continue
-            at = {i: _rows_read(self.parts[i], operands) for i in members}
-            members.sort(key=lambda i: at[i])
+            rows_of = {i: _rows_read(self.parts[i], operands) for i in members}
+            members.sort(key=lambda i: rows_of[i])
             start = 0
             for end in range(1, len(members) + 1):
-                if end < len(members) and at[members[end]] and _is_next(at[members[end - 1]], at[members[end]]):
+                next_rows = rows_of[members[end]] if end < len(members) else []
+                if next_rows and _is_next(rows_of[members[end - 1]], next_rows):
                     continue
                 yield _ElementGroup(members[start:end], self.parts[members[start]], metas)
                 start = end
@@ -102,15 +104,15 @@ def _rows_read(part: Part, operands: Sequence[Made]) -> list[int]:
     return [operand.index for i in part.operands if isinstance(operand := operands[i], StackRow)]
 
 
-def _is_next(some: list[int], others: list[int]) -> bool:
-    return all(b == a + 1 for a, b in zip(some, others, strict=True))
+def _is_next(previous: list[int], following: list[int]) -> bool:
+    return all(b == a + 1 for a, b in zip(previous, following, strict=True))
 
 
 def _single(group: _ElementGroup, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
     part = group.part
     result = part.op.lowering.lower(
         part.op,
-        [plain(operands[place]) for place in part.operands],
+        [plain(operands[index]) for index in part.operands],
         list(map(numbers.__getitem__, part.numbers)),
         list(map(layouts.__getitem__, part.operands)),
     )
@@ -127,8 +129,8 @@ def _together(
 ) -> tuple[jax.Array, ...]:
     """The results of all elements of a group: one stack for each result of the element's op."""
     count, part = len(group.elements), group.part
-    arrays = [_taken(operands[place], count) for place in part.operands]
-    axes = [0 if isinstance(operands[place], StackRow) else None for place in part.operands]
+    arrays = [_taken(operands[index], count) for index in part.operands]
+    axes = [0 if isinstance(operands[index], StackRow) else None for index in part.operands]
     scalar_args = [_numbers(numbers, [parts[i].numbers[k] for i in group.elements]) for k in range(len(part.numbers))]
     shardings = [layouts[index] for index in part.operands]
 
@@ -141,15 +143,15 @@ def _together(
 
 
 def _taken(operand: Made, count: int) -> jax.Array:
-    """The operand of a group of `count` elements: as many rows from this one on, or the array that they share."""
+    """The operand of a group of `count` elements: their rows, or the array they share."""
     if isinstance(operand, StackRow) and count > 1:
         return rows(StackRows(operand.stack, operand.index, 1), count)
     return plain(operand)
 
 
-def _numbers(numbers: Arrays, places: list[int]) -> jax.Array:
-    """The scalar arguments at these places as one array, or the only one where the places are one."""
-    return numbers[places[0]] if len(set(places)) == 1 else jnp.stack([numbers[place] for place in places])
+def _numbers(numbers: Arrays, indices: list[int]) -> jax.Array:
+    """The scalar arguments at these indices: one array, or the single one of equal indices."""
+    return numbers[indices[0]] if len(set(indices)) == 1 else jnp.stack([numbers[index] for index in indices])
 
 
 def _sums_of_squares(arrays: Sequence[jax.Array], cuts: Sequence[EvenCut]) -> jax.Array:
@@ -174,21 +176,21 @@ def _sums_of_squares(arrays: Sequence[jax.Array], cuts: Sequence[EvenCut]) -> ja
 
 @dataclass(frozen=True, slots=True)
 class Norms(EachElement):
-    """The lowering of the 2-norms of many tensors: those that the mesh cuts in the same way share one all-reduce."""
+    """The lowering of the 2-norms of many tensors: equal cuts of the mesh share one all-reduce."""
 
     def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
         results: dict[int, Made] = {}
         shared: dict[object, list[tuple[_ElementGroup, EvenCut]]] = {}
         for group in self._groups(op, operands):
-            places = [self.parts[i].operands[0] for i in group.elements]
-            meta = op.operands[places[0]]
-            shardings = [layouts[place] for place in places]
+            indices = [self.parts[i].operands[0] for i in group.elements]
+            meta = op.operands[indices[0]]
+            shardings = [layouts[index] for index in indices]
             cuts = {cut_of(meta.shape, None if sharding is None else near(sharding)) for sharding in shardings}
             cut = cuts.pop() if len(cuts) == 1 else None
             if cut is not None and meta.dtype in (torch.float32, torch.float64):
                 shared.setdefault((cut.rows, meta.dtype), []).append((group, cut))
             else:
-                self._lower_group(group, fetched(operands, places, layouts), numbers, layouts, results)
+                self._lower_group(group, fetched(operands, indices, layouts), numbers, layouts, results)
         for members in shared.values():
             arrays = [_taken(operands[group.part.operands[0]], len(group.elements)) for group, _ in members]
             squares = _sums_of_squares(arrays, [cut for _, cut in members])
@@ -214,17 +216,17 @@ def _op_for(plan: Plan, args: Args, kwargs: Kwargs) -> OpSpec | ViewRule:
 
 
 def _by_parameter(op: OpSpec) -> OpSpec:
-    """The op spec of a fused optimizer, whose results are concatenated lists, as a list op."""
+    """A fused optimizer's op spec, with concatenated lists of results, as a list op."""
     call = op.lowering
     assert isinstance(call, Call), "a fused op has a rule"
     count = len(call.arguments[0][1])
     parts = []
     for i in range(count):
-        places: list[int] = []
+        indices: list[int] = []
 
-        def operand(place: int, places: list[int] = places) -> Operand:
-            places.append(place)
-            return Operand(len(places) - 1)
+        def operand(index: int, indices: list[int] = indices) -> Operand:
+            indices.append(index)
+            return Operand(len(indices) - 1)
 
         arguments = tuple(
             (name, fill(value[i : i + 1] if type(value) is list else value, operand, Number))
@@ -233,9 +235,9 @@ def _by_parameter(op: OpSpec) -> OpSpec:
         results = range(i, len(op.metas), count)
         element = OpSpec.of(
             op.name, dataclasses.replace(call, arguments=arguments), tuple([op.metas[k] for k in results]),
-            tuple([op.operands[place] for place in places]), numbers=op.numbers,
+            tuple([op.operands[index] for index in indices]), numbers=op.numbers,
         )  # fmt: skip
-        parts.append(Part(element, tuple(places), tuple(range(len(op.numbers))), tuple(results)))
+        parts.append(Part(element, tuple(indices), tuple(range(len(op.numbers))), tuple(results)))
     return OpSpec.of(
         op.name, EachElement(tuple(parts)), op.metas, op.operands, numbers=op.numbers, statics=op.statics,
         layout=op.layout,
@@ -262,9 +264,9 @@ def _list_op(plan: Plan, args: Args, kwargs: Kwargs) -> OpSpec:
         if is_mutation:
             check_complex(plan, tuple(elements.values()))
         op = _element_op(plan, elements)
-        places = [_element(value, i) for value in bound.arguments.values()]
-        operands = tuple(int(place) for place in places if type(place) is Operand)
-        parts.append(Part(op, operands, tuple(int(place) for place in places if type(place) is Number), (i,)))
+        entries = [_element(value, i) for value in bound.arguments.values()]
+        operands = tuple(int(entry) for entry in entries if type(entry) is Operand)
+        parts.append(Part(op, operands, tuple(int(entry) for entry in entries if type(entry) is Number), (i,)))
         target = meta_of(args[0][i]).layout if is_mutation else op.metas[0]
         if not torch.can_cast(op.metas[0].dtype, target.dtype):
             raise RuntimeError(
@@ -280,9 +282,9 @@ def _list_op(plan: Plan, args: Args, kwargs: Kwargs) -> OpSpec:
         run_on_meta(plan, args, kwargs)  # a value that an element cannot hold is torch's own error
         check_targets(plan.name, plan.base, args[0])
     is_norm = plan.base == "norm" and float(passed.get("ord", 2)) == 2.0
-    each = Norms(tuple(parts)) if is_norm and "dtype" not in passed else EachElement(tuple(parts))
+    lowering = Norms(tuple(parts)) if is_norm and "dtype" not in passed else EachElement(tuple(parts))
     return OpSpec.of(
-        plan.name, each, tuple(metas), tuple(meta.layout for meta in bound.metas), numbers=bound.kinds,
+        plan.name, lowering, tuple(metas), tuple(meta.layout for meta in bound.metas), numbers=bound.kinds,
         statics=f"{count} tensors", layout=(Slot,) * count,
     )  # fmt: skip
 
@@ -312,12 +314,8 @@ def _element(value: object, index: int) -> object:
 
 def _element_key(value: object, is_scalar_argument: bool) -> object:
     if isinstance(value, torch.Tensor):
-        return value._meta.layout if isinstance(value, XlaTensor) else dense_meta(value.shape, value.dtype)
-    if is_scalar_argument and type(value) in (int, float):
-        return type(value)
-    if type(value) is float:
-        return ("f", value.hex())
-    return (type(value), value)
+        return meta_of(value).layout
+    return type(value) if is_scalar_argument and type(value) in (int, float) else encode(value)
 
 
 def _element_call(plan: Plan, elements: Kwargs) -> tuple[OpOverload, Args, Kwargs]:
@@ -343,7 +341,7 @@ def _element_call(plan: Plan, elements: Kwargs) -> tuple[OpOverload, Args, Kwarg
 
 
 def by_mesh(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
-    """A list op over tensors of several meshes as one op for each mesh: torch groups such lists by device."""
+    """One op for each mesh of a list op over several meshes: torch groups lists by device, too."""
     if len(MESHES) < 2:
         return NotImplemented
     elements = [*zip(*filter(_is_tensors, (*args, *kwargs.values())), strict=False)]

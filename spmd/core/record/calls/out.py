@@ -1,4 +1,4 @@
-"""`out=`: the dtypes and shapes that torch's CPU kernels take as `out`, and the write of the result into it."""
+"""`out=`: dtypes and shapes of `out` as torch's CPU kernels take them, and the write of the result."""
 
 import warnings
 
@@ -7,7 +7,7 @@ from torch._ops import OpOverload
 
 from ...ops import base_name
 from ...ops.registry import PLACEMENT_ARGUMENTS
-from ..overlap import check_operands, check_target
+from ..overlap import check_operands, check_targets
 from ..overloads import Args, Handler, Kwargs, Plan, as_list, aten, makes_tensors, overloads_of, parameters_of
 from ..tensor import XlaTensor
 
@@ -45,11 +45,10 @@ _QUIET = frozenset({"addbmm", "full", "linspace", "log_sigmoid_forward", "logspa
 _BY_COUNT = frozenset({"arange", "linspace", "logspace", "range"})
 
 
-def fill_out(overload: OpOverload, name: str, target: XlaTensor, value: torch.Tensor) -> None:
-    """Writes the result into `out`, which is resized where it does not fit."""
+def _fill_out(overload: OpOverload, name: str, target: XlaTensor, value: torch.Tensor) -> None:
+    """Writes the result into `out`, resized to fit."""
     base = base_name(overload)
     _check_dtype(overload, base, name, target, value)
-    check_target(name, base, target._meta)
     if base in _BY_COUNT and target.numel() == value.numel():
         value = value.view(target.shape)
     if target.shape != value.shape:
@@ -100,14 +99,14 @@ def out_form(plan: Plan) -> Handler | None:
             assert factory is not None
             result = factory(*args, **{"dtype": targets[0].dtype, **keywords, "device": targets[0].device})
         for target, value in zip(targets, as_list(result), strict=True):
-            fill_out(plan.overload, plan.name, target, value)
+            _fill_out(plan.overload, plan.name, target, value)
         return plan.returned(targets)
 
     return handler
 
 
 def _factory_of(overload: OpOverload) -> OpOverload | None:
-    """The factory that an out= form without tensor operands belongs to: `eye.m_out` -> `eye.m`."""
+    """The factory of an out= form without tensor operands: `eye.m_out` -> `eye.m`."""
     parameters, packet = parameters_of(overload), getattr(aten, base_name(overload), None)
     placement = PLACEMENT_ARGUMENTS | {"dtype"}
     factories = filter(makes_tensors, overloads_of(packet))
@@ -117,6 +116,5 @@ def _factory_of(overload: OpOverload) -> OpOverload | None:
 def _check_out(plan: Plan, target: torch.Tensor, operands: Args) -> None:
     if not isinstance(target, XlaTensor):
         raise RuntimeError(f"{plan.name}: expected out to be on xla:0, got a tensor on {target.device}; make it there")
-    base = plan.base
-    check_target(plan.name, base, target._meta)
-    check_operands(plan.name, target, operands, base=base)
+    check_targets(plan.name, plan.base, [target])
+    check_operands(plan.name, target, operands, base=plan.base)
