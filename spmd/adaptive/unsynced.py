@@ -78,7 +78,7 @@ def _run_what_is_finished() -> None:
     num_ops = pace.recorded_ops - pace.synced_ops
     storages.LIVE[:] = [ref for ref in storages.LIVE if ref() is not None]
     runnable, nodes = _runnable()
-    if recorders.has_several_recorders():  # the count is of all threads' ops: each looks at its own, as it would alone
+    if recorders.is_several:  # the count is of all threads' ops: each looks at its own, as it would alone
         num_ops = len(nodes)
         if num_ops < max(config.loop_search_ops, 3 * recorders.longest_step()):
             return pace.look_after(max(config.loop_search_ops, 1))

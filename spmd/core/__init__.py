@@ -7,7 +7,6 @@ This is its door: what the library takes, names and modules. Packages that recor
 from ..ops import create as create
 from . import loop as _loop  # joins lower
 from . import registration as points
-from .aten.copies import host_copy as host_copy
 from .base import compile_log as compile_log
 from .base import config as variables
 from .base import counters as counters
@@ -44,6 +43,7 @@ from .record import constraints as constraints
 from .record import resolve as resolve
 from .record import threads as threads
 from .record.body import BodyError as BodyError
+from .record.calls.copies import host_copy as host_copy
 from .record.storage import LOCK as LOCK
 from .record.storage import Storage as Storage
 from .record.tensor import XlaTensor as XlaTensor

@@ -13,8 +13,6 @@ from ..ops.kernels import grouped as grouped
 from ..ops.kernels import splash as splash
 from ..ops.kernels.flash import Dropout as Dropout
 from . import partition_rules as partitioning
-from .aten import copies as copies
-from .aten import fused as losses
 from .base import interrupt as interrupt
 from .base.pace import pace as pace
 from .base.seed import Draw as Draw
@@ -66,13 +64,15 @@ from .programs.program import Program as Program
 from .record import body as body
 from .record import call as call
 from .record import lowerings as lowerings
+from .record import op_watch as op_watch
 from .record import overloads as calls
 from .record import reads as reads
 from .record import record as record_calls
 from .record import recorders as recorders
 from .record import storage as storages
 from .record import views as views
-from .record import watching as watching
+from .record.calls import copies as copies
+from .record.calls import fused as losses
 from .record.storage import SYNC_LOCK as SYNC_LOCK
 from .record.tensor import set_storage as set_storage
 from .run import executables as executables

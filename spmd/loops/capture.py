@@ -25,7 +25,7 @@ from ..core import (
     view_of,
     wrap,
 )
-from ..core.extend import SYNC_LOCK, Node, Value, body, call, pace, reads, set_storage, storages, store, walks, watching
+from ..core.extend import SYNC_LOCK, Node, Value, body, call, op_watch, pace, reads, set_storage, storages, store, walks
 from .closed_over import ClosedOver, aliasing, refuse_write
 
 _Result = TypeVar("_Result")
@@ -251,7 +251,7 @@ def _unwatched(name: str, see: Any) -> Iterator[None]:
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     with contextlib.ExitStack() as stack:
         stack.enter_context(body.inside(name))
-        stack.enter_context(watching.watching(see))
+        stack.enter_context(op_watch.watching(see))
         if torch._C._len_torch_dispatch_stack():
             stack.enter_context(_disable_current_modes())
         if hooks is not None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..core import LOCK, Sharding, Storage, XlaTensor, storage_of, view_of, wrap
-from ..core.extend import SYNC_LOCK, Node, OpSpec, Value, calls, lowerings, record_calls, walks, watching
+from ..core.extend import SYNC_LOCK, Node, OpSpec, Value, calls, lowerings, op_watch, record_calls, walks
 from .capture import Capture
 
 aten = torch.ops.aten
@@ -32,7 +32,7 @@ def as_one_op() -> Iterator[None]:
     """Context in which a body is captured and its op is recorded, with nothing of another thread in between."""
     with SYNC_LOCK, LOCK:
         yield
-    watching.recorded()
+    op_watch.recorded()
 
 
 def with_gradient(name: str, inputs: Sequence[torch.Tensor], forward: Forward, backward: Backward | None) -> Tensors:
@@ -62,7 +62,7 @@ class _Apply(torch.autograd.Function):
             )
         with LOCK:
             gradients = ctx.gradient(ctx.saved_tensors, arriving)
-        watching.recorded()
+        op_watch.recorded()
         return None, None, None, *gradients
 
 

@@ -25,7 +25,7 @@ from ..core import (
     view_of,
     wrap,
 )
-from ..core.extend import Draw, OpSpec, Region, Value, op_specs, reads, regions, store, views, walks, watching
+from ..core.extend import Draw, OpSpec, Region, Value, op_specs, op_watch, reads, regions, store, views, walks
 from .capture import Capture
 from .gradient import Backward, Tensors, record, saved, sharding_of, with_gradient
 from .gradient import tensors as tensors_of
@@ -202,7 +202,7 @@ class RecordedFunction:
             return result, kept, self.has_gradient
 
         outputs = with_gradient(self.name, inputs, forward, self._gradient(draws, inputs))
-        watching.recorded()
+        op_watch.recorded()
         for i in self.written:
             if not tensors[i].is_inference():  # those have no version
                 torch.autograd.graph.increment_version(tensors[i])

@@ -29,4 +29,3 @@ from .registry import RULES as RULES
 from .registry import Promote as Promote
 from .registry import Rule as Rule
 from .registry import base_name as base_name
-from .registry import scalar_arguments as scalar_arguments

@@ -13,7 +13,7 @@ from itertools import cycle, zip_longest
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._pytree import tree_iter
+from torch.utils._pytree import tree_iter, tree_map_only
 
 from .registry import Function
 
@@ -59,17 +59,15 @@ def check(op: OpOverload, /, *args: object, **kwargs: object) -> None:
 def run_on_cpu(op: OpOverload, /, *args: object, by_dtype: bool = False, **kwargs: object) -> None:
     """Runs torch's CPU kernel on zeros, for its errors. by_dtype: on tensors of one element."""
 
-    def to_cpu(value: object) -> object:
-        if isinstance(value, torch.Tensor):
-            zero = torch.zeros((), dtype=value.dtype, device="cpu")
-            return zero.expand([1] * value.dim() if by_dtype else value.shape)  # one element of memory for any shape
-        if isinstance(value, (list, tuple)):
-            return [to_cpu(item) for item in value]
-        return torch.device("cpu") if isinstance(value, torch.device) else value
+    def zeros(tensor: torch.Tensor) -> torch.Tensor:
+        zero = torch.zeros((), dtype=tensor.dtype, device="cpu")
+        return zero.expand([1] * tensor.dim() if by_dtype else tensor.shape)  # one element of memory for any shape
 
     if any(argument.name == "generator" for argument in op._schema.arguments):
         kwargs["generator"] = torch.Generator("cpu")  # the draws of torch's default one are the caller's
-    op(*map(to_cpu, args), **{name: to_cpu(value) for name, value in kwargs.items()})
+    arguments = tree_map_only(torch.Tensor, zeros, (args, kwargs))
+    args, kwargs = tree_map_only(torch.device, lambda _: torch.device("cpu"), arguments)
+    op(*args, **kwargs)
 
 
 # --- dtypes, and numbers that do not fit them -------------------------------------------------------------------------
@@ -258,7 +256,7 @@ def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_in
     lengths = input_lengths, target_lengths
     if not 0 <= blank < labels or (targets.dim() == 2 and targets.shape[0] != batch):
         return True
-    if isinstance(input_lengths, torch.Tensor):  # `core.aten.bounds` checks their values
+    if isinstance(input_lengths, torch.Tensor):  # `core.record.calls.bounds` checks their values
         return any(x.numel() != batch or x.is_floating_point() or x.is_complex() for x in lengths)
     return (
         any(len(x) != batch or min(x) < 0 for x in lengths)

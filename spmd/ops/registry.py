@@ -221,11 +221,6 @@ def base_name(overload: OpOverload) -> str:
     return name
 
 
-def scalar_arguments(overload: OpOverload) -> frozenset[str]:
-    """The names of the schema arguments of `overload` whose numbers are scalar arguments."""
-    return SCALAR_ARGUMENTS.get(base_name(overload), frozenset())
-
-
 # --- ops that torch's own CPU kernel computes, whatever `config.fallback` says: no model is trained with them ---------
 
 # Why a table and no rules: a rule of one of these is a kernel of its own (a series by range, a pivoted factorization),

@@ -160,7 +160,7 @@ def annotate_custom_sharding(
     """
     target = on_device(tensor, "annotate_custom_sharding")
     layout = layout_of(mesh, partition_spec, tensor.dim(), "annotate_custom_sharding")
-    annotations.annotate_in_program(target, layout)
+    annotations.annotate(target, layout, in_program=True)
     grad_shardings.follow(target)
     return tensor
 

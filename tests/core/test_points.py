@@ -4,16 +4,16 @@ import pytest
 import torch
 
 import spmd
-from spmd.core.aten import fallback
 from spmd.core.programs import cache, program
-from spmd.core.record import watching
+from spmd.core.record import op_watch
+from spmd.core.record.calls import fallback
 from spmd.core.run import executables, host_reads, prepare, syncs
 
 POINTS = [
     *((cache, name) for name in ("before_compiling", "before_making", "while_compiling", "after_compiling")),
     *((executables, name) for name in ("before_run", "before_recorded_run", "on_launch")),
     (fallback, "after_fallback"), (host_reads, "after_read"), (prepare, "after_pass"), (syncs, "after_wait"),
-    (watching, "after_own_op"),
+    (op_watch, "after_own_op"),
 ]  # fmt: skip
 
 

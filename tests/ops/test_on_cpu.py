@@ -9,7 +9,7 @@ from support import Batch
 from torch.nn import functional as F
 
 import spmd
-from spmd.core.aten import fallback
+from spmd.core.record.calls import fallback
 from spmd.core.record.resolve import PLANS
 from spmd.ops import ON_CPU
 from spmd.ops.registry import RULES

@@ -12,8 +12,8 @@
 # Why calls are looked up by (operand metas, static arguments): running an op on the meta device, binding it to its rule
 # and promoting dtypes takes a hundred times as long as finding its op spec again. A miss runs once for each op spec.
 #
-# Why tables that start empty (`resolve.py`): how an op is composed, checked or refused is known by its family. A table
-# lets this folder stay the way into the graph, and nothing else, with or without any family.
+# Why `calls` is a room of its own above `run`: a copy to the host and a list op of several meshes need the values and
+# devices of a sync. `call`, `resolve` and `op_watch` use it and stand above it.
 #
 # Why one lock for recording and running (`storage.LOCK`): a thread that runs a graph may donate a buffer that another
 # is about to read. Compiling, which takes long, is outside of it.

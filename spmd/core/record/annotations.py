@@ -1,4 +1,4 @@
-"""Annotations: the sharding that the value of a tensor is to have."""
+"""Annotations: requested shardings of tensors."""
 
 # Why a mark on a recorded value is an op, and one on data is not: a value that has not been computed can still be made
 # in the sharding; data is uploaded in it, or moved by a program of its own.
@@ -38,14 +38,14 @@ class Annotated(Protocol):
 # A call of Python would be one more for each gradient. Op specs are interned: one that was dropped here is found again.
 @functools.lru_cache(4096)
 def mark_op(meta: Meta, sharding: Sharding, via: Sharding | None = None) -> OpSpec:
-    """The op that constrains a value to a sharding; a gradient is constrained to `via` first."""
+    """The op of an annotation; `via` is the first of two constraints of a gradient."""
     text = sharding.text(len(meta.shape))
     return OpSpec.of("mark_sharding", _Mark(sharding, via), (meta,), (meta,), statics=text, sharding=sharding)
 
 
 @dataclass(frozen=True, slots=True)
 class _Mark(Identity):
-    """Constrains its operand to `sharding`; with `via` to that first."""
+    """Constrains its operand to `via`, if any, and then to `sharding`."""
 
     sharding: Sharding
     via: Sharding | None
@@ -61,7 +61,7 @@ class _Mark(Identity):
 
 @dataclass(frozen=True, slots=True)
 class _Same(Identity):
-    """The identity: the op of an annotation that is removed before it has run."""
+    """Identity: replaces an annotation removed before it has run."""
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         return (operands[0],)
@@ -76,10 +76,11 @@ def unmarked_op(meta: Meta) -> OpSpec:
 MESHES: set[frozenset[int]] = set()
 
 
-def annotate(tensor: Annotated, sharding: Sharding, via: Sharding | None = None) -> None:
+def annotate(tensor: Annotated, sharding: Sharding, via: Sharding | None = None, *, in_program: bool = False) -> None:
     """Sets the sharding of a tensor: of the recorded value, of host data at its upload, or of the buffer now.
 
-    A gradient is constrained to the sharding `via` first, where one is given.
+    via: constrains a gradient to this sharding first. in_program: leaves data on devices to the next program, which
+    reshards it.
     """
     if not tensor._meta.numel:
         sharding = sharding.replicated()  # there is nothing to shard, and the compiler would not
@@ -94,6 +95,11 @@ def annotate(tensor: Annotated, sharding: Sharding, via: Sharding | None = None)
             return
         note_layout(storage)
         value = storage.value
+        is_on_devices = type(value) is DeviceData and value.host is None and not value.is_abstract
+        if in_program and is_on_devices and tensor._meta.numel:
+            storage.sharding = sharding
+            storage.write(record(mark_op(storage.meta, sharding), (value,), (), (*user_frame(), -1)))
+            return
         storage.sharding = sharding = sharding.closed() if type(value) is DeviceData else sharding
         if type(value) is Node and value.op.name == "mark_sharding" and via is None and may_change(value):
             if value.op.sharding is not sharding:  # else it has this sharding, perhaps through `via`
@@ -117,25 +123,10 @@ def _record_after(storage: Storage, op: OpSpec) -> None:
     storage.write(record(op, (storage.value,), (), (source.code, source.instruction, -1)))
 
 
-def annotate_in_program(tensor: Annotated, sharding: Sharding) -> None:
-    """`annotate`, but data on devices is resharded by the next program and not now."""
-    enter_thread()
-    with LOCK:
-        storage, value = tensor._storage, tensor._storage.value
-        is_on_devices = type(value) is DeviceData and value.host is None and not value.is_abstract
-        if tensor._view is not None or not tensor._meta.numel or not is_on_devices:
-            annotate(tensor, sharding)
-            return
-        note_layout(storage)
-        MESHES.add(sharding.devices)
-        storage.sharding = sharding
-        storage.write(record(mark_op(storage.meta, sharding), (value,), (), (*user_frame(), -1)))
-
-
 def annotate_again(storage: Storage, sharding: Sharding) -> None:
-    """Makes an annotation that leaves dims open the last op of a storage that is about to run.
+    """Records an annotation with open dims as the last op of a storage, before a sync.
 
-    A sharding without open dims is requested of the program (`Graph.pinned`), which takes no open dim.
+    Other shardings are requested of the program (`Graph.pinned`), which takes no open dim.
     """
     value = storage.value
     if not (type(value) is Node and value.op.sharding is sharding):
@@ -143,8 +134,7 @@ def annotate_again(storage: Storage, sharding: Sharding) -> None:
 
 
 def _place(storage: Storage, device_data: DeviceData, sharding: Sharding) -> None:
-    """Reshards data on devices, also for recorded ops that read it; where the layout is equal, it only gets the new
-    sharding's name."""
+    """Reshards data on devices, also for its recorded readers; an equal layout only gets the new sharding's name."""
     is_planned = note_layout(storage, device_data)
     if device_data.is_abstract:
         device_data.sharding = sharding
@@ -185,7 +175,7 @@ def clear_annotation(tensor: Annotated) -> None:
 
 
 def current_sharding(tensor: Annotated) -> Sharding | None:
-    """The requested sharding, else that of the data, else None (recorded and not yet run, or still on the host)."""
+    """The requested sharding, else the data's; None for recorded values and host data."""
     if tensor._view is not None:
         return tensor._view.sharding
     storage = tensor._storage

@@ -33,14 +33,14 @@ names = PerThread[tuple[str, ...]](())  # the ops whose bodies the thread record
 
 
 def inside(name: str) -> AbstractContextManager[None]:
-    """Context in which the calling thread records the body of an op."""
+    """Context: the calling thread records the body of an op."""
     # By thread: another thread may record its own step meanwhile.
     return names.held((*names.value, name))
 
 
-def refused(call: str, what: str) -> BodyError:
-    """The error of a call in a body that the calling thread records."""
-    return BodyError(f"{call} at {user_line()}, inside the body of {names.value[-1]}: {what}")
+def refused(call: str, reason: str) -> BodyError:
+    """The error of a call inside the body of an op."""
+    return BodyError(f"{call} at {user_line()}, inside the body of {names.value[-1]}: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class _StandIn(Lowering):
 
 
 def stand_in(meta: Meta) -> Node:
-    """A node in the place of a value that is passed to the body. The caller holds LOCK."""
+    """A node in the place of an argument of the body. The caller holds LOCK."""
     # No line of the user made it.
     return record(_stand_in_op(meta), (), (), NOWHERE)
 
@@ -64,5 +64,5 @@ def _stand_in_op(meta: Meta) -> OpSpec:
 
 
 def on_stand_ins(values: Sequence[Value], *, since: int = 0) -> dict[Node, None]:
-    """The ops behind these values that depend on a stand-in. Ops recorded before `since` do not count."""
+    """Ops behind these values, recorded from `since` on, with a stand-in among their operands or theirs."""
     return depending(values, lambda node: isinstance(node.op.lowering, _StandIn), since=since)

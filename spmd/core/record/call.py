@@ -26,18 +26,19 @@ from ..graph.meta import Meta, dense_meta
 from ..graph.op import OpSpec, Slot
 from ..graph.source import THREADS, at_user_line, place_of
 from ..run.pjrt.transfer import host_array
-from .infer import new_op, op_for, reads_default_dtype
+from .calls.lists import in_groups, op_for
+from .infer import new_op, reads_default_dtype
 from .memory_formats import refuse_tensor
 from .overlap import check_operands, elements_meet
-from .overloads import FUNCTION, MUTATION, VIEW, Args, Kwargs, Plan, TorchValue
+from .overloads import FUNCTION, MUTATION, VIEW, Args, Kwargs, Plan, TorchValue, written
 from .reads import operand, operand_of
-from .rebased import follow
 from .record import NOWHERE, at_once, backward_line, graph_task, record, record_here
 from .resolve import PLANS, plan_of
 from .storage import LOCK, Storage
 from .tensor import XlaTensor, alias, tensors_of, wrap
 from .threads import enter_thread
-from .views import View, read, read_view, write
+from .view_rebase import follow
+from .views import View, read, write
 
 aten = torch.ops.aten
 
@@ -82,7 +83,7 @@ def dispatch(func: OpOverload, types: Sequence[type], args: Args = (), kwargs: K
                     key.append(value._meta.layout)
                     view, storage = value._view, value._storage
                     if view is not None:
-                        operands.append(read_view(view, storage))
+                        operands.append(view.value_of(storage))
                     elif storage.reads is None or plan.kind is MUTATION:  # a write is in the stored sharding
                         operands.append(storage.value)
                     else:
@@ -127,15 +128,14 @@ def dispatch(func: OpOverload, types: Sequence[type], args: Args = (), kwargs: K
 
 
 def _find(plan: Plan, signature: tuple[Hashable, ...], args: Args, kwargs: Kwargs) -> OpSpec:
-    """The op spec of a signature that is not in the table yet, or whose dtypes torch's default dtype decides: that
-    dtype is part of its key then."""
+    """The op spec of a new signature, or of one with dtypes by torch's default dtype, which joins the key then."""
     with_default = ("default", torch.get_default_dtype(), signature)
     op: OpSpec | None = plan.entries.get(with_default)
     if op is None:
         observing = active_observation.value
         if observing is not None:
             args, kwargs = tree_map_only(torch.SymFloat, observing.plain, (args, kwargs))
-        result = op_for[-1](plan, args, kwargs)
+        result = op_for(plan, args, kwargs)
         key = with_default if reads_default_dtype(plan, args, kwargs, result.metas) else signature
         op = plan.table.of(key, lambda: result)
     return op
@@ -231,9 +231,9 @@ def _scan(
 def _look_at_data(
     plan: Plan, op: OpSpec, operands: list[Value], numbers: Numbers, args: Args, kwargs: Kwargs
 ) -> list[Value]:
-    """Checks the data of an op that is not plain, and takes a draw's key. Returns the operands that it reads."""
+    """Checks host data of an op that is not plain, and adds the key of a draw. Returns the op's operands."""
     if plan.bounds is not None:
-        plan.bounds(args, kwargs)
+        plan.bounds(*args, **kwargs)
     if plan.fills and numbers:
         check_fits(plan.name, numbers[0], op.metas[0].dtype)
     if plan.draws:
@@ -247,7 +247,7 @@ def _generator(args: Args, kwargs: Kwargs) -> torch.Generator | None:
 
 
 def _read(tensor: XlaTensor, plan: Plan) -> Value:
-    """An operand's value; an op that writes reads it in the stored sharding."""
+    """An operand's value; a mutation reads it in the stored sharding."""
     return read(tensor) if plan.kind is MUTATION else operand(tensor)
 
 
@@ -313,15 +313,12 @@ def _inherit(storage: Storage, like: torch.Tensor) -> None:
 
 
 def _mutate(plan: Plan, node: Node, args: Args, kwargs: Kwargs) -> TorchValue:
-    targets: list[torch.Tensor] = []
-    for where in plan.mutated:
-        value = args[where] if isinstance(where, int) else kwargs[where]
-        targets.extend(value) if type(value) in (list, tuple) else targets.append(value)
+    targets = written(plan.overload, args, kwargs)
     if len(targets) == 1 and len(args) > 1 and isinstance(targets[0], XlaTensor):
         check_operands(plan.name, targets[0], args[1:])
     if plan.is_list:
         if len(targets) > 1 and elements_meet(node.operands, targets, args[1:]):
-            return _element_by_element(plan, args, kwargs)
+            return in_groups(plan.overload, args, kwargs, [[i] for i in range(len(targets))])
         _count_writes(targets)
     for target, value in zip(targets, results(node), strict=True):
         if not isinstance(target, XlaTensor):
@@ -330,23 +327,7 @@ def _mutate(plan: Plan, node: Node, args: Args, kwargs: Kwargs) -> TorchValue:
             target._storage.write(value)
         else:
             write(target, value, node.code, node.instruction)
-    if not plan.returns_targets:
-        return None
-    if len(targets) == 1 or (len(plan.overload._schema.returns) == 1 and not plan.returns_list):
-        return targets[0]  # some ops write more than they return: _amp_update_scale_
-    return tuple(targets)
-
-
-def _element_by_element(plan: Plan, args: Args, kwargs: Kwargs) -> TorchValue:
-    """Records a list op whose elements share memory as one op per element: each reads the writes before it."""
-    count = len(args[0])
-
-    def at(i: int, value: TorchValue) -> TorchValue:
-        return value[i : i + 1] if type(value) in (list, tuple) and len(value) == count else value
-
-    for i in range(count):
-        plan.overload(*[at(i, value) for value in args], **{name: at(i, value) for name, value in kwargs.items()})
-    return tuple(args[0]) if plan.returns_targets else None
+    return plan.returned(targets)
 
 
 # Called between two ops, when `pace` has counted enough of them since the last look.

@@ -30,25 +30,27 @@ def with_sharding(tensor: XlaTensor, sharding: Sharding) -> XlaTensor:
 
 
 def with_one_sharding(tensors: Sequence[XlaTensor]) -> list[XlaTensor]:
-    """New tensors of the same values; each in the first half has one sharding with its partner in the second half."""
+    """New tensors of the same values, with one sharding for each pair across the two halves of the list."""
     metas = tuple(dense_meta(tensor.shape, tensor.dtype) for tensor in tensors)
     return record_op(OpSpec.of("spmd.shard_as", _ShardAsOp(), metas, metas), tensors)
 
 
 @dataclass(frozen=True, slots=True)
 class _ShardAsOp(Identity):
-    """The operands; the partitioner chooses one sharding for each of the first half and its partner in the second."""
+    """The operands, with one sharding, the partitioner's choice, for each pair across their two halves."""
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         # One op for all pairs: the partitioner looks at them together.
         half = len(operands) // 2
         pairs = [shard_as(*pair) for pair in zip(operands[:half], operands[half:], strict=True)]
-        return tuple(one for one, _ in pairs) + tuple(other for _, other in pairs)
+        return tuple(first for first, _ in pairs) + tuple(second for _, second in pairs)
 
 
 def sharding_now(tensor: XlaTensor) -> Sharding | None:
-    """The sharding that a tensor has or is to have; for a recorded value without an annotation, replicated on the mesh
-    of its operands. None where these have no mesh: unannotated data on the first device joins any."""
+    """A tensor's requested or actual sharding; for unannotated recorded values, replicated on their operands' mesh.
+
+    None without a mesh: unannotated data on the first device joins any.
+    """
     storage, view = tensor._storage, tensor._view
     requested = storage.sharding if view is None else view.sharding
     if requested is not None:
@@ -63,9 +65,8 @@ def sharding_now(tensor: XlaTensor) -> Sharding | None:
 
 
 def _mesh_behind(value: Value) -> Sharding | None:
-    """The nearest mesh of several devices among the values that a recorded value depends on, as its replicated
-    sharding."""
-    todo, seen = [value], set()
+    """The replicated sharding of the nearest mesh of several devices behind a recorded value."""
+    todo, visited = [value], set()
     while todo:
         # Level by level, so that the nearest mesh counts.
         todo, level = [], todo
@@ -74,7 +75,7 @@ def _mesh_behind(value: Value) -> Sharding | None:
             sharding = operand.sharding if type(operand) is DeviceData else None if node is None else node.op.sharding
             if sharding is not None and len(sharding.device_ids) > 1:
                 return sharding.replicated()
-            if node is not None and node not in seen:
-                seen.add(node)
+            if node is not None and node not in visited:
+                visited.add(node)
                 todo += node.operands
     return None

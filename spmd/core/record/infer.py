@@ -9,7 +9,7 @@ dtype and strides (and raises its own errors for bad shapes), and the rule's arg
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch._ops import OpOverload
 from torch._prims_common import elementwise_dtypes
 from torch.utils._pytree import tree_iter, tree_map_only
 
-from ...ops import Rule, base_name, check
+from ...ops import Rule, check
 from ...ops.meta_rules import META_FUNCTIONS
 from ..base.dtypes import check_fits, is_exact, to_numpy_dtype
 from ..graph.graph import LARGEST, is_one_number
@@ -41,7 +41,9 @@ from .overloads import (
     fill,
     is_foreach,
     makes_tensors,
+    written,
 )
+from .refusals import refusal
 from .tensor import XlaTensor
 from .views import ViewRule, view_rule
 
@@ -101,8 +103,7 @@ def _place(value: TorchValue, is_scalar_argument: bool, binding: _Binding) -> To
 
 @contextlib.contextmanager
 def _without_errors() -> Iterator[None]:
-    """A context without torch's errors about determinism: meta tensors raise them for ops that only CUDA runs in
-    any order."""
+    """Context without torch's errors about determinism: on meta they name ops unordered on CUDA alone."""
     if not torch.are_deterministic_algorithms_enabled():
         yield
         return
@@ -115,41 +116,34 @@ def _without_errors() -> Iterator[None]:
 
 
 def run_on_meta(plan: Plan, args: Args, kwargs: Kwargs) -> TorchValue:
-    """The op's results on meta tensors; raises torch's own errors for arguments that it refuses."""
+    """The op's results on meta tensors. Raises torch's own errors."""
 
-    def to_meta(value: TorchValue) -> TorchValue:
-        if isinstance(value, XlaTensor):
-            return value._meta.make()
-        if isinstance(value, torch.Tensor):
-            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-        if isinstance(value, (list, tuple)):
-            return [to_meta(item) for item in value]
-        return value
-
-    keywords = {name: to_meta(value) for name, value in kwargs.items() if name not in ("generator", "pin_memory")}
+    # A draw takes no generator there.
+    args_without = [value for value in args if type(value) is not torch._C.Generator]
+    keywords = {name: value for name, value in kwargs.items() if name not in ("generator", "pin_memory")}
+    arguments, keywords = tree_map_only(torch.Tensor, lambda tensor: meta_of(tensor).make(), (args_without, keywords))
     is_factory = makes_tensors(plan.overload) and not any(isinstance(value, torch.Tensor) for value in args)
     # The meta kernel must not make a tensor of the device.
     if "device" in keywords or is_factory:
         keywords["device"] = torch.device("meta")
     run = META_FUNCTIONS.get(plan.overload, plan.overload)
-    arguments = [to_meta(value) for value in args if type(value) is not torch._C.Generator]
     check(plan.overload, *arguments, **keywords)
     try:
         with _without_errors():
             result = run(*arguments, **keywords)
         if _BCOMPLEX32 is not None and torch.get_default_dtype() is torch.bfloat16:
             as_on_cpu = {_BCOMPLEX32: torch.complex64}
-            result = tree_map_only(torch.Tensor, lambda one: one.to(as_on_cpu.get(one.dtype, one.dtype)), result)
+            result = tree_map_only(torch.Tensor, lambda x: x.to(as_on_cpu.get(x.dtype, x.dtype)), result)
     except AssertionError as error:  # some of torch's meta kernels in Python assert; its other kernels raise
-        raise refusal[-1](plan.overload, RuntimeError(str(error)), args, kwargs, plan.twin) from error
+        raise refusal(plan.overload, RuntimeError(str(error)), args, kwargs, plan.twin) from error
     except (RuntimeError, IndexError) as error:
         # Subclasses are the library's own errors, with words of their own.
         if type(error) not in (RuntimeError, IndexError):
             raise
-        raise refusal[-1](plan.overload, error, args, kwargs, plan.twin) from None
+        raise refusal(plan.overload, error, args, kwargs, plan.twin) from None
     # torch returns fewer tensors than an op writes, for some.
     if plan.kind is MUTATION:
-        return plan.written(arguments, keywords)
+        return written(plan.overload, arguments, keywords)
     return result
 
 
@@ -169,8 +163,8 @@ def new_op(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     flat = list(result) if isinstance(result, (tuple, list)) else [result]
     metas = tuple(meta_of(item).layout for item in flat if isinstance(item, torch.Tensor))
     if plan.kind is MUTATION:
-        targets = plan.written(args, kwargs)
-        check_targets(plan.name, base_name(plan.overload), targets)
+        targets = written(plan.overload, args, kwargs)
+        check_targets(plan.name, plan.base, targets)
         _check_unchanged(plan, targets, metas)
         check_complex(plan, args)
     plain = all(isinstance(item, torch.Tensor) for item in flat)
@@ -191,7 +185,7 @@ def new_op(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
 
 
 def reads_default_dtype(plan: Plan, args: Args, kwargs: Kwargs, metas: tuple[Meta, ...]) -> bool:
-    """True if `torch.set_default_dtype` may decide a dtype of the op: integers alone meet a float, or become one."""
+    """True if torch's default dtype may decide a dtype of the op: integers alone meet a float, or become one."""
     values = [*tree_iter(args), *(value for name, value in kwargs.items() if name not in plan.ignored)]
     # A dtype that is passed decides.
     if any(isinstance(value, torch.dtype) for value in values):
@@ -206,7 +200,7 @@ def reads_default_dtype(plan: Plan, args: Args, kwargs: Kwargs, metas: tuple[Met
 # torch's meta kernels take every dtype. The rule is tried here, once per OpSpec, so that the user's line raises and not
 # the sync. Every rule takes floats: these are not tried.
 def _check_takes(plan: Plan, op: OpSpec) -> None:
-    """Raises NotImplementedError for integers, booleans or complex numbers that the rule does not take."""
+    """Raises NotImplementedError for integer, boolean or complex operands outside the rule's domain."""
     numbers = [jax.ShapeDtypeStruct((), np.float64 if kind == "f" else np.int64) for kind in op.numbers]
     try:
         with jax.enable_x64(True):
@@ -227,7 +221,7 @@ _ARITHMETIC = {"add", "sub", "mul", "div", "pow", "rsub", "addcmul", "addcdiv", 
 def check_complex(plan: Plan, args: Args) -> None:
     """Raises where arithmetic writes a complex result into a real tensor, as every device of torch but meta does."""
     target = args[0]
-    if base_name(plan.overload) not in _ARITHMETIC or not isinstance(target, torch.Tensor) or target.is_complex():
+    if plan.base not in _ARITHMETIC or not isinstance(target, torch.Tensor) or target.is_complex():
         return
     for value in args[1:]:
         if isinstance(value, complex) or (isinstance(value, torch.Tensor) and value.is_complex()):
@@ -247,7 +241,7 @@ def _check_unchanged(plan: Plan, targets: Sequence[torch.Tensor], metas: tuple[M
 
 
 def _view_rule(plan: Plan, base: XlaTensor, binding: _Binding, meta: Meta) -> ViewRule:
-    """The rule of a view; its read and its write are shared by all places in memory at which the base may begin."""
+    """The rule of a view. Its read and write do not depend on the base's offset in memory."""
     parent = base._meta.layout
     arguments = dict(list(binding.arguments.items())[1:])
     statics = ", ".join(f"{name}={value}" for name, value in arguments.items())
@@ -291,9 +285,3 @@ def _compute_dtype(twin: OpOverload, rule: Rule, binding: _Binding) -> np.dtype 
 
 def _is_scalar(argument: torch.Argument) -> bool:
     return str(argument.type) in ("number", "Optional[number]", "Tensor", "Optional[Tensor]")
-
-
-# What words an error of a meta kernel, from (overload, error, args, kwargs, twin); the last one is called.
-refusal: list[Callable[..., Exception]] = [lambda overload, error, *call: error]
-# What makes the op spec of a call that is in no table; the last one is called.
-op_for: list[Callable[[Plan, Args, Kwargs], Any]] = [new_op]

@@ -39,8 +39,8 @@ def _as(array: jax.Array, dtype: np.dtype) -> jax.Array:
 class Call(Lowering):
     """An overload's rule: arguments placed, dtypes promoted, results cast.
 
-    arguments: by name, tensors and scalar arguments replaced by their places. compute: the dtype that operands are
-    promoted to, where the rule needs that. precision: jax's word for less than full float32 in products. writes: the
+    arguments: by name, tensors and scalar arguments replaced by their places. compute: the dtype of promoted
+    operands, or None. precision: jax's word for less than full float32 in products. writes: the
     result is written into an operand. shape_only: the rule reads only its operands' shapes and dtypes.
     """
 
@@ -103,7 +103,7 @@ class Call(Lowering):
 
 @dataclass(frozen=True, slots=True)
 class Join(Call):
-    """A call that joins tensors: rows of one array, as all layers' logits are, are that array in another shape."""
+    """A join of tensors. Rows of one array, as all layers' logits, are reshaped instead."""
 
     def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         # A loop's stack is an array already; joining its rows again would copy it.

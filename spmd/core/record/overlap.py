@@ -1,4 +1,4 @@
-"""Writes that torch refuses because memory would be written twice, or read after it was written."""
+"""Refused writes: memory written twice, or read after its write."""
 
 from collections.abc import Sequence
 
@@ -21,29 +21,24 @@ _READ_LATE = frozenset({
 })  # fmt: skip
 
 
-def check_target(name: str, base: str, target: Meta) -> None:
-    """Raises RuntimeError for a write into a tensor with several elements at one place in memory, such as an expanded
-    one."""
-    repeated = any(stride == 0 and size > 1 for size, stride in zip(target.shape, target.strides, strict=True))
-    if not repeated or base in _UNIFORM or not target.numel:
-        return
-    raise RuntimeError(
-        f"{name}: unsupported operation: more than one element of the written-to tensor refers to a single memory "
-        f"location (shape {list(target.shape)}, strides {list(target.strides)}). Please clone() the tensor before "
-        "performing the operation."
-    )
-
-
 def check_targets(name: str, base: str, targets: Sequence[torch.Tensor]) -> None:
-    """`check_target` for those of the tensors that are on the device."""
-    for target in targets:
-        if isinstance(target, XlaTensor):
-            check_target(name, base, target._meta)
+    """Raises RuntimeError for writes into tensors with several elements at one place in memory, such as expanded
+    ones."""
+    for meta in [target._meta for target in targets if isinstance(target, XlaTensor)]:
+        is_repeated = any(stride == 0 and size > 1 for size, stride in zip(meta.shape, meta.strides, strict=True))
+        if is_repeated and meta.numel and base not in _UNIFORM:
+            raise RuntimeError(
+                f"{name}: unsupported operation: more than one element of the written-to tensor refers to a single "
+                f"memory location (shape {list(meta.shape)}, strides {list(meta.strides)}). Please clone() the tensor "
+                "before performing the operation."
+            )
 
 
 def check_operands(name: str, target: XlaTensor, operands: Sequence[TorchValue], *, base: str = "") -> None:
-    """Raises RuntimeError for a write into memory that an operand shares in part; for some ops, also in full. base: the
-    base name of an op with `out=`, empty for an op in place."""
+    """Raises RuntimeError for a write into memory shared in part with an operand; for some ops, also in full.
+
+    base: the base name of an op with `out=`, empty for an op in place.
+    """
     for operand in operands:
         if type(operand) in (list, tuple):
             check_operands(name, target, operand, base=base)
@@ -60,26 +55,25 @@ def check_operands(name: str, target: XlaTensor, operands: Sequence[TorchValue],
 
 
 def elements_meet(operands: Sequence[Value], targets: Sequence[TorchValue], lists: Sequence[TorchValue]) -> bool:
-    """True if one element of a list op, which torch computes one after the other, writes memory that a later one reads
-    or writes.
+    """True if an element of a list op writes memory of a later element: torch computes one after the other.
 
     operands: the values of all operands. lists: the lists of tensors (or of something else) in addition to the targets.
     """
-    others = [each for each in lists if type(each) in (list, tuple) and each and isinstance(each[0], XlaTensor)]
-    if len(set(operands)) == len(operands) and not any([t._view for each in (targets, *others) for t in each]):  # noqa: C419
+    operand_lists = [x for x in lists if type(x) in (list, tuple) and x and isinstance(x[0], XlaTensor)]
+    if len(set(operands)) == len(operands) and not any([t._view for x in (targets, *operand_lists) for t in x]):  # noqa: C419
         return False
     written: dict[object, list[tuple[int, int]]] = {}
     for i, target in enumerate(targets):
-        reads = [each[i] for each in others if i < len(each) and isinstance(each[i], XlaTensor)]
+        reads = [tensors[i] for tensors in operand_lists if i < len(tensors) and isinstance(tensors[i], XlaTensor)]
         for tensor in (target, *reads):
-            begin, end = _reach(tensor._meta)
+            begin, end = reach(tensor._meta)
             if any(begin < stop and start < end for start, stop in written.get(tensor._storage, ())):
                 return True
-        written.setdefault(target._storage, []).append(_reach(target._meta))
+        written.setdefault(target._storage, []).append(reach(target._meta))
     return False
 
 
-def _reach(meta: Meta) -> tuple[int, int]:
+def reach(meta: Meta) -> tuple[int, int]:
     """The range of bytes from a tensor's first element to its last."""
     if not meta.numel:
         return 0, 0
@@ -87,13 +81,13 @@ def _reach(meta: Meta) -> tuple[int, int]:
     return meta.offset * meta.dtype.itemsize, (last + 1) * meta.dtype.itemsize
 
 
-def _overlap(one: XlaTensor, other: XlaTensor, reads_late: bool) -> bool:
-    if one._meta is other._meta:
+def _overlap(operand: XlaTensor, target: XlaTensor, reads_late: bool) -> bool:
+    if operand._meta is target._meta:
         return reads_late
-    if not fills_memory(one._meta) or not fills_memory(other._meta):
+    if not fills_memory(operand._meta) or not fills_memory(target._meta):
         return False  # torch, too, does not look into tensors with gaps
-    (begin, end), (start, stop) = _reach(one._meta), _reach(other._meta)
-    if (begin, end) == (start, stop) and one._meta.strides == other._meta.strides:
+    (begin, end), (start, stop) = reach(operand._meta), reach(target._meta)
+    if (begin, end) == (start, stop) and operand._meta.strides == target._meta.strides:
         return reads_late
     return begin < stop and start < end
 

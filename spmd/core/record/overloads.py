@@ -1,14 +1,14 @@
-"""Plans: the facts of an overload that dispatch knows before it sees arguments."""
+"""Plans: facts of an overload, known before its arguments."""
 
 import functools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
+from torch._ops import OpOverload, OpOverloadPacket
 
-from ...ops import RULES, Rule, base_name, scalar_arguments
-from ...ops.registry import PLACEMENT_ARGUMENTS
+from ...ops import RULES, Rule, base_name
+from ...ops.registry import PLACEMENT_ARGUMENTS, SCALAR_ARGUMENTS
 from ..base.tables import Interned
 
 aten = torch.ops.aten
@@ -23,7 +23,7 @@ Handler = Callable[[OpOverload, Args, Kwargs], TorchValue]
 
 
 def by_arguments(function: Callable[..., TorchValue]) -> Handler:
-    """The handler of an op that a function with the op's own parameters computes."""
+    """A function with the op's own parameters as its handler."""
 
     @functools.wraps(function, updated=())
     def handler(func: OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
@@ -45,7 +45,7 @@ SHAPE_ONLY_DRAWS = frozenset(
 LIKE = {"zeros_like", "ones_like", "full_like", "empty_like", "clone"}
 # Ops that write one number of the caller's into a tensor, whose dtype it must fit: their only scalar argument.
 FILLS = {"full", "full_like", "new_full", "fill", "masked_fill", "index_fill", "scatter"}
-INDEX_OPS = {"index", "index_put", "_index_put_impl", "_unsafe_index", "index_put_", "_index_put_impl_"}
+INDEX_OPS = {"index", "index_put", "_index_put_impl", "_unsafe_index"}
 
 
 # The families of rules whose work is matrix products and convolutions. Decompositions and solvers (`ops.linalg`) are
@@ -62,7 +62,7 @@ class Number(int):
 
 
 class Large(int):
-    """An integer that is too large for a scalar argument, and so is static."""
+    """An integer too large for a scalar argument: static."""
 
 
 def fill(value: TorchValue, operand: Callable[[int], TorchValue], number: Callable[[int], TorchValue]) -> TorchValue:
@@ -77,24 +77,26 @@ def fill(value: TorchValue, operand: Callable[[int], TorchValue], number: Callab
 
 
 class Plan:
-    """All that dispatch knows of one overload before it sees arguments, and its op table.
+    """Facts of one overload, known before its arguments, and its op table.
 
-    `dispatch.resolve.plan_of` alone makes them: a plan in its table is complete. is_plain: the operands and scalar
+    `record.resolve.plan_of` completes them. is_plain: the operands and scalar
     arguments alone decide what is recorded: no draw, no check of the data.
     """
 
     def __init__(self, overload: OpOverload):
         schema = overload._schema
-        base = base_name(overload)
+        # Tables name torch's ops and ours so; the same word in another library is another op.
+        base = base_name(overload) if overload.namespace in ("aten", "spmd") else schema.name
         self.overload = overload
+        self.base = base
         self.name = str(overload).removesuffix(".default")
         self.kind = kind_of(overload)
         self.table: Interned[tuple[Hashable, ...], Any] = Interned()
         self.entries = self.table.rows  # for reading
-        self.ignored = PLACEMENT_ARGUMENTS | {argument.name for argument in schema.arguments if argument.is_out}
-        self.scalar_argument_names = scalar_arguments(overload)
+        self.outs = tuple(argument.name for argument in schema.arguments if argument.is_out)
+        self.ignored = PLACEMENT_ARGUMENTS | {*self.outs}
+        self.scalar_argument_names = SCALAR_ARGUMENTS.get(base, frozenset())
         self.scalar_args = tuple(argument.name in self.scalar_argument_names for argument in schema.arguments)
-        self.mutated = _mutated(overload)
         self.returns_targets = any(returned.alias_info is not None for returned in schema.returns)
         self.returns_list = len(schema.returns) == 1 and str(schema.returns[0].type).startswith("List")
         self.twin = functional_twin(overload) if self.kind is MUTATION else overload
@@ -110,40 +112,61 @@ class Plan:
         )
         self.fills = base in FILLS and "Tensor" not in overload._overloadname
         self.inherits_sharding = base in LIKE and self.kind is FUNCTION
-        self.takes_host_indices = schema.name.split("::")[1] in INDEX_OPS
-        # `dispatch.resolve` sets both: the handler that replaces the rule, and the check of the data before it.
+        self.takes_host_indices = base in INDEX_OPS
+        # `record.resolve` sets both: the handler that replaces the rule, and the check of the data before it.
         self.handler: Handler | None = None
         self.bounds: Callable[[Args, Kwargs], None] | None = None
         self.is_plain = not (self.fills or self.draws or self.ignores_operands)
-        self.is_product = self.rule is not None and self.rule.function.__module__.rpartition(".")[2] in _PRODUCTS
+        family = None if self.rule is None or self.rule.opaque else self.rule.function.__module__.rpartition(".")[2]
+        self.is_product = family in _PRODUCTS
 
-    def written(self, args: Sequence[TorchValue], kwargs: Mapping[str, TorchValue]) -> list[torch.Tensor]:
-        """The tensors that a call writes into; those of a list among them one by one."""
-        values = [args[where] if isinstance(where, int) else kwargs[where] for where in self.mutated]
-        return [target for value in values for target in as_list(value)]
+    def returned(self, targets: Sequence[torch.Tensor]) -> TorchValue:
+        """The return value of a call with these targets; some ops write more than they return."""
+        if not self.returns_targets:
+            return None
+        returns_first = len(targets) == 1 or (len(self.overload._schema.returns) == 1 and not self.returns_list)
+        return targets[0] if returns_first else tuple(targets)
+
+
+def written(overload: OpOverload, args: Sequence[TorchValue], kwargs: Mapping[str, TorchValue]) -> list[torch.Tensor]:
+    """The targets of a call, with lists among them flattened."""
+    values = [args[where] if type(where) is int else kwargs[where] for where in _mutated(overload)]  # type: ignore[index]
+    return [target for value in values for target in as_list(value)]
 
 
 def is_foreach(overload: OpOverload) -> bool:
-    """True for torch's list ops, which are derived from the element's op."""
+    """True for torch's list ops."""
     return overload._schema.name.startswith("aten::_foreach_")
 
 
 def functional_twin(overload: OpOverload) -> OpOverload | None:
-    """The overload without mutation that an in-place or out= form computes: `add_.Tensor` -> `add.Tensor`."""
+    """The functional twin of an in-place or out= form: `add_.Tensor` -> `add.Tensor`."""
     if is_foreach(overload):
         return None
     name = overload._schema.name.split("::")
     base = base_name(overload) if not name[1].startswith("_fused") else name[1].removesuffix("_")
     base = "normal_functional" if name[1] == "normal_" else base
     packet = getattr(getattr(torch.ops, name[0]), base, None)
-    if packet is None:
-        return None
-    wanted = [(a.name, str(a.type)) for a in overload._schema.arguments if not a.is_out]
-    for candidate in packet.overloads():
-        twin: OpOverload = getattr(packet, candidate)
-        if kind_of(twin) is FUNCTION and [(a.name, str(a.type)) for a in twin._schema.arguments] == wanted:
-            return twin
-    return None
+    parameters = parameters_of(overload)
+    return next((x for x in overloads_of(packet) if kind_of(x) is FUNCTION and parameters_of(x) == parameters), None)
+
+
+def overload_named(name: str) -> OpOverload:
+    """An overload of torch's by its name in a schema: `ctc_loss.Tensor`."""
+    base, _, form = name.partition(".")
+    overload: OpOverload = getattr(getattr(aten, base), form or "default")
+    return overload
+
+
+def overloads_of(packet: OpOverloadPacket | None) -> list[OpOverload]:
+    """The overloads of an op by name; none where torch has no such op."""
+    return [] if packet is None else [getattr(packet, name) for name in packet.overloads()]
+
+
+def parameters_of(overload: OpOverload, without: Collection[str] = ()) -> list[tuple[str, str]]:
+    """Names and types of an overload's parameters but `out`."""
+    arguments = [argument for argument in overload._schema.arguments if not argument.is_out]
+    return [(argument.name, str(argument.type)) for argument in arguments if argument.name not in without]
 
 
 def kind_of(overload: OpOverload) -> str:
@@ -155,6 +178,7 @@ def kind_of(overload: OpOverload) -> str:
     return FUNCTION
 
 
+@functools.cache
 def _mutated(overload: OpOverload) -> tuple[int | str, ...]:
     arguments = overload._schema.arguments
     return tuple(

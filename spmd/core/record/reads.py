@@ -36,7 +36,7 @@ from .record import NOWHERE, graph_task, record, record_here
 from .storage import LOCK, Storage
 from .tensor import XlaTensor, tensors_of, wrap
 from .threads import enter_thread
-from .views import View, ViewRule, read_view
+from .views import View, ViewRule
 from .views import read as value_of
 
 _Part = tuple[Meta, Sharding | None]  # an array, and its stored sharding
@@ -45,8 +45,7 @@ generation = 0  # counts contexts entered or renewed, and those left that had ot
 
 
 def next_generation() -> int:
-    """Returns the number of a context that is entered or renewed now. The context with the latest number still has its
-    gathered values."""
+    """A number for a context entered or renewed. Only the newest generation's gathered values are live."""
     global generation
     generation += 1
     return generation
@@ -90,7 +89,7 @@ class Read(View):
             return self.value  # type: ignore[return-value]
         members = _members(self.group)
         if len(members) < 2:
-            return read_view(self, storage)
+            return super().value_of(storage)
         _gather(
             members, [member.value for member in members.values()], [storage.sharding for storage in members.values()]
         )
@@ -110,12 +109,12 @@ class Reads:
         self.active: list[Read] = []
 
     def enter(self, read: Read) -> None:
-        """Makes this the read of the ops that are recorded from now on."""
+        """Makes this the read of later ops."""
         self.known[read.layout] = self.known.pop(read.layout)
         self.active.append(read)
 
     def leave(self, layout: Sharding, span: tuple[int, int]) -> None:
-        """Ends the read in this sharding that was entered last; span: see `Read.spans`."""
+        """Ends the latest read in this sharding. span: see `Read.spans`."""
         entered = next((read for read in reversed(self.active) if read.layout is layout), None)
         if entered is not None:
             self.active.remove(entered)
@@ -126,8 +125,7 @@ class Reads:
         return next(reversed(self.known.values()))
 
     def current(self) -> Read | None:
-        """The read of the op that is recorded now, None for the stored value; a backward op reads as its forward op
-        did."""
+        """The read of the next op, None for the stored value. A backward op reads as its forward op did."""
         if self.active:
             return self.active[-1]
         if graph_task() == -1:
@@ -142,7 +140,7 @@ class Reads:
         return min(around, key=lambda pair: pair[0])[1] if around else None
 
     def move(self, old: Storage, new: Storage) -> None:
-        """Gives a storage that takes another's place the reads of that one, in the shardings that fit it."""
+        """Hands the reads of a storage to its replacement, in the shardings that fit."""
         fitting = [read for read in self.known.values() if len(read.layout.spec.dims) <= len(new.meta.shape)]
         if new.reads is not None or not fitting:
             return
@@ -189,10 +187,10 @@ HELD_PART = 1 / 256
 
 
 def operand(tensor: XlaTensor) -> Value:
-    """The tensor's value as the op that is recorded now reads it."""
+    """The tensor's value as the next op reads it."""
     view, storage = tensor._view, tensor._storage
     if view is not None:
-        return read_view(view, storage)
+        return view.value_of(storage)
     return storage.value if storage.reads is None else operand_of(storage)
 
 
@@ -210,22 +208,22 @@ def operand_of(storage: Storage) -> Value:
     return storage.value if read is None else read.value_of(storage)
 
 
-def keep(reads: Sequence[Read], layouts: Sequence[Sharding], before: XlaTensor) -> list[XlaTensor | None]:
+def keep(reads: Sequence[Read], layouts: Sequence[Sharding], reader: XlaTensor) -> list[XlaTensor | None]:
     """The gathered value of each read, in the given sharding, for `renew`; None where it is stored in the read's
     sharding.
 
-    It is sharded before any op reads `before`; else a compiler shards it where it is read, and keeps it unsharded until
+    It is sharded before any op reads `reader`; else a compiler shards it where it is read, and keeps it unsharded until
     then.
     """
     with LOCK:
-        kept = [_cut(read, layout) for read, layout in zip(reads, layouts, strict=True)]
-        result = [tensor for tensor in kept if tensor is not None]
+        sharded = [_cut(read, layout) for read, layout in zip(reads, layouts, strict=True)]
+        result = [tensor for tensor in sharded if tensor is not None]
         if result:
             parts = [(tensor._storage.meta, tensor._storage.sharding) for tensor in result]
             waited = [tensor._storage.value for tensor in result]
-            for tensor, value in zip(result, _behind(parts, waited, before), strict=False):
+            for tensor, value in zip(result, _behind(parts, waited, reader), strict=False):
                 tensor._storage.write(value)
-        return kept
+        return sharded
 
 
 def _cut(read: Read, layout: Sharding) -> XlaTensor | None:
@@ -234,15 +232,17 @@ def _cut(read: Read, layout: Sharding) -> XlaTensor | None:
         return None
     # Behind an optimization barrier: a partitioner that sees the source of the gather exchanges that instead.
     gathered = record(_renew_op(((storage.meta, read.layout),)), (read.value_of(storage),), (), NOWHERE)
-    kept = wrap(storage.meta, Storage(gathered, storage.meta))
-    annotate(kept, layout)
-    return kept
+    sharded = wrap(storage.meta, Storage(gathered, storage.meta))
+    annotate(sharded, layout)
+    return sharded
 
 
 def _behind(parts: Sequence[_Part], values: Sequence[Value], tensor: XlaTensor) -> Sequence[Value]:
-    """The values behind one optimization barrier with the tensor's value, which the tensor takes back: none of them is
-    there before all are. XLA keeps it where both results are used. Empty where the tensor is data or a module's state,
-    which waits for nothing."""
+    """The values behind one optimization barrier with the tensor's value: none is ready before all are.
+
+    The tensor takes its own value back, as XLA keeps a barrier only with both results in use. Empty for a tensor with
+    data or a module's state: it waits for nothing.
+    """
     arrived = value_of(tensor)
     if is_data(arrived) or tensor._storage.is_state:
         return ()
@@ -254,10 +254,10 @@ def _behind(parts: Sequence[_Part], values: Sequence[Value], tensor: XlaTensor) 
     return result
 
 
-def renew(reads: Sequence[Read], after: XlaTensor, kept: Sequence[XlaTensor | None] = ()) -> None:
+def renew(reads: Sequence[Read], after: XlaTensor, sources: Sequence[XlaTensor | None] = ()) -> None:
     """Has later ops gather again, and not before `after` is computed; the values gathered so far can be freed.
 
-    kept: the values to gather from, instead of the stored ones (see `keep`).
+    sources: the values to gather from, instead of the stored ones (see `keep`).
 
     XLA would merge a second gather of the same shards with the first. One optimization barrier over the shards and
     `after` prevents it where both results are used: so the tensor takes its result, too. Nothing waits for an `after`
@@ -266,9 +266,9 @@ def renew(reads: Sequence[Read], after: XlaTensor, kept: Sequence[XlaTensor | No
     """
     with LOCK:
         members = _members(reads)
-        held = _held(members)
-        members = {read: storage for read, storage in members.items() if read not in held}
-        nearer = {read: tensor for read, tensor in zip(reads, kept, strict=bool(kept)) if tensor is not None}
+        gathered = _gathered_still(members)
+        members = {read: storage for read, storage in members.items() if read not in gathered}
+        nearer = {read: tensor for read, tensor in zip(reads, sources, strict=bool(sources)) if tensor is not None}
         stored, casts, shardings = [], [], []
         for read, storage in members.items():
             tensor = nearer.get(read)
@@ -276,7 +276,7 @@ def renew(reads: Sequence[Read], after: XlaTensor, kept: Sequence[XlaTensor | No
             stored.append(base)
             casts.append(ops)
             shardings.append((storage if tensor is None else tensor._storage).sharding)
-        parts = [(base.meta, at) for base, at in zip(stored, shardings, strict=True)]
+        parts = [(base.meta, sharding) for base, sharding in zip(stored, shardings, strict=True)]
         shards = _behind(parts, stored, after) if members else ()
         if not shards:
             return
@@ -284,32 +284,31 @@ def renew(reads: Sequence[Read], after: XlaTensor, kept: Sequence[XlaTensor | No
         sharding_of = dict(zip(members, shardings, strict=True))
         for storage in members.values():
             storage.stamp += 1  # views of it that were read are read again, too
-        for member, storage in members.items():
-            if member.stamp == storage.stamp:
+        for member, member_storage in members.items():
+            if member.stamp == member_storage.stamp:
                 continue  # gathered with its group
-            group = {other: held for other, held in _members(member.group).items() if other in shard_of}
+            group = {read: storage for read, storage in _members(member.group).items() if read in shard_of}
             if len(group) > 1:
-                _gather(group, [shard_of[other] for other in group], [sharding_of[other] for other in group])
+                _gather(group, [shard_of[read] for read in group], [sharding_of[read] for read in group])
             else:
-                member.keep(record(member.rule.read, (shard_of[member],), (), NOWHERE), storage)
+                member.keep(record(member.rule.read, (shard_of[member],), (), NOWHERE), member_storage)
 
 
-def _held(members: dict[Read, Storage]) -> set[Read]:
-    """The members that stay gathered."""
+def _gathered_still(members: dict[Read, Storage]) -> set[Read]:
+    """Members to leave gathered."""
     at_hand = {read: storage.meta.nbytes for read, storage in members.items() if read.stamp == storage.stamp}
     most = HELD_PART * sum(storage.meta.nbytes for storage in members.values())
-    held: set[Read] = set()
+    stays: set[Read] = set()
     # A group stays as one: a part of it would keep the buffer that all of it was gathered into.
     for group in {id(read.group): read.group for read in at_hand if read.group}.values():
         gathered = [read for read in group if read in at_hand]
         if sum(at_hand[read] for read in gathered) <= most:
-            held.update(gathered)
-    return held
+            stays.update(gathered)
+    return stays
 
 
 def _cast_behind(value: Value) -> tuple[Value, list[OpSpec]]:
-    """The operand of the cast that makes a value, and the ops from it to the value, the last one first; the value
-    itself where it is no cast."""
+    """(operand, ops from the last to the cast) of a cast value; (value, []) of another."""
     base, ops = value, []
     while type(base) is Node and base.op.name == "mark_sharding":
         ops.append(base.op)
@@ -326,7 +325,7 @@ def _recorded_again(ops: Sequence[OpSpec], value: Value) -> Value:
 
 
 def _members(reads: Iterable[Read]) -> dict[Read, Storage]:
-    """The reads whose storage still exists and has them, each with its storage."""
+    """The living reads, each with its storage."""
     living = {read: storage for read in reads if (storage := read.owner()) is not None}
     return {
         read: storage
@@ -337,7 +336,7 @@ def _members(reads: Iterable[Read]) -> dict[Read, Storage]:
 
 def _gather(members: dict[Read, Storage], stored: Sequence[Value], shardings: Sequence[Sharding | None]) -> None:
     """Gathers many small arrays, each stored in its own sharding, by one all-gather."""
-    parts = tuple((storage.meta, at) for storage, at in zip(members.values(), shardings, strict=True))
+    parts = tuple((storage.meta, sharding) for storage, sharding in zip(members.values(), shardings, strict=True))
     layout = next(iter(members)).layout
     node = record(_gather_op(parts, layout), tuple(stored), (), NOWHERE)
     for (member, storage), value in zip(members.items(), results(node), strict=True):
@@ -375,9 +374,9 @@ class _Barrier(Identity):
     stored: tuple[Sharding | None, ...]
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
-        held = wait_for_all(tuple(operands))
+        arrays = wait_for_all(tuple(operands))
         # The results are constrained: otherwise the partitioner would gather the operands.
         return tuple(
             array if sharding is None else constrain(array, near(sharding))
-            for array, sharding in zip(held, self.stored, strict=True)
+            for array, sharding in zip(arrays, self.stored, strict=True)
         )

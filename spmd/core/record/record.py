@@ -20,25 +20,25 @@ NOWHERE: Place = (None, 0, -1)
 
 
 class AtOnce(Protocol):
-    """Values that need no program in a thread that has them: computed as their ops are met, or left recorded."""
+    """A thread's values without a program: computed as their ops are recorded, or left pending."""
 
     def computed(self, op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int]) -> DeviceData | None:
         """The result of an op, in place of a recorded one; None: it is recorded."""
 
     def viewed(self, op: OpSpec, base: Value) -> Value | None:
-        """The same of an op that reads a view."""
+        """The same for the read of a view."""
 
     def left_out(self, roots: Sequence[tuple[Value, Storage]]) -> list[Node]:
-        """The ops that a sync of these roots leaves recorded. It may settle storages."""
+        """Ops to leave pending in a sync of these roots. It may settle storages."""
 
     def is_list(self, value: Value) -> TypeGuard[Node]:
-        """True for a value that may be left out."""
+        """True for a value among those."""
 
     def finish(self, storage: Storage) -> None:
         """Settles a storage with such a value, after a sync for a read of it."""
 
     def reads(self, data: Iterable[DeviceData]) -> bool:
-        """True if an op that was left out reads one of these data."""
+        """True if a pending op among those reads one of these data."""
 
 
 at_once = PerThread[AtOnce | None](None)
@@ -48,10 +48,10 @@ _autograd_node = torch._C._current_autograd_node
 _next_sequence = torch._C._autograd._get_sequence_nr
 
 
-def record(op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int], place: Place) -> Node:
+def record(op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int], position: Place) -> Node:
     """Records one op and counts it. The caller holds LOCK and gives the node to a storage or to another node."""
     pace.recorded_ops += 1
-    return Node(op, operands, numbers, *place)
+    return Node(op, operands, numbers, *position)
 
 
 def record_here(

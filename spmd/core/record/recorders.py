@@ -1,4 +1,4 @@
-"""Recorders: the threads that record ops, as numbers. A sync runs the ops that its own thread has recorded."""
+"""Recorders: threads by number. A sync runs its own thread's ops."""
 
 # Why a sync runs its own thread's ops and not all: with half a step of another thread in it, it would be another
 # program each time. Why a thread that has ended has no recorder any more: no sync would ever run what it has left.
@@ -18,7 +18,7 @@ _numbers = itertools.count()
 
 
 class _Life:
-    """An object that only its thread holds: it dies with the thread."""
+    """Held by its thread alone: it dies with the thread."""
 
     __slots__ = ("__weakref__",)
 
@@ -37,7 +37,7 @@ _thread = _Recorder()
 
 
 def enter() -> None:
-    """Gives the calling thread a number; a thread of autograd's own has that of the thread that called backward."""
+    """Numbers the calling thread; autograd's own threads share the number of backward's caller."""
     global is_several
     if torch._C._current_graph_task_id() != -1 and torch._C._is_key_in_tls(_KEY):
         _thread.is_of_autograd = True
@@ -49,27 +49,21 @@ def enter() -> None:
 
 
 def number() -> int:
-    """The number of the thread that records now."""
+    """The calling thread's number."""
     return torch._C._get_obj_in_tls(_KEY) if _thread.is_of_autograd else _thread.number
 
 
-def has_several_recorders() -> bool:
-    """True if more than one thread has recorded."""
-    return is_several
-
-
 def is_run_here() -> Callable[[int], bool]:
-    """Returns a predicate over recorder numbers: True for this thread and for threads that have ended, whose ops this
-    thread's syncs run."""
+    """A predicate of recorder numbers: True for this thread and for dead ones, as this thread's syncs run their ops."""
     here_number = number()
     return lambda recorder: recorder == here_number or recorder not in _alive
 
 
 def note_step(num_ops: int) -> None:
-    """Notes that a sync of this thread has run so many ops, none of them in an unsynced loop."""
+    """Notes the size of a sync of this thread, without unsynced loops."""
     _thread.longest = max(_thread.longest, num_ops)
 
 
 def longest_step() -> int:
-    """The most ops that a sync of this thread has run."""
+    """Size of this thread's largest sync, in ops."""
     return _thread.longest

@@ -3,6 +3,7 @@
 # Why plans are made at an overload's first call and kept: torch has thousands of overloads, a model uses a hundred, and
 # which of rule, form and decomposition an op takes does not change while a process runs.
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -10,58 +11,44 @@ from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 
 from ...ops import CHECKS, ON_CPU, base_name
+from .calls.bounds import check_of
+from .calls.fallback import on_cpu, runs_on_cpu
+from .calls.lists import by_mesh
+from .calls.out import out_form
+from .calls.specials import BY_NAME, SPECIALS
 from .memory_formats import refuse_op
-from .overloads import MUTATION, VIEW, Args, Handler, Kwargs, Plan, TorchValue, aten, kind_of
+from .overloads import MUTATION, VIEW, Args, Handler, Kwargs, Plan, TorchValue, as_list, aten, kind_of, written
 from .tensor import XlaTensor
 
-# The subject of a plan: an overload, or a product and the precision that the user allows it, "high" or "medium".
-Op = OpOverload | tuple[OpOverload, str]
-
-PLANS: dict[Op, Plan] = {}
-# Handlers of overloads, and by name of ops whose overloads may be made later, which replace their rules.
-SPECIALS: dict[OpOverload, Handler] = {}
-BY_NAME: dict[str, Handler] = {}
-# What handles list ops; the last one is called.
-LIST_HANDLERS: list[Handler] = []
-# What gives the handler of an `out=` overload, or None.
-OUT_FORMS: list[Callable[[Plan], Handler | None]] = []
-# The check of the data among an op's arguments, by the op's name, or by its in-place form's where that has others.
-DATA_CHECKS: dict[str, Callable[..., None]] = {}
-# What runs an op that has neither a rule nor a decomposition, or returns NotImplemented.
-WITHOUT_RULE: list[Handler] = []
+PLANS: dict[OpOverload, Plan] = {}
 
 
 def no_rule(func: OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
-    """The handler of an op that has neither a rule nor a decomposition."""
+    """The handler of an op without a rule or a decomposition."""
     refuse_op(base_name(func))
-    for run in WITHOUT_RULE:
-        done = run(func, args, kwargs)
-        if done is not NotImplemented:
-            return done
-    on_cpu = (
+    if runs_on_cpu(func):
+        return on_cpu(func, args, kwargs)
+    advice = (
         "its result is a view, which no run on the CPU gives"
         if kind_of(func) is VIEW
         else 'set spmd.config.fallback = "cpu" to run such ops on the CPU'
     )
     raise NotImplementedError(
         f"{func} has no lowering rule on xla, and torch has no decomposition of it. Give it one with "
-        f"spmd.register_lowering, or move its inputs with .cpu(); {on_cpu}."
+        f"spmd.register_lowering, or move its inputs with .cpu(); {advice}."
     )
 
 
-def plan_of(op: Op) -> Plan:
-    """The plan of an op, kept and complete before it is in the table; not of an op that may have a kernel later."""
+def plan_of(op: OpOverload) -> Plan:
+    """An op's plan, complete before it enters the table. Ops that may get a kernel later stay out of it."""
     plan = PLANS.get(op) or new_plan(op)
     return plan if plan.handler is no_rule else PLANS.setdefault(op, plan)
 
 
-def new_plan(op: Op) -> Plan:
-    """A plan of an op that is in no table."""
-    if isinstance(op, tuple):
-        return _less_precise(*op)
+def new_plan(op: OpOverload) -> Plan:
+    """A new plan, in no table."""
     plan = Plan(op)
-    base, in_place = base_name(op), op._schema.name.endswith("_")
-    plan.bounds = DATA_CHECKS.get(f"{base}_" if in_place else base) or DATA_CHECKS.get(base)
+    plan.bounds = check_of(plan)
     plan.is_plain &= plan.bounds is None
     plan.handler = _handler(plan)
     if plan.handler is None and plan.is_product:
@@ -72,22 +59,20 @@ def new_plan(op: Op) -> Plan:
 
 
 def _handler(plan: Plan) -> Handler | None:
-    """The handler that replaces an op's rule; an op without a rule is decomposed, or raises an error."""
+    """The handler in place of an op's rule. Ops without a rule are decomposed, or raise an error."""
     overload = plan.overload
     special = SPECIALS.get(overload) or BY_NAME.get(overload._schema.name)
     if special is not None or plan.is_list:
-        return special or LIST_HANDLERS[-1]
-    if any(argument.is_out for argument in overload._schema.arguments):
-        form = next(filter(None, (form_of(plan) for form_of in OUT_FORMS)), None)
-        if form is not None:
-            return form
+        return special or by_mesh
+    if plan.outs and (form := out_form(plan)) is not None:
+        return form
     if plan.rule is not None:
         return None
     kernel = _kernel(overload)
     if kernel is not None:
         return kernel
     check, handler = CHECKS.get(overload), _decomposition(plan)
-    return handler if check is None else _after(lambda args, kwargs: check(*args, **kwargs), handler)
+    return handler if check is None else _after(check, handler)
 
 
 # --- the precision of float32 products --------------------------------------------------------------------------------
@@ -121,9 +106,10 @@ def _product(func: OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
     setting = matmul_precision()
     if setting == "highest" or not any(isinstance(x, XlaTensor) and x._meta.dtype in _FLOAT32 for x in args):
         return NotImplemented
-    return plan_of((func, setting))
+    return _less_precise(func, setting)
 
 
+@functools.cache
 def _less_precise(overload: OpOverload, setting: str) -> Plan:
     """The plan of a product under "high" or "medium"."""
     plan = Plan(overload)
@@ -137,7 +123,7 @@ def _after(check: Callable[..., None], handler: Handler) -> Handler:
     """A handler with a check of its arguments before it."""
 
     def checked(func: OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
-        check(args, kwargs)
+        check(*args, **kwargs)
         return handler(func, args, kwargs)
 
     return checked
@@ -200,7 +186,7 @@ def _decomposition(plan: Plan) -> Handler:
 
 
 def _copied_view(overload: OpOverload) -> OpOverload | None:
-    """The view whose result an op copies: `slice_copy.Tensor` -> `slice.Tensor`."""
+    """The view behind a copying op: `slice_copy.Tensor` -> `slice.Tensor`."""
     base = overload._schema.name.split("::")[1]
     packet = getattr(aten, base.removesuffix("_copy"), None) if base.endswith("_copy") else None
     name = overload._overloadname or "default"
@@ -217,10 +203,8 @@ def _copies(views: TorchValue) -> TorchValue:
 
 
 def _through_twin(plan: Plan, twin: OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
-    outs = {argument.name for argument in plan.overload._schema.arguments if argument.is_out}
-    result = twin(*args, **{name: value for name, value in kwargs.items() if name not in outs})
-    result = result if isinstance(result, (tuple, list)) else (result,)
-    targets = plan.written(args, kwargs)
-    for target, value in zip(targets, result, strict=True):
+    result = twin(*args, **{name: value for name, value in kwargs.items() if name not in plan.outs})
+    targets = written(plan.overload, args, kwargs)
+    for target, value in zip(targets, as_list(result), strict=True):
         target.copy_(value)
-    return targets[0] if len(targets) == 1 else tuple(targets)
+    return plan.returned(targets)

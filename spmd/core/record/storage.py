@@ -1,4 +1,4 @@
-"""The storage that holds the value of a tensor and its views; the list of live storages."""
+"""Storages: the value of a tensor and its views; the list of live ones."""
 
 # Why storages are held by weak references: the results of a program are the values that are still reachable when a sync
 # begins. A list of our own would keep every intermediate value of a step alive, as a result of its program.
@@ -30,11 +30,11 @@ def unlocked() -> Iterator[None]:
     """Lets other threads record while this one, which has SYNC_LOCK, compiles. Ops recorded before it do not change."""
     global being_compiled
     being_compiled = next_serial()
-    held = LOCK._release_save()  # type: ignore[attr-defined]  # however often this thread holds it
+    lock_state = LOCK._release_save()  # type: ignore[attr-defined]  # however often this thread holds it
     try:
         yield
     finally:
-        LOCK._acquire_restore(held)  # type: ignore[attr-defined]
+        LOCK._acquire_restore(lock_state)  # type: ignore[attr-defined]
         being_compiled = 0
 
 
@@ -53,7 +53,7 @@ class Storage:
     data: the device data it held when the first of these was recorded, which it takes back should they fail. recorder:
     the thread that recorded the value. needed: the stamp at which other threads' syncs have computed the value without
     giving it to the storage, and how often. ref: a weak reference to it. views: its tensors that are views and that
-    autograd knows (see `record.rebased`).
+    autograd knows (see `record.view_rebase`).
     """
 
     __slots__ = (
@@ -115,22 +115,18 @@ class Storage:
         if UNDO:
             note_layout(self)
         device_data.holder = self.ref
-        self.stamp += 1
-        self.value = device_data
-        self.past = self.data = None
+        self.reset(device_data)
         self.set_sharding(device_data.sharding)
 
-    def go_back(self, value: Value) -> None:
-        """Takes its initial value back, which has still to run."""
+    def reset(self, value: Value) -> None:
+        """Replaces the value and forgets its earlier ones."""
         self.stamp += 1
         self.value = value
         self.past = self.data = None
 
     def settle_unpadded(self, unpadded: Node, sharding: Sharding | None) -> None:
         """Takes the unpadded part of a result that has padding: no sync has to run it."""
-        self.stamp += 1
-        self.value = unpadded
-        self.past = self.data = None
+        self.reset(unpadded)
         self.set_sharding(sharding)
         device_data = unpadded.operands[0]
         assert type(device_data) is DeviceData, "a result is there"
@@ -164,8 +160,8 @@ class UndoLog:
             self.storages[storage.ref] = (storage.value, past, storage.data, storage.recorder, *state)
 
     def values(self) -> dict[Storage, Value]:
-        """The noted storages that still exist, with the values they held, in the order of their first writes."""
-        return {storage: before[0] for ref, before in self.storages.items() if (storage := ref()) is not None}
+        """The noted living storages, with their values before, by their first writes."""
+        return {storage: state[0] for ref, state in self.storages.items() if (storage := ref()) is not None}
 
     def undo(self) -> None:
         """Restores storages and device data."""
@@ -211,7 +207,7 @@ ASIDE: list["weakref.ref[Storage]"] = []
 
 
 def take_up(is_mended: Callable[[Sequence[Node], Sequence[DeviceData]], bool]) -> None:
-    """Has the next sync run those storages set aside that `is_mended` accepts, given the ops and data behind them."""
+    """Returns storages set aside to the next sync, where `is_mended` accepts the ops and data behind them."""
     with LOCK:
         aside, ASIDE[:] = ASIDE[:], ()
         for ref in aside:
@@ -231,7 +227,7 @@ READ: list[tuple[Any, "weakref.ref[Storage]", int]] = []
 
 
 def note_read(view: Any, storage: Storage) -> None:
-    """Notes that a view keeps its value from now on."""
+    """Notes a view with a cached value."""
     READ.append((view, storage.ref, recorders.number() if recorders.is_several else 0))
 
 
@@ -242,15 +238,15 @@ def forget_reads(ran: Collection[Node] | None = None) -> None:
     storage has another value by now, or whose value waited for other ops: the rest may be read again by recorded ops.
     """
     is_run_here = recorders.is_run_here()
-    kept = []
+    remaining = []
     for view, ref, reader in READ:
         storage = ref()
         stays = ran is not None or not is_run_here(reader)
         if stays and storage is not None and view.stamp == storage.stamp and not _waited(view.value, ran or ()):
-            kept.append((view, ref, reader))
+            remaining.append((view, ref, reader))
         else:
             view.value, view.stamp = None, -1
-    READ[:] = kept
+    READ[:] = remaining
 
 
 def _waited(value: Value, ran: Collection[Node]) -> bool:
@@ -266,7 +262,7 @@ def _waited(value: Value, ran: Collection[Node]) -> bool:
 
 
 def _waiting() -> list[Storage]:
-    """The live storages whose value has not run, whichever thread recorded it."""
+    """Live storages with a pending value, of all threads."""
     return [storage for ref in LIVE if (storage := ref()) is not None and not is_data(storage.value)]
 
 
@@ -296,5 +292,5 @@ def pending_elsewhere(storages: Iterable[Storage]) -> list[Storage]:
 
 
 def value_serial(value: Value) -> tuple[float, int]:
-    """The sort key of values in the order in which they were recorded."""
+    """The sort key of values by their recording."""
     return (value.node.serial, value.index) if type(value) is TupleElement else (value.serial, 0)  # type: ignore[union-attr]

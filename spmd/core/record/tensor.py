@@ -21,7 +21,7 @@ from ..graph.graph import DeviceData, Node, results
 from ..graph.meta import Meta
 from ..graph.source import at_user_line
 from ..sharding.value import Sharding
-from . import rebased
+from . import view_rebase
 from .annotations import annotate
 from .storage import Storage
 from .threads import enter_thread
@@ -38,7 +38,7 @@ WHEN_PARAMETER: list[Callable[["XlaTensor"], None]] = []
 
 
 class _NotWhileTraced:
-    """A method that the class has, but for code under Dynamo's trace."""
+    """A method of the class, hidden from Dynamo's trace."""
 
     def __init__(self, function: Callable[[torch.Tensor], object]):
         self._function = function
@@ -91,26 +91,26 @@ class XlaTensor(torch.Tensor):
         if not isinstance(new, XlaTensor):
             raise TypeError(f"data: expected a tensor on xla, got one on {new.device}; move it with .to('xla') first")
         if new._meta is not self._meta:  # of another dtype or shape, or elsewhere in memory
-            rebased.replace(self, new)
+            view_rebase.replace(self, new)
         else:
             self._take(new)
 
     def _take(self, new: "XlaTensor") -> None:
-        for view in rebased.living(self):
-            rebased.follow(new._storage, view)  # it stays a view of this tensor
+        for view in view_rebase.living(self):
+            view_rebase.follow(new._storage, view)  # it stays a view of this tensor
         torch._C.TensorBase.data.__set__(self, new)  # type: ignore[attr-defined]
-        kept, old = self._storage.sharding if self._view is None else None, self._storage
+        sharding, old = self._storage.sharding if self._view is None else None, self._storage
         self._storage, self._view, self._meta = new._storage, new._view, new._meta
         self._storage.is_state |= old.is_state
         self._storage.is_parameter |= old.is_parameter
         if old.reads is not None and self._view is None:
             old.reads.move(old, self._storage)
         unmarked = self._view is None and self._storage.sharding is None
-        if unmarked and kept is not None and len(kept.spec.dims) <= len(self._meta.shape):
-            annotate(self, kept)
+        if unmarked and sharding is not None and len(sharding.spec.dims) <= len(self._meta.shape):
+            annotate(self, sharding)
 
     as_strided_, resize_, resize_as_, squeeze_, swapaxes_, swapdims_, t_, transpose_, unsqueeze_ = map(
-        rebased.changes_shape, rebased.METHODS
+        view_rebase.changes_shape, view_rebase.METHODS
     )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "XlaTensor":
@@ -145,7 +145,7 @@ class XlaTensor(torch.Tensor):
         return copied
 
     def _copied_with_views(self, memo: dict[int, Any]) -> "XlaTensor":
-        """A copy of all the memory behind the tensor, which other views in the same deep copy will share."""
+        """A copy of all memory behind the tensor, shared with other views in the same deep copy."""
         base: Any = memo.get(id(self._storage))
         if base is None:
             with torch.no_grad():
@@ -236,7 +236,7 @@ class _Inner(metaclass=_InnerType):
 
 
 def no_bytes(*args: object, **kwargs: object) -> NoReturn:
-    """Replaces the methods of a torch storage that would read or write its bytes."""
+    """In place of methods of a torch storage on its bytes."""
     raise NotImplementedError(
         "an xla tensor has no storage to read or write bytes of; use the tensor itself: .clone(), .fill_(), "
         ".resize_(), .cpu().untyped_storage()"
@@ -256,7 +256,7 @@ _make_wrapper = torch.Tensor._make_wrapper_subclass  # looked up once: `wrap` is
 
 
 def storage_of(tensor: XlaTensor) -> Storage:
-    """The storage that a tensor reads and writes; a view shares that of its base."""
+    """A tensor's storage; a view shares its base's."""
     return tensor._storage
 
 

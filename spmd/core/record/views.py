@@ -65,11 +65,21 @@ class View:
         return result
 
     def value_of(self, storage: Storage) -> Value:
-        """The view's current value."""
-        return read_view(self, storage)
+        """The view's value, recorded once until the base is written."""
+        if self.stamp == storage.stamp:
+            return self.value  # type: ignore[return-value]
+        base = storage.value if self.parent is None else self.parent.value_of(storage)
+        line = (self.code, self.instruction, -1)
+        # A list of tokens on the host is cut there: a program for it would have another length each time.
+        lists = at_once.value
+        value = (lists and lists.viewed(self.rule.read, base)) or record(self.rule.read, (base,), (), line)
+        if self.sharding is not None:
+            value = record(mark_op(self.meta.layout, self.sharding), (value,), (), line)
+        self.keep(value, storage)
+        return value
 
     def keep(self, value: Value, storage: Storage) -> None:
-        """Keeps a value as the view's, until the storage has another one."""
+        """Caches the view's value until the next write of the storage."""
         self.value, self.stamp = value, storage.stamp
         note_read(self, storage)
 
@@ -77,24 +87,7 @@ class View:
 def read(tensor: XlaTensor) -> Value:
     """The tensor's current value; a view whose base has changed is replayed."""
     view = tensor._view
-    return tensor._storage.value if view is None else read_view(view, tensor._storage)
-
-
-def read_view(view: View, storage: Storage) -> Value:
-    """The value of one view of a storage."""
-    # A view that is read twice is one value, and its ops are recorded once.
-    if view.stamp == storage.stamp:
-        return view.value  # type: ignore[return-value]
-    parent = view.parent
-    base = storage.value if parent is None else parent.value_of(storage)
-    line = (view.code, view.instruction, -1)
-    # A list of tokens on the host is cut there: a program for it would have another length each time.
-    lists = at_once.value
-    value = (lists and lists.viewed(view.rule.read, base)) or record(view.rule.read, (base,), (), line)
-    if view.sharding is not None:
-        value = record(mark_op(view.meta.layout, view.sharding), (value,), (), line)
-    view.keep(value, storage)
-    return value
+    return tensor._storage.value if view is None else view.value_of(tensor._storage)
 
 
 def write(tensor: XlaTensor, value: Value, code: CodeType | None = None, instruction: int = 0) -> None:
@@ -112,7 +105,7 @@ def write(tensor: XlaTensor, value: Value, code: CodeType | None = None, instruc
             new = record(_strided_write(storage.meta, view.meta, shown(view)), (storage.value, value), (), line)
             break
         parent = link.parent
-        base = storage.value if parent is None or parent.is_read else read_view(parent, storage)
+        base = storage.value if parent is None or parent.is_read else parent.value_of(storage)
         new = record(link.rule.write, (base, new), (), line)
         link = link.parent
     # The base first: the value kept below has its stamp.
@@ -123,8 +116,7 @@ def write(tensor: XlaTensor, value: Value, code: CodeType | None = None, instruc
 
 
 def shown(view: View | None) -> tuple[Shown, ...]:
-    """The signs and dtypes in which a chain of views shows its storage's memory, where these are not the stored ones,
-    in order."""
+    """Signs and dtypes, other than the stored ones, of a chain of views, in order."""
     signs: tuple[Shown, ...] = ()
     while view is not None:
         signs = view.rule.shown + signs
@@ -141,8 +133,8 @@ def repeats(meta: Meta) -> bool:
 def view_rule(overload: OpOverload, read_op: OpSpec, parent: Meta, arguments: Kwargs) -> ViewRule:
     """The rule of a view op with these static arguments over a parent with this meta."""
     function, meta = WRITE_BACK.get(overload), read_op.metas[0]
-    other = (meta.struct.dtype,) if meta.dtype is not parent.dtype else ()
-    shows: tuple[Shown, ...] = (SIGNS[overload],) if overload in SIGNS else other
+    dtype_shown = (meta.struct.dtype,) if meta.dtype is not parent.dtype else ()
+    shows: tuple[Shown, ...] = (SIGNS[overload],) if overload in SIGNS else dtype_shown
     # torch names these elements by stride and offset alone.
     if function is None:
         return ViewRule(read_op, None, meta, shows)
@@ -154,7 +146,7 @@ def view_rule(overload: OpOverload, read_op: OpSpec, parent: Meta, arguments: Kw
 
 @dataclass(frozen=True, slots=True)
 class _WriteBack(Lowering):
-    """The base with the elements replaced that a view op with these static arguments selects."""
+    """The base with the elements of a view replaced."""
 
     overload: OpOverload
     arguments: tuple[tuple[str, TorchValue], ...]
@@ -205,14 +197,14 @@ class _Strided(Lowering):
 
 
 def refused_rule(meta: Meta, error: Exception) -> ViewRule:
-    """The rule of a view that cannot be read: a read raises the error."""
+    """The rule of an unreadable view: a read raises the error."""
     op = OpSpec.of("aten.as_strided", _Refused(repr(error), error), (meta.layout,), ())
     return ViewRule(op, None, meta)
 
 
 @dataclass(frozen=True, slots=True)
 class _Refused(Lowering):
-    """Raises the error of a view that cannot be read."""
+    """Raises the error of an unreadable view."""
 
     text: str
     error: Exception = field(compare=False)

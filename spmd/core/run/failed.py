@@ -76,7 +76,7 @@ def _abandon(storages: list[Storage], error: Exception) -> None:
         if old is not None and old.gone is None and not old.is_lost():
             storage.settle(old)
         elif begin is not None and begin is not storage.value and origin(begin) not in lost:
-            storage.go_back(begin)
+            storage.reset(begin)
         elif maker in lost:
             data = DeviceData(storage.meta)
             data.give_up(why)

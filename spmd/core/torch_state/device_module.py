@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from ..aten.naming import check_index, unseen
 from ..base import forking
 from ..base import seed as seeds
 from ..base.dtypes import TORCH_TO_NUMPY
+from ..record.calls.naming import check_index, unseen
 from ..run import syncs
 from ..run.pjrt.devices import devices
 from . import device_memory as memory

@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from ..aten import fused, recurrent
-from ..aten.determinism import fill_of
-from ..aten.naming import only_device
-from ..aten.specials import attention
 from ..record.call import dispatch
+from ..record.calls import fused, recurrent
+from ..record.calls.determinism import fill_of
+from ..record.calls.naming import only_device
+from ..record.calls.specials import attention
+from ..record.op_watch import recorded
+from ..record.overloads import overload_named
 from ..record.tensor import XlaTensor
-from ..record.watching import recorded
 
 aten = torch.ops.aten
 Device = torch.device | None
@@ -166,6 +167,5 @@ def register_factories() -> None:
     for name in _WITH_GRADIENT:
         _library.impl(name, partial(_dispatched, getattr(aten, name).default), "PrivateUse1")
     for name in _COMPOSITE_OUT:
-        packet, _, form = name.partition(".")
         for key in ("PrivateUse1", "AutogradPrivateUse1"):
-            _library.impl(name, partial(_composite_out, getattr(getattr(aten, packet), form)), key)
+            _library.impl(name, partial(_composite_out, overload_named(name)), key)

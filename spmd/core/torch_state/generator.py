@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from ..aten.naming import choosing, only_device
 from ..base import seed
+from ..record.calls.naming import choosing, only_device
 
 
 class XlaGenerator(torch.Generator):

@@ -7,7 +7,6 @@ import torch
 from torch.optim import optimizer
 from torch.utils import _foreach_utils
 
-from .. import aten as _families  # noqa: F401  # rows of the tables of calls
 from ..base import interrupt, seed
 from ..base.forking import watch_forks
 from ..record.call import dispatch

@@ -16,14 +16,14 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.storage import TypedStorage
 
-from ..aten.copies import changes_values, host_copy
-from ..aten.naming import only_device
 from ..base import forking
 from ..base.state import PerThread
 from ..graph.lent import READERS
 from ..graph.meta import dense_meta
 from ..graph.source import warn
 from ..record.annotations import annotate
+from ..record.calls.copies import changes_values, host_copy
+from ..record.calls.naming import only_device
 from ..record.storage import Storage
 from ..record.tensor import OURS, XlaTensor, no_bytes, wrap
 from ..run.host_reads import leased

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..aten.naming import check_index, choosing
+from ..record.calls.naming import check_index, choosing
 from ..run import syncs
 
 

@@ -20,11 +20,11 @@ from ...core.extend import (
     Lowering,
     OpSpec,
     op_specs,
+    op_watch,
     reads,
     registry,
     rules,
     storages,
-    watching,
 )
 from ...tensors.annotate import on_device
 
@@ -173,7 +173,7 @@ class ApplyJax(torch.autograd.Function):
     @staticmethod
     def forward(call: JaxCall, *tensors: XlaTensor) -> tuple[XlaTensor, ...]:
         result = reads.record_op(call.op, tensors)
-        watching.recorded()
+        op_watch.recorded()
         return tuple(result)
 
     @staticmethod

@@ -9,7 +9,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
 from ...core import XlaTensor, points, syncs, tensor_meta, user_line
-from ...core.extend import call, execute, user_lines, watching
+from ...core.extend import call, execute, op_watch, user_lines
 from .nans import INFINITE, NAN, NanGuard
 
 
@@ -27,7 +27,7 @@ def eager() -> Iterator[None]:
     ''
     """
     syncs.sync()
-    with watching.watching(_run_now):
+    with op_watch.watching(_run_now):
         yield
     syncs.sync()
 
@@ -40,7 +40,7 @@ def _run_now(func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any
 
 def _run_own_op() -> None:
     """Runs an op that was recorded without dispatch, where this thread is in `eager`."""
-    if watching.watcher.value is _run_now:
+    if op_watch.watcher.value is _run_now:
         syncs.sync(wait=True)
 
 
@@ -109,7 +109,7 @@ def check(fn: Callable[..., Any], *args: Any, cpu: Callable[..., Any] | None = N
     reference = fn if cpu is None else cpu
     reference, inputs = tree_map(_to_cpu, (reference, args))
     comparison = _Comparison()
-    with watching.watching(comparison):
+    with op_watch.watching(comparison):
         result = fn(*tree_map(_to_device, args))
     if not comparison.is_random:
         _compare_whole(result, reference, inputs)

@@ -12,11 +12,11 @@ from programs import check_together, on_cpu
 from support import run_script
 
 import spmd
-from spmd.core.aten.lists import EachElement
 from spmd.core.graph.graph import Graph, Node, origin, walk
 from spmd.core.graph.meta import dense_meta
 from spmd.core.graph.op import Lowering, OpSpec, digest, encode
 from spmd.core.record.annotations import mark_op
+from spmd.core.record.calls.lists import EachElement
 from spmd.core.sharding.value import Sharding, Spec
 
 aten = torch.ops.aten

@@ -262,3 +262,14 @@ class TestRegisterLowering:
         made.sum().backward()
         check(ours.grad, torch.full((8, 2), 1.5))
         check(ops.bare(ours), x.flip(0))
+
+    def test_names_of_torchs_ops(self) -> None:
+        """The tables of torch's fills and scalar arguments are of torch's ops alone."""
+        torch.library.define("spmdnames::zeros_like", "(Tensor x) -> Tensor")
+        torch.library.define("spmdnames::clamp", "(Tensor x, float min) -> Tensor")
+        for name, rule in (("zeros_like", lambda x: x + 7), ("clamp", lambda x, min: x - min if min > 0 else x)):
+            torch.library.register_fake(f"spmdnames::{name}", lambda x, *_: torch.empty_like(x))
+            spmd.register_lowering(getattr(torch.ops.spmdnames, name).default, rule)
+        x = torch.ones(2, device="xla")
+        check(torch.ops.spmdnames.zeros_like(x), torch.full((2,), 8.0))
+        check(torch.ops.spmdnames.clamp(x, 3.0), torch.full((2,), -2.0))

@@ -25,12 +25,12 @@ class TestWhere:
             ("gelu", r"^aten.gelu.default: rule "),
             ("aten.add.Tensor", r"^aten.add.Tensor: rule  spmd/ops/pointwise.py:\d+$"),
             ("aten.add_.Tensor", r"^aten.add_.Tensor: derived  spmd/ops/pointwise.py:\d+$"),
-            ("aten.nonzero", r"^aten.nonzero.default: host  spmd/core/aten/copies.py:\d+$"),
+            ("aten.nonzero", r"^aten.nonzero.default: host  spmd/core/record/calls/copies.py:\d+$"),
             ("aten.special_airy_ai", r"^aten.special_airy_ai.default: host$"),
             ("aten._foreach_add", r"^aten._foreach_add.List: derived"),
             ("aten.linear", r"^aten.linear.default: (decomposition|rule)"),
             ("aten._philox_uniform_", r"^aten._philox_uniform_.default: none"),
-            ("aten.copy_.default", r"^aten.copy_.default: special  spmd/core/aten/copies.py:\d+$"),
+            ("aten.copy_.default", r"^aten.copy_.default: special  spmd/core/record/calls/copies.py:\d+$"),
         ],
     )
     def test_places(self, op, expected, capsys):

@@ -25,7 +25,7 @@ _num_followed = 0  # since the start: a change shows that autograd has just made
 
 
 def follow(storage: Any, view: Any) -> None:
-    """Adds one to the views of a storage that autograd knows; dead ones go at eight, and each time that has doubled."""
+    """Adds a view to those autograd knows of a storage. Dead ones go at eight views, at sixteen, and so on."""
     global _num_followed
     _num_followed += 1
     views: Views | None = storage.views
@@ -39,7 +39,7 @@ def follow(storage: Any, view: Any) -> None:
 
 
 def living(tensor: Any) -> list[Any]:
-    """The views that autograd finds from this tensor and whose elements are those of its memory as stored."""
+    """Autograd's views of this tensor with elements as stored in its memory."""
     if tensor._base is not None:
         return []  # its views are found from its own base
     views = [view for ref in tensor._storage.views or () if (view := ref()) is not None]
@@ -99,7 +99,7 @@ def replace(tensor: Any, new: Any) -> None:
 
 
 def after_change(tensor: Any) -> None:
-    """Makes a view that has changed its shape a view of its base by memory: it is another view of it by now."""
+    """Turns a view with a changed shape into a view of its base by memory."""
     if tensor._base is not None and _is_plain(tensor) and not _has_own_gradient(tensor):
         by_memory(tensor)
         _hook(tensor)

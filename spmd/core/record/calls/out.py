@@ -1,16 +1,15 @@
-"""`out=`: the dtypes and shapes that torch's CPU kernels take as `out`, and the write of the result into it."""
+"""`out=`: dtypes and shapes of `out` as torch's CPU kernels take them, and the write of the result."""
 
 import warnings
 
 import torch
 from torch._ops import OpOverload
 
-from ...ops import base_name
-from ...ops.registry import PLACEMENT_ARGUMENTS
-from ..record.overlap import check_operands, check_target
-from ..record.overloads import Args, Handler, Kwargs, Plan, as_list, aten, makes_tensors
-from ..record.resolve import OUT_FORMS
-from ..record.tensor import XlaTensor
+from ....ops import base_name
+from ....ops.registry import PLACEMENT_ARGUMENTS
+from ..overlap import check_operands, check_targets
+from ..overloads import Args, Handler, Kwargs, Plan, as_list, aten, makes_tensors, overloads_of, parameters_of
+from ..tensor import XlaTensor
 
 # A schema of torch does not say whether `out` may be of a wider dtype. With these ops it must be of the result's own,
 # by the op's name or, where its overloads differ, by the overload's.
@@ -46,11 +45,10 @@ _QUIET = frozenset({"addbmm", "full", "linspace", "log_sigmoid_forward", "logspa
 _BY_COUNT = frozenset({"arange", "linspace", "logspace", "range"})
 
 
-def fill_out(overload: OpOverload, name: str, target: XlaTensor, value: torch.Tensor) -> None:
-    """Writes the result into `out`, which is resized where it does not fit."""
+def _fill_out(overload: OpOverload, name: str, target: XlaTensor, value: torch.Tensor) -> None:
+    """Writes the result into `out`, resized to fit."""
     base = base_name(overload)
     _check_dtype(overload, base, name, target, value)
-    check_target(name, base, target._meta)
     if base in _BY_COUNT and target.numel() == value.numel():
         value = value.view(target.shape)
     if target.shape != value.shape:
@@ -80,57 +78,43 @@ def _check_dtype(overload: OpOverload, base: str, name: str, target: XlaTensor, 
 _OUT_TWINS = {aten._native_batch_norm_legit.out: aten._native_batch_norm_legit.default}
 
 
-def _out_form(plan: Plan) -> Handler | None:
+def out_form(plan: Plan) -> Handler | None:
     """The handler of an `out=` overload, else None: runs the op without it and writes its results into the passed
     tensors, resized where they do not fit."""
-    outs = {argument.name for argument in plan.overload._schema.arguments if argument.is_out}
     twin = plan.twin or _OUT_TWINS.get(plan.overload)
     factory = None if twin is not None else _factory_of(plan.overload)
     if twin is None and factory is None:
         return None
 
     def handler(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
-        passed = [kwargs[where] for where in plan.mutated if where in outs]
-        targets = [target for each in passed for target in as_list(each)]
-        keywords = {name: value for name, value in kwargs.items() if name not in outs}
+        targets = [target for name in plan.outs for target in as_list(kwargs[name])]
+        keywords = {name: value for name, value in kwargs.items() if name not in plan.outs}
         for target in targets:
             _check_out(plan, target, (*args, *keywords.values()))
-        if base_name(plan.overload) in COMPUTES_IN_OUT and keywords.get("dtype") is None:
+        if plan.base in COMPUTES_IN_OUT and keywords.get("dtype") is None:
             keywords["dtype"] = targets[0].dtype
         if twin is not None:
             result = twin(*args, **keywords)
         else:
             assert factory is not None
             result = factory(*args, **{"dtype": targets[0].dtype, **keywords, "device": targets[0].device})
-        for target, value in zip(targets, result if isinstance(result, (tuple, list)) else (result,), strict=True):
-            fill_out(plan.overload, plan.name, target, value)
-        if not plan.returns_targets:
-            return None
-        return passed[0] if len(passed) == 1 else tuple(passed)
+        for target, value in zip(targets, as_list(result), strict=True):
+            _fill_out(plan.overload, plan.name, target, value)
+        return plan.returned(targets)
 
     return handler
 
 
 def _factory_of(overload: OpOverload) -> OpOverload | None:
-    """The factory that an out= form without tensor operands belongs to: `eye.m_out` -> `eye.m`."""
-    arguments = [(a.name, str(a.type)) for a in overload._schema.arguments if not a.is_out]
-    packet = getattr(aten, base_name(overload), None)
-    for name in packet.overloads() if packet is not None else ():
-        factory = getattr(packet, name)
-        operands = [
-            (a.name, str(a.type)) for a in factory._schema.arguments if a.name not in PLACEMENT_ARGUMENTS | {"dtype"}
-        ]
-        if makes_tensors(factory) and operands == arguments:
-            return factory
-    return None
+    """The factory of an out= form without tensor operands: `eye.m_out` -> `eye.m`."""
+    parameters, packet = parameters_of(overload), getattr(aten, base_name(overload), None)
+    placement = PLACEMENT_ARGUMENTS | {"dtype"}
+    factories = filter(makes_tensors, overloads_of(packet))
+    return next((factory for factory in factories if parameters_of(factory, placement) == parameters), None)
 
 
 def _check_out(plan: Plan, target: torch.Tensor, operands: Args) -> None:
     if not isinstance(target, XlaTensor):
         raise RuntimeError(f"{plan.name}: expected out to be on xla:0, got a tensor on {target.device}; make it there")
-    base = base_name(plan.overload)
-    check_target(plan.name, base, target._meta)
-    check_operands(plan.name, target, operands, base=base)
-
-
-OUT_FORMS.append(_out_form)
+    check_targets(plan.name, plan.base, [target])
+    check_operands(plan.name, target, operands, base=plan.base)

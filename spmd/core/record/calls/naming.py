@@ -1,4 +1,4 @@
-"""Names of the device: there is one logical device, xla:0, which stands for all physical devices."""
+"""Names of the device: one logical device, xla:0, stands for all physical devices."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -43,7 +43,7 @@ def check_index(device: torch.types.Device, call: str) -> int:
 
 
 def choosing(torchs: _Class, ours: type, is_ours: Callable[..., bool]) -> _Class:
-    """Returns a class that makes `ours` of arguments for which `is_ours` is true, and is torch's class otherwise."""
+    """torch's class, but calls with `is_ours` arguments make an instance of `ours`."""
 
     class Chooser(type(torchs)):  # type: ignore[misc]  # the metaclass of a class of torch's C++
         def __call__(cls, *args: object, **kwargs: object) -> object:

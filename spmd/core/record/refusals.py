@@ -5,8 +5,7 @@ from torch._ops import OpOverload
 
 from ...ops.checks import run_on_cpu
 from ...ops.meta_rules import META_FUNCTIONS
-from ..record import infer
-from ..record.overloads import Args, Kwargs
+from .overloads import Args, Kwargs
 
 # By op: two arguments, the dims of them that must be equal, and the words for these.
 _FACTORS = {
@@ -25,15 +24,15 @@ _FACTORS = {
 def refusal(
     overload: OpOverload, error: Exception, args: Args, kwargs: Kwargs, twin: OpOverload | None = None
 ) -> Exception:
-    """The error of the same class that names the arguments: what came, and what was expected. twin: runs on the CPU."""
+    """An error of the same class with names and shapes of the arguments. twin: runs on the CPU, for its words."""
     name = overload._schema.name.partition("::")[2]
     arguments = {**{a.name: v for a, v in zip(overload._schema.arguments, args, strict=False)}, **kwargs}
     shapes = {argument: shape for argument, value in arguments.items() if (shape := _shape(value))}
     if name in _FACTORS:
-        first, dim, unit, second, other, expected = _FACTORS[name]
+        first, dim, unit, second, dim_b, expected = _FACTORS[name]
         a, b = shapes[first], shapes.get(second, [])
-        if len(a) > max(dim, 0) and len(b) > other and a[dim] != b[other]:
-            return type(error)(f"{name}: {first} {a} has {a[dim]} {unit}, {second} {b} {expected.format(b[other])}")
+        if len(a) > max(dim, 0) and len(b) > dim_b and a[dim] != b[dim_b]:
+            return type(error)(f"{name}: {first} {a} has {a[dim]} {unit}, {second} {b} {expected.format(b[dim_b])}")
     words = str(error)
     if words.partition(": ")[0].isidentifier():
         return error  # words of this library
@@ -52,6 +51,3 @@ def _shape(value: object) -> list | None:
     if isinstance(value, (list, tuple)):
         return [shape for item in value if (shape := _shape(item)) is not None]
     return list(value.shape) if isinstance(value, torch.Tensor) else None
-
-
-infer.refusal.append(refusal)

@@ -2,30 +2,19 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial, update_wrapper
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 from torch.nn import functional as F
 
-from ...ops.rnn import RECURRENCE, RECURRENCE_BACKWARD
-from ..record.overloads import Handler, by_arguments
+from ....ops.rnn import RECURRENCE, RECURRENCE_BACKWARD
 from .fused import is_transformed
 
 aten = torch.ops.aten
 
 Maybe = Tensor | None
 _Result = TypeVar("_Result")
-
-
-class _Context(torch.autograd.function.FunctionCtx):
-    """The values that the forward keeps for the backward."""
-
-    mode: str
-    reverse: bool
-    num_state: int
-    saved_tensors: tuple[Tensor, ...]
 
 
 class _Recurrence(torch.autograd.Function):
@@ -40,7 +29,7 @@ class _Recurrence(torch.autograd.Function):
         return tuple(RECURRENCE(mode, gates, state, weight, bias, projection, mask, reverse))
 
     @staticmethod
-    def setup_context(ctx: _Context, inputs: tuple, output: tuple[Tensor, ...]) -> None:
+    def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
         ctx.mode, ctx.reverse, gates, h, c, *operands = inputs
         ctx.num_state = 1 if c is None else 2
         saved = output[1 + ctx.num_state :]
@@ -48,7 +37,7 @@ class _Recurrence(torch.autograd.Function):
         ctx.save_for_backward(gates, h, c, *operands, output[0], *saved)
 
     @staticmethod
-    def backward(ctx: _Context, *grads: Tensor) -> tuple[Maybe, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Maybe, ...]:
         grads = grads[: 1 + ctx.num_state]
         gates, h, c, weight, bias, projection, mask, output, *saved = ctx.saved_tensors
         inputs = gates, h, c, weight, bias, projection
@@ -85,7 +74,7 @@ def _unrolled(
     mode: str, reverse: bool, gates: Tensor, h: Tensor, c: Maybe, weight: Tensor, bias: Maybe, projection: Maybe,
     mask: Maybe,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """`_Recurrence` one step after the other, which can be differentiated any number of times."""
+    """`_Recurrence` step by step, differentiable any number of times."""
     outputs = []
     for step in reversed(range(len(gates))) if reverse else range(len(gates)):
         new_h, new_c = _step(mode, gates[step], h, c, weight, bias, projection)
@@ -114,11 +103,11 @@ class _Packed:
         return rows.index_select(0, self.to_padded).reshape(*self.shape, *rows.shape[1:])
 
     def pack(self, padded: Tensor) -> Tensor:
-        """The rows of a padded sequence that are filled, in the packed order."""
+        """The filled rows of a padded sequence, in packed order."""
         return padded.flatten(0, 1).index_select(0, self.to_packed)
 
 
-def _pack(padded: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
+def pack(padded: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
     """`pack_padded_sequence`: (rows in packed order, batch sizes on the host, where the lengths are)."""
     padded = padded.transpose(0, 1) if batch_first else padded
     of_this_batch = torch.zeros((), dtype=torch.bool, device="cpu").expand(*padded.shape[:2], 1)
@@ -131,11 +120,11 @@ def _direction(
     packed: _Packed | None,
 ) -> tuple[Tensor, tuple[Tensor, ...]]:  # fmt: skip
     """(output, final state) of one layer in one direction; x is [T, B, F], or packed rows."""
-    w_ih, w_hh, *others = weights
-    b_ih, b_hh = (others.pop(0), others.pop(0)) if has_biases else (None, None)
+    w_ih, w_hh, *optional = weights
+    b_ih, b_hh = (optional.pop(0), optional.pop(0)) if has_biases else (None, None)
     gates = F.linear(x, w_ih, b_ih)  # one product for all steps
     gates = gates if packed is None else packed.pad(gates)
-    recurrent = [w_hh, b_hh, others[0] if others else None]
+    recurrent = [w_hh, b_hh, optional[0] if optional else None]
     h, c, weight, bias, projection = (
         None if value is None else value.to(gates.dtype) for value in [*state, *[None] * (2 - len(state)), *recurrent]
     )
@@ -212,11 +201,3 @@ KERNELS: dict[str, Callable[..., tuple[Tensor, ...] | Tensor]] = {
     **{f"{name}.data": _bound(_on_packed, _layers, mode) for name, mode in _MODES.items()},
     **{f"{mode}_cell": _bound(_single_step, mode) for mode in ("lstm", "gru")},
 }
-
-
-# The layers, for calls that arrive undecomposed (in inference mode), and packing.
-HANDLERS: dict[OpOverload, Handler] = {
-    aten._pack_padded_sequence.default: by_arguments(_pack),
-    **{getattr(getattr(aten, name), form or "default"): by_arguments(kernel)
-       for name, _, form, kernel in ((*key.partition("."), kernel) for key, kernel in KERNELS.items())},
-}  # fmt: skip

@@ -1,7 +1,6 @@
-"""List ops: each `_foreach_*` op comes from its element's op, whose rule runs for every element.
+"""List ops: a `_foreach_*` op runs the rule of its element's op for every element.
 
-The op of a fused optimizer, over many parameters, becomes one op for each of them in the same way. Elements that are
-rows of one array are computed at once.
+The op of a fused optimizer is one such element a parameter. Rows of one array are computed at once.
 """
 
 import dataclasses
@@ -17,25 +16,22 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_iter
 
-from ...ops import base_name
-from ...ops.floats import cast
-from ..base.dtypes import is_exact
-from ..graph.graph import topological
-from ..graph.meta import Meta, dense_meta, meta_of
-from ..graph.op import Arrays, Layouts, Lowering, OpSpec, Part, Slot
-from ..lower.stack_rows import ANY_MEMORY, TAKE_ROWS, Made, StackRow, StackRows, fetched, plain, rows
-from ..record.annotations import MESHES
-from ..record.infer import bind, check_complex, new_op, op_for, run_on_meta
-from ..record.lowerings import Call
-from ..record.overlap import check_targets
-from ..record.overloads import MUTATION, Args, Kwargs, Large, Number, Operand, Plan, fill, is_foreach
-from ..record.resolve import LIST_HANDLERS, SPECIALS, plan_of
-from ..record.tensor import XlaTensor
-from ..record.views import ViewRule
-from ..run.schedule import home_of, mesh_homes
-from ..sharding.buckets import EvenCut, cut_of, to_rows
-from ..sharding.constrain import constrain, near, on_device, space_of
-from ..sharding.value import HOST
+from ....ops.floats import cast
+from ...graph.graph import topological
+from ...graph.meta import Meta, meta_of
+from ...graph.op import Arrays, Layouts, Lowering, OpSpec, Part, Slot, encode
+from ...lower.stack_rows import ANY_MEMORY, TAKE_ROWS, Made, StackRow, StackRows, fetched, plain, rows
+from ...run.schedule import home_of, mesh_homes
+from ...sharding.buckets import EvenCut, cut_of, to_rows
+from ...sharding.constrain import constrain, near, on_device, space_of
+from ...sharding.value import HOST
+from ..annotations import MESHES
+from ..infer import bind, check_complex, new_op, run_on_meta
+from ..lowerings import Call
+from ..overlap import check_targets
+from ..overloads import MUTATION, Args, Kwargs, Large, Number, Operand, Plan, fill, is_foreach
+from ..tensor import XlaTensor
+from ..views import ViewRule
 
 aten = torch.ops.aten
 
@@ -44,7 +40,7 @@ aten = torch.ops.aten
 
 
 class _ElementGroup(NamedTuple):
-    """Elements (by index) that are the same op on neighbouring rows, or a single element."""
+    """Elements (by index) with one op on neighbouring rows, or a single element."""
 
     elements: list[int]
     part: Part
@@ -84,18 +80,21 @@ class EachElement(Lowering):
         by_op: dict[tuple, list[int]] = {}
         for i, part in enumerate(self.parts):
             metas = tuple(map(op.metas.__getitem__, part.results))
-            taken = map(operands.__getitem__, part.operands)
-            stacks = tuple([id(operand.stack if isinstance(operand, StackRow) else operand) for operand in taken])
+            part_operands = map(operands.__getitem__, part.operands)
+            stacks = tuple(
+                [id(operand.stack if isinstance(operand, StackRow) else operand) for operand in part_operands]
+            )
             by_op.setdefault((part.op, metas, stacks, len(part.numbers)), []).append(i)
         for (_, metas, _, _), members in by_op.items():
             if len(members) == 1:
                 yield _ElementGroup(members, self.parts[members[0]], metas)
                 continue
-            at = {i: _rows_read(self.parts[i], operands) for i in members}
-            members.sort(key=lambda i: at[i])
+            rows_of = {i: _rows_read(self.parts[i], operands) for i in members}
+            members.sort(key=lambda i: rows_of[i])
             start = 0
             for end in range(1, len(members) + 1):
-                if end < len(members) and at[members[end]] and _is_next(at[members[end - 1]], at[members[end]]):
+                next_rows = rows_of[members[end]] if end < len(members) else []
+                if next_rows and _is_next(rows_of[members[end - 1]], next_rows):
                     continue
                 yield _ElementGroup(members[start:end], self.parts[members[start]], metas)
                 start = end
@@ -105,15 +104,15 @@ def _rows_read(part: Part, operands: Sequence[Made]) -> list[int]:
     return [operand.index for i in part.operands if isinstance(operand := operands[i], StackRow)]
 
 
-def _is_next(some: list[int], others: list[int]) -> bool:
-    return all(b == a + 1 for a, b in zip(some, others, strict=True))
+def _is_next(previous: list[int], following: list[int]) -> bool:
+    return all(b == a + 1 for a, b in zip(previous, following, strict=True))
 
 
 def _single(group: _ElementGroup, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
     part = group.part
     result = part.op.lowering.lower(
         part.op,
-        [plain(operands[place]) for place in part.operands],
+        [plain(operands[index]) for index in part.operands],
         list(map(numbers.__getitem__, part.numbers)),
         list(map(layouts.__getitem__, part.operands)),
     )
@@ -130,8 +129,8 @@ def _together(
 ) -> tuple[jax.Array, ...]:
     """The results of all elements of a group: one stack for each result of the element's op."""
     count, part = len(group.elements), group.part
-    arrays = [_taken(operands[place], count) for place in part.operands]
-    axes = [0 if isinstance(operands[place], StackRow) else None for place in part.operands]
+    arrays = [_taken(operands[index], count) for index in part.operands]
+    axes = [0 if isinstance(operands[index], StackRow) else None for index in part.operands]
     scalar_args = [_numbers(numbers, [parts[i].numbers[k] for i in group.elements]) for k in range(len(part.numbers))]
     shardings = [layouts[index] for index in part.operands]
 
@@ -144,15 +143,15 @@ def _together(
 
 
 def _taken(operand: Made, count: int) -> jax.Array:
-    """The operand of a group of `count` elements: as many rows from this one on, or the array that they share."""
+    """The operand of a group of `count` elements: their rows, or the array they share."""
     if isinstance(operand, StackRow) and count > 1:
         return rows(StackRows(operand.stack, operand.index, 1), count)
     return plain(operand)
 
 
-def _numbers(numbers: Arrays, places: list[int]) -> jax.Array:
-    """The scalar arguments at these places as one array, or the only one where the places are one."""
-    return numbers[places[0]] if len(set(places)) == 1 else jnp.stack([numbers[place] for place in places])
+def _numbers(numbers: Arrays, indices: list[int]) -> jax.Array:
+    """The scalar arguments at these indices: one array, or the single one of equal indices."""
+    return numbers[indices[0]] if len(set(indices)) == 1 else jnp.stack([numbers[index] for index in indices])
 
 
 def _sums_of_squares(arrays: Sequence[jax.Array], cuts: Sequence[EvenCut]) -> jax.Array:
@@ -177,21 +176,21 @@ def _sums_of_squares(arrays: Sequence[jax.Array], cuts: Sequence[EvenCut]) -> ja
 
 @dataclass(frozen=True, slots=True)
 class Norms(EachElement):
-    """The lowering of the 2-norms of many tensors: those that the mesh cuts in the same way share one all-reduce."""
+    """The lowering of the 2-norms of many tensors: equal cuts of the mesh share one all-reduce."""
 
     def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
         results: dict[int, Made] = {}
         shared: dict[object, list[tuple[_ElementGroup, EvenCut]]] = {}
         for group in self._groups(op, operands):
-            places = [self.parts[i].operands[0] for i in group.elements]
-            meta = op.operands[places[0]]
-            shardings = [layouts[place] for place in places]
+            indices = [self.parts[i].operands[0] for i in group.elements]
+            meta = op.operands[indices[0]]
+            shardings = [layouts[index] for index in indices]
             cuts = {cut_of(meta.shape, None if sharding is None else near(sharding)) for sharding in shardings}
             cut = cuts.pop() if len(cuts) == 1 else None
             if cut is not None and meta.dtype in (torch.float32, torch.float64):
                 shared.setdefault((cut.rows, meta.dtype), []).append((group, cut))
             else:
-                self._lower_group(group, fetched(operands, places, layouts), numbers, layouts, results)
+                self._lower_group(group, fetched(operands, indices, layouts), numbers, layouts, results)
         for members in shared.values():
             arrays = [_taken(operands[group.part.operands[0]], len(group.elements)) for group, _ in members]
             squares = _sums_of_squares(arrays, [cut for _, cut in members])
@@ -208,29 +207,26 @@ TAKE_ROWS |= {EachElement, Norms}
 ANY_MEMORY.add(Norms)
 
 
-def _op_for(plan: Plan, args: Args, kwargs: Kwargs) -> OpSpec | ViewRule:
+def op_for(plan: Plan, args: Args, kwargs: Kwargs) -> OpSpec | ViewRule:
     """The OpSpec (for a view op: the ViewRule) of one new combination of operands and statics, list ops included."""
     if is_foreach(plan.overload):
         return _list_op(plan, args, kwargs)
-    op = new_op(plan, args, kwargs)
-    return _by_parameter(op) if isinstance(op, OpSpec) and op.name in _FUSED else op
-
-
-_FUSED = frozenset({"aten._fused_adam_", "aten._fused_adamw_", "aten._fused_sgd_", "aten._fused_adagrad_"})
+    op: OpSpec | ViewRule = new_op(plan, args, kwargs)
+    return _by_parameter(op) if plan.overload in HANDLERS and isinstance(op, OpSpec) else op
 
 
 def _by_parameter(op: OpSpec) -> OpSpec:
-    """The op spec of a fused optimizer, whose results are concatenated lists, as a list op."""
+    """A fused optimizer's op spec, with concatenated lists of results, as a list op."""
     call = op.lowering
     assert isinstance(call, Call), "a fused op has a rule"
     count = len(call.arguments[0][1])
     parts = []
     for i in range(count):
-        places: list[int] = []
+        indices: list[int] = []
 
-        def operand(place: int, places: list[int] = places) -> Operand:
-            places.append(place)
-            return Operand(len(places) - 1)
+        def operand(index: int, indices: list[int] = indices) -> Operand:
+            indices.append(index)
+            return Operand(len(indices) - 1)
 
         arguments = tuple(
             (name, fill(value[i : i + 1] if type(value) is list else value, operand, Number))
@@ -239,9 +235,9 @@ def _by_parameter(op: OpSpec) -> OpSpec:
         results = range(i, len(op.metas), count)
         element = OpSpec.of(
             op.name, dataclasses.replace(call, arguments=arguments), tuple([op.metas[k] for k in results]),
-            tuple([op.operands[place] for place in places]), numbers=op.numbers,
+            tuple([op.operands[index] for index in indices]), numbers=op.numbers,
         )  # fmt: skip
-        parts.append(Part(element, tuple(places), tuple(range(len(op.numbers))), tuple(results)))
+        parts.append(Part(element, tuple(indices), tuple(range(len(op.numbers))), tuple(results)))
     return OpSpec.of(
         op.name, EachElement(tuple(parts)), op.metas, op.operands, numbers=op.numbers, statics=op.statics,
         layout=op.layout,
@@ -254,13 +250,13 @@ def _list_op(plan: Plan, args: Args, kwargs: Kwargs) -> OpSpec:
     passed = dict(zip(names, args, strict=False))
     passed |= {name: value for name, value in kwargs.items() if name not in plan.ignored}
     count = next(len(value) for value in passed.values() if _is_tensors(value))
+    is_mutation = plan.kind is MUTATION
     if any(len(value) != count for value in passed.values() if isinstance(value, (list, tuple))):
         run_on_meta(plan, args, kwargs)  # raises torch's own error
     bound = bind(plan, args, kwargs)
     for value in tree_iter([*bound.arguments.values()]):
         if type(value) is Large:
             raise RuntimeError(f"{plan.name}: value {value} cannot be converted to type int64_t without overflow")
-    is_mutation = plan.kind is MUTATION
     parts: list[Part] = []
     metas: list[Meta] = []
     for i in range(count):
@@ -268,8 +264,10 @@ def _list_op(plan: Plan, args: Args, kwargs: Kwargs) -> OpSpec:
         if is_mutation:
             check_complex(plan, tuple(elements.values()))
         op = _element_op(plan, elements)
-        places = [_element(value, i) for value in bound.arguments.values()]
-        target = meta_of_target(args[0][i]) if is_mutation else op.metas[0]
+        entries = [_element(value, i) for value in bound.arguments.values()]
+        operands = tuple(int(entry) for entry in entries if type(entry) is Operand)
+        parts.append(Part(op, operands, tuple(int(entry) for entry in entries if type(entry) is Number), (i,)))
+        target = meta_of(args[0][i]).layout if is_mutation else op.metas[0]
         if not torch.can_cast(op.metas[0].dtype, target.dtype):
             raise RuntimeError(
                 f"{plan.name}: result type {op.metas[0].dtype} can't be cast to the desired output type {target.dtype}"
@@ -279,41 +277,31 @@ def _list_op(plan: Plan, args: Args, kwargs: Kwargs) -> OpSpec:
                 f"{plan.name}: output with shape {list(target.shape)} doesn't match the broadcast shape "
                 f"{list(op.metas[0].shape)}"
             )
-        operands = tuple(int(place) for place in places if type(place) is Operand)
-        parts.append(Part(op, operands, tuple(int(place) for place in places if type(place) is Number), (i,)))
         metas.append(target)
     if is_mutation:
         run_on_meta(plan, args, kwargs)  # a value that an element cannot hold is torch's own error
-        check_targets(plan.name, base_name(plan.overload), args[0])
-    is_norm = base_name(plan.overload) == "norm" and float(passed.get("ord", 2)) == 2.0
-    each = Norms(tuple(parts)) if is_norm and "dtype" not in passed else EachElement(tuple(parts))
+        check_targets(plan.name, plan.base, args[0])
+    is_norm = plan.base == "norm" and float(passed.get("ord", 2)) == 2.0
+    lowering = Norms(tuple(parts)) if is_norm and "dtype" not in passed else EachElement(tuple(parts))
     return OpSpec.of(
-        plan.name, each, tuple(metas), tuple(meta.layout for meta in bound.metas), numbers=bound.kinds,
+        plan.name, lowering, tuple(metas), tuple(meta.layout for meta in bound.metas), numbers=bound.kinds,
         statics=f"{count} tensors", layout=(Slot,) * count,
     )  # fmt: skip
 
 
 def _element_op(plan: Plan, elements: Kwargs) -> OpSpec:
-    overload, args, kwargs = _element_call(plan.overload, elements)
-    element_plan = plan_of(overload)
-    if element_plan.rule is None:
-        raise NotImplementedError(f"{plan.name}: {overload} has no lowering rule on xla; use foreach=False")
-    key: tuple[object, ...] = (
-        "foreach",
-        *((name, _element_key(value, name in plan.scalar_argument_names)) for name, value in elements.items()),
-    )
-    # An element's dtypes may be decided by torch's default dtype.
-    key = (*key, torch.get_default_dtype()) if not any(map(_is_inexact, elements.values())) else key
-    return element_plan.table.of(key, lambda: new_op(element_plan, args, kwargs))
+    """The op spec of one element, in the table of the list op."""
+    overload, args, kwargs = _element_call(plan, elements)
+    keys = [(name, _element_key(value, name in plan.scalar_argument_names)) for name, value in elements.items()]
 
+    def new_element_op() -> OpSpec:
+        element_plan = Plan(overload)
+        if element_plan.rule is None:
+            raise NotImplementedError(f"{plan.name}: {overload} has no lowering rule on xla; use foreach=False")
+        return new_op(element_plan, args, kwargs)
 
-def _is_inexact(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and not is_exact(value.dtype)
-
-
-def meta_of_target(tensor: torch.Tensor) -> Meta:
-    """The meta of a tensor that a list op writes into."""
-    return tensor._meta.layout if isinstance(tensor, XlaTensor) else meta_of(tensor)
+    # The default dtype may decide those of an element.
+    return plan.table.of((overload, torch.get_default_dtype(), *keys), new_element_op)
 
 
 def _is_tensors(value: object) -> bool:
@@ -326,47 +314,34 @@ def _element(value: object, index: int) -> object:
 
 def _element_key(value: object, is_scalar_argument: bool) -> object:
     if isinstance(value, torch.Tensor):
-        return value._meta.layout if isinstance(value, XlaTensor) else dense_meta(value.shape, value.dtype)
-    if is_scalar_argument and type(value) in (int, float):
-        return type(value)
-    if type(value) is float:
-        return ("f", value.hex())
-    return (type(value), value)
+        return meta_of(value).layout
+    return type(value) if is_scalar_argument and type(value) in (int, float) else encode(value)
 
 
-def _element_call(overload: OpOverload, elements: Kwargs) -> tuple[OpOverload, Args, Kwargs]:
+def _element_call(plan: Plan, elements: Kwargs) -> tuple[OpOverload, Args, Kwargs]:
     """The element's op for one element of a list op: (overload, arguments, keyword arguments)."""
-    base, name = base_name(overload), "default"
-    values, keywords = list(elements.values()), {}
-    are_tensors = [isinstance(value, torch.Tensor) for value in values]
-    if base in ("add", "sub", "mul", "div"):
-        name, keywords = "Tensor", {"alpha": elements["alpha"]} if "alpha" in elements else {}
-        values = values[:2]
-    elif base in ("maximum", "minimum") and not are_tensors[1]:
+    base, keywords = plan.base, {name: elements[name] for name in ("alpha", "dtype") if elements.get(name) is not None}
+    values = [value for name, value in elements.items() if name not in ("alpha", "dtype")]
+    if base in ("maximum", "minimum") and not isinstance(values[1], torch.Tensor):
         base = {"maximum": "clamp_min", "minimum": "clamp_max"}[base]
-    elif base in ("clamp_min", "clamp_max") and are_tensors[1]:
-        name = "Tensor"
-    elif base == "pow":
-        name = "Scalar" if not are_tensors[0] else "Tensor_Tensor" if are_tensors[1] else "Tensor_Scalar"
-    elif base == "lerp":
-        name = "Tensor" if are_tensors[2] else "Scalar"
     elif base in ("addcmul", "addcdiv") and len(values) > 3:
-        if are_tensors[3]:
+        keywords["value"] = values.pop()
+        if isinstance(keywords["value"], torch.Tensor):
             raise NotImplementedError(
-                f"{overload}: scalars as one tensor are not supported on xla; pass a list of numbers"
+                f"{plan.overload}: scalars as one tensor are not supported on xla; pass a list of numbers"
             )
-        keywords = {"value": values.pop()}
     elif base == "norm":
         base, values = "linalg_vector_norm", [values[0], elements.get("ord", 2)]
-        keywords = {"dtype": elements["dtype"]} if elements.get("dtype") is not None else {}
-    return getattr(getattr(aten, base), name), tuple(values), keywords
+    packet = getattr(aten, base)
+    name = torch._C._jit_resolve_packet(packet._qualified_op_name, *values, **keywords)
+    return getattr(packet, name), tuple(values), keywords
 
 
 # --- several meshes ---------------------------------------------------------------------------------------------------
 
 
-def _by_mesh(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
-    """A list op over tensors of several meshes as one op for each mesh: torch groups such lists by device."""
+def by_mesh(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
+    """One op for each mesh of a list op over several meshes: torch groups lists by device, too."""
     if len(MESHES) < 2:
         return NotImplemented
     elements = [*zip(*filter(_is_tensors, (*args, *kwargs.values())), strict=False)]
@@ -376,21 +351,26 @@ def _by_mesh(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     for i, element in enumerate(storages):
         met = (x.sharding.devices if x.sharding else home_of(x.value, homes) for x in element)
         by_home.setdefault(next(filter(None, met), None), []).append(i)
-    if len(by_home.keys() - {None}) < 2:
-        return NotImplemented
+    return in_groups(func, args, kwargs, [*by_home.values()]) if len(by_home.keys() - {None}) > 1 else NotImplemented
+
+
+def in_groups(func: OpOverload, args: Args, kwargs: Kwargs, groups: Sequence[Sequence[int]]) -> object:
+    """Records a list op as one op for each group of its elements, by index: each reads the writes before it."""
+    count = sum(map(len, groups))
     results: dict[int, object] = {}
-    for indices in by_home.values():
+    for indices in groups:
 
-        def part(value: object, indices: list[int] = indices) -> object:
-            if isinstance(value, (list, tuple)) and len(value) == len(elements):
-                return [value[i] for i in indices]
-            return value
+        def part(value: object, indices: Sequence[int] = indices) -> object:
+            is_list = isinstance(value, (list, tuple)) and len(value) == count
+            return [value[i] for i in indices] if is_list else value  # type: ignore[index]
 
-        done = func(*map(part, args), **{name: part(value) for name, value in kwargs.items()})
-        results.update(zip(indices, done or (), strict=False))
+        result = func(*map(part, args), **{name: part(value) for name, value in kwargs.items()})
+        results.update(zip(indices, result or (), strict=False))
     return [results[i] for i in sorted(results)] or None
 
 
-LIST_HANDLERS.append(_by_mesh)
-SPECIALS.update((getattr(aten, name.removeprefix("aten.")).default, _by_mesh) for name in _FUSED)
-op_for.append(_op_for)
+# The ops of fused optimizers; list ops all have the same handler.
+HANDLERS = dict.fromkeys(
+    (aten._fused_adam_.default, aten._fused_adamw_.default, aten._fused_sgd_.default, aten._fused_adagrad_.default),
+    by_mesh,
+)

@@ -5,38 +5,27 @@ autograd's key.
 """
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.autograd import forward_ad
 
-from ...ops.loss import CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD
-from ..graph.source import at_user_line
-from ..record.overloads import Handler, by_arguments
-from .bounds import on_host
-from .refusals import refusal
+from ....ops.loss import CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD
+from ...graph.source import at_user_line, ends_at_user_line
+from ..refusals import refusal
+from .bounds import Range, check_ranges
 
 aten = torch.ops.aten
 
 Maybe = Tensor | None
 
 
-class _Context(Protocol):
-    """The values that a loss's forward keeps for its backward."""
-
-    kind: "LossKind"
-    settings: tuple[object, ...]
-    saved_tensors: tuple[Tensor, ...]
-    needs_input_grad: tuple[bool, ...]
-
-    def save_for_backward(self, *tensors: object) -> None: ...
-
-
 def is_transformed() -> bool:
-    """True inside of forward-mode differentiation or of torch.func, which have no rule for an autograd function."""
+    """True inside forward-mode differentiation or torch.func: neither has a rule for an autograd function."""
     return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
 
 
@@ -57,7 +46,7 @@ _BY_FORMULA = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradNestedTensor)
 
 
 def linear(input: Tensor, weight: Tensor, bias: Maybe = None) -> Tensor:
-    """torch's `linear`: one op for the usual operands, for which torch's formula is right."""
+    """torch's `linear`: one op for the usual operands, the domain of torch's formula."""
     is_usual = weight.dim() == 2 and (bias is None or bias.dim() == 1) and not weight.is_complex()
     if not is_usual or takes_torchs_ops():
         return aten.linear.default.decompose(input, weight, bias)
@@ -69,7 +58,7 @@ def linear(input: Tensor, weight: Tensor, bias: Maybe = None) -> Tensor:
 
 class LossKind(NamedTuple):
     """A loss. op, gradients: the forward and the backward; in_torchs_ops: the same loss with gradients of any order.
-    differentiable: those of its operands, which come before its settings."""
+    differentiable: indices of differentiable operands. Operands come before settings."""
 
     op: OpOverload
     gradients: Callable[..., Sequence[Maybe]]
@@ -79,26 +68,26 @@ class LossKind(NamedTuple):
 
 
 class Loss(torch.autograd.Function):
-    """A loss that is one op, with its gradient, which reads the operands and one number per target."""
+    """A loss as one op; its gradient reads the operands and one number per target."""
 
     @staticmethod
-    def forward(ctx: _Context, kind: LossKind, *args: object) -> Tensor:
+    def forward(ctx: Any, kind: LossKind, *args: object) -> Tensor:
         loss, logsumexp, total_weight = kind.op(*args)
         ctx.kind, ctx.settings = kind, args[kind.num_operands :]
         ctx.save_for_backward(*args[: kind.num_operands], logsumexp, total_weight)
         return loss
 
     @staticmethod
-    def backward(ctx: _Context, grad_output: Tensor) -> tuple[Maybe, ...]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Maybe, ...]:
         kind, (*operands, logsumexp, total_weight) = ctx.kind, ctx.saved_tensors
-        wanted = [ctx.needs_input_grad[1 + place] for place in kind.differentiable]
+        output_mask = [ctx.needs_input_grad[1 + index] for index in kind.differentiable]
         if torch.is_grad_enabled():  # create_graph: torch's formulas have a gradient of the gradient
             loss = kind.in_torchs_ops(*operands, *ctx.settings)
-            inputs = [operands[place] for place in itertools.compress(kind.differentiable, wanted)]
+            inputs = [operands[index] for index in itertools.compress(kind.differentiable, output_mask)]
             result = iter(torch.autograd.grad(loss, inputs, grad_output, create_graph=True))
-            grads: Sequence[Maybe] = [next(result) if want else None for want in wanted]
+            grads: Sequence[Maybe] = [next(result) if is_needed else None for is_needed in output_mask]
         else:
-            grads = kind.gradients(grad_output, *operands, *ctx.settings, logsumexp, total_weight, wanted)
+            grads = kind.gradients(grad_output, *operands, *ctx.settings, logsumexp, total_weight, output_mask)
         by_place = dict(zip(kind.differentiable, grads, strict=True))
         return None, *map(by_place.get, range(len(operands) + len(ctx.settings)))
 
@@ -125,15 +114,14 @@ def cross_entropy(
     return Loss.apply(_CROSS_ENTROPY, *args)
 
 
+@ends_at_user_line
 def one_hot(self: Tensor, num_classes: int = -1) -> Tensor:
-    """torch's `one_hot`; of classes that the host knows, one that is out of range is its error."""
-    classes = on_host(self) if self.dtype == torch.int64 else None
-    if classes is not None and classes.size:
-        if classes.min() < 0:
-            raise at_user_line(RuntimeError(f"one_hot: Class values must be non-negative, got {classes.min()}"))
-        if 0 < num_classes <= classes.max():
-            text = f"Class values must be smaller than num_classes, got {classes.max()} of {num_classes} classes"
-            raise at_user_line(RuntimeError(f"one_hot: {text}"))
+    """torch's `one_hot`, with its errors for classes on the host."""
+    if self.dtype == torch.int64:
+        highest = num_classes - 1 if num_classes > 0 else math.inf
+        text = f"{{op}}: Class values must be smaller than num_classes, got {{0}} of {num_classes} classes"
+        negative = Range(self, 0, math.inf, "{op}: Class values must be non-negative, got {0}")
+        check_ranges("one_hot", [negative, Range(self, 0, highest, text)])
     # torch's decomposition in Python reads a condition.
     return aten.one_hot.default._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, self, num_classes)
 
@@ -154,7 +142,7 @@ def ctc_loss(
 
 
 def _checked(name: str) -> Callable[..., Tensor]:
-    """A composite of torch, whose own checks of shapes are before any op: their errors are in the words of dispatch."""
+    """A composite of torch, with the errors of its own checks in the words of dispatch."""
     overload = getattr(aten, name).default
 
     def layer(*args: object, **kwargs: object) -> Tensor:
@@ -173,9 +161,3 @@ KERNELS: dict[str, Callable[..., Tensor]] = {
     **{name: _checked(name) for name in ("batch_norm", "group_norm", "rms_norm", "prelu")},
     "linear": linear, "cross_entropy_loss": cross_entropy, "one_hot": one_hot, "ctc_loss.Tensor": ctc_loss,
 }  # fmt: skip
-# The same for calls that arrive undecomposed (in inference mode); `linear` has a rule.
-HANDLERS: dict[OpOverload, Handler] = {
-    aten.cross_entropy_loss.default: by_arguments(cross_entropy),
-    aten.one_hot.default: by_arguments(one_hot),
-    aten.ctc_loss.Tensor: by_arguments(ctc_loss),
-}

@@ -1,6 +1,6 @@
-"""Calls that give memory another shape: aliases, parts, strided views, and the in-place ops that change a shape.
+"""Calls that give memory another shape: aliases, parts, strided views, and in-place changes of a shape.
 
-One of the last kind makes the tensor the view that the op without underscore makes of it.
+`t_` turns a tensor into the view of itself that `t` returns.
 """
 
 import functools
@@ -10,14 +10,15 @@ import torch
 from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
 
-from ...ops.shape import PARTS, part
-from ..graph.meta import Meta, meta_of
-from ..graph.source import user_frame
-from ..record import rebased
-from ..record.overloads import Args, Handler, Kwargs, by_arguments
-from ..record.storage import LOCK
-from ..record.tensor import XlaTensor, alias, no_bytes
-from ..record.views import View, refused_rule, shown, strided_rule
+from ....ops.shape import PARTS, part
+from ...graph.meta import Meta, meta_of
+from ...graph.source import user_frame
+from .. import view_rebase
+from ..overlap import reach
+from ..overloads import Args, Handler, Kwargs, by_arguments
+from ..storage import LOCK
+from ..tensor import XlaTensor, alias, no_bytes
+from ..views import View, refused_rule, shown, strided_rule
 from .determinism import fill_of
 
 aten = torch.ops.aten
@@ -26,7 +27,7 @@ Sizes = Sequence[int]
 
 
 def _split(func: OpOverload, args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
-    """split, split_with_sizes, unbind: several views, each of which is a slice or a selection."""
+    """split, split_with_sizes, unbind: several slices or selections."""
     base = args[0]
     arguments = (*args[1:], *kwargs.values())
     count = _part_count(func, base._meta, *(tuple(value) if type(value) is list else value for value in arguments))
@@ -36,7 +37,7 @@ def _split(func: OpOverload, args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
 
 @functools.lru_cache(4096)
 def _part_count(func: OpOverload, meta: Meta, *arguments: Hashable) -> int:
-    """The number of views that torch makes of a tensor; torch runs once per layout and arguments."""
+    """The number of parts; torch runs once per layout and arguments."""
     return len(func(meta.make(), *arguments))
 
 
@@ -53,20 +54,20 @@ def _as_strided(base: XlaTensor, size: Sizes, stride: Sizes, storage_offset: int
             rule = refused_rule(meta, error)  # autograd needs the gradient of a view of the base as it was
         result = alias(base, meta, View(rule, None, code, instruction))
         if base.requires_grad:
-            rebased.follow(base._storage, result)
+            view_rebase.follow(base._storage, result)
         return result
 
 
 def _check_bounds(base: Meta, meta: Meta) -> None:
     """Raises RuntimeError for a view beyond its base's memory: torch's meta device lets `as_strided` make it, every
     real device refuses."""
-    reach = meta.offset + sum((size - 1) * stride for size, stride in zip(meta.shape, meta.strides, strict=True)) + 1
-    width, size_held = meta.dtype.itemsize, base.offset * base.dtype.itemsize + base.nbytes
     # The bounds are bytes, as a view may show memory in another dtype.
-    if meta.numel and (reach * width > size_held or meta.offset * width < base.offset * base.dtype.itemsize):
+    begin, end = reach(meta)
+    first, size_held = base.offset * base.dtype.itemsize, base.offset * base.dtype.itemsize + base.nbytes
+    if meta.numel and (end > size_held or begin < first):
         raise RuntimeError(
             f"setStorage: sizes {list(meta.shape)}, strides {list(meta.strides)}, storage offset {meta.offset}, and "
-            f"itemsize {width} requiring a storage size of {reach * width} are out of bounds for storage of size "
+            f"itemsize {meta.dtype.itemsize} requiring a storage size of {end} are out of bounds for storage of size "
             f"{size_held}"
         )
 
@@ -84,8 +85,8 @@ def _set_(tensor: XlaTensor, source: torch.Tensor | None = None) -> XlaTensor:
     return _become(tensor, alias(source, source._meta, source._view))
 
 
-def _is_set_to(one: XlaTensor, other: XlaTensor) -> bool:
-    return one._storage is other._storage and one._meta is other._meta
+def _is_set_to(tensor: XlaTensor, source: XlaTensor) -> bool:
+    return tensor._storage is source._storage and tensor._meta is source._meta
 
 
 def _same_storage_numel(*tensors: torch.Tensor) -> bool:
@@ -98,7 +99,7 @@ def _same_storage_numel(*tensors: torch.Tensor) -> bool:
 
 def _become(tensor: XlaTensor, new: torch.Tensor) -> XlaTensor:
     assert isinstance(new, XlaTensor)
-    rebased.before_write(tensor)
+    view_rebase.before_write(tensor)
     # torch's sizes and strides of the tensor; its gradient and version stay.
     torch._C.TensorBase.data.__set__(tensor, new)  # type: ignore[attr-defined]
     tensor._storage, tensor._view, tensor._meta = new._storage, new._view, new._meta
@@ -118,12 +119,14 @@ def _resize_(tensor: XlaTensor, size: Sizes, *, memory_format: torch.memory_form
     if size == tensor.shape and memory_format is None:
         return tensor
     memory = tensor._storage.meta
-    held = memory.numel - (tensor.storage_offset() - memory.offset) if tensor.dtype == memory.dtype else tensor.numel()
-    missing = size.numel() - held
+    stored = (
+        memory.numel - (tensor.storage_offset() - memory.offset) if tensor.dtype == memory.dtype else tensor.numel()
+    )
+    missing = size.numel() - stored
     if missing > 0:
-        flat = tensor.as_strided((held,), (1,)) if tensor.dtype == memory.dtype else tensor.reshape(-1)
+        flat = tensor.as_strided((stored,), (1,)) if tensor.dtype == memory.dtype else tensor.reshape(-1)
         fresh = tensor.new_full((missing,), fill_of(tensor.dtype) or 0)
-        flat = torch.cat([flat, fresh]) if held else fresh
+        flat = torch.cat([flat, fresh]) if stored else fresh
     else:
         flat = tensor.as_strided((size.numel(),), (1,)) if size.numel() else tensor.new_zeros(0)
     if memory_format is None or memory_format is torch.contiguous_format:
@@ -143,7 +146,7 @@ def _resize_as_(
 def _as_strided_scatter(
     tensor: XlaTensor, source: torch.Tensor, size: Sizes, stride: Sizes, storage_offset: int | None = None
 ) -> torch.Tensor:
-    """A copy of all the memory that the tensor is a view of: the layout may name any element of it."""
+    """A copy of all memory of the tensor's base: the layout may name any element of it."""
     memory, begin = tensor._storage.meta, tensor._storage.meta.offset
     offset = tensor.storage_offset() if storage_offset is None else storage_offset
     result = tensor.as_strided((memory.numel,), (1,), begin).clone()

@@ -1,19 +1,18 @@
-"""Ops as kernels of torch's on the CPU: rows of the table that the host's computation of small values asks."""
+"""Ops as kernels of torch's on the CPU, for small values computed on the host: rows of `graph.op.host_kernels`."""
 
 from collections.abc import Sequence
 
 import torch
 
-from ..base.dtypes import is_exact
-from ..graph.op import OnHost, OpSpec, host_kernels
-from ..record.lowerings import Call, Fill
-from ..record.overloads import fill, makes_tensors
+from ...base.dtypes import is_exact
+from ...graph.op import OnHost, OpSpec, host_kernels
+from ..lowerings import Call, Fill
+from ..overloads import fill, makes_tensors
 
 
 @host_kernels.register
 def _kernel(lowering: Call, op: OpSpec) -> OnHost | None:
-    """torch's own CPU kernel, for integers and booleans, whose bits are the same on every device, and for ops that
-    round no float."""
+    """torch's own CPU kernel, for integers, booleans and ops without rounding: equal bits on every device."""
     overload = lowering.overload
     # A float that the host rounds may differ from the device's in the last bit.
     is_exact = _is_exact(op) or overload.overloadpacket in _EXACT_OF_FLOATS

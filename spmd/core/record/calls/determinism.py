@@ -1,14 +1,14 @@
 """Determinism as torch's own setting has it: only the effects on the CPU, as XLA's own programs always repeat.
 
-torch itself decides at each call, and words the error: it refuses an op whose result depends on the order of its writes
-(two of them to one place), and fills uninitialized memory.
+torch itself decides at each call, and words the error: it refuses ops with a result by the order of their writes
+(two to one place), and fills uninitialized memory.
 """
 
 from collections.abc import Callable
 
 import torch
 
-from ..record.overloads import Args, Handler, Kwargs, TorchValue
+from ..overloads import Args, Handler, Kwargs, TorchValue
 
 aten = torch.ops.aten
 
@@ -16,9 +16,9 @@ aten = torch.ops.aten
 def _unpool(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
     if torch.are_deterministic_algorithms_enabled():
         dims = 2 if func is aten.max_unpool2d.default else 3
-        like, ones = torch.zeros((1,) * (dims + 1), device="cpu"), [1] * dims
+        like, window = torch.zeros((1,) * (dims + 1), device="cpu"), [1] * dims
         # torch's error, or its warning under warn_only.
-        func(like, like.long(), ones, *([ones, [0] * dims] if dims == 3 else []))
+        func(like, like.long(), window, *([window, [0] * dims] if dims == 3 else []))
     return NotImplemented
 
 
@@ -31,7 +31,7 @@ def _put(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
 
 
 def fill_of(dtype: torch.dtype) -> TorchValue:
-    """The value that torch fills uninitialized memory of this dtype with; None where it leaves such memory as it is."""
+    """torch's fill value for uninitialized memory of this dtype; None if the setting is off."""
     if torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory:  # type: ignore[attr-defined]
         return torch.empty((), dtype=dtype, device="cpu").item()
     return None

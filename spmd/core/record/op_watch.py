@@ -1,4 +1,4 @@
-"""Calls of a thread that go to a watcher in place of dispatch: a body that is captured, a search for a NaN."""
+"""Watchers: they receive a thread's calls in place of dispatch, to capture a body or to search for a NaN."""
 
 import contextlib
 import threading
@@ -25,7 +25,7 @@ def _watched(func: OpOverload, types: Sequence[type], args: Args = (), kwargs: K
 
 @contextlib.contextmanager
 def watching(by: Watcher) -> Iterator[None]:
-    """Sends this thread's calls through a watcher; without one the tensor class calls dispatch itself, at no cost."""
+    """Sends this thread's calls to a watcher. Without watchers the tensor class calls dispatch itself, at no cost."""
     global _num_watchers
     with _lock:
         _num_watchers += 1
@@ -46,6 +46,6 @@ after_own_op: list[Callable[[], None]] = []
 
 
 def recorded() -> None:
-    """Notes that such an op was recorded."""
+    """Notes an op recorded without a call of torch's dispatch."""
     for note in after_own_op:
         note()

@@ -1,4 +1,4 @@
-"""Calls that are more than an op, as rows of one table: `record.resolve.SPECIALS`.
+"""Calls that are more than an op, as rows of one table.
 
 Copies and reads are in `copies`, changes of shape in `reshaping`, ops made of other ops in files of their own.
 """
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import torch
 from torch._ops import OpOverload
 
-from ..base import counters
-from ..record.overloads import Args, Handler, Kwargs, by_arguments
-from ..record.resolve import BY_NAME, SPECIALS
-from ..run.pjrt.host import leaving
-from . import composites, copies, determinism, fused, observers, recurrent, reshaping
+from ....ops import RULES
+from ...base import counters
+from ...run.pjrt.host import leaving
+from ..overloads import Args, Handler, Kwargs, by_arguments, overload_named
+from . import composites, copies, determinism, fused, lists, observers, recurrent, reshaping
 
 aten = torch.ops.aten
 
@@ -32,25 +32,25 @@ def attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    """`scaled_dot_product_attention` as torch's fused op for other backends, which has a derivative formula."""
+    """`scaled_dot_product_attention` as torch's fused op for other backends, for its derivative formula."""
     if min(query.dim(), key.dim(), value.dim()) < 2:
         raise RuntimeError(
             "scaled_dot_product_attention: expected query, key and value of at least 2 dims, got shapes "
             f"{list(query.shape)}, {list(key.shape)} and {list(value.shape)}"
         )
     # Grouped heads stay as they are; without groups heads are a batch dim like any other, which broadcasts.
-    kept = 3 if enable_gqa else 2
+    num_inner = 3 if enable_gqa else 2
     try:
-        outer = torch.broadcast_shapes(*(tensor.shape[:-kept] for tensor in (query, key, value)))
+        outer = torch.broadcast_shapes(*(tensor.shape[:-num_inner] for tensor in (query, key, value)))
     except RuntimeError:
         raise RuntimeError(
             f"scaled_dot_product_attention: {query.shape[-3]} query heads and {key.shape[-3]} key heads need "
             f"enable_gqa=True (shapes {list(query.shape)}, {list(key.shape)} and {list(value.shape)})"
         ) from None
-    query, key, value = (tensor.expand(*outer, *tensor.shape[-kept:]) for tensor in (query, key, value))
+    query, key, value = (tensor.expand(*outer, *tensor.shape[-num_inner:]) for tensor in (query, key, value))
     shape = query.shape
     if query.dim() != 4:
-        query, key, value = (_to_4d(tensor) for tensor in (query, key, value))
+        query, key, value = map(_to_4d, (query, key, value))
         attn_mask = attn_mask if attn_mask is None or attn_mask.dim() <= 2 else _to_4d(attn_mask)
     output = aten._scaled_dot_product_fused_attention_overrideable(
         query, key, value, attn_mask, dropout_p, is_causal, False, scale=scale
@@ -59,16 +59,14 @@ def attention(
 
 
 def _to_4d(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.dim() == 2:
-        return tensor[None, None]
-    return tensor[None] if tensor.dim() == 3 else tensor.flatten(0, -4)
+    return tensor[(None,) * (4 - tensor.dim())] if tensor.dim() < 4 else tensor.flatten(0, -4)
 
 
 def _batch_norm(
     input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, running_mean: torch.Tensor | None,
     running_var: torch.Tensor | None, training: bool, momentum: float, eps: float,
 ) -> object:  # fmt: skip
-    """`native_batch_norm` writes its running statistics, which its schema does not declare."""
+    """`native_batch_norm` writes its running statistics, undeclared in its schema."""
     if running_mean is None or running_var is None or not training:
         return NotImplemented
     *result, new_mean, new_var = aten._native_batch_norm_legit_functional(
@@ -92,7 +90,7 @@ def _rrelu(
 
 
 def _extremes(self: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> tuple[torch.Tensor, ...]:
-    """`_aminmax`, the older name of `aminmax`, whose dim is positional."""
+    """`_aminmax`, the older `aminmax` with a positional dim."""
     return tuple(torch.aminmax(self, dim=dim, keepdim=keepdim))
 
 
@@ -104,7 +102,7 @@ _KINDS = (*_MASKS, torch.int64, torch.int32)
 
 
 def _check(tensor: torch.Tensor, indices: Indices) -> list[torch.Tensor]:
-    """The masks among the indices; IndexError, as torch's, where one does not fit or has no index dtype."""
+    """The masks among the indices. Raises torch's IndexError for a misfit or another dtype."""
     masks, dim = [], 0
     for index in indices:
         if index is None:
@@ -126,15 +124,17 @@ def _check(tensor: torch.Tensor, indices: Indices) -> list[torch.Tensor]:
 
 
 def _index(func: OpOverload, args: Args, kwargs: Kwargs) -> torch.Tensor:
-    """Indexing by a boolean mask: the result has one element per True, a number that only the host can know."""
-    tensor, indices = args[0], args[1]
-    if not _check(tensor, indices):
+    """Indexing by masks: the host counts their hits. A write of one value through one mask stays on the device."""
+    tensor, indices, *values = args
+    masks = _check(tensor, indices)
+    is_single = len([index for index in indices if index is not None]) == 1
+    if not masks or (values and is_single and masks[0].dtype == torch.bool and values[0].dim() == 0):
         return NotImplemented
-    return func(tensor, _as_integers(tensor, indices), *args[2:], **kwargs)
+    return func(tensor, _as_integers(tensor, indices), *values, **kwargs)
 
 
 def _as_integers(tensor: torch.Tensor, indices: Indices) -> list[torch.Tensor | None]:
-    """The indices with each mask replaced by the positions of its hits, which the host counts."""
+    """The indices, with positions of hits for each mask. The host counts them."""
     expanded: list[torch.Tensor | None] = []
     for index in indices:
         if index is not None and index.dtype in _MASKS:
@@ -144,16 +144,6 @@ def _as_integers(tensor: torch.Tensor, indices: Indices) -> list[torch.Tensor | 
         else:
             expanded.append(index)
     return expanded
-
-
-def _index_put(func: OpOverload, args: Args, kwargs: Kwargs) -> torch.Tensor:
-    """A write of several values through masks; one value for all hits of one mask stays on the device."""
-    tensor, indices, values = args[:3]
-    masks = _check(tensor, indices)
-    num_indices = sum(index is not None for index in indices)
-    if not masks or (num_indices == 1 and masks[0].dtype == torch.bool and values.dim() == 0):
-        return NotImplemented
-    return func(tensor, _as_integers(tensor, indices), values, *args[3:], **kwargs)
 
 
 # --- custom ops of other libraries whose own kernel reads a value: the same computation without a read ----------------
@@ -171,8 +161,9 @@ def _grouped_backward(
     return aten._grouped_mm(grad_output, weight.mT, ends), aten._grouped_mm(input.mT, grad_output, ends)
 
 
+# Handlers by name, of ops whose overloads may be made later.
 # transformers multiplies experts' rows by these in a graph of Dynamo, where their dtype is not bfloat16.
-BY_NAME |= {
+BY_NAME: dict[str, Handler] = {
     "transformers::grouped_mm_fallback": by_arguments(_grouped),
     "transformers::grouped_mm_fallback_backward": by_arguments(_grouped_backward),
 }
@@ -206,11 +197,23 @@ _SPECIALS: dict[OpOverload, Handler] = {
         aten._weight_norm_differentiable_backward.default.decompose(*args, **kwargs)
     ),
     aten.index.Tensor: _index,
-    **{getattr(aten, name).default: _index_put for name in _INDEX_PUTS},
+    aten._pack_padded_sequence.default: by_arguments(recurrent.pack),
+    **{getattr(aten, name).default: _index for name in _INDEX_PUTS},
 }
 
-for _table in (
-    copies.HANDLERS, reshaping.HANDLERS, _SPECIALS, composites.HANDLERS, determinism.HANDLERS,
-    recurrent.HANDLERS, fused.HANDLERS, observers.HANDLERS,
-):  # fmt: skip  # a later table may refine an earlier one
-    SPECIALS.update(_table)
+# The handlers of overloads that replace their rules.
+SPECIALS: dict[OpOverload, Handler] = {
+    **copies.HANDLERS,
+    **reshaping.HANDLERS,
+    **_SPECIALS,
+    **lists.HANDLERS,
+    **composites.HANDLERS,
+    **determinism.HANDLERS,
+    # Composites arrive undecomposed in inference mode; elsewhere torch calls the same kernels, with autograd inside.
+    **{
+        overload: by_arguments(kernel)
+        for name, kernel in (fused.KERNELS | recurrent.KERNELS).items()
+        if (overload := overload_named(name)) not in RULES
+    },
+    **observers.HANDLERS,
+}

@@ -150,6 +150,12 @@ class TestHostValues:
         with pytest.raises(expected.type):
             REFUSED[name]("xla")
 
+    def test_repeats_of_another_tensor(self) -> None:
+        """In inference mode the op arrives whole: its first tensor is no count."""
+        with torch.inference_mode():
+            x, repeats = torch.tensor([5.0, 6.0]).to("xla"), torch.tensor([1, 2]).to("xla")
+            assert x.repeat_interleave(repeats, output_size=3).tolist() == [5.0, 6.0, 6.0]
+
     def test_an_index_that_picks_nothing(self) -> None:
         """torch does not look at it."""
         index, nothing = torch.full((5, 1, 1), 75), torch.zeros(5, 0, 5).long()
@@ -178,3 +184,13 @@ class TestDeviceData:
     def test_the_guard_names_it(self) -> None:
         with pytest.raises(FloatingPointError, match="embedding"), spmd.nan_guard():
             F.embedding(torch.tensor([9], device="xla") + 0, TABLE.to("xla")).sum().item()
+
+
+class TestOtherLibraries:
+    """The names of torch's ops are free in another library: its op has none of their checks."""
+
+    def test_an_embedding_of_its_own(self) -> None:
+        torch.library.define("bounds::embedding", "(Tensor weight, Tensor indices) -> Tensor")
+        torch.library.impl("bounds::embedding", "CompositeExplicitAutograd", lambda weight, indices: weight + indices)
+        made = torch.ops.bounds.embedding(torch.ones(2).to("xla"), torch.tensor([9, 9]).to("xla"))
+        assert made.tolist() == [10.0, 10.0]

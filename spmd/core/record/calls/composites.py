@@ -8,8 +8,8 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.nn import functional as F
 
-from ...ops.registry import present
-from ..record.overloads import by_arguments
+from ....ops.registry import present
+from ..overloads import by_arguments
 
 aten = torch.ops.aten
 
@@ -17,11 +17,14 @@ aten = torch.ops.aten
 # --- linear algebra ---------------------------------------------------------------------------------------------------
 
 
-def _factor(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """The LU factors for torch's gradient formula of a determinant: of a contiguous real matrix the transpose's."""
+def _factor(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(diagonal of U, sign of the permutation, packed factors, pivots), for torch's gradient formula of a determinant:
+    of a contiguous real matrix the transpose's."""
     transposed = matrix.is_contiguous() and not matrix.is_complex()
     packed, pivots, _ = aten.linalg_lu_factor_ex(matrix.mT if transposed else matrix)
-    return packed, pivots
+    steps = torch.arange(1, pivots.shape[-1] + 1, dtype=pivots.dtype, device=pivots.device)
+    sign = 1 - 2 * ((pivots != steps).sum(-1) % 2).to(packed.dtype)
+    return packed.diagonal(dim1=-2, dim2=-1), sign, packed, pivots
 
 
 def _solve_ex(matrix: Tensor, right: Tensor, *, left: bool = True, check_errors: bool = False) -> tuple[Tensor, ...]:
@@ -32,26 +35,18 @@ def _solve_ex(matrix: Tensor, right: Tensor, *, left: bool = True, check_errors:
     return result.squeeze(-1) if is_vector else result, packed, pivots, info
 
 
-def _parity(pivots: Tensor, dtype: torch.dtype) -> Tensor:
-    steps = torch.arange(1, pivots.shape[-1] + 1, dtype=pivots.dtype, device=pivots.device)
-    return 1 - 2 * ((pivots != steps).sum(-1) % 2).to(dtype)
-
-
 def _det(matrix: Tensor) -> tuple[Tensor, ...]:
-    packed, pivots = _factor(matrix)
-    diagonal = packed.diagonal(dim1=-2, dim2=-1)
-    return diagonal.prod(-1) * _parity(pivots, packed.dtype), packed, pivots
+    diagonal, sign, *factors = _factor(matrix)
+    return diagonal.prod(-1) * sign, *factors
 
 
 def _slogdet(matrix: Tensor) -> tuple[Tensor, ...]:
-    packed, pivots = _factor(matrix)
-    diagonal = packed.diagonal(dim1=-2, dim2=-1)
-    sign = diagonal.sgn().prod(-1) * _parity(pivots, packed.dtype)
-    return sign, diagonal.abs().log().sum(-1), packed, pivots
+    diagonal, sign, *factors = _factor(matrix)
+    return diagonal.sgn().prod(-1) * sign, diagonal.abs().log().sum(-1), *factors
 
 
 def _check_errors(info: Tensor, api_name: str, *, is_matrix: bool) -> None:
-    """Reads `info`, which is a sync, and raises torch's own errors; `torch.linalg.*_ex` does not check."""
+    """Reads `info`, a sync, and raises torch's own errors; `torch.linalg.*_ex` does not check."""
     aten._linalg_check_errors(info.cpu(), api_name, is_matrix=is_matrix)
 
 
@@ -67,7 +62,7 @@ def _cholesky(matrix: Tensor, upper: bool = False) -> Tensor:
 def _assert_async(
     condition: Tensor, message: str = "_assert_async: expected a tensor that is true, got one that is not"
 ) -> None:
-    """Reads the condition at once, which is a sync: a device of XLA cannot raise by itself."""
+    """Reads the condition at once, a sync: a device of XLA cannot raise by itself."""
     if not condition.item():
         raise RuntimeError(message)
 
@@ -77,36 +72,33 @@ def _sample_dirichlet(self: Tensor, generator: torch.Generator | None = None) ->
     return drawn / drawn.sum(-1, keepdim=True)
 
 
-def _check_draw(name: str, tensor: Tensor, refusal: type[Exception], **scale: float) -> None:
+def _check_draw(name: str, tensor: Tensor, refusal: type[Exception]) -> None:
     if not tensor.is_floating_point():
         raise refusal(f"{name}: expected a floating-point tensor, got {tensor.dtype}")
-    ((scale_name, value),) = scale.items()
-    if not value > 0:
-        raise RuntimeError(f"{name} expects {scale_name} > 0.0, but found {scale_name}={value}")
 
 
 # torch's take no generator.
 def _log_normal_(
     self: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: torch.Generator | None = None
 ) -> Tensor:
-    _check_draw("log_normal_", self, NotImplementedError, std=std)
+    _check_draw("log_normal_", self, NotImplementedError)
     return self.normal_(mean, std, generator=generator).exp_()
 
 
 def _cauchy_(
     self: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: torch.Generator | None = None
 ) -> Tensor:
-    _check_draw("cauchy_", self, RuntimeError, sigma=sigma)
+    _check_draw("cauchy_", self, RuntimeError)
     return self.uniform_(generator=generator).sub_(0.5).mul_(math.pi).tan_().mul_(sigma).add_(median)
 
 
-def _new_zeros_with_same_feature(tangent: Tensor, other: Tensor, *, self_num_batch_dims: int = 0) -> Tensor:
+def _new_zeros_with_same_feature(tangent: Tensor, primal: Tensor, *, self_num_batch_dims: int = 0) -> Tensor:
     """The tangent of `other`, with the batch dims of the tangent `self` in front."""
-    return tangent.new_zeros((*tangent.shape[:self_num_batch_dims], *other.shape))
+    return tangent.new_zeros((*tangent.shape[:self_num_batch_dims], *primal.shape))
 
 
 def _embedding_renorm_(weight: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> Tensor:
-    """`max_norm` of an embedding: scales down the looked-up rows whose norm is too large."""
+    """`max_norm` of an embedding: scales down looked-up rows with too large a norm."""
     norm = weight.norm(norm_type, dim=1, keepdim=True)
     looked_up = weight.new_zeros(weight.shape[0], 1, dtype=torch.bool).index_fill_(0, indices.reshape(-1), True)
     return weight.copy_(torch.where(looked_up & (norm > max_norm), weight * (max_norm / (norm + 1e-7)), weight))

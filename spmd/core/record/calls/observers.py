@@ -1,11 +1,11 @@
-"""Observers of quantization-aware training: ranges that move with the data, and the levels that follow from them."""
+"""Observers of quantization-aware training: moving ranges of the data, and their levels."""
 
 import math
 
 import torch
 from torch import Tensor
 
-from ..record.overloads import by_arguments
+from ..overloads import by_arguments
 
 aten = torch.ops.aten
 
@@ -13,7 +13,7 @@ _SMALLEST = torch.tensor(6.1e-5, dtype=torch.float32).item()  # scale, in torch'
 
 
 def _levels(low: Tensor, high: Tensor, least: int, most: int, is_symmetric: bool) -> tuple[Tensor, Tensor]:
-    """(scale, zero point) as of torch's `ChooseQuantizationParams`, which computes in double precision."""
+    """(scale, zero point) as of torch's `ChooseQuantizationParams`, in double precision."""
     half = (most - least) // 2
     crosses = (low < 0) & (high > 0)
     if is_symmetric:
@@ -42,9 +42,9 @@ def _observe(
         for empty, number in ((running_min, math.inf), (running_max, -math.inf), (scale, 1), (zero_point, 0)):
             empty.resize_(len(rows)).fill_(number)
     is_observed, is_on = (switch.reshape(()) != 0 for switch in (observer_on, fake_quant_on))
-    for running, seen in zip((running_min, running_max), torch.aminmax(rows, dim=1), strict=True):
-        seen = seen.reshape(running.shape)
-        moved = torch.where(running.isinf(), seen, running + averaging_const * (seen - running))
+    for running, extreme in zip((running_min, running_max), torch.aminmax(rows, dim=1), strict=True):
+        extreme = extreme.reshape(running.shape)
+        moved = torch.where(running.isinf(), extreme, running + averaging_const * (extreme - running))
         running.copy_(torch.where(is_observed, moved, running))
     for state, value in zip(
         (scale, zero_point), _levels(running_min, running_max, quant_min, quant_max, symmetric_quant), strict=True

@@ -1,31 +1,33 @@
 """The CPU fallback: of ops without a rule where `config.fallback` allows it, and of the table `ops.ON_CPU` always."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_map
 
-from ...ops import ON_CPU
-from ..base import counters, messages
-from ..base.config import config
-from ..graph.errors import AbstractError
-from ..graph.source import Line, user_line
-from ..record import body
-from ..record.overloads import VIEW, Args, Kwargs, as_list, kind_of
-from ..record.resolve import WITHOUT_RULE
-from ..record.tensor import XlaTensor
-from ..run.pjrt.host import leaving
+from ....ops import ON_CPU
+from ...base import counters, messages
+from ...base.config import config
+from ...graph.errors import AbstractError
+from ...graph.source import Line, user_line
+from ...run.pjrt.host import leaving
+from .. import body
+from ..overloads import VIEW, Args, Kwargs, kind_of, written
+from ..tensor import XlaTensor
 
 # Called after each op that ran on the CPU, with the op, the user's line, and the seconds.
 after_fallback: list[Callable[[str, Line, float], None]] = []
 
 
-def _on_cpu(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
+def runs_on_cpu(func: OpOverload) -> bool:
+    """True for ops of the table `ON_CPU`, and under `config.fallback` for all but views."""
+    return func._schema.name in ON_CPU or (config.fallback == "cpu" and kind_of(func) is not VIEW)
+
+
+def on_cpu(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     """Copies operands to the host, and results (and what the op wrote) back to the device."""
-    if func._schema.name not in ON_CPU and (config.fallback != "cpu" or kind_of(func) is VIEW):
-        return NotImplemented
     _tell(str(func._overloadpacket))
     leaving(str(func), "its operands, as it has no lowering rule (spmd.register_lowering gives it one),")
     counters.add_fallback(str(func))
@@ -50,10 +52,8 @@ def _on_cpu(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     for note in after_fallback:
         note(str(func), user_line(), counters.now() - started)
     by_copy = {id(copy): tensor for tensor, copy in copy_of.values()}
-    for argument, value, copy in _arguments(func, args, kwargs, copies, keywords):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            for target, source in zip(as_list(value), as_list(copy), strict=True):
-                target.copy_(source)
+    for target, source in zip(written(func, args, kwargs), written(func, copies, keywords), strict=True):
+        target.copy_(source)
 
     def to_device(value: object) -> object:
         if not isinstance(value, torch.Tensor):
@@ -65,18 +65,5 @@ def _on_cpu(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
 
 @functools.cache
 def _tell(op: str) -> None:
-    """Says, once for each op, that it leaves the device."""
+    """Prints, once an op, a line about its run on the CPU."""
     messages.say(f"{op} runs on the CPU; spmd.register_lowering gives it a rule, at {user_line().short()}", op)
-
-
-def _arguments(
-    func: OpOverload, args: Args, kwargs: Kwargs, copies: Args, keywords: Kwargs
-) -> Iterator[tuple[torch.Argument, object, object]]:
-    """(schema argument, the value passed for it, its copy) for each argument of a call."""
-    yield from zip(func._schema.arguments, args, copies, strict=False)
-    named = {argument.name: argument for argument in func._schema.arguments}
-    for name, value in kwargs.items():
-        yield named[name], value, keywords[name]
-
-
-WITHOUT_RULE.append(_on_cpu)

@@ -1,32 +1,32 @@
-"""Copies between host and device, and reads: the calls by which data enters and leaves the device."""
+"""Copies between host and device, and reads: all ways of data to and from the device."""
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_map_only
 
-from ..base import counters
-from ..base.dtypes import is_integer
-from ..base.state import active_observation
-from ..graph.graph import DeviceData
-from ..graph.meta import Meta
-from ..graph.source import user_frame
-from ..record.constraints import sharding_now, with_sharding
-from ..record.memory_formats import refuse_layout, refuse_tensor
-from ..record.overlap import check_target
-from ..record.overloads import Args, Handler, Kwargs
-from ..record.resolve import LIST_HANDLERS
-from ..record.storage import LOCK
-from ..record.tensor import XlaTensor, wrap
-from ..record.views import View, shown, write
-from ..run.execute import guard
-from ..run.host_reads import host_value
-from ..run.pjrt.host import leaving
-from ..run.pjrt.transfer import host_array, host_tensor
-from ..run.recording import recording
-from ..sharding.value import Sharding
+from ...base import counters
+from ...base.dtypes import is_integer
+from ...base.state import active_observation
+from ...graph.graph import DeviceData
+from ...graph.source import user_frame
+from ...run.execute import guard
+from ...run.host_reads import host_value
+from ...run.pjrt.host import leaving
+from ...run.pjrt.transfer import host_array, host_tensor
+from ...run.recording import recording
+from ...sharding.value import Sharding
+from ..constraints import sharding_now, with_sharding
+from ..memory_formats import refuse_layout, refuse_tensor
+from ..overlap import check_targets
+from ..overloads import Args, Handler, Kwargs
+from ..storage import LOCK
+from ..tensor import XlaTensor, wrap
+from ..views import View, shown, write
 from .determinism import filled
+from .lists import by_mesh
 from .naming import only_device
 
 aten = torch.ops.aten
@@ -77,13 +77,14 @@ def _copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
         return target.copy_(host_copy(source, "copy_ into a CPU tensor"))
     if isinstance(source, XlaTensor):
         return _copy_on_device(target, source, args, kwargs)
-    source = source if isinstance(source, torch.Tensor) else _number(source)
+    if not isinstance(source, torch.Tensor):  # torch's parser takes numbers for a schema's tensors, and passes them on
+        source = torch.from_numpy(np.asarray(source))
     refuse_tensor(source)
     if source.is_meta:
         raise NotImplementedError("Cannot copy out of meta tensor; no data!")  # `Module.to` searches for these words
     if source.device.type != "cpu":
         raise RuntimeError(f"copy_: expected a tensor on xla or cpu, got one on {source.device}")
-    check_target("aten.copy_", "copy", target._meta)
+    check_targets("aten.copy_", "copy", [target])
     guarding = guard.value
     if guarding is not None:
         guarding.check_cast(source, target.dtype)
@@ -91,7 +92,8 @@ def _copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
         snapshot = source.detach().to(target.dtype).expand(target.shape).contiguous()
     else:  # the caller may change the CPU tensor before the upload, which waits for the first use
         snapshot = torch.empty(target.shape, dtype=target.dtype, device="cpu").copy_(source)
-    device_data = DeviceData(_dense(target), host=host_array(snapshot), source=user_frame())
+    meta = target._meta if target._view is None else target._view.meta.layout
+    device_data = DeviceData(meta, host=host_array(snapshot), source=user_frame())
     observing = active_observation.value
     if observing is not None:
         observing.uploads.append((source, device_data))
@@ -105,7 +107,7 @@ def _copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
 
 def _copy_on_device(target: XlaTensor, source: XlaTensor, args: Args, kwargs: Kwargs) -> object:
     """`copy_` between tensors of the device: the target keeps its sharding, whatever the source's."""
-    storage, sharding = target._storage, target._storage.sharding
+    storage = target._storage
     if source._view is target._view is None and source._meta is target._meta:
         if source._storage is storage:  # a state dict that was loaded in place is loaded into its own tensors
             return target
@@ -115,43 +117,36 @@ def _copy_on_device(target: XlaTensor, source: XlaTensor, args: Args, kwargs: Kw
             if type(data) is DeviceData and data.host is not None and active_observation.value is None:
                 write(target, DeviceData(data.meta, host=data.host, source=data.source))
                 return target
-    met = None if sharding is None else _sharding_of(source)
-    if sharding is None or met is None or met.devices == sharding.devices:
+    sharding = _across_devices(target, source)
+    if sharding is None:
         return NotImplemented
     is_same = target._view is None and source.shape == target.shape
     return target.copy_(with_sharding(source, sharding if is_same else sharding.replicated()), *args[2:], **kwargs)
 
 
-def _sharding_of(source: XlaTensor) -> Sharding | None:
-    """The sharding of a tensor, or of the base of a view: reading a view here would record it too early."""
-    if source._view is None:
-        return sharding_now(source)
-    return source._view.sharding or sharding_now(wrap(source._storage.meta, source._storage))
+def _across_devices(target: torch.Tensor, source: torch.Tensor) -> Sharding | None:
+    """The sharding of a target on other devices than its source; else None."""
+    if not isinstance(target, XlaTensor) or not isinstance(source, XlaTensor) or target._storage.sharding is None:
+        return None
+    # A view's base: reading the view here would record it too early.
+    view = source._view
+    base = source if view is None else wrap(source._storage.meta, source._storage)
+    sharding = (view and view.sharding) or sharding_now(base)
+    is_across = sharding is not None and sharding.devices != target._storage.sharding.devices
+    return target._storage.sharding if is_across else None
 
 
 def _foreach_copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     """The list op, but pair by pair where a source is on other devices than its target, or is cast to integers: a NaN
     guard distinguishes these by op."""
-    targets, sources = args[:2]
-    for target, source in zip(targets, sources, strict=True):
-        sharding = target._storage.sharding if isinstance(target, XlaTensor) and isinstance(source, XlaTensor) else None
-        met = None if sharding is None else _sharding_of(source)
+    pairs = [*zip(*args[:2], strict=True)]
+    for target, source in pairs:
         is_cast = target.dtype is not source.dtype and is_integer(target.dtype)
-        if is_cast or (sharding is not None and met is not None and met.devices != sharding.devices):
-            for pair in zip(targets, sources, strict=True):
+        if is_cast or _across_devices(target, source) is not None:
+            for pair in pairs:
                 aten.copy_.default(*pair, *args[2:], **kwargs)
             return None
-    return LIST_HANDLERS[-1](func, args, kwargs)
-
-
-def _number(value: complex) -> torch.Tensor:
-    """A Python number as a tensor: torch's parser takes numbers for a schema's tensors and passes them to dispatch."""
-    kinds = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
-    return torch.scalar_tensor(value, dtype=kinds[type(value)], device="cpu")
-
-
-def _dense(target: XlaTensor) -> Meta:
-    return target._meta if target._view is None else target._view.meta.layout
+    return by_mesh(func, args, kwargs)
 
 
 def _is_here(device: torch.types.Device) -> bool:
@@ -178,8 +173,8 @@ def _item(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
 
 
 def _equal(func: OpOverload, args: Args, kwargs: Kwargs) -> bool:
-    tensor, other = args
-    return tensor.shape == other.shape and bool((tensor == other).all().item())
+    first, second = args
+    return first.shape == second.shape and bool((first == second).all().item())
 
 
 def _allclose(func: OpOverload, args: Args, kwargs: Kwargs) -> bool:
@@ -187,7 +182,7 @@ def _allclose(func: OpOverload, args: Args, kwargs: Kwargs) -> bool:
 
 
 def _elsewhere(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
-    """`x.new_zeros(2, device="cpu")`: a factory whose result is to be on another device than its model's."""
+    """`x.new_zeros(2, device="cpu")`: a factory with a device of its own."""
     device = kwargs.get("device")
     if _is_here(device):
         if (layout := kwargs.get("layout")) is not None:
@@ -198,7 +193,7 @@ def _elsewhere(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
 
 
 def _on_host(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
-    """Runs an op whose result's shape depends on data on the host, and counts it."""
+    """Runs an op with a data-dependent shape on the host, and counts it."""
     leaving(str(func), "its operands, as the result's shape depends on their values,")
     counters.add("host_ops")
     args, kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.cpu(), (args, kwargs))
