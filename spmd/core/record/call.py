@@ -10,6 +10,7 @@ work (running the op on meta tensors, binding arguments to the rule) happens onc
 import functools
 import sys
 from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 import torch
 from torch._ops import OpOverload
@@ -135,7 +136,7 @@ def _find(plan: Plan, signature: tuple[Hashable, ...], args: Args, kwargs: Kwarg
         observing = active_observation.value
         if observing is not None:
             args, kwargs = tree_map_only(torch.SymFloat, observing.plain, (args, kwargs))
-        result = op_for(plan, args, kwargs)
+        result: Any = op_for(plan, args, kwargs)  # a view op has a ViewRule
         key = with_default if reads_default_dtype(plan, args, kwargs, result.metas) else signature
         op = plan.table.of(key, lambda: result)
     return op

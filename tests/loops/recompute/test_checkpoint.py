@@ -17,7 +17,7 @@ from torch.utils.checkpoint import (
 )
 
 import spmd
-from spmd.core.base.counters import CompileRecord
+from spmd.core.base.compile_record import CompileRecord
 from spmd.core.programs import cache
 
 
