@@ -20,7 +20,8 @@ from typing import Any
 import spmd  # before torch's users, so that its log settings hold
 
 import torch  # isort: skip
-from diffusers import DDIMScheduler, DPMSolverMultistepScheduler, StableDiffusionPipeline, UNet2DConditionModel  # isort: skip
+from diffusers import DDIMScheduler, DPMSolverMultistepScheduler  # isort: skip
+from diffusers import StableDiffusionPipeline, UNet2DConditionModel  # isort: skip
 from rich.console import Console  # isort: skip
 from rich.table import Table  # isort: skip
 from torch import nn  # isort: skip
