@@ -87,7 +87,7 @@ def show(model: nn.Module) -> Shown:
     >>> model = fsdp.fully_shard(torch.nn.Linear(4, 2), mesh=spmd.Mesh([0], (1,), ("fsdp",)))
     >>> print(fsdp.show(model))
     unit / parameter    shape   dtype    spec           gathered  kept per device
-    (root): FSDPLinear                                      40 B             40 B  kept after forward
+    (root): FSDPLinear                                      40 B             40 B  kept after...
       weight            (2, 4)  float32  P(None, None)                       32 B
       bias              (2,)    float32  P(None)                              8 B
     total                                                   40 B             40 B

@@ -275,7 +275,8 @@ def main(arguments: list[str] | None = None) -> int:
         except Exception as error:
             mark, words = "FAILED", f"{type(error).__name__}: {error}"
             failed += 1
-        table.add_row(mark, str(check.__doc__).splitlines()[0], words, f"{time.perf_counter() - started:.1f}")
+        summary = " ".join(str(check.__doc__).partition("\n\n")[0].split())
+        table.add_row(mark, summary, words, f"{time.perf_counter() - started:.1f}")
     console.print(table)
     return int(failed > 0)
 

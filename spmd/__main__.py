@@ -20,10 +20,11 @@ from .tools.planning.script_plan import plan_script
 from .tools.profiler import capture, summary
 from .tools.profiler.calibration import calibrate
 
-_RUN = """Runs a script written for PyTorch/XLA, or for any device "xla", as `python script.py` does: sys.argv, __main__
-and the exit status are the same. `import torch_xla` gives this library's names (docs/from-torch-xla.md), accelerate and
-transformers take the device (docs/frameworks.md), and a folder next to the script that is called spmd does not hide the
-library. What follows the script is its own."""
+_RUN = """Runs a script written for PyTorch/XLA, or for any device "xla", as
+`python script.py` does: sys.argv, __main__ and the exit status are the same. `import torch_xla`
+gives this library's names (docs/from-torch-xla.md), accelerate and transformers take the device
+(docs/frameworks.md), and a folder next to the script that is called spmd does not hide the library.
+What follows the script is its own."""
 
 _EXAMPLES = """examples:
   {prog} train.py --batch-size 32
@@ -31,22 +32,24 @@ _EXAMPLES = """examples:
   {prog} -m package.train --epochs 1
 """
 
-_PLAN = """Plans the training step of a script: memory, operations, collectives and time of each device. The script
-runs as by `run`, unmodified, and nothing is computed: what it reads is ones. Its second step is planned."""
+_PLAN = """Plans the training step of a script: memory, operations, collectives and time of each
+device. The script runs as by `run`, unmodified, and nothing is computed: what it reads is ones. Its
+second step is planned."""
 
 _PLAN_EXAMPLES = """examples:
   {prog} --target v5p:4x8x8 train.py --device=xla      for 256 chips
   {prog} --target h100:8 --json -m package.train > plan.json
 """
 
-_LAUNCH = """Runs a script as several processes on this machine, each as `python -m spmd run --initialize`: all record
-the same step, and each program runs on the devices of all. The first process has the terminal, the others a file each.
-When one fails, the rest are ended within 10 s and its last lines are printed. On several machines use torchrun, srun or
-mpirun with `python -m spmd run --initialize train.py` (docs/processes.md)."""
+_LAUNCH = """Runs a script as several processes on this machine, each as
+`python -m spmd run --initialize`: all record the same step, and each program runs on the devices of
+all. The first process has the terminal, the others a file each. When one fails, the rest are ended
+within 10 s and its last lines are printed. On several machines use torchrun, srun or mpirun with
+`python -m spmd run --initialize train.py` (docs/processes.md)."""
 
 _LAUNCH_EXAMPLES = """examples:
-  {prog} --processes 2 --devices 4 train.py       two processes of 4 simulated CPU devices, or 4 GPUs, each
-  {prog} --processes 2 --debug-single-process --devices 4 train.py      one process with all 8, for a debugger
+  {prog} --processes 2 --devices 4 train.py    two processes of 4 simulated CPU devices or 4 GPUs
+  {prog} --processes 2 --debug-single-process --devices 4 train.py    one with all 8, to debug
 """
 
 

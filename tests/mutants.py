@@ -8,7 +8,7 @@
 
 A breakage changes one operator, condition, constant or call of one function. Each third of them is drawn from one of
 `PLACES`: a file by chance, of its functions one, of that one's kinds of breakages one, so that a long file counts
-no more than a short one. It is applied by its text, in a copy of this tree, and is reported as gone where the function
+no more than a short one. It is applied by its syntax in a copy of this tree, and is reported as gone where the function
 no longer holds it; a like one then takes its row. Outcomes: red (by `make test`, first by the tests of the file's
 folder), red in test-all, green. The last column of the table is the outcome when `make test` was last cut: a test
 that fails, or green, as of three that change no result.
@@ -17,6 +17,7 @@ that fails, or green, as of three that change no result.
 import argparse
 import ast
 import copy
+import itertools
 import random
 import shutil
 import subprocess
@@ -139,20 +140,24 @@ def apply(tree: Path, row: list[str]) -> bool:
     _, file, name, _, text, instead, which, *_ = row
     path = tree / file
     source = path.read_text() if path.exists() else ""
-    lines = source.splitlines(keepends=True)
-    seen = -1
+    data = source.encode()  # columns count bytes
+    starts = [0, *itertools.accumulate(map(len, data.splitlines(keepends=True)))]
+    syntax, seen = _syntax(ast.parse(text).body[0]), -1
     for function in (function for found, function in functions(ast.parse(source)) if found == name):
         for node in places(function):
-            if ast.get_source_segment(source, node) == text and any(changes(node)):
+            if _syntax(node) == syntax and any(changes(node)):
                 seen += 1
                 if seen == int(which):
-                    line = lines[node.lineno - 1].encode()  # columns count bytes
                     broken = (instead if isinstance(node, ast.stmt) else f"({instead})").encode()
-                    line = line[: node.col_offset] + broken + line[node.end_col_offset :]
-                    lines[node.lineno - 1] = line.decode()
-                    path.write_text("".join(lines))
+                    first, last = starts[node.lineno - 1], starts[node.end_lineno - 1]
+                    path.write_bytes(data[: first + node.col_offset] + broken + data[last + node.end_col_offset :])
                     return True
     return False
+
+
+def _syntax(node: ast.AST) -> str:
+    """A breakage's text without its format; that of a statement is that of its expression."""
+    return ast.dump(node.value if isinstance(node, ast.Expr) else node)
 
 
 def _run(tree: Path, *command: str, **environment: str) -> bool:

@@ -116,13 +116,15 @@ def program(dev):
 {prelude}
 
 {steps}
-    return {{name: value for name, value in locals().items() if isinstance(value, torch.Tensor)}}, seen
+    names = {{name: value for name, value in locals().items() if isinstance(value, torch.Tensor)}}
+    return names, seen
 
 
 expected, actual = program("cpu"), program("xla")
 for name, value in [*expected[0].items(), *enumerate(expected[1])]:
     other = actual[0][name] if name in expected[0] else actual[1][name]
-    if not all(torch.equal(value.detach(), one.cpu()) for one in (other.detach(), other.detach().clone())):
+    there = other.detach(), other.detach().clone()
+    if not all(torch.equal(value.detach(), one.cpu()) for one in there):
         print(name, "on the CPU:", value, "here:", other, sep="\\n")
 """
 

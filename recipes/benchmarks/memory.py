@@ -97,7 +97,8 @@ def main() -> None:
             found = plan_of(config, args, None, reshard=reshard, clip=clip).temporaries
             tpu = "no target"
             if args.target:
-                tpu = f"{plan_of(config, args, args.target, reshard=reshard, clip=clip).temporaries / MIB:.1f}"
+                planned = plan_of(config, args, args.target, reshard=reshard, clip=clip).temporaries
+                tpu = f"{planned / MIB:.1f}"
             table.add_row(str(reshard), str(clip), f"{bar / MIB:.1f}" if reshard else "-", f"{found / MIB:.1f}", tpu)
     Console(width=140).print(table)
 

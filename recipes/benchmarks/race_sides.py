@@ -1,12 +1,13 @@
 """A side of the race in a process of its own: it trains or decodes on this machine's device, and writes its figures.
 
     python -m recipes.benchmarks.race_sides gpt torch.compile --folder out/race
-    python -m recipes.benchmarks.race_sides llama compiled --folder out/race --target h200:1  # planned
+    python -m recipes.benchmarks.race_sides llama compiled --folder out/race --target h200:1
 
-Called by `race.py`. Lives here: the models, and the step as written for one device; JAX's are in `race_jax.py`. All
-sides of a part read one file of weights in float32 and the same batches. A step is timed from tokens on the host to the
-loss there. Torch's sides compute under autocast to bfloat16; JAX casts float32 masters to bfloat16, and has its
-residuals in it, too, which autocast has in float32.
+Called by `race.py`; `--target` plans. Lives here: the models, and the step as written for one
+device; JAX's are in `race_jax.py`. All sides of a part read one file of weights in float32 and the
+same batches. A step is timed from tokens on the host to the loss there. Torch's sides compute under
+autocast to bfloat16; JAX casts float32 masters to bfloat16, and has its residuals in it, too, which
+autocast has in float32.
 """
 
 import argparse

@@ -4,7 +4,7 @@
     .venv-torch-xla/bin/python -m pip install torch==2.9.0 torch_xla==2.9.0 numpy
     python recipes/benchmarks/replaced.py
     python recipes/benchmarks/replaced.py --torch-xla elsewhere/bin/python --rounds 3
-    python recipes/benchmarks/replaced.py --sides "torch.compile" "torch-spmd, spmd.compile, 8 devices"
+    python recipes/benchmarks/replaced.py --sides torch.compile "torch-spmd, spmd.compile, 1 device"
 
 Every side trains the GPT of `recipes/gpt.py` (JAX: of `jax_gpt.py`) from equal weights on the same batches by AdamW
 with clipping, in float32 on this machine's CPU. Torch has all threads and the fused AdamW; with `torch.compile` model

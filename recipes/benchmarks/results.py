@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -49,21 +48,28 @@ def changed_since(name: str, run: Run) -> list[str]:
 
 
 def code_hash(path: str) -> str:
-    """A hash of the Python files at a path, without comments, docstrings and empty lines."""
+    """A hash of the syntax of the Python files at a path; docstrings, comments and format do not count."""
     place, digest = ROOT / path, hashlib.sha256()
     for file in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-        digest.update(f"{file.relative_to(ROOT).as_posix()}\n".encode())
-        digest.update("\n".join(_code_lines(file.read_text())).encode())
+        digest.update(f"{file.relative_to(ROOT).as_posix()}\n{_syntax(_code(file.read_text()))}\n".encode())
     return digest.hexdigest()[:12]
 
 
-def _code_lines(source: str) -> Iterator[str]:
-    documented = [node for node in ast.walk(ast.parse(source)) if isinstance(node, _DOCUMENTED)]
-    docstrings = [node.body[0] for node in documented if ast.get_docstring(node, clean=False) is not None]
-    left_out = {line for text in docstrings for line in range(text.lineno, (text.end_lineno or text.lineno) + 1)}
-    for number, line in enumerate(source.splitlines(), 1):
-        if number not in left_out and line.strip() and not line.lstrip().startswith("#"):
-            yield line
+def _code(source: str) -> ast.Module:
+    """The tree of a file without its docstrings."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            del node.body[0]
+    return tree
+
+
+def _syntax(value: object) -> str:
+    """A tree as text; unlike `ast.dump`, it is the same in each Python: a field that is empty is left out."""
+    if isinstance(value, ast.AST):
+        fields = [f"{name}={_syntax(field)}" for name, field in ast.iter_fields(value) if field not in (None, [])]
+        return f"{type(value).__name__}({', '.join(fields)})"
+    return f"[{', '.join(map(_syntax, value))}]" if isinstance(value, list) else repr(value)
 
 
 # -- A run.

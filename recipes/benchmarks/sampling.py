@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs without bei
 import spmd  # before torch's users, so that its log settings hold
 
 import torch  # isort: skip
-from diffusers import DDIMScheduler, DPMSolverMultistepScheduler, StableDiffusionPipeline, UNet2DConditionModel  # isort: skip
+from diffusers import DDIMScheduler, DPMSolverMultistepScheduler  # isort: skip
+from diffusers import StableDiffusionPipeline, UNet2DConditionModel  # isort: skip
 from rich.console import Console  # isort: skip
 from rich.table import Table  # isort: skip
 from torch import nn  # isort: skip

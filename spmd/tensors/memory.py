@@ -71,7 +71,8 @@ def offload_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer
     >>> layer = torch.nn.Linear(4, 4).to("xla")
     >>> optimizer = spmd.offload_optimizer(torch.optim.AdamW(layer.parameters()))
     >>> layer(torch.ones(2, 4, device="xla")).sum().backward()
-    >>> optimizer.step(); spmd.sync()
+    >>> optimizer.step()
+    >>> spmd.sync()
     >>> spmd.get_sharding(optimizer.state[layer.weight]["exp_avg"]).memory
     'pinned_host'
     """

@@ -91,7 +91,7 @@ class TestAge:
         path = tmp_path / "a.py"
         path.write_text('"""Words."""\n\n\ndef f():\n    """More."""\n    return 1\n')
         before = results.code_hash("a.py")
-        path.write_text('"""Other\nwords."""\n# why\ndef f():\n    return 1\n')
+        path.write_text('"""Other\nwords."""\n# why\ndef f():\n    return (\n        1\n    )\n')
         assert results.code_hash("a.py") == before
         path.write_text('"""Words."""\n\n\ndef f():\n    """More."""\n    return 2\n')
         assert results.code_hash("a.py") != before

@@ -35,7 +35,8 @@ def printed(folder: Path, *command: str) -> str:
 COUNTED = """
 import atexit, runpy, sys, spmd
 metrics = spmd.metrics
-atexit.register(lambda: print("\\ncounted", metrics.num_compiles(), metrics.num_loaded(), len(metrics.compiles())))
+counts = metrics.num_compiles, metrics.num_loaded, lambda: len(metrics.compiles())
+atexit.register(lambda: print("\\ncounted", *(count() for count in counts)))
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

@@ -1,6 +1,6 @@
 """Seeded random changes of files that strangers may give, and the process that loads each changed copy under limits.
 
-    python tests/strangers/changes.py tests/strangers/test_files.py steps 20 7      # kind, number of changes, seed
+    python tests/strangers/changes.py tests/strangers/test_files.py steps 20 7  # kind, number, seed
 
 A module of kinds has a table `KINDS` of `Kind` by name. Everything is imported once; each changed copy is loaded in a
 fork, made before a device has started. A load must end in the right values, or in an error of `Kind.errors` with a

@@ -2,7 +2,7 @@
 
     python tests/sweep/modules.py                                             # two inputs of each, training mode
     python tests/sweep/modules.py --samples 0 --ways train,eval --ops 'RNN|LSTM'
-    python tests/sweep/modules.py --samples 0 --ways noncontiguous,channels_last,gradgrad,float64,bfloat16
+    python tests/sweep/modules.py --samples 0 --ways channels_last,gradgrad,float64,bfloat16
 
 A module is made on CPU, copied, moved, and called with inputs that ask for gradients. The ways: training, evaluation
 mode where it differs, another dtype, inputs and parameters and gradients that are not contiguous or lie channels last,

@@ -1,7 +1,7 @@
 """Every optimizer of torch's optimizer database on `xla` against CPU: steps, state, errors, and programs per step.
 
     python tests/sweep/optimizers.py --samples 0                          # every input of each, as torch would choose
-    python tests/sweep/optimizers.py --samples 0 --ways forloop,foreach,fused,differentiable,bfloat16,float64,complex64
+    python tests/sweep/optimizers.py --samples 0 --ways forloop,foreach,fused,bfloat16,complex64
     python tests/sweep/optimizers.py --ways resume,groups,scaler,errors --ops Adam
 
 An input is a set of options. Five steps must end with the parameters and the state of CPU, and no step after the third

@@ -83,7 +83,7 @@ def taken(program: Program, graph: Graph, name: str, cause: str, line: Line) -> 
 def short(cause: str) -> str:
     """Returns the first statement of a cause, without the user's line.
 
-    >>> short("an input is now float32[5], before float32[8]; aten.mm reads it at a.py:3 in step: x @ w")
+    >>> short("an input is now float32[5], before float32[8]; aten.mm reads it at a.py:3 in f: x @ w")
     'an input is now float32[5], before float32[8]'
     """
     return _REST.sub("", cause)

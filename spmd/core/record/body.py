@@ -25,7 +25,7 @@ class BodyError(RuntimeError):
     ...     spmd.scan(body, torch.zeros((), device="xla"), torch.ones(3, device="xla"))
     ... except spmd.BodyError as error:
     ...     print(error)
-    item() or bool() at ...; choose with torch.where or spmd.cond, or return it and read it after the loop
+    item() or bool() at ...; choose with torch.where or spmd.cond, or return it and read it...
     """
 
 

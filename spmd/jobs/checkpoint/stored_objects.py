@@ -59,7 +59,7 @@ class StepObjects(Steps):
         present = [place.name for place in self.folder.iterdir() if numbers(place.name)]
         for unfinished in {*present} - kept:
             self.remove(unfinished)
-        name = f"{step}.{max([time.time_ns() // 1_000_000, *(self.saved_at(place) + 1 for place in present)])}"
+        name = f"{step}.{max([time.time_ns() // 10**6, *(self.saved_at(place) + 1 for place in present)])}"
         (self.folder / name).mkdir()
         return name
 

@@ -62,9 +62,10 @@ class RowCounts:
         shapes = {name_of(path): tuple(leaf.shape) for path, leaf in leaves(batch) if leaf.ndim}
         counts = {shape[0] for shape in shapes.values()}
         if len(counts) != 1:
+            listed = ", ".join(f"{name!r} {list(shape)}" for name, shape in shapes.items())
             raise ValueError(
                 f"DataLoader: last={self.last!r} needs the same number of rows in every tensor of a batch, got "
-                f"{', '.join(f'{name!r} {list(shape)}' for name, shape in shapes.items()) or 'no tensor with rows'}; "
+                f"{listed or 'no tensor with rows'}; "
                 'last="keep" takes any'
             )
         (count,) = counts

@@ -129,7 +129,7 @@ def short_metrics_report(counter_names: Sequence[str] | None = None, metric_name
     Metric: TensorsGraphSize
       TotalSamples: 1
       Accumulator: 2.00
-      Percentiles: 1%=2.00; 5%=2.00; 10%=2.00; 20%=2.00; 50%=2.00; 80%=2.00; 90%=2.00; 95%=2.00; 99%=2.00
+      Percentiles: 1%=2.00; 5%=2.00; 10%=2.00; 20%=2.00; 50%=2.00; ...; 99%=2.00
     Counter: MarkStep
       Value: 1
     """

@@ -49,7 +49,7 @@ def is_of_shapes(cause: str) -> bool:
     """True if the shape of an input is the difference that a cause names, and not another model: a parameter of another
     shape, another number of ops, the program of another line.
 
-    >>> is_of_shapes("an input is now float32[5], before float32[8]; aten.mm reads it at a.py:3 in step: x @ w")
+    >>> is_of_shapes("an input is now float32[5], before float32[8]; aten.mm reads it at a.py:3 in f: x @ w")
     True
     """
     return _RESHAPED.match(cause) is not None and _COUNTS not in cause

@@ -1,6 +1,7 @@
 """Writes `torch_xla_2_9.tsv.gz`, the public names of a wheel of PyTorch/XLA, by reading its syntax trees:
 
-    pip download torch_xla==2.9.0 --no-deps && python tests/names/compat/list_torch_xla.py torch_xla-2.9.0-*.whl
+    pip download torch_xla==2.9.0 --no-deps
+    python tests/names/compat/list_torch_xla.py torch_xla-2.9.0-*.whl
 
 A row is module, name (`Class.method` of a class), kind and signature. Nothing else of the wheel is read or kept.
 """

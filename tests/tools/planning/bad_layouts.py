@@ -247,7 +247,7 @@ def outcomes(seed: int, count: int, names: Sequence[str] = ()) -> list[Outcome]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--draws", type=int, default=100)
     parser.add_argument("--models", nargs="*", default=[], choices=[*MODELS])

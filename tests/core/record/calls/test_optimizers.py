@@ -303,7 +303,10 @@ class TestFunc:
             made = copy.deepcopy(reference).to(device)
             state = {name: p.detach() for name, p in made.named_parameters()}
             x, y = (tensor.to(device) for tensor in DATA)
-            loss = lambda s, x, y: nn.functional.mse_loss(torch.func.functional_call(made, s, (x,)), y)  # noqa: E731, B023
+
+            def loss(state: Any, x: Any, y: Any, model: Any = made) -> Any:
+                return nn.functional.mse_loss(torch.func.functional_call(model, state, (x,)), y)
+
             results.append(torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(state, x, y))
         for name in results[0]:
             check(results[1][name], results[0][name])
