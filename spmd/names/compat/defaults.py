@@ -9,12 +9,12 @@ import torch
 from ...core import config, variables
 from .torch_xla_names import HINTS
 
-_before: list[tuple[str, Any]] = []  # the fallback and the einsum of the time before
+_originals: list[tuple[str, Any]] = []  # the fallback and the einsum that `end` restores
 
 
 def begin() -> None:
     """Has ops without a rule run on the CPU, unless SPMD_FALLBACK says otherwise, and `einsum` take several dtypes."""
-    _before.append((config.fallback, torch.functional.einsum))
+    _originals.append((config.fallback, torch.functional.einsum))
     if not variables.has_variable("fallback"):
         config.fallback = "cpu"
     torch.einsum = torch.functional.einsum = _promoting(torch.functional.einsum)
@@ -23,7 +23,7 @@ def begin() -> None:
 
 def end() -> None:
     """Takes back what `begin` changed."""
-    config.fallback, torch.functional.einsum = _before.pop()
+    config.fallback, torch.functional.einsum = _originals.pop()
     torch.einsum = torch.functional.einsum
     torch.ops.xla.__class__ = type(torch.ops.aten)
 

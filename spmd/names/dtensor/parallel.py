@@ -164,10 +164,10 @@ def _shard_output(module: nn.Module, mesh: DeviceMesh, placements: Sequence[Any]
     module.register_forward_hook(after)
 
 
-def _same_number(owner: nn.Module, what: str, given: Sequence[Any], placements: Sequence[Any]) -> None:
-    if len(given) < len(placements):
+def _same_number(owner: nn.Module, kind: str, values: Sequence[Any], placements: Sequence[Any]) -> None:
+    if len(values) < len(placements):
         raise ValueError(
-            f"{type(owner).__name__}: the plan places {len(placements)} {what}, but there are {len(given)}"
+            f"{type(owner).__name__}: the plan places {len(placements)} {kind}, but there are {len(values)}"
         )
 
 

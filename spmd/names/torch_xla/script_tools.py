@@ -32,16 +32,16 @@ def for_each_instance_rewrite(value: Any, select_fn: Callable[[Any], bool], fn: 
     return _rewritten(value, select_fn, fn, {})
 
 
-def _rewritten(value: Any, select: Callable[[Any], bool], fn: Callable[[Any], Any], seen: dict[int, Any]) -> Any:
-    if id(value) in seen:
-        return seen[id(value)][1]
+def _rewritten(value: Any, select: Callable[[Any], bool], fn: Callable[[Any], Any], copies: dict[int, Any]) -> Any:
+    if id(value) in copies:
+        return copies[id(value)][1]
 
     def result(of: Any) -> Any:
-        seen[id(value)] = value, of  # with the object itself, as the number of a dead one is used again
+        copies[id(value)] = value, of  # with the object itself, as the number of a dead one is used again
         return of
 
     def inner(part: Any) -> Any:
-        return _rewritten(part, select, fn, seen)
+        return _rewritten(part, select, fn, copies)
 
     if select(value):
         return result(fn(value))
