@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from spmd.names.compat.finder import resolve
+from spmd.names.compat.finder import served
 from spmd.names.compat.torch_xla_names import HINTS, NAMES, VERSION, Row
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/torch-xla-names.md"
@@ -61,8 +61,8 @@ def _here(row: Row) -> Iterator[str]:
     yield from (f"`{theirs}` is `{ours}`" for theirs, ours in row.ours.items())
     yield from (f"`{name}={value!r}`" for name, value in row.defaults.items())
     if row.parameters is not None:
-        own_parameters = inspect.signature(inspect.unwrap(resolve(row))).parameters
-        theirs = inspect.signature(resolve(row)).parameters
+        own_parameters = inspect.signature(inspect.unwrap(served(row))).parameters
+        theirs = inspect.signature(served(row)).parameters
         unread = [f"`{name}`" for name in theirs if row.ours.get(name, name) not in own_parameters]
         if unread:
             yield f"without {', '.join(unread)}"

@@ -91,7 +91,7 @@ class _Facade(ModuleType):
         path = f"{self.__name__}.{name}"
         row = NAMES[self.__name__].get(name)
         if row is not None:
-            value = resolve(row)
+            value = served(row)
         elif path in NAMES:
             value = importlib.import_module(path)
         else:
@@ -103,9 +103,16 @@ class _Facade(ModuleType):
         return {*self.__dict__, *NAMES[self.__name__], *_children(self.__name__)}
 
 
-def resolve(row: Row) -> Any:
+def served(row: Row) -> Any:
     """Returns the object of a row of the table; a function by their parameters where the row has some of its own."""
-    module = row.target.partition(":")[0]
+    value = resolve(row.target) if row.target else row.value
+    is_adapted = row.ours or row.defaults or row.parameters is not None
+    return _by_their_parameters(value if row.target else lambda: value, row) if is_adapted else value
+
+
+def resolve(target: str) -> Any:
+    """Returns the object of a target of the table, "module:attribute" or "module:"."""
+    module = target.partition(":")[0]
     if module == "fsdp":
         package = importlib.import_module(module)
         if not (package.__file__ or "").startswith(_ROOT):
@@ -114,29 +121,26 @@ def resolve(row: Row) -> Any:
                 "the script by `python -m spmd run`, or give it another name",
                 name=module,
             )
-    value = pkgutil.resolve_name(row.target) if module else row.value
-    is_adapted = row.ours or row.defaults or row.parameters is not None
-    return _by_their_parameters(value if module else lambda: value, row) if is_adapted else value
+    return pkgutil.resolve_name(target)
 
 
 def _by_their_parameters(function: Callable[..., Any], row: Row) -> Callable[..., Any]:
     """The function by PyTorch/XLA's parameters: its own, some under other names, or all of theirs, of which it gets
     those that it takes; the others have no meaning here."""
-    signature = inspect.signature(function)
-    own_parameters = signature.parameters
+    own = inspect.signature(function)
     theirs = {name: key for key, name in row.ours.items()}
-    shown = [parameter.replace(name=theirs.get(name, name)) for name, parameter in own_parameters.items()]
+    shown = [parameter.replace(name=theirs.get(name, name)) for name, parameter in own.parameters.items()]
     if row.parameters is not None:  # text of the table
         shown = [*inspect.signature(eval(f"lambda {row.parameters}: None")).parameters.values()]
-    signature = signature.replace(parameters=shown)
+    signature = own.replace(parameters=shown)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if row.parameters is not None:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
-            args, kwargs = (), bound.arguments
-            kwargs = {name: value for name, value in kwargs.items() if row.ours.get(name, name) in own_parameters}
+            read = [name for name in bound.arguments if row.ours.get(name, name) in own.parameters]
+            args, kwargs = (), {name: bound.arguments[name] for name in read}
         return function(*args, **{**row.defaults, **{row.ours.get(name, name): kwargs[name] for name in kwargs}})
 
     call.__signature__ = signature  # type: ignore[attr-defined]
@@ -200,7 +204,7 @@ class _Finder(DistributionFinder, Loader):
         names = [*NAMES[module.__name__], *_children(module.__name__)]
         module.__dict__["__all__"] = [name for name in names if not name.startswith("_")]
         if module.__name__ == f"{ROOT}.debug.metrics":
-            pkgutil.resolve_name("spmd.torch_xla.execution_time:begin")()
+            resolve("spmd.torch_xla.execution_time:begin")()
         if module.__name__ == ROOT:
             module.__dict__["__version__"] = VERSION
 

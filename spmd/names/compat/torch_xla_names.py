@@ -36,14 +36,13 @@ HINTS: dict[str, str] = {}
 
 def _read(text: str) -> None:
     """Fills the tables from the lines of the file, whose first ones say how they read."""
-    shared: dict[str, str] = {}
     module = ""
     for line in text.splitlines():
         if line.startswith("["):
             module = line[1:-1]
             NAMES[module] = {}
         elif line.startswith("="):
-            shared[module] = line[2:]
+            NAMES[module].update(NAMES[line[2:]])
         elif line and line[0] != "#":
             names, sign, right = re.split(" (:|==?) ", line, maxsplit=1)
             names, bracket, parameters = names.removesuffix(")").partition("(")
@@ -52,8 +51,6 @@ def _read(text: str) -> None:
                     HINTS[f"{module}.{name}"] = right
                 else:
                     NAMES[module][name] = _row(name, sign, right, parameters if bracket else None)
-    for module, source in shared.items():
-        NAMES[module] = {**NAMES[source], **NAMES[module]}
 
 
 def _row(name: str, sign: str, right: str, parameters: str | None) -> Row:

@@ -111,16 +111,17 @@ def _at(path: Path, batch: Any) -> Any:
 def _join(values: list[Any], dim: int, path: Path) -> Any:
     first = values[0]
     try:
-        if isinstance(first, torch.Tensor) and first.dim() > dim:
-            return torch.cat(values, dim)
-        if isinstance(first, np.ndarray) and first.ndim > dim:
-            return np.concatenate(values, dim)
-        if isinstance(first, (tuple, list)) and moves(first):
-            raise ValueError("a packed sequence")
-        if isinstance(first, (tuple, list)):
-            return type(first)(itertools.chain.from_iterable(values))
-        if all(bool(value == first) for value in values):
-            return first
+        match first:
+            case torch.Tensor() if first.dim() > dim:
+                return torch.cat(values, dim)
+            case np.ndarray() if first.ndim > dim:
+                return np.concatenate(values, dim)
+            case tuple() | list() if moves(first):
+                raise ValueError("a packed sequence")
+            case tuple() | list():
+                return type(first)(itertools.chain.from_iterable(values))
+            case _ if all(bool(value == first) for value in values):
+                return first
         problem = f"{first!r} and others"
     except (RuntimeError, ValueError) as error:
         problem = str(error)

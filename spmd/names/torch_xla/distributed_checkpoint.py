@@ -114,8 +114,10 @@ def _join(module: Any, name: str) -> None:
 
 for _module, _name in ((state_dict_saver, "_save_state_dict"), (state_dict_loader, "_load_state_dict")):
     _wrapped = f"{_module.__name__}._DistWrapper.__init__(self, group, use_dist, coordinator_rank)"
-    _join_one = functools.partial(_join, _module, _name)
-    guarded((f"{_module.__name__}.{_name}", _wrapped), "plans between processes without a group", _join_one)
+    guarded(
+        (f"{_module.__name__}.{_name}", _wrapped), "plans between processes without a group",
+        functools.partial(_join, _module, _name),
+    )  # fmt: skip
 
 
 class _OfSeveral:

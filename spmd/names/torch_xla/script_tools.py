@@ -45,19 +45,20 @@ def _rewritten(value: Any, select: Callable[[Any], bool], fn: Callable[[Any], An
 
     if select(value):
         return result(fn(value))
-    if isinstance(value, dict):
-        table = result(copy.copy(value))
-        table.clear()
-        table.update((inner(key), inner(item)) for key, item in value.items())
-        return table
-    if isinstance(value, (list, tuple)):
-        items = result([])
-        items.extend(map(inner, value))
-        return items
-    if isinstance(value, set):
-        return result({inner(item) for item in value})
-    if isinstance(value, DataWrapper):
-        return result(value.from_tensors([inner(tensor) for tensor in value.get_tensors()]))
+    match value:
+        case dict():
+            table = result(copy.copy(value))
+            table.clear()
+            table.update((inner(key), inner(item)) for key, item in value.items())
+            return table
+        case list() | tuple():
+            items = result([])
+            items.extend(map(inner, value))
+            return items
+        case set():
+            return result({inner(item) for item in value})
+        case DataWrapper():
+            return result(value.from_tensors([inner(tensor) for tensor in value.get_tensors()]))
     if not hasattr(value, "__dict__") or isinstance(value, type) or callable(value):
         return result(value)
     twin = result(copy.copy(value))

@@ -9,8 +9,6 @@ import torch
 
 Description = dict[str, Any]
 
-_PLAIN = (bool, int, float, str, type(None))
-
 
 def describe(value: Any, path: str, tensors: list[tuple[str, torch.Tensor]]) -> Description:
     """Returns the description of a nested value, and adds its tensors, with their paths, to `tensors`.
@@ -18,20 +16,20 @@ def describe(value: Any, path: str, tensors: list[tuple[str, torch.Tensor]]) -> 
     Lists, tuples, named tuples and dicts come back as such; a dataclass or another mapping as a dict of its fields.
     Raises TypeError for any other object.
     """
-    if isinstance(value, torch.Tensor):
-        tensors.append((path, value))
-        return {"tensor": len(tensors) - 1}
-    if isinstance(value, _PLAIN):
-        return {"value": value}
-    if isinstance(value, (torch.dtype, torch.device, torch.memory_format)):
-        return {"text": str(value)}
-    if isinstance(value, (list, tuple)):
-        names = None if isinstance(value, list) else getattr(value, "_fields", None)
-        steps = [f"[{index}]" for index in range(len(value))] if names is None else [f".{name}" for name in names]
-        items = [describe(item, path + step, tensors) for item, step in zip(value, steps, strict=True)]
-        if names is None:
+    match value:
+        case torch.Tensor():
+            tensors.append((path, value))
+            return {"tensor": len(tensors) - 1}
+        case None | bool() | int() | float() | str():
+            return {"value": value}
+        case torch.dtype() | torch.device() | torch.memory_format():
+            return {"text": str(value)}
+        case tuple() if hasattr(value, "_fields"):
+            items = [describe(item, f"{path}.{name}", tensors) for name, item in zip(value._fields, value, strict=True)]
+            return {"named tuple": type(value).__name__, "fields": list(value._fields), "items": items}
+        case list() | tuple():
+            items = [describe(item, f"{path}[{index}]", tensors) for index, item in enumerate(value)]
             return {"list" if isinstance(value, list) else "tuple": items}
-        return {"named tuple": type(value).__name__, "fields": list(names), "items": items}
     fields = _fields(value)
     if fields is None:
         raise TypeError(
@@ -69,7 +67,7 @@ def rebuild(description: Description, tensor: Callable[[int], Any]) -> Any:
         case {"dict": pairs}:
             return {key: rebuild(item, tensor) for key, item in pairs}
         case {"named tuple": name, "fields": fields, "items": items}:
-            return namedtuple(name, fields)(*inner(items))  # type: ignore[misc]
+            return namedtuple(name, fields)(*inner(items))
         case {"list": items}:
             return inner(items)
         case _:
@@ -105,12 +103,13 @@ def matched(description: Description, value: Any, path: str) -> list[torch.Tenso
 
 def _differ(path: str, expected: str, value: Any) -> ValueError:
     fields = None if isinstance(value, torch.Tensor) else _fields(value)
-    if isinstance(value, _PLAIN):
-        shown = repr(value)
-    elif fields is not None:
-        shown = f"the keys {_listed(list(fields))}"
-    else:
-        shown = f"a {type(value).__name__}" + (f" of {len(value)}" if isinstance(value, (list, tuple)) else "")
+    match value:
+        case None | bool() | int() | float() | str():
+            shown = repr(value)
+        case list() | tuple():
+            shown = f"a {type(value).__name__} of {len(value)}"
+        case _:
+            shown = f"a {type(value).__name__}" if fields is None else f"the keys {_listed(list(fields))}"
     return ValueError(f"{path}: the program was exported with {expected}, got {shown}; call it as it was exported")
 
 
