@@ -339,19 +339,15 @@ class LoadedProgram:
         with self._context():
             results = self._program(*arrays)
         in_flight.note_run(results[0], lambda: None)
-        whole = [*passed, *self.state.values()]
         values = [self._result(index, array) for index, array in enumerate(results)]
+        operands = [*passed, *self.state.values()]
         for result, index in self._overwrites.items():
-            _overwrite(whole[index], values[result], is_ours=index >= len(passed))
-
-        def returned(number: int) -> torch.Tensor:
-            result = self.manifest["returned"][number]
-            index = ~result if result < 0 else self._overwrites.get(result)
-            if index is not None:
-                return whole[index] if index < len(passed) else whole[index].detach()
-            return values[result]
-
-        return rebuild(self.manifest["outputs"], returned)
+            _overwrite(operands[index], values[result], is_ours=index >= len(passed))
+        operands = [*passed, *(tensor.detach() for tensor in self.state.values())]
+        for result, index in self._overwrites.items():
+            values[result] = operands[index]
+        outcomes = [*values, *reversed(operands)]  # an operand returned unchanged has the number ~index
+        return rebuild(self.manifest["outputs"], lambda index: outcomes[self.manifest["returned"][index]])
 
     def _laid_out(self, index: int, tensor: Any) -> Any:
         """The argument in the layout of the program."""
