@@ -1,4 +1,4 @@
-"""The import finder that makes `import torch_xla` resolve to names of this library, by the table of `torch_xla_names`.
+"""The import finder behind `import torch_xla`: names of this library, by the table of `torch_xla_names`.
 
 Nothing of the table is imported before a script requests it.
 """
@@ -29,13 +29,13 @@ _ROOT = str(Path(__file__).resolve().parents[3])  # the folder of the packages s
 
 
 def install() -> None:
-    """Makes `import torch_xla`, and of its modules, give this library's names, in this process; a second call is none.
+    """Serves `import torch_xla` and its modules from this library, in this process; a second call does nothing.
 
-    Call it before importing libraries that look for `torch_xla` when they are imported (accelerate, transformers,
-    diffusers): `importlib.util.find_spec("torch_xla")` and `importlib.metadata.version("torch_xla")` answer, too.
-    `python -m spmd run script.py` calls it before a script starts. A name of PyTorch/XLA's that is not here raises
-    AttributeError or ImportError, with what serves instead. As there, an op without a rule runs on the CPU and is
-    counted (`met.executed_fallback_ops()`), and `torch.einsum` promotes dtypes.
+    Call it before libraries that probe for `torch_xla` at their import (accelerate, transformers, diffusers):
+    `importlib.util.find_spec("torch_xla")` and `importlib.metadata.version("torch_xla")` answer, too.
+    `python -m spmd run script.py` calls it before a script starts. A missing name of PyTorch/XLA raises AttributeError
+    or ImportError, with what serves instead. As there, an op without a rule runs on the CPU and is counted
+    (`met.executed_fallback_ops()`), and `torch.einsum` promotes dtypes.
 
     Raises RuntimeError where another `torch_xla` is installed or imported: one process has one device xla.
 
@@ -61,7 +61,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Ends what `install` began: `import torch_xla` raises again; what a script has imported from it stays usable.
+    """Undoes `install`: `import torch_xla` raises again; names that a script has imported stay usable.
 
     >>> import spmd
     >>> spmd.compat.uninstall()
@@ -74,7 +74,7 @@ def uninstall() -> None:
 
 
 def preload() -> None:
-    """Imports the packages that the table names, so that none of a script's own folders can take their place."""
+    """Imports the packages of the table before a script's own folders can hide them."""
     packages = {row.target.partition(":")[0].partition(".")[0] for rows in NAMES.values() for row in rows.values()}
     sys.path.insert(0, _ROOT)  # the current folder may have one of these names, too
     try:
@@ -85,7 +85,7 @@ def preload() -> None:
 
 
 class _Facade(ModuleType):
-    """A module of PyTorch/XLA whose names are looked up in the table when they are read."""
+    """A module of PyTorch/XLA; its names are looked up in the table at their first read."""
 
     def __getattr__(self, name: str) -> Any:
         path = f"{self.__name__}.{name}"
@@ -125,8 +125,7 @@ def resolve(target: str) -> Any:
 
 
 def _by_their_parameters(function: Callable[..., Any], row: Row) -> Callable[..., Any]:
-    """The function by PyTorch/XLA's parameters: its own, some under other names, or all of theirs, of which it gets
-    those that it takes; the others have no meaning here."""
+    """Adapts a function to PyTorch/XLA's parameters: renamed ones, or all of theirs; it gets those that it takes."""
     own = inspect.signature(function)
     theirs = {name: key for key, name in row.ours.items()}
     shown = [parameter.replace(name=theirs.get(name, name)) for name, parameter in own.parameters.items()]
@@ -148,7 +147,7 @@ def _by_their_parameters(function: Callable[..., Any], row: Row) -> Callable[...
 
 
 def _error(caller: Any) -> type[AttributeError] | type[ImportError]:
-    """The class of error for a missing name. `from a import b` drops the words of an AttributeError."""
+    """The class of error for a missing name: `from a import b` drops the words of an AttributeError."""
     is_import = dis.opname[caller.f_code.co_code[caller.f_lasti]] == "IMPORT_FROM"
     return ImportError if is_import else AttributeError
 
@@ -162,7 +161,7 @@ def _missing(module: str, name: str) -> str:
     hint = HINTS.get(path)
     while not hint and (around := around.rpartition(".")[0]):  # that for all other names of a module around it
         hint = HINTS.get(f"{around}.*")
-    after = f": {hint}" if hint else similar or "; docs/from-torch-xla.md lists names"
+    after = f": {hint}" if hint else similar or "; docs/torch-xla-names.md lists names"
     return f"{path} of PyTorch/XLA is not in spmd.compat{after}"
 
 
@@ -198,7 +197,7 @@ class _Finder(DistributionFinder, Loader):
         return None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return _Facade(spec.name, f"PyTorch/XLA's `{spec.name}`: names of this library (docs/from-torch-xla.md).")
+        return _Facade(spec.name, f"PyTorch/XLA's `{spec.name}`: names of this library (docs/torch-xla-names.md).")
 
     def exec_module(self, module: ModuleType) -> None:
         names = [*NAMES[module.__name__], *_children(module.__name__)]

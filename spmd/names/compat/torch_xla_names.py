@@ -1,5 +1,4 @@
-"""The table of PyTorch/XLA's modules, read from `torch_xla.txt`: which name of ours, or of torch's, each name of theirs
-is; and hints for others.
+"""The table of PyTorch/XLA's modules, read from `torch_xla.txt`: the target here of each name, and hints for others.
 
 A target is "module:attribute". `fsdp` is named as text, as this package never imports it.
 """
