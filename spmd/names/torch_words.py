@@ -29,10 +29,8 @@ def _is_on_xla(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     if meshes:
         return any(isinstance(mesh, Mesh) or mesh.device_type == "xla" for mesh in meshes)
     modules = values[0] if values and isinstance(values[0], (list, tuple)) else values[:1]
-    has_ours = (
-        type(tensor) is XlaTensor for each in modules if isinstance(each, nn.Module) for tensor in each.parameters()
-    )
-    return get_global_mesh() is not None or any(has_ours)
+    parameters = (p for module in modules if isinstance(module, nn.Module) for p in module.parameters())
+    return get_global_mesh() is not None or any(type(parameter) is XlaTensor for parameter in parameters)
 
 
 def _ours(path: str) -> _Function:

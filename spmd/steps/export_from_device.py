@@ -19,17 +19,17 @@ def _export(
 ) -> Any:
     """`torch.export.export`: a model, or arguments, on the device are traced as on the CPU. torch's tracers take no
     tensor that is a wrapper around recorded ops."""
-    held = [*mod.parameters(), *mod.buffers()] if isinstance(mod, nn.Module) else []
-    tensors = [one for one in (*held, *tree_leaves((args, kwargs))) if isinstance(one, torch.Tensor)]
-    if not any(isinstance(one, XlaTensor) for one in tensors):
+    state = [*mod.parameters(), *mod.buffers()] if isinstance(mod, nn.Module) else []
+    tensors = [leaf for leaf in (*state, *tree_leaves((args, kwargs))) if isinstance(leaf, torch.Tensor)]
+    if not any(isinstance(tensor, XlaTensor) for tensor in tensors):
         return original(mod, args, kwargs, **how)
-    away = next((one for one in tensors if not isinstance(one, XlaTensor) and one.dim()), None)
-    if away is not None:
+    on_host = next((tensor for tensor in tensors if not isinstance(tensor, XlaTensor) and tensor.dim()), None)
+    if on_host is not None:
         raise RuntimeError(
             "torch.export.export: expected the model and its arguments on one device, got tensors on xla and one "
-            f'of shape {list(away.shape)} on {away.device}; move it with .to("xla") first'
+            f'of shape {list(on_host.shape)} on {on_host.device}; move it with .to("xla") first'
         )
-    on_cpu = copy.deepcopy(mod, _memory(held))
+    on_cpu = copy.deepcopy(mod, _memory(state))
     traced = original(on_cpu, _without_device(args), _without_device(kwargs), **how)
     names = *mod.named_parameters(remove_duplicate=False), *mod.named_buffers(remove_duplicate=False)
     return _on_xla(traced, dict(names), (tuple(args), dict(kwargs or {})))
@@ -40,16 +40,16 @@ def _run_decompositions(
 ) -> ExportedProgram:
     """`ExportedProgram.run_decompositions`, which traces the program once more."""
     state = {**self.state_dict, **self.constants}
-    if not any(isinstance(one, XlaTensor) for one in tree_leaves((state, self.example_inputs))):
+    if not any(isinstance(leaf, XlaTensor) for leaf in tree_leaves((state, self.example_inputs))):
         return original(self, *args, **how)
     return _on_xla(original(_program_on_cpu(self), *args, **how), state, self.example_inputs)
 
 
-def _on_xla(program: ExportedProgram, own: Mapping[str, Any], example_inputs: Any) -> ExportedProgram:
+def _on_xla(program: ExportedProgram, state: Mapping[str, Any], example_inputs: Any) -> ExportedProgram:
     """A program of the CPU moved to the device, with these tensors as its state."""
     program = move_to_device_pass(program, "xla")
     for table in (program._state_dict, program._constants):
-        table.update({name: own[name] for name in table if name in own})
+        table.update({name: state[name] for name in table if name in state})
     program._example_inputs = example_inputs
     return program
 
@@ -57,14 +57,15 @@ def _on_xla(program: ExportedProgram, own: Mapping[str, Any], example_inputs: An
 def _program_on_cpu(program: ExportedProgram) -> ExportedProgram:
     """A copy of a program with memory on the CPU in place of its state's data."""
     memo = _memory(list(program.state_dict.values()))
-    memo |= {id(one): _without_device(one) for one in tree_leaves((program.constants, program.example_inputs))}
+    leaves = tree_leaves((program.constants, program.example_inputs))
+    memo |= {id(leaf): _without_device(leaf) for leaf in leaves}
     return move_to_device_pass(copy.deepcopy(program, memo), "cpu")
 
 
-def _memory(held: list[torch.Tensor]) -> dict[int, Any]:
+def _memory(state: list[torch.Tensor]) -> dict[int, Any]:
     """Memory on the CPU in place of tensors on the device, as `deepcopy` takes it; no trace reads or writes it."""
     memo: dict[int, Any] = {}
-    for tensor in held:
+    for tensor in state:
         if isinstance(tensor, XlaTensor):
             memory: Any = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
             is_parameter = isinstance(tensor, nn.Parameter)
@@ -73,10 +74,7 @@ def _memory(held: list[torch.Tensor]) -> dict[int, Any]:
 
 
 def _without_device(nested: Any) -> Any:
-    def made(tensor: XlaTensor) -> torch.Tensor:
-        return tensor.detach().cpu().requires_grad_(tensor.requires_grad)
-
-    return tree_map_only(XlaTensor, made, nested)
+    return tree_map_only(XlaTensor, lambda tensor: tensor.detach().cpu().requires_grad_(tensor.requires_grad), nested)
 
 
 PATCHES = (

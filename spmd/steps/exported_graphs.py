@@ -27,8 +27,8 @@ def follow(module: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor] = _same
     classes = tuple(vars(sys.modules[name])[kind] for name, kind in _EXPORTED if name in sys.modules)
     if not isinstance(module, classes):
         return
-    held = next((tensor for tensor in (*module.parameters(), *module.buffers())), None)
-    device = (fn(torch.empty(0, device="cpu")) if held is None else held).device
+    first = next((tensor for tensor in (*module.parameters(), *module.buffers())), None)
+    device = (fn(torch.empty(0, device="cpu")) if first is None else first).device
     for inner in module.modules():
         graph = getattr(inner, "graph", None)
         if not isinstance(graph, fx.Graph) or not any([_rewrite(node, device) for node in graph.nodes]):  # noqa: C419

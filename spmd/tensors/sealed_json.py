@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 
-def _digest(body: dict[str, Any]) -> str:
+def digest(body: dict[str, Any]) -> str:
+    """Returns the SHA-256 of a manifest's contents."""
     return hashlib.sha256(json.dumps(body, separators=(",", ":")).encode()).hexdigest()
 
 
 def text(body: dict[str, Any]) -> str:
     """Returns a manifest as text."""
-    return json.dumps({**body, "sha256": _digest(body)}, indent=1) + "\n"
+    return json.dumps({**body, "sha256": digest(body)}, indent=1) + "\n"
 
 
 def check_file(path: Path, most: int, *, follows_links: bool = False) -> None:
@@ -34,8 +35,7 @@ def parsed(content: bytes, where: str) -> dict[str, Any]:
     """Returns the manifest of a text; raises ValueError that names the place where it is not as it was written."""
     try:
         body = json.loads(content)
-        digest = body.pop("sha256")
-        is_whole = digest == _digest(body)
+        is_whole = body.pop("sha256") == digest(body)
         if not isinstance(body.get("version", 0), int):
             raise TypeError(f"its version is {body['version']!r}")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

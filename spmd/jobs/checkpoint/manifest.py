@@ -1,13 +1,15 @@
 """The manifest of a step: text in JSON that lists its tensors, their shards in the files, and all other values.
 
-Each process describes what it has written; the first one merges these parts. Only the standard library.
+Each process describes what it has written; the first one merges these parts. Imports neither torch
+nor jax.
 """
 
-import hashlib
 import json
 import math
 from collections.abc import Sequence
 from typing import Any
+
+from ...tensors.sealed_json import digest
 
 FORMAT = "spmd checkpoint 1"
 NAME = "manifest.json"
@@ -95,27 +97,23 @@ def _renamed(value: Any, names: dict[str, str]) -> Any:
 # --- the text ---------------------------------------------------------------------------------------------------------
 
 
-def _digest(body: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, separators=(",", ":")).encode()).hexdigest()
-
-
 def text(body: dict[str, Any]) -> str:
     """Returns the manifest as text, with the sha256 of its contents; raises ValueError for values nested too deep."""
     _check_depth(body)
-    return json.dumps({"format": FORMAT, "sha256": _digest(body), **body}) + "\n"
+    return json.dumps({"format": FORMAT, "sha256": digest(body), **body}) + "\n"
 
 
 def parsed(content: bytes, where: str) -> dict[str, Any]:
     """Returns the contents of a manifest; raises DamagedError where it is not as it was written."""
     try:
         body = json.loads(content)
-        kind, digest = body.pop("format"), body.pop("sha256")
+        kind, stated = body.pop("format"), body.pop("sha256")
         _check_depth(body)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedError(f"{where} is damaged: it is no manifest ({type(error).__name__}: {error})") from error
     if kind != FORMAT:
         raise DamagedError(f"{where}: expected the format {FORMAT!r}, got {kind!r}; it was written by another version")
-    if digest != _digest(body):
+    if stated != digest(body):
         raise DamagedError(f"{where} is damaged: its contents do not have the sha256 that it states")
     return body
 

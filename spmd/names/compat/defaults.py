@@ -1,5 +1,5 @@
-"""PyTorch/XLA's ways while the drop-in is on: ops without a rule run on the CPU, `einsum` promotes its operands, and
-ops of `torch.ops.xla` that are not here say what serves instead."""
+"""PyTorch/XLA's defaults while the drop-in is on: a fallback to the CPU, type promotion in `einsum`, and hints for
+missing ops of `torch.ops.xla`."""
 
 import functools
 from typing import Any
@@ -9,12 +9,12 @@ import torch
 from ...core import config, variables
 from .torch_xla_names import HINTS
 
-_before: list[tuple[str, Any]] = []  # the fallback and the einsum of the time before
+_originals: list[tuple[str, Any]] = []  # the fallback and the einsum that `end` restores
 
 
 def begin() -> None:
-    """Has ops without a rule run on the CPU, unless SPMD_FALLBACK says otherwise, and `einsum` take several dtypes."""
-    _before.append((config.fallback, torch.functional.einsum))
+    """Switches on the fallback to the CPU, unless SPMD_FALLBACK is set, and the type promotion of `einsum`."""
+    _originals.append((config.fallback, torch.functional.einsum))
     if not variables.has_variable("fallback"):
         config.fallback = "cpu"
     torch.einsum = torch.functional.einsum = _promoting(torch.functional.einsum)
@@ -22,8 +22,8 @@ def begin() -> None:
 
 
 def end() -> None:
-    """Takes back what `begin` changed."""
-    config.fallback, torch.functional.einsum = _before.pop()
+    """Undoes `begin`."""
+    config.fallback, torch.functional.einsum = _originals.pop()
     torch.einsum = torch.functional.einsum
     torch.ops.xla.__class__ = type(torch.ops.aten)
 
@@ -43,7 +43,7 @@ class _Ops(type(torch.ops.aten)):  # type: ignore[misc]
 
 
 def _promoting(einsum: Any) -> Any:
-    """`torch.einsum` whose operands on xla are cast to their common dtype, which torch leaves to the script."""
+    """`torch.einsum` with its operands on xla cast to their common dtype."""
 
     @functools.wraps(einsum)
     def promoted(*args: Any) -> Any:

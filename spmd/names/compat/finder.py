@@ -1,9 +1,8 @@
-"""The import finder that makes `import torch_xla` resolve to names of this library, by the table of `torch_xla_names`.
+"""The import finder behind `import torch_xla`: names of this library, by the table of `torch_xla_names`.
 
 Nothing of the table is imported before a script requests it.
 """
 
-import ast
 import dis
 import functools
 import importlib
@@ -11,6 +10,7 @@ import importlib.metadata
 import importlib.util
 import inspect
 import os
+import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib.abc import Loader
@@ -22,20 +22,20 @@ from typing import Any
 
 from ...mesh.hints import did_you_mean
 from . import defaults
-from .torch_xla_names import HINTS, NAMES, VERSION
+from .torch_xla_names import HINTS, NAMES, VERSION, Row
 
 ROOT = "torch_xla"
 _ROOT = str(Path(__file__).resolve().parents[3])  # the folder of the packages spmd and fsdp
 
 
 def install() -> None:
-    """Makes `import torch_xla`, and of its modules, give this library's names, in this process; a second call is none.
+    """Serves `import torch_xla` and its modules from this library, in this process; a second call does nothing.
 
-    Call it before importing libraries that look for `torch_xla` when they are imported (accelerate, transformers,
-    diffusers): `importlib.util.find_spec("torch_xla")` and `importlib.metadata.version("torch_xla")` answer, too.
-    `python -m spmd run script.py` calls it before a script starts. A name of PyTorch/XLA's that is not here raises
-    AttributeError or ImportError, with what serves instead. As there, an op without a rule runs on the CPU and is
-    counted (`met.executed_fallback_ops()`), and `torch.einsum` promotes dtypes.
+    Call it before libraries that probe for `torch_xla` at their import (accelerate, transformers, diffusers):
+    `importlib.util.find_spec("torch_xla")` and `importlib.metadata.version("torch_xla")` answer, too.
+    `python -m spmd run script.py` calls it before a script starts. A missing name of PyTorch/XLA raises AttributeError
+    or ImportError, with what serves instead. As there, an op without a rule runs on the CPU and is counted
+    (`met.executed_fallback_ops()`), and `torch.einsum` promotes dtypes.
 
     Raises RuntimeError where another `torch_xla` is installed or imported: one process has one device xla.
 
@@ -49,9 +49,9 @@ def install() -> None:
     if _FINDER in sys.meta_path:
         return
     loaded = sys.modules.get(ROOT)
-    other = loaded.__spec__ if loaded is not None else importlib.util.find_spec(ROOT)
-    if other is not None:
-        where = other.origin or next(iter(other.submodule_search_locations or ()), "this process")
+    spec = loaded.__spec__ if loaded is not None else importlib.util.find_spec(ROOT)
+    if spec is not None:
+        where = spec.origin or next(iter(spec.submodule_search_locations or ()), "this process")
         raise RuntimeError(
             f"spmd.compat.install: expected no other torch_xla, found the one of {where}; one process has one device "
             "xla. Remove it (pip uninstall torch_xla), or leave out `spmd run` and install()"
@@ -61,7 +61,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Ends what `install` began: `import torch_xla` raises again; what a script has imported from it stays usable.
+    """Undoes `install`: `import torch_xla` raises again; names that a script has imported stay usable.
 
     >>> import spmd
     >>> spmd.compat.uninstall()
@@ -74,25 +74,24 @@ def uninstall() -> None:
 
 
 def preload() -> None:
-    """Imports the packages that the table names, so that none of a script's own folders can take their place."""
-    places = {place for names in NAMES.values() for place in names.values()}
-    packages = {place.partition(":")[0].partition(".")[0] for place in places if not place.startswith("=")}
+    """Imports the packages of the table before a script's own folders can hide them."""
+    packages = {row.target.partition(":")[0].partition(".")[0] for rows in NAMES.values() for row in rows.values()}
     sys.path.insert(0, _ROOT)  # the current folder may have one of these names, too
     try:
-        for module in sorted(packages - {ROOT}):
+        for module in sorted(packages - {"", ROOT}):
             importlib.import_module(module)
     finally:
         sys.path.remove(_ROOT)
 
 
 class _Facade(ModuleType):
-    """A module of PyTorch/XLA whose names are looked up in the table when they are read."""
+    """A module of PyTorch/XLA; its names are looked up in the table at their first read."""
 
     def __getattr__(self, name: str) -> Any:
         path = f"{self.__name__}.{name}"
-        entry = NAMES[self.__name__].get(name)
-        if entry is not None:
-            value = resolve(entry)
+        row = NAMES[self.__name__].get(name)
+        if row is not None:
+            value = served(row)
         elif path in NAMES:
             value = importlib.import_module(path)
         else:
@@ -104,57 +103,51 @@ class _Facade(ModuleType):
         return {*self.__dict__, *NAMES[self.__name__], *_children(self.__name__)}
 
 
-def resolve(place: str) -> Any:
-    """Returns the object of a place of the table: "module:attribute", "module:", or "= literal".
-
-    "module:attribute theirs=ours name==literal": a function that takes an argument by their name, too, and has another
-    default. "... (parameters)": it has their parameters; of a literal, it returns that.
-    """
-    target, _, parameters = place.partition(" (")
-    if target.startswith("="):
-        literal = ast.literal_eval(target[2:])
-        return _by_their_names(lambda: literal, (), parameters) if parameters else literal
-    path, *pairs = target.split()
-    module, _, attribute = path.partition(":")
-    value: Any = importlib.import_module(module)
-    if module == "fsdp" and not (value.__file__ or "").startswith(_ROOT):
-        raise ImportError(
-            f"torch_xla: {value.__file__ or next(iter(value.__path__))} hides this library's package fsdp; run the "
-            "script by `python -m spmd run`, or give it another name",
-            name=module,
-        )
-    for part in attribute.split(".") if attribute else ():
-        value = getattr(value, part)
-    return _by_their_names(value, pairs, parameters) if pairs or parameters else value
+def served(row: Row) -> Any:
+    """Returns the object of a row of the table; a function by their parameters where the row has some of its own."""
+    value = resolve(row.target) if row.target else row.value
+    is_adapted = row.ours or row.defaults or row.parameters is not None
+    return _by_their_parameters(value if row.target else lambda: value, row) if is_adapted else value
 
 
-def _by_their_names(function: Callable[..., Any], pairs: Sequence[str], parameters: str) -> Callable[..., Any]:
-    """The function by PyTorch/XLA's parameters: its own, some under other names, or all of theirs, of which it gets
-    those that it takes; the others have no meaning here."""
-    own_signature = inspect.signature(function)
-    defaults = {name: ast.literal_eval(value) for name, _, value in (pair.partition("==") for pair in pairs) if value}
-    ours = dict(pair.split("=") for pair in pairs if "==" not in pair)
-    theirs = {new: name for name, new in ours.items()}
-    shown = [parameter.replace(name=theirs.get(name, name)) for name, parameter in own_signature.parameters.items()]
-    if parameters:  # text of the table
-        shown = [*inspect.signature(eval(f"lambda {parameters.removesuffix(')')}: None")).parameters.values()]
-    signature = own_signature.replace(parameters=shown)
+def resolve(target: str) -> Any:
+    """Returns the object of a target of the table, "module:attribute" or "module:"."""
+    module = target.partition(":")[0]
+    if module == "fsdp":
+        package = importlib.import_module(module)
+        if not (package.__file__ or "").startswith(_ROOT):
+            raise ImportError(
+                f"torch_xla: {package.__file__ or next(iter(package.__path__))} hides this library's package fsdp; run "
+                "the script by `python -m spmd run`, or give it another name",
+                name=module,
+            )
+    return pkgutil.resolve_name(target)
+
+
+def _by_their_parameters(function: Callable[..., Any], row: Row) -> Callable[..., Any]:
+    """Adapts a function to PyTorch/XLA's parameters: renamed ones, or all of theirs; it gets those that it takes."""
+    own = inspect.signature(function)
+    theirs = {name: key for key, name in row.ours.items()}
+    shown = [parameter.replace(name=theirs.get(name, name)) for name, parameter in own.parameters.items()]
+    if row.parameters is not None:  # text of the table
+        shown = [*inspect.signature(eval(f"lambda {row.parameters}: None")).parameters.values()]
+    signature = own.replace(parameters=shown)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if parameters:
+        if row.parameters is not None:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
-            taken = [name for name in bound.arguments if ours.get(name, name) in own_signature.parameters]
-            args, kwargs = (), {name: bound.arguments[name] for name in taken}
-        return function(*args, **{**defaults, **{ours.get(name, name): value for name, value in kwargs.items()}})
+            read = [name for name in bound.arguments if row.ours.get(name, name) in own.parameters]
+            args, kwargs = (), {name: bound.arguments[name] for name in read}
+        return function(*args, **{**row.defaults, **{row.ours.get(name, name): kwargs[name] for name in kwargs}})
 
     call.__signature__ = signature  # type: ignore[attr-defined]
     return call
 
 
 def _error(caller: Any) -> type[AttributeError] | type[ImportError]:
-    """The class of error for a missing name. `from a import b` drops the words of an AttributeError."""
+    """The class of error for a missing name: `from a import b` drops the words of an AttributeError."""
     is_import = dis.opname[caller.f_code.co_code[caller.f_lasti]] == "IMPORT_FROM"
     return ImportError if is_import else AttributeError
 
@@ -168,7 +161,7 @@ def _missing(module: str, name: str) -> str:
     hint = HINTS.get(path)
     while not hint and (around := around.rpartition(".")[0]):  # that for all other names of a module around it
         hint = HINTS.get(f"{around}.*")
-    after = f": {hint}" if hint else similar or "; docs/from-torch-xla.md lists names"
+    after = f": {hint}" if hint else similar or "; docs/torch-xla-names.md lists names"
     return f"{path} of PyTorch/XLA is not in spmd.compat{after}"
 
 
@@ -204,7 +197,7 @@ class _Finder(DistributionFinder, Loader):
         return None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return _Facade(spec.name, f"PyTorch/XLA's `{spec.name}`: names of this library (docs/from-torch-xla.md).")
+        return _Facade(spec.name, f"PyTorch/XLA's `{spec.name}`: names of this library (docs/torch-xla-names.md).")
 
     def exec_module(self, module: ModuleType) -> None:
         names = [*NAMES[module.__name__], *_children(module.__name__)]
@@ -215,8 +208,8 @@ class _Finder(DistributionFinder, Loader):
             module.__dict__["__version__"] = VERSION
 
     def find_distributions(self, context: Any = DistributionFinder.Context()) -> Iterable[Distribution]:
-        wanted = context.name is None or context.name.replace("-", "_").lower() == ROOT
-        return [_Distribution()] if wanted else []
+        is_meant = context.name is None or context.name.replace("-", "_").lower() == ROOT
+        return [_Distribution()] if is_meant else []
 
 
 _FINDER = _Finder()

@@ -15,7 +15,7 @@ _WITH_VALUE = ("--devices", "--processes", "--logs", "--target")
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns the arguments up to a script's name (or `-m` and a module's), and those that are the script's own."""
+    """Splits arguments behind a script's name (or `-m` and a module's): the library's, the script's."""
     count = 0
     while count < len(arguments) and arguments[count].startswith("-") and arguments[count] != "-m":
         count += 2 if arguments[count] in _WITH_VALUE else 1
@@ -49,7 +49,7 @@ def run(name: str, arguments: Sequence[str], *, is_module: bool = False) -> int:
 
 
 def _as_main(path: str) -> None:
-    """Runs a file as the module `__main__`, which stays until the process ends."""
+    """Runs a file as the module `__main__`, until the process ends."""
     main: Any = ModuleType("__main__")
     main.__file__, main.__builtins__ = os.path.abspath(path), builtins
     sys.modules["__main__"] = main
@@ -59,7 +59,7 @@ def _as_main(path: str) -> None:
 
 
 def _own_frames(frames: TracebackType | None) -> TracebackType | None:
-    """The frames of a traceback that follow those of this file and of runpy."""
+    """A traceback without the leading frames of this file and of runpy."""
     while frames is not None and frames.tb_frame.f_globals.get("__name__") in (__name__, "runpy"):
         frames = frames.tb_next
     return frames

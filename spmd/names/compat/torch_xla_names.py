@@ -1,50 +1,65 @@
-"""The table of PyTorch/XLA's modules, read from `torch_xla.txt`: which name of ours, or of torch's, each name of theirs
-is; and hints for others.
+"""The table of PyTorch/XLA's modules, read from `torch_xla.txt`: the target here of each name, and hints for others.
 
-A place is "module:attribute". `fsdp` is named as text, as this package never imports it.
+A target is "module:attribute". `fsdp` is named as text, as this package never imports it.
 """
 
+import ast
 import re
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 # What libraries compare: the last release of PyTorch/XLA whose names these are.
 VERSION = "2.9.0+spmd"
 
-# By module, name -> place.
-NAMES: dict[str, dict[str, str]] = {}
+
+@dataclass(frozen=True)
+class Row:
+    """What a name of theirs is here: the object of a target, or a value, where that is empty.
+
+    ours: their argument -> ours. defaults: of our arguments. parameters: theirs, as text; None: those of our function.
+    """
+
+    target: str
+    value: Any
+    ours: dict[str, str]
+    defaults: dict[str, Any]
+    parameters: str | None
+
+
+# By module, name -> row.
+NAMES: dict[str, dict[str, Row]] = {}
 # By name, "*" for all names of a module: what serves instead.
 HINTS: dict[str, str] = {}
 
 
 def _read(text: str) -> None:
     """Fills the tables from the lines of the file, whose first ones say how they read."""
-    shared: dict[str, str] = {}
     module = ""
     for line in text.splitlines():
         if line.startswith("["):
             module = line[1:-1]
             NAMES[module] = {}
         elif line.startswith("="):
-            shared[module] = line[2:]
+            NAMES[module].update(NAMES[line[2:]])
         elif line and line[0] != "#":
-            names_text, sign, right = re.split(" (:|==?) ", line, maxsplit=1)
-            names, bracket, parameters = names_text.partition("(")
+            names, sign, right = re.split(" (:|==?) ", line, maxsplit=1)
+            names, bracket, parameters = names.removesuffix(")").partition("(")
             for name in names.split():
                 if sign == ":":
                     HINTS[f"{module}.{name}"] = right
                 else:
-                    NAMES[module][name] = _place(name, sign, right) + (f" ({parameters}" if bracket else "")
-    for module, other in shared.items():
-        NAMES[module] = {**NAMES[other], **NAMES[module]}
+                    NAMES[module][name] = _row(name, sign, right, parameters if bracket else None)
 
 
-def _place(name: str, sign: str, text: str) -> str:
-    """The place of a name, in full."""
+def _row(name: str, sign: str, right: str, parameters: str | None) -> Row:
     if sign == "==":
-        return f"= {repr(name) if text == 'name' else text}"
-    path, *pairs = text.split()
+        return Row("", name if right == "name" else ast.literal_eval(right), {}, {}, parameters)
+    path, *pairs = right.split()
     path = f"spmd.torch_xla{path}" if path.startswith(".") else path
-    return " ".join([path if ":" in path else f"{path}:{name}", *pairs])
+    ours = dict(pair.split("=") for pair in pairs if "==" not in pair)
+    defaults = {key: ast.literal_eval(value) for key, _, value in (pair.partition("==") for pair in pairs) if value}
+    return Row(path if ":" in path else f"{path}:{name}", None, ours, defaults, parameters)
 
 
 _read(Path(__file__).with_name("torch_xla.txt").read_text())

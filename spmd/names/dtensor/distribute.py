@@ -42,18 +42,18 @@ def distribute_tensor(
     ((Shard(dim=0),), DeviceMesh(0=8))
     """
     mesh = mesh_or_default(device_mesh, "distribute_tensor")
-    placed = _on_xla(tensor)
-    wanted = [Replicate()] * mesh.ndim if placements is None else placements
-    return mark_sharding(placed, mesh.sharding(wanted, tensor.dim(), get_sharding(placed), "distribute_tensor"))
+    target = _on_xla(tensor)
+    placements = [Replicate()] * mesh.ndim if placements is None else placements
+    return mark_sharding(target, mesh.sharding(placements, tensor.dim(), get_sharding(target), "distribute_tensor"))
 
 
-def mesh_or_default(given: Any, caller: str) -> DeviceMesh:
+def mesh_or_default(mesh: Any, caller: str) -> DeviceMesh:
     """The DeviceMesh of an argument; of None, that of `with mesh:`."""
-    if given is None:
-        given = needed_mesh(caller)
+    if mesh is None:
+        mesh = needed_mesh(caller)
         views = [view for view in theirs._mesh_resources.mesh_stack[-1:] if isinstance(view, DeviceMesh)]
-        given = next((view for view in views if view.root == given), given)  # of `with mesh["tp"]:`, its dims alone
-    return DeviceMesh.of(given, caller)
+        mesh = next((view for view in views if view.root == mesh), mesh)  # of `with mesh["tp"]:`, its dims alone
+    return DeviceMesh.of(mesh, caller)
 
 
 def _on_xla(tensor: torch.Tensor) -> torch.Tensor:
@@ -151,8 +151,8 @@ class DTensor(XLAShardedTensor):
         torch.Size([16, 2])
         """
         mesh = mesh_or_default(device_mesh, "DTensor.from_local")
-        wanted = [Replicate()] * mesh.ndim if placements is None else placements
-        layout = mesh.sharding(wanted, local_tensor.dim(), None, "DTensor.from_local")
+        placements = [Replicate()] * mesh.ndim if placements is None else placements
+        layout = mesh.sharding(placements, local_tensor.dim(), None, "DTensor.from_local")
         if not processes.several():
             return resharded(local_tensor.to("xla"), layout)  # in the graph of the part, as in torch
         return from_process_local(local_tensor, mesh.root, layout.partition_spec(local_tensor.dim()))

@@ -55,20 +55,21 @@ def parallelize_module(
     mesh = mesh_or_default(device_mesh, "parallelize_module")
     if mesh.ndim != 1:
         raise ValueError(f'parallelize_module: expected a mesh of one dim, got {mesh!r}; name it, as in mesh["tp"]')
-    if parallelize_plan is None:
-        warnings.warn("parallelize_module: no parallelize_plan was passed, so nothing is done", stacklevel=2)
-    elif isinstance(parallelize_plan, styles.ParallelStyle):
-        _apply(parallelize_plan, module, mesh)
-    elif isinstance(parallelize_plan, Mapping):
-        for path, style in parallelize_plan.items():
-            submodules = list(_matched(module, path))
-            if not submodules:
-                warnings.warn(_nowhere(module, path), stacklevel=2)
-            for submodule in submodules:
-                _apply(style, submodule, mesh)
-    else:
-        kind = type(parallelize_plan).__name__
-        raise TypeError(f"parallelize_module: expected a style or a dict from paths to styles, got {kind}")
+    match parallelize_plan:
+        case None:
+            warnings.warn("parallelize_module: no parallelize_plan was passed, so nothing is done", stacklevel=2)
+        case styles.ParallelStyle():
+            _apply(parallelize_plan, module, mesh)
+        case Mapping():
+            for path, style in parallelize_plan.items():
+                submodules = list(_matched(module, path))
+                if not submodules:
+                    warnings.warn(_nowhere(module, path), stacklevel=2)
+                for submodule in submodules:
+                    _apply(style, submodule, mesh)
+        case _:
+            kind = type(parallelize_plan).__name__
+            raise TypeError(f"parallelize_module: expected a style or a dict from paths to styles, got {kind}")
     return module
 
 
@@ -97,29 +98,30 @@ _ROWS: _ByKind = {nn.Linear: {"weight": Shard(1), "bias": Replicate()}, nn.Embed
 
 
 def _apply(style: Any, module: nn.Module, mesh: DeviceMesh) -> None:
-    if isinstance(style, (styles.ColwiseParallel, styles.RowwiseParallel)):
-        is_rows = isinstance(style, styles.RowwiseParallel)
-        _split(module, mesh, _placed(module, _ROWS if is_rows else _COLUMNS, style))
-        # A row-wise weight needs a column-wise input; the ids of an embedding are replicated.
-        comes = Shard(-1) if is_rows and isinstance(module, nn.Linear) else Replicate()
-        _shard_input(module, mesh, (comes,), {})
-        _shard_output(module, mesh, style.output_layouts[:1])
-    elif isinstance(style, styles.SequenceParallel):
-        _split(module, mesh, {})
-        _shard_input(module, mesh, style.sequence_sharding, {})
-        _shard_output(module, mesh, style.sequence_sharding)
-    elif isinstance(style, styles.PrepareModuleInput):
-        _shard_input(module, mesh, style.desired_input_layouts or (), style.desired_input_kwarg_layouts)
-    elif isinstance(style, styles.PrepareModuleOutput):
-        _shard_output(module, mesh, style.desired_output_layouts)
-    elif isinstance(style, styles.PrepareModuleInputOutput):
-        _apply(style.prepare_module_input, module, mesh)
-        _apply(style.prepare_module_output, module, mesh)
-    else:
-        raise NotImplementedError(
-            f"parallelize_module: {type(style).__name__} is an unknown style, which works on local tensors; use "
-            "distribute_module or spmd.mark_sharding instead"
-        )
+    match style:
+        case styles.ColwiseParallel() | styles.RowwiseParallel():
+            is_rows = isinstance(style, styles.RowwiseParallel)
+            _split(module, mesh, _placed(module, _ROWS if is_rows else _COLUMNS, style))
+            # A row-wise weight needs a column-wise input; the ids of an embedding are replicated.
+            input_placement = Shard(-1) if is_rows and isinstance(module, nn.Linear) else Replicate()
+            _shard_input(module, mesh, (input_placement,), {})
+            _shard_output(module, mesh, style.output_layouts[:1])
+        case styles.SequenceParallel():
+            _split(module, mesh, {})
+            _shard_input(module, mesh, style.sequence_sharding, {})
+            _shard_output(module, mesh, style.sequence_sharding)
+        case styles.PrepareModuleInput():
+            _shard_input(module, mesh, style.desired_input_layouts or (), style.desired_input_kwarg_layouts)
+        case styles.PrepareModuleOutput():
+            _shard_output(module, mesh, style.desired_output_layouts)
+        case styles.PrepareModuleInputOutput():
+            _apply(style.prepare_module_input, module, mesh)
+            _apply(style.prepare_module_output, module, mesh)
+        case _:
+            raise NotImplementedError(
+                f"parallelize_module: {type(style).__name__} is an unknown style, which works on local tensors; use "
+                "distribute_module or spmd.mark_sharding instead"
+            )
 
 
 def _placed(module: nn.Module, by_kind: _ByKind, style: Any) -> Mapping[str, Any]:
@@ -164,10 +166,10 @@ def _shard_output(module: nn.Module, mesh: DeviceMesh, placements: Sequence[Any]
     module.register_forward_hook(after)
 
 
-def _same_number(owner: nn.Module, what: str, given: Sequence[Any], placements: Sequence[Any]) -> None:
-    if len(given) < len(placements):
+def _same_number(owner: nn.Module, kind: str, values: Sequence[Any], placements: Sequence[Any]) -> None:
+    if len(values) < len(placements):
         raise ValueError(
-            f"{type(owner).__name__}: the plan places {len(placements)} {what}, but there are {len(given)}"
+            f"{type(owner).__name__}: the plan places {len(placements)} {kind}, but there are {len(values)}"
         )
 
 

@@ -55,11 +55,11 @@ class FolderReader(FileSystemReader):
         contents.storage_meta = metadata.StorageMeta(checkpoint_id=self.path, load_id=self.load_id)
         return contents
 
-    def _check(self, found: Any) -> None:
+    def _check(self, contents: Any) -> None:
         """Raises ValueError for metadata whose parts do not fit together, or that name files outside of the folder."""
-        if not isinstance(found, metadata.Metadata) or not isinstance(found.storage_data, dict):
-            raise ValueError(f"expected torch's Metadata, got {type(found).__name__}")
-        for index, info in found.storage_data.items():
+        if not isinstance(contents, metadata.Metadata) or not isinstance(contents.storage_data, dict):
+            raise ValueError(f"expected torch's Metadata, got {type(contents).__name__}")
+        for index, info in contents.storage_data.items():
             name = info.relative_path
             if Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name:
                 raise ValueError(f"{index.fqn!r} would be in {name!r}, outside of the folder")
@@ -67,23 +67,23 @@ class FolderReader(FileSystemReader):
             end = info.offset + info.length
             if size is None or not 0 <= info.offset <= end <= size:
                 raise ValueError(f"{index.fqn!r} is to end at byte {end:,} of {name}, which has {size} bytes")
-        for name, entry in found.state_dict_metadata.items():
+        for name, entry in contents.state_dict_metadata.items():
             if isinstance(entry, metadata.TensorStorageMetadata):
-                self._check_chunks(name, entry, found.storage_data)
+                self._check_chunks(name, entry, contents.storage_data)
 
-    def _check_chunks(self, name: str, one: Any, places: Any) -> None:
+    def _check_chunks(self, name: str, tensor: Any, storage: Any) -> None:
         count = 0
-        for chunk in one.chunks:
-            bounds = [*zip(chunk.offsets, chunk.sizes, one.size, strict=True)]
-            if not all(at >= 0 and size >= 0 and at + size <= dim for at, size, dim in bounds):
+        for chunk in tensor.chunks:
+            bounds = [*zip(chunk.offsets, chunk.sizes, tensor.size, strict=True)]
+            if not all(start >= 0 and size >= 0 and start + size <= dim for start, size, dim in bounds):
                 raise ValueError(
-                    f"a shard of {name!r} at {[*chunk.offsets]} of {[*chunk.sizes]} is not in {[*one.size]}"
+                    f"a shard of {name!r} at {[*chunk.offsets]} of {[*chunk.sizes]} is not in {[*tensor.size]}"
                 )
-            if metadata.MetadataIndex(name, chunk.offsets) not in places:
+            if metadata.MetadataIndex(name, chunk.offsets) not in storage:
                 raise ValueError(f"a shard of {name!r} at {[*chunk.offsets]} is in no file")
             count += torch.Size(chunk.sizes).numel()
-        if count != torch.Size(one.size).numel():
-            raise ValueError(f"the shards of {name!r} have {count:,} elements, and shape {[*one.size]} takes others")
+        if count != torch.Size(tensor.size).numel():
+            raise ValueError(f"the shards of {name!r} have {count:,} elements, not those of shape {[*tensor.size]}")
 
     def read_data(self, plan: Any, planner: Any) -> "Future[None]":
         """Called by torch: reads what a plan lists."""

@@ -41,14 +41,13 @@ def compile(
     """
     if f is not None and not callable(f):
         raise TypeError(f"torch_xla.compile: expected a function, got {f!r}")
-    guard: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
-    if max_different_graphs is not None:  # one for all uses: it counts
-        guard = Guard(max_different_graphs, allow_first=False)
+    # One for all uses: it counts.
+    guard = None if max_different_graphs is None else Guard(max_different_graphs, allow_first=False)
 
     @contextlib.contextmanager
     def block() -> Iterator[None]:
         sync()
-        with eager_mode_context(False), compiled_with(custom_compile_options), guard:
+        with eager_mode_context(False), compiled_with(custom_compile_options), guard or contextlib.nullcontext():
             with on_sync(_refuse) if full_graph else contextlib.nullcontext():
                 yield
             sync()

@@ -32,28 +32,28 @@ class _Launch:
     has_loader: bool = False
 
 
-now = _Launch()
+current = _Launch()
 
 
 @contextlib.contextmanager
 def launched(is_single: bool) -> Iterator[None]:
     """A block whose loaders join batches for all devices; is_single: for one device, so that they join none."""
-    outer = now.num_replicas, now.has_loader
-    now.num_replicas, now.has_loader = 1 if is_single else len(hardware.devices()), False
+    outer = current.num_replicas, current.has_loader
+    current.num_replicas, current.has_loader = 1 if is_single else len(hardware.devices()), False
     try:
         yield
     finally:
-        now.num_replicas, now.has_loader = outer
+        current.num_replicas, current.has_loader = outer
 
 
 def check_loader(caller: str) -> None:
     """Warns, once a launch, where gradients are to be of all devices' batches, and these came by no loader."""
-    if now.num_replicas > 1 and not now.has_loader:
-        now.has_loader = True
+    if current.num_replicas > 1 and not current.has_loader:
+        current.has_loader = True
         line = user_line()
         warnings.warn_explicit(
             f"{caller}: the batches of this launch came by no MpDeviceLoader, so each step has one batch, not the "
-            f"{now.num_replicas} of {now.num_replicas} devices; wrap the loader in MpDeviceLoader, or call "
+            f"{current.num_replicas} of {current.num_replicas} devices; wrap the loader in MpDeviceLoader, or call "
             "xr.use_spmd() and shard the batches",
             UserWarning,
             "?" if line.code is None else line.code.co_filename,
@@ -111,16 +111,17 @@ def _at(path: Path, batch: Any) -> Any:
 def _join(values: list[Any], dim: int, path: Path) -> Any:
     first = values[0]
     try:
-        if isinstance(first, torch.Tensor) and first.dim() > dim:
-            return torch.cat(values, dim)
-        if isinstance(first, np.ndarray) and first.ndim > dim:
-            return np.concatenate(values, dim)
-        if isinstance(first, (tuple, list)) and moves(first):
-            raise ValueError("a packed sequence")
-        if isinstance(first, (tuple, list)):
-            return type(first)(itertools.chain.from_iterable(values))
-        if all(bool(value == first) for value in values):
-            return first
+        match first:
+            case torch.Tensor() if first.dim() > dim:
+                return torch.cat(values, dim)
+            case np.ndarray() if first.ndim > dim:
+                return np.concatenate(values, dim)
+            case tuple() | list() if moves(first):
+                raise ValueError("a packed sequence")
+            case tuple() | list():
+                return type(first)(itertools.chain.from_iterable(values))
+            case _ if all(bool(value == first) for value in values):
+                return first
         problem = f"{first!r} and others"
     except (RuntimeError, ValueError) as error:
         problem = str(error)

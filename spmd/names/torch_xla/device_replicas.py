@@ -1,6 +1,7 @@
 """`torch_xla.distributed.data_parallel`, and the results of several processes: with one logical device there is one."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -8,11 +9,11 @@ import torch
 from .parallel_loader import MpDeviceLoader
 
 
+@dataclass(eq=False)
 class Context:
     """Attributes that a loop function keeps between epochs."""
 
-    def __init__(self, device: Any):
-        self.device = device
+    device: Any
 
     def getattr_or(self, name: str, defval: Any) -> Any:
         """The attribute; where it is not there, `defval` (called, where it is a function), which is kept."""

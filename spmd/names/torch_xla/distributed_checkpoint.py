@@ -53,7 +53,7 @@ class _Exchange(_DistWrapper):
 
     def _publish(self, name: str, value: Any) -> None:
         text = base64.b64encode(objects.dumps(value)).decode()
-        pieces = [text[at : at + _PIECE] for at in range(0, len(text), _PIECE)]
+        pieces = [text[start : start + _PIECE] for start in range(0, len(text), _PIECE)]
         self._words.publish(name, str(len(pieces)))
         for number, piece in enumerate(pieces):
             self._words.publish(f"{name}/{number}", piece)
@@ -114,8 +114,10 @@ def _join(module: Any, name: str) -> None:
 
 for _module, _name in ((state_dict_saver, "_save_state_dict"), (state_dict_loader, "_load_state_dict")):
     _wrapped = f"{_module.__name__}._DistWrapper.__init__(self, group, use_dist, coordinator_rank)"
-    _join_one = functools.partial(_join, _module, _name)
-    guarded((f"{_module.__name__}.{_name}", _wrapped), "plans between processes without a group", _join_one)
+    guarded(
+        (f"{_module.__name__}.{_name}", _wrapped), "plans between processes without a group",
+        functools.partial(_join, _module, _name),
+    )  # fmt: skip
 
 
 class _OfSeveral:
@@ -157,9 +159,10 @@ class SPMDLoadPlanner(_OfSeveral, DefaultLoadPlanner):
         """Called by torch in each process, with the state dict."""
         super().set_up_planner(*args, **kwargs)
         assert self.metadata is not None, "torch reads it first"
-        names = {own: name for name, own in matched_names(self.metadata.state_dict_metadata, self.state_dict).items()}
-        self.state_dict = {names.get(own, own): value for own, value in self.state_dict.items()}
-        self.mappings = {names.get(own, own): place for own, place in self.mappings.items()}
+        stored = self.metadata.state_dict_metadata
+        names = {name: stored_name for stored_name, name in matched_names(stored, self.state_dict).items()}
+        self.state_dict = {names.get(name, name): value for name, value in self.state_dict.items()}
+        self.mappings = {names.get(name, name): path for name, path in self.mappings.items()}
 
     def create_local_plan(self) -> Any:
         """Called by torch in each process: what it reads."""

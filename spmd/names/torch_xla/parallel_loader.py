@@ -59,13 +59,13 @@ class MpDeviceLoader:
         self._parallel_loader_kwargs = kwargs  # Hugging Face's Trainer sets input_sharding in it
         self._trailing: dict[Path, Any] = {}
         self._threads: list[Ahead[Any, Any]] = []
-        self._num_replicas = 1 if torch.device(device).type != "xla" else data_parallel.now.num_replicas
+        self._num_replicas = 1 if torch.device(device).type != "xla" else data_parallel.current.num_replicas
         if self._num_replicas > 1:
             data_parallel.pad_samplers(loader, self._num_replicas)
 
     def __iter__(self) -> Iterator[Any]:
         self._threads = going_on(self._threads)
-        data_parallel.now.has_loader = True
+        data_parallel.current.has_loader = True
         options = self._parallel_loader_kwargs
         sharding, batches = options.get("input_sharding"), self._loader
         if self._joins():

@@ -101,11 +101,11 @@ class RateTracker:
 
     def rate(self) -> float:
         """The samples a second since the last call, smoothed with the rates before."""
-        now = time.perf_counter()
-        fresh = self._since_last / max(now - self._last, 1e-9)
-        old = self._smooth_factor
-        self._rate = fresh if self._rate is None else (1 - old) * fresh + old * self._rate
-        self._last, self._since_last = now, 0.0
+        end = time.perf_counter()
+        rate = self._since_last / max(end - self._last, 1e-9)
+        weight = self._smooth_factor
+        self._rate = rate if self._rate is None else (1 - weight) * rate + weight * self._rate
+        self._last, self._since_last = end, 0.0
         return self._rate
 
     def global_rate(self) -> float:

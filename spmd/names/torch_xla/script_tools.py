@@ -32,32 +32,33 @@ def for_each_instance_rewrite(value: Any, select_fn: Callable[[Any], bool], fn: 
     return _rewritten(value, select_fn, fn, {})
 
 
-def _rewritten(value: Any, select: Callable[[Any], bool], fn: Callable[[Any], Any], seen: dict[int, Any]) -> Any:
-    if id(value) in seen:
-        return seen[id(value)][1]
+def _rewritten(value: Any, select: Callable[[Any], bool], fn: Callable[[Any], Any], copies: dict[int, Any]) -> Any:
+    if id(value) in copies:
+        return copies[id(value)][1]
 
     def result(of: Any) -> Any:
-        seen[id(value)] = value, of  # with the object itself, as the number of a dead one is used again
+        copies[id(value)] = value, of  # with the object itself, as the number of a dead one is used again
         return of
 
     def inner(part: Any) -> Any:
-        return _rewritten(part, select, fn, seen)
+        return _rewritten(part, select, fn, copies)
 
     if select(value):
         return result(fn(value))
-    if isinstance(value, dict):
-        table = result(copy.copy(value))
-        table.clear()
-        table.update((inner(key), inner(item)) for key, item in value.items())
-        return table
-    if isinstance(value, (list, tuple)):
-        items = result([])
-        items.extend(map(inner, value))
-        return items
-    if isinstance(value, set):
-        return result({inner(item) for item in value})
-    if isinstance(value, DataWrapper):
-        return result(value.from_tensors([inner(tensor) for tensor in value.get_tensors()]))
+    match value:
+        case dict():
+            table = result(copy.copy(value))
+            table.clear()
+            table.update((inner(key), inner(item)) for key, item in value.items())
+            return table
+        case list() | tuple():
+            items = result([])
+            items.extend(map(inner, value))
+            return items
+        case set():
+            return result({inner(item) for item in value})
+        case DataWrapper():
+            return result(value.from_tensors([inner(tensor) for tensor in value.get_tensors()]))
     if not hasattr(value, "__dict__") or isinstance(value, type) or callable(value):
         return result(value)
     twin = result(copy.copy(value))

@@ -53,7 +53,7 @@ def all_gather(value: Any, dim: int = 0, groups: Groups = None, output: Any = No
     torch.Size([2])
     """
     if not isinstance(value, torch.Tensor):
-        return [all_gather(one, dim, groups, into) for one, into in _pairs(value, output)]
+        return [all_gather(tensor, dim, groups, into) for tensor, into in _pairs(value, output)]
     axes = _axes(value, groups, "all_gather")
     result = collectives.all_gather(value, dim, axes) if axes else value
     return result if output is None else output.copy_(result)
@@ -80,7 +80,7 @@ def reduce_scatter(
     """
     if not isinstance(input, torch.Tensor):
         how = scale, scatter_dim, shard_count, groups
-        return [reduce_scatter(reduce_type, one, *how, into) for one, into in _pairs(input, output)]
+        return [reduce_scatter(reduce_type, tensor, *how, into) for tensor, into in _pairs(input, output)]
     axes = _axes(input, groups, "reduce_scatter", shard_count)
     result = collectives.reduce_scatter(input, reduce_type, scatter_dim, axes) if axes else input
     result = result if scale == 1 else result * scale
@@ -163,23 +163,23 @@ _INSIDE = "; shards exist inside spmd.shard_map, and after enable_manual_shardin
 def _axes(tensor: torch.Tensor, groups: Groups, caller: str, count: int | None = None) -> tuple[str, ...]:
     """The mesh axes of the shards of these groups; () outside of per-shard code. count: the shards of a group that the
     caller expects."""
-    now = tracker() or untracked(tensor)
-    if now is None and groups and [list(group) for group in groups] != [[0]]:
+    manual = tracker() or untracked(tensor)
+    if manual is None and groups and [list(group) for group in groups] != [[0]]:
         raise ValueError(f"{caller}: expected groups of the one logical device, [[0]], got {groups!r}{_INSIDE}")
-    axes = () if now is None else _axes_of(now, groups, caller) if groups else tuple(now.axes)
-    shards = 1 if now is None else now.size(axes)
+    axes = () if manual is None else _axes_of(manual, groups, caller) if groups else tuple(manual.axes)
+    shards = 1 if manual is None else manual.size(axes)
     if count not in (None, shards):
         raise ValueError(f"{caller}: expected a count of {shards} shard(s) here, got {count}{'' if axes else _INSIDE}")
     return axes
 
 
-def _axes_of(now: Tracker, groups: Sequence[Sequence[int]], caller: str) -> tuple[str, ...]:
-    grid = np.arange(now.size(now.sizes)).reshape([*now.sizes.values()])
-    wanted, names = [list(group) for group in groups], list(now.sizes)
-    for count in range(1, len(now.axes) + 1):
-        for axes in itertools.combinations(now.axes, count):
-            places = [names.index(axis) for axis in axes]
-            rows = np.moveaxis(grid, places, range(grid.ndim - count, grid.ndim)).reshape(-1, now.size(axes))
-            if sorted(map(list, rows.tolist())) == sorted(wanted):
+def _axes_of(manual: Tracker, groups: Sequence[Sequence[int]], caller: str) -> tuple[str, ...]:
+    grid = np.arange(manual.size(manual.sizes)).reshape([*manual.sizes.values()])
+    dims = {axis: dim for dim, axis in enumerate(manual.sizes)}
+    expected = sorted(list(group) for group in groups)
+    for count in range(1, len(manual.axes) + 1):
+        for axes in itertools.combinations(manual.axes, count):
+            last = np.moveaxis(grid, [dims[axis] for axis in axes], range(-count, 0))
+            if sorted(last.reshape(-1, manual.size(axes)).tolist()) == expected:
                 return axes
-    raise ValueError(f"{caller}: expected groups of shards along axes of the mesh {dict(now.sizes)}, got {groups!r}")
+    raise ValueError(f"{caller}: expected groups of shards along axes of the mesh {dict(manual.sizes)}, got {groups!r}")

@@ -138,9 +138,7 @@ def eager_mode_context(enable: bool) -> Iterator[None]:
     ...     spmd.torch_xla.xla_loops.is_eager_mode()
     True
     """
-    was_on = is_eager_mode()
-    eager_mode(enable)
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(eager_mode, is_eager_mode())
+        eager_mode(enable)
         yield
-    finally:
-        eager_mode(was_on)

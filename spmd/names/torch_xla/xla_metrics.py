@@ -1,6 +1,5 @@
 """The functions of `torch_xla.debug.metrics` (met), of this library's counters and samples."""
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 
 from ...core import compile_log, counters
@@ -133,9 +132,9 @@ def short_metrics_report(counter_names: Sequence[str] | None = None, metric_name
     Counter: MarkStep
       Value: 1
     """
-    chosen = counter_names if counter_names or metric_names else _SHORT_COUNTERS
-    measured = metric_names if counter_names or metric_names else _SHORT_METRICS
-    return _report(measured or (), chosen or ())
+    if not (counter_names or metric_names):
+        return _report(_SHORT_METRICS, _SHORT_COUNTERS)
+    return _report(metric_names or (), counter_names or ())
 
 
 def _report(metrics: Iterable[str], names: Iterable[str]) -> str:
@@ -175,10 +174,9 @@ _UNITS = (("d", 86_400e9, 2), ("h", 3_600e9, 2), ("m", 60e9, 2), ("s", 1e9, 2), 
 def _time(nanoseconds: float) -> str:
     text = ""
     for unit, scale, width in _UNITS:
-        whole = math.floor(nanoseconds / scale)
+        whole, nanoseconds = divmod(nanoseconds, scale)
         if whole or text:
-            text += f"{whole:0{width}d}{unit}"
-            nanoseconds -= whole * scale
+            text += f"{int(whole):0{width}d}{unit}"
     return f"{text}{nanoseconds / 1e3:07.3f}us"
 
 

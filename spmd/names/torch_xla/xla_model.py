@@ -10,11 +10,10 @@ import torch
 
 from ...core import XlaTensor, device_memory, hardware, processes, user_line
 from ...core import seed as seeds
-from ...jobs.data.trees import Path, mapped, moves
+from ...jobs.data.trees import Path, leaves, mapped, moves
 from ...tensors.launch import full_tensor
 from ...tensors.runtime import device, get_stablehlo, sync
 from . import data_parallel
-from .script_tools import for_each_instance
 from .sharding_spec import ShardingSpec, sent
 from .xla_collectives import all_reduce
 
@@ -111,14 +110,11 @@ def check_view_sharing(obj: Any) -> None:
     RuntimeError: check_view_sharing: float32 [2] is a view of the memory of float32 [2, 2]
     """
     owners: dict[int, torch.Tensor] = {}
-
-    def check(tensor: torch.Tensor) -> None:
+    for _, tensor in leaves(obj, lambda value: isinstance(value, torch.Tensor)):
         owner = owners.setdefault(tensor.untyped_storage().data_ptr(), tensor)
         if owner is not tensor:
-            words = [f"{str(one.dtype).removeprefix('torch.')} {list(one.shape)}" for one in (tensor, owner)]
-            raise RuntimeError(f"check_view_sharing: {words[0]} is a view of the memory of {words[1]}")
-
-    for_each_instance(obj, lambda value: isinstance(value, torch.Tensor), check)
+            view, base = (f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for t in (tensor, owner))
+            raise RuntimeError(f"check_view_sharing: {view} is a view of the memory of {base}")
 
 
 def logical_devices() -> list[torch.device]:
@@ -232,10 +228,10 @@ def to_cpu(data: Any, convert: bool = True) -> Any:
     [tensor([1., 1.]), 3]
     """
 
-    def moved(_: Path, value: Any) -> Any:
+    def on_cpu(_: Path, value: Any) -> Any:
         return full_tensor(value) if isinstance(value, XlaTensor) else value.to("cpu")
 
-    return mapped(data, moves, moved) if convert else data
+    return mapped(data, moves, on_cpu) if convert else data
 
 
 def save(data: Any, file_or_path: Any, master_only: bool = True, global_master: bool = False) -> None:
@@ -249,9 +245,9 @@ def save(data: Any, file_or_path: Any, master_only: bool = True, global_master: 
     >>> torch.load(io.BytesIO(file.getvalue()))["weight"]
     tensor([1., 1.])
     """
-    on_cpu = to_cpu(data)
+    host_data = to_cpu(data)
     if not master_only or is_master_ordinal(local=not global_master):
-        torch.save(on_cpu, file_or_path)
+        torch.save(host_data, file_or_path)
 
 
 def get_rng_state(device: Any = None) -> int:

@@ -24,7 +24,7 @@ def use_spmd(auto: bool = False) -> None:
     """
     if auto:
         raise NotImplementedError("use_spmd: auto=True is not there; spmd.suggest(model, step) compares layouts")
-    data_parallel.now.num_replicas = 1
+    data_parallel.current.num_replicas = 1
 
 
 def one() -> int:
@@ -85,11 +85,11 @@ def set_device_type(pjrt_device: str) -> None:
     >>> import spmd
     >>> spmd.torch_xla.xla_runtime.set_device_type("CPU")
     """
-    wanted = pjrt_device.partition(":")[0].upper()
-    if wanted != device_type():
+    kind = pjrt_device.partition(":")[0].upper()
+    if kind != device_type():
         raise RuntimeError(
             f"set_device_type: the devices here are of type {device_type()}, got {pjrt_device!r}; set JAX_PLATFORMS="
-            f"{'cuda' if wanted in ('GPU', 'CUDA') else wanted.lower()} before the script starts"
+            f"{'cuda' if kind in ('GPU', 'CUDA') else kind.lower()} before the script starts"
         )
 
 

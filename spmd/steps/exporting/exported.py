@@ -45,7 +45,7 @@ class Exported:
 
     def state(self) -> dict[str, torch.Tensor]:
         """The tensors that the program reads besides its arguments, by name: the user's own, as they are now."""
-        names = [one["name"] for one in self.manifest["arguments"] if one["role"] not in ("argument", "random")]
+        names = [argument["name"] for argument in state_arguments(self.manifest)]
         return dict(zip(names, self._state, strict=True))
 
     def stablehlo(self) -> str:
@@ -74,6 +74,11 @@ class Exported:
         roles = [argument["role"] for argument in self.manifest["arguments"]]
         shown = ", ".join(f"{roles.count(role)} x {role}" for role in dict.fromkeys(roles))
         return f"Exported({shown}; {self.manifest['num_devices']} devices, {program['partitioner']})"
+
+
+def state_arguments(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    """The entries of the state among a manifest's arguments, which follow those of the call."""
+    return [entry for entry in manifest["arguments"] if entry["role"] not in ("argument", "random")]
 
 
 def array_facts(array: Any) -> dict[str, Any]:

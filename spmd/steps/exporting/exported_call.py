@@ -26,9 +26,9 @@ from ...core.extend import (
 from .nested_values import Description, describe, rebuild
 from .optimizer_state import make_ready
 
-# The places in the stream of draws (seed, draws before) at which calls are recorded, in turn: integers that follow from
-# them in two recordings are keys of draws, and no numbers of the user's.
-_PLACES = (0x3C6EF372FE94F82B, 0x0A09E667F3BCC908), (0x1F83D9ABFB41BD6B, 0x0B67AE8584CAA73B)
+# Positions (seed, number of earlier draws) in the stream of draws at which calls are recorded, in turn: integers that
+# follow from them in two recordings are keys of draws, and no numbers of the user's.
+_POSITIONS = (0x3C6EF372FE94F82B, 0x0A09E667F3BCC908), (0x1F83D9ABFB41BD6B, 0x0B67AE8584CAA73B)
 
 
 @dataclass(frozen=True)
@@ -48,22 +48,43 @@ class StepOperand:
 
 
 @dataclass(frozen=True)
-class ExportedStep:
-    """A call as a graph.
+class RecordedCall:
+    """One call of a step.
 
-    inputs: the nested structures that it takes, `args` and `kwargs`; outputs: that it returns. operands: the tensors
-    among its arguments, in order, then its state. overwrites: by root of the graph, the place of the operand that takes
-    it. results: by returned tensor the root that it is, or ~place of the operand that it is unchanged. draws: the
-    place in the stream at which the graph was recorded, and the number of its draws.
+    returned: the tensors of its result, whose structure is `outputs`. storages: those of the graph's roots. state: the
+    values of overwritten storages. arguments: the values of the arguments before the call. draws: the position in the
+    stream at which the call was recorded, and the number of its draws.
     """
 
     graph: Graph
-    inputs: dict[str, Description]
     outputs: Description
+    returned: list[Any]
+    storages: list[Storage]
+    state: dict[Storage, DeviceData]
+    arguments: list[Any]
+    numbers: list[Sequence[float | int]]
+    draws: tuple[int, int, int]
+
+    def numbers_of(self, node: int) -> list[object]:
+        """The numbers of a node; keys of draws as "seed", or as the number of the draw."""
+        seed_number, first_draw, count = self.draws
+        names = {seed_number: "seed", **{first_draw + draw: f"draw {draw}" for draw in range(count)}}
+        return [names.get(number, number) if type(number) is int else number for number in self.numbers[node]]
+
+
+@dataclass(frozen=True)
+class ExportedStep:
+    """A call with its operands: the tensors among its arguments, in order, then its state.
+
+    inputs: the nested structures of `args` and `kwargs`. overwrites: root of the graph -> index of the operand that it
+    replaces. results: by returned tensor its root, or ~index of the operand that it is unchanged.
+    """
+
+    call: RecordedCall
+    inputs: dict[str, Description]
     operands: list[StepOperand]
     overwrites: dict[int, int]
     results: list[int]
-    draws: tuple[int, int, int]
 
 
 def record(step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> ExportedStep:
@@ -83,21 +104,19 @@ def record(step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
         syncs.sync()
         with abstract_calls.abstractly(step, None, recording) as reachable:
             names = state_names.StateNames(reachable)
-            taken: list[_Taken] = []
-            for number in range(_MOST_CALLS):
-                place = _PLACES[number % 2]
-                taken.append(_take(step, call["args"], call["kwargs"], recording, place, stand_ins))
-                if len(taken) > 1 and taken[-2].graph.key() == taken[-1].graph.key():
-                    break
-            else:
-                raise ValueError(
-                    f"export: the step recorded another program at each of {_MOST_CALLS} calls; what is exported must "
-                    "do the same at each call: pass what changes as an argument"
-                )
-            first, last = taken[-2:]
+            calls: list[RecordedCall] = []
+            while len(calls) < 2 or calls[-2].graph.key() != calls[-1].graph.key():
+                if len(calls) == _MOST_CALLS:
+                    raise ValueError(
+                        f"export: the step recorded another program at each of {_MOST_CALLS} calls; what is exported "
+                        "must do the same at each call: pass what changes as an argument"
+                    )
+                position = _POSITIONS[len(calls) % 2]
+                calls.append(_recorded(step, call["args"], call["kwargs"], recording, position, stand_ins))
+            first, last = calls[-2:]
             _check_same(first, last)
             paths = _named_as_parameters(step, [path for path, _ in tensors])
-            arguments = zip(paths, itertools.repeat("argument"), stand_ins, last.values_before, strict=False)
+            arguments = zip(paths, itertools.repeat("argument"), stand_ins, last.arguments, strict=False)
             operands = [*itertools.starmap(StepOperand, arguments), *_state(first, last, names, recording)]
     for operand in operands:
         if operand.tensor.is_meta:
@@ -117,7 +136,8 @@ def _named_as_parameters(step: Any, paths: Sequence[str]) -> list[str]:
         parameters = inspect.signature(step.forward if isinstance(step, nn.Module) else step).parameters.values()
     except ValueError:  # a function of C++ has none
         return list(paths)
-    names = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    names = [parameter.name for parameter in parameters if parameter.kind in kinds]
 
     def named(match: re.Match[str]) -> str:
         position, keyword = match.groups()
@@ -131,37 +151,17 @@ def _without_data(tensor: torch.Tensor) -> XlaTensor:
     if tensor.layout is not torch.strided:
         raise TypeError(f"export: expected dense tensors, got one of {tensor.layout}")
     meta = dense_meta(tuple(tensor.shape), tensor.dtype)
-    now = constraints.sharding_now(tensor) if type(tensor) is XlaTensor else None
-    sharding = None if now is None else now.closed()
+    current = constraints.sharding_now(tensor) if type(tensor) is XlaTensor else None
+    sharding = None if current is None else current.closed()
     result = wrap(meta, Storage(DeviceData(meta, sharding=sharding, is_abstract=True), meta, sharding))
     return result.requires_grad_(tensor.requires_grad)  # type: ignore[return-value]
 
 
-@dataclass(frozen=True)
-class _Taken:
-    """One call, recorded. roots: the storages of the graph's roots; given: the values of the arguments before it."""
-
-    graph: Graph
-    outputs: Description
-    returned: list[Any]
-    storages: list[Storage]
-    state: dict[Storage, DeviceData]
-    values_before: list[Any]
-    numbers: list[Sequence[float | int]]
-    draws: tuple[int, int, int]
-
-    def numbers_of(self, place: int) -> list[object]:
-        """The numbers of an op; of keys of draws that they are a seed, or the number of the draw."""
-        start, before, count = self.draws
-        named = {start: "seed", **{before + draw: f"draw {draw}" for draw in range(count)}}
-        return [named.get(number, number) if type(number) is int else number for number in self.numbers[place]]
-
-
-def _take(
-    step: Any, args: Any, kwargs: Any, recording: Recording, place: tuple[int, int], given: Sequence[XlaTensor]
-) -> _Taken:
-    seed.set_state(place)
-    values_before, num_programs = [storage_of(tensor).value for tensor in given], len(recording.programs)
+def _recorded(
+    step: Any, args: Any, kwargs: Any, recording: Recording, position: tuple[int, int], stand_ins: Sequence[XlaTensor]
+) -> RecordedCall:
+    seed.set_state(position)
+    arguments, num_programs = [storage_of(tensor).value for tensor in stand_ins], len(recording.programs)
     with seed.noted() as draws:
         result = step(*args, **kwargs)
     if len(recording.programs) != num_programs:
@@ -177,41 +177,42 @@ def _take(
     # A view is returned as a tensor of its own.
     returned: list[Any] = [t if view_of(t) is None else t.detach().clone() for _, t in tensors]  # type: ignore[arg-type]
     written = {storage: storage.data for storage in storages.pending() if storage.data is not None}
-    wanted = dict.fromkeys([*(storage_of(tensor) for tensor in returned), *written])
-    roots = execute.roots_of(wanted)
+    outcomes = dict.fromkeys([*(storage_of(tensor) for tensor in returned), *written])
+    roots = execute.roots_of(outcomes)
     if not roots and returned:  # arguments and state as they are: the program copies them
         returned = [tensor.detach().clone() for tensor in returned]
-        wanted = dict.fromkeys(storage_of(tensor) for tensor in returned)
-        roots = execute.roots_of(wanted)
+        outcomes = dict.fromkeys(storage_of(tensor) for tensor in returned)
+        roots = execute.roots_of(outcomes)
     if not roots:
         raise ValueError("export: the step computes nothing on the device; export the function that computes")
-    mesh, *others = schedule.meshes_met(list(wanted), *walks.topological([value for value, _ in roots])).values()
-    if others or mesh.target is not None:
+    mesh, *more = schedule.meshes_met(list(outcomes), *walks.topological([value for value, _ in roots])).values()
+    if more or mesh.target is not None:
         raise ValueError("export: expected one mesh, of devices that are here; the step is on several, or on others")
     graph = execute.graph_of(roots, mesh)
-    taken = _Taken(
-        graph, outputs, returned, [storage for _, storage in roots], written, values_before,
-        [node.numbers for node in graph.nodes], (*place, sum(key == place[0] for key, _ in draws)),
-    )  # fmt: skip
+    numbers = [node.numbers for node in graph.nodes]
+    num_draws = sum(key == position[0] for key, _ in draws)
     syncs.sync()
-    return taken
+    root_storages = [storage for _, storage in roots]
+    return RecordedCall(graph, outputs, returned, root_storages, written, arguments, numbers, (*position, num_draws))
 
 
-def _state(first: _Taken, last: _Taken, names: state_names.StateNames, recording: Recording) -> Iterator[StepOperand]:
+def _state(
+    first: RecordedCall, last: RecordedCall, names: state_names.StateNames, recording: Recording
+) -> Iterator[StepOperand]:
     """The values besides the arguments that a call reads or overwrites, with the user's tensors behind them."""
-    value_before = dict(zip(last.graph.inputs, first.graph.inputs, strict=True))
+    earlier = dict(zip(last.graph.inputs, first.graph.inputs, strict=True))
     overwritten, computed = {value: storage for storage, value in last.state.items()}, set(recording.made)
-    state = dict.fromkeys(value for value in (*last.graph.inputs, *overwritten) if value not in last.values_before)
-    for place, value in enumerate(state):
+    state = dict.fromkeys(value for value in (*last.graph.inputs, *overwritten) if value not in last.arguments)
+    for index, value in enumerate(state):
         holder = value.holder() if value.holder is not None else None
         named = names.of(overwritten.get(value, holder))
         if named is None:
-            _check_constant(value, value_before.get(value), is_computed=value in computed)
-            named = state_names.Named(f"constant.{place}", "constant", wrap(value.meta, Storage(value, value.meta)))
+            _check_constant(value, earlier.get(value), is_computed=value in computed)
+            named = state_names.Named(f"constant.{index}", "constant", wrap(value.meta, Storage(value, value.meta)))
         yield StepOperand(*named, value)
 
 
-def _check_constant(value: DeviceData, before: DeviceData | None, *, is_computed: bool) -> None:
+def _check_constant(value: DeviceData, earlier: DeviceData | None, *, is_computed: bool) -> None:
     """Raises ValueError for data behind no tensor of the user's that are not the same at each call."""
     if is_computed or value.is_abstract:
         raise ValueError(
@@ -219,40 +220,40 @@ def _check_constant(value: DeviceData, before: DeviceData | None, *, is_computed
             "such as a momentum buffer, or that each call replaces by a new tensor); call the step once before the "
             "export, and write state in place"
         )
-    host_before = None if before is None else before.host
-    if value.host is not None and (host_before is None or value.host.tobytes() != host_before.tobytes()):
+    earlier_host = None if earlier is None else earlier.host
+    if value.host is not None and (earlier_host is None or value.host.tobytes() != earlier_host.tobytes()):
         raise ValueError(
             f"export: the step makes data of {value.meta!r} on the host that differs from call to call; pass it as an "
             "argument"
         )
 
 
-def _exported_step(inputs: dict[str, Description], operands: list[StepOperand], last: _Taken) -> ExportedStep:
-    place_of = {operand.value: place for place, operand in enumerate(operands)}
+def _exported_step(inputs: dict[str, Description], operands: list[StepOperand], call: RecordedCall) -> ExportedStep:
+    index_of = {operand.value: index for index, operand in enumerate(operands)}
     overwrites = {
-        root: place_of[last.state[storage]] for root, storage in enumerate(last.storages) if storage in last.state
+        root: index_of[call.state[storage]] for root, storage in enumerate(call.storages) if storage in call.state
     }
-    tensors = {~place: operand.tensor for place, operand in enumerate(operands)}
-    result_of = {storage_of(tensor): place for place, tensor in tensors.items() if isinstance(tensor, XlaTensor)}
-    result_of |= {storage: root for root, storage in enumerate(last.storages)}
-    if not result_of.keys() >= {storage_of(tensor) for tensor in last.returned}:
+    tensors = {~index: operand.tensor for index, operand in enumerate(operands)}
+    result_of = {storage_of(tensor): index for index, tensor in tensors.items() if isinstance(tensor, XlaTensor)}
+    result_of |= {storage: root for root, storage in enumerate(call.storages)}
+    if not result_of.keys() >= {storage_of(tensor) for tensor in call.returned}:
         raise ValueError(
             "export: the step returns data that it neither computes nor takes as an argument; leave it out of the "
             "result"
         )
-    results = [result_of[storage_of(tensor)] for tensor in last.returned]
-    return ExportedStep(last.graph, inputs, last.outputs, operands, overwrites, results, last.draws)
+    results = [result_of[storage_of(tensor)] for tensor in call.returned]
+    return ExportedStep(call, inputs, operands, overwrites, results)
 
 
-def _check_same(first: _Taken, last: _Taken) -> None:
+def _check_same(first: RecordedCall, last: RecordedCall) -> None:
     """Raises ValueError where two calls of one program return another structure, or have another number in it."""
     if first.outputs != last.outputs:
         raise ValueError("export: the step returned another structure, or another number in it, at its next call")
-    for place, node in enumerate(last.graph.nodes):
-        for number, number_after in zip(first.numbers_of(place), last.numbers_of(place), strict=True):
-            if repr(number) != repr(number_after):
+    for index, node in enumerate(last.graph.nodes):
+        for number, later in zip(first.numbers_of(index), last.numbers_of(index), strict=True):
+            if repr(number) != repr(later):
                 raise ValueError(
-                    f"export: a number of {user_lines.describe(node)} was {number!r} in one call and {number_after!r} "
+                    f"export: a number of {user_lines.describe(node)} was {number!r} in one call and {later!r} "
                     "in the next; a program has one: compute it from tensors, or pass it as an argument (a learning "
                     "rate as a tensor)"
                 )

@@ -83,77 +83,77 @@ def export(
     exported = _lowered(recorded, shardings, platforms, custom_calls)
     if processes.several():
         mark = hashlib.sha256(exported.mlir_module().encode()).digest()
-        words = f"spmd.export of {len(recorded.graph.nodes):,} ops, its {processes.digest('program', mark)}"
+        words = f"spmd.export of {len(recorded.call.graph.nodes):,} ops, its {processes.digest('program', mark)}"
         processes.agree(words, mark, user_line())
     serialized = bytes(exported.serialize())
     state = [operand.tensor for operand in recorded.operands if operand.role != "argument"]
     return Exported(serialized, _manifest(recorded, shardings, exported, serialized), state)
 
 
-def _shardings(call: ExportedStep) -> list[Sharding]:
+def _shardings(step: ExportedStep) -> list[Sharding]:
     """The sharding in which the program takes each operand."""
-    graph, shardings = call.graph, list[Sharding]()
-    placed = dict(zip(graph.inputs, graph.shardings, strict=True))
-    pinned = {index: graph.pinned[root] for root, index in call.overwrites.items()}
-    for index, operand in enumerate(call.operands):
+    graph, shardings = step.call.graph, list[Sharding]()
+    read = dict(zip(graph.inputs, graph.shardings, strict=True))
+    pinned = {index: graph.pinned[root] for root, index in step.overwrites.items()}
+    for index, operand in enumerate(step.operands):
         is_argument = operand.role == "argument"
         unread = storage_of(operand.tensor).sharding if is_argument else pinned.get(index)  # type: ignore[arg-type]
-        sharding = placed.get(operand.value, unread or graph.mesh)
+        sharding = read.get(operand.value, unread or graph.mesh)
         is_elsewhere = is_argument and sharding.devices != graph.mesh.devices
         shardings.append(graph.mesh if is_elsewhere else sharding)
     return shardings
 
 
 def _lowered(
-    call: ExportedStep, shardings: Sequence[Sharding], platforms: Sequence[str] | None, custom: Sequence[str]
+    step: ExportedStep, shardings: Sequence[Sharding], platforms: Sequence[str] | None, custom: Sequence[str]
 ) -> jax_export.Exported:
-    graph = call.graph
+    graph = step.call.graph
     compute = build.build(graph, user_lines.describe)
     floats, integers = map(np.array, walks.pack_numbers(graph.nodes), "dq")
-    first_seed, first_draw, num_draws = call.draws
-    draws_before = integers - first_draw
-    is_count = (draws_before >= 0) & (draws_before < num_draws)
-    place_of = {operand.value: place for place, operand in enumerate(call.operands)}
+    first_seed, first_draw, num_draws = step.call.draws
+    draws = integers - first_draw
+    is_count = (draws >= 0) & (draws < num_draws)
+    index_of = {operand.value: index for index, operand in enumerate(step.operands)}
 
     def spmd_exported(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         whole = jnp.asarray(integers)
         if num_draws:
             seed, count = arrays[-1][0], arrays[-1][1]
-            whole = jnp.where(integers == first_seed, seed, jnp.where(is_count, count + draws_before, whole))
-        return compute(*(arrays[place_of[value]] for value in graph.inputs), jnp.asarray(floats), whole)
+            whole = jnp.where(integers == first_seed, seed, jnp.where(is_count, count + draws, whole))
+        return compute(*(arrays[index_of[value]] for value in graph.inputs), jnp.asarray(floats), whole)
 
     several = len(graph.meshes()) > 1
     with topology.program_devices(graph.mesh.device_ids if several else None), compiler_context():
         out = tuple(None if sharding is None else sharding.in_program() for sharding in graph.pinned)
         jitted = jax.jit(spmd_exported, out_shardings=out, keep_unused=True)
         allowed = [jax_export.DisabledSafetyCheck.custom_call(target) for target in custom]
-        structs = [*map(struct, (operand.value.meta for operand in call.operands), shardings)]
-        if call.draws[2]:
+        structs = [*map(struct, (operand.value.meta for operand in step.operands), shardings)]
+        if num_draws:
             structs.append(jax.ShapeDtypeStruct((2,), np.int64))
         exported = jax_export.export(jitted, platforms=platforms, disabled_checks=allowed)(*structs)
         return jax_facts.without_shardings(exported) if config.partitioner == "gspmd" or several else exported
 
 
 def _manifest(
-    call: ExportedStep, shardings: Sequence[Sharding], lowered: jax_export.Exported, serialized: bytes
+    step: ExportedStep, shardings: Sequence[Sharding], lowered: jax_export.Exported, serialized: bytes
 ) -> dict[str, Any]:
-    graph = call.graph
+    graph, num_draws = step.call.graph, step.call.draws[2]
     meshes: list[dict[str, Any]] = []
-    order = {device: place for place, device in enumerate(graph.mesh.device_ids)}
+    order = {device: index for index, device in enumerate(graph.mesh.device_ids)}
 
     def facts(meta: Meta, sharding: Sharding | None) -> dict[str, Any]:
         return {**array_facts(meta), "sharding": None if sharding is None else _text(sharding, meshes, order)}
 
     arguments = [
         {"role": operand.role, "name": operand.name, **facts(operand.value.meta, sharding)}
-        for operand, sharding in zip(call.operands, shardings, strict=True)
+        for operand, sharding in zip(step.operands, shardings, strict=True)
     ]
-    if call.draws[2]:
+    if num_draws:
         arguments.append(
             {"role": "random", "name": "(seed, draws so far)", "dtype": "int64", "shape": [2], "sharding": None}
         )
     results = [facts(root.meta, sharding) for root, sharding in zip(graph.roots, graph.pinned, strict=True)]
-    for root, operand_index in call.overwrites.items():
+    for root, operand_index in step.overwrites.items():
         results[root]["overwrites"] = operand_index
     versions = {name: importlib.metadata.version(name) for name in ("torch-spmd", "torch", "jax", "jaxlib")}
     return {
@@ -166,15 +166,15 @@ def _manifest(
             "platforms": list(lowered.platforms),
             "partitioner": config.partitioner,
             "compiler_options": {graph.mesh.platform: options.options_of(graph)},
-            "num_draws": call.draws[2],
+            "num_draws": num_draws,
             "has_complex": options.has_complex(graph),
         },
         "num_devices": len(graph.mesh.device_ids),
         "device_ids": list(graph.mesh.device_ids),
         "meshes": meshes,
-        "inputs": call.inputs,
-        "outputs": call.outputs,
-        "returned": call.results,
+        "inputs": step.inputs,
+        "outputs": step.call.outputs,
+        "returned": step.results,
         "arguments": arguments,
         "results": results,
     }

@@ -1,6 +1,7 @@
 """spmd.load_exported: a program from its files, called on tensors of xla."""
 
 import contextlib
+import functools
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from ...core import (
     LOCK,
     AbstractError,
     DeviceData,
+    Meta,
     ProcessError,
     Sharding,
     Spec,
@@ -60,6 +62,7 @@ from .exported import (
     WEIGHTS_FACTS,
     Exported,
     on_host,
+    state_arguments,
     struct,
 )
 from .nested_values import matched, rebuild
@@ -98,7 +101,7 @@ def load_exported(
         raise TypeError(f"load_exported: expected a spmd.Mesh, got {type(mesh).__name__}")
     if isinstance(path, Exported):
         state = {name: on_host(tensor.detach()) for name, tensor in path.state().items()}
-        return LoadedProgram(path.serialized, path.manifest, lambda name, at: state[name][at], mesh, None)
+        return LoadedProgram(path.serialized, path.manifest, lambda name, indices: state[name][indices], mesh, None)
     folder = Path(path)
     if not (folder / MANIFEST).is_file():
         raise FileNotFoundError(f"load_exported: expected a folder that spmd.export wrote, {folder} has no {MANIFEST}")
@@ -114,13 +117,12 @@ def load_exported(
         serialized = sealed_json.content(folder / PROGRAM, _MOST_BYTES)
         if hashlib.sha256(serialized).hexdigest() != manifest["program"]["sha256"]:
             raise ValueError(f"load_exported: {folder / PROGRAM} is not the program of {MANIFEST}; export it again")
-        _check_weights(folder / WEIGHTS, manifest.get(WEIGHTS_FACTS))
-        stored = _state(folder / WEIGHTS, manifest)
-    return LoadedProgram(serialized, manifest, lambda name, at: stored[name].read(at), mesh, custom_calls)
+        stored = _stored_state(folder / WEIGHTS, manifest)
+    return LoadedProgram(serialized, manifest, lambda name, indices: stored[name].read(indices), mesh, custom_calls)
 
 
 @contextlib.contextmanager
-def _described(what: object) -> Iterator[None]:
+def _described(file: object) -> Iterator[None]:
     """Has whatever a manifest lacks or has wrong end in one sentence."""
     try:
         yield
@@ -130,28 +132,27 @@ def _described(what: object) -> Iterator[None]:
         if isinstance(error, ValueError) and str(error).startswith(("load_exported: ", "load_checkpoint: ")):
             raise
         why = f"{type(error).__name__}: {str(error)[:200]}"
-        raise ValueError(f"load_exported: {what} does not describe its program: {why}; export it again") from error
+        raise ValueError(f"load_exported: {file} does not describe its program: {why}; export it again") from error
 
 
 _MOST_BYTES = 1 << 31  # of a program
 
 
-def _check_weights(file: Path, facts: dict[str, Any] | None) -> None:
-    """Raises ValueError for another file than the one that was written; without facts, for one of another folder."""
+def _stored_state(file: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+    """The tensors of the state in a file, once it is the one that was written, as the manifest describes them.
+
+    A manifest without facts of the file is compared with its header alone.
+    """
+    facts = manifest.get(WEIGHTS_FACTS)
     sealed_json.check_file(file, (1 << 63) if facts is None else facts["bytes"])
     with file.open("rb") as opened:
         if facts is not None and hashlib.file_digest(opened, "sha256").hexdigest() != facts["sha256"]:
             raise ValueError(f"load_exported: {file} is damaged: {MANIFEST} has another sha256; export it again")
-
-
-def _state(file: Path, manifest: dict[str, Any]) -> dict[str, Any]:
-    """The tensors of the state in a file, as the manifest describes them."""
     stored = open_checkpoint(file)
-    for argument in manifest["arguments"]:
+    for argument in state_arguments(manifest):
         name, value = argument["name"], stored.get(argument["name"])
-        if argument["role"] not in ("argument", "random") and (
-            value is None or (value.shape, value.dtype) != (tuple(argument["shape"]), dtype_of(argument["dtype"]))
-        ):
+        shape, dtype = tuple(argument["shape"]), dtype_of(argument["dtype"])
+        if value is None or (value.shape, value.dtype) != (shape, dtype):
             raise ValueError(
                 f"load_exported: expected {name!r} of shape {argument['shape']} and dtype {argument['dtype']} in "
                 f"{file}, as {MANIFEST} says, got {value}; export it again"
@@ -203,9 +204,12 @@ class LoadedProgram:
                 f"devices here are of {platform}; export it with platforms=({platform!r},)"
             )
         with _described(MANIFEST):
-            self.state = {
-                manifest["arguments"][place]["name"]: self._loaded(place, read) for place in self._read_manifest()
-            }
+            self._read_manifest()
+            self.state = {}
+            for index, argument in enumerate(state_arguments(manifest), self._num_passed):
+                empty = torch.empty(argument["shape"], dtype=self._metas[index].dtype, device="xla")
+                target = mark_sharding(empty, self._shardings[index])
+                self.state[argument["name"]] = fill_shards(target, functools.partial(read, argument["name"]))
         self._program = self._compiled(platform, custom_calls)
 
     def _check(self, custom_calls: Sequence[str] | None) -> None:
@@ -226,59 +230,50 @@ class LoadedProgram:
                     f"options write and run files. If you trust it, set spmd.config.compiler_options = 'auto {words}'"
                 )
 
-    def _read_manifest(self) -> list[int]:
-        """Reads the manifest: arguments, results and what overwrites what; returns the places of the state."""
+    def _read_manifest(self) -> None:
+        """Reads arguments, results and what overwrites what; raises ValueError where they do not fit the program."""
         manifest = self.manifest
-        arguments = manifest["arguments"]
-        self._shardings = [self._sharding(one["sharding"]) for one in arguments]
-        self._metas = [dense_meta(tuple(one["shape"]), dtype_of(one["dtype"])) for one in arguments]
-        self._results = [dense_meta(tuple(one["shape"]), dtype_of(one["dtype"])) for one in manifest["results"]]
-        self._pinned = [
-            None if one["sharding"] is None else self._sharding(one["sharding"]) for one in manifest["results"]
-        ]
-        self._num_given = sum(one["role"] == "argument" for one in arguments)
+        arguments, results = manifest["arguments"], manifest["results"]
+        self._shardings = [self._sharding(entry["sharding"]) for entry in arguments]
+        self._metas = list(map(_meta, arguments))
+        self._results = list(map(_meta, results))
+        self._pinned = [None if entry["sharding"] is None else self._sharding(entry["sharding"]) for entry in results]
+        self._num_passed = sum(entry["role"] == "argument" for entry in arguments)
         self._num_draws: int = manifest["program"]["num_draws"]
-        held = [place for place, one in enumerate(arguments) if one["role"] not in ("argument", "random")]
         self._overwrites = {
-            result: one["overwrites"] for result, one in enumerate(manifest["results"]) if "overwrites" in one
+            result: entry["overwrites"] for result, entry in enumerate(results) if "overwrites" in entry
         }
-        self._donated = sorted({place for place in self._overwrites.values() if place >= self._num_given})
-        self._meshes = list(dict.fromkeys(one.replicated() for one in self._shardings))
+        self._donated = sorted({index for index in self._overwrites.values() if index >= self._num_passed})
+        self._meshes = list(dict.fromkeys(sharding.replicated() for sharding in self._shardings))
         for meta, pin, aval in zip(self._results, self._pinned, self._exported.out_avals, strict=True):
             shape = meta.shape if pin is None else pin.padded_shape(meta.shape)
             if (tuple(shape), meta.struct.dtype) != (aval.shape, aval.dtype):
                 raise ValueError(
                     f"load_exported: expected in {MANIFEST} a result {aval.str_short()}, got {meta!r}; export it again"
                 )
-        for result, place in self._overwrites.items():
-            if place in held and self._metas[place] != self._results[result]:
+        for result, index in self._overwrites.items():
+            if index >= self._num_passed and self._metas[index] != self._results[result]:
                 raise ValueError(
-                    f"load_exported: in {MANIFEST} result {result} cannot overwrite {arguments[place]['name']!r}"
+                    f"load_exported: in {MANIFEST} result {result} cannot overwrite {arguments[index]['name']!r}"
                 )
         passed, returned = list[int](), list[int]()
         for part in manifest["inputs"].values():
             rebuild(part, passed.append)
         rebuild(manifest["outputs"], lambda number: returned.append(manifest["returned"][number]))
-        if sorted(passed) != [*range(self._num_given)] or not all(
-            -len(arguments) <= number < len(self._results) for number in returned
+        if sorted(passed) != [*range(self._num_passed)] or not all(
+            -len(arguments) <= number < len(results) for number in returned
         ):
             raise ValueError(
                 f"load_exported: arguments and results of {MANIFEST} are not those of the program; export it again"
             )
-        return held
 
     def _sharding(self, text: dict[str, Any] | None) -> Sharding:
         mesh = self.manifest["meshes"][0 if text is None else text["mesh"]]
-        ids = tuple(self._order[place] for place in mesh["device_order"])
+        ids = tuple(self._order[index] for index in mesh["device_order"])
         whole = Sharding.of(ids, tuple(mesh["axes"].values()), tuple(mesh["axes"]))
         if text is None:
             return whole
         return whole.with_spec(Spec.of(*(tuple(axes) for axes in text["spec"])), text["memory"])
-
-    def _loaded(self, place: int, read: Any) -> torch.Tensor:
-        meta, name = self._metas[place], self.manifest["arguments"][place]["name"]
-        result = mark_sharding(torch.empty(meta.shape, dtype=meta.dtype, device="xla"), self._shardings[place])
-        return fill_shards(result, lambda at: read(name, at))
 
     @contextlib.contextmanager
     def _context(self) -> Iterator[None]:
@@ -295,10 +290,10 @@ class LoadedProgram:
             with _described(MANIFEST):
                 lowered = self._lowered()
             targets = jax_facts.custom_calls(lowered.compiler_ir()) - jax_facts.stable_custom_calls
-            if custom_calls is not None and (strange := targets.difference(custom_calls)):
+            if custom_calls is not None and (unstable := sorted(targets.difference(custom_calls))):
                 raise ValueError(
-                    f"load_exported: the program calls {', '.join(sorted(strange))}: native code of this process that "
-                    f"jax does not keep stable. If you trust it, pass custom_calls={sorted(strange)}"
+                    f"load_exported: the program calls {', '.join(unstable)}: native code of this process that "
+                    f"jax does not keep stable. If you trust it, pass custom_calls={unstable}"
                 )
             if self.manifest["program"]["has_complex"]:
                 hide(lowered.compiler_ir())
@@ -324,17 +319,17 @@ class LoadedProgram:
         inputs = self.manifest["inputs"]
         passed = [*matched(inputs["args"], args, "args"), *matched(inputs["kwargs"], kwargs, "kwargs")]
         with torch.no_grad():
-            placed: list[Any] = [self._placed(index, tensor) for index, tensor in enumerate(passed)]
-        tensors = [*placed, *self.state.values()]
+            tensors = [self._laid_out(index, tensor) for index, tensor in enumerate(passed)]
+        tensors += self.state.values()
         syncs.sync()
         with contextlib.ExitStack() as leases:
-            held = [host_reads.leased(storage_of(tensor), "a loaded program", on_device=True) for tensor in tensors]
-            buffers = [leases.enter_context(lease).placed()[0] for lease in held]
+            reads = [host_reads.leased(storage_of(tensor), "a loaded program", on_device=True) for tensor in tensors]
+            buffers = [leases.enter_context(lease).placed()[0] for lease in reads]
         lent.spare(buffers, self._donated)
         arrays: list[Any] = [
             _spelled(buffer, struct.sharding) for buffer, struct in zip(buffers, self._structs, strict=False)
         ]
-        # The place in the stream of draws of this call, which takes as many as the exported one.
+        # The position in the stream of draws of this call, which takes as many as the exported one.
         draw = [seed.next_draw() for _ in range(self._num_draws)][:1]
         arrays += [*np.array(draw, np.int64)]
         if processes.several():
@@ -344,39 +339,35 @@ class LoadedProgram:
         with self._context():
             results = self._program(*arrays)
         in_flight.note_run(results[0], lambda: None)
-        whole = [*passed, *self.state.values()]
-        values = [self._taken(index, array) for index, array in enumerate(results)]
+        values = [self._result(index, array) for index, array in enumerate(results)]
+        operands = [*passed, *self.state.values()]
         for result, index in self._overwrites.items():
-            _overwrite(whole[index], values[result], is_ours=index >= len(passed))
+            _overwrite(operands[index], values[result], is_ours=index >= len(passed))
+        operands = [*passed, *(tensor.detach() for tensor in self.state.values())]
+        for result, index in self._overwrites.items():
+            values[result] = operands[index]
+        outcomes = [*values, *reversed(operands)]  # an operand returned unchanged has the number ~index
+        return rebuild(self.manifest["outputs"], lambda index: outcomes[self.manifest["returned"][index]])
 
-        def returned(number: int) -> torch.Tensor:
-            result = self.manifest["returned"][number]
-            index = ~result if result < 0 else self._overwrites.get(result)
-            if index is not None:
-                return whole[index] if index < len(passed) else whole[index].detach()
-            return values[result]
-
-        return rebuild(self.manifest["outputs"], returned)
-
-    def _placed(self, place: int, tensor: Any) -> torch.Tensor:
+    def _laid_out(self, index: int, tensor: Any) -> Any:
         """The argument in the layout of the program."""
-        argument, meta, layout = self.manifest["arguments"][place], self._metas[place], self._shardings[place]
+        name, meta, layout = self.manifest["arguments"][index]["name"], self._metas[index], self._shardings[index]
         if type(tensor) is not XlaTensor:
             raise TypeError(
-                f"a loaded program: expected {argument['name']} on xla, got a tensor on {tensor.device}; move it with "
+                f"a loaded program: expected {name} on xla, got a tensor on {tensor.device}; move it with "
                 '.to("xla") first'
             )
         if tuple(tensor.shape) != meta.shape or tensor.dtype is not meta.dtype:
             raise ValueError(
-                f"a loaded program: {argument['name']} was exported as {meta.dtype} of shape {list(meta.shape)}, got "
+                f"a loaded program: {name} was exported as {meta.dtype} of shape {list(meta.shape)}, got "
                 f"{tensor.dtype} of shape {list(tensor.shape)}; export the call with these shapes, too"
             )
-        is_placed = view_of(tensor) is None and constraints.sharding_now(tensor) is layout
-        return tensor if is_placed else reshard(tensor.detach(), layout)
+        is_laid_out = view_of(tensor) is None and constraints.sharding_now(tensor) is layout
+        return tensor if is_laid_out else reshard(tensor.detach(), layout)
 
-    def _taken(self, place: int, array: jax.Array) -> torch.Tensor:
+    def _result(self, index: int, array: jax.Array) -> torch.Tensor:
         """A result as a tensor, in its logical shape."""
-        meta, pinned = self._results[place], self._pinned[place]
+        meta, pinned = self._results[index], self._pinned[index]
         sharding = pinned or Sharding.from_jax(array.sharding, len(meta.shape), self._meshes)
         data = DeviceData(meta, buffer=_spelled(array, sharding.jax), sharding=sharding, source=user_frame())
         return wrap(meta, Storage(data, meta, pinned))
@@ -390,21 +381,25 @@ class LoadedProgram:
         return str(self._exported.mlir_module())
 
     def __repr__(self) -> str:
-        names = ", ".join(one["name"] for one in self.manifest["arguments"][: self._num_given])
+        names = ", ".join(argument["name"] for argument in self.manifest["arguments"][: self._num_passed])
         return f"LoadedProgram({names}; {len(self.state)} tensors of state, {len(self._order)} devices)"
 
 
-def _overwrite(target: Any, made: Any, *, is_ours: bool) -> None:
+def _meta(entry: dict[str, Any]) -> Meta:
+    return dense_meta(tuple(entry["shape"]), dtype_of(entry["dtype"]))
+
+
+def _overwrite(target: Any, result: Any, *, is_ours: bool) -> None:
     """Writes a result over state, whose memory it has, or over an argument."""
     if is_ours and view_of(target) is None:
         torch.autograd.graph.increment_version(target)
         with LOCK:
-            value: Any = storage_of(made).value
+            value: Any = storage_of(result).value
             storage_of(target).write(value)
             storage_of(target).home = value.sharding
         return
     with torch.no_grad():
-        target.copy_(made)
+        target.copy_(result)
 
 
 def _spelled(array: jax.Array, sharding: Any) -> jax.Array:

@@ -28,8 +28,8 @@ def _begin(optimizer: torch.optim.Optimizer) -> None:
         return
     lists = list(inspect.signature(make).parameters)[1:]
     for group in optimizer.param_groups:
-        new = [one for one in group["params"] if one.requires_grad and one not in optimizer.state]
-        without_gradient = [one for one in new if one.grad is None]
+        new = [p for p in group["params"] if p.requires_grad and p not in optimizer.state]
+        without_gradient = [parameter for parameter in new if parameter.grad is None]
         for parameter in without_gradient:
             parameter.grad = torch.zeros_like(parameter)
         if new:

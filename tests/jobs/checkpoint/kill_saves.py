@@ -26,13 +26,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-package = types.ModuleType("checkpoint")  # the folder, without its door, which imports torch
-package.__path__ = [str(Path(__file__).resolve().parents[3] / "spmd/jobs/checkpoint")]
-sys.modules["checkpoint"] = package
-all_or_none: Any = importlib.import_module("checkpoint.all_or_none")
-step_folder: Any = importlib.import_module("checkpoint.step_folder")
-step_saving: Any = importlib.import_module("checkpoint.step_saving")
-manifest: Any = importlib.import_module("checkpoint.manifest")
+ROOT = Path(__file__).resolve().parents[3]
+for name in ("spmd", "spmd.jobs", "spmd.jobs.checkpoint"):  # the folders, without their doors, which import torch
+    package = types.ModuleType(name)
+    package.__path__ = [str(ROOT.joinpath(*name.split(".")))]
+    sys.modules[name] = package
+all_or_none: Any = importlib.import_module("spmd.jobs.checkpoint.all_or_none")
+step_folder: Any = importlib.import_module("spmd.jobs.checkpoint.step_folder")
+step_saving: Any = importlib.import_module("spmd.jobs.checkpoint.step_saving")
+manifest: Any = importlib.import_module("spmd.jobs.checkpoint.manifest")
 assert not {"torch", "jax", "numpy"} & sys.modules.keys()
 
 SHARDS = (0, 3000, 1, 40_000)  # bytes of each shard; several writes of a block

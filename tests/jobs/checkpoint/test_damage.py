@@ -327,10 +327,11 @@ if waits:
 
 OTHER = """
 import importlib, pathlib, sys, types
-package = types.ModuleType("checkpoint")  # without the library's own import
-package.__path__ = [sys.argv[1]]
-sys.modules["checkpoint"] = package
-importlib.import_module("checkpoint.step_folder").lock(pathlib.Path(sys.argv[2]))
+for name in ("spmd", "spmd.jobs", "spmd.jobs.checkpoint"):  # without the library's own import
+    package = types.ModuleType(name)
+    package.__path__ = [str(pathlib.Path(sys.argv[1], *name.split(".")))]
+    sys.modules[name] = package
+importlib.import_module("spmd.jobs.checkpoint.step_folder").lock(pathlib.Path(sys.argv[2]))
 print("locked", flush=True)
 sys.stdin.read()
 """
@@ -341,7 +342,7 @@ class TestTwoJobs:
 
     def test_second(self, tmp_path: Path) -> None:
         job = subprocess.Popen(
-            [sys.executable, "-c", OTHER, str(ROOT / "spmd/jobs/checkpoint"), str(tmp_path)],
+            [sys.executable, "-c", OTHER, str(ROOT), str(tmp_path)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         with job:
@@ -361,7 +362,7 @@ class TestTwoJobs:
         shutil.copytree(tmp_path / "job", tmp_path / "backup")
         (tmp_path / "job/.lock").read_bytes()
         done = subprocess.run(
-            [sys.executable, "-c", OTHER, str(ROOT / "spmd/jobs/checkpoint"), str(tmp_path / "job")],
+            [sys.executable, "-c", OTHER, str(ROOT), str(tmp_path / "job")],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert "belongs to another job" in done.stderr and done.stdout == ""
@@ -391,7 +392,7 @@ class TestTwoJobs:
         """A worker that outlives its job does not keep the folder."""
         script = OTHER.replace("sys.stdin.read()", "import os, time; os.fork() or time.sleep(60); time.sleep(60)")
         job = subprocess.Popen(
-            [sys.executable, "-c", script, str(ROOT / "spmd/jobs/checkpoint"), str(tmp_path)],
+            [sys.executable, "-c", script, str(ROOT), str(tmp_path)],
             stdout=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
         with job:

@@ -199,7 +199,7 @@ class TestReplaced:
         saving.mkdir()
         (saving / "model.safetensors").write_bytes(b"half")
         job = subprocess.Popen(
-            [sys.executable, "-c", OTHER, str(ROOT / "spmd/jobs/checkpoint"), str(saving)],
+            [sys.executable, "-c", OTHER, str(ROOT), str(saving)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         with job:

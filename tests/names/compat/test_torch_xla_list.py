@@ -19,7 +19,7 @@ from spmd.core.record.tensor import XlaTensor
 _LINES = gzip.decompress(Path(__file__).with_name("torch_xla_2_9.tsv.gz").read_bytes()).decode().splitlines()
 ROWS = [tuple(line.split("\t")) for line in _LINES]
 MODULES = [module for module, _, kind, _ in ROWS if kind == "module"]
-_UNHELPFUL = "docs/from-torch-xla.md lists names"
+_UNHELPFUL = "docs/torch-xla-names.md lists names"
 
 
 @pytest.fixture(autouse=True, scope="module")

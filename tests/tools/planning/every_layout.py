@@ -27,7 +27,7 @@ import spmd  # noqa: E402
 from recipes.llama import PRECISION, Llama, LlamaConfig, cross_entropy  # noqa: E402
 from spmd.tools.planning.report import Plan  # noqa: E402
 from spmd.tools.suggestions import suggest  # noqa: E402
-from spmd.tools.suggestions.candidates import SAVED, Layout, placements  # noqa: E402
+from spmd.tools.suggestions.candidates import SAVED, CandidateLayout, placements  # noqa: E402
 from spmd.tools.suggestions.search import Search  # noqa: E402
 from spmd.tools.suggestions.suggestion import Trial  # noqa: E402
 
@@ -61,7 +61,7 @@ class EveryLayout(Search):
                 print(f"{time.strftime('%T')} {self.num_compiled} {trial.name}: {trial.reason}", flush=True)
         return [*self.trials.values()]
 
-    def _why_not(self, layout: Layout) -> str:
+    def _why_not(self, layout: CandidateLayout) -> str:
         return ""
 
 
