@@ -94,7 +94,7 @@ def marked(tensor: XlaTensor, layout: Sharding, *, gradient: bool = True) -> Xla
     if not gradient:
         grad_shardings.leave(tensor)
     elif tensor.requires_grad or hasattr(tensor, grad_shardings.PINNED):
-        grad_shardings.follow(tensor, again=True)
+        grad_shardings.follow(tensor, after_leave=True)
     return tensor
 
 

@@ -267,9 +267,9 @@ def between_ops() -> Iterator[None]:
     try:
         with later():
             yield
-    except _Left as left:
-        assert left.__cause__ is not None
-        raise left.__cause__ from None
+    except _Left as wrapper:
+        assert wrapper.__cause__ is not None
+        raise wrapper.__cause__ from None
 
 
 def poll() -> None:

@@ -134,7 +134,7 @@ class SymbolicNumber:
     def scalar(self) -> observation.Scalar:
         """The number as a scalar argument."""
         result = observation.Scalar(self.value)
-        result.place = self.place
+        result.index = self.place
         return result
 
     def is_int(self) -> bool:
@@ -214,6 +214,6 @@ class FormulaObservation(observation.Observation):
         formulas = [value for value in result if type(value) is observation.Scalar]
         if not formulas or any(value != result[0] or not isinstance(value, float) for value in result):
             return result
-        if len({value.place for value in formulas}) > 1 or len(formulas) < len(result):
+        if len({value.index for value in formulas}) > 1 or len(formulas) < len(result):
             return [float(value) for value in values]
         return [formulas[0]] * len(result)

@@ -60,7 +60,7 @@ class Guards:
     """
 
     def __init__(self, found: Objects, volatile: Collection[tuple[int, Any]]):
-        self._held = found.held
+        self._held = found.snapshots
         self._volatile = volatile
         written = {box for box, _ in volatile}
         counted: list[dict[Any, Any]] = []
@@ -169,11 +169,11 @@ class ReplayedNumbers:
                 by_float, by_integer = ran.program.numbers
                 floats, integers = [floats[i] for i in by_float], [integers[i] for i in by_integer]
             formulas = [
-                (i, wanted.setdefault(n.place, len(wanted)))
+                (i, wanted.setdefault(n.index, len(wanted)))
                 for i, n in enumerate(floats)
                 if type(n) is observation.Scalar
             ]
-            draws = [(i, n.place) for i, n in enumerate(integers) if type(n) is observation.DrawNumber]
+            draws = [(i, n.index) for i, n in enumerate(integers) if type(n) is observation.DrawNumber]
             seeds, counts = [i for i, place in draws if place < 0], [draw for draw in draws if draw[1] >= 0]
             self._runs.append((np.array(floats, np.float64), np.array(integers, np.int64), formulas, seeds, counts))
         # A draw whose result nothing needed is in no program: the stream goes on past it, as without a replay.
@@ -214,7 +214,7 @@ class ReplayedNumbers:
 
     def passed(self, number: Any, found: Sequence[float]) -> Any:
         """The number that takes the place of a recorded one; None where no program takes it."""
-        place = self._wanted.get(number.place) if type(number) is observation.Scalar else None
+        place = self._wanted.get(number.index) if type(number) is observation.Scalar else None
         return found[place] if place is not None else None if type(number) is observation.Scalar else number
 
     def vectors(self, found: Sequence[float]) -> list[tuple[np.ndarray, np.ndarray]] | None:

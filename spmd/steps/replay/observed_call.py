@@ -194,7 +194,7 @@ class ObservedCall:
         self.seen: Seen = self.names, self._codes, {*self._variables}
         self._settle_numbers()
         self.after = Objects(self.roots, self.names, self._codes)
-        self.after.held.append(
+        self.after.snapshots.append(
             contents.Held(variables.VARIABLES, variables.PATH_OF_VARIABLES, Kind.SCOPE, set(self._variables))
         )
         self.impure += [
@@ -202,7 +202,7 @@ class ObservedCall:
             for name, value in self._variables.items()
             if variables.VARIABLES.get(name) != value
         ]
-        alive_boxes = {id(one.container) for one in self.after.held}
+        alive_boxes = {id(one.container) for one in self.after.snapshots}
         named = (Kind.ATTRIBUTES, Kind.SCOPE, Kind.CLASS, Kind.SLOTS)
         changes = [
             change

@@ -119,7 +119,7 @@ def _interface(op: OpSpec) -> Hashable:
 
 def _bits(number: float) -> Hashable:
     """A number by its bits; a draw by its place among the draws of a call."""
-    return number.place if isinstance(number, observation.DrawNumber) else float(number).hex()
+    return number.index if isinstance(number, observation.DrawNumber) else float(number).hex()
 
 
 def _text_of(data: DeviceData) -> str:

@@ -107,7 +107,7 @@ _CHAIN = re.compile(r'channel_id=\d+.*chain_id="\d+"')
 
 def chain_of(line: Instruction) -> str:
     """The name of the collective that a line is one of several of; "" for one of a single line."""
-    match = _CHAIN.search(line.rest) if line.opcode in _STARTS else None
+    match = _CHAIN.search(line.tail) if line.opcode in _STARTS else None
     return "" if match is None else match[0]
 
 
@@ -151,7 +151,7 @@ _THREAD = re.compile(r'async_execution_thread="(\w+)"')
 
 def core_of(start: Instruction) -> str:
     """The cores of the chip that run an asynchronous call: "sparsecore", or "" for those of all other lines."""
-    thread = _THREAD.search(start.rest) if start.opcode.endswith("-start") else None
+    thread = _THREAD.search(start.tail) if start.opcode.endswith("-start") else None
     return "" if thread is None or thread[1] == "main" else thread[1]
 
 
@@ -177,7 +177,7 @@ _BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 
 def kind_between_slices(line: Instruction) -> str | None:
     """The kind of the collective that a line sends for over the network between slices; None for another line."""
-    match = _BETWEEN_SLICES.search(line.rest) if line.opcode == "send" else None
+    match = _BETWEEN_SLICES.search(line.tail) if line.opcode == "send" else None
     if match is None:
         return None
     return "collective-permute" if match[1] == "ONE_TO_ONE" else match[1].lower().replace("_", "-")
@@ -191,7 +191,7 @@ def scope_of(computation: Computation, line: Instruction) -> str:
 
 
 def _is_move(line: Instruction) -> bool:
-    return 'is_spmd_generated="true"' in line.rest and line.opcode not in _NO_MOVES
+    return 'is_spmd_generated="true"' in line.tail and line.opcode not in _NO_MOVES
 
 
 _NO_MOVES = {"all-reduce", "all-reduce-start", "all-reduce-done", "reduce-scatter", "get-tuple-element"}
@@ -261,7 +261,7 @@ _AXIS = re.compile(r"'?([\w.\-]+)'?(?::\((\d+)\)(\d+))?")
 
 
 def _groups_text(line: Instruction) -> str:
-    match = _HOST_GROUPS.search(line.rest) or _GROUPS.search(line.rest)
+    match = _HOST_GROUPS.search(line.tail) or _GROUPS.search(line.tail)
     return "" if match is None else match[0]
 
 

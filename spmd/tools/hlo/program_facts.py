@@ -135,7 +135,7 @@ def cycles(module: Module) -> tuple[int, int]:
 
 def line_cycles(line: Instruction) -> int:
     """Returns the estimated cycles of one line; 0 without an estimate."""
-    estimate = _CYCLES.search(line.rest)
+    estimate = _CYCLES.search(line.tail)
     return 0 if estimate is None else int(estimate[1])
 
 
@@ -187,7 +187,7 @@ def kernel_flops(module: Module, computation: Computation, line: Instruction) ->
 
 
 def _is_kernel(line: Instruction) -> bool:
-    return line.opcode == "custom-call" and _KERNEL in line.rest and not line_cycles(line)
+    return line.opcode == "custom-call" and _KERNEL in line.tail and not line_cycles(line)
 
 
 _KERNEL = 'custom_call_target="tpu_custom_call"'
@@ -211,7 +211,7 @@ def _line_flops(module: Module, computation: Computation, line: Instruction) -> 
 
 
 def _stated_flops(line: Instruction) -> int:
-    stated = _STATED.search(line.rest)
+    stated = _STATED.search(line.tail)
     return 0 if stated is None else int(stated[1])
 
 
@@ -227,7 +227,7 @@ def product_flops(computation: Computation, line: Instruction) -> int:
     result = hlo_text.arrays(line.shape)[0][1]
     if line.opcode == "dot":
         return 2 * math.prod(result) * math.prod(lhs[dim] for dim in _dims(line, "lhs_contracting_dims"))
-    names = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", line.rest)
+    names = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", line.tail)
     assert names is not None, "every convolution has them"
     of_left, of_right, of_made = names.groups()
     total = 2 * result[of_made.index("b")] * result[of_made.index("f")] * rhs[of_right.index("i")]
@@ -237,13 +237,13 @@ def product_flops(computation: Computation, line: Instruction) -> int:
 
 
 def _dims(line: Instruction, name: str) -> list[int]:
-    dims = re.search(rf"{name}=\{{([\d,]*)\}}", line.rest)
+    dims = re.search(rf"{name}=\{{([\d,]*)\}}", line.tail)
     return [int(dim) for dim in dims[1].split(",") if dim] if dims is not None else []
 
 
 def _window(line: Instruction, dim: int, name: str, default: int = 1) -> int:
     """Returns the size, stride, low padding or dilation of a window along a dim."""
-    match = re.search(rf"window=\{{[^}}]*\b{name}=(\S+?)[ }}]", line.rest)
+    match = re.search(rf"window=\{{[^}}]*\b{name}=(\S+?)[ }}]", line.tail)
     return default if match is None else int(match[1].split("x")[dim].partition("_")[0])
 
 
@@ -320,7 +320,7 @@ def _dtype(computation: Computation, line: Instruction) -> str:
     """The dtype of a product's operands: the wider one."""
     dtypes = [hlo_text.arrays(computation.by_name[name].shape)[0][0] for name in line.operands[:2]]
     widest = "f64" if "f64" in dtypes else "f32" if "f32" in dtypes else dtypes[0]
-    return "tf32" if widest == "f32" and "highest" not in line.rest else widest
+    return "tf32" if widest == "f32" and "highest" not in line.tail else widest
 
 
 _TILE = 128
@@ -379,7 +379,7 @@ def _written(inner: Computation, root: Instruction, line: Instruction) -> int:
 
 def _library_call(computation: Computation, line: Instruction, moved: int) -> Kernel | None:
     """The kernel of a call of cuBLAS or cuDNN; None for another line. moved: the bytes that it reads and writes."""
-    name = line.rest.partition('custom_call_target="')[2].partition('"')[0]
+    name = line.tail.partition('custom_call_target="')[2].partition('"')[0]
     config = _config(line) if name else {}
     if name.startswith("__cublas$"):
         numbers = config["gemm_backend_config"]["dot_dimension_numbers"]
@@ -395,7 +395,7 @@ def _library_call(computation: Computation, line: Instruction, moved: int) -> Ke
 
 
 def _config(line: Instruction) -> dict[str, Any]:
-    text = line.rest.partition("backend_config=")[2]
+    text = line.tail.partition("backend_config=")[2]
     return json.JSONDecoder().raw_decode(text)[0] if text.startswith("{") else {}
 
 
@@ -404,6 +404,6 @@ def _cudnn_flops(computation: Computation, line: Instruction, config: dict[str, 
     attention = config["cudnn_fmha_backend_config"]
     batch, heads, rows, columns = map(int, attention["intermediate_tensor_shape"]["dimensions"])
     query = hlo_text.arrays(computation.by_name[line.operands[0]].shape)[0][1]
-    products = 5 if "Backward" in line.rest.partition("custom_call_target=")[2][:40] else 2
+    products = 5 if "Backward" in line.tail.partition("custom_call_target=")[2][:40] else 2
     share = 2 if "CAUSAL" in attention.get("mask_type", "") else 1
     return products * 2 * batch * heads * rows * columns * query[-1] // share

@@ -196,7 +196,7 @@ def _look_at_programs(now: float) -> None:
     """Says which program has not ended for `config.hang_seconds`."""
     limit = config.hang_seconds
     oldest = next((run for run in in_flight.started() if not in_flight.is_done(run.result)), None)
-    age = 0.0 if oldest is None else now - oldest.at
+    age = 0.0 if oldest is None else now - oldest.launch_time
     _heard.wants_records = bool(limit) and age > limit / 2
     if oldest is not None and limit and age > limit and _heard.reported != oldest.event:
         _heard.reported = oldest.event
