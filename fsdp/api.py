@@ -191,9 +191,14 @@ def mesh_within(mesh: spmd.Mesh, axis: str, size: int) -> spmd.Mesh:
     # The axis of the old name is the inner one: neighbours, which a fast network connects, gather among themselves.
     name = f"{axis}_copies"
     assert name not in mesh.axis_names, "a name of ours"
-    at = mesh.axis_names.index(axis)
-    shape = (*mesh.mesh_shape[:at], mesh.mesh_shape[at] // size, size, *mesh.mesh_shape[at + 1 :])
-    names = (*mesh.axis_names[:at], name, *mesh.axis_names[at:])
+    axis_index = mesh.axis_names.index(axis)
+    shape = (
+        *mesh.mesh_shape[:axis_index],
+        mesh.mesh_shape[axis_index] // size,
+        size,
+        *mesh.mesh_shape[axis_index + 1 :],
+    )
+    names = (*mesh.axis_names[:axis_index], name, *mesh.axis_names[axis_index:])
     return spmd.Mesh(mesh.device_ids, shape, names, target=mesh.target)
 
 

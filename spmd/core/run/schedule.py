@@ -185,7 +185,7 @@ class Flow:
             self.passed.update(take_across(readers))
 
     def release(self, index: int, rerunnable: Collection[Node]) -> None:
-        """Frees the data whose last reader was this subgraph: its ops, but those in `rerunnable`, drop their operands."""
+        """Frees the data whose last reader was this subgraph: its ops but those in `rerunnable` drop their operands."""
         for node in self.subgraphs[index].nodes:
             for operand in node.operands:
                 if type(operand) is DeviceData and self.last.get(operand, -1) <= index:
