@@ -105,10 +105,10 @@ class BodyCalls:
         return result
 
     def _value(self, tensor: Any) -> BodyValue:
-        now = varying.tracker()
-        assert now is not None, "the body of a manual computation is recorded"
-        self.axes |= {axis: now.sizes[axis] for axis in now.axes}
-        over = now.in_order(now.of_tensor(tensor).may_diverge)
+        scope = varying.tracker()
+        assert scope is not None, "the body of a manual computation is recorded"
+        self.axes |= {axis: scope.sizes[axis] for axis in scope.axes}
+        over = scope.in_order(scope.of_tensor(tensor).may_diverge)
         return BodyValue(tuple(tensor.shape), tensor.dtype.is_floating_point, over)
 
 

@@ -105,12 +105,14 @@ def _changes(old: Any, new: Any, passed: Callable[[Any], Any]) -> Iterator[str]:
     # The function in an opaque op is another object at each call.
     if old[0] is not new[0] and not (new[0].is_opaque and _interface(old[0]) == _interface(new[0])):
         yield f"is {new[0]!r}, and was {old[0]!r}"
-    for before, now in zip_longest(old[1], new[1]):
-        if before != now:
-            yield f"reads {now}, and read {before}" if isinstance(now, str) else "reads another value than it did"
-    for number, now in zip_longest(map(passed, old[2]), new[2]):
-        if number is not None and _bits(number) != _bits(now):
-            yield f"has {now}, and had {number}"
+    for former, current in zip_longest(old[1], new[1]):
+        if former != current:
+            yield (
+                f"reads {current}, and read {former}" if isinstance(current, str) else "reads another value than it did"
+            )
+    for number, current in zip_longest(map(passed, old[2]), new[2]):
+        if number is not None and _bits(number) != _bits(current):
+            yield f"has {current}, and had {number}"
 
 
 def _interface(op: OpSpec) -> Hashable:
