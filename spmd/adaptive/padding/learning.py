@@ -150,7 +150,7 @@ def _learn_lengths(
 
 
 def _is_of_batches(program: Program, graph: Graph) -> bool:
-    """True if data other than lists of integers has another shape than in the program, as the last batch of an epoch."""
+    """True if data other than lists of integers has another shape than the program's, as an epoch's last batch."""
     pairs = zip(program.requested.inputs, graph.inputs, strict=False)
     changed = [device_data for (meta, _), device_data in pairs if meta is not device_data.meta]
     return any(device_data.host is not None and not dtypes.is_exact(device_data.meta.dtype) for device_data in changed)
