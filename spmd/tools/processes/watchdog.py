@@ -183,8 +183,8 @@ def _look_at_processes(timestamp: float) -> None:
             _heard.silent[process] = record["beat"]
             _announce(
                 f"process {process} is silent since beat {record['beat']}",
-                f"process {process} ({record['host']}) has been silent for {timestamp - heard_at:.0f} s: it is stopped, "
-                f"dead, or its machine or network is down. {_last(record)}",
+                f"process {process} ({record['host']}) has been silent for {timestamp - heard_at:.0f} s: it is "
+                f"stopped, dead, or its machine or network is down. {_last(record)}",
             )
         elif beat is not None and timestamp - heard_at <= SILENT:
             del _heard.silent[process]

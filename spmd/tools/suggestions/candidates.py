@@ -267,8 +267,8 @@ def _splittable(use: Use, uses: dict[str, Use], tensor: int) -> set[str]:
         raise Unfit(f"{use.path}: {most} heads are not divisible by {tensor}")
     # Fewer heads of keys and values than devices: they stay unsharded, and each device computes the heads it reads.
     return {
-        use.path for use in partners
-        if not use.is_whole and use.size % tensor == 0 and (use.heads is None or use.heads % tensor == 0)
+        peer.path for peer in partners
+        if not peer.is_whole and peer.size % tensor == 0 and (peer.heads is None or peer.heads % tensor == 0)
     }  # fmt: skip
 
 
