@@ -11,7 +11,7 @@ from ..core.extend import Region, Value, reads, regions, walks
 from .capture import Capture
 from .gradient import Tensors, as_one_op, record, tensors, with_gradient
 from .scan import expect_functions, on_device, refilled, result_tensors, tensors_of
-from .varying import as_own
+from .vma import as_own
 
 
 @ends_at_user_line

@@ -15,7 +15,7 @@ from ..core import Spec, XlaTensor, annotations, dense_meta, specs, storage_of
 from ..core.extend import Draw, Loop, Region, Value, Y, loop_counter, loop_op, reads, store, views, walks
 from .capture import Capture, sharded_gradient
 from .gradient import Backward, Tensors, as_one_op, record, saved, sharding_of, tensors, with_gradient
-from .varying import as_own
+from .vma import as_own
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,7 +8,7 @@ import torch
 
 from ..core import user_line
 from ..loops.body_calls import noted
-from ..loops.varying import Tracker, collective, index, summed, tracker
+from ..loops.vma import Tracker, collective, index, summed, tracker
 from ..mesh.hints import did_you_mean
 from ..tensors.annotate import on_device
 from .manual_steps import untracked

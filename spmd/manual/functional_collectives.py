@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..core import XlaTensor, guarded, replaces
-from ..loops.varying import tracker
+from ..loops.vma import tracker
 from ..mesh.mesh import Mesh
 from . import collectives, manual_steps
 

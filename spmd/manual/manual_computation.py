@@ -14,7 +14,7 @@ from ..loops.body_calls import body_calls
 from ..loops.capture import Capture
 from ..loops.gradient import Backward, Tensors, as_one_op, record, saved, tensors, with_gradient
 from ..loops.manual_lowering import Axes, Boundary, Cut, Manual, Varying
-from ..loops.varying import Tracker, Watching, summed, thread, tracker
+from ..loops.vma import Tracker, Watching, summed, thread, tracker
 
 
 class ShardResult(NamedTuple):

@@ -17,9 +17,9 @@ from jax import lax
 
 from ..core import config
 from ..core.extend import Dropout, attention, computed, floats, partitioning, registry, splash
+from .block_pairs import DropoutOfColumns, Form, forms_of
 from .exchanges import AllToAll, AttentionExchange, Gathered, PairStart, RingOfKeys
 from .orders import Consecutive, HalfOfHeads, Order, ZigzagRows
-from .pairs import DropoutOfColumns, Form, forms_of
 
 aten = torch.ops.aten
 

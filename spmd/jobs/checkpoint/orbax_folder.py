@@ -27,7 +27,7 @@ from ...core import (
 from ...tensors.shards import Filling, can_fill
 from . import common_calls as calls
 from .loading import LoadedNames, Rename, compared, differ, renamed
-from .priming import prime_optimizer
+from .optimizer_init import prime_optimizer
 from .state_entries import entries, replaced
 
 Path = str | os.PathLike[str]
