@@ -97,7 +97,7 @@ class HostLists:
             data = self._come(value)
             if data is not None:
                 storage.settle(data)
-        ancestors = walks.topological([value for value, at in lists if at.value is value])[0]
+        ancestors = walks.topological([value for value, owner in lists if owner.value is value])[0]
         recorded = [node for node in ancestors if self.is_list(node)]
         read_nodes = walks.topological([value for value, _ in roots if not self.is_list(value)])[0] if recorded else ()
         self.lists = recorded if {*recorded}.isdisjoint(read_nodes) else []

@@ -65,7 +65,7 @@ class _Entry:
     counts: Sequence[int]
     rows: Rows
     schedule: Schedule
-    seen: Seen | None  # what a check looks at; None after one that could not be compared: all
+    scope: Seen | None  # what a check looks at; None after one that could not be compared: all
 
     def stale(self, flat: Sequence[Any]) -> Change | str | None:
         """The reason why the call cannot be replayed now."""
@@ -221,7 +221,7 @@ class CompiledFunction(Generic[P, R]):
             for entry in kind.entries:
                 why = entry.stale(flat)
                 numbers = "" if why else entry.replay.numbers.now(flat)
-                if not isinstance(numbers, str) and (entry.seen is None or entry.schedule.is_due()):
+                if not isinstance(numbers, str) and (entry.scope is None or entry.schedule.is_due()):
                     return None, None, _Check(entry, numbers)
                 vectors = None if isinstance(numbers, str) else entry.replay.numbers.vectors(numbers)
                 if vectors is not None:
@@ -285,7 +285,7 @@ class CompiledFunction(Generic[P, R]):
         ]
         roots = [(getattr(self._function, "__name__", "step"), self._function)]
         roots += [(f"argument {i}", item.value if type(item) is _StaticArgument else item) for i, item in plain_items]
-        recorded = ObservedCall(call, flat, roots, kind.follow, apart, None if check is None else check.entry.seen)
+        recorded = ObservedCall(call, flat, roots, kind.follow, apart, None if check is None else check.entry.scope)
         try:
             counts = self._counts(apart, flat)
             replay = Replay(Recipe(recorded), recorded)
@@ -295,11 +295,11 @@ class CompiledFunction(Generic[P, R]):
             kind.follow |= recorded.to_follow
             if check is None:
                 self._refuse(kind, str(error), count=not recorded.to_follow)
-            elif check.entry.seen is None:
+            elif check.entry.scope is None:
                 self._end(check.entry, str(error))
             else:  # by chance, as where another thread draws at the same time: the next call is checked, too
                 check.entry.guards = Guards(recorded.after, check.entry.replay.recipe.volatile)
-                check.entry.seen = None
+                check.entry.scope = None
                 kind.entries.insert(0, check.entry)
         else:
             schedule = Schedule()

@@ -97,7 +97,7 @@ _SEED = random.Random.seed.__code__
 class ObservedCall:
     """A call of a function on flat (tensors, numbers, anything), which ran as it is.
 
-    seen: what an earlier such call has read, which is taken for what this one reads; None: it is found out.
+    scope: what an earlier such call has read, taken for this one's; None: it is found out.
     after: the state when it returned. result: what it returned. observation: the core's notes. uses: of CPU tensors.
     formulas: the numbers that Python computed. host_calls: calls of schedulers to be made again, in order.
     volatile: the places that these write. names: those that code which ran may have read. gradients: the leaf tensors
