@@ -175,7 +175,7 @@ def _parts(model: nn.Module, batch: object, count: int) -> object:
 
 
 class ReducedSums:
-    """Gradients that each backward pass inside of `with` adds to `.grad`; what has none at the end gets none."""
+    """Sums of the gradients of all backward passes inside `with`, in `.grad`; None for a parameter without any."""
 
     def __init__(self, model: nn.Module):
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]

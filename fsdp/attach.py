@@ -26,7 +26,7 @@ ParamInit = Callable[[nn.Module], None]
 def attach(
     modules: Sequence[nn.Module], settings: Settings, split: BatchSplit, ignored: Collection[nn.Parameter] = ()
 ) -> Unit:
-    """Makes modules one unit, which has their parameters without those of units below and without ignored ones.
+    """Makes modules one unit, owning all parameters not owned by nested units or ignored.
 
     Raises ValueError for a module that is a unit already.
     """
@@ -78,7 +78,7 @@ _INSIDE: "WeakSet[nn.Module]" = WeakSet()  # the modules of units
 
 
 def _note_added(parent: nn.Module, name: str, module: nn.Module | None) -> None:
-    """The hook of a module that is registered in another: prints that one which is added to a unit stays whole."""
+    """Module registration hook: says that a module added to a unit stays whole."""
     if (
         parent in _INSIDE
         and module is not None

@@ -184,10 +184,9 @@ class Unit:
 
     @property
     def reshards(self) -> bool:
-        """True if parameters are freed after forward and gathered again for backward: the default of all but the root.
+        """True if parameters are freed after forward and gathered again for backward.
 
-        The parameters that the root reads last are those that backward reads first, and backward does not read those
-        that the root reads first.
+        Default: every unit but the root, whose parameters backward needs at once.
         """
         # A number of 1 gathers among one device: kept as it is, which is not to reshard.
         value = self.reshard_after_forward

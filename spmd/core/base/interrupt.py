@@ -68,7 +68,7 @@ class _Patient:
 
 def _hold(press: _Press) -> None:
     HELD.append(press)
-    pace.look_at = -1  # the next op looks, and finds it
+    pace.look_at = -1  # delivered at the next op boundary
     # A threading.Thread would wait for its start.
     _thread.start_new_thread(_press_again, (press.name, press.number, pace.recorded_ops))
 

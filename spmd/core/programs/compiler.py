@@ -43,7 +43,7 @@ compile_by: list[Callable[[jax.stages.Lowered, dict[str, str | float], str], Com
 def lower_graph(graph: Graph, choices: Chosen | None = None) -> jax.stages.Lowered:
     """Returns the graph as a `jax.stages.Lowered`: StableHLO with the sharding attributes, before XLA's passes.
 
-    choices: `chosen` of `lower.build`.
+    choices: a list for the shardings of annotated values (see `lower.build`).
     """
     function = build(graph, describe, choices)
     function.__name__ = "spmd"

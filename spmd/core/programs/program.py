@@ -327,8 +327,8 @@ _OWN_OPTIONS = {
 
 
 def options_of(graph: Graph) -> dict[str, str | float]:
-    """Returns the options of `config.compiler_options`: the word `auto` in it stands for those that the program
-    needs, of which an option named there as well takes the place."""
+    """Options of `config.compiler_options`: 'auto' expands to the options the program needs; explicit options override
+    it."""
     words = config.compiler_options.split()
     if words == [_NEEDED]:
         return _needed(graph)

@@ -50,7 +50,7 @@ def all_devices(target: Target = None) -> tuple[jax.Device, ...]:
         return tuple(sorted(_devices(target), key=lambda device: (device.process_index, device.id)))
 
 
-# What brings a platform to jax.
+# The command that installs a platform's plugin of jax.
 PLUGINS = {"cuda": 'pip install "jax[cuda12]"', "tpu": 'pip install "jax[tpu]"'}
 
 

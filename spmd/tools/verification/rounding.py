@@ -26,7 +26,7 @@ class Path(NamedTuple):
     unit: float
 
     def then(self, next_path: "Path") -> "Path":
-        """This path, then the other: gamma_j + gamma_k + gamma_j gamma_k <= gamma_(j + k), Higham, lemma 3.3."""
+        """This path, then the next: gamma_j + gamma_k + gamma_j gamma_k <= gamma_(j + k), Higham, lemma 3.3."""
         return Path(self.length + next_path.length, max(self.unit, next_path.unit))
 
 
