@@ -168,18 +168,18 @@ def placement(
 
     Raises TypeError for a result that is no placement, ValueError for one that does not fit the parameter.
     """
-    requested = None if rule is None else rule(parameter)
-    if requested is None:
+    result = None if rule is None else rule(parameter)
+    if result is None:
         return parameter_spec(parameter.shape, axis, size, base_spec)
-    if isinstance(requested, tuple):
-        return PartitionSpec(*requested)
-    if hasattr(requested, "is_replicate") and requested.is_replicate():
+    if isinstance(result, tuple):
+        return PartitionSpec(*result)
+    if hasattr(result, "is_replicate") and result.is_replicate():
         return base_spec
-    dim = requested.dim if hasattr(requested, "is_shard") and requested.is_shard() else requested
+    dim = result.dim if hasattr(result, "is_shard") and result.is_shard() else result
     if not isinstance(dim, int) or isinstance(dim, bool):
         raise TypeError(
             "shard_placement_fn: expected a PartitionSpec, a dim, torch's Shard(dim) or Replicate(), or None, "
-            f"got {requested!r}"
+            f"got {result!r}"
         )
     rank = len(parameter.shape)
     if not -rank <= dim < rank:

@@ -113,9 +113,9 @@ class _LmHead(Lowering):
 
     def taken_in(self, operands: Sequence[jax.Array]) -> tuple[Any, ...]:
         """Returns the input of the product, its weight, the target, the bias and the weights of the classes."""
-        input, weight, *optional = operands
-        bias = optional.pop(0) if self.has_bias else None
-        target, *class_weights = optional
+        input, weight, *optional_operands = operands
+        bias = optional_operands.pop(0) if self.has_bias else None
+        target, *class_weights = optional_operands
         return input, self._placed(weight), target, bias, class_weights[0] if class_weights else None
 
     def in_precision(self) -> contextlib.AbstractContextManager[None]:

@@ -269,9 +269,11 @@ def _inner(ends: list[int], length: int, goes_on: bool) -> list[int]:
     return [cut for cut in inner_cuts if cut]
 
 
-def _are_similar(some: Sequence[OpSpec], repeated: Sequence[OpSpec]) -> bool:
+def _are_similar(some: Sequence[OpSpec], repeated_ops: Sequence[OpSpec]) -> bool:
     """True if nine in ten ops are equal: the first iteration may differ in its initial values (data, or just made)."""
-    return len(some) == len(repeated) and sum(a is b for a, b in zip(some, repeated, strict=True)) >= 0.9 * len(some)
+    return len(some) == len(repeated_ops) and sum(a is b for a, b in zip(some, repeated_ops, strict=True)) >= 0.9 * len(
+        some
+    )
 
 
 def _longest_run(nodes: Sequence[Node], position: dict[Node, int], period: int) -> tuple[int, int, bool]:
@@ -300,17 +302,17 @@ def _reads(node: Node, later: Node, position: dict[Node, int], period: int) -> b
 
 
 def _shares(
-    earlier: Value, later: Value, readers: tuple[Node, Node], position: dict[Node, int], period: int
+    earlier_value: Value, later_value: Value, readers: tuple[Node, Node], position: dict[Node, int], period: int
 ) -> bool | None:
     """Compares two operands: True for one value of state, and for a carry; False for the next data of its kind, and for
     what is computed a period later; None for any other, such as the weights of two layers."""
-    if type(later) is DeviceData:
-        if earlier is later:
-            return later.is_state
-        return False if type(earlier) is DeviceData and _is_new_data(later, readers[0]) else None
-    if walks.result_index(earlier) != walks.result_index(later):
+    if type(later_value) is DeviceData:
+        if earlier_value is later_value:
+            return later_value.is_state
+        return False if type(earlier_value) is DeviceData and _is_new_data(later_value, readers[0]) else None
+    if walks.result_index(earlier_value) != walks.result_index(later_value):
         return None
-    maker, later_index = walks.origin(earlier), position[walks.origin(later)]  # type: ignore[index]
+    maker, later_index = walks.origin(earlier_value), position[walks.origin(later_value)]  # type: ignore[index]
     if maker is None:  # the first iteration reads data where later ones read the carry
         return True if position[readers[1]] - later_index <= 2 * period else None
     return True if position[maker] == later_index else False if later_index - position[maker] == period else None

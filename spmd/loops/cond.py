@@ -73,11 +73,11 @@ class _Branch:
             self.metas = [None if value is None else dense_meta(value.shape, value.dtype) for value in flat]
             self.roots = list(map(reads.operand, result))
             self.written = {storage: after for storage, (_, after) in capture.written().items()}
-            differentiable, reached = capture.reached_by(result)
+            output_indices, reached = capture.reached_by(result)
             capture.refuse_written(reached, self.written, "return the new value instead")
-            arriving = [capture.stand_in(dense_meta(result[i].shape, result[i].dtype)) for i in differentiable]
-            self.arriving = {i: storage_of(tensor).value for i, tensor in zip(differentiable, arriving, strict=True)}
-            gradients = capture.grad([result[i] for i in differentiable], reached, arriving)
+            arriving = [capture.stand_in(dense_meta(result[i].shape, result[i].dtype)) for i in output_indices]
+            self.arriving = {i: storage_of(tensor).value for i, tensor in zip(output_indices, arriving, strict=True)}
+            gradients = capture.grad([result[i] for i in output_indices], reached, arriving)
             operand_index = {tensor: i for i, tensor in enumerate(stand_ins)}
             sources: list[Source] = [operand_index.get(tensor, tensor) for tensor in reached]
             self.gradients = dict(zip(sources, gradients, strict=True))

@@ -131,8 +131,8 @@ def _outline(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, tuple[str,
 class _Pair:
     """The comparison of the first layer with another: first the outlines, then part by part."""
 
-    def __init__(self, first: Mapping[str, nn.Module], second: Mapping[str, nn.Module], k: int):
-        self.first, self.other, self.k = first, second, k
+    def __init__(self, first: Mapping[str, nn.Module], second_layer: Mapping[str, nn.Module], k: int):
+        self.first, self.other, self.k = first, second_layer, k
         self.twins: dict[int, Any] = {}  # the other layer's object by the id of the first layer's
         self.compared: set[tuple[int, int]] = set()
 

@@ -137,8 +137,8 @@ class _Loop:
             if needs == previous:
                 break
         self.carry_needs = [i for i, need in enumerate(needs) if need]
-        differentiable = itertools.compress(reached, self.has_gradient)
-        met = {tensor: None for sources in differentiable for tensor in sources}
+        output_indices = itertools.compress(reached, self.has_gradient)
+        met = {tensor: None for sources in output_indices for tensor in sources}
         self.xs_needs = [i for i, tensor in enumerate(self.stand_ins) if tensor in met]
         self.closed_over = [tensor for tensor in met if tensor not in {*self.carry, *self.stand_ins}]
         self.capture.refuse_written(self.closed_over, self.written, "make it part of the carry instead")
@@ -146,8 +146,8 @@ class _Loop:
     def _differentiate(self) -> list[Value]:
         """The gradients of one iteration: of the carry, of closed-over tensors (summed so far), of the xs."""
         capture, outputs = self.capture, [*self.carried, *self.stacked]
-        differentiable = [i for i, has in enumerate(self.has_gradient) if has]
-        self.stack_chosen = [i for i in differentiable if i >= len(self.carry)]
+        output_indices = [i for i, has in enumerate(self.has_gradient) if has]
+        self.stack_chosen = [i for i in output_indices if i >= len(self.carry)]
         arriving = {
             i: capture.stand_in(dense_meta(outputs[i].shape, outputs[i].dtype))
             for i in (*self.carry_needs, *self.stack_chosen)
@@ -171,7 +171,7 @@ class _Loop:
             return reads.operand(so_far + gradient)
 
         return capture.grad(
-            [outputs[i] for i in differentiable], sources, [arriving[i] for i in differentiable], value_of
+            [outputs[i] for i in output_indices], sources, [arriving[i] for i in output_indices], value_of
         )
 
     def _make_forward(self, gradients: list[Value], middle: int) -> None:

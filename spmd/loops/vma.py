@@ -322,8 +322,11 @@ class Watching(TorchFunctionMode):
         if torch.is_grad_enabled() and func is not torch.autograd.grad:
             written = args[0] if args and _writes(name) else kwargs.get("out")
             if kwargs:
-                unified = self.tracker.unified([*args, *kwargs.values()], written)
-                args, kwargs = unified[: len(args)], dict(zip(kwargs, unified[len(args) :], strict=True))
+                unified_arguments = self.tracker.unified([*args, *kwargs.values()], written)
+                args, kwargs = (
+                    unified_arguments[: len(args)],
+                    dict(zip(kwargs, unified_arguments[len(args) :], strict=True)),
+                )
             else:
                 args = self.tracker.unified(args, written)
         result = self._dropped(func, args, kwargs) if name in _DROPS else func(*args, **kwargs)

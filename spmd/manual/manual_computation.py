@@ -161,10 +161,10 @@ class _Region:
 
     def _differentiate(self, capture: Capture, outputs: Tensors, sources: Tensors) -> list[Value]:
         """The gradients on one shard: of the arguments that have one, then of the closed-over tensors."""
-        differentiable = [outputs[i] for i in self.chosen]
+        differentiable_outputs = [outputs[i] for i in self.chosen]
         arriving = [
             self._stand_in(capture, dense_meta(tensor.shape, tensor.dtype), self.boundaries[i])
-            for i, tensor in zip(self.chosen, differentiable, strict=True)
+            for i, tensor in zip(self.chosen, differentiable_outputs, strict=True)
         ]
         self.arriving = [storage_of(tensor).value for tensor in arriving]
 
@@ -175,7 +175,7 @@ class _Region:
             over = self.tracker.of_tensor(gradient).varying - self.tracker.of_tensor(source).varying
             return reads.operand(summed(gradient, self.tracker.in_order(over)))
 
-        return capture.grad(differentiable, sources, arriving, value_of)
+        return capture.grad(differentiable_outputs, sources, arriving, value_of)
 
     # --- the two ops --------------------------------------------------------------------------------------------------
 

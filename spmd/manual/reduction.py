@@ -125,12 +125,12 @@ def _recorded_again(node: Node, operands: Sequence[Value]) -> Value:
     return views.read(lowering.overload(**arguments))
 
 
-def _warn(name: str, computed: torch.dtype, requested: torch.dtype) -> None:
-    if (name, requested) not in _warned:
-        _warned.add((name, requested))
+def _warn(name: str, computed: torch.dtype, requested_dtype: torch.dtype) -> None:
+    if (name, requested_dtype) not in _warned:
+        _warned.add((name, requested_dtype))
         warnings.warn(
-            f"a gradient is to be reduced in {requested}, but {name} computes it in {computed} and has no other dtype: "
-            f"it is reduced in {computed}",
+            f"a gradient is to be reduced in {requested_dtype}, but {name} computes it in {computed} and has no other "
+            f"dtype: it is reduced in {computed}",
             UserWarning,
             stacklevel=2,
         )

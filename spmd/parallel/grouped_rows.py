@@ -22,7 +22,7 @@ _COMPUTED_BY_ALL = (
 
 
 @partitioning.partition(_OP)
-def grouped_mm_per_shard(self, mat2, offs=None, *positional, **named):
+def grouped_mm_per_shard(self, mat2, offs=None, *extra_arguments, **named):
     """Each device multiplies its own rows."""
     if offs is None:
         return None
@@ -33,7 +33,7 @@ def grouped_mm_per_shard(self, mat2, offs=None, *positional, **named):
     partitioning.note_unused(_COMPUTED_BY_ALL if unused else _GATHERED, mesh, unused or of_groups)
     if mesh is None or not (axes or partitioning.platform() == "tpu"):
         return None
-    return rules.RULES[_OP].function(self, mat2, offs, *positional, **named, products=on_shards(mesh, axes))
+    return rules.RULES[_OP].function(self, mat2, offs, *extra_arguments, **named, products=on_shards(mesh, axes))
 
 
 def _axes_at(x: jax.Array, dim: int) -> Axes:

@@ -269,10 +269,10 @@ def resharded(tensor: torch.Tensor, layout: Sharding) -> torch.Tensor:
     comes back with the tensor's sharding, where it is annotated, else with the new one.
     """
     target = on_device(tensor, "reshard")
-    current = annotations.current_sharding(target)
-    if current is layout:
+    sharding = annotations.current_sharding(target)
+    if sharding is layout:
         return tensor
-    if current is not None:
+    if sharding is not None:
         return reshard(tensor, layout)
     is_data = view_of(target) is None and type(storage_of(target).value) is DeviceData
     return mark_sharding(tensor, layout) if is_data else mark_sharding_with_gradients(tensor, layout)
@@ -304,9 +304,9 @@ class _ShardAs(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         half = len(grads) // 2
-        paired = [i for i in range(half) if grads[i] is not None and grads[half + i] is not None]
+        paired_indices = [i for i in range(half) if grads[i] is not None and grads[half + i] is not None]
         result = list(grads)
-        places = [*paired, *(half + i for i in paired)]
+        places = [*paired_indices, *(half + i for i in paired_indices)]
         resharded_grads = _ShardAs.apply(*(grads[i] for i in places)) if places else ()
         for index, grad in zip(places, resharded_grads, strict=True):
             result[index] = grad

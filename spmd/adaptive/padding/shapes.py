@@ -56,8 +56,8 @@ def order(case: Case) -> None:
     if "dims" in case.arguments:
         places = [positive(dim, rank) for dim in case.arguments["dims"]]
     elif rank > 1:
-        first, second = positive(case.arguments.get("dim0", 0), rank), positive(case.arguments.get("dim1", 1), rank)
-        places[first], places[second] = places[second], places[first]
+        first, second_dim = positive(case.arguments.get("dim0", 0), rank), positive(case.arguments.get("dim1", 1), rank)
+        places[first], places[second_dim] = places[second_dim], places[first]
     case.share({0: range(rank)}, [places])
 
 
@@ -218,8 +218,12 @@ def cat(case: Case) -> None:
     case.share({i: [*dims[:dim], f"part {i}", *dims[dim + 1 :]] for i in operands}, [dims])
     if not any(dim in case.pads[i] for i in operands):
         return
-    first, *appended = operands
-    if operands != list(range(len(operands))) or not appended or any(dim in case.pads[i] for i in appended):
+    first, *appended_operands = operands
+    if (
+        operands != list(range(len(operands)))
+        or not appended_operands
+        or any(dim in case.pads[i] for i in appended_operands)
+    ):
         raise NoRule("has a padded operand before others")
     length, size = case.length(first, dim), case.pads[first][dim]
     more = case.results[0][dim] - length

@@ -218,7 +218,7 @@ def padded_on_host(device_data: DeviceData, meta: Meta) -> DeviceData:
     result = DeviceData(
         meta, host=np.pad(device_data.host, room), sharding=device_data.sharding, source=device_data.source
     )
-    return observation.derived(result, device_data, lambda current: padded_on_host(current, meta))
+    return observation.derived(result, device_data, lambda data: padded_on_host(data, meta))
 
 
 def pad_op(source: Meta, meta: Meta) -> OpSpec:

@@ -53,10 +53,10 @@ def _class_dim(self):
 
 def target_weights(target, weight, ignore_index, dtype):
     """(class, weight in the sum) per target: ignored targets have class 0 with weight 0."""
-    valid = target != ignore_index
-    safe = jnp.where(valid, target, jnp.zeros((), target.dtype))
+    is_counted = target != ignore_index
+    safe = jnp.where(is_counted, target, jnp.zeros((), target.dtype))
     weights = jnp.ones((), dtype) if weight is None else widened(weight).at[safe].get(mode="promise_in_bounds")
-    return safe, jnp.where(valid, weights, jnp.zeros((), dtype))
+    return safe, jnp.where(is_counted, weights, jnp.zeros((), dtype))
 
 
 def _pick(self, classes):

@@ -383,10 +383,10 @@ def _joined(arrays, dim):
 @lower(aten.cat.default)
 def aten_cat(tensors, dim=0, *, returns):
     # torch lets an empty 1-d tensor join tensors of any shape.
-    nonempty = [tensor for tensor in tensors if tensor.shape != (0,)]
-    if not nonempty:  # torch does not check dim then
+    nonempty_tensors = [tensor for tensor in tensors if tensor.shape != (0,)]
+    if not nonempty_tensors:  # torch does not check dim then
         return jnp.zeros(returns.shape, returns.dtype)
-    return _joined([tensor.astype(returns.dtype) for tensor in nonempty], dim)
+    return _joined([tensor.astype(returns.dtype) for tensor in nonempty_tensors], dim)
 
 
 @lower(aten.stack.default)

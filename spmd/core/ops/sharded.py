@@ -234,18 +234,18 @@ def reshaped_dims(dims: Dims, old_shape: Sequence[int], new_shape: Sequence[int]
 
 def _taken(parts: Sequence[tuple[int, Axes]], size: int) -> tuple[Factors, list[tuple[int, Axes]]]:
     """The factors of a dim of this size, of the first parts of a dim that is split; and the parts that are left."""
-    factors, remaining, has_axes = list[tuple[int, Axes]](), list(parts), False
-    while size != 1 and remaining:
-        part, axes = remaining.pop(0)
+    factors, remaining_parts, has_axes = list[tuple[int, Axes]](), list(parts), False
+    while size != 1 and remaining_parts:
+        part, axes = remaining_parts.pop(0)
         common = part if size % part == 0 else size
         factors.append((common, axes))
         has_axes |= bool(axes)
         size //= common
         if part % common:
-            remaining = []  # neither divides the other: nothing is known of the rest
+            remaining_parts = []  # neither divides the other: nothing is known of the rest
         elif part > common:
-            remaining.insert(0, (part // common, ()))
-    return tuple(factors) if has_axes else (), remaining
+            remaining_parts.insert(0, (part // common, ()))
+    return tuple(factors) if has_axes else (), remaining_parts
 
 
 # --- axes that an op cannot use ---------------------------------------------------------------------------------------

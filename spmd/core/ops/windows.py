@@ -95,8 +95,14 @@ def _adaptive_places(axis, size, count):
     for offset in range(max((end - start for start, end in bounds), default=0)):
         positions = np.array([start + offset for start, _ in bounds])
         inside = np.array([start + offset < end for start, end in bounds])
-        clipped = np.minimum(positions, size - 1)
-        places.append((lambda x, clipped=clipped: jnp.take(x, clipped, axis=axis), clipped, inside))
+        clipped_positions = np.minimum(positions, size - 1)
+        places.append(
+            (
+                lambda x, clipped_positions=clipped_positions: jnp.take(x, clipped_positions, axis=axis),
+                clipped_positions,
+                inside,
+            )
+        )
     return places
 
 

@@ -95,19 +95,21 @@ def _complete(graph: Graph) -> Graph:
             paired.append(returned)
     in_groups = {i for group in graph.stack_groups for i in group}
     alone = {graph.onto[i] for i, is_given in enumerate(donated) if is_given and i not in in_groups}
-    aliased = alone.union(index for places in paired for index in places)
-    unpaired = [places for places in graph.stacked if aliased.isdisjoint(places) and _is_even(graph, places)]
-    stacked = (*paired, *unpaired)
+    aliased_indices = alone.union(index for places in paired for index in places)
+    unpaired_stacks = [
+        places for places in graph.stacked if aliased_indices.isdisjoint(places) and _is_even(graph, places)
+    ]
+    stacked = (*paired, *unpaired_stacks)
     _keep_unusable(graph, donated, alone.union(index for places in stacked for index in places))
     return dataclasses.replace(graph, donated=tuple(donated), stacked=stacked)
 
 
-def _keep_unusable(graph: Graph, donated: list[bool], aliased: set[int | None]) -> None:
+def _keep_unusable(graph: Graph, donated: list[bool], aliased_indices: set[int | None]) -> None:
     """Donates an input that no result is written over only if a result of its kind is left that is in no stack."""
     unused = Counter(
         (root.meta.struct, shardings)
         for index, (root, shardings) in enumerate(zip(graph.roots, graph.pinned, strict=True))
-        if index not in aliased
+        if index not in aliased_indices
     )
     in_groups = {i for group in graph.stack_groups for i in group}
     for i, is_given in enumerate(donated):

@@ -100,13 +100,13 @@ def _out_of_memory(program: Program, location: str, reason: str) -> torch.OutOfM
 
 def _largest(program: Program) -> Iterator[str]:
     values = [(meta, i) for i, op in enumerate(program.entries) for meta in op.metas]
-    listed = set()
+    shown_values = set()
     for meta, i in sorted(values, key=lambda value: -value[0].nbytes):
         shown = f"{meta!r} of {meta.nbytes / 2**30:,.2f} GiB, made by {program.entries[i].name} at {program.lines[i]}"
-        if shown not in listed:
-            listed.add(shown)
+        if shown not in shown_values:
+            shown_values.add(shown)
             yield shown
-        if len(listed) == 3:
+        if len(shown_values) == 3:
             return
 
 

@@ -220,13 +220,13 @@ def chosen_shardings(graph: Graph, executable: Any) -> list[Sharding]:
     partitioners may). Inside of `program_devices`, as `compare` is."""
     outputs = list(zip(graph.results(), executable.output_shardings, strict=True))
     if config.check_shardings:
-        for port, actual in zip(graph.arguments(), executable.input_shardings[0], strict=False):
+        for port, actual_sharding in zip(graph.arguments(), executable.input_shardings[0], strict=False):
             assert port.sharding is not None, "every input has a sharding"
-            compare(graph, lambda: "argument", port.meta, port.sharding, actual)
-        for port, actual in outputs:
+            compare(graph, lambda: "argument", port.meta, port.sharding, actual_sharding)
+        for port, actual_sharding in outputs:
             if port.sharding is not None:
                 root = graph.roots[port.places if isinstance(port.places, int) else max(port.places)]
-                compare(graph, partial(_label, root), port.meta, port.sharding, actual, origin(root))
+                compare(graph, partial(_label, root), port.meta, port.sharding, actual_sharding, origin(root))
     free = {port.places: layout for port, layout in outputs if port.sharding is None}
     meshes = graph.meshes() if free else []
     return [
@@ -240,13 +240,13 @@ def compare(
     label: Callable[[], str],
     meta: Meta,
     requested: Sharding,
-    actual: jax.sharding.Sharding,
+    actual_sharding: jax.sharding.Sharding,
     node: Node | None = None,
 ) -> None:
     """Raises LoweringError if the compiler chose another sharding than the requested one."""
-    if not requested.allows(actual, len(meta.shape)):
+    if not requested.allows(actual_sharding, len(meta.shape)):
         raise LoweringError(
-            f"the partitioner ({config.partitioner}) sharded the {label()} {meta!r} as {actual} "
+            f"the partitioner ({config.partitioner}) sharded the {label()} {meta!r} as {actual_sharding} "
             f"instead of {requested!r}",
             node,
         )
@@ -312,8 +312,8 @@ def unknown_options(options: Mapping[str, object]) -> dict[str, object]:
     """Returns the options that neither this library sets nor `config.compiler_options` has: of XLA's many, some write
     files and some run them."""
     words = config.compiler_options.split()
-    configured = {*_OWN_OPTIONS, *(_parsed(word) for word in words if word != _NEEDED)}
-    return {name: value for name, value in options.items() if (name, value) not in configured}
+    configured_options = {*_OWN_OPTIONS, *(_parsed(word) for word in words if word != _NEEDED)}
+    return {name: value for name, value in options.items() if (name, value) not in configured_options}
 
 
 _OWN_OPTIONS = {

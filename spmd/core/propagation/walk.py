@@ -115,8 +115,8 @@ def _by_size(op: OpShapes) -> DimWords:
             operands[index] = _with_holes(len(shape), axes, rank)
     if not operands and axes and all(len(shape) + len(axes) == rank for shape in op.operands):
         holes = {axis % rank for axis in axes}
-        remaining = [dim - rank for dim in range(rank) if dim not in holes]
-        operands = dict.fromkeys(range(len(op.operands)), remaining)
+        result_dims = [dim - rank for dim in range(rank) if dim not in holes]
+        operands = dict.fromkeys(range(len(op.operands)), result_dims)
     return DimWords(operands, [range(-rank, 0) if len(shape) == rank else () for shape in op.results])
 
 

@@ -110,19 +110,19 @@ on_schedule: list[Callable[[Line], None]] = []
 
 
 def run_schedule(
-    subgraphs: Sequence[Subgraph], deferred: Sequence[Node], roots: Sequence[Root], line: Line, *, donate: bool
+    subgraphs: Sequence[Subgraph], deferred_nodes: Sequence[Node], roots: Sequence[Root], line: Line, *, donate: bool
 ) -> None:
-    """Runs the subgraphs of a graph in order, each of which needs only those before it; `deferred`, which reads their
-    results, stays recorded."""
+    """Runs the subgraphs of a graph in order, each of which needs only those before it; `deferred_nodes`, which read
+    their results, stay recorded."""
     cache.next_run()
     for note in on_schedule if recording.value is None else ():
         note(line)
     todo, roots_left = list(subgraphs), list(roots)
     passed: set[DeviceData] = set()
     done: set[Node | None] = set()
-    rerunnable: set[Node] | None = None  # once it is cut: the ops that may run another time
+    rerunnable_nodes: set[Node] | None = None  # once it is cut: the ops that may run another time
     # A cut starts again from the first subgraph: its parts have other readers, and others behind them may run as one.
-    flow, index = _flow(todo, deferred, roots_left, passed), 0
+    flow, index = _flow(todo, deferred_nodes, roots_left, passed), 0
     try:
         while index < len(todo):
             subgraph = todo[index]
@@ -133,15 +133,15 @@ def run_schedule(
                     else _run_subgraph(subgraph, index, roots_left, flow, line, donate=donate)
                 )
             if cut:
-                rerunnable = _kept(roots_left) if donate and rerunnable is None else rerunnable
+                rerunnable_nodes = _kept(roots_left) if donate and rerunnable_nodes is None else rerunnable_nodes
                 roots_left = [root for root in roots_left if origin(root[0]) not in done]
                 todo, index = [*cut, *todo[index + 1 :]], 0
-                flow = _flow(todo, deferred, roots_left, passed)
+                flow = _flow(todo, deferred_nodes, roots_left, passed)
             else:
                 done.update(subgraph.nodes)
                 # Only after a cut: a graph that runs as one program drops its operands with its nodes.
-                if rerunnable is not None and recording.value is None:  # a recorded program is compiled later
-                    flow.release(index, rerunnable)
+                if rerunnable_nodes is not None and recording.value is None:  # a recorded program is compiled later
+                    flow.release(index, rerunnable_nodes)
                 index += 1
     finally:
         # Values of the past are kept for a failure alone; those that have run cannot be run again.
@@ -159,10 +159,10 @@ def _kept(roots: Sequence[Root]) -> set[Node]:
 
 
 def _flow(
-    todo: Sequence[Subgraph], deferred: Sequence[Node], roots_left: Sequence[Root], passed: set[DeviceData]
+    todo: Sequence[Subgraph], deferred_nodes: Sequence[Node], roots_left: Sequence[Root], passed: set[DeviceData]
 ) -> Flow:
     """The readers of each value, other threads' recorded ops included."""
-    flow = Flow(todo, deferred, roots_left, passed)
+    flow = Flow(todo, deferred_nodes, roots_left, passed)
     # One thread records, nearly always: then no other thread else reads what is overwritten here.
     if recorders.is_several:
         flow.add_others(_recorded_elsewhere(roots_left))

@@ -105,14 +105,18 @@ def around_host(subgraph: Subgraph, host_computed: set[Node]) -> list[Subgraph]:
 
 
 class Flow:
-    """The readers of values across the subgraphs of a schedule and the ops (`deferred`) that stay recorded behind it.
+    """The readers of values across the subgraphs of a schedule and `deferred_nodes`, the ops recorded behind it.
 
-    last: the last subgraph that reads a value, by its name; `deferred` counts as one. passed: data that a run has made
-    for later subgraphs alone.
+    last: the last subgraph that reads a value, by its name; `deferred_nodes` count as one. passed: data that a run has
+    made for later subgraphs alone.
     """
 
     def __init__(
-        self, subgraphs: Sequence[Subgraph], deferred: Sequence[Node], roots: Sequence[Root], passed: set[DeviceData]
+        self,
+        subgraphs: Sequence[Subgraph],
+        deferred_nodes: Sequence[Node],
+        roots: Sequence[Root],
+        passed: set[DeviceData],
     ):
         self.roots = roots
         self.subgraphs = subgraphs
@@ -125,11 +129,11 @@ class Flow:
         self._several = several = set[Node]()  # ops that are in several subgraphs
         self._wanted: dict[int, list[Root]] = {}  # of each subgraph, the roots that it computes
         # One subgraph has no readers across: nothing of this is needed for most steps.
-        if len(subgraphs) == 1 and not deferred:
+        if len(subgraphs) == 1 and not deferred_nodes:
             return
         for index, subgraph in enumerate(subgraphs):
             several |= {node for node in subgraph.nodes if self.part.setdefault(node, index) != index}
-        for index, nodes in enumerate([*(subgraph.nodes for subgraph in subgraphs), deferred]):
+        for index, nodes in enumerate([*(subgraph.nodes for subgraph in subgraphs), deferred_nodes]):
             for node in nodes:
                 for operand in node.operands:
                     maker = origin(operand)
@@ -184,14 +188,14 @@ class Flow:
         if readers:
             self.passed.update(take_across(readers))
 
-    def release(self, index: int, rerunnable: Collection[Node]) -> None:
-        """Frees the data whose last reader was this subgraph: its ops but those in `rerunnable` drop their operands."""
+    def release(self, index: int, rerunnable_nodes: Collection[Node]) -> None:
+        """Frees the data whose last reader was this subgraph: its ops but `rerunnable_nodes` drop their operands."""
         for node in self.subgraphs[index].nodes:
             for operand in node.operands:
                 if type(operand) is DeviceData and self.last.get(operand, -1) <= index:
                     self.last.pop(operand, None)
             # Dropped operands free what they hold: the peak of a long graph is that of its parts.
-            if node not in rerunnable and node not in self._several:
+            if node not in rerunnable_nodes and node not in self._several:
                 node.operands = ()
 
     def add_others(self, values: Sequence[Value]) -> None:
@@ -307,7 +311,7 @@ def moved(device_data: DeviceData, target: Sharding) -> DeviceData:
         result = DeviceData(
             device_data.meta, buffer=buffer, sharding=target, maker=device_data.maker, source=device_data.source
         )
-    return derived(result, device_data, lambda current: moved(current, target))
+    return derived(result, device_data, lambda data: moved(data, target))
 
 
 def placed_like(tensor: XlaTensor, target: XlaTensor) -> XlaTensor:

@@ -328,14 +328,14 @@ class Sharding:
             and (self.is_replicated() or self._groups() == other._groups())
         )
 
-    def allows(self, actual: JaxSharding, rank: int) -> bool:
+    def allows(self, actual_sharding: JaxSharding, rank: int) -> bool:
         """True if the compiler's choice for an array of `rank` dims agrees with this one in the traced program."""
         requested = self.in_program()
         if not self.is_open:
-            return requested.is_equivalent_to(actual, rank)
+            return requested.is_equivalent_to(actual_sharding, rank)
         fixed = [d for d in range(rank) if d >= len(self.spec.dims) or not self.spec.dims[d].is_open]
         shape = (len(self.device_ids),) * rank  # every tiling over so many devices divides it
-        ours, theirs = requested.devices_indices_map(shape), actual.devices_indices_map(shape)
+        ours, theirs = requested.devices_indices_map(shape), actual_sharding.devices_indices_map(shape)
         return all(ours[device][d] == theirs[device][d] for device in ours for d in fixed)
 
     def mesh_axes(self) -> "OrderedDict[str, int]":
@@ -387,9 +387,9 @@ class Sharding:
         """The devices tile by tile; those that hold copies of one tile, or of one summand of it, are adjacent."""
         named = [*(axis for dim in self.spec.dims for axis in dim.axes), *self.spec.unreduced]
         used = [self.axis_names.index(axis) for axis in named]
-        replicated = [i for i in range(len(self.axis_names)) if i not in used]
+        replicated_axes = [i for i in range(len(self.axis_names)) if i not in used]
         ids = np.array(self.device_ids).reshape(self.mesh_shape)
-        return _in_order(ids.transpose(used + replicated), *self.last_tiles())
+        return _in_order(ids.transpose(used + replicated_axes), *self.last_tiles())
 
     def last_tiles(self) -> tuple[int, int]:
         """The number of summands whose sum a tile still is, and the number of devices that hold each of them."""

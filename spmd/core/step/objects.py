@@ -203,9 +203,9 @@ class Objects:
 
     def _in_modules(self) -> collections.deque[tuple[str, object]]:
         """The attributes of the user's modules that functions name: last, when these are known."""
-        mentioned, result = set(self._mentioned if self.names is None else self.names), collections.deque[Any]()
+        mentioned_names, result = set(self._mentioned if self.names is None else self.names), collections.deque[Any]()
         for path, module, names in self._modules:
-            if module.__name__.partition(".")[0] not in LIBRARIES and (new := mentioned - names):
+            if module.__name__.partition(".")[0] not in LIBRARIES and (new := mentioned_names - names):
                 names |= new
                 result.extend(self._hold(path, vars(module), Kind.SCOPE, new))
         return result

@@ -128,5 +128,5 @@ def _kept(names: list[str], state: Any) -> str:
     result: set[str] = set()
     for module in state.modules() if isinstance(state, nn.Module) else ():
         result.update(getattr(module, "_tied_weights_keys", None) or ())
-    untied = [name for name in names if not any(re.search(rf"(^|\.){pattern}$", name) for pattern in result)]
-    return min(untied) if untied else max(names)
+    untied_names = [name for name in names if not any(re.search(rf"(^|\.){pattern}$", name) for pattern in result)]
+    return min(untied_names) if untied_names else max(names)

@@ -109,15 +109,17 @@ def load_orbax(state: Any, folder: Path, *, strict: bool = True, rename: Rename 
     with _primed(state, stored):
         targets = dict(_entries(state))
         names = _compared(targets, stored)
-        matched = {name: targets[name] for name in stored if name in targets and not _is_empty(targets[name])}
-        wrong = [line for name, value in matched.items() for line in _differences(name, value, stored[name][1])]
+        matched_targets = {name: targets[name] for name in stored if name in targets and not _is_empty(targets[name])}
+        wrong = [line for name, value in matched_targets.items() for line in _differences(name, value, stored[name][1])]
         if wrong or (strict and any(names)):
             raise ValueError(differ(names if strict else LoadedNames([], []), path, wrong, "load_orbax"))
     fillings = {
-        name: Filling(value) for name, value in matched.items() if isinstance(value, XlaTensor) and can_fill(value)
+        name: Filling(value)
+        for name, value in matched_targets.items()
+        if isinstance(value, XlaTensor) and can_fill(value)
     }
     requests = {}
-    for name, value in matched.items():
+    for name, value in matched_targets.items():
         name_there, entry = stored[name]
         requests[name_there] = _request(orbax, value, fillings.get(name), entry)
     how = orbax.args.PyTreeRestore(
@@ -128,7 +130,7 @@ def load_orbax(state: Any, folder: Path, *, strict: bool = True, rename: Rename 
         arrays = dict(_entries(checkpointer.restore(path, args=how)))
     plain = {}
     with torch.no_grad():
-        for name, value in matched.items():
+        for name, value in matched_targets.items():
             loaded = arrays[stored[name][0]]
             if name in fillings:
                 fillings[name].take(loaded)

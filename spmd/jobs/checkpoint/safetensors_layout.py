@@ -71,7 +71,7 @@ def checked_dtype(name: str, dtype: torch.dtype) -> None:
     if dtype not in _NAMES:
         raise TypeError(
             f"save_checkpoint: {name!r} has the dtype {dtype}, which safetensors files cannot hold; they hold "
-            f"{', '.join(str(supported).removeprefix('torch.') for supported in _NAMES)}"
+            f"{', '.join(str(supported_dtype).removeprefix('torch.') for supported_dtype in _NAMES)}"
         )
 
 

@@ -57,9 +57,9 @@ def _fits(version: str | None, ranges: SpecifierSet) -> bool:
 def _versions() -> Iterator[Remark]:
     about = importlib.metadata.metadata(extras.NAME)
     python = platform.python_version()
-    supported = about["Requires-Python"]
-    mark = OK if _fits(python, SpecifierSet(supported)) else WRONG
-    yield Remark(mark, "Python", f"{python}, expected {supported}; {sys.executable}")
+    python_versions = about["Requires-Python"]
+    mark = OK if _fits(python, SpecifierSet(python_versions)) else WRONG
+    yield Remark(mark, "Python", f"{python}, expected {python_versions}; {sys.executable}")
     for requirement in extras.requirements(extras.NAME):
         version = _installed(requirement.name)
         mark = OK if _fits(version, requirement.specifier) else WRONG

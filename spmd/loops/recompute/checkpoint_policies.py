@@ -150,9 +150,9 @@ def save_from_both_policies(policy_1: "Policy | str", policy_2: "Policy | str") 
 def _apart(caller: str, saved: Iterable[str], offloaded: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Both sorted; raises ValueError for a value in both."""
     saved_names, moved = _checked(caller, saved), _checked(caller, offloaded)
-    if common := sorted({*saved_names} & {*moved}):
+    if common_names := sorted({*saved_names} & {*moved}):
         kind = caller.rpartition("_")[2]  # names or ops
-        raise ValueError(f"{caller}: a value is saved or offloaded, but {common} are among both {kind}")
+        raise ValueError(f"{caller}: a value is saved or offloaded, but {common_names} are among both {kind}")
     return saved_names, moved
 
 

@@ -177,8 +177,8 @@ class Recomputation:
         self.gradients, self.moment = {}, None
         if not tensors:
             return inputs
-        delayed = hold(tensors, [gradients[index] for index in sorted(gradients)])
-        return tree_map_only(XlaTensor, lambda tensor: delayed[tensor], inputs)
+        delayed_tensors = hold(tensors, [gradients[index] for index in sorted(gradients)])
+        return tree_map_only(XlaTensor, lambda tensor: delayed_tensors[tensor], inputs)
 
 
 def _is_cached(wrapper: Any) -> bool:

@@ -39,8 +39,8 @@ class _Dicts:
         self._values = [*chain.from_iterable(map(dict.values, self._dicts))]
 
     def is_same(self) -> bool:
-        current = versions(self._dicts) if self._have_versions else None
-        if current is not None and current == self._versions:
+        new_versions = versions(self._dicts) if self._have_versions else None
+        if new_versions is not None and new_versions == self._versions:
             return True
         is_same = (
             [*map(dict.__len__, self._dicts)] == self._lengths
@@ -48,7 +48,7 @@ class _Dicts:
             and all(map(_is, chain.from_iterable(map(dict.keys, self._dicts)), self._keys))
         )
         if is_same:
-            self._versions = current
+            self._versions = new_versions
         return is_same
 
 
@@ -64,7 +64,7 @@ class Guards:
         self._volatile = volatile
         written = {box for box, _ in volatile}
         counted: list[dict[Any, Any]] = []
-        uncounted: list[dict[Any, Any]] = []
+        uncounted_dicts: list[dict[Any, Any]] = []
         self._lists: list[list[Any]] = []
         self._captured: list[CellType] = []
         self._sized: list[Collection[Any]] = []
@@ -76,7 +76,7 @@ class Guards:
                 self._captured += box.__closure__ or ()
                 self._getters.append((_OF_FUNCTION, box))
             elif is_kept and kind in (Kind.DICT, Kind.ATTRIBUTES):
-                (counted if OF_ATTRIBUTES or kind is Kind.DICT else uncounted).append(box)
+                (counted if OF_ATTRIBUTES or kind is Kind.DICT else uncounted_dicts).append(box)
             elif is_kept and kind is Kind.LIST:
                 self._lists.append(box)
             elif is_kept and (kind in (Kind.SCOPE, Kind.CLASS) or (kind is Kind.OTHER and not snapshot.keys)):
@@ -86,7 +86,7 @@ class Guards:
                     self._getters.append((operator.itemgetter(*snapshot.keys, *snapshot.keys[:1]), snapshot.scope()))
             else:
                 self._slow.append(snapshot)
-        self._dicts = _Dicts(counted, have_versions=True), _Dicts(uncounted, have_versions=False)
+        self._dicts = _Dicts(counted, have_versions=True), _Dicts(uncounted_dicts, have_versions=False)
         self._generators = [(path, generator, state_of(generator)) for path, generator in objects.generators]
         self._modes = modes()
         self._keep()

@@ -64,11 +64,11 @@ class Known:
 
     def check(self) -> str:
         """The reason why the tensors are others; "" where they are the same."""
-        current = versions(self._attributes)
-        if current != self._versions or not OF_ATTRIBUTES:
+        new_versions = versions(self._attributes)
+        if new_versions != self._versions or not OF_ATTRIBUTES:
             if words := _difference(self._data, self._data_now()):
                 return words
-            self._versions = current
+            self._versions = new_versions
         with torch._C.DisableTorchFunctionSubclass():  # an attribute of torch's is read in a third of the time
             facts = self._facts_now()
         if words := _difference(self._facts, facts):

@@ -105,14 +105,16 @@ def _changes(old: Any, new: Any, passed: Callable[[Any], Any]) -> Iterator[str]:
     # The function in an opaque op is another object at each call.
     if old[0] is not new[0] and not (new[0].is_opaque and _interface(old[0]) == _interface(new[0])):
         yield f"is {new[0]!r}, and was {old[0]!r}"
-    for former, current in zip_longest(old[1], new[1]):
-        if former != current:
+    for old_read, new_read in zip_longest(old[1], new[1]):
+        if old_read != new_read:
             yield (
-                f"reads {current}, and read {former}" if isinstance(current, str) else "reads another value than it did"
+                f"reads {new_read}, and read {old_read}"
+                if isinstance(new_read, str)
+                else "reads another value than it did"
             )
-    for number, current in zip_longest(map(passed, old[2]), new[2]):
-        if number is not None and _bits(number) != _bits(current):
-            yield f"has {current}, and had {number}"
+    for number, new_read in zip_longest(map(passed, old[2]), new[2]):
+        if number is not None and _bits(number) != _bits(new_read):
+            yield f"has {new_read}, and had {number}"
 
 
 def _interface(op: OpSpec) -> Hashable:

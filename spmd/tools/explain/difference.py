@@ -21,26 +21,26 @@ _MARKS = "spmd.scan compiles the body of a loop once, spmd.while_loop is one pro
 _ALIGNED = 2_000
 
 
-def difference(former: options.Requested, graph: Graph, *, num_equal: int = 0) -> str:
+def difference(old_request: options.Requested, graph: Graph, *, num_equal: int = 0) -> str:
     """Returns the first difference, in the order of recording, between a graph and the one of a program.
 
     num_equal: the number of programs of its sync that have the same ops, on any shapes.
     """
-    changed = changed_input(former, graph)
+    changed = changed_input(old_request, graph)
     if changed is not None:
         return (
             changed if num_equal < 2 else f"{changed} ({num_equal} programs here differ from this one by shapes alone)"
         )
-    current = options.Requested(graph, former.run)
+    new_request = options.Requested(graph, old_request.run)
     return (
-        _changed_setting(former, current)
-        or _new_dynamic_length(former, graph)
-        or _changed_iterations(former, graph)
-        or _changed_ops(former, graph)
-        or _changed_wiring(former, current)
-        or _changed_input_layout(former, graph)
-        or _changed_results(former, current)
-        or _changed_donation(former, graph)
+        _changed_setting(old_request, new_request)
+        or _new_dynamic_length(old_request, graph)
+        or _changed_iterations(old_request, graph)
+        or _changed_ops(old_request, graph)
+        or _changed_wiring(old_request, new_request)
+        or _changed_input_layout(old_request, graph)
+        or _changed_results(old_request, new_request)
+        or _changed_donation(old_request, graph)
         or "the same ops, on a mesh whose devices are in another order"
     )
 
@@ -55,16 +55,16 @@ def is_of_shapes(cause: str) -> bool:
     return _RESHAPED.match(cause) is not None and _COUNTS not in cause
 
 
-def changed_input(former: options.Requested, graph: Graph) -> str | None:
+def changed_input(old_request: options.Requested, graph: Graph) -> str | None:
     """Describes the largest input whose shape or dtype has changed, if nothing else has; else None. A parameter or
     buffer comes before other inputs: it is of another model."""
-    if len(former.entries) != len(graph.nodes) or len(former.inputs) != len(graph.inputs):
+    if len(old_request.entries) != len(graph.nodes) or len(old_request.inputs) != len(graph.inputs):
         return None
-    if not all(_is_reshaped(old, node.op) for old, node in zip(former.entries, graph.nodes, strict=True)):
+    if not all(_is_reshaped(old, node.op) for old, node in zip(old_request.entries, graph.nodes, strict=True)):
         return None
     changed = [
         (device_data, meta)
-        for (meta, _), device_data in zip(former.inputs, graph.inputs, strict=True)
+        for (meta, _), device_data in zip(old_request.inputs, graph.inputs, strict=True)
         if meta is not device_data.meta
     ]
     if not changed:
@@ -92,19 +92,19 @@ def read_at(device_data: DeviceData, nodes: Sequence[Node]) -> str:
 # --- the setting ------------------------------------------------------------------------------------------------------
 
 
-def _changed_setting(former: options.Requested, current: options.Requested) -> str | None:
-    for name, old in former.settings.items():
-        if old != current.settings[name]:
-            return f"spmd.config.{name} is now {current.settings[name]!r}, before {old!r}"
+def _changed_setting(old_request: options.Requested, new_request: options.Requested) -> str | None:
+    for name, old in old_request.settings.items():
+        if old != new_request.settings[name]:
+            return f"spmd.config.{name} is now {new_request.settings[name]!r}, before {old!r}"
     return None
 
 
 # --- the ops ----------------------------------------------------------------------------------------------------------
 
 
-def _new_dynamic_length(former: options.Requested, graph: Graph) -> str | None:
+def _new_dynamic_length(old_request: options.Requested, graph: Graph) -> str | None:
     """Describes the first op whose length has become an operand."""
-    for old, node in zip(former.entries, graph.nodes, strict=False):
+    for old, node in zip(old_request.entries, graph.nodes, strict=False):
         if node.op.statics == op_specs.PADDED != old.statics and node.op.name == old.name:
             return (
                 f"{old.name}: the length ({old.statics}) differs from run to run and is an operand from now on at "
@@ -113,10 +113,10 @@ def _new_dynamic_length(former: options.Requested, graph: Graph) -> str | None:
     return None
 
 
-def _changed_iterations(former: options.Requested, graph: Graph) -> str | None:
+def _changed_iterations(old_request: options.Requested, graph: Graph) -> str | None:
     """Describes the first stretch that repeats more or less often than before, in a graph of otherwise the same ops."""
     letters: dict[str, str] = {}
-    recorded = [node.op for node in graph.nodes], former.entries
+    recorded = [node.op for node in graph.nodes], old_request.entries
     new_letters, was = ("".join(letters.setdefault(op.name, chr(len(letters))) for op in ops) for ops in recorded)
     if len(new_letters) == len(was) or _REPEATED.sub(r"\1", new_letters) != _REPEATED.sub(r"\1", was):
         return None
@@ -128,20 +128,20 @@ def _changed_iterations(former: options.Requested, graph: Graph) -> str | None:
     return None
 
 
-def _changed_ops(former: options.Requested, graph: Graph) -> str | None:
+def _changed_ops(old_request: options.Requested, graph: Graph) -> str | None:
     """Describes the first op that was added, removed, replaced or changed, and the number of ops if that differs."""
-    olds, news = former.entries, graph.nodes
+    olds, news = old_request.entries, graph.nodes
     first = next((i for i, (old, node) in enumerate(zip(olds, news, strict=False)) if old is not node.op), None)
     if first is None and len(olds) == len(news):
         return None
     start = min(len(olds), len(news)) if first is None else first
-    change = _first_change(former, graph, start)
+    change = _first_change(old_request, graph, start)
     return change if len(olds) == len(news) else f"{change}{_COUNTS} {len(news)} ops, before {len(olds)}"
 
 
-def _first_change(former: options.Requested, graph: Graph, start: int) -> str:
+def _first_change(old_request: options.Requested, graph: Graph, start: int) -> str:
     """Describes the change at `start`, the first place at which the ops differ."""
-    olds, news = former.entries[start:], graph.nodes[start:]
+    olds, news = old_request.entries[start:], graph.nodes[start:]
     while olds and news and olds[-1] is news[-1].op:
         olds, news = olds[:-1], news[:-1]
     if olds and news and (olds[0].name == news[0].op.name or len(olds) + len(news) > _ALIGNED):
@@ -153,7 +153,7 @@ def _first_change(former: options.Requested, graph: Graph, start: int) -> str:
     if kind == "insert":
         return f"{_op_of(news[0].op)} is new{_more(end - begin)} at {user_lines.lines_of(graph.nodes)[start]}"
     if kind == "delete":
-        return f"{_op_of(olds[0])} is gone{_more(high - low)}; it was at {former.lines[start]}"
+        return f"{_op_of(olds[0])} is gone{_more(high - low)}; it was at {old_request.lines[start]}"
     old, node = olds[0], news[0]
     if old.name != node.op.name:
         return f"op {node.op.name} instead of {old.name} at {user_lines.lines_of(graph.nodes)[start]}"
@@ -243,17 +243,19 @@ def _arguments(statics: str) -> dict[str, str]:
 # --- the same ops -----------------------------------------------------------------------------------------------------
 
 
-def _changed_wiring(former: options.Requested, current: options.Requested) -> str | None:
+def _changed_wiring(old_request: options.Requested, new_request: options.Requested) -> str | None:
     """Describes the first op that reads another value."""
-    for op, line, new, old in zip(current.entries, current.lines, current.wiring, former.wiring, strict=True):
+    for op, line, new, old in zip(
+        new_request.entries, new_request.lines, new_request.wiring, old_request.wiring, strict=True
+    ):
         for operand, was in zip(new, old, strict=True):
             if operand != was:
-                return f"{op.name} at {line} reads {current.value(operand)}, before {former.value(was)}"
+                return f"{op.name} at {line} reads {new_request.value(operand)}, before {old_request.value(was)}"
     return None
 
 
-def _changed_input_layout(former: options.Requested, graph: Graph) -> str | None:
-    for (meta, was), device_data, sharding in zip(former.inputs, graph.inputs, graph.shardings, strict=False):
+def _changed_input_layout(old_request: options.Requested, graph: Graph) -> str | None:
+    for (meta, was), device_data, sharding in zip(old_request.inputs, graph.inputs, graph.shardings, strict=False):
         if meta is not device_data.meta:
             return _now(device_data, device_data.meta, meta) + read_at(device_data, graph.nodes)
         if was is not sharding:
@@ -262,20 +264,22 @@ def _changed_input_layout(former: options.Requested, graph: Graph) -> str | None
     return None
 
 
-def _changed_results(former: options.Requested, current: options.Requested) -> str | None:
+def _changed_results(old_request: options.Requested, new_request: options.Requested) -> str | None:
     """Describes the first result that is newly kept, is no longer kept, or must have another sharding."""
-    new, old = (dict(zip(requested.roots, requested.graph.pinned, strict=True)) for requested in (current, former))
+    new, old = (
+        dict(zip(requested.roots, requested.graph.pinned, strict=True)) for requested in (new_request, old_request)
+    )
     counts = f"alive at the sync ({len(new)}, before {len(old)})"
     for reference in new:
         if reference not in old:
-            return f"{current.value(reference)} is kept, before it was not: a tensor more is {counts}"
+            return f"{new_request.value(reference)} is kept, before it was not: a tensor more is {counts}"
     for reference in old:
         if reference not in new:
-            return f"{former.value(reference)} is not kept any more: a tensor less is {counts}"
+            return f"{old_request.value(reference)} is not kept any more: a tensor less is {counts}"
     for reference, sharding in new.items():
         if sharding is not old[reference]:
             return (
-                f"{current.value(reference)} is to be sharded {_requested(sharding)}, before "
+                f"{new_request.value(reference)} is to be sharded {_requested(sharding)}, before "
                 f"{_requested(old[reference])}"
             )
     return "the same values are kept, written in another order" if list(new) != list(old) else None
@@ -285,8 +289,8 @@ def _requested(sharding: Sharding | None) -> str:
     return "as the compiler chooses" if sharding is None else f"as {sharding!r}"
 
 
-def _changed_donation(former: options.Requested, graph: Graph) -> str | None:
-    for device_data, is_given, was_given in zip(graph.inputs, graph.donated, former.graph.donated, strict=False):
+def _changed_donation(old_request: options.Requested, graph: Graph) -> str | None:
+    for device_data, is_given, was_given in zip(graph.inputs, graph.donated, old_request.graph.donated, strict=False):
         if is_given != was_given:
             constraint = (
                 "may be written over, before it had to stay" if is_given else "must stay, before it was written over"

@@ -151,7 +151,7 @@ def tell_missing(graph: Graph, line: Line) -> None:
     of mostly the same ops."""
     for folder in known():
         listing = options.listing(options.Requested(graph, 0))
-        nearest = max(folder.programs, key=lambda saved: num_common(saved, listing), default=None)
+        nearest = max(folder.programs, key=lambda saved_listing: num_common(saved_listing, listing), default=None)
         if nearest is None or 2 * num_common(nearest, listing) < max(len(nearest["ops"]), len(listing["ops"])):
             continue
         why = _setting_difference(folder.setting) or listed_difference(nearest, listing)
@@ -165,38 +165,38 @@ def tell_missing(graph: Graph, line: Line) -> None:
 Listing = Mapping[str, Any]
 
 
-def num_common(saved: Listing, current: Listing) -> int:
+def num_common(saved_listing: Listing, listing: Listing) -> int:
     """Counts the places at which two graphs have an op of one name."""
-    return sum(old[0] == new[0] for old, new in zip(saved["ops"], current["ops"], strict=False))
+    return sum(old[0] == new[0] for old, new in zip(saved_listing["ops"], listing["ops"], strict=False))
 
 
-def listed_difference(saved: Listing, current: Listing) -> str:
+def listed_difference(saved_listing: Listing, listing: Listing) -> str:
     """Returns the first difference of a graph from one that was written, in words."""
     return (
-        _flag(saved, current)
-        or _input(saved, current)
-        or _ops(saved, current)
-        or _rest(saved, current)
+        _flag(saved_listing, listing)
+        or _input(saved_listing, listing)
+        or _ops(saved_listing, listing)
+        or _rest(saved_listing, listing)
         or "the same graph, on other devices or compiled in another way"
     )
 
 
-def _flag(saved: Listing, current: Listing) -> str:
-    for name, value in current["flags"].items():
-        was = saved["flags"].get(name)
+def _flag(saved_listing: Listing, listing: Listing) -> str:
+    for name, value in listing["flags"].items():
+        was = saved_listing["flags"].get(name)
         if value != was:
             return f"spmd.config.{name} is now {value!r}, in the saved program {was!r}"
     return ""
 
 
-def _input(saved: Listing, current: Listing) -> str:
+def _input(saved_listing: Listing, listing: Listing) -> str:
     """Describes the first input that differs, where there are as many inputs and the same kinds of ops."""
-    if len(saved["inputs"]) != len(current["inputs"]) or _names(saved) != _names(current):
+    if len(saved_listing["inputs"]) != len(listing["inputs"]) or _names(saved_listing) != _names(listing):
         return ""
-    for index, (old, new) in enumerate(zip(saved["inputs"], current["inputs"], strict=True)):
+    for index, (old, new) in enumerate(zip(saved_listing["inputs"], listing["inputs"], strict=True)):
         if old[0] != new[0]:
             return f"input {index} is now {new[0]}, in the saved program {old[0]}"
-    for index, (old, new) in enumerate(zip(saved["inputs"], current["inputs"], strict=True)):
+    for index, (old, new) in enumerate(zip(saved_listing["inputs"], listing["inputs"], strict=True)):
         if old[1] != new[1]:
             return f"input {index} ({new[0]}) is now sharded as {new[1]}, in the saved program as {old[1]}"
     return ""
@@ -206,13 +206,15 @@ def _names(listing: Listing) -> Sequence[str]:
     return [op[0] for op in listing["ops"]]
 
 
-def _ops(saved: Listing, current: Listing) -> str:
+def _ops(saved_listing: Listing, listing: Listing) -> str:
     count = (
-        "" if len(saved["ops"]) == len(current["ops"]) else f" ({len(current['ops'])} ops, saved {len(saved['ops'])})"
+        ""
+        if len(saved_listing["ops"]) == len(listing["ops"])
+        else f" ({len(listing['ops'])} ops, saved {len(saved_listing['ops'])})"
     )
-    for index, (old, new) in enumerate(zip(saved["ops"], current["ops"], strict=False)):
+    for index, (old, new) in enumerate(zip(saved_listing["ops"], listing["ops"], strict=False)):
         if old != new:
-            line = current["lines"][index]
+            line = listing["lines"][index]
             return f"op {index} at {line} is now {new[1]}, in the saved program {old[1]}{_hint(old, new)}{count}"
     return f"the number of ops differs{count}" if count else ""
 
@@ -221,11 +223,11 @@ def _hint(old: Sequence[str], new: Sequence[str]) -> str:
     return "; they differ in the layouts of operands, or in what this text leaves out" if old[1] == new[1] else ""
 
 
-def _rest(saved: Listing, current: Listing) -> str:
+def _rest(saved_listing: Listing, listing: Listing) -> str:
     for name, words in (("wiring", "an op reads another value"), ("donated", "another input may be written over")):
-        if saved[name] != current[name]:
+        if saved_listing[name] != listing[name]:
             return words
-    if saved["results"] != current["results"]:
-        counts = len(current["results"]), len(saved["results"])
+    if saved_listing["results"] != listing["results"]:
+        counts = len(listing["results"]), len(saved_listing["results"])
         return f"other results are kept, or in other shardings ({counts[0]} results, saved {counts[1]})"
     return ""

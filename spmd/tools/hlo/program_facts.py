@@ -50,7 +50,7 @@ def of_run(program: Program, above: int) -> tuple[tuple[Collective, ...], tuple[
 Times = Mapping[Key, tuple[float, float]]  # of each collective the seconds, and those that nothing covers
 
 
-def exchanges(placed: Iterable[PlacedCollective], graph: Graph, times: Times | None = None) -> Exchanges:
+def exchanges(placed_collectives: Iterable[PlacedCollective], graph: Graph, times: Times | None = None) -> Exchanges:
     """Returns a program's collectives by the recorded op (its place in the graph) that each came from, without lines:
     those belong to the run that recorded the ops, and the program may be reused by others.
 
@@ -61,7 +61,7 @@ def exchanges(placed: Iterable[PlacedCollective], graph: Graph, times: Times | N
         seconds, waiting = (times or {}).get(key_of(collective.computation, collective.line), (0.0, 0.0))
         return dataclasses.replace(collective.row, op=_op(collective, graph), seconds=seconds, waiting=waiting)
 
-    return tuple(_merged((row(collective), collective.node) for collective in placed))
+    return tuple(_merged((row(collective), collective.node) for collective in placed_collectives))
 
 
 def _op(collective: PlacedCollective, graph: Graph) -> str:

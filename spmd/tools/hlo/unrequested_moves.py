@@ -366,8 +366,8 @@ def _entry(axes: tuple[str, ...]) -> Any:
 
 
 def _without(entry: Any, axes: Sequence[str]) -> Any:
-    remaining = tuple(axis for axis in (entry if isinstance(entry, tuple) else (entry,)) if axis not in axes)
-    return _entry(() if remaining == (None,) else remaining)
+    remaining_axes = tuple(axis for axis in (entry if isinstance(entry, tuple) else (entry,)) if axis not in axes)
+    return _entry(() if remaining_axes == (None,) else remaining_axes)
 
 
 # --- moves ------------------------------------------------------------------------------------------------------------

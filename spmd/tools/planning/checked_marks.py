@@ -86,7 +86,7 @@ class _Search:
             tried = self.tried[key]
             if tried is not None and self._removes(move, node_index, *tried):
                 remaining, cost = tried
-                other_bytes = sum(leftover.bytes for leftover, _ in remaining if leftover.largest > self.above)
+                other_bytes = sum(other_move.bytes for other_move, _ in remaining if other_move.largest > self.above)
                 rank = cost.memory > self.before.memory * _MORE_MEMORY, other_bytes, cost.moved, cost.memory
                 if best is None or rank < best[0]:
                     best = rank, value, sharding, cost
@@ -102,10 +102,10 @@ class _Search:
         moved = f"all collectives then move {cost.moved:,} B, now {self.before.moved:,} B"
         return dataclasses.replace(move, mark=f"{_text(self.graph, value, sharding)} ({moved})", is_checked=True)
 
-    def _removes(self, move: Move, node_index: int, remaining: Sequence[Placement], cost: Cost) -> bool:
+    def _removes(self, move: Move, node_index: int, placements: Sequence[Placement], cost: Cost) -> bool:
         is_left = any(
-            index == node_index and leftover.value == move.value and leftover.largest >= move.largest
-            for leftover, index in remaining
+            index == node_index and other_move.value == move.value and other_move.largest >= move.largest
+            for other_move, index in placements
         )
         is_less = cost.moved <= self.before.moved - move.bytes // 2
         return not is_left and is_less and cost.flops <= self.before.flops * _MORE_FLOPS
@@ -201,8 +201,8 @@ def _values(graph: Graph, node: Node, move: Move) -> list[Value]:
     later = [*_nearest([node], lambda reader: readers.get(reader, ()))]
     beside = (operand for reader in later for operand in reader.operands)
     near: dict[Any, Value] = {}
-    makers, operands, nearby = (_nearest(values, _operands) for values in ([moved], node.operands, beside))
-    for value in (*makers, *later, *operands, *nearby):
+    makers, operands, nearby_values = (_nearest(values, _operands) for values in ([moved], node.operands, beside))
+    for value in (*makers, *later, *operands, *nearby_values):
         if value.meta.shape and (is_mark(value) or type(value) is DeviceData):
             near.setdefault(walks.value_name(value), value)
     plain = [
@@ -332,7 +332,7 @@ def _pinned(graph: Graph, root_index: int, edits: Edits) -> Sharding | None:
 
 def _state(graph: Graph, edits: Edits) -> dict[Any, Sharding | None]:
     """The layouts of what meets an input of `edits` in its update: of its shape, and of the layout that it has now."""
-    current = dict(zip(graph.inputs, graph.shardings, strict=True))
+    data_shardings = dict(zip(graph.inputs, graph.shardings, strict=True))
     shardings: dict[Any, Sharding | None] = {}
     for data, onto in zip(graph.inputs, graph.onto, strict=False):
         if data not in edits or onto is None:
@@ -341,12 +341,12 @@ def _state(graph: Graph, edits: Edits) -> dict[Any, Sharding | None]:
             for value in (node, *node.operands):
                 if value.meta.shape == data.meta.shape:
                     its = (
-                        current.get(value)
+                        data_shardings.get(value)
                         if type(value) is DeviceData
                         else value.op.sharding
                         if is_mark(value)
                         else None
                     )
-                    if its is current[data] and value not in edits:
+                    if its is data_shardings[data] and value not in edits:
                         shardings[value] = edits[data]
     return shardings

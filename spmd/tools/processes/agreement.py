@@ -176,33 +176,38 @@ _ADVICE = (
 def _compare(records: list[Record]) -> None:
     """Compares the events of other processes with those of this one, the first; a difference is a mismatch."""
     mine = _record(_WINDOW)
-    for peer in records:
-        start = _first_difference(mine, peer)
+    for peer_record in records:
+        start = _first_difference(mine, peer_record)
         if start is not None:
-            why = f"{_apart(mine, peer, start)}, and every program is one of all processes"
-        elif (peer["ended"] and peer["count"] < mine["count"]) or (mine["ended"] and mine["count"] < peer["count"]):
-            ended = peer if peer["ended"] and peer["count"] < mine["count"] else mine
+            why = f"{_apart(mine, peer_record, start)}, and every program is one of all processes"
+        elif (peer_record["ended"] and peer_record["count"] < mine["count"]) or (
+            mine["ended"] and mine["count"] < peer_record["count"]
+        ):
+            ended = peer_record if peer_record["ended"] and peer_record["count"] < mine["count"] else mine
             by = f" by {ended['error']}" if ended["error"] else ""
             why = f"process {ended['process']} has ended{by}, and others go on to programs of all processes"
         else:
             continue
-        text = f"{why}.\n{_reported(mine, start)}\n{_reported(peer, start)}\n{_ADVICE}"
+        text = f"{why}.\n{_reported(mine, start)}\n{_reported(peer_record, start)}\n{_ADVICE}"
         return _publish_mismatch(text, start or 0)
 
 
-def _first_difference(local: Record, peer: Record) -> int | None:
+def _first_difference(local_record: Record, peer_record: Record) -> int | None:
     """Returns the first event, of those that both records show, at which two chains differ."""
     chains = [
-        dict(enumerate(record["digests"], record["count"] - len(record["digests"]) + 1)) for record in (local, peer)
+        dict(enumerate(record["digests"], record["count"] - len(record["digests"]) + 1))
+        for record in (local_record, peer_record)
     ]
     return min((i for i in chains[0].keys() & chains[1].keys() if chains[0][i] != chains[1][i]), default=None)
 
 
-def _apart(local: Record, peer: Record, start: int) -> str:
+def _apart(local_record: Record, peer_record: Record, start: int) -> str:
     """States from which event on two records differ, and in what, where their texts are of one kind."""
-    if start > 1 and start - 1 <= max(record["count"] - len(record["digests"]) for record in (local, peer)):
+    if start > 1 and start - 1 <= max(
+        record["count"] - len(record["digests"]) for record in (local_record, peer_record)
+    ):
         return f"at event {start:,} or earlier the processes began to differ"
-    texts = [_DIGESTS.split(_text_of(record, start)) for record in (local, peer)]
+    texts = [_DIGESTS.split(_text_of(record, start)) for record in (local_record, peer_record)]
     first, second = (dict(zip(parts[1::3], parts[2::3], strict=True)) for parts in texts)
     differing = [name for name in first if name in second and first[name] != second[name]]
     return f"from event {start:,} on the processes differ" + (f" (in its {', '.join(differing)})" if differing else "")

@@ -301,10 +301,10 @@ def _collectives(plan: Plan) -> Text:
     for texts, origin, line in itertools.islice(collective_rows(plan), SHOWN):
         lines.append(Text(_row(*texts)))
         lines += [Text(f"    {part}", style="dim") for part in (origin, line) if part]
-    remaining = equal_collectives(plan.collectives)[SHOWN:]
-    if remaining:
-        count, moved = sum(row[2] for row in remaining), sum(row[3] for row in remaining)
-        lines.append(Text(_row(f"{len(remaining)} more", "", f"{count:,}", "", size(moved))))
+    remaining_rows = equal_collectives(plan.collectives)[SHOWN:]
+    if remaining_rows:
+        count, moved = sum(row[2] for row in remaining_rows), sum(row[3] for row in remaining_rows)
+        lines.append(Text(_row(f"{len(remaining_rows)} more", "", f"{count:,}", "", size(moved))))
     return Text("\n").join(lines)
 
 

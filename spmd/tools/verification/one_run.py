@@ -245,8 +245,10 @@ class Runner:
             for path, tensor, is_buffer in tensors_of(root):
                 visited.add(id(tensor))
                 yield prefix + path, tensor, is_buffer
-        unnamed = [tensor for tensor in self.inputs.tensors if tensor.requires_grad and id(tensor) not in visited]
-        for number, tensor in enumerate(unnamed):
+        unnamed_tensors = [
+            tensor for tensor in self.inputs.tensors if tensor.requires_grad and id(tensor) not in visited
+        ]
+        for number, tensor in enumerate(unnamed_tensors):
             yield f"tensor[{number}]", tensor, False
 
     @contextlib.contextmanager

@@ -224,8 +224,12 @@ def _first(runner: Runner, measured: _Measured, layouts: Sequence[Layout], rows:
         wide = runner.run(measured.layout, dtype, values=values, with_ops=True)
         narrow = runner.run(measured.layout, _NARROW, values=values, with_ops=True)
         calls = BodyCalls()
-        sharded = runner.run(layout, dtype, partitioner=row.partitioner, values=values, with_ops=True, calls=calls)
-    first = first_difference(wide, narrow, sharded) or f"{Name(row.kind, row.path)}; every op before it is equal"
+        sharded_outcome = runner.run(
+            layout, dtype, partitioner=row.partitioner, values=values, with_ops=True, calls=calls
+        )
+    first = (
+        first_difference(wide, narrow, sharded_outcome) or f"{Name(row.kind, row.path)}; every op before it is equal"
+    )
     return first, _repair(runner, measured, layout, row.partitioner, dtype, calls)
 
 
@@ -251,15 +255,15 @@ def _wide(value: torch.Tensor) -> torch.Tensor:
     return value.to(torch.complex128 if value.is_complex() else torch.float64)
 
 
-def first_difference(reference: Outcome, narrow: Outcome, sharded: Outcome) -> str:
+def first_difference(reference: Outcome, narrow: Outcome, sharded_outcome: Outcome) -> str:
     """The text of the first op, in the order of recording, that differs by more than its tolerance; "" for none.
 
     reference, narrow: on one device in float64 and in a narrow dtype. sharded: on the mesh, in float64. All with ops.
     """
-    ours, theirs = [op.key for op in reference.ops], [op.key for op in sharded.ops]
+    ours, theirs = [op.key for op in reference.ops], [op.key for op in sharded_outcome.ops]
     for block in SequenceMatcher(None, ours, theirs, autojunk=False).get_matching_blocks():
         for step in range(block.size):
-            first, second = reference.ops[block.a + step], sharded.ops[block.b + step]
+            first, second = reference.ops[block.a + step], sharded_outcome.ops[block.b + step]
             sample = narrow.ops[block.a + step] if block.a + step < len(narrow.ops) else first
             sample = sample if sample.key == first.key else first
             allowed = tolerance(first.path, magnitude(first.value), distance(sample.value, first.value), sample.path)
