@@ -146,11 +146,9 @@ def _mixed_precision(value: Any, ours: Keywords) -> Keywords:
         return {}
     # A root whose inputs are cast passes values of that dtype on: units below that cast to none would not run.
     casts_inputs = value.cast_forward_inputs or value.cast_root_forward_inputs
-    full_precision_classes = tuple(value._module_classes_to_ignore)
+    exempt_classes = tuple(value._module_classes_to_ignore)
     has_units = ours.get("auto_wrap_policy") is not None
-    ignored = [
-        kind.__name__ for kind in full_precision_classes if kind is not _BATCH_NORM
-    ]  # batch norm is torch's default
+    ignored = [kind.__name__ for kind in exempt_classes if kind is not _BATCH_NORM]  # batch norm is torch's default
     reasons = {}
     if value.keep_low_precision_grads:
         reasons["keep_low_precision_grads"] = "gradients arrive in the dtype of their parameter"
@@ -161,10 +159,7 @@ def _mixed_precision(value: Any, ours: Keywords) -> Keywords:
         param_dtype=value.param_dtype, reduce_dtype=value.reduce_dtype, buffer_dtype=value.buffer_dtype,
         cast_forward_inputs=casts_inputs,
     )  # fmt: skip
-    return {
-        "mp_policy": policy,
-        **({"full_precision_modules": full_precision_classes} if full_precision_classes and has_units else {}),
-    }
+    return {"mp_policy": policy, **({"full_precision_modules": exempt_classes} if exempt_classes and has_units else {})}
 
 
 def _cpu_offload(value: Any, _: Keywords) -> Keywords:

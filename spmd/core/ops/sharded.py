@@ -212,9 +212,8 @@ def reshaped_dims(dims: Dims, old_shape: Sequence[int], new_shape: Sequence[int]
     result: list[Factors] = [()] * len(new_shape)
     sources = [dim for dim, size in enumerate(old_shape) if size != 1]
     targets = [dim for dim, size in enumerate(new_shape) if size != 1]
-    if 0 in new_shape or math.prod(old_shape) != math.prod(
-        new_shape
-    ):  # an operand that is cut first, as padded ones are
+    # An operand is cut first, as padded ones are.
+    if 0 in new_shape or math.prod(old_shape) != math.prod(new_shape):
         return None
     while sources and targets:
         merged, split = [sources.pop(0)], [targets.pop(0)]

@@ -94,9 +94,8 @@ def _prepare_cache(original: Any, model: Any, config: Any, inputs: dict[str, Any
         ):
             cache_config = copy.copy(config)
             cache_config.cache_implementation = "static"
-        if (
-            cache_config.cache_implementation == "static" and not is_seen
-        ):  # a cache that is returned has the prompt alone
+        # A cache that is returned has the prompt alone.
+        if cache_config.cache_implementation == "static" and not is_seen:
             is_alone = not {"inputs_embeds", "token_type_ids", "mm_token_type_ids"} & inputs.keys()
             if is_alone and config.prefill_chunk_size is None:
                 config._padding = _capacity(positions.shape[-1]) - positions.shape[-1]  # of this call of generate
