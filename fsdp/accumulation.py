@@ -175,7 +175,7 @@ def _parts(model: nn.Module, batch: object, count: int) -> object:
 
 
 class ReducedSums:
-    """Gradients that each backward pass inside of `with` adds to `.grad`; what has none at the end gets none."""
+    """Sums of the gradients of all backward passes inside `with`, in `.grad`; None for a parameter without any."""
 
     def __init__(self, model: nn.Module):
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -289,14 +289,14 @@ def _once(
             f"accumulate_gradients: reduce={reduce!r} needs a batch whose dim 0 is sharded over mesh axes; wrap the "
             "model with fsdp, or call spmd.mark_sharding on the batch"
         )
-    wanted = dict(reduce) if isinstance(reduce, Mapping) else dict.fromkeys(split.axes, reduce)
-    for axis in wanted:
+    reductions = dict(reduce) if isinstance(reduce, Mapping) else dict.fromkeys(split.axes, reduce)
+    for axis in reductions:
         if axis not in split.axes:
             raise ValueError(
                 f"accumulate_gradients: reduce={reduce!r} names {axis!r}, but dim 0 of the batch is sharded over "
                 f"{', '.join(map(repr, split.axes))}"
             )
-    return split, tuple(axis for axis in split.axes if wanted.get(axis) == "once" and split.mesh.shape()[axis] > 1)
+    return split, tuple(axis for axis in split.axes if reductions.get(axis) == "once" and split.mesh.shape()[axis] > 1)
 
 
 def _split_of(model: nn.Module, batch: object) -> BatchSplit | None:

@@ -191,9 +191,9 @@ def mesh_within(mesh: spmd.Mesh, axis: str, size: int) -> spmd.Mesh:
     # The axis of the old name is the inner one: neighbours, which a fast network connects, gather among themselves.
     name = f"{axis}_copies"
     assert name not in mesh.axis_names, "a name of ours"
-    at = mesh.axis_names.index(axis)
-    shape = (*mesh.mesh_shape[:at], mesh.mesh_shape[at] // size, size, *mesh.mesh_shape[at + 1 :])
-    names = (*mesh.axis_names[:at], name, *mesh.axis_names[at:])
+    dim = mesh.axis_names.index(axis)
+    shape = (*mesh.mesh_shape[:dim], mesh.mesh_shape[dim] // size, size, *mesh.mesh_shape[dim + 1 :])
+    names = (*mesh.axis_names[:dim], name, *mesh.axis_names[dim:])
     return spmd.Mesh(mesh.device_ids, shape, names, target=mesh.target)
 
 

@@ -26,7 +26,7 @@ ParamInit = Callable[[nn.Module], None]
 def attach(
     modules: Sequence[nn.Module], settings: Settings, split: BatchSplit, ignored: Collection[nn.Parameter] = ()
 ) -> Unit:
-    """Makes modules one unit, which has their parameters without those of units below and without ignored ones.
+    """Makes modules one unit, owning all parameters not owned by nested units or ignored.
 
     Raises ValueError for a module that is a unit already.
     """
@@ -40,13 +40,13 @@ def attach(
     above = _above(modules)
     inner = {below for module in modules for units in units_in(module).values() for _, below in units}
     below = [unit for module in modules for unit in units_in(module)]
-    taken = {id(parameter) for unit in below for parameter in (*unit.parameters, *unit.ignored)}
+    owned_ids = {id(parameter) for unit in below for parameter in (*unit.parameters, *unit.ignored)}
     ignored_ids = {id(parameter) for parameter in (*ignored, *(tensor for unit in above for tensor in unit.ignored))}
     every = {id(parameter): parameter for module in modules for parameter in module.parameters()}
     memo = set(inner)  # with it torch's walk omits the units below
     inside = [child for module in modules for _, child in module.named_modules(memo)]
     unit = Unit(
-        parameters=[parameter for key, parameter in every.items() if key not in taken and key not in ignored_ids],
+        parameters=[parameter for key, parameter in every.items() if key not in owned_ids and key not in ignored_ids],
         ignored=[parameter for key, parameter in every.items() if key in ignored_ids],
         # Kept only where parameters are cast: a unit that holds modules, which hold it, is a reference cycle.
         slots=_slots(inside, ignored_ids) if settings.mp_policy.param_dtype is not None else (),
@@ -58,10 +58,10 @@ def attach(
     _INSIDE.update(inside)
     _cast_buffers(inside, settings.mp_policy.buffer_dtype)  # before the marks: a cast makes a new tensor
     unit.refresh(modules)
-    for other in below:
-        other.is_root = False
-    for other in above:
-        other.release(unit)
+    for lower in below:
+        lower.is_root = False
+    for upper in above:
+        upper.release(unit)
         unit.is_root = False
     for module in modules:
         module.__dict__[ATTRIBUTE] = unit
@@ -78,8 +78,12 @@ _INSIDE: "WeakSet[nn.Module]" = WeakSet()  # the modules of units
 
 
 def _note_added(parent: nn.Module, name: str, module: nn.Module | None) -> None:
-    """The hook of a module that is registered in another: prints that one which is added to a unit stays whole."""
-    if parent in _INSIDE and module is not None and any(id(each) not in OWNERS for each in module.parameters()):
+    """Module registration hook: says that a module added to a unit stays whole."""
+    if (
+        parent in _INSIDE
+        and module is not None
+        and any(id(parameter) not in OWNERS for parameter in module.parameters())
+    ):
         say_once(
             f"fsdp: {type(module).__name__} {name!r}, added to a wrapped {type(parent).__name__}, stays whole on each "
             "device; wrap it with fsdp.fully_shard, or add it before the model is wrapped"
@@ -135,8 +139,8 @@ class _Loaded:
 
 def _slots(modules: Sequence[nn.Module], ignored_ids: Collection[int]) -> list[tuple[nn.Module, str]]:
     """The (module, name) of each parameter that modules hold themselves."""
-    held = [(module, name, parameter) for module in modules for name, parameter in module._parameters.items()]
-    return [(module, name) for module, name, tensor in held if tensor is not None and id(tensor) not in ignored_ids]
+    entries = [(module, name, parameter) for module in modules for name, parameter in module._parameters.items()]
+    return [(module, name) for module, name, tensor in entries if tensor is not None and id(tensor) not in ignored_ids]
 
 
 def _cast_buffers(modules: Sequence[nn.Module], dtype: torch.dtype | None) -> None:
@@ -202,7 +206,7 @@ def summon_full_params(
     """
     units = list(wrapped_units("summon_full_params", module))[: None if recurse else 1]
     parameters = [parameter for unit in units for parameter in unit.parameters]
-    kept = [] if writeback else [parameter.detach().clone() for parameter in parameters]
+    former_values = [] if writeback else [parameter.detach().clone() for parameter in parameters]
     for unit in units:
         unit.unshard(with_gradients=with_grads)
     try:
@@ -210,5 +214,5 @@ def summon_full_params(
     finally:
         for unit in units:
             unit.reshard(with_gradients=with_grads)
-        for parameter, value in zip(parameters if kept else (), kept, strict=True):
+        for parameter, value in zip(parameters if former_values else (), former_values, strict=True):
             parameter.data = value

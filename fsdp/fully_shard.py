@@ -94,11 +94,11 @@ def fully_shard(
     # Meta tensors stay: `to_empty` and `init_weights` come after `fully_shard`, as in FSDP2's recipes.
     move(modules)
     if mesh.target is not None:
-        for each in modules:
-            materialise("fully_shard", each, has_data=False)
+        for member in modules:
+            materialise("fully_shard", member, has_data=False)
     attach(modules, settings, BatchSplit(mesh, batch_axes), tuple(ignored_params or ()))
-    for each in modules:
-        each.__class__ = _class_of(type(each))
+    for member in modules:
+        member.__class__ = _class_of(type(member))
     return module
 
 
@@ -107,12 +107,12 @@ fully_shard.state = unit_of  # type: ignore[attr-defined]  # as torch's: the sta
 
 def _modules(module: Any) -> list[nn.Module]:
     modules = list(module) if isinstance(module, (list, tuple)) else [module]
-    for each in modules:
-        if not isinstance(each, nn.Module):
-            raise TypeError(f"fully_shard: expected a torch.nn.Module or a list of them, got {type(each).__name__}")
-        if isinstance(each, (nn.ModuleList, nn.ModuleDict)) and type(each).forward is nn.Module.forward:
+    for member in modules:
+        if not isinstance(member, nn.Module):
+            raise TypeError(f"fully_shard: expected a torch.nn.Module or a list of them, got {type(member).__name__}")
+        if isinstance(member, (nn.ModuleList, nn.ModuleDict)) and type(member).forward is nn.Module.forward:
             raise ValueError(
-                f"fully_shard: {type(each).__name__} has no forward, in front of which its parameters would be "
+                f"fully_shard: {type(member).__name__} has no forward, in front of which its parameters would be "
                 "gathered; pass its modules one by one, or as a list to gather them together"
             )
     if not modules:

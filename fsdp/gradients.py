@@ -53,13 +53,13 @@ class GradientHooks:
         """Registers hooks that reduce gradients in a dtype and multiply them by a factor, on the parameters that are
         trained now: parameters may have been frozen or unfrozen since the last call."""
         trained = [parameter for parameter in parameters if parameter.requires_grad]
-        wanted = (dtype, scale, [id(parameter) for parameter in trained])
+        settings = (dtype, scale, [id(parameter) for parameter in trained])
         # A copy that is not trained, as an average of weights, keeps its state: a compiled step may have a guard on it.
-        if wanted == self._set or not (trained or self._handles):
+        if settings == self._set or not (trained or self._handles):
             return
         for handle in self._handles:
             handle.remove()
-        self._handles, self._set = [], wanted
+        self._handles, self._set = [], settings
         for parameter in trained:
             # The dtype first: a gradient is reduced where it arrives, and the factor multiplies the result.
             if dtype is not None:

@@ -46,18 +46,18 @@ Meaning = Callable[[Any, Keywords], Keywords] | str | tuple[str, *tuple[object, 
 Table = Mapping[str, Meaning]
 
 
-def translate(caller: str, keywords: Keywords, table: Table, own: Mapping[str, object]) -> Keywords:
+def translate(caller: str, keywords: Keywords, table: Table, parameters: Mapping[str, object]) -> Keywords:
     """Returns our keywords for a caller's, of which some are another library's.
 
     Raises TypeError for an unknown keyword, and for two that set the same one of ours.
     """
-    ours = {name: value for name, value in keywords.items() if name in own}
+    ours = {name: value for name, value in keywords.items() if name in parameters}
     reasons = {}
     for name, value in keywords.items():
         if name in ours:
             continue
         if name not in table:
-            names = sorted((*own, *table))
+            names = sorted((*parameters, *table))
             close = difflib.get_close_matches(name, names, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else f"; expected some of {', '.join(names)}"
             raise TypeError(f"{caller}: got an unexpected keyword argument {name!r}{hint}")
@@ -123,13 +123,13 @@ def _strategy(value: object, ours: Keywords) -> Keywords:
     if "HYBRID" not in name or "extra_data_axis" in ours:
         return _STRATEGIES[name]
     mesh, axis = ours.get("mesh"), ours.get("shard_axis", "fsdp")
-    others = [] if mesh is None else [other for other in mesh.axis_names if other != axis]
-    if len(others) != 1:
+    replica_axes = [] if mesh is None else [mesh_axis for mesh_axis in mesh.axis_names if mesh_axis != axis]
+    if len(replica_axes) != 1:
         raise ValueError(
             f"sharding_strategy={name}: expected a mesh of two axes, {axis!r} and one of replicas, or "
             f"extra_data_axis that names it; got {mesh!r}"
         )
-    return {**_STRATEGIES[name], "extra_data_axis": others[0]}
+    return {**_STRATEGIES[name], "extra_data_axis": replica_axes[0]}
 
 
 def _on_dim_0(parameter: nn.Parameter) -> Placement:
@@ -146,9 +146,9 @@ def _mixed_precision(value: Any, ours: Keywords) -> Keywords:
         return {}
     # A root whose inputs are cast passes values of that dtype on: units below that cast to none would not run.
     casts_inputs = value.cast_forward_inputs or value.cast_root_forward_inputs
-    kept = tuple(value._module_classes_to_ignore)
+    exempt_classes = tuple(value._module_classes_to_ignore)
     has_units = ours.get("auto_wrap_policy") is not None
-    ignored = [kind.__name__ for kind in kept if kind is not _BATCH_NORM]  # batch norm is torch's default
+    ignored = [kind.__name__ for kind in exempt_classes if kind is not _BATCH_NORM]  # batch norm is torch's default
     reasons = {}
     if value.keep_low_precision_grads:
         reasons["keep_low_precision_grads"] = "gradients arrive in the dtype of their parameter"
@@ -159,7 +159,7 @@ def _mixed_precision(value: Any, ours: Keywords) -> Keywords:
         param_dtype=value.param_dtype, reduce_dtype=value.reduce_dtype, buffer_dtype=value.buffer_dtype,
         cast_forward_inputs=casts_inputs,
     )  # fmt: skip
-    return {"mp_policy": policy, **({"full_precision_modules": kept} if kept and has_units else {})}
+    return {"mp_policy": policy, **({"full_precision_modules": exempt_classes} if exempt_classes and has_units else {})}
 
 
 def _cpu_offload(value: Any, _: Keywords) -> Keywords:
@@ -173,7 +173,9 @@ def _ignored_states(value: Iterable[object] | None, _: Keywords) -> Keywords:
     parameters = [state for state in states if isinstance(state, torch.Tensor)]
     if len(modules) + len(parameters) != len(states):
         raise TypeError("ignored_states: expected parameters or modules alone")
-    return {name: chosen for name, chosen in (("ignored_modules", modules), ("ignored_params", parameters)) if chosen}
+    return {
+        name: members for name, members in (("ignored_modules", modules), ("ignored_params", parameters)) if members
+    }
 
 
 def _dtypes(name: str) -> Callable[[torch.dtype | None, Keywords], Keywords]:

@@ -50,12 +50,12 @@ def plan_overrides(
     policy = tuple(alone) or None if policy is None else policy
     if policy is None:
         return []
-    ignored = {below for chosen in ignored_modules for below in chosen.modules()}
+    ignored = {below for ignored_module in ignored_modules for below in ignored_module.modules()}
     chooses, overrides = resolve(policy, module, ignored)
     if alone:
         chooses = partial(or_policy, policies=[chooses, tuple(alone)])
     units: list[tuple[str, nn.Module]] = []
-    ignored_ids = {id(parameter) for chosen in ignored_modules for parameter in chosen.parameters()}
+    ignored_ids = {id(parameter) for ignored_module in ignored_modules for parameter in ignored_module.parameters()}
     visit("", module, chooses, units, set(ignored), ignored_ids)
     return [(name, unit, {**overrides.get(unit, {}), **getattr(unit, "_wrap_overrides", {})}) for name, unit in units]
 
@@ -65,7 +65,7 @@ def visit(
     module: nn.Module,
     policy: Policy,
     units: list[tuple[str, nn.Module]],
-    seen: set[nn.Module],
+    visited: set[nn.Module],
     ignored_ids: set[int],
     *,
     asks_root: bool = False,
@@ -73,22 +73,24 @@ def visit(
     """Appends the modules at and below a module that a policy chooses, children first; returns the number of their
     parameter elements.
 
-    seen: modules that are not visited again. ignored_ids: of parameters that do not count. asks_root: the root, whose
-    name is "", is chosen or not, too; else it is never among them.
+    visited: modules that are not visited again. ignored_ids: of parameters that do not count. asks_root: the policy
+    also decides on the root, whose name is ""; else it is never among them.
     """
     # torch's policies count so: elements below the module that are not ignored, then without those of child units.
     numel = sum(parameter.numel() for parameter in module.parameters() if id(parameter) not in ignored_ids)
     if not policy(module, True, numel):
         return 0
-    taken = 0
+    nested_numel = 0
     for child_name, child in module.named_children():
-        if child not in seen:
-            seen.add(child)
-            taken += visit(f"{name}.{child_name}" if name else child_name, child, policy, units, seen, ignored_ids)
-    if (name or asks_root) and policy(module, False, numel - taken):
+        if child not in visited:
+            visited.add(child)
+            nested_numel += visit(
+                f"{name}.{child_name}" if name else child_name, child, policy, units, visited, ignored_ids
+            )
+    if (name or asks_root) and policy(module, False, numel - nested_numel):
         units.append((name, module))
         return numel
-    return taken
+    return nested_numel
 
 
 def recursive_wrap(
@@ -115,16 +117,16 @@ def recursive_wrap(
     >>> wrapped, type(model[0]).__name__
     (30, 'FSDPLinear')
     """
-    ignored = {below for chosen in ignored_modules for below in chosen.modules()}
+    ignored = {below for ignored_module in ignored_modules for below in ignored_module.modules()}
     policy, overrides = resolve(auto_wrap_policy, module, ignored)
     ignored_ids = {id(parameter) for parameter in ignored_params}
-    chosen: list[tuple[str, nn.Module]] = []
-    numel = visit("", module, policy, chosen, set(ignored), ignored_ids, asks_root=not only_wrap_children)
+    units: list[tuple[str, nn.Module]] = []
+    numel = visit("", module, policy, units, set(ignored), ignored_ids, asks_root=not only_wrap_children)
     places = defaultdict[nn.Module | None, list[tuple[nn.Module, str]]](list)
     for parent in module.modules():
         for name, child in parent._modules.items() if parent not in ignored else ():
             places[child].append((parent, name))  # a module that goes by two names is replaced at both
-    for _, unit in chosen:
+    for _, unit in units:
         result = wrapper_cls(unit, **{**kwargs, **overrides.get(unit, {}), **getattr(unit, "_wrap_overrides", {})})
         for parent, name in places[unit] if result is not unit else ():
             setattr(parent, name, result)
@@ -156,29 +158,33 @@ def parameter_spec(shape: Sequence[int], axis: str, size: int, held: Sequence[An
 
 
 def placement(
-    parameter: nn.Parameter, axis: str, size: int, held: PartitionSpec, rule: Callable[[nn.Parameter], Placement] | None
+    parameter: nn.Parameter,
+    axis: str,
+    size: int,
+    base_spec: PartitionSpec,
+    rule: Callable[[nn.Parameter], Placement] | None,
 ) -> PartitionSpec:
     """The spec that a user's rule gives a parameter; where it returns None, the spec of `parameter_spec`.
 
     Raises TypeError for a result that is no placement, ValueError for one that does not fit the parameter.
     """
-    chosen = None if rule is None else rule(parameter)
-    if chosen is None:
-        return parameter_spec(parameter.shape, axis, size, held)
-    if isinstance(chosen, tuple):
-        return PartitionSpec(*chosen)
-    if hasattr(chosen, "is_replicate") and chosen.is_replicate():
-        return held
-    dim = chosen.dim if hasattr(chosen, "is_shard") and chosen.is_shard() else chosen
+    result = None if rule is None else rule(parameter)
+    if result is None:
+        return parameter_spec(parameter.shape, axis, size, base_spec)
+    if isinstance(result, tuple):
+        return PartitionSpec(*result)
+    if hasattr(result, "is_replicate") and result.is_replicate():
+        return base_spec
+    dim = result.dim if hasattr(result, "is_shard") and result.is_shard() else result
     if not isinstance(dim, int) or isinstance(dim, bool):
         raise TypeError(
             "shard_placement_fn: expected a PartitionSpec, a dim, torch's Shard(dim) or Replicate(), or None, "
-            f"got {chosen!r}"
+            f"got {result!r}"
         )
     rank = len(parameter.shape)
     if not -rank <= dim < rank:
         raise ValueError(f"shard_placement_fn: a parameter of shape {tuple(parameter.shape)} has no dim {dim}")
-    spec = [*held, *[None] * (rank - len(held))]
+    spec = [*base_spec, *[None] * (rank - len(base_spec))]
     # A dim may have two axes, but which one is the outer is the user's decision: a full spec says it.
     if spec[dim] is not None:
         raise ValueError(

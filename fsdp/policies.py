@@ -108,22 +108,22 @@ def resolve(policy: AnyPolicy, root: nn.Module, ignored: Collection[nn.Module]) 
     if not hasattr(policy, "_run_policy"):
         return _callable(policy), {}
     # torch's ModuleWrapPolicy and CustomPolicy choose for a whole model at once, with overrides for single modules.
-    chosen = policy._run_policy(root, set(ignored), {})
+    module_kwargs = policy._run_policy(root, set(ignored), {})
 
     def is_chosen(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
-        return recurse or module in chosen
+        return recurse or module in module_kwargs
 
-    return is_chosen, chosen
+    return is_chosen, module_kwargs
 
 
 def refuse_absent(policy: AnyPolicy, root: nn.Module) -> None:
     """Raises ValueError for a policy of module classes of which a model has none: only the root would be a unit."""
     if isinstance(policy, partial) and policy.func is transformer_auto_wrap_policy:
-        chosen = policy.keywords.get("transformer_layer_cls", ())
-        chosen = () if isinstance(chosen, type) else chosen  # the policy's own error says it
+        layer_classes = policy.keywords.get("transformer_layer_cls", ())
+        layer_classes = () if isinstance(layer_classes, type) else layer_classes  # the policy's own error says it
     else:
-        chosen = policy if isinstance(policy, _CLASSES) else getattr(policy, "_module_classes", ())
-    classes = tuple(kind for kind in chosen if isinstance(kind, type))
+        layer_classes = policy if isinstance(policy, _CLASSES) else getattr(policy, "_module_classes", ())
+    classes = tuple(kind for kind in layer_classes if isinstance(kind, type))
     if classes and not any(isinstance(module, classes) for module in root.modules()):
         names = ", ".join(sorted(kind.__name__ for kind in classes))
         present = ", ".join(sorted({type(module).__name__ for module in root.modules()}))

@@ -93,14 +93,16 @@ def show(model: nn.Module) -> Shown:
     total                                                   40 B             40 B
     """
     units, names = wrapped_units("show", model), names_by_id(model)
-    seen: set[int] = set()  # a tied parameter is in two units, and in memory once
-    return Shown(tuple(_unit(unit, modules, names, seen) for unit, modules in units.items()))
+    counted_ids: set[int] = set()  # a tied parameter is in two units, and in memory once
+    return Shown(tuple(_unit(unit, modules, names, counted_ids) for unit, modules in units.items()))
 
 
-def _unit(unit: Unit, modules: list[tuple[str, nn.Module]], names: dict[int, list[str]], seen: set[int]) -> UnitSummary:
-    """The summary of a unit. seen: ids of parameters of the units before, whose kept bytes are counted only once."""
-    rows = [_parameter(parameter, names, seen) for parameter in unit.parameters]
-    rows += [_parameter(parameter, names, seen, is_ignored=True) for parameter in unit.ignored]
+def _unit(
+    unit: Unit, modules: list[tuple[str, nn.Module]], names: dict[int, list[str]], counted_ids: set[int]
+) -> UnitSummary:
+    """The summary of a unit. counted_ids: of parameters of the units before, whose kept bytes are counted only once."""
+    rows = [_parameter(parameter, names, counted_ids) for parameter in unit.parameters]
+    rows += [_parameter(parameter, names, counted_ids, is_ignored=True) for parameter in unit.ignored]
     return UnitSummary(
         name=", ".join(name for name, _ in modules if name != "module").removeprefix("module."),
         kind=", ".join(type(module).__name__ for _, module in modules),
@@ -112,10 +114,10 @@ def _unit(unit: Unit, modules: list[tuple[str, nn.Module]], names: dict[int, lis
 
 
 def _parameter(
-    parameter: nn.Parameter, names: dict[int, list[str]], seen: set[int], *, is_ignored: bool = False
+    parameter: nn.Parameter, names: dict[int, list[str]], counted_ids: set[int], *, is_ignored: bool = False
 ) -> ParameterSummary:
-    is_above = id(parameter) in seen
-    seen.add(id(parameter))
+    is_above = id(parameter) in counted_ids
+    counted_ids.add(id(parameter))
     sharding = None if parameter.device.type != "xla" else spmd.get_sharding(parameter)
     called = tuple(name.removeprefix("module.") for name in names.get(id(parameter), ()))
     shape = tuple(parameter.shape)

@@ -62,16 +62,16 @@ class UnitState(enum.Enum):
 class _Pass:
     """The state of one forward pass.
 
-    gathers: the gathers that are in force during it. held: the tensors that modules hold during it; None after its
+    gathers: the gathers that are in force during it. casts: the tensors that modules hold during it; None after its
     backward, so that the casts are freed even where the loss is still referenced, and a second backward casts again.
-    output_dtype: the dtype of its output. kept: the tensors of each gather that are kept for backward. task: autograd's
-    graph task in which its backward has begun.
+    output_dtype: the dtype of its output. saved_shards: the tensors of each gather that are kept for backward. task:
+    autograd's graph task in which its backward has begun.
     """
 
     gathers: tuple[spmd.use_sharding, ...]
-    held: _Held | None
+    casts: _Held | None
     output_dtype: torch.dtype | None = None
-    kept: Sequence[Sequence[Any]] = ()
+    saved_shards: Sequence[Sequence[Any]] = ()
     task: int = -1
 
 
@@ -88,7 +88,7 @@ def warn_of_dropped_axis(tensor: torch.Tensor, sharding: Any) -> None:
     if all(tensor is not parameter for parameter in unit.parameters):
         return
     axis = unit.settings.shard_axis
-    former, new = (spmd.PartitionSpec(*each.partition_spec(tensor.dim())) for each in (present, sharding))
+    former, new = (spmd.PartitionSpec(*layout.partition_spec(tensor.dim())) for layout in (present, sharding))
     if former.without(axis) != former and new.without(axis) == new:
         warnings.warn(
             f"mark_sharding: FSDP shards this parameter {list(tensor.shape)} over {axis!r}, as {former!r}; {new!r} "
@@ -157,11 +157,11 @@ class Unit:
 
     def release(self, below: "Unit") -> None:
         """Drops the parameters that now belong to `below`, a unit that was made of modules below this one."""
-        taken = {id(parameter) for parameter in below.parameters}
-        is_kept = [id(parameter) not in taken for parameter in self.parameters]
+        moved_ids = {id(parameter) for parameter in below.parameters}
+        is_kept = [id(parameter) not in moved_ids for parameter in self.parameters]
         self._specs = tuple(itertools.compress(self._specs, is_kept))
         self.parameters = tuple(itertools.compress(self.parameters, is_kept))
-        self._slots = tuple(slot for slot in self._slots if id(_held(*slot)) not in taken)
+        self._slots = tuple(slot for slot in self._slots if id(_held(*slot)) not in moved_ids)
         self._restart()
 
     def exchange(self, new: Mapping[int, nn.Parameter], modules: Collection[nn.Module]) -> None:
@@ -184,10 +184,9 @@ class Unit:
 
     @property
     def reshards(self) -> bool:
-        """True if parameters are freed after forward and gathered again for backward: the default of all but the root.
+        """True if parameters are freed after forward and gathered again for backward.
 
-        The parameters that the root reads last are those that backward reads first, and backward does not read those
-        that the root reads first.
+        Default: every unit but the root, whose parameters backward needs at once.
         """
         # A number of 1 gathers among one device: kept as it is, which is not to reshard.
         value = self.reshard_after_forward
@@ -303,7 +302,7 @@ class Unit:
         for gather in begun.gathers:
             gather.__enter__()
         self._passes.append((begun, stored))
-        _hold(begun.held)
+        _hold(begun.casts)
         return inputs
 
     def _split(self, values: Sequence[torch.Tensor], *, is_batch: bool = False) -> None:
@@ -344,7 +343,7 @@ class Unit:
         is_recomputed = ended is self._recomputed_pass()
         if self.kept_on is not None and returned and not is_recomputed:
             # Computed before an output, so that the gathered value is freed where forward ends.
-            ended.kept = [gather.keep(self.kept_on, returned[0]) for gather in ended.gathers]
+            ended.saved_shards = [gather.keep(self.kept_on, returned[0]) for gather in ended.gathers]
         for gather in reversed(ended.gathers):
             gather.__exit__()
         if self._stored is UnitState.UNSHARDED and not self._passes:
@@ -356,7 +355,7 @@ class Unit:
             self._split([tensor for tensor in tensors(output) if spmd.get_sharding(tensor) is None])
         else:
             self.settings.shard_output(output, self.settings.mesh)
-        if not is_recomputed and (self.reshards or ended.held):
+        if not is_recomputed and (self.reshards or ended.casts):
             # The first gradient that arrives at an output begins the backward of this pass.
             for tensor in tensors(output):
                 if tensor.grad_fn is not None:
@@ -369,34 +368,37 @@ class Unit:
             _hold(self._masters)
             self._masters = {}
 
-    def pre_backward(self, at: _Pass, gradient: torch.Tensor) -> None:
+    def pre_backward(self, forward_pass: _Pass, gradient: torch.Tensor) -> None:
         """Begins the backward of a forward pass, once in each run of autograd's engine: gathers its parameters and puts
         casts into modules."""
         # Each output has the hook, and a model may call a unit twice: each backward has an engine's task of its own.
         task = torch._C._current_graph_task_id()
-        if task == at.task:
+        if task == forward_pass.task:
             return
-        at.task = task
-        if at.held is None:  # a second backward of one pass (retain_graph): its casts were freed after the first
+        forward_pass.task = task
+        if forward_pass.casts is None:  # a second backward (retain_graph): the casts were freed after the first
             with torch.enable_grad():
                 renewed = self._begun(self._stored_slots())
-            at.gathers, at.held = renewed.gathers, renewed.held
+            forward_pass.gathers, forward_pass.casts = renewed.gathers, renewed.casts
         if self.reshards:
-            for index, gather in enumerate(at.gathers):
-                gather.renew(gradient, at.kept[index] if at.kept else ())
-        if at.held and not self._passes:
-            self._masters = self._masters or {slot: _held(*slot) for slot in at.held}  # not the casts of a nested pass
-            _hold(at.held)
-            self._arrived = at
-        if (at.held and not self._passes) or at.kept:
+            for index, gather in enumerate(forward_pass.gathers):
+                gather.renew(gradient, forward_pass.saved_shards[index] if forward_pass.saved_shards else ())
+        if forward_pass.casts and not self._passes:
+            # Not the casts of a nested pass.
+            self._masters = self._masters or {slot: _held(*slot) for slot in forward_pass.casts}
+            _hold(forward_pass.casts)
+            self._arrived = forward_pass
+        if (forward_pass.casts and not self._passes) or forward_pass.saved_shards:
             # torch runs it when the whole backward has ended: there is no hook after a module's own part of it.
-            torch.autograd.Variable._execution_engine.queue_callback(functools.partial(self.post_backward, at))
+            torch.autograd.Variable._execution_engine.queue_callback(
+                functools.partial(self.post_backward, forward_pass)
+            )
 
-    def post_backward(self, at: "_Pass") -> None:
+    def post_backward(self, forward_pass: "_Pass") -> None:
         """Ends the backward of a forward pass: parameters stand in modules again, and its casts are freed."""
         self.restore()
         self._arrived = None
-        at.gathers, at.held, at.kept = (), None, ()
+        forward_pass.gathers, forward_pass.casts, forward_pass.saved_shards = (), None, ()
 
     def _refuse_meta(self, module: nn.Module) -> None:
         if any(parameter.is_meta for parameter in self.parameters):

@@ -131,7 +131,10 @@ class FullyShardedDataParallel(nn.Module):
             shard_placement_fn=shard_placement_fn, min_shard_numel=min_shard_numel, shard_output=shard_output,
         )  # fmt: skip
         ignored_modules = tuple(ignored_modules)
-        ignored = [*ignored_params, *(below for chosen in ignored_modules for below in chosen.parameters())]
+        ignored = [
+            *ignored_params,
+            *(below for ignored_module in ignored_modules for below in ignored_module.parameters()),
+        ]
         wrapped = [below for places in units_in(module).values() for _, below in places]
         full = tuple(full_precision_modules)
         planned = plan_overrides(module, auto_wrap_policy, (*ignored_modules, *wrapped), full)

@@ -41,9 +41,9 @@ from jax.custom_batching import sequential_vmap
 from recipes.benchmarks import jax_gpt
 from recipes.benchmarks.step import JaxStep, TorchStep
 from recipes.gpt import GPT, GPTConfig
+from spmd.parallel.block_pairs import forms_of
 from spmd.parallel.exchanges import RingOfKeys
 from spmd.parallel.orders import HalfOfHeads
-from spmd.parallel.pairs import forms_of
 
 STEPS = 4
 TIMED = 8

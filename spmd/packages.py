@@ -156,10 +156,10 @@ def is_here(module: str) -> bool:
     return module.partition(".")[0] in _installed
 
 
-def _import(path: str, other: ModuleType) -> None:
+def _import(path: str, module: ModuleType) -> None:
     value = pkgutil.resolve_name(f"spmd.{path}")
     if ":" in path:
-        value(other)
+        value(module)
 
 
 def _add_views(report: ModuleType) -> None:
@@ -195,9 +195,9 @@ def _join() -> None:
     for module in AT_IMPORT:
         if is_here(module):
             importlib.import_module(f"spmd.{module}")
-    for other, module in WHEN_IMPORTED.items():
+    for imported, module in WHEN_IMPORTED.items():
         if is_here(module):
-            patch_when_imported(other, functools.partial(_import, module), f"spmd.{module}")
+            patch_when_imported(imported, functools.partial(_import, module), f"spmd.{module}")
     patch_when_imported("spmd.tools.planning.report", _add_views, "spmd.tools.reports")
     if variables.names_xla_for_frameworks() and is_here("jobs"):
         importlib.import_module("spmd.jobs.frameworks.choice").use()

@@ -80,7 +80,9 @@ def keeps_changing(graph: Graph, line: Line) -> bool:
     # Weak references, which stay what they are when their storages are gone.
     state = {device_data.holder for device_data in graph.inputs if device_data.is_state}
     similar = [
-        run for run, others, held in sync.new if _are_isomorphic(ops, others) and (state & held or not (state or held))
+        run
+        for run, run_ops, run_state in sync.new
+        if _are_isomorphic(ops, run_ops) and (state & run_state or not (state or run_state))
     ]
     sync.new.append((sync.runs, ops, state))
     del sync.new[: -4 * FEW]
@@ -97,8 +99,8 @@ def _elements(op: OpSpec) -> list[OpSpec]:
     return [part.op for part in op.lowering.elements] or [op]
 
 
-def _are_isomorphic(some: set[OpSpec], others: set[OpSpec]) -> bool:
-    return 2 * len(some & others) >= max(len(some), len(others))
+def _are_isomorphic(some: set[OpSpec], run_ops: set[OpSpec]) -> bool:
+    return 2 * len(some & run_ops) >= max(len(some), len(run_ops))
 
 
 # --- cuts -------------------------------------------------------------------------------------------------------------
@@ -123,7 +125,7 @@ def changing_graph(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
     return _by_element(graph, sync, "the graph of this sync keeps changing")
 
 
-def _by_element(graph: Graph, sync: outcome.Sync, what: str) -> outcome.Cut:
+def _by_element(graph: Graph, sync: outcome.Sync, reason: str) -> outcome.Cut:
     """Cuts a graph with each list op as one op per element.
 
     Other threads' ops would go on reading the list ops' results, so that no graph is cut so where there are several.
@@ -135,7 +137,7 @@ def _by_element(graph: Graph, sync: outcome.Sync, what: str) -> outcome.Cut:
     if shared is None:
         ends = stretches.stretches(nodes, config.max_program_ops, recurs=False)
         shared = _cut.keep(sync.key, _Shared([*ends, len(nodes)]))
-    return outcome.Cut(nodes, shared.ends, what, replaced=result)
+    return outcome.Cut(nodes, shared.ends, reason, replaced=result)
 
 
 def _hint(graph: Graph, line: Line) -> None:
@@ -177,5 +179,5 @@ def _is_list(node: Node) -> bool:
     return (
         len(parts) > 1
         and len(results) == len(set(results)) == len(op.metas)
-        and all(tuple(op.metas[place] for place in part.results) == part.op.metas for part in parts)
+        and all(tuple(op.metas[index] for index in part.results) == part.op.metas for part in parts)
     )

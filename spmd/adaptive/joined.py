@@ -9,11 +9,11 @@ from .padding import sums as sums
 
 # A graph that was cut or padded before: decided by its key.
 points.PASSES.join(
-    outcome.Pass("cut changing again", changing.changing_again, processes=True, threads=False), before="cut long"
+    outcome.Pass("cut changing again", changing.changing_again, processes=True, threads=False), successor="cut long"
 )
-points.PASSES.join(outcome.Pass("pad again", learning.again, processes=True, reads=True), before="cut long")
+points.PASSES.join(outcome.Pass("pad again", learning.again, processes=True, reads=True), successor="cut long")
 # A graph of many iterations: several programs.
-points.PASSES.join(outcome.Pass("cut iterations", unsynced.between_iterations, plans=True), before="cut long")
+points.PASSES.join(outcome.Pass("cut iterations", unsynced.between_iterations, plans=True), successor="cut long")
 # Starts, small lists and lengths that differ from run to run: operands of one program.
 points.PASSES.join(outcome.Pass("dynamic starts", learning.starts, reads=True))
 points.PASSES.join(outcome.Pass("on the host", learning.on_host, reads=True))

@@ -78,10 +78,10 @@ class Head:
         backward reads."""
         assert self.loss_backward is not None and self.lowering is not None
         input, _, weight = gradient.operands  # may be gathered or recomputed ones
-        grad_output, _, *others = self.loss_backward.operands
+        grad_output, _, *loss_operands = self.loss_backward.operands
         lowering = _LmHeadBackward(self.lowering, tuple(_arguments(gradient.op)["output_mask"]))
         metas = tuple([dense_meta(meta.shape, meta.dtype) for meta in gradient.op.metas])
-        operands = [input, weight, *self.product.operands[2:], *others[:-2], grad_output, *others[-2:]]
+        operands = [input, weight, *self.product.operands[2:], *loss_operands[:-2], grad_output, *loss_operands[-2:]]
         new.put(gradient, _op("spmd.lm_head_backward", lowering, metas, operands), operands)
 
 
@@ -104,18 +104,18 @@ class _LmHead(Lowering):
     def lower(
         self, op: OpSpec, operands: Sequence[jax.Array], numbers: Sequence[jax.Array], layouts: Layouts
     ) -> tuple[jax.Array, ...]:
-        input, weight, target, *others = self.taken_in(operands)
+        input, weight, target, *bias_and_weights = self.taken_in(operands)
         returns, rows = tuple(meta.struct for meta in op.metas), self.rows_of(self.applied(input), input)
-        arguments = rows, weight, target.reshape(rows.shape[:-1]), *others, *self.settings()
+        arguments = rows, weight, target.reshape(rows.shape[:-1]), *bias_and_weights, *self.settings()
         with self.in_precision():
             results = chunked_losses.spmd_linear_cross_entropy(*arguments, returns=returns)
         return tuple(x.reshape(struct.shape) for x, struct in zip(results, returns, strict=True))
 
     def taken_in(self, operands: Sequence[jax.Array]) -> tuple[Any, ...]:
         """Returns the input of the product, its weight, the target, the bias and the weights of the classes."""
-        input, weight, *others = operands
-        bias = others.pop(0) if self.has_bias else None
-        target, *class_weights = others
+        input, weight, *optional_operands = operands
+        bias = optional_operands.pop(0) if self.has_bias else None
+        target, *class_weights = optional_operands
         return input, self._placed(weight), target, bias, class_weights[0] if class_weights else None
 
     def in_precision(self) -> contextlib.AbstractContextManager[None]:
@@ -133,8 +133,8 @@ class _LmHead(Lowering):
     def applied(self, input: jax.Array) -> tuple[tuple[str, OpSpec], ...]:
         """Returns the ops on rows, without the last views: of sharded rows they would be a gather."""
         is_split = partitioning.axes_of_dims(*((input, dim) for dim in range(1, input.ndim - 1))) is not None
-        chosen = (name == "aten.slice.Tensor" or op.sharding is not None for name, op in self.rows)
-        last = max(itertools.compress(itertools.count(1), chosen), default=0)
+        selectors = (name == "aten.slice.Tensor" or op.sharding is not None for name, op in self.rows)
+        last = max(itertools.compress(itertools.count(1), selectors), default=0)
         return self.rows[:last] if is_split else self.rows
 
     @staticmethod
@@ -181,8 +181,8 @@ class _LmHeadBackward(Lowering):
                 grad_output, rows, weight, target.reshape(shape), bias, class_weights, *self.forward.settings(),
                 logsumexp.reshape(shape), total_weight, (True, True, True), returns=returns,
             )  # fmt: skip
-        wanted = itertools.compress((*pull(grad_rows), *grads), self.output_mask)
-        return tuple(grad.reshape(meta.shape) for grad, meta in zip(wanted, op.metas, strict=True))
+        masked_grads = itertools.compress((*pull(grad_rows), *grads), self.output_mask)
+        return tuple(grad.reshape(meta.shape) for grad, meta in zip(masked_grads, op.metas, strict=True))
 
 
 def fuse(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
@@ -224,12 +224,12 @@ def _head(loss: Node, readers: dict[Any, list[Node]]) -> Head | None:
     rows: list[Node] = []
     value = loss.operands[0]
     classes = value.meta.shape[-1] if len(value.meta.shape) == 2 else None
-    seen = {loss}
+    visited = {loss}
     backward = [node for node in readers[walks.value_name(value)] if node is not loss]
     if len(backward) > 1 or any(node.op.name != "spmd.cross_entropy_backward" for node in backward):
         return None
-    seen.update(backward)
-    while type(value) is Node and value.meta.shape[-1:] == (classes,) and seen.issuperset(readers[value]):
+    visited.update(backward)
+    while type(value) is Node and value.meta.shape[-1:] == (classes,) and visited.issuperset(readers[value]):
         if _name(value) == "aten.linear":
             head = Head(value, rows, loss)
             if sum(_name(node) == "aten._to_copy" for node in rows) > 1 or not _is_usual(value):
@@ -238,7 +238,7 @@ def _head(loss: Node, readers: dict[Any, list[Node]]) -> Head | None:
         if _name(value) not in _ROWS or value.numbers or not _keeps_classes(value):
             return None
         rows.insert(0, value)
-        seen.add(value)
+        visited.add(value)
         value = value.operands[0]
     return None
 
@@ -261,8 +261,10 @@ def _with_backward(head: Head, loss_backward: Node, readers: dict[Any, list[Node
     while len(read_by := readers.get(value, [])) == 1 and read_by[0] is not _USER and _name(read_by[0]) in _BACK:
         (value,) = read_by
         head.back.append(value)
-    wanted = [_ROWS[_name(node)] for node in reversed(head.rows)]
-    if [name for name in wanted if name] != [_name(node) for node in head.back if _name(node) in _ROWS.values()]:
+    expected_names = [_ROWS[_name(node)] for node in reversed(head.rows)]
+    if [name for name in expected_names if name] != [
+        _name(node) for node in head.back if _name(node) in _ROWS.values()
+    ]:
         return None
     if len(read_by) != 1 or read_by[0] is _USER or _name(read_by[0]) != "aten.linear_backward":
         return None

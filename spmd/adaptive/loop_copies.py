@@ -20,12 +20,14 @@ def costs_more(executable: jax.stages.Compiled, graph: Graph) -> bool:
         shapes = [root.meta.shape for root in loop.body.roots[len(loop.body.roots) - len(loop.ys) :]]
         stacks.update((loop.iterations + extra, *shape) for shape in shapes for extra in (0, 1))
     module = Module.of(executable)
-    outer = [each for each in module.computations.values() if each.count and not each.is_inner]
+    outer = [
+        computation for computation in module.computations.values() if computation.count and not computation.is_inner
+    ]
     spare = 0
     for group in graph.stack_groups:
         device_data, shardings = graph.inputs[group[0]], graph.shardings[group[0]]
         spare += math.prod(shardings.shard_shape(device_data.meta.shape)) * device_data.meta.struct.dtype.itemsize
-    return sum(_copied(each, stacks) for each in outer) > spare
+    return sum(_copied(computation, stacks) for computation in outer) > spare
 
 
 def _copied(computation: Computation, stacks: set[tuple[int, ...]]) -> int:

@@ -193,7 +193,7 @@ def loop_in(nodes: Sequence[Node], symbols: Sequence[OpSpec]) -> tuple[RepeatedO
         [repeats.numbered(symbols)], np.zeros(len(nodes), bool), SHORTEST, fewest=2, shortest=SHORTEST
     )
     position = {node: i for i, node in enumerate(nodes)}
-    for first, last, likely in sorted(equal, key=lambda one: (one[2], one[0] - one[1], one[0])):
+    for first, last, likely in sorted(equal, key=lambda stretch: (stretch[2], stretch[0] - stretch[1], stretch[0])):
         run = _longest_run(nodes[first:last], position, likely)
         if run[1] - run[0] >= max(2 * likely, stop - start + likely):
             start, stop, shares = run[0] + first, run[1] + first, run[2]
@@ -203,9 +203,7 @@ def loop_in(nodes: Sequence[Node], symbols: Sequence[OpSpec]) -> tuple[RepeatedO
     carried = stretches.carried_bytes(nodes, position)
     # From a step to the next little is carried except the state, and the user's line changes: an optimizer has places
     # in its middle where as little is carried.
-    first = min(
-        range(start, start + period), key=lambda place: (carried[place], stretches.is_within_line(nodes, place), place)
-    )
+    first = min(range(start, start + period), key=lambda cut: (carried[cut], stretches.is_within_line(nodes, cut), cut))
     if not shares and not carried[first + period]:
         return None  # many independent things of one kind, such as the initial values of layers
     dynamic.note_dynamic_start(nodes[start : stop - period], nodes[start + period : stop])
@@ -220,7 +218,7 @@ def loop_in(nodes: Sequence[Node], symbols: Sequence[OpSpec]) -> tuple[RepeatedO
 
 
 # The latest loops, newest first: their iterations are recognised at once.
-_known: list[RepeatedOps] = []
+_repeated_loops: list[RepeatedOps] = []
 _KEPT = 8
 
 
@@ -233,7 +231,7 @@ def cuts(nodes: Sequence[Node], *, written: set[Node] | None, goes_on: bool) -> 
     A call that is recorded to be replayed is cut by what is in it, not by what ran before.
     """
     symbols = [repeats.symbol(node) for node in nodes]
-    for loop in _known if observation.active_observation.value is None else ():
+    for loop in _repeated_loops if observation.active_observation.value is None else ():
         ends = loop.iterations(symbols)
         if _covers(ends, len(nodes)):
             return _inner(ends, len(nodes), goes_on)
@@ -243,7 +241,7 @@ def cuts(nodes: Sequence[Node], *, written: set[Node] | None, goes_on: bool) -> 
     loop, ends = result
     if not _covers(ends, len(nodes)) or (written is not None and written.isdisjoint(nodes[ends[-2] : ends[-1]])):
         return []
-    _known[:] = [loop, *_known[: _KEPT - 1]]
+    _repeated_loops[:] = [loop, *_repeated_loops[: _KEPT - 1]]
     return _inner(ends, len(nodes), goes_on)
 
 
@@ -260,20 +258,22 @@ def between_iterations(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
     return outcome.Cut(graph.nodes, ends, f"{len(ends)} iterations of a loop without a sync", has_rest=True)
 
 
-def _covers(found: list[int], length: int) -> bool:
+def _covers(ends: list[int], length: int) -> bool:
     """True if a loop is half of a graph or more. A shorter one, as Muon's five products of each step are, is part of a
     step: cut there, each step would be many programs, and the first steps others than the later ones."""
-    return bool(found) and 2 * (found[-1] - found[0]) >= length
+    return bool(ends) and 2 * (ends[-1] - ends[0]) >= length
 
 
-def _inner(found: list[int], length: int, goes_on: bool) -> list[int]:
-    kept = found[:-1] if goes_on or length - found[-1] < SHORTEST else found
-    return [cut for cut in kept if cut]
+def _inner(ends: list[int], length: int, goes_on: bool) -> list[int]:
+    inner_cuts = ends[:-1] if goes_on or length - ends[-1] < SHORTEST else ends
+    return [cut for cut in inner_cuts if cut]
 
 
-def _are_similar(some: Sequence[OpSpec], others: Sequence[OpSpec]) -> bool:
+def _are_similar(some: Sequence[OpSpec], repeated_ops: Sequence[OpSpec]) -> bool:
     """True if nine in ten ops are equal: the first iteration may differ in its initial values (data, or just made)."""
-    return len(some) == len(others) and sum(a is b for a, b in zip(some, others, strict=True)) >= 0.9 * len(some)
+    return len(some) == len(repeated_ops) and sum(a is b for a, b in zip(some, repeated_ops, strict=True)) >= 0.9 * len(
+        some
+    )
 
 
 def _longest_run(nodes: Sequence[Node], position: dict[Node, int], period: int) -> tuple[int, int, bool]:
@@ -302,20 +302,20 @@ def _reads(node: Node, later: Node, position: dict[Node, int], period: int) -> b
 
 
 def _shares(
-    one: Value, other: Value, readers: tuple[Node, Node], position: dict[Node, int], period: int
+    earlier_value: Value, later_value: Value, readers: tuple[Node, Node], position: dict[Node, int], period: int
 ) -> bool | None:
     """Compares two operands: True for one value of state, and for a carry; False for the next data of its kind, and for
     what is computed a period later; None for any other, such as the weights of two layers."""
-    if type(other) is DeviceData:
-        if one is other:
-            return other.is_state
-        return False if type(one) is DeviceData and _is_new_data(other, readers[0]) else None
-    if walks.result_index(one) != walks.result_index(other):
+    if type(later_value) is DeviceData:
+        if earlier_value is later_value:
+            return later_value.is_state
+        return False if type(earlier_value) is DeviceData and _is_new_data(later_value, readers[0]) else None
+    if walks.result_index(earlier_value) != walks.result_index(later_value):
         return None
-    maker, now = walks.origin(one), position[walks.origin(other)]  # type: ignore[index]
+    maker, later_index = walks.origin(earlier_value), position[walks.origin(later_value)]  # type: ignore[index]
     if maker is None:  # the first iteration reads data where later ones read the carry
-        return True if position[readers[1]] - now <= 2 * period else None
-    return True if position[maker] == now else False if now - position[maker] == period else None
+        return True if position[readers[1]] - later_index <= 2 * period else None
+    return True if position[maker] == later_index else False if later_index - position[maker] == period else None
 
 
 def _is_new_data(device_data: DeviceData, node: Node) -> bool:

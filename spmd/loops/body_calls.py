@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..core import user_frame
 from ..core.extend import Line, held
-from . import varying
+from . import vma
 from .manual_lowering import Axes
 
 _Collective = TypeVar("_Collective", bound=Callable[..., Any])
@@ -75,7 +75,7 @@ class BodyCalls:
 
     def function(self, name: str, result: Any, *, in_place: bool) -> Any:
         """Notes a torch function; returns its result, or what replaces it."""
-        if self._is_inside or in_place or not varying.is_ours(result):
+        if self._is_inside or in_place or not vma.is_ours(result):
             return result
         return self._called(CallSite(name, *user_frame(2)), lambda: result, None, {})
 
@@ -85,7 +85,7 @@ class BodyCalls:
 
     def collective(self, call: Callable[..., Any], name: str, tensor: Any, arguments: Mapping[str, Any]) -> Any:
         """Calls a collective, or what replaces it, and notes it."""
-        if self._is_inside or not varying.is_ours(tensor):
+        if self._is_inside or not vma.is_ours(tensor):
             return call(tensor, **arguments)
         return self._called(CallSite(name, *user_frame(2)), call, tensor, arguments)
 
@@ -105,22 +105,22 @@ class BodyCalls:
         return result
 
     def _value(self, tensor: Any) -> BodyValue:
-        now = varying.tracker()
-        assert now is not None, "the body of a manual computation is recorded"
-        self.axes |= {axis: now.sizes[axis] for axis in now.axes}
-        over = now.in_order(now.of_tensor(tensor).may_diverge)
+        scope = vma.tracker()
+        assert scope is not None, "the body of a manual computation is recorded"
+        self.axes |= {axis: scope.sizes[axis] for axis in scope.axes}
+        over = scope.in_order(scope.of_tensor(tensor).may_diverge)
         return BodyValue(tuple(tensor.shape), tensor.dtype.is_floating_point, over)
 
 
 def body_calls() -> BodyCalls | None:
     """The calls that the calling thread notes, or None."""
-    calls: BodyCalls | None = varying.thread.calls
+    calls: BodyCalls | None = vma.thread.calls
     return calls
 
 
 def noting(calls: BodyCalls) -> AbstractContextManager[None]:
     """Has the calling thread note the calls in bodies."""
-    return held(varying.thread, calls=calls)
+    return held(vma.thread, calls=calls)
 
 
 def noted(function: _Collective) -> _Collective:
@@ -129,7 +129,7 @@ def noted(function: _Collective) -> _Collective:
     @wraps(function)
     def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         calls = body_calls()
-        if calls is None or varying.tracker() is None:
+        if calls is None or vma.tracker() is None:
             return function(tensor, *args, **kwargs)
         bound = inspect.signature(function).bind(tensor, *args, **kwargs)
         bound.apply_defaults()

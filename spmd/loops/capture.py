@@ -149,20 +149,20 @@ class Capture(ClosedOver):
 
     def is_unwritten(self, stand_in: XlaTensor) -> bool:
         """True if the body has not written a stand-in."""
-        return any(self.passes_on(storage_of(stand_in).value, given) for given in self.given)
+        return any(self.passes_on(storage_of(stand_in).value, argument) for argument in self.given)
 
-    def passes_on(self, value: Value, before: Value) -> bool:
+    def passes_on(self, value: Value, source: Value) -> bool:
         """True if a value is another one, perhaps annotated or behind an optimization barrier that delays a gather."""
         node = walks.origin(value)
         while node is not None and node.serial >= self.start and node.op.name in _SAME:
             value = node.operands[getattr(value, "index", 0)]
             node = walks.origin(value)
-        return walks.value_name(value) == walks.value_name(before)
+        return walks.value_name(value) == walks.value_name(source)
 
-    def outside(self, roots: Sequence[Value], given: Sequence[Value]) -> list[Value]:
-        """The values from outside that the roots need in addition to `given`, in the order of reading."""
-        names = {walks.value_name(value) for value in given}
-        read = [value for node in self.nodes(roots, given) for value in node.operands]
+    def outside(self, roots: Sequence[Value], inputs: Sequence[Value]) -> list[Value]:
+        """The values from outside that the roots need in addition to `inputs`, in the order of reading."""
+        names = {walks.value_name(value) for value in inputs}
+        read = [value for node in self.nodes(roots, inputs) for value in node.operands]
         values = {walks.value_name(value): value for value in (*read, *roots) if self.is_outside(value)}
         return [value for name, value in values.items() if name not in names]
 
@@ -176,16 +176,16 @@ class Capture(ClosedOver):
             elif storage.reads is not None:
                 users.setdefault(walks.value_name(reads.operand(tensor)), tensor)
             users.setdefault(walks.value_name(storage.value), tensor)
-        chosen = [(value, users.get(walks.value_name(value))) for value in values]
-        return [wrap(value.meta, Storage(value, value.meta)) if user is None else user for value, user in chosen]
+        pairs = [(value, users.get(walks.value_name(value))) for value in values]
+        return [wrap(value.meta, Storage(value, value.meta)) if user is None else user for value, user in pairs]
 
-    def nodes(self, roots: Sequence[Value], given: Sequence[Value]) -> list[Node]:
-        """The body's own ops that the roots need in addition to `given`, in the order of recording."""
-        return walks.between(roots, given, since=self.start)
+    def nodes(self, roots: Sequence[Value], inputs: Sequence[Value]) -> list[Node]:
+        """The body's own ops that the roots need in addition to `inputs`, in the order of recording."""
+        return walks.between(roots, inputs, since=self.start)
 
-    def read(self, roots: Sequence[Value], given: Sequence[Value]) -> set[Any]:
-        """The names of the roots, and of the values that the body's ops between `given` and the roots read."""
-        values = [value for node in self.nodes(roots, given) for value in node.operands]
+    def read(self, roots: Sequence[Value], inputs: Sequence[Value]) -> set[Any]:
+        """The names of the roots, and of the values that the body's ops between `inputs` and the roots read."""
+        values = [value for node in self.nodes(roots, inputs) for value in node.operands]
         return set(map(walks.value_name, (*values, *roots)))
 
     def refuse_written(self, tensors: Iterable[XlaTensor], written: Container[Storage], instead: str) -> None:

@@ -24,7 +24,9 @@ _recording: list["ClosedOver"] = []  # the bodies under way, the innermost last;
 
 def stands_for(stand_in: Node) -> Value | None:
     """Returns the value that a stand-in replaces in a body under recording, or None."""
-    return next((each.outer_values[stand_in] for each in _recording if stand_in in each.outer_values), None)
+    return next(
+        (recording.outer_values[stand_in] for recording in _recording if stand_in in recording.outer_values), None
+    )
 
 
 def note(tensor: XlaTensor) -> None:
@@ -145,7 +147,7 @@ class ClosedOver:
             elif node.name() == "torch::autograd::AccumulateGrad":
                 source = end = node.variable
             elif node._sequence_nr() >= self._first:
-                stack += [(other, number) for other, number in node.next_functions if other is not None]
+                stack += [(next_node, number) for next_node, number in node.next_functions if next_node is not None]
                 continue
             elif edge in edges:
                 source = end = edges[edge]
@@ -176,7 +178,7 @@ class ClosedOver:
             for end, end_hooks in hooks.items():
                 end._backward_hooks = end_hooks
         with torch.no_grad():
-            return [_sum(itertools.islice(gradients, len(each))) for each in ends_of]
+            return [_sum(itertools.islice(gradients, len(source_ends))) for source_ends in ends_of]
 
     def _refuse_earlier(self, ends: Sequence[XlaTensor]) -> None:
         """Raises NotImplementedError where the graph outside goes on from one of these tensors to another one.
@@ -204,18 +206,20 @@ class ClosedOver:
         if self._is_differentiated or not self._ends:
             return (torch.autograd.grad if self._is_differentiated else further)(outputs, inputs, **settings)
         optional = settings | {"allow_unused": True, "materialize_grads": False}
-        inner = [each for each in inputs if each not in self._aliases]
+        inner = [tensor for tensor in inputs if tensor not in self._aliases]
         first = torch.autograd.grad(outputs, [*inner, *(GradientEdge(node, 0) for node in self._ends)], **optional)
         gradients: dict[Any, Any] = dict(zip(inner, first, strict=False))
         arrived = zip(self._ends.values(), first[len(inner) :], strict=True)
         reached = {original: gradient for original, gradient in arrived if gradient is not None}
         if reached:
             optional |= {"grad_outputs": [*reached.values()], "retain_graph": True}
-            for each, gradient in zip(inputs, further([*reached], inputs, **optional), strict=True):
-                gradients[each] = _sum([gradients.get(each), gradient])
+            for tensor, gradient in zip(inputs, further([*reached], inputs, **optional), strict=True):
+                gradients[tensor] = _sum([gradients.get(tensor), gradient])
         if settings["materialize_grads"]:
-            return [torch.zeros_like(each) if gradients.get(each) is None else gradients[each] for each in inputs]
-        result = [gradients.get(each) for each in inputs]
+            return [
+                torch.zeros_like(tensor) if gradients.get(tensor) is None else gradients[tensor] for tensor in inputs
+            ]
+        result = [gradients.get(tensor) for tensor in inputs]
         if not settings["allow_unused"] and any(gradient is None for gradient in result):
             raise RuntimeError(  # torch's own text
                 "One of the differentiated Tensors appears to not have been used in the graph. Set allow_unused=True "
@@ -261,17 +265,17 @@ class _Aliasing(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        now = _recording[-1]
+        recording = _recording[-1]
         if func is torch.autograd.grad:
-            return tuple(now.grad_inside(*args, **kwargs))
+            return tuple(recording.grad_inside(*args, **kwargs))
         name = getattr(func, "__name__", "")
         if name in _OF_ITSELF or not torch.is_grad_enabled():
             return func(*args, **kwargs)
         if name in ("__get__", "__set__") and func.__self__.__name__ not in _VIEWS:
             return func(*args, **kwargs)
         if kwargs:
-            kwargs = dict(zip(kwargs, now.replaced([*kwargs.values()]), strict=True))
-        return func(*now.replaced(args), **kwargs)
+            kwargs = dict(zip(kwargs, recording.replaced([*kwargs.values()]), strict=True))
+        return func(*recording.replaced(args), **kwargs)
 
 
 # Called with the class and the arguments of a `torch.autograd.Function` that a body applies; return the arguments.

@@ -11,7 +11,7 @@ from ..core.extend import Region, Value, reads, regions, walks
 from .capture import Capture
 from .gradient import Tensors, as_one_op, record, tensors, with_gradient
 from .scan import expect_functions, on_device, refilled, result_tensors, tensors_of
-from .varying import as_own
+from .vma import as_own
 
 
 @ends_at_user_line
@@ -62,8 +62,8 @@ class _Branch:
         is_on = torch.is_grad_enabled()
         with Capture("spmd.cond") as capture:
             stand_ins = [
-                capture.stand_in(dense_meta(each.shape, each.dtype), requires_grad=is_on and each.requires_grad)
-                for each in inputs
+                capture.stand_in(dense_meta(tensor.shape, tensor.dtype), requires_grad=is_on and tensor.requires_grad)
+                for tensor in inputs
             ]
             self.given = list(capture.given)
             refusal = "spmd.cond: a branch writes in place into its operands; make new tensors"
@@ -73,17 +73,17 @@ class _Branch:
             self.metas = [None if value is None else dense_meta(value.shape, value.dtype) for value in flat]
             self.roots = list(map(reads.operand, result))
             self.written = {storage: after for storage, (_, after) in capture.written().items()}
-            chosen, reached = capture.reached_by(result)
+            output_indices, reached = capture.reached_by(result)
             capture.refuse_written(reached, self.written, "return the new value instead")
-            arriving = [capture.stand_in(dense_meta(result[i].shape, result[i].dtype)) for i in chosen]
-            self.arriving = {i: storage_of(tensor).value for i, tensor in zip(chosen, arriving, strict=True)}
-            gradients = capture.grad([result[i] for i in chosen], reached, arriving)
+            arriving = [capture.stand_in(dense_meta(result[i].shape, result[i].dtype)) for i in output_indices]
+            self.arriving = {i: storage_of(tensor).value for i, tensor in zip(output_indices, arriving, strict=True)}
+            gradients = capture.grad([result[i] for i in output_indices], reached, arriving)
             operand_index = {tensor: i for i, tensor in enumerate(stand_ins)}
             sources: list[Source] = [operand_index.get(tensor, tensor) for tensor in reached]
             self.gradients = dict(zip(sources, gradients, strict=True))
             self.constants = capture.outside([*self.roots, *self.written.values()], self.given)
-            kept = capture.outside(gradients, [*self.given, *self.arriving.values()])
-            self.kept = list(zip(kept, capture.tensors(kept), strict=True))
+            saved_values = capture.outside(gradients, [*self.given, *self.arriving.values()])
+            self.kept = list(zip(saved_values, capture.tensors(saved_values), strict=True))
 
     def __str__(self) -> str:
         return f"{self.tree} of {self.metas}"
@@ -118,10 +118,10 @@ class _Choice:
         count = len(result) - len(self.written)
         for storage, value in zip(self.written, result[count:], strict=True):
             storage.write(value)
-        kept = [self.pred, *(tensor for _, tensor in self.kept.values()), *self.inputs]
-        return tensors(result[:count]), kept, [i in self.chosen for i in range(count)]
+        saved_tensors = [self.pred, *(tensor for _, tensor in self.kept.values()), *self.inputs]
+        return tensors(result[:count]), saved_tensors, [i in self.chosen for i in range(count)]
 
-    def backward(self, kept: Sequence[Any], arriving: Sequence[Any]) -> Tensors:
+    def backward(self, saved_tensors: Sequence[Any], arriving: Sequence[Any]) -> Tensors:
         """Records the op of the gradients."""
         constants = [value for value, _ in self.kept.values()]
         zeros = {source: reads.operand(_zeros(like)) for source, like in self.gradient_of.items()}
@@ -130,7 +130,7 @@ class _Choice:
             stand_ins = [branch.arriving.get(i, reads.operand(arriving[i])) for i in self.chosen]
             gradients = zeros | branch.gradients
             bodies.append(Region.of(list(gradients.values()), [*constants, *branch.given, *stand_ins]))
-        operands = list(map(reads.operand, [*kept, *(arriving[i] for i in self.chosen)]))
+        operands = list(map(reads.operand, [*saved_tensors, *(arriving[i] for i in self.chosen)]))
         return tensors(_record("spmd.cond.backward", bodies, operands))
 
 

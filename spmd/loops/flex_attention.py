@@ -73,10 +73,10 @@ def flex_attention_backward(
         result = flex_attention(
             query, key, value, fw_graph, block_mask, scale, kernel_options, buffers, mask_mod_other_buffers
         )
-    wanted = [*inputs, *(buffer for buffer in buffers if _has_gradient(buffer))]
+    sources = [*inputs, *(buffer for buffer in buffers if _has_gradient(buffer))]
     arriving = [(x, grad) for x, grad in zip(result, (grad_out, grad_logsumexp), strict=False) if grad is not None]
     of_query, of_key, of_value, *of_buffers = torch.autograd.grad(
-        [x for x, _ in arriving], wanted, [grad for _, grad in arriving], materialize_grads=True
+        [x for x, _ in arriving], sources, [grad for _, grad in arriving], materialize_grads=True
     )
     queue = iter(of_buffers)
     return of_query, of_key, of_value, tuple(next(queue) if _has_gradient(buffer) else None for buffer in buffers)

@@ -48,9 +48,9 @@ class _Apply(torch.autograd.Function):
     # The op is recorded in here: so its line is noted under the number of the node whose backward looks for it.
     @staticmethod
     def forward(ctx: Any, name: str, forward: Forward, backward: Backward, *inputs: torch.Tensor) -> Any:
-        result, kept, has_gradient = forward()
+        result, saved_tensors, has_gradient = forward()
         ctx.op_name, ctx.gradient = name, backward
-        ctx.save_for_backward(*kept)
+        ctx.save_for_backward(*saved_tensors)
         ctx.mark_non_differentiable(*(tensor for tensor, has in zip(result, has_gradient, strict=True) if not has))
         return tuple(result)
 
@@ -100,12 +100,12 @@ def saved(capture: Capture, roots: Sequence[Value], at_hand: Sequence[Value], mi
     at which backward begins.
     """
     stand_ins, received = set(map(walks.value_name, capture.given)), set(map(walks.value_name, at_hand))
-    wanted = {walks.value_name(value): value for value in roots}
+    needed = {walks.value_name(value): value for value in roots}
     for node in walks.between(roots, at_hand, since=middle):
         for value in node.operands:
-            wanted.setdefault(walks.value_name(value), value)
+            needed.setdefault(walks.value_name(value), value)
     forward = []
-    for name, value in wanted.items():
+    for name, value in needed.items():
         maker = walks.origin(value)
         if name in stand_ins or (maker is not None and capture.start <= maker.serial < middle):
             forward.append(value)
@@ -125,15 +125,15 @@ def saved(capture: Capture, roots: Sequence[Value], at_hand: Sequence[Value], mi
             fixed.add(node)  # cheaper recomputed than saved
         if (node in fixed or _is_cheap(node)) and all(map(is_free, node.operands)):
             free.add(node)
-    kept: dict[Any, Value] = {}
+    saved_values: dict[Any, Value] = {}
     for value in forward:
-        while walks.value_name(value) not in kept and not is_free(value):
+        while walks.value_name(value) not in saved_values and not is_free(value):
             base = None if walks.value_name(value) in stand_ins else _base(value)
-            if base is None or (base.meta.nbytes > value.meta.nbytes and walks.value_name(base) not in kept):
-                kept[walks.value_name(value)] = value
+            if base is None or (base.meta.nbytes > value.meta.nbytes and walks.value_name(base) not in saved_values):
+                saved_values[walks.value_name(value)] = value
             else:
                 value = base
-    return list(kept.values())
+    return list(saved_values.values())
 
 
 def _base(value: Value) -> Value | None:

@@ -82,22 +82,22 @@ def check_same_in_all(layers: Sequence[nn.Module]) -> tuple[list[LayerTensor], l
     for k in range(1, len(layers)):
         _Pair(paths[0], paths[k], k).check(numbers)
     numbered = []
-    for (path, name), others in numbers.items():
+    for (path, name), later_numbers in numbers.items():
         first = getattr(paths[0][path], name)
-        numbered.append((paths[0][path], name, Numbered(f"layers[i].{_join(path, name)}", [first, *others])))
+        numbered.append((paths[0][path], name, Numbered(f"layers[i].{_join(path, name)}", [first, *later_numbers])))
     return list(_tensors(paths)), numbered
 
 
 def _tensors(paths: Sequence[Mapping[str, nn.Module]]) -> Iterator[LayerTensor]:
     """Yields every parameter and buffer once, but for tensors that all layers share."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     for path, module in paths[0].items():
         for name, tensor in _state(module).items():
-            if tensor is None or id(tensor) in seen:
+            if tensor is None or id(tensor) in visited:
                 continue
-            seen.add(id(tensor))
+            visited.add(id(tensor))
             all_of_them = [_state(modules[path])[name] for modules in paths]
-            if len(paths) == 1 or any(other is not tensor for other in all_of_them):
+            if len(paths) == 1 or any(twin is not tensor for twin in all_of_them):
                 yield LayerTensor(_join(path, name), path, name, all_of_them, name in module._buffers)
 
 
@@ -131,15 +131,15 @@ def _outline(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, tuple[str,
 class _Pair:
     """The comparison of the first layer with another: first the outlines, then part by part."""
 
-    def __init__(self, first: Mapping[str, nn.Module], other: Mapping[str, nn.Module], k: int):
-        self.first, self.other, self.k = first, other, k
+    def __init__(self, first: Mapping[str, nn.Module], second_layer: Mapping[str, nn.Module], k: int):
+        self.first, self.other, self.k = first, second_layer, k
         self.twins: dict[int, Any] = {}  # the other layer's object by the id of the first layer's
         self.compared: set[tuple[int, int]] = set()
 
-    def _differ(self, path: str, one: str, other: str) -> LayersDifferError:
+    def _differ(self, path: str, first_text: str, second_text: str) -> LayersDifferError:
         where = f".{path}" if path else ""
         return LayersDifferError(
-            f"spmd.scan_layers: the layers differ: layers[0]{where} {one}, layers[{self.k}]{where} {other}"
+            f"spmd.scan_layers: the layers differ: layers[0]{where} {first_text}, layers[{self.k}]{where} {second_text}"
         )
 
     def check(self, numbers: dict[tuple[str, str], list[int]]) -> None:
@@ -203,7 +203,7 @@ class _Pair:
 
 def _around(function: types.FunctionType) -> tuple[Any, ...]:
     """The closure, defaults and keyword defaults of a function."""
-    closure = [each.cell_contents for each in function.__closure__ or ()]
+    closure = [cell.cell_contents for cell in function.__closure__ or ()]
     return (*closure, *(function.__defaults__ or ()), function.__kwdefaults__)
 
 
@@ -266,33 +266,37 @@ def scan_layers(layers: Iterable[nn.Module], x: Any, *args: Any, policy: Policy 
     >>> layers[2].weight.grad.shape
     torch.Size([4, 4])
     """
-    chosen = list(layers)
-    if not chosen or not on_device("scan_layers", x):
-        return layer_by_layer(chosen, x, *args, policy=policy, **kwargs)
-    matches, numbered = check_same_in_all(chosen)
-    for each in matches:
-        for k, tensor in enumerate(each.tensors):
+    layer_list = list(layers)
+    if not layer_list or not on_device("scan_layers", x):
+        return layer_by_layer(layer_list, x, *args, policy=policy, **kwargs)
+    matches, numbered = check_same_in_all(layer_list)
+    for layer_tensor in matches:
+        for k, tensor in enumerate(layer_tensor.tensors):
             if not isinstance(tensor, XlaTensor) or view_of(tensor) is not None:
                 kind = "a view" if isinstance(tensor, XlaTensor) else f"on {tensor.device}"
                 raise TypeError(
-                    f"spmd.scan_layers: layers[{k}].{each.path} is {kind}; expected a tensor of its own on xla"
+                    f"spmd.scan_layers: layers[{k}].{layer_tensor.path} is {kind}; expected a tensor of its own on xla"
                 )
     replaced: list[LayerTensor] = []
 
     def body(carry: Tensors, _: Tensors) -> tuple[Tensors, Tensors]:
-        result = with_policy(chosen[0], policy, "scan_layers")(refilled(x, carry), *args, **kwargs)
-        replaced[:] = [each for each in matches if each.is_buffer and _now(chosen[0], each) is not each.tensors[0]]
-        return carried("spmd.scan_layers", x, result), [_now(chosen[0], each) for each in replaced]
+        result = with_policy(layer_list[0], policy, "scan_layers")(refilled(x, carry), *args, **kwargs)
+        replaced[:] = [
+            layer_tensor
+            for layer_tensor in matches
+            if layer_tensor.is_buffer and _now(layer_list[0], layer_tensor) is not layer_tensor.tensors[0]
+        ]
+        return carried("spmd.scan_layers", x, result), [_now(layer_list[0], layer_tensor) for layer_tensor in replaced]
 
-    xs = [ScanInput(each.tensors, is_stack=False) for each in matches]  # type: ignore[arg-type]  # checked above
-    with _as_every_layer(chosen[0], numbered):
-        last, stacks, written = run_loop("spmd.scan_layers", body, tensors_of(x), xs, len(chosen))
+    xs = [ScanInput(layer_tensor.tensors, is_stack=False) for layer_tensor in matches]  # type: ignore[arg-type]  # checked above
+    with _as_every_layer(layer_list[0], numbered):
+        last, stacks, written = run_loop("spmd.scan_layers", body, tensors_of(x), xs, len(layer_list))
     for i, new in written.items():
         for old, tensor in zip(matches[i].tensors, new, strict=True):
             _write(old, tensor)
-    for each, stack in zip(replaced, stacks, strict=True):
-        for layer, tensor in zip(chosen, stack.detach(), strict=True):
-            _owner(layer, each)._buffers[each.name] = tensor.clone()
+    for layer_tensor, stack in zip(replaced, stacks, strict=True):
+        for layer, tensor in zip(layer_list, stack.detach(), strict=True):
+            _owner(layer, layer_tensor)._buffers[layer_tensor.name] = tensor.clone()
     return refilled(x, last)
 
 
@@ -304,12 +308,12 @@ def layer_by_layer(layers: Iterable[nn.Module], x: Any, *args: Any, policy: Poli
     return x
 
 
-def _owner(layer: nn.Module, each: LayerTensor) -> nn.Module:
-    return layer.get_submodule(each.owner)
+def _owner(layer: nn.Module, layer_tensor: LayerTensor) -> nn.Module:
+    return layer.get_submodule(layer_tensor.owner)
 
 
-def _now(layer: nn.Module, each: LayerTensor) -> Any:
-    return _owner(layer, each)._buffers.get(each.name)
+def _now(layer: nn.Module, layer_tensor: LayerTensor) -> Any:
+    return _owner(layer, layer_tensor)._buffers.get(layer_tensor.name)
 
 
 def _write(target: Any, new: XlaTensor) -> None:
@@ -322,7 +326,7 @@ def _write(target: Any, new: XlaTensor) -> None:
 def _as_every_layer(layer: nn.Module, numbered: Sequence[tuple[nn.Module, str, Numbered]]) -> Iterator[None]:
     """While the body is recorded, replaces numbers that differ between layers by objects that raise when read. Takes
     back what forward sets on the layer's modules: it runs for one layer, which stays like the others."""
-    kept = [(module, settings_of(module)) for module in layer.modules()]
+    old_settings = [(module, settings_of(module)) for module in layer.modules()]
     for module, name, stand_in in numbered:
         vars(module)[name] = stand_in
     try:
@@ -333,7 +337,7 @@ def _as_every_layer(layer: nn.Module, numbered: Sequence[tuple[nn.Module, str, N
             raise
         raise read[0].error() from error  # torch has raised an error of its own in place of this one
     finally:
-        for module, settings in kept:
+        for module, settings in old_settings:
             for name in settings_of(module).keys() - settings.keys():
                 del vars(module)[name]
             vars(module).update(settings)

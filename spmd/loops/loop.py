@@ -15,7 +15,7 @@ from ..core import Spec, XlaTensor, annotations, dense_meta, specs, storage_of
 from ..core.extend import Draw, Loop, Region, Value, Y, loop_counter, loop_op, reads, store, views, walks
 from .capture import Capture, sharded_gradient
 from .gradient import Backward, Tensors, as_one_op, record, saved, sharding_of, tensors, with_gradient
-from .varying import as_own
+from .vma import as_own
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,7 +31,7 @@ class ScanInput:
     def stand_in(self, capture: Capture) -> XlaTensor:
         """Returns the tensor that stands for one iteration's value in the body."""
         tensor = self.tensors[0]
-        needs = torch.is_grad_enabled() and any(each.requires_grad for each in self.tensors)
+        needs = torch.is_grad_enabled() and any(source.requires_grad for source in self.tensors)
         if not self.is_stack:
             return capture.swapped(tensor, requires_grad=needs)
         sharding = sharding_of(tensor)
@@ -121,8 +121,8 @@ class _Loop:
         self.capture.given += self.outside
         self.rewritten = [
             i
-            for i, (tensor, given) in enumerate(zip(self.stand_ins, self.xs_given, strict=True))
-            if not self.xs[i].is_stack and not self.capture.passes_on(storage_of(tensor).value, given)
+            for i, (tensor, x_value) in enumerate(zip(self.stand_ins, self.xs_given, strict=True))
+            if not self.xs[i].is_stack and not self.capture.passes_on(storage_of(tensor).value, x_value)
         ]
         self.new_xs = [storage_of(self.stand_ins[i]).value for i in self.rewritten]
 
@@ -137,8 +137,8 @@ class _Loop:
             if needs == previous:
                 break
         self.carry_needs = [i for i, need in enumerate(needs) if need]
-        differentiable = itertools.compress(reached, self.has_gradient)
-        met = {tensor: None for sources in differentiable for tensor in sources}
+        output_indices = itertools.compress(reached, self.has_gradient)
+        met = {tensor: None for sources in output_indices for tensor in sources}
         self.xs_needs = [i for i, tensor in enumerate(self.stand_ins) if tensor in met]
         self.closed_over = [tensor for tensor in met if tensor not in {*self.carry, *self.stand_ins}]
         self.capture.refuse_written(self.closed_over, self.written, "make it part of the carry instead")
@@ -146,8 +146,8 @@ class _Loop:
     def _differentiate(self) -> list[Value]:
         """The gradients of one iteration: of the carry, of closed-over tensors (summed so far), of the xs."""
         capture, outputs = self.capture, [*self.carried, *self.stacked]
-        chosen = [i for i, has in enumerate(self.has_gradient) if has]
-        self.stack_chosen = [i for i in chosen if i >= len(self.carry)]
+        output_indices = [i for i, has in enumerate(self.has_gradient) if has]
+        self.stack_chosen = [i for i in output_indices if i >= len(self.carry)]
         arriving = {
             i: capture.stand_in(dense_meta(outputs[i].shape, outputs[i].dtype))
             for i in (*self.carry_needs, *self.stack_chosen)
@@ -170,10 +170,12 @@ class _Loop:
             sharded_gradient(source, gradient)
             return reads.operand(so_far + gradient)
 
-        return capture.grad([outputs[i] for i in chosen], sources, [arriving[i] for i in chosen], value_of)
+        return capture.grad(
+            [outputs[i] for i in output_indices], sources, [arriving[i] for i in output_indices], value_of
+        )
 
     def _make_forward(self, gradients: list[Value], middle: int) -> None:
-        unwritten = [given for i, given in enumerate(self.xs_given) if i not in self.rewritten]
+        unwritten = [x_value for i, x_value in enumerate(self.xs_given) if i not in self.rewritten]
         arriving = [*self.carry_arriving, *self.sums_given, *self.stack_arriving]
         self.saved = saved(self.capture, gradients, [*unwritten, *arriving], middle)
         carried = [*map(reads.operand, self.carried), *self.after]
@@ -198,7 +200,7 @@ class _Loop:
         fixed = [*self.carry_arriving, *self.sums_given]
         every = [*fixed, *self.saved, *self.xs_given, *self.stack_arriving]
         read = self.capture.read(gradients, every) - set(map(walks.value_name, self.saved))
-        xs_read = [i for i, given in enumerate(self.xs_given) if walks.value_name(given) in read]
+        xs_read = [i for i, x_value in enumerate(self.xs_given) if walks.value_name(x_value) in read]
         rows = [
             *((True, value) for value in self.saved), *((self.xs[i].is_stack, self.xs_given[i]) for i in xs_read),
             *((True, value) for value in self.stack_arriving),
@@ -217,10 +219,10 @@ class _Loop:
         name, count, draws = self.capture.name, len(constants), self.draws
         closed_over, carry_needs, stack_chosen = self.closed_over, self.carry_needs, self.stack_chosen
 
-        def backward(kept: Sequence[Any], arriving: Sequence[Any]) -> Tensors:
-            carry = [*kept[:count], *(arriving[i] for i in carry_needs), *map(_zeros, closed_over)]
+        def backward(saved_tensors: Sequence[Any], arriving: Sequence[Any]) -> Tensors:
+            carry = [*saved_tensors[:count], *(arriving[i] for i in carry_needs), *map(_zeros, closed_over)]
             operands = list(map(reads.operand, carry))
-            operands += map(_x, are_stacks, kept[count:])
+            operands += map(_x, are_stacks, saved_tensors[count:])
             operands += [reads.operand(arriving[i]) for i in stack_chosen]
             shardings = [None if like is None else sharding_of(like) for like in sharded_like]
             return tensors(_record(f"{name}.backward", loop, operands, draws), shardings)
@@ -233,7 +235,7 @@ class _Loop:
         """Notes the draws of each iteration, by those of the first one, which the body was recorded with."""
         by_place = iterations[::-1] if self.reverse else iterations
         first = reversed(list(enumerate(iterations[0])))
-        self.draws |= {draw: [each[index] for each in by_place] for index, draw in first}
+        self.draws |= {draw: [iteration_draws[index] for iteration_draws in by_place] for index, draw in first}
 
     def forward(self) -> tuple[Tensors, Tensors, list[bool]]:
         """Records the loop: the carry, the ys, the rewritten xs one by one; the tensors that backward reads."""
@@ -243,10 +245,10 @@ class _Loop:
         carried = list(itertools.islice(queue, len(self.init)))
         for storage, value in zip(self.written, queue, strict=False):
             storage.write(value)
-        stacked, kept = (list(itertools.islice(queue, count)) for count in (self.num_stacked, len(self.saved)))
+        stacked, saved_values = (list(itertools.islice(queue, count)) for count in (self.num_stacked, len(self.saved)))
         result = tensors([*carried, *stacked, *queue])
         has_gradient = [*self.has_gradient, *[False] * (len(result) - len(self.has_gradient))]
-        return result, [*self.kept_before, *tensors(kept), *self.kept_after], has_gradient
+        return result, [*self.kept_before, *tensors(saved_values), *self.kept_after], has_gradient
 
 
 def _record(name: str, loop: Loop, operands: list[Value], draws: dict[Draw, list[Draw]]) -> list[Value]:

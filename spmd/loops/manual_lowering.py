@@ -53,14 +53,14 @@ class CollectiveLowering(Lowering):
         function = function_of(self.kind)
         return (function(operands[0], *self.statics, here(self.kind).group(self.axes)),)
 
-    def varies(self, given: Varying) -> Varying:
+    def varies(self, operand: Varying) -> Varying:
         """Returns the varying axes of the result for those of the operand."""
         axes = frozenset(self.axes)
         if self.kind == "all_reduce":
-            return Varying(given.varying - axes, given.may_diverge - axes)
+            return Varying(operand.varying - axes, operand.may_diverge - axes)
         if self.kind == "all_gather":
-            return Varying(given.varying | axes, given.may_diverge - axes)
-        return Varying(given.varying | axes, given.may_diverge | axes)
+            return Varying(operand.varying | axes, operand.may_diverge - axes)
+        return Varying(operand.varying | axes, operand.may_diverge | axes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ class IndexLowering(Lowering):
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         return (here("axis_index").index(self.axes),)
 
-    def varies(self, given: Varying) -> Varying:
-        return given | Varying(frozenset(self.axes), frozenset(self.axes))
+    def varies(self, operand: Varying) -> Varying:
+        return operand | Varying(frozenset(self.axes), frozenset(self.axes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,9 @@ class VaryLowering(Lowering):
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         return (operands[0],)
 
-    def varies(self, given: Varying) -> Varying:
+    def varies(self, operand: Varying) -> Varying:
         less = frozenset(self.less)
-        return Varying((given.varying | frozenset(self.more)) - less, given.may_diverge - less)
+        return Varying((operand.varying | frozenset(self.more)) - less, operand.may_diverge - less)
 
 
 # --- the manual computation -------------------------------------------------------------------------------------------
@@ -173,9 +173,9 @@ class Manual(Lowering):
             kinds = node.op.numbers
             draws = node.op.draws
             if draws and (axes := next(folds)):
-                at = sorted({start + kinds[:seed].count("i") for seed, _ in draws})
+                seed_positions = sorted({start + kinds[:seed].count("i") for seed, _ in draws})
                 offset = here("a draw").index(axes).astype(integers.dtype) * np.int64(_GOLDEN)
-                integers = integers.at[np.array(at)].add(offset)
+                integers = integers.at[np.array(seed_positions)].add(offset)
             start += kinds.count("i")
         return integers
 
@@ -205,9 +205,9 @@ class _Here:
         return Group(names, size, self.index(axes), self.is_partial and is_gspmd, self.is_partial and self.is_cpu)
 
 
-def here(what: str) -> _Here:
+def here(label: str) -> _Here:
     """Returns the shard that is being traced; raises RuntimeError outside of a manual computation."""
     shard: _Here | None = topology.program.shard
     if shard is None:
-        raise RuntimeError(f"{what} of a shard was used outside of its manual computation")
+        raise RuntimeError(f"{label} of a shard was used outside of its manual computation")
     return shard

@@ -46,8 +46,8 @@ class _Part:
     def at(self, draws: dict[Draw, Draw]) -> Sequence[float | int]:
         """Returns the scalar arguments with other draws."""
         numbers = list(self.numbers)
-        for at, count in self.draws:
-            numbers[at], numbers[count] = draws[int(numbers[at]), int(numbers[count])]
+        for seed_index, count in self.draws:
+            numbers[seed_index], numbers[count] = draws[int(numbers[seed_index]), int(numbers[count])]
         return numbers
 
 
@@ -74,7 +74,7 @@ class RecordedFunction:
         self._generators = capture.draws.generators
         drawn = set(self._recorded_draws)
         for part in (self.forward, *([self.backward] if self.backward else [])):
-            if not {(part.numbers[at], part.numbers[count]) for at, count in part.draws} <= drawn:
+            if not {(part.numbers[seed_index], part.numbers[count]) for seed_index, count in part.draws} <= drawn:
                 raise NotOneOpError("it draws random numbers apart from the stream (torch.random.fork_rng)")
         self._first_draws = tuple(self._recorded_draws)
 
@@ -107,10 +107,10 @@ class RecordedFunction:
         arriving = [storage_of(tensor).value for tensor in stood_in]
         gradients = capture.grad([outputs[i] for i in self.has_gradient_of], reached, stood_in)
         unwritten = [value for i, value in enumerate(argument_values) if i not in self.written]
-        kept = saved(capture, gradients, [*unwritten, *arriving], middle)
+        saved_values = saved(capture, gradients, [*unwritten, *arriving], middle)
         written = [storage_of(arguments[i]).value for i in self.written]
         self.forward, self.constants = self._part(
-            capture, self.name, [*map(reads.operand, outputs), *written, *kept], argument_values
+            capture, self.name, [*map(reads.operand, outputs), *written, *saved_values], argument_values
         )
         self.results = [
             (tensor_meta(tensor).layout, sharding_of(tensor) if view_of(tensor) is None else view_of(tensor).sharding)
@@ -118,9 +118,11 @@ class RecordedFunction:
         ]
         self.backward: _Part | None = None
         if gradients:
-            read = capture.read(gradients, [*kept, *arriving, *argument_values]) - set(map(walks.value_name, kept))
+            read = capture.read(gradients, [*saved_values, *arriving, *argument_values]) - set(
+                map(walks.value_name, saved_values)
+            )
             self.read = [i for i, value in enumerate(argument_values) if walks.value_name(value) in read]
-            operands = [*kept, *(argument_values[i] for i in self.read), *arriving]
+            operands = [*saved_values, *(argument_values[i] for i in self.read), *arriving]
             self.backward, self.kept_constants = self._part(capture, f"{self.name}.backward", gradients, operands)
 
     def _sort_results(self, result: Any, arguments: Tensors) -> Tensors:
@@ -168,11 +170,11 @@ class RecordedFunction:
             raise NotOneOpError("it writes in place into arguments that share memory")
 
     def _part(
-        self, capture: Capture, name: str, roots: Sequence[Value], given: Sequence[Value]
+        self, capture: Capture, name: str, roots: Sequence[Value], inputs: Sequence[Value]
     ) -> tuple[_Part, Tensors]:
         """Returns one of the ops, and the tensors from outside that are its first operands."""
-        constants = capture.outside(roots, given)
-        region = Region.of(roots, [*constants, *given])
+        constants = capture.outside(roots, inputs)
+        region = Region.of(roots, [*constants, *inputs])
         op = regions.called_op(name, region, [device_data.meta for device_data in region.inputs])
         return _Part(op, regions.body_numbers(region), op_specs.draws_in(region.nodes)), capture.tensors(constants)
 
@@ -196,10 +198,10 @@ class RecordedFunction:
                 kept_from = len(result) + len(self.written)
                 for i, value in zip(self.written, values[len(result) : kept_from], strict=True):
                     views.write(tensors[i], value)
-                kept = tensors_of(values[kept_from:])
+                saved_tensors = tensors_of(values[kept_from:])
             if self.backward is not None:
-                kept = [*self.kept_constants, *kept, *(tensors[i] for i in self.read)]
-            return result, kept, self.has_gradient
+                saved_tensors = [*self.kept_constants, *saved_tensors, *(tensors[i] for i in self.read)]
+            return result, saved_tensors, self.has_gradient
 
         outputs = with_gradient(self.name, inputs, forward, self._gradient(draws, inputs))
         op_watch.recorded()
@@ -234,8 +236,8 @@ class RecordedFunction:
             return None
         shardings = [sharding_of(tensor) if tensor.is_leaf else None for tensor in inputs]
 
-        def backward(kept: Sequence[Any], arriving: Sequence[Any]) -> Tensors:
-            tensors = [*kept, *(arriving[i] for i in self.has_gradient_of)]
+        def backward(saved_tensors: Sequence[Any], arriving: Sequence[Any]) -> Tensors:
+            tensors = [*saved_tensors, *(arriving[i] for i in self.has_gradient_of)]
             values = record(part.op, list(map(reads.operand, tensors)), part.at(draws))
             return tensors_of(values, shardings)
 

@@ -145,10 +145,10 @@ def on_device(name: str, tree: Any) -> bool:
     tensors = tensors_of(tree)
     ours = [tensor for tensor in tensors if isinstance(tensor, XlaTensor)]
     if ours and len(ours) < len(tensors):
-        other = next(tensor for tensor in tensors if not isinstance(tensor, XlaTensor))
+        foreign_tensor = next(tensor for tensor in tensors if not isinstance(tensor, XlaTensor))
         raise TypeError(
-            f"spmd.{name}: expected all tensors on xla, got one of shape {list(other.shape)} on {other.device}; move "
-            'it with .to("xla") first'
+            f"spmd.{name}: expected all tensors on xla, got one of shape {list(foreign_tensor.shape)} on "
+            f'{foreign_tensor.device}; move it with .to("xla") first'
         )
     return bool(ours)
 
@@ -156,9 +156,9 @@ def on_device(name: str, tree: Any) -> bool:
 def carried(name: str, carry: Any, after: Any) -> Tensors:
     """Returns the tensors of a carry after an iteration; ValueError where it differs from the carry before."""
     old, tree = tree_flatten_with_path(carry)
-    new, other = tree_flatten(after)
-    if tree != other:
-        raise ValueError(f"{name}: the carry goes in as {tree} and comes out as {other}")
+    new, new_tree = tree_flatten(after)
+    if tree != new_tree:
+        raise ValueError(f"{name}: the carry goes in as {tree} and comes out as {new_tree}")
     for (path, tensor), value in zip(old, new, strict=True):
         entry = f"{name}: the carry{keystr(path)}"
         if not isinstance(tensor, XlaTensor):

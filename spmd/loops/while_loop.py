@@ -72,7 +72,7 @@ def while_loop(
             carry = [*capture.given, *outside]
             roots = [*map(reads.operand, after), *(new for _, new in written.values())]
             constants = capture.outside([condition, *roots], carry)
-            bodies = [Region.of(wanted, [*constants, *carry]) for wanted in ([condition], roots)]
+            bodies = [Region.of(results, [*constants, *carry]) for results in ([condition], roots)]
 
         def forward() -> tuple[Tensors, Tensors, list[bool]]:
             steps, numbers = _numbers([node for region in bodies for node in region.nodes])
@@ -88,7 +88,7 @@ def while_loop(
     return tuple(refilled(state, last))
 
 
-def _refuse_gradient(kept: Sequence[Any], arriving: Sequence[Any]) -> Any:
+def _refuse_gradient(saved_tensors: Sequence[Any], arriving: Sequence[Any]) -> Any:
     raise NotImplementedError(
         "spmd.while_loop has no gradient, as its trip count is not known before it runs: call it under "
         "torch.no_grad(), or use spmd.scan with the largest trip count"
@@ -103,8 +103,8 @@ def _numbers(nodes: Sequence[Node]) -> tuple[tuple[int, ...], list[float | int]]
         start = len(numbers)
         numbers += node.numbers
         steps += [0] * len(node.numbers)
-        for at, count in node.op.draws:
-            draw = int(numbers[start + at]), int(numbers[start + count])
-            numbers[start + at], numbers[start + count] = seed.apart(draw), 0
+        for seed_index, count in node.op.draws:
+            draw = int(numbers[start + seed_index]), int(numbers[start + count])
+            numbers[start + seed_index], numbers[start + count] = seed.apart(draw), 0
             steps[start + count] = 1
     return tuple(steps), numbers

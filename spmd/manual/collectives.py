@@ -8,7 +8,7 @@ import torch
 
 from ..core import user_line
 from ..loops.body_calls import noted
-from ..loops.varying import Tracker, collective, index, summed, tracker
+from ..loops.vma import Tracker, collective, index, summed, tracker
 from ..mesh.hints import did_you_mean
 from ..tensors.annotate import on_device
 from .manual_steps import untracked
@@ -35,8 +35,8 @@ def all_reduce(tensor: Any, op: str = "sum", axis: AxisNames = ()) -> Any:
     >>> total(torch.ones(4, device="xla")).item()
     4.0
     """
-    now, axes = _where("all_reduce", axis, tensor)
-    return _reduced("all_reduce", now, tensor, op, axes)
+    scope, axes = _where("all_reduce", axis, tensor)
+    return _reduced("all_reduce", scope, tensor, op, axes)
 
 
 @noted
@@ -53,9 +53,9 @@ def all_gather(tensor: Any, dim: int = 0, axis: AxisNames = (), tiled: bool = Tr
     >>> gather(torch.arange(3.0).to("xla")).tolist()
     [0.0, 1.0, 2.0]
     """
-    now, axes = _where("all_gather", axis, tensor)
+    scope, axes = _where("all_gather", axis, tensor)
     dim = _dim("all_gather", tensor, dim, tensor.dim() + (not tiled))
-    return _linear(now, tensor if tiled else tensor.unsqueeze(dim), axes, "all_gather", dim)
+    return _linear(scope, tensor if tiled else tensor.unsqueeze(dim), axes, "all_gather", dim)
 
 
 @noted
@@ -71,15 +71,15 @@ def reduce_scatter(tensor: Any, op: str = "sum", dim: int = 0, axis: AxisNames =
     >>> scatter(torch.arange(3.0).to("xla")).tolist()
     [0.0, 1.0, 2.0]
     """
-    now, axes = _where("reduce_scatter", axis, tensor)
+    scope, axes = _where("reduce_scatter", axis, tensor)
     dim = _dim("reduce_scatter", tensor, dim, tensor.dim())
-    count = _divided("reduce_scatter", now, tensor, dim, axes)
+    count = _divided("reduce_scatter", scope, tensor, dim, axes)
     reduction = _check_op("reduce_scatter", tensor, op)
     if reduction in ("sum", "mean"):
-        result = _linear(now, tensor, axes, "reduce_scatter", dim)
+        result = _linear(scope, tensor, axes, "reduce_scatter", dim)
         return result / count if reduction == "mean" else result
     stack = tensor.unflatten(dim, (count, tensor.shape[dim] // count))
-    return _folded(_linear(now, stack, axes, "all_to_all", dim, dim), reduction, dim)
+    return _folded(_linear(scope, stack, axes, "all_to_all", dim, dim), reduction, dim)
 
 
 @noted
@@ -95,11 +95,11 @@ def all_to_all(tensor: Any, split_dim: int, concat_dim: int, axis: AxisNames = (
     >>> swap(torch.ones(2, 3, device="xla")).shape
     torch.Size([2, 3])
     """
-    now, axes = _where("all_to_all", axis, tensor)
+    scope, axes = _where("all_to_all", axis, tensor)
     split_dim = _dim("all_to_all", tensor, split_dim, tensor.dim())
     concat_dim = _dim("all_to_all", tensor, concat_dim, tensor.dim())
-    _divided("all_to_all", now, tensor, split_dim, axes)
-    return _linear(now, tensor, axes, "all_to_all", split_dim, concat_dim)
+    _divided("all_to_all", scope, tensor, split_dim, axes)
+    return _linear(scope, tensor, axes, "all_to_all", split_dim, concat_dim)
 
 
 @noted
@@ -116,8 +116,8 @@ def collective_permute(tensor: Any, pairs: Sequence[tuple[int, int]], axis: Axis
     >>> shift(torch.ones(2, device="xla")).tolist()
     [1.0, 1.0]
     """
-    now, axes = _where("collective_permute", axis, tensor)
-    count = now.size(axes)
+    scope, axes = _where("collective_permute", axis, tensor)
+    count = scope.size(axes)
     routes = [(int(source), int(target)) for source, target in pairs]
     for end, shards in (("source", [s for s, _ in routes]), ("target", [t for _, t in routes])):
         for shard in shards:
@@ -128,7 +128,7 @@ def collective_permute(tensor: Any, pairs: Sequence[tuple[int, int]], axis: Axis
                 )
             if shards.count(shard) > 1:
                 raise ValueError(f"spmd.manual.collective_permute: {shard} is used twice as {end} in {routes}")
-    return _linear(now, tensor, axes, "permute", tuple(routes))
+    return _linear(scope, tensor, axes, "permute", tuple(routes))
 
 
 @noted
@@ -144,13 +144,13 @@ def broadcast(tensor: Any, source: int = 0, axis: AxisNames = ()) -> Any:
     >>> first(torch.ones(2, device="xla")).tolist()
     [1.0, 1.0]
     """
-    now, axes = _where("broadcast", axis, tensor)
-    if not 0 <= source < now.size(axes):
+    scope, axes = _where("broadcast", axis, tensor)
+    if not 0 <= source < scope.size(axes):
         raise ValueError(
-            f"spmd.manual.broadcast: source {source} is out of range; {_named(axes)} has {now.size(axes)} shards"
+            f"spmd.manual.broadcast: source {source} is out of range; {_named(axes)} has {scope.size(axes)} shards"
         )
     of_source = torch.where(index(axes) == source, tensor, torch.zeros((), dtype=tensor.dtype, device="xla"))
-    return _reduced("broadcast", now, of_source, "or" if tensor.dtype is torch.bool else "sum", axes)
+    return _reduced("broadcast", scope, of_source, "or" if tensor.dtype is torch.bool else "sum", axes)
 
 
 def axis_index(axis: AxisNames) -> Any:
@@ -175,8 +175,8 @@ def axis_size(axis: AxisNames) -> int:
     >>> scaled(torch.ones(1, device="xla")).item()
     1.0
     """
-    now, axes = _where("axis_size", axis)
-    return now.size(axes)
+    scope, axes = _where("axis_size", axis)
+    return scope.size(axes)
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------
@@ -184,18 +184,18 @@ def axis_size(axis: AxisNames) -> int:
 
 def _where(name: str, axis: AxisNames, *tensors: Any) -> tuple[Tracker, tuple[str, ...]]:
     """The manual computation being recorded, and the names of the given axes, for a collective of this tensor."""
-    now = tracker() or (untracked(*tensors) if tensors else None)
-    if now is None:
+    scope = tracker() or (untracked(*tensors) if tensors else None)
+    if scope is None:
         raise RuntimeError(
             f"spmd.manual.{name} at {user_line()} was called outside spmd.shard_map: only inside it a tensor is one "
             "shard's. Outside, a tensor is all of the value; shard it with spmd.mark_sharding"
         )
-    names = tuple(now.sizes)
-    wanted = (axis,) if isinstance(axis, (str, int)) else tuple(axis)
-    if not wanted:
-        raise ValueError(f"spmd.manual.{name}: expected an axis, one of {_listed(now.axes)}")
+    names = tuple(scope.sizes)
+    entries = (axis,) if isinstance(axis, (str, int)) else tuple(axis)
+    if not entries:
+        raise ValueError(f"spmd.manual.{name}: expected an axis, one of {_listed(scope.axes)}")
     axes = []
-    for entry in wanted:
+    for entry in entries:
         if isinstance(entry, int) and not isinstance(entry, bool) and 0 <= entry < len(names):
             entry = names[entry]
         if entry not in names:
@@ -203,17 +203,17 @@ def _where(name: str, axis: AxisNames, *tensors: Any) -> tuple[Tracker, tuple[st
             raise ValueError(
                 f"spmd.manual.{name}: there is no axis {entry!r} in the mesh (axes: {_listed(names)}){hint}"
             )
-        if entry not in now.axes:
+        if entry not in scope.axes:
             raise ValueError(
-                f"spmd.manual.{name}: axis {entry!r} is left to the partitioner here (manual: {_listed(now.axes)}); "
+                f"spmd.manual.{name}: axis {entry!r} is left to the partitioner here (manual: {_listed(scope.axes)}); "
                 "name it in axis_names of spmd.shard_map to make it manual"
             )
         if entry in axes:
-            raise ValueError(f"spmd.manual.{name}: axis {entry!r} is used twice in {wanted!r}")
+            raise ValueError(f"spmd.manual.{name}: axis {entry!r} is used twice in {entries!r}")
         axes.append(str(entry))
     for tensor in tensors:
         on_device(tensor, f"spmd.manual.{name}")
-    return now, tuple(axes)
+    return scope, tuple(axes)
 
 
 _SAME = {"avg": "mean", "prod": "product", "mul": "product", "band": "and", "bor": "or"}  # torch.distributed's names
@@ -243,8 +243,8 @@ def _dim(name: str, tensor: Any, dim: int, rank: int) -> int:
     return dim % rank
 
 
-def _divided(name: str, now: Tracker, tensor: Any, dim: int, axes: tuple[str, ...]) -> int:
-    count = now.size(axes)
+def _divided(name: str, scope: Tracker, tensor: Any, dim: int, axes: tuple[str, ...]) -> int:
+    count = scope.size(axes)
     if tensor.shape[dim] % count:
         raise ValueError(
             f"spmd.manual.{name}: dim {dim} of a shard of shape {list(tensor.shape)} has {tensor.shape[dim]} elements, "
@@ -264,18 +264,18 @@ def _listed(names: Sequence[Any]) -> str:
 # --- with their gradients ---------------------------------------------------------------------------------------------
 
 
-def _reduced(name: str, now: Tracker, tensor: Any, op: str, axes: tuple[str, ...]) -> Any:
+def _reduced(name: str, scope: Tracker, tensor: Any, op: str, axes: tuple[str, ...]) -> Any:
     reduction = _check_op(name, tensor, op)
     if reduction in ("sum", "mean"):
-        result = now.again(_linear(now, tensor, axes, "all_reduce", "sum"), axes)
-        return result / now.size(axes) if reduction == "mean" else result
-    shard = now.varied(tensor, frozenset(axes))
+        result = scope.again(_linear(scope, tensor, axes, "all_reduce", "sum"), axes)
+        return result / scope.size(axes) if reduction == "mean" else result
+    shard = scope.varied(tensor, frozenset(axes))
     if reduction in ("and", "or") and tensor.dtype is torch.bool:
         return collective("all_reduce", shard, axes, "min" if reduction == "and" else "max")
     if reduction in ("max", "min"):
-        return now.again(_Extreme.apply(shard, reduction, axes), axes)
-    result = _folded(_linear(now, shard.unsqueeze(0), axes, "all_gather", 0), reduction, 0)
-    return now.again(now.reduced(result, frozenset(axes)), axes) if result.requires_grad else result
+        return scope.again(_Extreme.apply(shard, reduction, axes), axes)
+    result = _folded(_linear(scope, shard.unsqueeze(0), axes, "all_gather", 0), reduction, 0)
+    return scope.again(scope.reduced(result, frozenset(axes)), axes) if result.requires_grad else result
 
 
 _BITS: dict[str, Callable[[Any, Any], Any]] = {"and": torch.bitwise_and, "or": torch.bitwise_or}
@@ -317,8 +317,8 @@ class _Linear(torch.autograd.Function):
         return result, None, None, None, *[None] * len(statics)
 
 
-def _linear(now: Tracker, tensor: Any, axes: tuple[str, ...], kind: str, *statics: Any) -> Any:
-    return _Linear.apply(now.varied(tensor, frozenset(axes)), axes, now.size(axes), kind, *statics)
+def _linear(scope: Tracker, tensor: Any, axes: tuple[str, ...], kind: str, *statics: Any) -> Any:
+    return _Linear.apply(scope.varied(tensor, frozenset(axes)), axes, scope.size(axes), kind, *statics)
 
 
 def _recorded(tensor: Any, axes: tuple[str, ...], count: int, kind: str, *statics: Any) -> Any:

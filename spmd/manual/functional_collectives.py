@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..core import XlaTensor, guarded, replaces
-from ..loops.varying import tracker
+from ..loops.vma import tracker
 from ..mesh.mesh import Mesh
 from . import collectives, manual_steps
 
@@ -20,13 +20,13 @@ _MODULE = "torch.distributed._functional_collectives"
 _NEEDS = (
     "_maybe_wrap_tensor(self)", "permute_tensor(self, src_dst, group, tag)", "c10d._get_group_size_by_name(group_name)",
 )  # fmt: skip
-_kept: list[torch.library.Library] = []
+_libraries: list[torch.library.Library] = []
 
 
 def install() -> None:
     """Patches torch's functional collectives, where the user has imported them."""
     module = sys.modules.get(_MODULE)
-    if module is not None and not _kept:
+    if module is not None and not _libraries:
         resolve = "_resolve_group" if hasattr(module, "_resolve_group") else "_resolve_group_name"  # torch 2.11
         needs = [f"{_MODULE}.{need}" for need in (f"{resolve}(group, tag)", *_NEEDS)]
         guarded(needs, "its functions on xla", lambda: _join(module, resolve))
@@ -36,9 +36,11 @@ def _join(module: Any, resolve: str) -> None:
     library = torch.library.Library("_c10d_functional", "IMPL")
     for name, kernel in _KERNELS.items():
         library.impl(name, kernel, "AutogradPrivateUse1")
-    _kept.append(library)
+    _libraries.append(library)
     replaces(module, resolve)(lambda torchs, group, tag="": _named(group) or torchs(group, tag))
-    replaces(module, "_maybe_wrap_tensor")(lambda torchs, made: made if isinstance(made, XlaTensor) else torchs(made))
+    replaces(module, "_maybe_wrap_tensor")(
+        lambda torchs, result: result if isinstance(result, XlaTensor) else torchs(result)
+    )
     if hasattr(module, "_maybe_wrap_tensors"):  # from torch 2.15 on, of the coalesced ones
         replaces(module, "_maybe_wrap_tensors")(_unwrapped)
     replaces(module, "permute_tensor")(_permute_tensor)
@@ -49,9 +51,9 @@ def _size(torchs: Callable[[str], int], group: str) -> int:
     return group.size if isinstance(group, _Group) else torchs(group)
 
 
-def _unwrapped(torchs: Any, made: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _unwrapped(torchs: Any, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Returns the results unchanged: a program waits for its collectives by itself."""
-    return [*made] if all(isinstance(one, XlaTensor) for one in made) else torchs(made)
+    return [*results] if all(isinstance(result, XlaTensor) for result in results) else torchs(results)
 
 
 class _Group(str):
@@ -62,16 +64,16 @@ class _Group(str):
 
 def _named(group: Any) -> _Group | None:
     """The axes of a group; None where it is one of torch's."""
-    now, mesh, axes = tracker(), None, group
+    scope, mesh, axes = tracker(), None, group
     if isinstance(group, tuple) and len(group) == 2 and isinstance(group[0], Mesh):
         mesh, axes = group
     axes = (axes,) if isinstance(axes, (str, int)) else axes
-    sharding = mesh.sharding((), 0) if mesh is not None else now.mesh if now is not None else manual_steps.latest
+    sharding = mesh.sharding((), 0) if mesh is not None else scope.mesh if scope is not None else manual_steps.latest
     is_listed = isinstance(axes, (tuple, list)) and all(isinstance(axis, (str, int)) for axis in axes)
     if sharding is None or not is_listed:
         return None
     sizes = sharding.mesh_axes()
-    if mesh is None and now is None and not all(axis in sizes for axis in axes):
+    if mesh is None and scope is None and not all(axis in sizes for axis in axes):
         return None  # a group of torch's, outside of a manual computation
     names = [tuple(sizes)[axis] if isinstance(axis, int) and axis < len(sizes) else str(axis) for axis in axes]
     joined = _Group(",".join(names))

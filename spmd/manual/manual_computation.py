@@ -14,7 +14,7 @@ from ..loops.body_calls import body_calls
 from ..loops.capture import Capture
 from ..loops.gradient import Backward, Tensors, as_one_op, record, saved, tensors, with_gradient
 from ..loops.manual_lowering import Axes, Boundary, Cut, Manual, Varying
-from ..loops.varying import Tracker, Watching, summed, thread, tracker
+from ..loops.vma import Tracker, Watching, summed, thread, tracker
 
 
 class ShardResult(NamedTuple):
@@ -30,11 +30,11 @@ Body = Callable[[Tensors], list[ShardResult]]
 
 
 def manual_op(
-    rules: Tracker, roots: Sequence[Value], outs: Sequence[Boundary], given: Sequence[Value], ins: Sequence[Boundary]
+    rules: Tracker, roots: Sequence[Value], outs: Sequence[Boundary], inputs: Sequence[Value], ins: Sequence[Boundary]
 ) -> Manual:
-    """The op whose body has the ops from the values `given` to the roots; outs, ins: their boundary shardings."""
-    body = Region.of(roots, given)
-    folds = [rules.drawn_over(node) for node in walks.between(roots, given) if node.op.draws]
+    """The op whose body has the ops from the values `inputs` to the roots; outs, ins: their boundary shardings."""
+    body = Region.of(roots, inputs)
+    folds = [rules.drawn_over(node) for node in walks.between(roots, inputs) if node.op.draws]
     return Manual(body, rules.mesh, rules.axes, tuple(ins), tuple(outs), tuple(map(rules.in_order, folds)))
 
 
@@ -55,7 +55,7 @@ def record_manual(name: str, lowering: Manual, operands: Sequence[Value]) -> Ten
 
 
 def run_manual(
-    name: str, body: Body, given: Tensors, cuts: Sequence[Cut], mesh: Sharding, axes: Axes, *, checks: bool = True
+    name: str, body: Body, arguments: Tensors, cuts: Sequence[Cut], mesh: Sharding, axes: Axes, *, checks: bool = True
 ) -> Tensors:
     """Records a manual computation over axes of a mesh and returns its unsharded results.
 
@@ -68,7 +68,7 @@ def run_manual(
         )
     with as_one_op():
         with Capture(name) as capture:
-            region = _Region(capture, Tracker(mesh, axes, capture.start), body, given, cuts, checks)
+            region = _Region(capture, Tracker(mesh, axes, capture.start), body, arguments, cuts, checks)
         return with_gradient(name, region.inputs, region.forward, region.gradient)
 
 
@@ -76,11 +76,13 @@ class _Region:
     """One call: the forward op with its operands, and its gradient. inputs: the tensors that may have a gradient, and
     the rest of the arguments."""
 
-    def __init__(self, capture: Capture, rules: Tracker, body: Body, given: Tensors, cuts: Sequence[Cut], checks: bool):
-        self.name, self.tracker, self.given = capture.name, rules, given
+    def __init__(
+        self, capture: Capture, rules: Tracker, body: Body, arguments: Tensors, cuts: Sequence[Cut], checks: bool
+    ):
+        self.name, self.tracker, self.given = capture.name, rules, arguments
         self.boundary_of: dict[Any, Boundary] = {}  # by the name of a value that crosses the boundary sharded
         stand_ins = []
-        for tensor, boundary in zip(given, map(Boundary, cuts), strict=True):
+        for tensor, boundary in zip(arguments, map(Boundary, cuts), strict=True):
             shape = [n // count for n, count in zip(tensor.shape, boundary.counts(rules.sizes), strict=True)]
             stand_in = self._stand_in(capture, dense_meta(shape, tensor.dtype), boundary)
             stand_ins.append(stand_in.requires_grad_(tensor.requires_grad and torch.is_grad_enabled()))
@@ -103,7 +105,7 @@ class _Region:
         self._make_forward(capture, outputs, gradients, middle)
         self.constants: Tensors = []
         self.read: list[int] = []
-        self.inputs = [*given, *self.closed_over] if self.chosen else []
+        self.inputs = [*arguments, *self.closed_over] if self.chosen else []
         self.gradient = self._gradient(capture, gradients) if self.chosen else None
 
     def _stand_in(self, capture: Capture, meta: Meta, boundary: Boundary) -> Any:
@@ -136,18 +138,18 @@ class _Region:
                 break
             node = walks.origin(diverging[0])
         is_op = node is not None and node.op.name != "spmd.stand_in"
-        at = f" ({node.op.name}, {user_lines.node_line(node)})" if node is not None and is_op else ""
+        location = f" ({node.op.name}, {user_lines.node_line(node)})" if node is not None and is_op else ""
         named = ", ".join(map(repr, axes))
         return (
             f"{self.name}: out_specs says that {result.name} is the same on all shards along {named}, but it may "
-            f"differ{at}. Name {named} in its spec to join the shards along a dim, or make it the same first: "
+            f"differ{location}. Name {named} in its spec to join the shards along a dim, or make it the same first: "
             f"spmd.manual.all_reduce(x, 'sum', {axes[0]!r}), spmd.manual.all_gather(x, 0, {axes[0]!r}). Where you know "
             "better, pass check_vma=False"
         )
 
     def _note_writes(self, capture: Capture) -> None:
         self.written = capture.written()
-        capture.given += [before for before, _ in self.written.values()]
+        capture.given += [old_value for old_value, _ in self.written.values()]
         for storage, (_, after) in self.written.items():
             may_diverge = self.tracker.in_order(self.tracker.of(after).may_diverge)
             if may_diverge:
@@ -159,10 +161,10 @@ class _Region:
 
     def _differentiate(self, capture: Capture, outputs: Tensors, sources: Tensors) -> list[Value]:
         """The gradients on one shard: of the arguments that have one, then of the closed-over tensors."""
-        chosen = [outputs[i] for i in self.chosen]
+        differentiable_outputs = [outputs[i] for i in self.chosen]
         arriving = [
             self._stand_in(capture, dense_meta(tensor.shape, tensor.dtype), self.boundaries[i])
-            for i, tensor in zip(self.chosen, chosen, strict=True)
+            for i, tensor in zip(self.chosen, differentiable_outputs, strict=True)
         ]
         self.arriving = [storage_of(tensor).value for tensor in arriving]
 
@@ -173,12 +175,12 @@ class _Region:
             over = self.tracker.of_tensor(gradient).varying - self.tracker.of_tensor(source).varying
             return reads.operand(summed(gradient, self.tracker.in_order(over)))
 
-        return capture.grad(chosen, sources, arriving, value_of)
+        return capture.grad(differentiable_outputs, sources, arriving, value_of)
 
     # --- the two ops --------------------------------------------------------------------------------------------------
 
     def _make_forward(self, capture: Capture, outputs: Tensors, gradients: list[Value], middle: int) -> None:
-        befores = [before for before, _ in self.written.values()]
+        befores = [old_value for old_value, _ in self.written.values()]
         self.saved_values = saved(capture, gradients, [*self.given_values, *self.arriving], middle)
         for value in self.saved_values:  # a stack of one per shard, or one value where all are equal
             if may_diverge := self.tracker.in_order(self.tracker.of(value).may_diverge):
@@ -197,38 +199,38 @@ class _Region:
         outs = [*(self._boundary(self.given_values[i]) for i in self.wanted), *map(replicated, self.closed_over)]
         op, constants = self._op(capture, gradients, outs, inputs)
         self.constants = capture.tensors(constants)
-        name, chosen, wanted, count = self.name, self.chosen, self.wanted, len(self.given)
+        name, output_indices, argument_indices, count = self.name, self.chosen, self.wanted, len(self.given)
 
-        def gradient(kept: Sequence[Any], arriving: Sequence[Any]) -> list[Any]:
-            operands = [reads.operand(tensor) for tensor in (*kept, *(arriving[i] for i in chosen))]
+        def gradient(saved_tensors: Sequence[Any], arriving: Sequence[Any]) -> list[Any]:
+            operands = [reads.operand(tensor) for tensor in (*saved_tensors, *(arriving[i] for i in output_indices))]
             result = record_manual(f"{name}.backward", op, operands)
-            of_arguments = dict(zip(wanted, result, strict=False))
-            return [*map(of_arguments.get, range(count)), *result[len(wanted) :]]
+            of_arguments = dict(zip(argument_indices, result, strict=False))
+            return [*map(of_arguments.get, range(count)), *result[len(argument_indices) :]]
 
         return gradient
 
-    def _constants(self, capture: Capture, roots: Sequence[Value], given: Sequence[Value]) -> list[Value]:
+    def _constants(self, capture: Capture, roots: Sequence[Value], arguments: Sequence[Value]) -> list[Value]:
         """The values from outside that roots need, as the body reads them: gathers of them are done outside."""
         outer: dict[Any, Value] = {}
-        for node in walks.between(roots, given, since=capture.start):
+        for node in walks.between(roots, arguments, since=capture.start):
             if regions.is_annotation(node) and all(
                 capture.is_outside(v) or walks.value_name(v) in outer for v in node.operands
             ):
                 outer |= {walks.value_name(value): value for value in walks.results(node)}
-        need = capture.outside(roots, [*given, *outer.values()])
-        names = {walks.value_name(value) for value in given}
-        read = capture.read(roots, [*given, *outer.values()])
+        need = capture.outside(roots, [*arguments, *outer.values()])
+        names = {walks.value_name(value) for value in arguments}
+        read = capture.read(roots, [*arguments, *outer.values()])
         return need + [value for name, value in outer.items() if name in read and name not in names]
 
     def _boundary(self, value: Value) -> Boundary:
         return self.boundary_of.get(walks.value_name(value)) or replicated(value)
 
     def _op(
-        self, capture: Capture, roots: Sequence[Value], outs: Sequence[Boundary], given: Sequence[Value]
+        self, capture: Capture, roots: Sequence[Value], outs: Sequence[Boundary], arguments: Sequence[Value]
     ) -> tuple[Manual, list[Value]]:
         """Returns one of the ops, and the values from outside that are its first operands."""
-        constants = self._constants(capture, roots, given)
-        inputs = [*constants, *given]
+        constants = self._constants(capture, roots, arguments)
+        inputs = [*constants, *arguments]
         self._refuse_shardings(walks.between(roots, inputs))
         return manual_op(self.tracker, roots, outs, inputs, [*map(self._boundary, inputs)]), constants
 
@@ -253,14 +255,14 @@ class _Region:
 
     def forward(self) -> tuple[Tensors, Tensors, list[bool]]:
         """Records the computation: its results, what the gradient reads, and for each result whether it has one."""
-        befores = [before for before, _ in self.written.values()]
+        befores = [old_value for old_value, _ in self.written.values()]
         operands = [*self.forward_constants, *befores, *map(reads.operand, self.given)]
         result = record_manual(self.name, self.forward_op, operands)
         start, end = len(self.boundaries), len(self.boundaries) + len(self.written)
         for storage, tensor in zip(self.written, result[start:end], strict=True):
             storage.write(storage_of(tensor).value)
-        kept = [*self.constants, *result[end:], *(self.given[i] for i in self.read)]
-        return result[:start], kept, [i in self.chosen for i in range(start)]
+        saved_tensors = [*self.constants, *result[end:], *(self.given[i] for i in self.read)]
+        return result[:start], saved_tensors, [i in self.chosen for i in range(start)]
 
 
 def replicated(value: Any) -> Boundary:

@@ -14,7 +14,7 @@ import torch
 from ..core import LOCK, Sharding, XlaTensor, dense_meta, points, threads
 from ..core.extend import Arrays, Layouts, Lowering, Node, OpSpec, Value, reads, user_lines, walks
 from ..loops.manual_lowering import Axes, Boundary, Cut, IndexLowering, Varying
-from ..loops.varying import Tracker, Vary, record_op, summed
+from ..loops.vma import Tracker, Vary, record_op, summed
 from .manual_computation import manual_op, record_manual, replicated
 
 

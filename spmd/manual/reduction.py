@@ -69,10 +69,10 @@ def _reduce_in(dtype: torch.dtype, gradient: torch.Tensor) -> None:
         return
     with LOCK:
         value = views.read(gradient)
-        wanted = _summed_in(value, dtype)
-        if wanted is value:
+        narrow_sum = _summed_in(value, dtype)
+        if narrow_sum is value:
             return
-        narrowed: Any = tensors([wanted])[0].to(value.meta.dtype)
+        narrowed: Any = tensors([narrow_sum])[0].to(value.meta.dtype)
         result = views.read(narrowed)
         if view_of(gradient) is None:
             storage_of(gradient).write(result)
@@ -121,16 +121,16 @@ def _recorded_again(node: Node, operands: Sequence[Value]) -> Value:
         mark = annotations.mark_op(operands[0].meta, lowering.sharding, lowering.via)
         return record_calls.record(mark, (operands[0],), (), place_of(node))
     of_operand, of_number = tensors(operands).__getitem__, node.numbers.__getitem__
-    arguments = {name: calls.fill(said, of_operand, of_number) for name, said in lowering.arguments}
+    arguments = {name: calls.fill(template, of_operand, of_number) for name, template in lowering.arguments}
     return views.read(lowering.overload(**arguments))
 
 
-def _warn(name: str, computed: torch.dtype, wanted: torch.dtype) -> None:
-    if (name, wanted) not in _warned:
-        _warned.add((name, wanted))
+def _warn(name: str, computed: torch.dtype, requested_dtype: torch.dtype) -> None:
+    if (name, requested_dtype) not in _warned:
+        _warned.add((name, requested_dtype))
         warnings.warn(
-            f"a gradient is to be reduced in {wanted}, but {name} computes it in {computed} and has no other dtype: it "
-            f"is reduced in {computed}",
+            f"a gradient is to be reduced in {requested_dtype}, but {name} computes it in {computed} and has no other "
+            f"dtype: it is reduced in {computed}",
             UserWarning,
             stacklevel=2,
         )

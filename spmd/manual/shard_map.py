@@ -196,7 +196,7 @@ def _check_tensors(values: Sequence[tuple[str, Any]], kwargs: dict[str, Any]) ->
                 f'{value.device}; move it with .to("xla") first'
             )
     for name, value in kwargs.items():
-        if any(isinstance(held, torch.Tensor) for held in tree_flatten(value)[0]):
+        if any(isinstance(leaf, torch.Tensor) for leaf in tree_flatten(value)[0]):
             raise TypeError(
                 f"spmd.shard_map: {name} holds a tensor, and in_specs are of arguments by position; pass it by position"
             )
@@ -295,10 +295,13 @@ def _spread(specs: Any, tree: Any, which: str, path: str) -> list[Any]:
             )
         parts = [(specs[key], tree[key], f"{path}[{key!r}]") for key in tree]
     else:
-        each = list(specs) if type(specs) in (tuple, list) else SUPPORTED_NODES[kind].flatten_fn(specs)[0]
-        if len(each) != len(children):
+        child_specs = list(specs) if type(specs) in (tuple, list) else SUPPORTED_NODES[kind].flatten_fn(specs)[0]
+        if len(child_specs) != len(children):
             raise ValueError(
-                f"spmd.shard_map: {which} for {path} are {len(each)}, {specs!r}, but it has {len(children)} parts"
+                f"spmd.shard_map: {which} for {path} are {len(child_specs)}, {specs!r}, but it has "
+                f"{len(children)} parts"
             )
-        parts = [(spec, child, f"{path}[{i}]") for i, (spec, child) in enumerate(zip(each, children, strict=True))]
+        parts = [
+            (spec, child, f"{path}[{i}]") for i, (spec, child) in enumerate(zip(child_specs, children, strict=True))
+        ]
     return [value_spec for spec, child, name in parts for value_spec in _spread(spec, child, which, name)]

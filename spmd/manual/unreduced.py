@@ -118,11 +118,11 @@ class _Each(Lowering):
         return (jax.vmap(summand, in_axes=[None if cut is None else 0 for cut in self.cuts])(*stacks),)
 
     def _on_shards(self, operands: Arrays, mesh: Any, every: Axes, names: Axes) -> jax.Array:
-        others = tuple(name for name in every if name not in names)
+        summed_axes = tuple(name for name in every if name not in names)
 
         def summand(*arrays: jax.Array) -> jax.Array:
             result = self.inner.lowering.lower(self.inner, arrays, (), [None] * len(arrays))[self.index]
-            return (jax.lax.psum(result, others) if others else result)[None]
+            return (jax.lax.psum(result, summed_axes) if summed_axes else result)[None]
 
         ins = tuple(PartitionSpec() if cut is None else PartitionSpec(*[None] * cut, every) for cut in self.cuts)
         outs = PartitionSpec(names)
@@ -264,11 +264,13 @@ class _Summands:
         return walks.origin(value) in self.of_batch or _is_data_of_batch(value)
 
     def _reduced(self, node: Node) -> Value | None:
-        """The stack that an op sums, if it sums one that was made here over its summands."""
+        """The stack of partial sums that `node` reduces, or None."""
         (stack,) = node.operands
         result = walks.origin(stack)
-        each = walks.origin(result.operands[0]) if result is not None and result.op.name == "mark_sharding" else None
-        if each is None or each.op.name != _NAME or each.op.lowering.rows != self.rows:  # type: ignore[attr-defined]
+        summands = (
+            walks.origin(result.operands[0]) if result is not None and result.op.name == "mark_sharding" else None
+        )
+        if summands is None or summands.op.name != _NAME or summands.op.lowering.rows != self.rows:  # type: ignore[attr-defined]
             return None
         is_of_summands = list(_arguments(node).get("dim") or ()) == [0]
         return stack if is_of_summands and node.meta.shape == stack.meta.shape[1:] else None
@@ -297,8 +299,8 @@ class _Summands:
         is_mean = name in _MEANS or (name in _LOSSES and _arguments(node).get("reduction", _MEAN) == _MEAN)
         on_shards = name in _ON_SHARDS
         inner = _on_block(node, cuts, self.rows.ways if on_shards else self.rows.count)
-        each = _Each(inner, index, cuts, self.rows, is_mean, on_shards)
-        return self._record(each, node.op.metas[index], node.operands, node)
+        lowering = _Each(inner, index, cuts, self.rows, is_mean, on_shards)
+        return self._record(lowering, node.op.metas[index], node.operands, node)
 
     # --- linear ops after them ----------------------------------------------------------------------------------------
 
@@ -321,14 +323,16 @@ class _Summands:
     def _record(self, lowering: "_Each | _First", meta: Meta, operands: Sequence[Value], node: Node | None) -> Value:
         stack = dense_meta((self.rows.count, *meta.shape), meta.dtype)
         metas = tuple(operand.meta for operand in operands)
-        place: record_calls.Place = (None, 0, -1) if node is None else place_of(node)
+        location: record_calls.Place = (None, 0, -1) if node is None else place_of(node)
         if isinstance(lowering, _Each) and node is not None:
             kinds, statics, numbers = node.op.numbers, f"{node.op.name}, {node.op.statics}", node.numbers
         else:
             kinds, statics, numbers = "", "", ()
         result = OpSpec.of(_NAME, lowering, (stack,), metas, numbers=kinds, statics=statics)
-        each = record_calls.record(result, tuple(operands), numbers, place)
-        return record_calls.record(annotations.mark_op(stack, self.rows.stacked(len(meta.shape))), (each,), (), place)
+        summands = record_calls.record(result, tuple(operands), numbers, location)
+        return record_calls.record(
+            annotations.mark_op(stack, self.rows.stacked(len(meta.shape))), (summands,), (), location
+        )
 
 
 def _arguments(node: Node) -> dict[str, Any]:
@@ -369,14 +373,14 @@ def place_of(node: Node) -> record_calls.Place:
     return node.code, node.instruction, node.sequence
 
 
-def _blocks(array: jax.Array, dim: int, sizes: Sequence[int], kept: Sequence[int]) -> jax.Array:
-    """The array as a stack of blocks of a dim, each with the rows of one place along the axes `kept` (places in
+def _blocks(array: jax.Array, dim: int, sizes: Sequence[int], block_dims: Sequence[int]) -> jax.Array:
+    """The array as a stack of blocks of a dim, each with the rows of one place along the axes `block_dims` (places in
     `sizes`, the sizes of the axes that shard the dim, the outermost first)."""
     rows = jnp.moveaxis(array, dim, 0)
     apart = rows.reshape(*sizes, rows.shape[0] // math.prod(sizes), *rows.shape[1:])
-    others = [place for place in range(apart.ndim) if place not in kept]
-    count = math.prod(sizes[place] for place in kept)
-    stack = apart.transpose(*kept, *others).reshape(count, rows.shape[0] // count, *rows.shape[1:])
+    inner_dims = [index for index in range(apart.ndim) if index not in block_dims]
+    count = math.prod(sizes[index] for index in block_dims)
+    stack = apart.transpose(*block_dims, *inner_dims).reshape(count, rows.shape[0] // count, *rows.shape[1:])
     return jnp.moveaxis(stack, 1, dim + 1)
 
 

@@ -17,12 +17,12 @@ from .mesh import Mesh
 from .placements import spec_of
 
 
-def as_mesh(given: Any) -> Any:
+def as_mesh(mesh: Any) -> Any:
     """The `Mesh` of jax's mesh or of all axes of a `DeviceMesh`; anything else unchanged."""
-    if isinstance(given, jax.sharding.Mesh):
-        ids = [hardware.devices().index(device) for device in given.devices.flat]
-        return Mesh(ids, given.devices.shape, given.axis_names)
-    return DeviceMesh.of(given, "mesh").root if isinstance(given, DeviceMesh | theirs.DeviceMesh) else given
+    if isinstance(mesh, jax.sharding.Mesh):
+        ids = [hardware.devices().index(device) for device in mesh.devices.flat]
+        return Mesh(ids, mesh.devices.shape, mesh.axis_names)
+    return DeviceMesh.of(mesh, "mesh").root if isinstance(mesh, DeviceMesh | theirs.DeviceMesh) else mesh
 
 
 class DeviceMesh(theirs.DeviceMesh):
@@ -71,18 +71,18 @@ class DeviceMesh(theirs.DeviceMesh):
         self._flat: dict[str, tuple[str, ...]] = {}  # the names given by `_flatten`, of all views of one root
 
     @staticmethod
-    def of(given: Any, caller: str) -> "DeviceMesh":
+    def of(mesh: Any, caller: str) -> "DeviceMesh":
         """The DeviceMesh of a `Mesh`, a `DeviceMesh`, or torch's own of type "xla", given to the function `caller`.
 
         Raises TypeError for anything else.
         """
-        if isinstance(given, DeviceMesh):
-            return given
-        if isinstance(given, Mesh):
-            return DeviceMesh("xla", given)
-        if isinstance(given, theirs.DeviceMesh):
-            return DeviceMesh(given.device_type, given.mesh.numpy(), mesh_dim_names=given.mesh_dim_names)
-        raise TypeError(f"{caller}: expected a DeviceMesh or a spmd.Mesh, got {type(given).__name__}")
+        if isinstance(mesh, DeviceMesh):
+            return mesh
+        if isinstance(mesh, Mesh):
+            return DeviceMesh("xla", mesh)
+        if isinstance(mesh, theirs.DeviceMesh):
+            return DeviceMesh(mesh.device_type, mesh.mesh.numpy(), mesh_dim_names=mesh.mesh_dim_names)
+        raise TypeError(f"{caller}: expected a DeviceMesh or a spmd.Mesh, got {type(mesh).__name__}")
 
     def _part(self, dims: Iterable[tuple[str, ...]], names: tuple[str, ...]) -> "DeviceMesh":
         result = object.__new__(DeviceMesh)
@@ -90,12 +90,12 @@ class DeviceMesh(theirs.DeviceMesh):
         return result
 
     def __getitem__(self, names: str | tuple[str, ...]) -> "DeviceMesh":
-        wanted = (names,) if isinstance(names, str) else tuple(names)
+        dim_names = (names,) if isinstance(names, str) else tuple(names)
         axes = dict(zip(self.mesh_dim_names or (), self.dims, strict=False)) | self._flat
-        for name in wanted:
+        for name in dim_names:
             if name not in axes:
                 raise KeyError(f"DeviceMesh: there is no dim {name!r} (dims: {', '.join(map(repr, axes))})")
-        return self._part([axes[name] for name in wanted], wanted)
+        return self._part([axes[name] for name in dim_names], dim_names)
 
     def _flatten(self, mesh_dim_name: str | None = None) -> "DeviceMesh":  # type: ignore[override]
         """Returns all dims as one, the first the slowest, and registers it with the root under this name."""
@@ -114,8 +114,8 @@ class DeviceMesh(theirs.DeviceMesh):
         """The ids of the devices; for a view of some dims, the devices at index 0 of all the others."""
         axes = [axis for dim in self.dims for axis in dim]
         places = [self.root.axis_names.index(axis) for axis in axes]
-        others = [i for i in range(len(self.root.axis_names)) if i not in places]
-        ids = self.root.get_logical_mesh().transpose(*places, *others).reshape(*self.shape, -1)
+        free_axes = [i for i in range(len(self.root.axis_names)) if i not in places]
+        ids = self.root.get_logical_mesh().transpose(*places, *free_axes).reshape(*self.shape, -1)
         return torch.tensor(ids[..., 0])
 
     @property

@@ -51,7 +51,7 @@ class HybridMesh(Mesh):
             hardware.prepare()
         grids = [_inside(members, fast, target) for members in _by_slice(slow, math.prod(fast), target)]
         # (slow axes, fast axes) to one axis of each pair, the slow one first.
-        pairs = [place for axis in range(len(fast)) for place in (axis, axis + len(fast))]
+        pairs = [dim for axis in range(len(fast)) for dim in (axis, axis + len(fast))]
         ids = np.array(grids).reshape(*slow, *fast).transpose(pairs)
         shape = tuple(outer * inner for outer, inner in zip(slow, fast, strict=True))
         super().__init__(ids.reshape(shape), shape, axis_names, target=target)

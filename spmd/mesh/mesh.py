@@ -210,11 +210,11 @@ class Mesh:
             sharding = self._shardings[(spec, rank)] = self._checked(spec, rank, caller)
         return sharding
 
-    def _of_text(self, given: str, rank: int, caller: str) -> Sharding:
+    def _of_text(self, spec: str, rank: int, caller: str) -> Sharding:
         whole = Sharding.of(self.device_ids, self.mesh_shape, self.axis_names, target=self.target)
-        text, open_dims = sharding_text.open_dims(given)
+        text, open_dims = sharding_text.open_dims(spec)
         if open_dims and max(open_dims) >= rank:
-            raise ValueError(f"{caller}: {given} leaves dim {max(open_dims)} open, but the tensor has {rank} dims")
+            raise ValueError(f"{caller}: {spec} leaves dim {max(open_dims)} open, but the tensor has {rank} dims")
         sharding = Sharding.of_tiling(
             sharding_text.read(text, rank, self.device_ids, caller), (whole,), target=self.target
         )
@@ -294,14 +294,14 @@ def _remade(kind: type[Mesh], ids: Any, shape: Any, names: Any, target: str | No
     return mesh
 
 
-def _arguments(given: ast.expr) -> tuple[list[Any], dict[str, Any]]:
+def _arguments(expression: ast.expr) -> tuple[list[Any], dict[str, Any]]:
     """The arguments of a mesh in its parsed text, a call or a dict. Raises TypeError for another expression."""
     try:
-        if isinstance(given, ast.Call) and isinstance(given.func, ast.Name):
-            named = {str(word.arg): ast.literal_eval(word.value) for word in given.keywords}
-            return [ast.literal_eval(one) for one in given.args], named
-        if isinstance(given, ast.Dict):
-            return [], ast.literal_eval(given)
+        if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name):
+            named = {str(word.arg): ast.literal_eval(word.value) for word in expression.keywords}
+            return [ast.literal_eval(argument) for argument in expression.args], named
+        if isinstance(expression, ast.Dict):
+            return [], ast.literal_eval(expression)
     except ValueError as error:
         raise TypeError(error) from error
     raise TypeError("it is neither a call nor a dict")
@@ -318,19 +318,19 @@ def get_1d_mesh(axis_name: str | None = None) -> Mesh:
     return Mesh(ids, (len(ids),), None if axis_name is None else (axis_name,))
 
 
-def _axis_sizes(device_ids: Any, given: Any) -> tuple[int, ...]:
+def _axis_sizes(device_ids: Any, mesh_shape: Any) -> tuple[int, ...]:
     """The sizes of the axes. Raises TypeError, where others are in their place with the call that was meant."""
-    sizes = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else None
+    sizes = tuple(mesh_shape) if isinstance(mesh_shape, Iterable) and not isinstance(mesh_shape, str) else None
     if sizes is not None and all(isinstance(size, (int, np.integer)) for size in sizes):
         return tuple(map(int, sizes))
     if isinstance(device_ids, Mapping):  # sizes by name
         device_ids, sizes = tuple(device_ids.values()), tuple(device_ids)
-    if given is None or (sizes is not None and all(isinstance(name, str) for name in sizes)):
+    if mesh_shape is None or (sizes is not None and all(isinstance(name, str) for name in sizes)):
         is_grid = np.ndim(device_ids) == len(sizes or ()) > 1
         shape = tuple(map(int, np.shape(device_ids) if is_grid else np.ravel(device_ids)))
         call = f"spmd.Mesh(range({math.prod(shape)}), {shape}, {sizes or '(names)'})"
         raise TypeError(f"Mesh: expected device_ids, mesh_shape, axis_names, in this order; write {call}")
-    raise TypeError(f"Mesh: expected the sizes of the axes as a tuple, got {given!r}; one axis is (8,)")
+    raise TypeError(f"Mesh: expected the sizes of the axes as a tuple, got {mesh_shape!r}; one axis is (8,)")
 
 
 def _inferred(shape: Sequence[int], count: int) -> list[int]:
@@ -339,29 +339,29 @@ def _inferred(shape: Sequence[int], count: int) -> list[int]:
     return [size if size > 0 else max(count // product, 1) for size in shape]
 
 
-def _device_ids(given: Any) -> tuple[int, ...]:
-    if not isinstance(given, Iterable) or isinstance(given, str):
-        wanted = f"the first {given} devices are range({given})" if isinstance(given, int) else "all are range(8), say"
-        raise TypeError(f"Mesh: expected the ids of the devices, got {given!r}; {wanted}")
-    array = np.asarray(given if isinstance(given, np.ndarray) else list(given)).reshape(-1)
+def _device_ids(ids: Any) -> tuple[int, ...]:
+    if not isinstance(ids, Iterable) or isinstance(ids, str):
+        hint = f"the first {ids} devices are range({ids})" if isinstance(ids, int) else "all are range(8), say"
+        raise TypeError(f"Mesh: expected the ids of the devices, got {ids!r}; {hint}")
+    array = np.asarray(ids if isinstance(ids, np.ndarray) else list(ids)).reshape(-1)
     if array.size and array.dtype.kind not in "iu":
         raise TypeError(f"Mesh: expected device ids, which are integers, got {array[0]!r}; of a jax.Device it is .id")
     return tuple(array.tolist())
 
 
-def _spec(given: Any, rank: int, caller: str, names: Sequence[str]) -> PartitionSpec:
+def _spec(entries: Any, rank: int, caller: str, names: Sequence[str]) -> PartitionSpec:
     """The PartitionSpec of another sequence. Raises TypeError for text, which Python would read as letters."""
-    if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
-        parts = [part.strip() for part in given.split(",")] if isinstance(given, str) else [given]
-        parts = list(given.values()) if isinstance(given, Mapping) else parts
+    if isinstance(entries, (str, Mapping)) or not isinstance(entries, Iterable):
+        parts = [part.strip() for part in entries.split(",")] if isinstance(entries, str) else [entries]
+        parts = list(entries.values()) if isinstance(entries, Mapping) else parts
         axes = [repr(part) if part in names or isinstance(part, int) else "None" for part in parts] + ["None"] * rank
         raise TypeError(
-            f"{caller}: expected a spec with one entry per dim, got {given!r}; write P({', '.join(axes[:rank])}) "
+            f"{caller}: expected a spec with one entry per dim, got {entries!r}; write P({', '.join(axes[:rank])}) "
             f"(axes of the mesh: {_listed(names)})"
         )
-    if isinstance(given, jax.sharding.PartitionSpec):
-        return PartitionSpec(*given, *[None] * (rank - len(given)))  # jax leaves further dims whole
-    return PartitionSpec(*given)
+    if isinstance(entries, jax.sharding.PartitionSpec):
+        return PartitionSpec(*entries, *[None] * (rank - len(entries)))  # jax leaves further dims whole
+    return PartitionSpec(*entries)
 
 
 def _listed(items: Iterable[Any]) -> str:

@@ -45,8 +45,8 @@ class PartitionSpec(tuple[SpecEntry, ...]):
         P('tensor', 'data')
         """
         entries = [entry if isinstance(entry, tuple) else (entry,) for entry in self]
-        kept = [tuple(name for name in entry if name not in (axis, None)) for entry in entries]
-        return PartitionSpec(*(names[0] if len(names) == 1 else names or None for names in kept))
+        axes_per_dim = [tuple(name for name in entry if name not in (axis, None)) for entry in entries]
+        return PartitionSpec(*(names[0] if len(names) == 1 else names or None for names in axes_per_dim))
 
     def __repr__(self) -> str:
         return f"P({', '.join(map(repr, self))})"

@@ -17,9 +17,13 @@ from .partition_spec import PartitionSpec
 Placement = kinds.Placement
 
 
-def are_placements(given: Any) -> bool:
+def are_placements(placements: Any) -> bool:
     """True for a sequence of placements, as opposed to the entries of a spec."""
-    return isinstance(given, (tuple, list)) and bool(given) and all(isinstance(one, Placement) for one in given)
+    return (
+        isinstance(placements, (tuple, list))
+        and bool(placements)
+        and all(isinstance(placement, Placement) for placement in placements)
+    )
 
 
 def spec_of(
@@ -56,17 +60,17 @@ def spec_of(
 
 def _place(placement: Any, split: Sequence[int], sizes: Sequence[int], caller: str) -> int:
     """The position of this axis among those that split the dim already: after those that make `split_factor` shards."""
-    wanted = placement.split_factor if isinstance(placement, kinds.StridedShard) else 1
+    split_factor = placement.split_factor if isinstance(placement, kinds.StridedShard) else 1
     num_shards = 1
     for index, axis in enumerate(split):
-        if num_shards == wanted:
+        if num_shards == split_factor:
             return index
         num_shards *= sizes[axis]
-    if num_shards == wanted:
+    if num_shards == split_factor:
         return len(split)
     raise ValueError(
-        f"{caller}: {placement!r} expects {wanted} shards of dim {placement.dim} from the later axes of the mesh, but "
-        f"these make {num_shards}"
+        f"{caller}: {placement!r} expects {split_factor} shards of dim {placement.dim} from the later axes of the "
+        f"mesh, but these make {num_shards}"
     )
 
 
@@ -82,7 +86,7 @@ def splits_of(entries: Sequence[Any], names: Sequence[str], sizes: Sequence[int]
         axes = () if entry is None else entry if isinstance(entry, tuple) else (entry,)
         split = [names.index(str(axis)) for axis in axes]
         for index, axis in enumerate(split):
-            splits[axis] = (dim, math.prod(sizes[before] for before in split[:index] if before > axis))
+            splits[axis] = (dim, math.prod(sizes[outer_axis] for outer_axis in split[:index] if outer_axis > axis))
     return splits
 
 

@@ -57,14 +57,14 @@ def open_dims(text: str) -> tuple[str, tuple[int, ...]]:
     return (text.strip(), ()) if match is None else (text[: match.start()].strip(), _numbers(match[1]))
 
 
-def _tiling(text: str, found: re.Match[str], caller: str) -> Tiling:
-    sizes = _numbers(found["sizes"])
-    kinds = tuple(part.strip() for part in found["last"].split(",")) if found["last"] is not None else ()
-    kinds = ("replicated",) if found["copied"] is not None else kinds
+def _tiling(text: str, match: re.Match[str], caller: str) -> Tiling:
+    sizes = _numbers(match["sizes"])
+    kinds = tuple(part.strip() for part in match["last"].split(",")) if match["last"] is not None else ()
+    kinds = ("replicated",) if match["copied"] is not None else kinds
     unknown = [kind for kind in kinds if kind not in _KINDS]
     if unknown or len(set(kinds)) < len(kinds) or len(kinds) > len(sizes):
         raise ValueError(f"{caller}: the last tile dims of {text!r} must be 'unreduced' and 'replicated', each once")
-    devices = _devices(text, found, math.prod(sizes), caller)
+    devices = _devices(text, match, math.prod(sizes), caller)
     rank = len(sizes) - len(kinds)
     last = dict(zip(kinds, sizes[rank:], strict=True))
     table = np.array(devices).reshape(sizes)
@@ -74,15 +74,15 @@ def _tiling(text: str, found: re.Match[str], caller: str) -> Tiling:
     return Tiling(sizes[:rank], sums, copies, tuple(table.reshape(-1).tolist()))
 
 
-def _devices(text: str, found: re.Match[str], count: int, caller: str) -> tuple[int, ...]:
+def _devices(text: str, match: re.Match[str], count: int, caller: str) -> tuple[int, ...]:
     """Returns the devices of a text that is right in form; there is one for each tile, and none twice."""
-    if found["list"] is not None:
-        devices = _numbers(found["list"])
+    if match["list"] is not None:
+        devices = _numbers(match["list"])
     else:
-        sizes = _numbers(found["iota"])
-        order = _numbers(found["order"]) if found["order"] is not None else tuple(range(len(sizes)))
+        sizes = _numbers(match["iota"])
+        order = _numbers(match["order"]) if match["order"] is not None else tuple(range(len(sizes)))
         if sorted(order) != list(range(len(sizes))):
-            raise ValueError(f"{caller}: T({found['order']}) of {text!r} is no order of its {len(sizes)} dims")
+            raise ValueError(f"{caller}: T({match['order']}) of {text!r} is no order of its {len(sizes)} dims")
         devices = tuple(np.arange(math.prod(sizes)).reshape(sizes).transpose(order).reshape(-1).tolist())
     if len(devices) != count:
         raise ValueError(f"{caller}: the tiles of {text!r} are {count}, but it names {len(devices)} devices")

@@ -233,8 +233,8 @@ def _backward(query, key, value, grad_out, out, logsumexp, *, bias, dropout, wan
     heads, dtype = query.shape[1], wide(query.dtype)
     weights, _ = _probabilities(query, key, bias, is_causal, scale)
     grad_output = _grouped(grad_out, value)
-    kept = _grouped(_dropped(weights, dropout).astype(value.dtype), value)
-    grad_value = _einsum("bhgsl,bhgsd->bhld", "bhsl,bhsd->bhld", (kept, grad_output), dtype=dtype)
+    dropped_weights = _grouped(_dropped(weights, dropout).astype(value.dtype), value)
+    grad_value = _einsum("bhgsl,bhgsd->bhld", "bhsl,bhsd->bhld", (dropped_weights, grad_output), dtype=dtype)
     grad_weights = _einsum("bhgsd,bhld->bhgsl", "bhsd,bhld->bhsl", (grad_output, value), dtype=dtype)
     grad_weights = _dropped(_ungrouped(grad_weights, heads), dropout)
     # FlashAttention-2 (arXiv:2307.08691): sum_l weights * grad_weights is the row sum of grad_out * out. A rounded out

@@ -101,10 +101,10 @@ def _whole(array, mesh, first):
     return whole if dims is None else sharded.note(whole, (*dims[:first], *[()] * len(space)))
 
 
-def _each_group(function, groups, x, other, *, into):
+def _each_group(function, groups, x, y, *, into):
     """A function of one group for each of them: x and the other operand (its features are dim `into`) are split, the
     results joined in the other of the first two dims."""
-    parts = zip(jnp.split(x, groups, 1), jnp.split(other, groups, into), strict=True)
+    parts = zip(jnp.split(x, groups, 1), jnp.split(y, groups, into), strict=True)
     return jnp.concatenate([function(*part) for part in parts], 1 - into)
 
 
@@ -122,8 +122,8 @@ def _taken(x, *windows):
 
 def _patches(x, window, stride, pads, dilation):
     """These pixels as one array [N, C, window, pixels of the result]."""
-    taken = _taken(x, window, stride, pads, dilation)
-    return jnp.stack(taken, 2).reshape(*x.shape[:2], len(taken), -1), taken[0].shape[2:]
+    slices = _taken(x, window, stride, pads, dilation)
+    return jnp.stack(slices, 2).reshape(*x.shape[:2], len(slices), -1), slices[0].shape[2:]
 
 
 def _product(x, kernel, stride, pads, dilation):
@@ -142,8 +142,8 @@ def _sum(x, kernel, stride, pads, dilation, groups):
     factors = kernel.astype(wide(x.dtype)).reshape(groups, -1, inner, math.prod(window), *[1] * len(window))
 
     def of_image(x):
-        taken = _taken(x, window, stride, pads, dilation)
-        apart = (pixels.reshape(x.shape[0], groups, 1, inner, *pixels.shape[2:]) for pixels in taken)
+        slices = _taken(x, window, stride, pads, dilation)
+        apart = (pixels.reshape(x.shape[0], groups, 1, inner, *pixels.shape[2:]) for pixels in slices)
         terms = (pixels[:, :, :, c] * factors[:, :, c, i] for i, pixels in enumerate(apart) for c in range(inner))
         result = sum(terms)
         return result.reshape(x.shape[0], kernel.shape[0], *result.shape[3:])
@@ -220,9 +220,9 @@ def _spread_by_element(x, kernel, stride, padding, dilation, sizes):
     # The kernel is read as it is: turned, with its features swapped, it would be copied (38 ms of 512 x 512 x 3 x 3).
     parts = jnp.einsum("no...,ock->knc...", x.astype(dtype), kernel.astype(dtype).reshape(*kernel.shape[:2], -1))
     result = jnp.zeros((), dtype)
-    for part, at in zip(parts, itertools.product(*map(range, window)), strict=True):
+    for part, element in zip(parts, itertools.product(*map(range, window)), strict=True):
         config = [(0, 0, 0), (0, 0, 0)]
-        for i, d, pad, n, step, size in zip(at, dilation, padding, x.shape[2:], stride, sizes, strict=True):
+        for i, d, pad, n, step, size in zip(element, dilation, padding, x.shape[2:], stride, sizes, strict=True):
             low = i * d - pad
             config.append((low, size - low - (n - 1) * step - 1, step - 1))
         result += lax.pad(part, jnp.zeros((), dtype), config)
@@ -237,12 +237,12 @@ def _kernel_grad(x, grad, window, stride, padding, dilation, groups):
         pads.append((padding[dim], covered - x.shape[2 + dim] - padding[dim]))
 
     def product_of_elements(x, grad):
-        taken = _taken(x, window, stride, pads, dilation)
-        grad = grad.astype(taken[0].dtype)
+        slices = _taken(x, window, stride, pads, dilation)
+        grad = grad.astype(slices[0].dtype)
         if num_pixels < _MANY:
-            products = [jnp.einsum("nc...,no...->oc", pixels, grad) for pixels in taken]
+            products = [jnp.einsum("nc...,no...->oc", pixels, grad) for pixels in slices]
         else:
-            products = [jnp.einsum("nc...,no...->noc", pixels, grad).sum(0) for pixels in taken]
+            products = [jnp.einsum("nc...,no...->noc", pixels, grad).sum(0) for pixels in slices]
         return jnp.stack(products, -1).reshape(grad.shape[1], x.shape[1], *window)
 
     def product(x, grad):
@@ -256,9 +256,9 @@ def _kernel_grad(x, grad, window, stride, padding, dilation, groups):
         grad = grad.astype(wide(x.dtype)).reshape(x.shape[0], groups, -1, *grad.shape[2:])
 
         def of_images(x, grad):
-            taken = _taken(x, window, stride, pads, dilation)
-            taken = [pixels.reshape(x.shape[0], groups, inner, *pixels.shape[2:]) for pixels in taken]
-            return jnp.stack([jnp.einsum("ngc...,ngo...->goc", pixels, grad) for pixels in taken], -1)
+            slices = _taken(x, window, stride, pads, dilation)
+            slices = [pixels.reshape(x.shape[0], groups, inner, *pixels.shape[2:]) for pixels in slices]
+            return jnp.stack([jnp.einsum("ngc...,ngo...->goc", pixels, grad) for pixels in slices], -1)
 
         if sharded.num_devices() > 1 or num_pixels < _MANY_OF_GROUPS:
             result = of_images(x, grad)
@@ -309,8 +309,8 @@ def _rows_split(x, grad, groups):
     for array in (x, grad):
         split = sharded.axes_of_dims((array, 0), (x, 1), (grad, 1), *space)
         if split is not None and split[1][0]:
-            mesh, (rows, inner, features, *others) = split
-            is_one_product = not any(others) and (groups == 1 or not (inner or features))
+            mesh, (rows, inner, features, *space_axes) = split
+            is_one_product = not any(space_axes) and (groups == 1 or not (inner or features))
             return (mesh, rows, inner, features) if is_one_product else None
     return None
 

@@ -59,9 +59,9 @@ def _is_whole(array: jax.Array) -> bool:
 def apart(array: jax.Array, *dims: int) -> tuple[jax.Array, list[tuple[int, ...]]]:
     """The array with these dims as they were before a merge, and for each of its own dims the sizes of its parts."""
     source, groups = unmerged(array)
-    wanted = {dim % array.ndim for dim in dims}
+    split_dims = {dim % array.ndim for dim in dims}
     sizes = [
-        tuple(map(source.shape.__getitem__, group)) if dim in wanted else (array.shape[dim],)
+        tuple(map(source.shape.__getitem__, group)) if dim in split_dims else (array.shape[dim],)
         for dim, group in enumerate(groups)
     ]
     shape = list(itertools.chain(*sizes))
@@ -140,9 +140,9 @@ def along(dims: Sequence[int], function: Callable[..., jax.Array], *arrays: jax.
     return result.reshape(shape)
 
 
-def _common(before: Sequence[int], after: Sequence[int]) -> tuple[int, ...] | None:
+def _common(source: Sequence[int], target: Sequence[int]) -> tuple[int, ...] | None:
     """The fewest dims, none of size 1, that are a refinement of both shapes; None where there are none."""
-    ends = sorted({*itertools.accumulate(before, operator.mul), *itertools.accumulate(after, operator.mul)})
+    ends = sorted({*itertools.accumulate(source, operator.mul), *itertools.accumulate(target, operator.mul)})
     if not ends or 0 in ends:
         return None
     sizes = []

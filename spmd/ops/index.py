@@ -77,14 +77,14 @@ _SCATTERS = {
 
 
 def _write(self, dim, index, src, method):
-    others = tuple(axis for axis in range(self.ndim) if axis != dim)
-    if index.size == 1 or any(index.shape[axis] != self.shape[axis] for axis in others):
+    batch_dims = tuple(axis for axis in range(self.ndim) if axis != dim)
+    if index.size == 1 or any(index.shape[axis] != self.shape[axis] for axis in batch_dims):
         return write_at(self, _grid(index, dim), src, method, _IN_BOUNDS, wrap_negative_indices=False)
     # The other dims are declared as batch dims: no partitioner sees that computed positions stay in the shard of their
     # own device, and would gather all that is written (the gradient of a `topk` over a batch, say).
     numbers = lax.ScatterDimensionNumbers(
         update_window_dims=(), inserted_window_dims=(dim,), scatter_dims_to_operand_dims=(dim,),
-        operand_batching_dims=others, scatter_indices_batching_dims=others,
+        operand_batching_dims=batch_dims, scatter_indices_batching_dims=batch_dims,
     )  # fmt: skip
     # In 32 bits: where rows must be padded, XLA's partitioner pads positions with an int32 and aborts on wider ones.
     narrow = index.astype(jnp.int32) if self.shape[dim] < 2**31 else index

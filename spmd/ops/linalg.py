@@ -151,7 +151,7 @@ def aten_linalg_lu(A, *, pivot=True, returns):
     return _factors(packed, order, has_matrix=pivot, returns=returns)
 
 
-# What is not unpacked is promised to be empty.
+# torch promises an empty tensor for each factor not unpacked.
 @lower(aten.lu_unpack.default)
 def aten_lu_unpack(LU_data, LU_pivots, unpack_data=True, unpack_pivots=True, *, returns):
     order = lax.linalg.lu_pivots_to_permutation(LU_pivots.astype(jnp.int32) - 1, LU_data.shape[-2])

@@ -49,12 +49,12 @@ def spmd_linear_cross_entropy(
     target = target.astype(jnp.int64)  # ignore_index is no byte
     classes, weights = loss.target_weights(target, weight, ignore_index, wide(logits_dtype))
     head = _Head.of(input, linear_weight, linear_bias, weight, label_smoothing, logits_dtype, max_bytes)
-    highest, log_sum, picked, others = head.placed(head.forward, (True,) * 4, input, classes)
+    highest, log_sum, picked, weighted_sum = head.placed(head.forward, (True,) * 4, input, classes)
     losses = jnp.where((classes < 0) | (classes >= linear_weight.shape[0]), jnp.nan, weights * (log_sum - picked))
     if label_smoothing > 0:
         num_classes = linear_weight.shape[0]
         losses = (1 - label_smoothing) * losses + label_smoothing / num_classes * (
-            loss.sum_of_weights(num_classes, weight) * log_sum - others
+            loss.sum_of_weights(num_classes, weight) * log_sum - weighted_sum
         )
     losses = loss.unless_ignored(losses, target, ignore_index)
     losses, total_weight = loss.reduced(losses, weights, reduction)
@@ -107,14 +107,18 @@ class _Head:
         mesh, axes = split or (None, [()] * (num_dims + 1))
         missing = -num_classes % sharded.num_shards(mesh, axes[-1]) if mesh is not None else 0
         bias = jnp.zeros((num_classes,), weight.dtype) if bias is None else bias
-        each, dtype = None, wide(logits_dtype)
+        smoothing_weights, dtype = None, wide(logits_dtype)
         if label_smoothing > 0:
-            each = jnp.ones((num_classes,), dtype) if class_weights is None else class_weights.astype(dtype)
+            smoothing_weights = (
+                jnp.ones((num_classes,), dtype) if class_weights is None else class_weights.astype(dtype)
+            )
         if missing:
             weight = jnp.pad(weight, ((0, missing), (0, 0)))
             bias = jnp.pad(bias, (0, missing))
-            each = None if each is None else jnp.pad(each, (0, missing))
-        return _Head(weight, bias, each, num_classes, logits_dtype, max_bytes, mesh, tuple(axes[:-1]), axes[-1])
+            smoothing_weights = None if smoothing_weights is None else jnp.pad(smoothing_weights, (0, missing))
+        return _Head(
+            weight, bias, smoothing_weights, num_classes, logits_dtype, max_bytes, mesh, tuple(axes[:-1]), axes[-1]
+        )
 
     def placed(self, body: Function, are_rows: tuple[bool, ...], *of_targets: jax.Array) -> tuple[jax.Array, ...]:
         """`body` of arrays that are sharded as the targets, and of the weights. are_rows: which results are, too."""
@@ -137,7 +141,7 @@ class _Head:
         dtype = wide(self.logits_dtype)
 
         def step(carry, start):
-            highest_before, total, picked, others = carry
+            highest_before, total, picked, weighted_sum = carry
             numbers, fresh = chunks.classes(start), chunks.is_fresh(start)
             logits = chunks.logits(start, weight, bias)
             fresh = fresh & (numbers < self.num_classes)
@@ -148,21 +152,25 @@ class _Head:
             hit = fresh & (numbers == classes[:, None])
             picked = picked + jnp.sum(jnp.where(hit, logits, jnp.zeros((), dtype)), axis=1)
             if class_weights is not None:
-                each = logits * chunks.cut(class_weights, start)
-                others = others + jnp.sum(jnp.where(fresh, each, jnp.zeros((), dtype)), axis=1)
-            return (highest, total, picked, others), None
+                weighted_logits = logits * chunks.cut(class_weights, start)
+                weighted_sum = weighted_sum + jnp.sum(jnp.where(fresh, weighted_logits, jnp.zeros((), dtype)), axis=1)
+            return (highest, total, picked, weighted_sum), None
 
         nothing = jnp.zeros(classes.shape, dtype)
         carry = jnp.full(classes.shape, -jnp.inf, dtype), nothing, nothing, nothing
-        highest, total, picked, others = chunks.loop(step, carry)
+        highest, total, picked, weighted_sum = chunks.loop(step, carry)
         if self.classes:
             own_highest, highest = highest, lax.pmax(highest, self.classes)
             base = jnp.where(highest == -jnp.inf, jnp.zeros_like(highest), highest)
-            total, picked, others = lax.psum((total * jnp.exp(own_highest - base), picked, others), self.classes)
+            total, picked, weighted_sum = lax.psum(
+                (total * jnp.exp(own_highest - base), picked, weighted_sum), self.classes
+            )
         if class_weights is not None:
             sum_of_weights = jnp.sum(class_weights)
-            others = others - highest * (lax.psum(sum_of_weights, self.classes) if self.classes else sum_of_weights)
-        return tuple(x.reshape(shape) for x in (highest, jnp.log(total), picked - highest, others))
+            weighted_sum = weighted_sum - highest * (
+                lax.psum(sum_of_weights, self.classes) if self.classes else sum_of_weights
+            )
+        return tuple(x.reshape(shape) for x in (highest, jnp.log(total), picked - highest, weighted_sum))
 
     def backward(
         self, input, classes, logsumexp, of_softmax, at_target, elsewhere, weight, bias, class_weights
@@ -212,9 +220,9 @@ class _Head:
         return _Chunks(rows, num_classes, first, min(size, num_classes), self.logits_dtype)
 
 
-def _product(left, right, dims):
+def _product(lhs, rhs, dims):
     """The product over one dim of each, in the dtype of the accumulator."""
-    return lax.dot_general(left, right, ((dims[:1], dims[1:]), ((), ())), preferred_element_type=wide(left.dtype))
+    return lax.dot_general(lhs, rhs, ((dims[:1], dims[1:]), ((), ())), preferred_element_type=wide(lhs.dtype))
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,10 +53,10 @@ def _class_dim(self):
 
 def target_weights(target, weight, ignore_index, dtype):
     """(class, weight in the sum) per target: ignored targets have class 0 with weight 0."""
-    kept = target != ignore_index
-    safe = jnp.where(kept, target, jnp.zeros((), target.dtype))
+    is_counted = target != ignore_index
+    safe = jnp.where(is_counted, target, jnp.zeros((), target.dtype))
     weights = jnp.ones((), dtype) if weight is None else widened(weight).at[safe].get(mode="promise_in_bounds")
-    return safe, jnp.where(kept, weights, jnp.zeros((), dtype))
+    return safe, jnp.where(is_counted, weights, jnp.zeros((), dtype))
 
 
 def _pick(self, classes):
@@ -143,9 +143,9 @@ def spmd_cross_entropy(self, target, weight, reduction, ignore_index, label_smoo
     picked = widened(_pick(self, classes)) - highest  # not of `shifted`, which would have to be written for it
     loss = weights * (log_sum - picked)
     if label_smoothing > 0:
-        each = jnp.sum(shifted * _class_weights(self, weight), axis=dim)
-        others = sum_of_weights(self.shape[dim], weight) * log_sum - each
-        loss = (1 - label_smoothing) * loss + label_smoothing / self.shape[dim] * others
+        weighted_sum = jnp.sum(shifted * _class_weights(self, weight), axis=dim)
+        smoothing_loss = sum_of_weights(self.shape[dim], weight) * log_sum - weighted_sum
+        loss = (1 - label_smoothing) * loss + label_smoothing / self.shape[dim] * smoothing_loss
     loss = unless_ignored(loss, target, ignore_index)  # also where the logits are infinite or NaN
     loss, total_weight = reduced(loss, weights, reduction)
     return loss.astype(returns[0].dtype), log_sum + highest, total_weight
@@ -249,19 +249,21 @@ def _alphas(log_probs, targets, input_lengths, target_lengths, blank, width):
     differs = (labels[:, 2:] != blank) & (labels[:, 2:] != labels[:, :-2])
     skips = jnp.zeros(labels.shape, jnp.bool_).at[:, 2:].set(differs)
     alive = states[None, :] < (2 * target_lengths + 1)[:, None]
-    said = jnp.take_along_axis(log_probs, jnp.broadcast_to(labels, (log_probs.shape[0], *labels.shape)), axis=2)
-    said = jnp.where(alive, said, none)
+    label_log_probs = jnp.take_along_axis(
+        log_probs, jnp.broadcast_to(labels, (log_probs.shape[0], *labels.shape)), axis=2
+    )
+    label_log_probs = jnp.where(alive, label_log_probs, none)
 
     def shifted(alpha, by):
         return jnp.pad(alpha, ((0, 0), (by, 0)), constant_values=-jnp.inf)[:, : alpha.shape[1]]
 
-    def step(alpha, now):
+    def step(alpha, emission):
         ways = jnp.stack([alpha, shifted(alpha, 1), jnp.where(skips, shifted(alpha, 2), none)])
-        alpha = _logsumexp(ways) + now
+        alpha = _logsumexp(ways) + emission
         return alpha, alpha
 
-    first = jnp.where(states < 2, said[0], none)
-    _, later = lax.scan(step, first, said[1:])
+    first = jnp.where(states < 2, label_log_probs[0], none)
+    _, later = lax.scan(step, first, label_log_probs[1:])
     alphas = jnp.moveaxis(jnp.concatenate([first[None], later]), 0, 1)
     last = jnp.take_along_axis(alphas, jnp.maximum(input_lengths - 1, 0)[:, None, None], axis=1)[:, 0]
     ends = jnp.stack([2 * target_lengths, jnp.maximum(2 * target_lengths - 1, 0)], axis=1)

@@ -20,46 +20,46 @@ def _accumulator(dtype):
     return jnp.float32 if jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize <= 2 else dtype
 
 
-def _product(left, right):
-    """left @ right, not yet rounded to the operands' dtype."""
-    if left.dtype == jnp.bool_:
-        return jnp.matmul(left, right)
-    return _matmul(left, right, _accumulator(left.dtype))
+def _product(lhs, rhs):
+    """lhs @ rhs, not yet rounded to the operands' dtype."""
+    if lhs.dtype == jnp.bool_:
+        return jnp.matmul(lhs, rhs)
+    return _matmul(lhs, rhs, _accumulator(lhs.dtype))
 
 
-def _rounded_product(left, right, dtype):
-    """left @ right in a dtype, with nothing added before rounding.
+def _rounded_product(lhs, rhs, dtype):
+    """lhs @ rhs in a dtype, with nothing added before rounding.
 
     Over several devices a narrow dtype is the result dtype of the product itself, which accumulates in float32 all the
     same: where the mesh shards the summed dim, the partial sums then travel at half the bytes. On one device that would
     only make XLA's CPU compiler leave out the rounding between two products. A gradient may have another dtype than its
     operands' (`ops.sharded`).
     """
-    if is_rounded(left, dtype):
-        return _matmul(left, right, dtype)
-    return cast(_product(left, right), dtype)
+    if is_rounded(lhs, dtype):
+        return _matmul(lhs, rhs, dtype)
+    return cast(_product(lhs, rhs), dtype)
 
 
-def _matmul(left, right, dtype):
-    """left @ right accumulated in `dtype`; rows, columns and batch dims that a reshape has merged stay apart in it."""
-    if left.ndim != right.ndim or left.ndim < 2:
-        return jnp.matmul(left, right, precision=None, preferred_element_type=dtype)
-    lead = range(left.ndim - 2)
+def _matmul(lhs, rhs, dtype):
+    """lhs @ rhs accumulated in `dtype`; rows, columns and batch dims that a reshape has merged stay apart in it."""
+    if lhs.ndim != rhs.ndim or lhs.ndim < 2:
+        return jnp.matmul(lhs, rhs, precision=None, preferred_element_type=dtype)
+    lead = range(lhs.ndim - 2)
     # To sum over a merged dim of which a later part is sharded would gather it. Otherwise the sum is over the merged
     # dim, which saves XLA's CPU compiler a transposed copy.
-    inner = sharded.is_split_inside(left, -1) or sharded.is_split_inside(right, -2)
-    a, of_a = folds.apart(left, *lead, -2, *([-1] if inner else ()))
-    b, of_b = folds.apart(right, *lead, -1, *([-2] if inner else ()))
-    if a is left and b is right:
-        return jnp.matmul(left, right, precision=None, preferred_element_type=dtype)
+    inner = sharded.is_split_inside(lhs, -1) or sharded.is_split_inside(rhs, -2)
+    a, of_a = folds.apart(lhs, *lead, -2, *([-1] if inner else ()))
+    b, of_b = folds.apart(rhs, *lead, -1, *([-2] if inner else ()))
+    if a is lhs and b is rhs:
+        return jnp.matmul(lhs, rhs, precision=None, preferred_element_type=dtype)
     for dims in (*((dim, dim) for dim in lead), (-1, -2)):  # both operands have these dims, in the same parts
         of_a[dims[0]] = of_b[dims[1]] = max(of_a[dims[0]], of_b[dims[1]], key=len)
-    a, b = (folds.reshaped(x, sum(of, ())) for x, of in ((left, of_a), (right, of_b)))
+    a, b = (folds.reshaped(x, sum(of, ())) for x, of in ((lhs, of_a), (rhs, of_b)))
     batch = tuple(range(sum(map(len, of_a[:-2]))))
     num_rows, num_summed = len(of_a[-2]), len(of_a[-1])
     summed = tuple(range(len(batch) + num_rows, a.ndim)), tuple(range(len(batch), len(batch) + num_summed))
     result = lax.dot_general(a, b, (summed, (batch, batch)), preferred_element_type=dtype)
-    return result.reshape(*left.shape[:-1], right.shape[-1])
+    return result.reshape(*lhs.shape[:-1], rhs.shape[-1])
 
 
 def _affine(self, product, beta, alpha):
@@ -73,13 +73,13 @@ def _affine(self, product, beta, alpha):
     return folds.elementwise(jnp.add, self, product)
 
 
-def _in_batch(result, left, right):
+def _in_batch(result, lhs, rhs):
     """The result of a batched product, over the batch's axes where others shard the summed dim.
 
     XLA computes it wrongly where a reader wants the summed dim's axes in the batch (docs/decisions/copies-in-sums.md).
     """
     mesh = sharded.mesh()
-    for operand, summed in ((left, 2), (right, 1)):
+    for operand, summed in ((lhs, 2), (rhs, 1)):
         dims = sharded.dims_of(operand)
         if mesh is not None and dims is not None and result.ndim == 3 and any(axes for _, axes in dims[summed]):
             batch = dims[0][0][1] if len(dims[0]) == 1 else ()
@@ -98,8 +98,8 @@ def aten_mm_dtype(self, mat2, out_dtype):
 
 
 @lower(aten.addmm.default, aten.addmm.dtype, aten.baddbmm.default, aten.baddbmm.dtype, aten.addmv.default)
-def aten_addmm(self, left, right, /, out_dtype=None, *, beta=1, alpha=1, returns):
-    product = _in_batch(_product(left, right), left, right)
+def aten_addmm(self, lhs, rhs, /, out_dtype=None, *, beta=1, alpha=1, returns):
+    product = _in_batch(_product(lhs, rhs), lhs, rhs)
     return cast(_affine(self, product, beta, alpha), returns.dtype)
 
 
@@ -112,11 +112,11 @@ def _rows(array):
     return sharded.reshaped(folds.apart(array, *range(array.ndim - 1))[0], array)
 
 
-def _summed_rows(left, right):
+def _summed_rows(lhs, rhs):
     """The rows, over which a product sums, as one dim, unless a dim of them after the first is known to be sharded."""
-    if any(sharded.axes_at(x, dim) for x in (left, right) for dim in range(1, x.ndim - 1)):
-        return left, right
-    return tuple(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) for x in (left, right))
+    if any(sharded.axes_at(x, dim) for x in (lhs, rhs) for dim in range(1, x.ndim - 1)):
+        return lhs, rhs
+    return tuple(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) for x in (lhs, rhs))
 
 
 @lower(aten.linear.default)
@@ -129,13 +129,13 @@ def aten_linear(input, weight, bias=None, *, returns):
     return cast(product.reshape(returns.shape), returns.dtype)
 
 
-def _summed_over_rows(left, right, dtype):
+def _summed_over_rows(lhs, rhs, dtype):
     """The product (m, n) of (..., m) and (..., n), summed over all other dims."""
-    if left.ndim == 2:
-        return _rounded_product(left.T, right, dtype)
-    rows = tuple(range(left.ndim - 1))
-    kind = dtype if is_rounded(left, dtype) else _accumulator(left.dtype)
-    return cast(lax.dot_general(left, right, ((rows, rows), ((), ())), preferred_element_type=kind), dtype)
+    if lhs.ndim == 2:
+        return _rounded_product(lhs.T, rhs, dtype)
+    rows = tuple(range(lhs.ndim - 1))
+    kind = dtype if is_rounded(lhs, dtype) else _accumulator(lhs.dtype)
+    return cast(lax.dot_general(lhs, rhs, ((rows, rows), ((), ())), preferred_element_type=kind), dtype)
 
 
 def _gathered(grad_output, self):
@@ -148,8 +148,8 @@ def _gathered(grad_output, self):
     if of_input is None or of_grad is None or of_input[0] != of_grad[0]:
         return grad_output
     (mesh, (*_, features)), (_, dims) = of_input, of_grad
-    wanted = [tuple(axis for axis in axes if axis not in features) for axes in dims]
-    return grad_output if wanted == dims else sharded.placed(grad_output, mesh, *wanted)
+    gathered_dims = [tuple(axis for axis in axes if axis not in features) for axes in dims]
+    return grad_output if gathered_dims == dims else sharded.placed(grad_output, mesh, *gathered_dims)
 
 
 def _input_gradient(grad, self, grad_output):

@@ -30,12 +30,12 @@ def _grad_normalized(grad, normalized, rstd, axes):
     return rstd * (grad - mean_grad - normalized * mean_product)
 
 
-def _gradients(wanted, grad, scaled, normalized, rstd, inner, outer, grad_out, returns):
-    """The wanted gradients of input, weight and bias. scaled: the output's gradient times the weight."""
+def _gradients(mask, grad, scaled, normalized, rstd, inner, outer, grad_out, returns):
+    """The gradients of input, weight and bias, by the mask. scaled: the output's gradient times the weight."""
     grads = (
-        _grad_normalized(scaled, normalized, rstd, inner) if wanted[0] else None,
-        total(grad * normalized, outer, grad_out, returns[1].dtype) if wanted[1] else None,
-        total(grad, outer, grad_out, returns[2].dtype) if wanted[2] else None,
+        _grad_normalized(scaled, normalized, rstd, inner) if mask[0] else None,
+        total(grad * normalized, outer, grad_out, returns[1].dtype) if mask[1] else None,
+        total(grad, outer, grad_out, returns[2].dtype) if mask[2] else None,
     )
     return as_promised(grads, returns)
 
@@ -65,8 +65,8 @@ def aten_native_layer_norm_backward(
 ):
     grad, inner, outer = widened(grad_out), _inner_axes(input, normalized_shape), _outer_axes(input, normalized_shape)
     normalized = (widened(input) - mean) * rstd
-    wanted = output_mask[0], output_mask[1] and weight is not None, output_mask[2] and bias is not None
-    return _gradients(wanted, grad, _scaled(grad, weight), normalized, rstd, inner, outer, grad_out, returns)
+    mask = output_mask[0], output_mask[1] and weight is not None, output_mask[2] and bias is not None
+    return _gradients(mask, grad, _scaled(grad, weight), normalized, rstd, inner, outer, grad_out, returns)
 
 
 # -- RMS norm.

@@ -47,10 +47,10 @@ def aten_extreme_scan(self, dim, *, better):
     if self.ndim == 0:
         return self, jnp.zeros((), jnp.int64)
 
-    def later(left, right):
+    def later(lhs, rhs):
         # Of equal values torch keeps the last; NaN is above all.
-        take = better(right[0], left[0]) | (right[0] != right[0])
-        return jnp.where(take, right[0], left[0]), jnp.where(take, right[1], left[1])
+        take = better(rhs[0], lhs[0]) | (rhs[0] != rhs[0])
+        return jnp.where(take, rhs[0], lhs[0]), jnp.where(take, rhs[1], lhs[1])
 
     positions = lax.broadcasted_iota(jnp.int64, self.shape, dim % self.ndim)
     return lax.associative_scan(later, (self, positions), axis=dim % self.ndim)

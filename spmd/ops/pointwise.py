@@ -321,12 +321,16 @@ def _hurwitz_zeta(s, q):
         return jnp.any(state[1] <= 0) & (state[2] < _MOST_TERMS)
 
     def add(state):
-        total, at, count = state
-        is_left = at <= 0
-        return jnp.where(is_left, total + jnp.power(at, -s), total), jnp.where(is_left, at + 1, at), count + 1
+        total, shifted_q, count = state
+        is_left = shifted_q <= 0
+        return (
+            jnp.where(is_left, total + jnp.power(shifted_q, -s), total),
+            jnp.where(is_left, shifted_q + 1, shifted_q),
+            count + 1,
+        )
 
-    total, at, _ = lax.while_loop(goes_on, add, (jnp.zeros_like(q), q, 0))
-    return jnp.where(_is_pole(q), jnp.inf, total + special.zeta(s, at))
+    total, shifted_q, _ = lax.while_loop(goes_on, add, (jnp.zeros_like(q), q, 0))
+    return jnp.where(_is_pole(q), jnp.inf, total + special.zeta(s, shifted_q))
 
 
 @lower(aten.polygamma.default, promote=Promote.INT_TO_FLOAT)

@@ -45,8 +45,8 @@ def _learned_backward(grad, self, scale, zero_point, low, high, factor, axis=Non
     inside, bound = (levels >= low) & (levels <= high), jnp.fmin(jnp.fmax(levels, low), high) - zero_point
     slopes = jnp.where(inside, bound - self / scale, bound)
     grads = grad * slopes * factor, jnp.where(inside, 0, -grad * scale) * factor
-    others = [dim for dim in range(self.ndim) if dim != axis]
-    return jnp.where(inside, grad, 0), *(jnp.sum(x, axis=others).reshape(shape) for x in grads)
+    summed_dims = [dim for dim in range(self.ndim) if dim != axis]
+    return jnp.where(inside, grad, 0), *(jnp.sum(x, axis=summed_dims).reshape(shape) for x in grads)
 
 
 _RULES: dict[Any, Function] = {

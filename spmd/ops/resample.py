@@ -291,4 +291,6 @@ def aten_grid_sampler_backward(
 
     _, pull = jax.vjp(sample, widened(input), widened(grid))
     result = pull(widened(grad_output))
-    return as_promised([grad if wanted else None for grad, wanted in zip(result, output_mask, strict=True)], returns)
+    return as_promised(
+        [grad if is_needed else None for grad, is_needed in zip(result, output_mask, strict=True)], returns
+    )

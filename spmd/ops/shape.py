@@ -270,41 +270,41 @@ class Integers:
 Move = TakeRun | Write | Gradient | Arange | Integers
 
 
-def run_of(overload: OpOverload, shape: tuple[int, ...], given: dict[str, Any]) -> tuple[ElementRun, int] | None:
+def run_of(overload: OpOverload, shape: tuple[int, ...], arguments: dict[str, Any]) -> tuple[ElementRun, int] | None:
     """The run that a select or slice of an array of this shape takes, and its start; None where the start is fixed."""
-    dim = given.get("dim", 0)
+    dim = arguments.get("dim", 0)
     axis = dim + len(shape) if dim < 0 else dim
     if overload in _SELECTS:
-        index = given["index"]
+        index = arguments["index"]
         return ElementRun(axis, 1, 1, True), index + shape[axis] if index < 0 else index
-    step = given.get("step", 1)
-    start, stop, _ = slice(given.get("start"), given.get("end")).indices(shape[axis])
+    step = arguments.get("step", 1)
+    start, stop, _ = slice(arguments.get("start"), arguments.get("end")).indices(shape[axis])
     count = max(0, -(-(stop - start) // step))
     return None if count in (0, shape[axis]) else (ElementRun(axis, count, step, False), start)
 
 
 def move_of(
-    overload: OpOverload, given: dict[str, Any], shapes: Sequence[tuple[int, ...]], result: jax.ShapeDtypeStruct
+    overload: OpOverload, arguments: dict[str, Any], shapes: Sequence[tuple[int, ...]], result: jax.ShapeDtypeStruct
 ) -> tuple[Move, int] | None:
     """The op with these arguments as a function of a dynamic position, and that position; None where it has none.
 
-    given: the schema's arguments by name. shapes: of the tensor operands. result: shape and dtype of the result.
+    arguments: those of the schema by name. shapes: of the tensor operands. result: shape and dtype of the result.
     """
     if overload in _ARANGES:
-        start, step = given["start"], given.get("step", 1)
+        start, step = arguments["start"], arguments.get("step", 1)
         if type(start) is not int or type(step) is not int or not jnp.issubdtype(result.dtype, jnp.integer):
             return None
         return Arange(result.shape[0], result.dtype, step), start
     if overload in _INTEGERS:
-        low, high = given.get("from", 0), given["to"]
+        low, high = arguments.get("from", 0), arguments["to"]
         if high is None or high - low >= WIDE:
             return None
         return Integers(result.shape, result.dtype, low), high
     if overload not in _SELECTS | _SLICES:
         return None
     is_gradient = overload in (aten.select_backward.default, aten.slice_backward.default)
-    shape = tuple(given["input_sizes"]) if is_gradient else shapes[0]
-    match = run_of(overload, shape, given)
+    shape = tuple(arguments["input_sizes"]) if is_gradient else shapes[0]
+    match = run_of(overload, shape, arguments)
     if match is None:
         return None
     run, start = match
@@ -383,10 +383,10 @@ def _joined(arrays, dim):
 @lower(aten.cat.default)
 def aten_cat(tensors, dim=0, *, returns):
     # torch lets an empty 1-d tensor join tensors of any shape.
-    kept = [tensor for tensor in tensors if tensor.shape != (0,)]
-    if not kept:  # torch does not check dim then
+    nonempty_tensors = [tensor for tensor in tensors if tensor.shape != (0,)]
+    if not nonempty_tensors:  # torch does not check dim then
         return jnp.zeros(returns.shape, returns.dtype)
-    return _joined([tensor.astype(returns.dtype) for tensor in kept], dim)
+    return _joined([tensor.astype(returns.dtype) for tensor in nonempty_tensors], dim)
 
 
 @lower(aten.stack.default)

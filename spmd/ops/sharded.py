@@ -146,7 +146,7 @@ def same(array: jax.Array, source: jax.Array) -> jax.Array:
     if array is source or dims is None or array.ndim != source.ndim:
         return array
     sizes = zip(dims, source.shape, array.shape, strict=True)
-    return note(array, tuple(factors if before == after else () for factors, before, after in sizes))
+    return note(array, tuple(factors if source_size == size else () for factors, source_size, size in sizes))
 
 
 def reshaped(array: jax.Array, source: jax.Array) -> jax.Array:
@@ -166,12 +166,12 @@ def axes_of_dims(*dims: tuple[jax.Array, int], uneven: int | None = None) -> tup
     mesh = _thread.facts.mesh
     if mesh is None or not any(axes):
         return None
-    taken: set[str] = set()
+    used_axes: set[str] = set()
     split: list[Axes] = []
     for index, ((array, dim), of_dim) in enumerate(zip(dims, axes, strict=True)):
         fits = index == uneven or array.shape[dim] % num_shards(mesh, of_dim) == 0
-        split.append(of_dim if fits and taken.isdisjoint(of_dim) else ())
-        taken.update(split[-1])
+        split.append(of_dim if fits and used_axes.isdisjoint(of_dim) else ())
+        used_axes.update(split[-1])
     return mesh, split
 
 
@@ -207,43 +207,44 @@ def _factors(size: int, entry: str | Axes | None) -> Factors:
     return ((size, entry if isinstance(entry, tuple) else (entry,)),)
 
 
-def reshaped_dims(dims: Dims, before: Sequence[int], after: Sequence[int]) -> Dims | None:
+def reshaped_dims(dims: Dims, old_shape: Sequence[int], new_shape: Sequence[int]) -> Dims | None:
     """The dims of a reshape. Of a dim that is split the major part has its axes."""
-    result: list[Factors] = [()] * len(after)
-    sources = [dim for dim, size in enumerate(before) if size != 1]
-    targets = [dim for dim, size in enumerate(after) if size != 1]
-    if 0 in after or math.prod(before) != math.prod(after):  # an operand that is cut first, as padded ones are
+    result: list[Factors] = [()] * len(new_shape)
+    sources = [dim for dim, size in enumerate(old_shape) if size != 1]
+    targets = [dim for dim, size in enumerate(new_shape) if size != 1]
+    # An operand is cut first, as padded ones are.
+    if 0 in new_shape or math.prod(old_shape) != math.prod(new_shape):
         return None
     while sources and targets:
         merged, split = [sources.pop(0)], [targets.pop(0)]
-        of_merged, of_split = before[merged[0]], after[split[0]]
+        of_merged, of_split = old_shape[merged[0]], new_shape[split[0]]
         while of_merged != of_split:
             if of_merged < of_split:
                 merged.append(sources.pop(0))
-                of_merged *= before[merged[-1]]
+                of_merged *= old_shape[merged[-1]]
             else:
                 split.append(targets.pop(0))
-                of_split *= after[split[-1]]
-        parts = [part for dim in merged for part in dims[dim] or ((before[dim], ()),)]
+                of_split *= new_shape[split[-1]]
+        parts = [part for dim in merged for part in dims[dim] or ((old_shape[dim], ()),)]
         for dim in split:
-            result[dim], parts = _taken(parts, after[dim])
+            result[dim], parts = _taken(parts, new_shape[dim])
     return tuple(result) if any(result) else None
 
 
 def _taken(parts: Sequence[tuple[int, Axes]], size: int) -> tuple[Factors, list[tuple[int, Axes]]]:
     """The factors of a dim of this size, of the first parts of a dim that is split; and the parts that are left."""
-    factors, others, has_axes = list[tuple[int, Axes]](), list(parts), False
-    while size != 1 and others:
-        part, axes = others.pop(0)
+    factors, remaining_parts, has_axes = list[tuple[int, Axes]](), list(parts), False
+    while size != 1 and remaining_parts:
+        part, axes = remaining_parts.pop(0)
         common = part if size % part == 0 else size
         factors.append((common, axes))
         has_axes |= bool(axes)
         size //= common
         if part % common:
-            others = []  # neither divides the other: nothing is known of the rest
+            remaining_parts = []  # neither divides the other: nothing is known of the rest
         elif part > common:
-            others.insert(0, (part // common, ()))
-    return tuple(factors) if has_axes else (), others
+            remaining_parts.insert(0, (part // common, ()))
+    return tuple(factors) if has_axes else (), remaining_parts
 
 
 # --- axes that an op cannot use ---------------------------------------------------------------------------------------
@@ -273,9 +274,9 @@ def note_finding(sentence: str, kind: str = "unused axis") -> None:
 
 
 def place_unused(describe: Callable[[Any], str], op: Any) -> None:
-    """Notes the place of the op whose axes were noted last."""
+    """Notes the location of the op whose axes were noted last."""
     if _thread.unused:
-        _thread.unused |= {key: place or describe(op) for key, place in _thread.unused.items()}
+        _thread.unused |= {key: location or describe(op) for key, location in _thread.unused.items()}
 
 
 # --- specs ------------------------------------------------------------------------------------------------------------
@@ -345,8 +346,8 @@ def total(x, axes, operand, dtype):
     product, which rounds each device's sum of its own part once, before devices exchange it."""
     if not is_narrowed(operand, dtype) or not axes:
         return jnp.sum(x, axis=axes)
-    kept = [axis for axis in range(x.ndim) if axis not in axes]
-    rows = jnp.transpose(x, (*axes, *kept)).reshape(math.prod(x.shape[axis] for axis in axes), -1)
+    outer_axes = [axis for axis in range(x.ndim) if axis not in axes]
+    rows = jnp.transpose(x, (*axes, *outer_axes)).reshape(math.prod(x.shape[axis] for axis in axes), -1)
     ones = jnp.ones((1, rows.shape[0]), x.dtype)
     result = jnp.matmul(ones, rows, preferred_element_type=dtype)
-    return result.reshape([x.shape[axis] for axis in kept])
+    return result.reshape([x.shape[axis] for axis in outer_axes])

@@ -154,6 +154,6 @@ def write_strided(
     flat = write_at(levels.pop(), (index.reshape(-1)[last],), new.reshape(-1)[last])
     for way, below in zip(reversed(shown), reversed(levels), strict=True):
         # A conjugate or a negative is its own inverse; bytes after the last complete element are as they were.
-        kept = _show(flat, way if way in ("conj", "neg") else below.dtype)
-        flat = jnp.concatenate([kept, below[kept.size :]])
+        updated_flat = _show(flat, way if way in ("conj", "neg") else below.dtype)
+        flat = jnp.concatenate([updated_flat, below[updated_flat.size :]])
     return jnp.transpose(flat.reshape(stored.shape), np.argsort(order).tolist())

@@ -53,7 +53,7 @@ def _along(values, axis, ndim):
 
 def _max_step(best, indices, axis, places, scale):
     """The maximum along one axis: `places` yields, for each place in the window, (positions, mask of those inside)."""
-    result = chosen = None
+    result = best_index = None
     for take, positions, inside in places:
         value = take(best)
         # `scale` counts the elements of the plane that one step along this axis skips.
@@ -62,13 +62,13 @@ def _max_step(best, indices, axis, places, scale):
         valid = _along(inside, axis, best.ndim)
         if result is None:
             lowest = -jnp.inf if jnp.issubdtype(value.dtype, jnp.inexact) else jnp.iinfo(value.dtype).min
-            result, chosen = jnp.where(valid, value, jnp.asarray(lowest, value.dtype)), index
+            result, best_index = jnp.where(valid, value, jnp.asarray(lowest, value.dtype)), index
             started = valid
         else:
             better = (valid & _better(value, result)) | (valid & ~started)
-            result, chosen = jnp.where(better, value, result), jnp.where(better, index, chosen)
+            result, best_index = jnp.where(better, value, result), jnp.where(better, index, best_index)
             started = started | valid
-    return result, jnp.broadcast_to(chosen, result.shape)
+    return result, jnp.broadcast_to(best_index, result.shape)
 
 
 def _strided_places(axis, size, window, stride, padding, dilation, count):
@@ -95,8 +95,14 @@ def _adaptive_places(axis, size, count):
     for offset in range(max((end - start for start, end in bounds), default=0)):
         positions = np.array([start + offset for start, _ in bounds])
         inside = np.array([start + offset < end for start, end in bounds])
-        kept = np.minimum(positions, size - 1)
-        places.append((lambda x, kept=kept: jnp.take(x, kept, axis=axis), kept, inside))
+        clipped_positions = np.minimum(positions, size - 1)
+        places.append(
+            (
+                lambda x, clipped_positions=clipped_positions: jnp.take(x, clipped_positions, axis=axis),
+                clipped_positions,
+                inside,
+            )
+        )
     return places
 
 

@@ -281,18 +281,20 @@ def put(chunks: Chunks, index: jax.Array | int, chunk: Any) -> Chunks:
     return jax.tree.map(lambda x, new: lax.dynamic_update_index_in_dim(x, new, index, 0), chunks, chunk)
 
 
-def summed(left: Any, right: Any) -> Any:
-    """The sums of two trees' arrays, in the dtypes of the left ones."""
-    return jax.tree.map(lambda x, y: x + y.astype(x.dtype), left, right)
+def summed(lhs: Any, rhs: Any) -> Any:
+    """The sums of two trees' arrays, in the dtypes of `lhs`."""
+    return jax.tree.map(lambda x, y: x + y.astype(x.dtype), lhs, rhs)
 
 
-def merged(left: tuple[jax.Array, jax.Array], right: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+def merged(lhs: tuple[jax.Array, jax.Array], rhs: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
     """(output, log-sum-exp) over the keys of two disjoint sets, of those over each; -inf: over none."""
-    (output, logsumexp), (other, other_logsumexp) = left, right
+    (output, logsumexp), (other_output, other_logsumexp) = lhs, rhs
     largest = jnp.maximum(logsumexp, other_logsumexp)
     base = jnp.where(largest == -jnp.inf, jnp.zeros_like(largest), largest)
     weight, other_weight = jnp.exp(logsumexp - base), jnp.exp(other_logsumexp - base)
     total = weight + other_weight
     share = 1 / jnp.where(total == 0, jnp.ones_like(total), total)
-    output = output * (weight * share)[..., None] + other.astype(output.dtype) * (other_weight * share)[..., None]
+    output = (
+        output * (weight * share)[..., None] + other_output.astype(output.dtype) * (other_weight * share)[..., None]
+    )
     return output, base + jnp.log(total)

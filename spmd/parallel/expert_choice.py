@@ -58,7 +58,7 @@ class ExpertsCase:
     @cached_property
     def placed(self) -> tuple[Any, tuple[int, ...], list[Axes], Axes]:
         """The mesh (None: one device), the dims of tokens, the axes that shard each, and those of the experts."""
-        num_tokens, chosen = self.choices.size // self.choices.shape[-1], self.choices.shape[-1]
+        num_tokens, num_choices = self.choices.size // self.choices.shape[-1], self.choices.shape[-1]
         mesh = partitioning.mesh()
         experts: Axes = ()
         for operand_index in self.stacks:
@@ -70,7 +70,7 @@ class ExpertsCase:
             axes_of = partitioning.axes_of_dims(*((x, dim) for dim in range(count)))
             if axes_of is not None and sum(map(len, axes_of[1])) > sum(map(len, axes)):
                 grid, axes = tuple(x.shape[:count]), axes_of[1]
-        assert math.prod(grid) * chosen == self.choices.size
+        assert math.prod(grid) * num_choices == self.choices.size
         if mesh is None or not (experts or any(axes)):
             return mesh, grid, axes, ()
         # The devices of further axes have the same tokens: each takes a part of them.
@@ -138,20 +138,23 @@ class ExpertsCase:
     @property
     def weights(self) -> int:
         """The bytes of all experts' weights."""
-        return sum(self.operands[place].size * self.operands[place].dtype.itemsize for place in self.stacks)
+        return sum(
+            self.operands[operand_index].size * self.operands[operand_index].dtype.itemsize
+            for operand_index in self.stacks
+        )
 
     @property
     def work(self) -> int:
         """The operations of a device's products."""
         matrices = [step.sources[1] for step in self.body.steps if step.kind == "product"]
-        sizes = [self.operands[place].size for place in matrices]
+        sizes = [self.operands[operand_index].size for operand_index in matrices]
         sizes += [math.prod(end.shape) for end in self.body.exits if len(end.sources) == 2]
         return 2 * self.rows * sum(sizes) // self.num_experts
 
     @property
     def moved(self) -> dict[str, int]:
         """The bytes that a device sends, by exchange."""
-        others, steps = self.num_shards - 1, self.body.steps
+        num_peers, steps = self.num_shards - 1, self.body.steps
         sent, returned, _ = self.body.exchanged
         row = sum(steps[index].width for index in (*sent, *returned))
         sums = sum(math.prod(end.shape) * end.dtype.itemsize for end in self.body.exits if end.kind == "expert")
@@ -159,8 +162,8 @@ class ExpertsCase:
         of_token = sum(step.width for step in steps if step.kind == "token")
         of_token += sum(steps[end.sources[0]].width for end in self.body.exits if end.kind == "token")
         return {
-            "gathered": (self.weights + sums) * others // self.num_shards,
-            "all-to-all": self.at_once * others * row,
+            "gathered": (self.weights + sums) * num_peers // self.num_shards,
+            "all-to-all": self.at_once * num_peers * row,
             "ring": self.num_shards * tokens * of_token,
         }
 
@@ -186,7 +189,7 @@ class ExpertsCase:
         if self.exchange == "replicated":
             return f"experts over {axes}: each device computes its own experts' rows of the same tokens"
         names = {"gathered": "weights are gathered", "all-to-all": "rows travel in rounds", "ring": "tokens travel"}
-        others = ", ".join(f"{moved[name]:,} {name}" for name in moved if name != self.exchange)
+        alternatives = ", ".join(f"{moved[name]:,} {name}" for name in moved if name != self.exchange)
         enough = math.ceil(moved["gathered"] * _HIDDEN * self.rows / max(self.work, 1)) // self.choices.shape[-1]
         least = f"weights are gathered from {enough:,} tokens a device on"
         if self.weights > MOST_GATHERED:
@@ -197,7 +200,8 @@ class ExpertsCase:
             rounds = f"; {size:,} rows a pair, and while a queue is longer {more:,} more, in the same memory: no round "
             rounds += f"if the router is balanced, {-(-(self.rows - size) // more)} where all choose one device"
         return (
-            f"experts over {axes}: {names[self.exchange]}, {moved[self.exchange]:,} bytes ({others}; {least}){rounds}"
+            f"experts over {axes}: {names[self.exchange]}, {moved[self.exchange]:,} bytes ({alternatives}; {least})"
+            f"{rounds}"
         )
 
     # -- The op.
@@ -207,14 +211,14 @@ class ExpertsCase:
         mesh, grid, axes, experts = self.placed
         if experts:
             partitioning.note_finding(self.finding(), "exchange")
-        chosen, is_gathered = self.choices.shape[-1], self.exchange in ("", "gathered")
+        num_choices, is_gathered = self.choices.shape[-1], self.exchange in ("", "gathered")
         of_experts = () if is_gathered else experts
         padded = self.of_device * self.num_shards - self.num_experts
         kinds = self._kinds
         operands, specs = list[jax.Array](), list[PartitionSpec]()
         for x, kind in zip((self.choices, *self.operands), ("choice", *kinds), strict=True):
             if kind in ("token", "base", "choice"):
-                inner = (chosen,) if kind == "choice" else ()
+                inner = (num_choices,) if kind == "choice" else ()
                 x = x.reshape(*grid, *inner, *_trailing(x.shape, math.prod((*grid, *inner))))
                 specs.append(_spec(*axes))
             elif kind == "stack":
@@ -226,7 +230,7 @@ class ExpertsCase:
         outs, apart = list[PartitionSpec](), tuple(axis for axis in self.axes_of_tokens if axis not in of_experts)
         for end in self.body.exits:
             outs.append(_spec(apart, of_experts) if end.kind == "expert" else _spec(*axes))
-        scalars = {index: list(each) for index, each in self.scalars.items() if len(each)}
+        scalars = {index: list(values) for index, values in self.scalars.items() if len(values)}
 
         def on_device(scalars: Any, choices: jax.Array, *operands: jax.Array) -> tuple[jax.Array, ...]:
             return ExpertsOnDevice(self, kinds, choices, operands, scalars).results()
@@ -248,7 +252,7 @@ class ExpertsCase:
         kinds = dict.fromkeys(self.stacks, "stack")
         for kind in ("base", "token", "choice", "shared"):
             kinds |= dict.fromkeys(self._of_kind(kind), kind)
-        return [kinds[place] for place in range(len(self.operands))]
+        return [kinds[index] for index in range(len(self.operands))]
 
 
 def _trailing(shape: Sequence[int], count: int) -> tuple[int, ...]:

@@ -80,8 +80,8 @@ class ExpertsOnDevice:
 
     def group(self, ids: jax.Array, num_parts: int = 1) -> SortedRows:
         """The operands of rows of experts; a block of rows is computed for each expert that it has rows of."""
-        stacks = {place: x for place, x in enumerate(self.operands) if self.kinds[place] == "stack"}
-        shared = {place: x for place, x in enumerate(self.operands) if self.kinds[place] == "shared"}
+        stacks = {index: x for index, x in enumerate(self.operands) if self.kinds[index] == "stack"}
+        shared = {index: x for index, x in enumerate(self.operands) if self.kinds[index] == "shared"}
         num_experts = len(next(iter(stacks.values())))
         computed = (self.case.computed + (num_experts - 1) * BLOCK) // num_parts
         numbered = jnp.where(ids < num_experts, ids + self._first, self.case.num_experts)
@@ -96,27 +96,27 @@ class ExpertsOnDevice:
     def zeros(self) -> Rows:
         """By their places, the results that are sums over an expert's rows, before the first row."""
         count, exits = self.case.of_device, enumerate(self.body.exits)
-        shapes = {place: (count, *end.shape[1:]) for place, end in exits if end.kind == "expert"}
-        return {place: jnp.zeros(shape, dtype_of(self.body, place)) for place, shape in shapes.items()}
+        shapes = {index: (count, *end.shape[1:]) for index, end in exits if end.kind == "expert"}
+        return {index: jnp.zeros(shape, dtype_of(self.body, index)) for index, shape in shapes.items()}
 
     def computed(
-        self, wanted: Sequence[int], ids: jax.Array, rows: Callable[[jax.Array], Rows], sums: Rows | None = None
+        self, step_indices: Sequence[int], ids: jax.Array, rows: Callable[[jax.Array], Rows], sums: Rows | None = None
     ) -> tuple[Rows, dict[int, jax.Array]]:
         """Steps' values of rows, and sums by expert with those of these rows added. ids: of this device's experts, or
         their number for none. rows: takes indices of rows, and returns the known values of those. sums: so far."""
         order, exits = _order(ids), enumerate(self.body.exits)
         ends = {exit_index: end.sources for exit_index, end in exits if end.kind == "expert"}
-        sources = [source for each in ends.values() for source in each]
+        sources = [source for end_sources in ends.values() for source in end_sources]
         num_parts = self.case.num_parts(len(ids))
 
         def part(order: jax.Array, sums: Rows | None) -> tuple[Rows, Rows]:
             group = self.group(ids[order], num_parts)
-            values = self.body.run([*wanted, *sources], rows(order), len(order), group)
+            values = self.body.run([*step_indices, *sources], rows(order), len(order), group)
             total: dict[int, jax.Array] = {}
-            for exit_index, each in ends.items():
+            for exit_index, end_sources in ends.items():
                 so_far, dtype = None if sums is None else sums[exit_index], dtype_of(self.body, exit_index)
-                total[exit_index] = group.added(so_far, [values[source] for source in each], dtype)
-            return {index: values[index] for index in wanted}, total
+                total[exit_index] = group.added(so_far, [values[source] for source in end_sources], dtype)
+            return {index: values[index] for index in step_indices}, total
 
         if num_parts == 1:
             values, sums = part(order, sums)
@@ -130,15 +130,15 @@ class ExpertsOnDevice:
             return (put, sums), None
 
         # The first part alone, as sums begin with it: zeros for them would be written, and read.
-        first, *others = order.reshape(num_parts, -1)
-        carry, _ = one_part((self.empty(wanted, len(ids)), sums), first)
-        for order in others if num_parts < 4 else ():
+        first, *later_parts = order.reshape(num_parts, -1)
+        carry, _ = one_part((self.empty(step_indices, len(ids)), sums), first)
+        for order in later_parts if num_parts < 4 else ():
             carry, _ = one_part(*lax.optimization_barrier((carry, order)))
-        return carry if num_parts < 4 else lax.scan(one_part, carry, jnp.stack(others))[0]
+        return carry if num_parts < 4 else lax.scan(one_part, carry, jnp.stack(later_parts))[0]
 
-    def empty(self, wanted: Sequence[int], num_rows: int) -> Rows:
+    def empty(self, step_indices: Sequence[int], num_rows: int) -> Rows:
         """Room for the values of steps, each row of which will be written."""
-        steps = {index: self.body.steps[index] for index in wanted}
+        steps = {index: self.body.steps[index] for index in step_indices}
         return {index: lax.empty((num_rows, *step.shape[1:]), jax_dtype(step.dtype)) for index, step in steps.items()}
 
     def results(self) -> tuple[jax.Array, ...]:
@@ -207,7 +207,7 @@ class ExpertsOnDevice:
     def _replicated(self) -> tuple[Results, Results]:
         """The same tokens on all devices of the axis."""
         ends, sums = self._visited(self.ids, self.entries)
-        return self._shaped({place: lax.psum(x, self.case.placed[3]) for place, x in ends.items()}), sums
+        return self._shaped({index: lax.psum(x, self.case.placed[3]) for index, x in ends.items()}), sums
 
     def _ring(self) -> tuple[Results, Results]:
         """Tokens travel around the axis with what was added for them, and come home."""
@@ -246,7 +246,9 @@ class ExpertsOnDevice:
             choice = order[jnp.where(is_row, starts[:, None] + positions, 0)]
             ids = jnp.where(is_row, self.ids[choice] % count, count).reshape(-1)
             ids, rows = exchanged({0: ids})[0], exchanged(self.taken(self.entries, sent, choice.reshape(-1)))
-            back, sums = self.computed(returned, ids, lambda at: {index: x[at] for index, x in rows.items()}, sums)
+            back, sums = self.computed(
+                returned, ids, lambda row_index: {index: x[row_index] for index, x in rows.items()}, sums
+            )
             target, received = jnp.where(is_row, choice, self.num_rows).reshape(-1), exchanged(back)
             put = {
                 index: values[index].at[target].set(x, mode="drop", unique_indices=True)
@@ -298,9 +300,9 @@ def _along(mask: jax.Array, x: jax.Array) -> jax.Array:
     return mask.reshape(-1, *[1] * (x.ndim - 1))
 
 
-def dtype_of(body: RowBody, place: int) -> Any:
+def dtype_of(body: RowBody, exit_index: int) -> Any:
     """jax's dtype of a result."""
-    return jax_dtype(body.exits[place].dtype)
+    return jax_dtype(body.exits[exit_index].dtype)
 
 
 def jax_dtype(dtype: torch.dtype) -> Any:

@@ -110,14 +110,14 @@ class RowBody:
     def scaled(self, index: int, product: int, gradient: int) -> int | None:
         """Of a product of the gradient, times a number for each row, with the transposed weight of another product: the
         step that multiplies it. None for another step."""
-        step, other = self.steps[index], self.steps[product]
-        if step.kind != "product" or other.kind != "product" or step.sources[1] != other.sources[1]:
+        step, product_step = self.steps[index], self.steps[product]
+        if step.kind != "product" or product_step.kind != "product" or step.sources[1] != product_step.sources[1]:
             return None
         times = self.uncast(step.sources[0])
         factors = self.steps[times].sources
         is_row = [self.steps[source].shape == (ROWS, 1) for source in factors if source != gradient]
         is_scaled = _is(self.steps[times], "aten.mul") and gradient in factors and is_row == [True]
-        return times if is_scaled and step.is_transposed != other.is_transposed else None
+        return times if is_scaled and step.is_transposed != product_step.is_transposed else None
 
     def renumbered(self, step: RowStep, number_of: Mapping[int, int]) -> RowStep:
         """A step of a body in which steps have other numbers."""
@@ -137,13 +137,13 @@ class RowBody:
     @cached_property
     def before_experts(self) -> frozenset[int]:
         """The steps that a product with weights of experts, or a sum over an expert's rows, reads."""
-        wanted = [source for end in self.exits if end.kind == "expert" for source in end.sources]
-        wanted += [step.sources[0] for step in self.steps if step.kind == "product"]
-        return self.upstream(wanted)
+        sources = [source for end in self.exits if end.kind == "expert" for source in end.sources]
+        sources += [step.sources[0] for step in self.steps if step.kind == "product"]
+        return self.upstream(sources)
 
-    def upstream(self, wanted: Iterable[int], known: Iterable[int] = ()) -> frozenset[int]:
-        """The steps that these need, up to known ones."""
-        needed, stack, ends = set[int](), list(wanted), frozenset(known)
+    def upstream(self, targets: Iterable[int], boundary: Iterable[int] = ()) -> frozenset[int]:
+        """The steps that these need, up to the boundary."""
+        needed, stack, ends = set[int](), list(targets), frozenset(boundary)
         while stack:
             index = stack.pop()
             if index not in needed and index not in ends:
@@ -169,12 +169,12 @@ class RowBody:
         """The values that come back for a result: itself, or those after the last weights, if they have fewer bytes."""
         if source not in self.of_experts:
             return []
-        cut, stack, seen = list[int](), [source], set[int]()
+        cut, stack, visited = list[int](), [source], set[int]()
         while stack:
             index = stack.pop()
-            if index in seen or index not in self.of_experts:
+            if index in visited or index not in self.of_experts:
                 continue
-            seen.add(index)
+            visited.add(index)
             step = self.steps[index]
             if step.kind in ("product", "expert") or index in self.before_experts:
                 cut.append(index)
@@ -183,11 +183,11 @@ class RowBody:
         return cut if sum(self.steps[index].width for index in cut) < self.steps[source].width else [source]
 
     def run(
-        self, wanted: Iterable[int], known: Mapping[int, jax.Array], num_rows: int, group: "SortedRows"
+        self, targets: Iterable[int], known_values: Mapping[int, jax.Array], num_rows: int, group: "SortedRows"
     ) -> dict[int, jax.Array]:
         """The values of steps, from known ones, of so many rows. group: operands of the rows' experts."""
-        values = dict(known)
-        for index in sorted(self.upstream(wanted, values)):
+        values = dict(known_values)
+        for index in sorted(self.upstream(targets, values)):
             values[index] = self._value(index, values, num_rows, group)
         return values
 
@@ -220,7 +220,7 @@ class RowBody:
             arguments = tuple((name, new_arguments.get(name, x)) for name, x in lowering.arguments)  # type: ignore[attr-defined]
             lowering = dataclasses.replace(lowering, arguments=arguments)  # type: ignore[call-arg]  # a `Call`
         read = [self.steps[source] for source in step.sources]
-        metas = tuple(dense_meta(of_rows(each.shape, num_rows), each.dtype) for each in read)
+        metas = tuple(dense_meta(of_rows(source_step.shape, num_rows), source_step.dtype) for source_step in read)
         result = dense_meta(shape, step.dtype)
         call = OpSpec.of(op.name, lowering, (result,), metas, numbers=op.numbers, constant=op.constant)
         with jax.default_matmul_precision(step.precision):
@@ -307,9 +307,9 @@ class SortedRows:
     numbers: Mapping[int, Sequence[jax.Array]]
     computed: int
 
-    def rows_of(self, place: int) -> jax.Array:
+    def rows_of(self, stack_index: int) -> jax.Array:
         """The value of each row's expert."""
-        stack = self.stacks[place]
+        stack = self.stacks[stack_index]
         return stack[jnp.minimum(self.ids, len(stack) - 1)]
 
     def product(self, x: jax.Array, step: RowStep) -> jax.Array:

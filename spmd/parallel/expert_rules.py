@@ -27,25 +27,25 @@ def _rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 @_rule("aten._to_copy.default", "aten.clone.default", "aten.alias.default", "aten.detach.default")
-def _copied(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownRows | None:
-    facts = stretch.of(given["self"])
+def _copied(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
+    facts = stretch.of(arguments["self"])
     if facts is not None and facts.kind in ("ids", "ends", "counts", "choice", "token", "place"):
         return facts
-    return by_element(stretch, node, given)
+    return by_element(stretch, node, arguments)
 
 
 @_rule("aten.clamp.default")
-def _clamped(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownRows | None:
+def _clamped(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
     """Numbers of experts of which that of no expert is the last one's: its rows add nothing."""
-    facts, most = stretch.of(given["self"]), given.get("max")
+    facts, most = stretch.of(arguments["self"]), arguments.get("max")
     is_ids = facts is not None and facts.kind == "ids" and stretch.num_experts > 0
-    return facts if is_ids and most == stretch.num_experts - 1 else by_element(stretch, node, given)
+    return facts if is_ids and most == stretch.num_experts - 1 else by_element(stretch, node, arguments)
 
 
 @_rule("aten.sort.default", "aten.sort.stable")
-def _sorted(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownRows | None:
-    facts = stretch.of(given["self"])
-    if given.get("descending") or facts is None or len(node.meta.shape) != 1:
+def _sorted(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
+    facts = stretch.of(arguments["self"])
+    if arguments.get("descending") or facts is None or len(node.meta.shape) != 1:
         return None
     index = walks.value_name(walks.results(node)[1])
     if facts.kind == "ids" and not facts.is_sorted:
@@ -57,33 +57,35 @@ def _sorted(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownR
 
 
 @_rule("aten.floor_divide.default", "aten.div.Tensor_mode")
-def _divided(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownRows | None:
-    facts = stretch.of(given["self"])
-    is_whole = given.get("rounding_mode", "floor") == "floor" and given["other"] == stretch.chosen
+def _divided(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
+    facts = stretch.of(arguments["self"])
+    is_whole = arguments.get("rounding_mode", "floor") == "floor" and arguments["other"] == stretch.chosen
     return replace(facts, kind="token") if facts is not None and facts.kind == "choice" and is_whole else None
 
 
 @_rule("aten.histc.default")
-def _counted(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownRows | None:
-    facts, bins = stretch.of(given["self"]), given["bins"]
-    is_whole = facts is not None and facts.kind == "ids" and (given["min"], given["max"]) in ((0, bins - 1), (0, bins))
+def _counted(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
+    facts, bins = stretch.of(arguments["self"]), arguments["bins"]
+    is_whole = (
+        facts is not None and facts.kind == "ids" and (arguments["min"], arguments["max"]) in ((0, bins - 1), (0, bins))
+    )
     return KnownRows("counts") if is_whole and stretch.has_experts((bins,)) else None
 
 
 @_rule("aten.cumsum.default")
-def _ends(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownRows | None:
-    facts = stretch.of(given["self"])
+def _ends(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
+    facts = stretch.of(arguments["self"])
     return KnownRows("ends") if facts is not None and facts.kind == "counts" else None
 
 
 @_rule("aten.copy.default")
-def _written(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownRows | None:
-    source = given["src"]
+def _written(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
+    source = arguments["src"]
     return stretch.rows(source) if stretch.of(source) and source.meta.layout == node.meta.layout else None
 
 
 @_rule("write")
-def _put_back(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownRows | None:
+def _put_back(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
     """A value written through a view of all elements."""
     base, value = node.operands
     facts = stretch.of(value)
@@ -93,15 +95,15 @@ def _put_back(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> Know
     return replace(facts, step=stretch.add(RowStep("reshape", (facts.step,), shape, node.meta.dtype)))
 
 
-def _index(stretch: ExpertStretch, given: dict[str, Any]) -> KnownRows | None:
+def _index(stretch: ExpertStretch, arguments: dict[str, Any]) -> KnownRows | None:
     """Facts known of the one array of indices, of the first dim."""
-    indices = given["indices"]
+    indices = arguments["indices"]
     return stretch.of(indices[0]) if len(indices) == 1 and isinstance(indices[0], Value) else None
 
 
 @_rule("aten.index.Tensor")
-def _taken(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownRows | None:
-    index, source = _index(stretch, given), given["self"]
+def _taken(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
+    index, source = _index(stretch, arguments), arguments["self"]
     if index is None:
         return None
     return _of_index(stretch, node, source, index)
@@ -126,23 +128,27 @@ def _of_index(stretch: ExpertStretch, node: Node, source: Value, index: KnownRow
 
 
 @_rule("aten.index_select.default")
-def _selected(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownRows | None:
-    index = stretch.of(given["index"])
-    return _of_index(stretch, node, given["self"], index) if index is not None and given["dim"] == 0 else None
+def _selected(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
+    index = stretch.of(arguments["index"])
+    return _of_index(stretch, node, arguments["self"], index) if index is not None and arguments["dim"] == 0 else None
 
 
 @_rule("aten.gather.default")
-def _gathered(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownRows | None:
+def _gathered(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
     """torch.gather of whole rows."""
-    index = stretch.of(given["index"])
-    is_whole = given["dim"] == 0 and index is not None and given["index"].meta.shape[1:] == given["self"].meta.shape[1:]
-    return _of_index(stretch, node, given["self"], index) if is_whole and index is not None else None
+    index = stretch.of(arguments["index"])
+    is_whole = (
+        arguments["dim"] == 0
+        and index is not None
+        and arguments["index"].meta.shape[1:] == arguments["self"].meta.shape[1:]
+    )
+    return _of_index(stretch, node, arguments["self"], index) if is_whole and index is not None else None
 
 
 @_rule("aten.index_put.default")
-def _put(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownRows | None:
-    index, values, base = _index(stretch, given), given["values"], given["self"]
-    accumulates = given.get("accumulate", False)
+def _put(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
+    index, values, base = _index(stretch, arguments), arguments["values"], arguments["self"]
+    accumulates = arguments.get("accumulate", False)
     if index is None or (index.kind == "place" and not accumulates):
         return None
     if accumulates and not _is_zero(base):
@@ -169,13 +175,13 @@ def _added(stretch: ExpertStretch, node: Node, index: KnownRows, values: Value, 
 
 
 @_rule("aten.scatter_add.default", "aten.index_add.default")
-def _scattered(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownRows | None:
+def _scattered(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
     """Rows added to tokens."""
-    index, values = stretch.of(given["index"]), given["src" if "src" in given else "source"]
-    is_whole = given["dim"] == 0 and given.get("alpha", 1) == 1
-    is_whole &= given["index"].meta.shape[1:] in ((), values.meta.shape[1:])
+    index, values = stretch.of(arguments["index"]), arguments["src" if "src" in arguments else "source"]
+    is_whole = arguments["dim"] == 0 and arguments.get("alpha", 1) == 1
+    is_whole &= arguments["index"].meta.shape[1:] in ((), values.meta.shape[1:])
     facts = _added(stretch, node, index, values, True) if is_whole and index is not None else None
-    return facts if _is_zero(given["self"]) else _on_base(stretch, node, given["self"], facts)
+    return facts if _is_zero(arguments["self"]) else _on_base(stretch, node, arguments["self"], facts)
 
 
 def _on_base(stretch: ExpertStretch, node: Node, base: Value, facts: KnownRows | None) -> KnownRows | None:
@@ -208,15 +214,15 @@ def _is_counted(value: Value, count: int) -> bool:
 
 
 @_rule("aten._grouped_mm.default")
-def _grouped(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownRows | None:
-    lhs, rhs, ends = stretch.of(given["self"]), stretch.of(given["mat2"]), given.get("offs")
+def _grouped(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
+    lhs, rhs, ends = stretch.of(arguments["self"]), stretch.of(arguments["mat2"]), arguments.get("offs")
     known_ends = None if ends is None else stretch.of(ends)
-    if lhs is None or known_ends is None or known_ends.kind != "ends" or given.get("bias") is not None:
+    if lhs is None or known_ends is None or known_ends.kind != "ends" or arguments.get("bias") is not None:
         return None
     if lhs.kind != "rows" or not lhs.is_sorted:
         return None
-    if rhs is None and lhs.dim == 0 and len(given["mat2"].meta.shape) == 3:
-        matrix = stretch.matrix(given["mat2"])
+    if rhs is None and lhs.dim == 0 and len(arguments["mat2"].meta.shape) == 3:
+        matrix = stretch.matrix(arguments["mat2"])
         if matrix is None:
             return None
         step = stretch.product(lhs.step, matrix, node.meta, (ROWS, node.meta.shape[1]), node)
@@ -227,14 +233,14 @@ def _grouped(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> Known
 
 
 @_rule("aten.bmm.default")
-def _batched(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownRows | None:
-    facts = stretch.of(given["self"]) or stretch.of(given["mat2"])
-    sides = [stretch.of(side) or stretch.rows(side, like=facts) for side in (given["self"], given["mat2"])]
+def _batched(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
+    facts = stretch.of(arguments["self"]) or stretch.of(arguments["mat2"])
+    sides = [stretch.of(side) or stretch.rows(side, like=facts) for side in (arguments["self"], arguments["mat2"])]
     lhs, rhs = sides
     if lhs is None or rhs is None or lhs.is_sorted != rhs.is_sorted or lhs.is_split or rhs.is_split:
         return None
     _, rows, columns = node.meta.shape
-    kinds, inner = (lhs.kind, rhs.kind), given["self"].meta.shape[2]
+    kinds, inner = (lhs.kind, rhs.kind), arguments["self"].meta.shape[2]
     if kinds == ("rows", "rows") and inner == 1:
         return KnownRows("outer", lhs.is_sorted, sources=(lhs.step, rhs.step))
     if kinds == ("matrix", "rows") and columns == 1:
@@ -249,9 +255,9 @@ def _batched(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> Known
 
 
 @_rule("aten.transpose.int")
-def _transposed(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownRows | None:
-    facts, rank = stretch.of(given["self"]), len(node.meta.shape)
-    dims = {given["dim0"] % rank, given["dim1"] % rank}
+def _transposed(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
+    facts, rank = stretch.of(arguments["self"]), len(node.meta.shape)
+    dims = {arguments["dim0"] % rank, arguments["dim1"] % rank}
     if facts is None or facts.is_split:
         return None
     if facts.kind == "matrix" and dims == {1, 2}:
@@ -263,8 +269,8 @@ def _transposed(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> Kn
 
 
 @_rule("aten.view.default", "aten._unsafe_view.default", "aten.unsqueeze.default", "aten.squeeze.dim")
-def _viewed(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownRows | None:
-    facts, shape = stretch.of(given["self"]), tuple(node.meta.shape)
+def _viewed(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
+    facts, shape = stretch.of(arguments["self"]), tuple(node.meta.shape)
     if facts is None or facts.dim:
         return None
     if facts.kind == "token" and shape[:1] == (stretch.num_rows,):
@@ -281,9 +287,9 @@ def _viewed(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownR
 
 
 @_rule("aten.expand.default")
-def _expanded(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownRows | None:
-    facts, shape = stretch.of(given["self"]), tuple(node.meta.shape)
-    if facts is None or facts.dim or facts.is_split or len(shape) != len(given["self"].meta.shape):
+def _expanded(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
+    facts, shape = stretch.of(arguments["self"]), tuple(node.meta.shape)
+    if facts is None or facts.dim or facts.is_split or len(shape) != len(arguments["self"].meta.shape):
         return None
     if facts.kind == "token":
         return facts
@@ -294,13 +300,13 @@ def _expanded(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> Know
 
 
 @_rule("aten.sum.dim_IntList")
-def _summed(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownRows | None:
-    facts = stretch.of(given["self"])
+def _summed(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
+    facts = stretch.of(arguments["self"])
     if facts is not None and facts.kind == "rows" and facts.is_split:
-        dims = [dim % len(given["self"].meta.shape) for dim in given["dim"]]
+        dims = [dim % len(arguments["self"].meta.shape) for dim in arguments["dim"]]
         is_of_tokens = dims == [1] and len(stretch.steps[facts.step].shape) > 1
         return _exit(stretch, node, "token", facts.step) if is_of_tokens else None
-    return _along(stretch, node, given)
+    return _along(stretch, node, arguments)
 
 
 @_rule(
@@ -308,7 +314,7 @@ def _summed(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownR
     "aten._softmax_backward_data.default", "aten._log_softmax_backward_data.default", "aten.slice.Tensor",
     "aten.slice_backward.default", "aten.select.int", "aten.cat.default",
 )  # fmt: skip
-def _along(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownRows | None:
+def _along(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
     """An op along other dims than that of rows."""
     knowns = [stretch.rows(operand) if stretch.of(operand) else None for operand in node.operands]
     first = knowns[0] if knowns else None
@@ -316,13 +322,13 @@ def _along(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownRo
         return None
     rank = len(node.operands[0].meta.shape)
     dims = [dim % rank for dim in dims_of(node, "dim")]
-    if first.dim or first.is_split or 0 in dims or not dims or "dim" not in given:
+    if first.dim or first.is_split or 0 in dims or not dims or "dim" not in arguments:
         return None
     return _op(stretch, node, [facts.step for facts in knowns if facts is not None], first)
 
 
 @_rule("aten.where.self", "aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
-def by_element(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownRows | None:
+def by_element(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
     """An op that computes each element of its own, on rows in one order."""
     first = next((stretch.rows(operand) for operand in node.operands if stretch.of(operand)), None)
     if first is None or first.dim:

@@ -23,10 +23,10 @@ def stretches(graph: Graph) -> list[ExpertStretch]:
             continue
         name = "write" if is_write else str(call.overload)  # type: ignore[attr-defined]  # a `Call`
         names = list(map(walks.value_name, node.operands))
-        stretch = next((owners[each] for each in names if each in owners), None)
+        stretch = next((owners[operand_name] for operand_name in names if operand_name in owners), None)
         if stretch is None and name in _BEGINNINGS:
             stretch = _beginning(node, by_choices)
-        if stretch is None or any(owners.get(each, stretch) is not stretch for each in names):
+        if stretch is None or any(owners.get(operand_name, stretch) is not stretch for operand_name in names):
             continue
         rule = RULES.get(name) or (by_element if call.rule.promote is not None else None)  # type: ignore[attr-defined]
         facts = None if rule is None else rule(stretch, node, {} if is_write else arguments_of(node))
@@ -38,7 +38,7 @@ def stretches(graph: Graph) -> list[ExpertStretch]:
     return [stretch for stretch in by_choices.values() if any(step.kind == "product" for step in stretch.steps)]
 
 
-def _beginning(node: Node, found: dict[Any, ExpertStretch]) -> ExpertStretch | None:
+def _beginning(node: Node, by_choices: dict[Any, ExpertStretch]) -> ExpertStretch | None:
     """The stretch of the experts' numbers that an op sorts, counts, or takes matrices by."""
     arguments = arguments_of(node)
     ids = arguments["self"]
@@ -52,7 +52,7 @@ def _beginning(node: Node, found: dict[Any, ExpertStretch]) -> ExpertStretch | N
     shape, is_whole = base.meta.shape, not base.meta.dtype.is_floating_point
     if not is_whole or base.meta.numel != ids.meta.numel or len(shape) < 2 or base.meta.numel < 2:
         return None
-    stretch = found.setdefault(walks.value_name(base), ExpertStretch(base, len(found)))
+    stretch = by_choices.setdefault(walks.value_name(base), ExpertStretch(base, len(by_choices)))
     stretch.facts_of[walks.value_name(ids)] = KnownRows("ids")
     return stretch
 
@@ -83,13 +83,13 @@ class ValueReaders:
                 self.of.setdefault(walks.value_name(operand), []).append(node)
 
 
-def layers(graph: Graph, found: Sequence[ExpertStretch]) -> tuple[list[ExpertLayer], list[str]]:
+def layers(graph: Graph, candidates: Sequence[ExpertStretch]) -> tuple[list[ExpertLayer], list[str]]:
     """The layers of stretches whose rows stay inside; and why others are computed as recorded."""
     readers, result, reasons = ValueReaders(graph), list[ExpertLayer](), list[str]()
-    for stretch in found:
+    for stretch in candidates:
         _trim(stretch, readers)
-    levels = _levels(graph, found)
-    for stretch in found:
+    levels = _levels(graph, candidates)
+    for stretch in candidates:
         exits, reason = _exits(stretch, readers, levels)
         if reason:
             reasons.append(reason)
@@ -127,9 +127,9 @@ def _trim(stretch: ExpertStretch, readers: ValueReaders) -> None:
             del stretch.nodes[node], stretch.facts_of[node]
 
 
-def _levels(graph: Graph, found: Sequence[ExpertStretch]) -> dict[Node, int]:
+def _levels(graph: Graph, candidates: Sequence[ExpertStretch]) -> dict[Node, int]:
     """By node of a stretch, 1 if it depends on a result of the stretch, 2 if on one of those that do so; else 0."""
-    owners = {node: stretch for stretch in found for node in stretch.nodes}
+    owners = {node: stretch for stretch in candidates for node in stretch.nodes}
     depends: dict[Node, tuple[int, int]] = {}  # a bit a stretch
     levels: dict[Node, int] = {}
     for node in graph.nodes:

@@ -26,12 +26,12 @@ class ExpertsLowering(Lowering):
     num_experts: int
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
-        choices, *others = operands
+        choices, *body_operands = operands
         unread, scalars = list(numbers), dict[int, Sequence[jax.Array]]()
         for index, step in enumerate(self.body.steps):
             count = len(step.op.numbers) if step.op is not None else 0
             scalars[index], unread = unread[:count], unread[count:]
-        results = ExpertsCase(self.body, self.num_experts, choices, tuple(others), scalars).results()
+        results = ExpertsCase(self.body, self.num_experts, choices, tuple(body_operands), scalars).results()
         structs = [meta.struct for meta in op.metas]
         return tuple(x.astype(struct.dtype).reshape(struct.shape) for x, struct in zip(results, structs, strict=True))
 
@@ -81,15 +81,15 @@ class ExpertsOp:
         stretch = self.layer.stretch
         places = step.sources[len(RowBody.values_of(step)) :]
         if step.kind not in ("product", "expert"):
-            return [stretch.operands[place] for place in places]
-        return [self._last[root_of(stretch.operands[place])] for place in places]
+            return [stretch.operands[index] for index in places]
+        return [self._last[root_of(stretch.operands[index])] for index in places]
 
     @property
     def _last(self) -> dict[Any, Value]:
         stretch = self.layer.stretch
         steps = [stretch.steps[index] for index in self.steps]
         places = sorted(step.sources[-1] for step in steps if step.kind in ("product", "expert"))
-        return {root_of(stretch.operands[place]): stretch.operands[place] for place in places}
+        return {root_of(stretch.operands[index]): stretch.operands[index] for index in places}
 
     @property
     def operands(self) -> list[Value]:
@@ -115,10 +115,10 @@ def fuse(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
     return (_replaced(graph, fused) if fused else graph), ", ".join(words[not fused :])
 
 
-def _replaced(graph: Graph, known: Sequence[ExpertLayer]) -> Graph:
+def _replaced(graph: Graph, expert_layers: Sequence[ExpertLayer]) -> Graph:
     """The graph with an op in the place of each layer."""
-    of_layer = {id(layer): ExpertsOp(layer, {}) for layer in known}
-    by_exit = {name: of_layer[id(layer)] for layer in known for name in layer.exits}
+    of_layer = {id(layer): ExpertsOp(layer, {}) for layer in expert_layers}
+    by_exit = {name: of_layer[id(layer)] for layer in expert_layers for name in layer.exits}
     read = _read(graph, by_exit)
     result, done, late = Rewrite(graph), set[Node](), list[Node | ExpertsOp]()
     places = {node: index for index, node in enumerate(graph.nodes)}
@@ -156,20 +156,20 @@ def _replaced(graph: Graph, known: Sequence[ExpertLayer]) -> Graph:
         size = -1
         while size != len(late):
             size = len(late)
-            late = [each for each in late if not emit(each)]
+            late = [op for op in late if not emit(op)]
     assert not late, "a layer of experts depends on itself"
     return result.graph()
 
 
 def _read(graph: Graph, by_exit: dict[Any, ExpertsOp]) -> set[Node]:
     """The ops that the graph still needs; notes the results of layers that are read."""
-    read, stack, seen = set[Node](), list(graph.roots), set[Any]()
+    read, stack, visited = set[Node](), list(graph.roots), set[Any]()
     while stack:
         value = stack.pop()
         name = walks.value_name(value)
-        if name in seen:
+        if name in visited:
             continue
-        seen.add(name)
+        visited.add(name)
         if name in by_exit:
             fused = by_exit[name]
             fused.exits[name] = fused.layer.exits[name]

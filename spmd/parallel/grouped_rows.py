@@ -22,18 +22,18 @@ _COMPUTED_BY_ALL = (
 
 
 @partitioning.partition(_OP)
-def grouped_mm_per_shard(self, mat2, offs=None, *rest, **named):
+def grouped_mm_per_shard(self, mat2, offs=None, *extra_arguments, **named):
     """Each device multiplies its own rows."""
     if offs is None:
         return None
     rows = [(mat2, 1)] if self.ndim == 3 else [(self, 0)] if mat2.ndim == 3 else [(self, 1), (mat2, 0)]
-    axes = next(filter(None, (_axes_at(*each) for each in rows)), ())
+    axes = next(filter(None, (_axes_at(*operand_dim) for operand_dim in rows)), ())
     of_groups = next((_axes_at(x, 0) for x in (self, mat2) if x.ndim == 3), ())
     unused, mesh = tuple(axis for axis in of_groups if axis not in axes), partitioning.mesh()
     partitioning.note_unused(_COMPUTED_BY_ALL if unused else _GATHERED, mesh, unused or of_groups)
     if mesh is None or not (axes or partitioning.platform() == "tpu"):
         return None
-    return rules.RULES[_OP].function(self, mat2, offs, *rest, **named, products=on_shards(mesh, axes))
+    return rules.RULES[_OP].function(self, mat2, offs, *extra_arguments, **named, products=on_shards(mesh, axes))
 
 
 def _axes_at(x: jax.Array, dim: int) -> Axes:
@@ -46,11 +46,11 @@ def on_shards(mesh: Any, axes: Axes) -> tuple[Callable[..., jax.Array], Callable
     shards = partitioning.num_shards(mesh, axes)
 
     def product(words: str, rows: int, run: Callable[..., jax.Array], *operands: jax.Array, shape: Any) -> jax.Array:
-        def body(left: jax.Array, right: jax.Array, ends: jax.Array) -> tuple[jax.Array]:
-            length = left.shape[rows]
+        def body(lhs: jax.Array, rhs: jax.Array, ends: jax.Array) -> tuple[jax.Array]:
+            length = lhs.shape[rows]
             sizes = grouped.sizes_of(ends, lax.axis_index(axes) * length if axes else 0, length)
             computed = grouped.computed_rows(length, len(ends), shards)
-            result = run(left, right, sizes, floats.wide(left.dtype), computed=computed)
+            result = run(lhs, rhs, sizes, floats.wide(lhs.dtype), computed=computed)
             is_row = jnp.arange(length)[:, None] < jnp.sum(sizes)
             return (result if rows else jnp.where(is_row, result, 0),)
 
@@ -60,8 +60,8 @@ def on_shards(mesh: Any, axes: Axes) -> tuple[Callable[..., jax.Array], Callable
         shape, run = (len(rows), weights.shape[2]), grouped.of_rows
         return product("n i, g i o, g -> n o", 0, run, rows, weights, ends, shape=shape)
 
-    def of_groups(left: jax.Array, right: jax.Array, ends: jax.Array) -> jax.Array:
-        shape = len(ends), len(left), right.shape[1]
-        return product("m n, n k, g -> g m k", 1, grouped.of_groups, left, right, ends, shape=shape)
+    def of_groups(lhs: jax.Array, rhs: jax.Array, ends: jax.Array) -> jax.Array:
+        shape = len(ends), len(lhs), rhs.shape[1]
+        return product("m n, n k, g -> g m k", 1, grouped.of_groups, lhs, rhs, ends, shape=shape)
 
     return of_rows, of_groups

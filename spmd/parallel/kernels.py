@@ -116,9 +116,9 @@ class _KernelCall(JaxCall):
         backward = self.kernel.backward
         if backward is None or needed in self.gradients:
             return super().gradient(needed)
-        wanted = [i for i, need in enumerate(needed) if need]
-        words = tuple(self.kernel.operands[i] for i in wanted)
-        function = partial(_some, backward, wanted)
+        indices = [i for i, need in enumerate(needed) if need]
+        words = tuple(self.kernel.operands[i] for i in indices)
+        function = partial(_some, backward, indices)
         results = zip(self.kernel.results, self.results, strict=True)
         of_grads, metas = zip(*((names, meta) for names, meta in results if is_float(meta)), strict=True)
         kernel = KernelOfShards(function, (*self.kernel.operands, *of_grads), words, self.kernel.sharded)
@@ -126,10 +126,10 @@ class _KernelCall(JaxCall):
         return self.gradients[needed]
 
 
-def _some(backward: Function, wanted: list[int], *arrays: Any) -> tuple[Any, ...]:
-    """The gradients of the wanted operands."""
+def _some(backward: Function, indices: list[int], *arrays: Any) -> tuple[Any, ...]:
+    """The gradients of the operands at these indices."""
     grads = backward(*arrays)
-    return tuple(grads[i] for i in wanted)
+    return tuple(grads[i] for i in indices)
 
 
 _CALLS: Interned[Any, _KernelCall] = Interned(32)

@@ -102,8 +102,8 @@ class HalfOfHeads(Order):
             return jnp.where(is_low, second, first)
 
         def paired(x: jax.Array, received: jax.Array) -> jax.Array:
-            kept = x if x.shape[1] == 1 else self.heads(x)
-            return jnp.stack([jnp.where(is_low, kept, received), jnp.where(is_low, received, kept)])
+            local_half = x if x.shape[1] == 1 else self.heads(x)
+            return jnp.stack([jnp.where(is_low, local_half, received), jnp.where(is_low, received, local_half)])
 
         return jax.tree.map(paired, shard, self._swapped(jax.tree.map(sent, shard)))
 
@@ -112,8 +112,8 @@ class HalfOfHeads(Order):
         received = self._swapped(jax.tree.map(lambda x: jnp.where(is_low, x[1], x[0]), chunks))
 
         def joined(x: jax.Array, received: jax.Array) -> jax.Array:
-            kept = jnp.where(is_low, x[0], x[1])
-            first, second = jnp.where(is_low, kept, received), jnp.where(is_low, received, kept)
+            local_half = jnp.where(is_low, x[0], x[1])
+            first, second = jnp.where(is_low, local_half, received), jnp.where(is_low, received, local_half)
             return jnp.concatenate([first, second], 1)
 
         return jax.tree.map(joined, chunks, received)

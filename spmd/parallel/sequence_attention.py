@@ -17,9 +17,9 @@ from jax import lax
 
 from ..core import config
 from ..core.extend import Dropout, attention, computed, floats, partitioning, registry, splash
+from .block_pairs import DropoutOfColumns, Form, forms_of
 from .exchanges import AllToAll, AttentionExchange, Gathered, PairStart, RingOfKeys
 from .orders import Consecutive, HalfOfHeads, Order, ZigzagRows
-from .pairs import DropoutOfColumns, Form, forms_of
 
 aten = torch.ops.aten
 
@@ -107,9 +107,9 @@ class AttentionCase:
         if config.parallel != "auto":
             return config.parallel if divides or config.parallel != "all-to-all" else "ring"
         # Bytes per device: keys and values of all others; or a part of its own queries, keys, values and results.
-        others = partitioning.num_shards(devices.mesh, (*devices.batch, *devices.heads))
+        num_head_shards = partitioning.num_shards(devices.mesh, (*devices.batch, *devices.heads))
         gathered, queries = (
-            sum(math.prod(x.shape) * x.dtype.itemsize for x in arrays) // others
+            sum(math.prod(x.shape) * x.dtype.itemsize for x in arrays) // num_head_shards
             for arrays in ((self.key, self.value), (self.query, self.query))
         )
         if divides and (gathered + queries) / n < gathered:
@@ -151,12 +151,12 @@ class AttentionCase:
         """(output, logsumexp) in the accumulation dtype."""
 
         def body(form: Form, bias: Bias, dtype: Any, query: Any, key: Any, value: Any, dropout: Any) -> Any:
-            def pair(rows: Any, columns: Any, place: PairStart, is_diagonal: bool) -> Any:
+            def pair(rows: Any, columns: Any, pair_start: PairStart, is_diagonal: bool) -> Any:
                 query, dropout, of_rows = rows
                 # In the branch: a bias that enters it from outside would be in memory in full.
-                masked = lambda: (bias.at(of_rows, place), _from(dropout, place))  # noqa: E731
+                masked = lambda: (bias.at(of_rows, pair_start), _from(dropout, pair_start))  # noqa: E731
                 compute = lambda: form.forward(query, *columns, *masked(), is_diagonal)  # noqa: E731
-                return self._where(bias.is_visible(of_rows, place), compute, nothing=(0, -jnp.inf))
+                return self._where(bias.is_visible(of_rows, pair_start), compute, nothing=(0, -jnp.inf))
 
             return self._exchanged().forward(pair, (query, dropout, bias.rows), (key, value), dtype)
 
@@ -167,14 +167,14 @@ class AttentionCase:
     def backward(self, dropout: Any, grad_out: Any, out: Any, logsumexp: Any) -> Any:
         """The gradients of query, key and value, in the accumulation dtype."""
 
-        def body(form: Form, bias: Bias, dtype: Any, query: Any, key: Any, value: Any, *rest: Any) -> Any:
-            def pair(rows: Any, columns: Any, place: PairStart, is_diagonal: bool) -> Any:
+        def body(form: Form, bias: Bias, dtype: Any, query: Any, key: Any, value: Any, *row_operands: Any) -> Any:
+            def pair(rows: Any, columns: Any, pair_start: PairStart, is_diagonal: bool) -> Any:
                 query, *saved, dropout, of_rows = rows
-                masked = lambda: (bias.at(of_rows, place), _from(dropout, place))  # noqa: E731
+                masked = lambda: (bias.at(of_rows, pair_start), _from(dropout, pair_start))  # noqa: E731
                 compute = lambda: form.backward(query, *columns, *saved, *masked(), is_diagonal)  # noqa: E731
-                return self._where(bias.is_visible(of_rows, place), compute, nothing=(0, 0, 0))
+                return self._where(bias.is_visible(of_rows, pair_start), compute, nothing=(0, 0, 0))
 
-            return self._exchanged().backward(pair, (query, *rest, bias.rows), (key, value), dtype)
+            return self._exchanged().backward(pair, (query, *row_operands, bias.rows), (key, value), dtype)
 
         operands = self.query, self.key, self.value, grad_out, out, logsumexp
         words = "b h s d, b h s d, b h s e, b h s e, b h s e, b h s, b h s -> b h s d, b h s d, b h s e"
@@ -226,26 +226,26 @@ class Bias:
         return self.array if self.array is not None and not self.is_computed and self.array.shape[2] > 1 else None
 
     def at(
-        self, of_rows: jax.Array | None, place: PairStart, first: int | jax.Array = 0, rows: int = 0
+        self, of_rows: jax.Array | None, pair_start: PairStart, first: int | jax.Array = 0, rows: int = 0
     ) -> jax.Array | None:
         """The bias of a pair of chunks, or of some rows of it. of_rows: the bias of the chunk of rows."""
         if self.array is None:
             return None
         rows = rows or self.length
         if self.is_computed:
-            return computed.Block(place.row + first, place.column, rows, self.length).of(self.array)
+            return computed.Block(pair_start.row + first, pair_start.column, rows, self.length).of(self.array)
         bias = self.array if of_rows is None else of_rows
         bias = bias if bias.shape[2] == 1 else lax.dynamic_slice_in_dim(bias, first, rows, 2)
-        return bias if bias.shape[3] == 1 else lax.dynamic_slice_in_dim(bias, place.column, self.length, 3)
+        return bias if bias.shape[3] == 1 else lax.dynamic_slice_in_dim(bias, pair_start.column, self.length, 3)
 
-    def is_visible(self, of_rows: jax.Array | None, place: PairStart) -> jax.Array | None:
+    def is_visible(self, of_rows: jax.Array | None, pair_start: PairStart) -> jax.Array | None:
         """True if the bias leaves a key to a row of a pair of chunks; some rows after the other, up to the first."""
         if self.array is None:
             return None
         rows = math.gcd(self.length, _ROWS)
 
         def look(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            bias = self.at(of_rows, place, state[0], rows)
+            bias = self.at(of_rows, pair_start, state[0], rows)
             assert bias is not None, "there is one"
             return state[0] + rows, jnp.any(bias if bias.dtype == jnp.bool_ else bias > -jnp.inf)
 
@@ -253,6 +253,6 @@ class Bias:
         return lax.while_loop(lambda state: ~state[1] & (state[0] < self.length), look, start)[1]
 
 
-def _from(dropout: Any, place: PairStart) -> Any:
+def _from(dropout: Any, pair_start: PairStart) -> Any:
     """The dropout of a pair of chunks, of that of its rows."""
-    return None if dropout is None else DropoutOfColumns(dropout.words, dropout.probability, place.column)
+    return None if dropout is None else DropoutOfColumns(dropout.words, dropout.probability, pair_start.column)

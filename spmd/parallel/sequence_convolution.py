@@ -138,7 +138,7 @@ class ConvolutionCase:
         result, last = self._per_shard(body, "n i s, o k j, o -> n o s, n o t", shapes)(input, weight, bias)
         return jnp.concatenate([result, last], 2)[..., :length]
 
-    def backward(self, grad_output, input, weight, wanted, returns):
+    def backward(self, grad_output, input, weight, output_mask, returns):
         rows, shapes = input.shape[2], (input.shape, weight.shape, weight.shape[:1])
         dtypes = [input.dtype if x is None else x.dtype for x in returns]
 
@@ -147,8 +147,8 @@ class ConvolutionCase:
             x = self._with_neighbours(x)
             promised = tuple(map(jax.ShapeDtypeStruct, (x.shape, weight.shape, weight.shape[:1]), dtypes))
             rule = rules.RULES[aten.convolution_backward.default].function
-            grads = rule(grad, x, weight, None, *self._geometry, wanted, returns=promised)
-            of_input, *of_weights = (x if want else None for x, want in zip(grads, wanted, strict=True))
+            grads = rule(grad, x, weight, None, *self._geometry, output_mask, returns=promised)
+            of_input, *of_weights = (x if want else None for x, want in zip(grads, output_mask, strict=True))
             return None if of_input is None else self._added_to_neighbours(of_input), *of_weights
 
         missing = rows + self._beyond - grad_output.shape[2]

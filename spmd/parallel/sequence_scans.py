@@ -34,8 +34,8 @@ def _by_chunks(operator, arrays, dim=0, additional_inputs=()):
     is_first = torch.arange(count, device=arrays[0].device) == 0
     joined = of_rows(*previous, *within)
     return [
-        torch.where(is_first.view(-1, *[1] * (own.dim() - 1)), own, x).flatten(0, 1)
-        for own, x in zip(within, joined, strict=True)
+        torch.where(is_first.view(-1, *[1] * (chunk.dim() - 1)), chunk, x).flatten(0, 1)
+        for chunk, x in zip(within, joined, strict=True)
     ]
 
 

@@ -100,12 +100,12 @@ def _check(rules: Table, model: Any, mesh: Any, how: Mapping[str, Any]) -> None:
 def _check_kept(model: nn.Module, mesh: Mesh, applied: Applied) -> None:
     """Raises ValueError where the units of a model, over another mesh, have sharded a tensor again."""
     for path, tensor in _tensors_of(model):
-        now = storage_of(tensor).sharding if path in applied.tensors and isinstance(tensor, XlaTensor) else None
-        if now is not None and now.mesh_axes() != mesh.shape():
+        sharding = storage_of(tensor).sharding if path in applied.tensors and isinstance(tensor, XlaTensor) else None
+        if sharding is not None and sharding.mesh_axes() != mesh.shape():
             applied.remove()
             raise ValueError(
-                f"ShardingRules.apply: FSDP has wrapped the model over the mesh {dict(now.mesh_axes())} and shards "
-                f"{path} again, but the rules are over {dict(mesh.shape())}: use one mesh with the axes of both"
+                f"ShardingRules.apply: FSDP has wrapped the model over the mesh {dict(sharding.mesh_axes())} and "
+                f"shards {path} again, but the rules are over {dict(mesh.shape())}: use one mesh with the axes of both"
             )
 
 
@@ -134,24 +134,24 @@ def _specs(rules: Table, model: nn.Module, mesh: Mesh, applied: Applied) -> dict
     first: dict[int, tuple[str, PartitionSpec]] = {}
     specs: dict[str, PartitionSpec] = {}
     for path, tensor in _tensors_of(model):
-        pattern, said = next(((pattern, spec) for pattern, spec in table if matches(pattern, path)), ("", None))
-        if said is None:
+        pattern, rule_spec = next(((pattern, spec) for pattern, spec in table if matches(pattern, path)), ("", None))
+        if rule_spec is None:
             continue
-        spec = fitted(said, tensor.dim(), mesh, f"the rule {pattern!r} for {path} of shape {tuple(tensor.shape)}")
-        first_path, other = first.setdefault(id(tensor), (path, spec))
-        if other != spec:
+        spec = fitted(rule_spec, tensor.dim(), mesh, f"the rule {pattern!r} for {path} of shape {tuple(tensor.shape)}")
+        first_path, first_spec = first.setdefault(id(tensor), (path, spec))
+        if first_spec != spec:
             raise ValueError(
-                f"ShardingRules: {first_path} and {path} are one tensor (tied), which one rule shards as {other!r} and "
-                f"another as {spec!r}; give both the same spec"
+                f"ShardingRules: {first_path} and {path} are one tensor (tied), which one rule shards as "
+                f"{first_spec!r} and another as {spec!r}; give both the same spec"
             )
         specs[path], applied.tensors[path] = spec, pattern
     return specs
 
 
-def fitted(spec: PartitionSpec, rank: int, mesh: Mesh, what: str) -> PartitionSpec:
+def fitted(spec: PartitionSpec, rank: int, mesh: Mesh, label: str) -> PartitionSpec:
     """A rule's spec for a tensor of this rank. Raises ValueError where it does not fit the rank or the mesh."""
     full = spec or PartitionSpec(*[None] * rank)
-    mesh.sharding(full, rank, f"ShardingRules: {what}")
+    mesh.sharding(full, rank, f"ShardingRules: {label}")
     return full
 
 
@@ -164,11 +164,11 @@ def _sites(
         mesh.sharding(spec, len(spec), f"ShardingRules: the rule {pattern!r}")
     sites = []
     for path, module in _modules(model).items():
-        taken = set()
+        parts = set()
         for pattern, site, spec in table:
             part = site.part(spec)
-            if matches(site.path, path) and part not in taken:
-                taken.add(part)
+            if matches(site.path, path) and part not in parts:
+                parts.add(part)
                 sites.append((module, site._replace(path=path), spec))
                 applied.sites.setdefault(path, []).append(pattern)
     return sites
@@ -182,14 +182,17 @@ def _refuse_idle(rules: Table, applied: Applied, specs: Mapping[str, Any], modul
             raise ValueError(_nowhere(pattern, pattern, paths, "parameter or buffer"))
     units = () if rules.units is None else rules.units.modules
     sites = [(pattern, site.path) for pattern, site, _ in rules.of_activations()]
-    for pattern, path in [*sites, *((one, one) for one in (*rules.checkpoint, *units))]:
+    for pattern, path in [
+        *sites,
+        *((module_pattern, module_pattern) for module_pattern in (*rules.checkpoint, *units)),
+    ]:
         if not any(matches(path, module) for module in modules):
             raise ValueError(_nowhere(pattern, path, modules, "module"))
 
 
-def _nowhere(pattern: str, path: str, paths: Iterable[str], what: str) -> str:
+def _nowhere(pattern: str, path: str, paths: Iterable[str], kind: str) -> str:
     return (
-        f"ShardingRules.apply: the rule {pattern!r} matches no {what} of the model; "
+        f"ShardingRules.apply: the rule {pattern!r} matches no {kind} of the model; "
         f"{did_you_mean(path, paths, '{} ', cutoff=0.4)}strict=False accepts rules for other models"
     )
 
@@ -258,19 +261,23 @@ class _Sharded:
         return module.register_forward_hook(self.after)
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        at = self.site.at
-        part = (args, kwargs) if not at else _at(kwargs if isinstance(at[0], str) else args, at, self.site)
+        key_path = self.site.key_path
+        part = (
+            (args, kwargs)
+            if not key_path
+            else _at(kwargs if isinstance(key_path[0], str) else args, key_path, self.site)
+        )
         return _replaced((args, kwargs), self._resharded(part))
 
     def after(self, module: nn.Module, args: Any, output: Any) -> Any:
-        return _replaced(output, self._resharded(_at(output, self.site.at, self.site)))
+        return _replaced(output, self._resharded(_at(output, self.site.key_path, self.site)))
 
     def _resharded(self, value: Any) -> dict[int, torch.Tensor]:
         """The resharded tensor for each tensor's id; other reads of the tensor are not changed."""
         arriving = tensors(value)
-        if self.site.at:
+        if self.site.key_path:
             specs = [fitted(self.spec, tensor.dim(), self.mesh, self.caller) for tensor in arriving]
-            return {id(one): self._as(one, spec) for one, spec in zip(arriving, specs, strict=True)}
+            return {id(tensor): self._as(tensor, spec) for tensor, spec in zip(arriving, specs, strict=True)}
         fitting = [tensor for tensor in arriving if not self.spec or tensor.dim() == len(self.spec)]
         if arriving and not fitting:
             shapes = ", ".join(str(tuple(tensor.shape)) for tensor in arriving)
@@ -284,16 +291,16 @@ class _Sharded:
         return resharded(tensor, self.mesh.sharding(spec, tensor.dim(), self.caller))
 
 
-def _replaced(value: Any, made: Mapping[int, torch.Tensor]) -> Any:
+def _replaced(value: Any, replacements: Mapping[int, torch.Tensor]) -> Any:
     """The same structure with the replaced tensors; without replacements, the same object."""
-    return tree_map(partial(_one_replaced, made), value) if made else value
+    return tree_map(partial(_one_replaced, replacements), value) if replacements else value
 
 
-def _one_replaced(made: Mapping[int, torch.Tensor], value: Any) -> Any:
+def _one_replaced(replacements: Mapping[int, torch.Tensor], value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         parts = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
-        return dataclasses.replace(value, **{name: _replaced(part, made) for name, part in parts.items()})
-    return made.get(id(value), value)
+        return dataclasses.replace(value, **{name: _replaced(part, replacements) for name, part in parts.items()})
+    return replacements.get(id(value), value)
 
 
 def _at(value: Any, steps: tuple[int | str, ...], site: HookSite) -> Any:
@@ -333,9 +340,11 @@ def _gather(
     """Makes FSDP units of modules, in place. A spec that names the shard axis of the units is not changed."""
     units = rules.units
     named = {id(tensor): specs[path] for path, tensor in _tensors_of(model) if _has(specs.get(path), units.shard_axis)}
-    chosen = {module for path, module in model.named_modules() if any(matches(one, path) for one in units.modules)}
+    unit_modules = {
+        module for path, module in model.named_modules() if any(matches(pattern, path) for pattern in units.modules)
+    }
     keywords: dict[str, Any] = {
-        "auto_wrap_policy": lambda module, recurse, nonwrapped_numel: recurse or module in chosen,
+        "auto_wrap_policy": lambda module, recurse, nonwrapped_numel: recurse or module in unit_modules,
         "shard_axis": units.shard_axis,
         "extra_data_axis": units.extra_data_axis,
         "reshard_after_forward": units.reshard_after_forward,

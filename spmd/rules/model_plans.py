@@ -61,8 +61,8 @@ def plans_of(model: Any, config: Any, *, fsdp: str | None, tensor: Axis, expert:
         raise TypeError(f"ShardingRules.of: expected a torch.nn.Module, got {type(model).__name__}")
     config = getattr(getattr(model, "config", None), "distributed_config", None) if config is None else config
     _refuse_unmeant(config, expert)
-    wanted = {"tp_plan": tensor, "ep_plan": expert, "fsdp_plan": fsdp}
-    plans = {kind: _plan(kind, model, config) if axis is not None else {} for kind, axis in wanted.items()}
+    axes = {"tp_plan": tensor, "ep_plan": expert, "fsdp_plan": fsdp}
+    plans = {kind: _plan(kind, model, config) if axis is not None else {} for kind, axis in axes.items()}
     if expert is not None and not plans["ep_plan"]:
         raise ValueError(
             f"ShardingRules.of: {type(model).__name__} has no _ep_plan for expert={expert!r}; leave expert out: its "
@@ -97,7 +97,7 @@ def _plan(kind: str, model: nn.Module, config: Any) -> dict[str, str]:
     prefixes: list[str] = []
     for path, module in model.named_modules():
         entries = vars(module).get(f"_{kind}", getattr(type(module), f"_{kind}", None))
-        if entries is not None and not any(path.startswith(one) for one in prefixes):
+        if entries is not None and not any(path.startswith(parent) for parent in prefixes):
             prefix = f"{path}." if path else ""
             prefixes.append(prefix)
             plan |= {prefix + name: style for name, style in entries.items()}
@@ -193,12 +193,12 @@ def _parameters(
 ) -> Iterable[tuple[str, PartitionSpec]]:
     """The rules of parameters, in the model's order. Of the names of a tied one the first with an entry counts."""
     specs: dict[str, PartitionSpec] = {}
-    paths, taken = [], set()
+    paths, parameter_ids = [], set()
     for path, parameter in model.named_parameters(remove_duplicate=False):
         paths.append(path)
         match = next(((style, axis) for plan, axis in plans if (style := _style(path, plan)) is not None), None)
-        if match is not None and id(parameter) not in taken:
-            taken.add(id(parameter))
+        if match is not None and id(parameter) not in parameter_ids:
+            parameter_ids.add(id(parameter))
             spec = _spec(path, parameter.dim(), *match)
             if spec is not None:
                 specs[path] = spec
@@ -217,14 +217,14 @@ def _spec(path: str, rank: int, style: str, axis: Axis) -> PartitionSpec | None:
     if style not in _DIMS or rank == 0:
         return None
     dim = _DIMS[style](path.rpartition(".")[2], rank)
-    return None if dim is None else PartitionSpec(*(axis if one == dim else None for one in range(rank)))
+    return None if dim is None else PartitionSpec(*(axis if index == dim else None for index in range(rank)))
 
 
 def _sequences(model: nn.Module, plan: Mapping[str, str], axis: Axis) -> list[tuple[str, PartitionSpec]]:
     """The rules of activations that are split along the sequence, dim 1 of (batch, sequence, features)."""
     open_ = PartitionSpec.UNCONSTRAINED
-    chosen = {path for path, _ in model.named_modules() if plan.get(_generic(path)) == SEQUENCE}
-    patterns = _grouped(dict.fromkeys(chosen), [path for path, _ in model.named_modules()])
+    sequence_paths = {path for path, _ in model.named_modules() if plan.get(_generic(path)) == SEQUENCE}
+    patterns = _grouped(dict.fromkeys(sequence_paths), [path for path, _ in model.named_modules()])
     spec = PartitionSpec(open_, axis, open_)
     return [(f"{pattern}:{side}", spec) for pattern in patterns for side in ("input[0]", "output")]
 
@@ -235,7 +235,7 @@ def _units(model: nn.Module, plan: Mapping[str, str]) -> list[str]:
     styles = {path: plan.get(_generic(path)) for path, _ in model.named_modules()}
     freed = [path for path, style in styles.items() if style == "free_full_weight"]
     for path, style in styles.items():
-        above = next((one for one in freed if path.startswith(f"{one}.")), None)
+        above = next((unit for unit in freed if path.startswith(f"{unit}.")), None)
         if style == "keep_full_weight" and above is not None:
             raise ValueError(
                 f"ShardingRules.of: the fsdp_plan keeps the parameters of {path!r}, in {above!r}, which frees its own; "
@@ -252,14 +252,14 @@ def _units(model: nn.Module, plan: Mapping[str, str]) -> list[str]:
     return [*_grouped({path: None for path in freed if not is_tied(path)}, styles)]
 
 
-def _grouped(chosen: Mapping[str, Any], paths: Iterable[str]) -> dict[str, list[str]]:
-    """The chosen paths by pattern: one for all layers where it matches only those with the same value, else each path
+def _grouped(values_by_path: Mapping[str, Any], paths: Iterable[str]) -> dict[str, list[str]]:
+    """The paths by pattern: one for all layers where it matches only those with the same value, else each path
     by itself."""
     groups: dict[tuple[str, Any], list[str]] = {}
-    for path, value in chosen.items():
+    for path, value in values_by_path.items():
         groups.setdefault((_generic(path), value), []).append(path)
     patterns: dict[str, list[str]] = {}
     for (pattern, value), members in groups.items():
-        fits = all(path in chosen and chosen[path] == value for path in paths if matches(pattern, path))
+        fits = all(path in values_by_path and values_by_path[path] == value for path in paths if matches(pattern, path))
         patterns |= {pattern: members} if fits else {member: [member] for member in members}
     return patterns

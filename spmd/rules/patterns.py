@@ -14,19 +14,19 @@ _SITE = re.compile(r"(?P<path>.*):(?P<side>input|output)(?P<at>(?:\[[^\[\]]*\])*
 class HookSite(NamedTuple):
     """The place of an activation: the inputs or outputs of a module, and one tensor of them.
 
-    at: the positions and names that lead to the tensor; empty: every tensor of the spec's rank.
+    key_path: the positions and names that lead to the tensor; empty: every tensor of the spec's rank.
     """
 
     path: str
     side: str
-    at: tuple[int | str, ...] = ()
+    key_path: tuple[int | str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.side}{''.join(f'[{step}]' for step in self.at)}"
+        return f"{self.path}:{self.side}{''.join(f'[{step}]' for step in self.key_path)}"
 
     def part(self, spec: Sized) -> tuple[Any, ...]:
         """The tensors of a module that a rule with this spec is for; the first rule for the same ones counts."""
-        return self.side, self.at, None if self.at else len(spec)
+        return self.side, self.key_path, None if self.key_path else len(spec)
 
 
 def site_of(pattern: str) -> HookSite | None:

@@ -260,8 +260,8 @@ class ShardingRules:
 
     def __repr__(self) -> str:
         fsdp = {} if self.units is None else {"units": self.units.modules, **_fields(self.units)}
-        said = fsdp | ({"checkpoint": _short(self.checkpoint)} if self.checkpoint else {})
-        more = "".join(f", {name}={value!r}" for name, value in said.items())
+        options = fsdp | ({"checkpoint": _short(self.checkpoint)} if self.checkpoint else {})
+        more = "".join(f", {name}={value!r}" for name, value in options.items())
         return f"ShardingRules({self._rules!r}{more})"
 
     def __str__(self) -> str:
@@ -360,9 +360,13 @@ def _rule(pair: Any) -> tuple[str, PartitionSpec]:
 NOTHING = "nothing"  # is saved
 
 
-def _saved(given: Any) -> dict[str, str]:
-    """Pattern -> what is saved; nothing where only patterns are given."""
-    words = dict(given) if isinstance(given, Mapping) else dict.fromkeys(_patterns("checkpoint", given), NOTHING)
+def _saved(checkpoint: Any) -> dict[str, str]:
+    """Pattern -> saved values; none where there are only patterns."""
+    words = (
+        dict(checkpoint)
+        if isinstance(checkpoint, Mapping)
+        else dict.fromkeys(_patterns("checkpoint", checkpoint), NOTHING)
+    )
     _patterns("checkpoint", words)
     for pattern, word in words.items():
         if word not in WORDS:
@@ -376,12 +380,12 @@ def _short(saved: Mapping[str, str]) -> tuple[str, ...] | dict[str, str]:
     return dict(saved) if set(saved.values()) - {NOTHING} else tuple(saved)
 
 
-def _patterns(name: str, given: Any) -> tuple[str, ...]:
-    if isinstance(given, str) or not all(isinstance(pattern, str) for pattern in given):
-        raise TypeError(f"ShardingRules: expected {name} to be patterns of module paths, got {given!r}")
-    for pattern in given:
+def _patterns(name: str, patterns: Any) -> tuple[str, ...]:
+    if isinstance(patterns, str) or not all(isinstance(pattern, str) for pattern in patterns):
+        raise TypeError(f"ShardingRules: expected {name} to be patterns of module paths, got {patterns!r}")
+    for pattern in patterns:
         check(pattern)
-    return tuple(given)
+    return tuple(patterns)
 
 
 def _fields(units: Units) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def marked(tensor: XlaTensor, layout: Sharding, *, gradient: bool = True) -> Xla
     if not gradient:
         grad_shardings.leave(tensor)
     elif tensor.requires_grad or hasattr(tensor, grad_shardings.PINNED):
-        grad_shardings.follow(tensor, again=True)
+        grad_shardings.follow(tensor, after_leave=True)
     return tensor
 
 
@@ -269,10 +269,10 @@ def resharded(tensor: torch.Tensor, layout: Sharding) -> torch.Tensor:
     comes back with the tensor's sharding, where it is annotated, else with the new one.
     """
     target = on_device(tensor, "reshard")
-    said = annotations.current_sharding(target)
-    if said is layout:
+    sharding = annotations.current_sharding(target)
+    if sharding is layout:
         return tensor
-    if said is not None:
+    if sharding is not None:
         return reshard(tensor, layout)
     is_data = view_of(target) is None and type(storage_of(target).value) is DeviceData
     return mark_sharding(tensor, layout) if is_data else mark_sharding_with_gradients(tensor, layout)
@@ -304,9 +304,9 @@ class _ShardAs(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         half = len(grads) // 2
-        both = [i for i in range(half) if grads[i] is not None and grads[half + i] is not None]
+        paired_indices = [i for i in range(half) if grads[i] is not None and grads[half + i] is not None]
         result = list(grads)
-        places = [*both, *(half + i for i in both)]
+        places = [*paired_indices, *(half + i for i in paired_indices)]
         resharded_grads = _ShardAs.apply(*(grads[i] for i in places)) if places else ()
         for index, grad in zip(places, resharded_grads, strict=True):
             result[index] = grad
@@ -333,11 +333,11 @@ def shard_as(a: Any, b: Any) -> tuple[Any, Any]:
     >>> spmd.get_sharding(y).text(2)
     '{devices=[8,1]0,1,2,3,4,5,6,7}'
     """
-    (ours, shape), (theirs, other) = tree_flatten(a), tree_flatten(b)
-    if shape != other:
-        raise ValueError(f"shard_as: expected two pytrees of one structure, got {shape} and {other}")
-    both = [*zip(ours, theirs, strict=True)]
-    places = [i for i, pair in enumerate(both) if any(isinstance(value, torch.Tensor) for value in pair)]
+    (ours, shape), (theirs, their_shape) = tree_flatten(a), tree_flatten(b)
+    if shape != their_shape:
+        raise ValueError(f"shard_as: expected two pytrees of one structure, got {shape} and {their_shape}")
+    pairs = [*zip(ours, theirs, strict=True)]
+    places = [i for i, pair in enumerate(pairs) if any(isinstance(value, torch.Tensor) for value in pair)]
     for i in places:
         pair = on_device(ours[i], "shard_as"), on_device(theirs[i], "shard_as")
         if pair[0].shape != pair[1].shape:
@@ -348,7 +348,7 @@ def shard_as(a: Any, b: Any) -> tuple[Any, Any]:
         result = _ShardAs.apply(*(ours[i] for i in places), *(theirs[i] for i in places))
         for index, ours_now, theirs_now in zip(places, result[: len(places)], result[len(places) :], strict=True):
             ours[index], theirs[index] = ours_now, theirs_now
-    return tree_unflatten(ours, shape), tree_unflatten(theirs, other)
+    return tree_unflatten(ours, shape), tree_unflatten(theirs, their_shape)
 
 
 def clear_sharding(tensor: torch.Tensor) -> torch.Tensor:

@@ -111,7 +111,7 @@ def global_runtime_device_attributes() -> list[dict[str, Any]]:
     'CPU:0'
     """
     attributes = (dataclasses.asdict(device_attributes(i)) for i in device_ids())
-    return [{name: value for name, value in one.items() if value is not None} for one in attributes]
+    return [{name: value for name, value in facts.items() if value is not None} for facts in attributes]
 
 
 def sync(wait: bool = False) -> None:

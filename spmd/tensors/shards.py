@@ -228,56 +228,56 @@ def _placed(
     data = dict(zip(_devices_of(shards, devices, caller), shards, strict=True))
     by_device = {device: shard.data if isinstance(shard, Shard) else shard for device, shard in data.items()}
     wide = sharding.shard_shape(shape)
-    for device, each in by_device.items():
-        if not isinstance(each, torch.Tensor) or each.device.type != "cpu":
-            kind = f"one on {each.device}" if isinstance(each, torch.Tensor) else type(each).__name__
+    for device, shard in by_device.items():
+        if not isinstance(shard, torch.Tensor) or shard.device.type != "cpu":
+            kind = f"one on {shard.device}" if isinstance(shard, torch.Tensor) else type(shard).__name__
             raise TypeError(f"{caller}: expected a CPU tensor for each local device, got {kind} for device {device}")
-        if tuple(each.shape) != wide:
+        if tuple(shard.shape) != wide:
             raise ValueError(
                 f"{caller}: expected shards of shape {list(wide)}, as a tensor of shape {list(shape)} has under "
-                f"{sharding!r}, got {list(each.shape)} for device {device}"
+                f"{sharding!r}, got {list(shard.shape)} for device {device}"
             )
-        if each.dtype is not dtype:
-            raise ValueError(f"{caller}: expected shards of {dtype}, got {each.dtype} for device {device}")
+        if shard.dtype is not dtype:
+            raise ValueError(f"{caller}: expected shards of {dtype}, got {shard.dtype} for device {device}")
     return [(shard_slice, _agreed(shard_slice, by_device, caller)) for shard_slice in shard_slices]
 
 
-def _devices_of(shards: list[Any], here: list[int], caller: str) -> list[int]:
+def _devices_of(shards: list[Any], local_devices: list[int], caller: str) -> list[int]:
     """The device of each shard: its `device`, else by its position."""
-    if len(shards) != len(here):
+    if len(shards) != len(local_devices):
         raise ValueError(
-            f"{caller}: expected a shard for each of this process's {len(here)} devices that hold one (ids "
-            f"{', '.join(map(str, here))}), got {len(shards)}"
+            f"{caller}: expected a shard for each of this process's {len(local_devices)} devices that hold one (ids "
+            f"{', '.join(map(str, local_devices))}), got {len(shards)}"
         )
     if not all(isinstance(shard, Shard) for shard in shards):
-        return here
-    said = [shard.device for shard in shards]
-    wrong = [device for device in said if device not in here or said.count(device) > 1]
+        return local_devices
+    devices = [shard.device for shard in shards]
+    wrong = [device for device in devices if device not in local_devices or devices.count(device) > 1]
     if wrong:
         raise ValueError(
-            f"{caller}: expected one shard for each of the devices {', '.join(map(str, here))}, got shards of "
-            f"{', '.join(map(str, said))}"
+            f"{caller}: expected one shard for each of the devices {', '.join(map(str, local_devices))}, got shards of "
+            f"{', '.join(map(str, devices))}"
         )
-    return said
+    return devices
 
 
 def _agreed(shard_slice: transfer.ShardSlice, data: dict[int, torch.Tensor], caller: str) -> torch.Tensor:
     """The data of a shard, in memory of its own; raises ValueError where its devices were given different data."""
     inside = tuple(slice(0, dim) for dim in shard_slice.shape)
-    first, *others = [topology.ordinal(device) for device in shard_slice.devices]
-    kept = data[first].detach()[inside].clone(memory_format=torch.contiguous_format)
-    for other in others:
-        if data[other] is not data[first] and not _same_bits(kept, data[other].detach()[inside]):
+    first, *replicas = [topology.ordinal(device) for device in shard_slice.devices]
+    shard_data = data[first].detach()[inside].clone(memory_format=torch.contiguous_format)
+    for replica in replicas:
+        if data[replica] is not data[first] and not _same_bits(shard_data, data[replica].detach()[inside]):
             raise ValueError(
-                f"{caller}: devices {first} and {other} hold the same shard, {_written(shard_slice.indices)}, but were "
-                "given different numbers for it"
+                f"{caller}: devices {first} and {replica} hold the same shard, {_written(shard_slice.indices)}, but "
+                "were given different numbers for it"
             )
-    return kept
+    return shard_data
 
 
-def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """True if two tensors hold the same bytes, so that a NaN equals itself."""
-    return transfer.host_array(one).tobytes() == transfer.host_array(other).tobytes()
+    return transfer.host_array(a).tobytes() == transfer.host_array(b).tobytes()
 
 
 # --- a value whose shards come in -------------------------------------------------------------------------------------

@@ -63,9 +63,13 @@ def _requested_platform() -> str:
 
 def _say_overridden(num_devices: int, platform: str) -> None:
     """Says what `simulate` overrides: other numbers of CPU devices, and an accelerator that jax would find."""
-    others = [f"{name} ({count})" for name, count in variables.requested_cpu_devices().items() if count != num_devices]
-    if others:
-        messages.say(f"simulate makes {num_devices} CPU devices here, against {', '.join(others)}", "simulate")
+    overridden_counts = [
+        f"{name} ({count})" for name, count in variables.requested_cpu_devices().items() if count != num_devices
+    ]
+    if overridden_counts:
+        messages.say(
+            f"simulate makes {num_devices} CPU devices here, against {', '.join(overridden_counts)}", "simulate"
+        )
     plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin")
     has_cuda = variables.has_gpu() and any(map(importlib.util.find_spec, plugins))
     if not platform and (has_cuda or jax_facts.num_tpu_chips()):

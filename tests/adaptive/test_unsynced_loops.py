@@ -208,7 +208,7 @@ class TestNoLoop:
         kept = [nn.Linear(8, 8, device="xla")]
         symbols = tuple(symbol(node) for node in topological([cell.value for cell in pending()])[0])
         spmd.sync()
-        monkeypatch.setattr(unsynced, "_known", [unsynced.RepeatedOps(symbols)])
+        monkeypatch.setattr(unsynced, "_repeated_loops", [unsynced.RepeatedOps(symbols)])
         spmd.config.loop_search_ops = 8
         kept += [nn.Linear(8, 8, device="xla") for _ in range(400)]
         assert all(layer.weight.abs().max().item() <= 8**-0.5 for layer in kept)

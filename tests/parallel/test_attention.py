@@ -175,12 +175,12 @@ class TestSplash:
 
     @pytest.mark.parametrize("is_causal", [True, False])
     def test_interpreted(self, is_causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-        from spmd.parallel import pairs
+        from spmd.parallel import block_pairs
 
         monkeypatch.setattr(splash, "INTERPRET", True)
         monkeypatch.setattr(spmd.config, "parallel", "ring")
-        monkeypatch.setattr(pairs, "_forward_in_blocks", pairs._splash_forward)
-        monkeypatch.setattr(pairs, "_backward_in_blocks", pairs._splash_backward)
+        monkeypatch.setattr(block_pairs, "_forward_in_blocks", block_pairs._splash_forward)
+        monkeypatch.setattr(block_pairs, "_backward_in_blocks", block_pairs._splash_backward)
         cache.clear_cache()
         check(operands(2, 2, torch.float32, length=1024), is_causal=is_causal)
 

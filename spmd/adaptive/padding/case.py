@@ -141,17 +141,17 @@ class MaskKeys:
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """The mean over dims, one of which is padded: `others` elements for each of its length."""
+    """The mean over dims, one of which is padded: `num_unpadded` elements for each of its length."""
 
     dims: tuple[int, ...]
     keepdim: bool
-    others: int
+    num_unpadded: int
     dtype: Any
 
     def __call__(self, operands: list[jax.Array], length: jax.Array) -> jax.Array:
         array = operands[0].astype(self.dtype)
         total = jnp.sum(array.astype(floats.wide(self.dtype)), axis=self.dims, keepdims=self.keepdim)
-        return (total / (length * self.others).astype(total.dtype)).astype(self.dtype)
+        return (total / (length * self.num_unpadded).astype(total.dtype)).astype(self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +162,9 @@ class Append:
     capacity: int
 
     def __call__(self, operands: list[jax.Array], length: jax.Array) -> jax.Array:
-        first, *others = operands
+        first, *parts = operands
         room = [(0, self.capacity - first.shape[dim] if dim == self.dim else 0) for dim in range(first.ndim)]
-        new = others[0] if len(others) == 1 else jnp.concatenate(others, self.dim)
+        new = parts[0] if len(parts) == 1 else jnp.concatenate(parts, self.dim)
         return jax.lax.dynamic_update_slice_in_dim(jnp.pad(first, room), new, length, self.dim)
 
 
@@ -177,26 +177,26 @@ Instead = Callable[..., jax.Array]
 class Case:
     """An op, its operands and its results, as a rule reads them, and the fields that the rule sets.
 
-    overload; given: its arguments by name, tensors as the index of their operand. shapes, pads: of the operands,
-    without padding, and their padded dims. results: the shapes of the results without padding; dtypes: theirs. made:
-    the padded dims of the results. before, numbers: the steps on the operands before the op, each with a scalar
-    argument. instead: the replacement of the op, with the last of the numbers.
+    overload; arguments: by name, tensors as the index of their operand. shapes, pads: of the operands,
+    without padding, and their padded dims. results: the shapes of the results without padding; dtypes: theirs.
+    result_pads: the padded dims of the results. prologue, numbers: the steps on the operands before the op, each with a
+    scalar argument. instead: the replacement of the op, with the last of the numbers.
     """
 
     overload: OpOverload
-    given: dict[str, Any]
+    arguments: dict[str, Any]
     shapes: Sequence[tuple[int, ...]]
     pads: list[Pads]
     results: Sequence[tuple[int, ...]]
     dtypes: Sequence[Any]
-    made: list[Pads]
-    before: list[Before] = field(default_factory=list)
+    result_pads: list[Pads]
+    prologue: list[Before] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
     instead: Instead | None = None
 
     def operand(self, name: str) -> int | None:
         """The index of the operand that an argument is."""
-        value = self.given.get(name)
+        value = self.arguments.get(name)
         return None if value is None else int(value)
 
     def length(self, operand: int, dim: int) -> int:
@@ -214,7 +214,7 @@ class Case:
         padded = [(operand, dim) for operand, dim in places if dim in self.pads[operand]]
         if not padded:
             return None
-        if any(place not in padded and self.length(*place) != 1 for place in places):
+        if any(pair not in padded and self.length(*pair) != 1 for pair in places):
             raise NoRule("meets a value of the same length that has no padding")
         sizes = {key_of({0: self.pads[operand][dim]}): self.pads[operand][dim] for operand, dim in padded}
         if len(sizes) > 1 and any(type(size) is Joined for size in sizes.values()):
@@ -223,7 +223,7 @@ class Case:
         for operand, dim in padded:
             self.pads[operand][dim] = least
         for result, dim in results:
-            self.made[result][dim] = least
+            self.result_pads[result][dim] = least
         if fill is not None:
             for operand, dim in padded:
                 self.fill(operand, dim, fill)
@@ -236,8 +236,8 @@ class Case:
         """
         for word in dict.fromkeys(itertools.chain.from_iterable(operands.values())):
             places = [(operand, dims.index(word)) for operand, dims in operands.items() if word in dims]
-            kept = [(result, dims.index(word)) for result, dims in enumerate(results) if word in dims]
-            self.level(places, *kept, fill=None if len(kept) == len(results) else fill)
+            result_dims = [(result, dims.index(word)) for result, dims in enumerate(results) if word in dims]
+            self.level(places, *result_dims, fill=None if len(result_dims) == len(results) else fill)
 
     def fill(self, operand: int, dim: int, value: float | str) -> None:
         """Fills an operand after a dim's length before the op, where the dim is padded."""
@@ -249,7 +249,7 @@ class Case:
 
     def first(self, step: Before, number: int) -> None:
         """Adds a step before the op."""
-        self.before.append(step)
+        self.prologue.append(step)
         self.numbers.append(number)
 
     def do(self, instead: Instead, number: int) -> None:

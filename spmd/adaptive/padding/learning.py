@@ -89,21 +89,21 @@ def learn(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
     if config.pad_lengths and any(node.op.name == walks.UNPADDED for node in graph.nodes):
         return ""  # `dims` has said why its padding does not spread
     dynamic_start: list[Node] = []
-    others: list[tuple[OpSpec, Node]] = []
+    changed_ops: list[tuple[OpSpec, Node]] = []
     for old, node in zip(program.entries, graph.nodes, strict=True):
         if _is_moved(old, node.op):
             dynamic_start.append(node)
         elif old is not node.op:
-            others.append((old, node))
-    small = [node for _, node in others if _is_small(node) and record_calls.at_once.value is None]
-    if len(small) < len(others):
+            changed_ops.append((old, node))
+    small = [node for _, node in changed_ops if _is_small(node) and record_calls.at_once.value is None]
+    if len(small) < len(changed_ops):
         if _is_of_batches(program, graph) and cache.num_equal(graph, sync.line) < BATCHES:
             return ""
-        result = _learn_lengths(graph, program, dynamic_start, others, ())
+        result = _learn_lengths(graph, program, dynamic_start, changed_ops, ())
         if isinstance(result, outcome.Changed) or not small:
             return result
         # The host computes the small values, and its next result is data with a dynamic dim.
-        result = _learn_lengths(graph, program, dynamic_start, others, small)
+        result = _learn_lengths(graph, program, dynamic_start, changed_ops, small)
         if not isinstance(result, outcome.OnHost):
             return result
     for node in dynamic_start:
@@ -116,23 +116,23 @@ def learn(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
 
 def _learn_lengths(
     graph: Graph,
-    before: Program,
+    program: Program,
     dynamic_start: Sequence[Node],
-    others: Sequence[tuple[OpSpec, Node]],
+    changed_ops: Sequence[tuple[OpSpec, Node]],
     host_computed: Collection[Node],
 ) -> outcome.Outcome:
     """Pads a graph, where padding explains all differences other than starts and host-computed values."""
-    result = {node: changed_dims(old.metas[0], node.meta) for old, node in others if node in host_computed}
-    changed = {node: changed_result_dims(old, node) for old, node in others if node not in result}
+    result = {node: changed_dims(old.metas[0], node.meta) for old, node in changed_ops if node in host_computed}
+    changed = {node: changed_result_dims(old, node) for old, node in changed_ops if node not in result}
     nodes = {node: dims for node, dims in changed.items() if dims is not None}
-    inputs = _changed_data(before, graph, host_computed)
+    inputs = _changed_data(program, graph, host_computed)
     if inputs is None or not (nodes or inputs or result) or not config.pad_lengths:
         return ""
     sources = Sources(nodes, inputs, result)
     padded = pad(graph, sources)
     if isinstance(padded, str):
         return padded
-    if any(node not in padded[1] for _, node in others):
+    if any(node not in padded[1] for _, node in changed_ops):
         return ""
     if result:
         return outcome.OnHost(result, "")
@@ -149,24 +149,24 @@ def _learn_lengths(
     return padded if isinstance(padded, str) else outcome.Changed(padded[0], "lengths are operands")
 
 
-def _is_of_batches(before: Program, graph: Graph) -> bool:
-    """True if data other than lists of integers has another shape than before: so has the last batch of an epoch."""
-    pairs = zip(before.requested.inputs, graph.inputs, strict=False)
+def _is_of_batches(program: Program, graph: Graph) -> bool:
+    """True if data other than lists of integers has another shape than the program's, as an epoch's last batch."""
+    pairs = zip(program.requested.inputs, graph.inputs, strict=False)
     changed = [device_data for (meta, _), device_data in pairs if meta is not device_data.meta]
     return any(device_data.host is not None and not dtypes.is_exact(device_data.meta.dtype) for device_data in changed)
 
 
 def _changed_data(
-    before: Program, graph: Graph, host_computed: Collection[Node]
+    program: Program, graph: Graph, host_computed: Collection[Node]
 ) -> dict[DeviceData, Sequence[int]] | None:
-    """Returns the data of another shape than before, with the dims that differ; without data that only the host reads.
+    """Returns the data of another shape than the program's, with the dims that differ; without data for the host alone.
 
     None where the data differs in more than padding explains.
     """
-    if len(before.requested.inputs) != len(graph.inputs):
+    if len(program.requested.inputs) != len(graph.inputs):
         return None
     dims_of_data: dict[DeviceData, Sequence[int]] = {}
-    for (meta, _), device_data in zip(before.requested.inputs, graph.inputs, strict=True):
+    for (meta, _), device_data in zip(program.requested.inputs, graph.inputs, strict=True):
         if meta is not device_data.meta and not all(
             node in host_computed for node in graph.nodes if device_data in node.operands
         ):
@@ -199,13 +199,13 @@ def _host_only(host_computed: set[Node]) -> set[Node]:
     return _behind(host_computed, can.__contains__)
 
 
-def _behind(nodes: Iterable[Node], wanted: Callable[[Node], bool]) -> set[Node]:
-    """Returns the wanted ops that these ops read, directly or through other wanted ops."""
+def _behind(nodes: Iterable[Node], predicate: Callable[[Node], bool]) -> set[Node]:
+    """Returns the ops of a predicate that these ops read, directly or through other such ops."""
     makers: set[Node] = set()
     stack = [operand for node in nodes for operand in node.operands]
     while stack:
         maker = walks.origin(stack.pop())
-        if maker is not None and maker not in makers and wanted(maker):
+        if maker is not None and maker not in makers and predicate(maker):
             makers.add(maker)
             stack.extend(maker.operands)
     return makers
@@ -264,11 +264,11 @@ def changed_result_dims(old: OpSpec, node: Node) -> tuple[int, ...] | None:
     return dims if dims and _is_long(node, dims) else None
 
 
-def changed_dims(before: Meta, now: Meta) -> tuple[int, ...]:
+def changed_dims(old_meta: Meta, new_meta: Meta) -> tuple[int, ...]:
     """Returns the dims in which two metas of one dtype and rank differ; none where they differ otherwise."""
-    if before.dtype is not now.dtype or len(before.shape) != len(now.shape):
+    if old_meta.dtype is not new_meta.dtype or len(old_meta.shape) != len(new_meta.shape):
         return ()
-    return tuple(dim for dim, size in enumerate(now.shape) if size != before.shape[dim])
+    return tuple(dim for dim, size in enumerate(new_meta.shape) if size != old_meta.shape[dim])
 
 
 class _PaddedStep(NamedTuple):
@@ -310,9 +310,9 @@ def _keep_plan(key: Hashable, counts: Sequence[int], graph: Graph, padded: Graph
             steps.append(_PaddedStep(node.op, tuple(node.numbers[:num_added]), tuple(lengthened)))
             lengthened = []
     inputs = enumerate(zip(graph.inputs, padded.inputs, strict=True))
-    data = tuple((place, new.meta) for place, (old, new) in inputs if old is not new)
+    data = tuple((index, new.meta) for index, (old, new) in inputs if old is not new)
     roots = enumerate(zip(graph.roots, padded.roots, strict=True))
-    padded_roots = tuple(place for place, (old, new) in roots if old.meta.shape != new.meta.shape)
+    padded_roots = tuple(index for index, (old, new) in roots if old.meta.shape != new.meta.shape)
     _plans.keep(key, _Plan(tuple(steps), data, padded_roots))
 
 

@@ -100,12 +100,12 @@ def _call(lowering: lowerings.Call, op: OpSpec, pads: Sequence[Pads], begins: Pa
     arguments, padded = dict(lowering.arguments), [dict(pad) for pad in pads]
     case = Case(lowering.overload, arguments, shapes, padded, results, dtypes, [{} for _ in results])
     rule(case)
-    call = dataclasses.replace(lowering, arguments=tuple(case.given.items())) if case.instead is None else None
+    call = dataclasses.replace(lowering, arguments=tuple(case.arguments.items())) if case.instead is None else None
     fits = tuple(physical(shape, pad) for shape, pad in zip(shapes, case.pads, strict=True))
     # An op's results that are no tensors (attention: the length of the keys) have been returned to the caller already.
     layout = op.layout and tuple(item if item is op_specs.Slot else None for item in op.layout)
-    padded_call = OnPadded(call, fits, tuple(case.before), case.instead)
-    return _padded(op, padded_call, tuple(case.made), pads, tuple(case.numbers), layout=layout)
+    padded_call = OnPadded(call, fits, tuple(case.prologue), case.instead)
+    return _padded(op, padded_call, tuple(case.result_pads), pads, tuple(case.numbers), layout=layout)
 
 
 def _padded(
@@ -121,20 +121,20 @@ def _padded(
 
 @dataclass(frozen=True, slots=True)
 class OnPadded(Lowering):
-    """A call whose operands are padded: they are cut to `fits` and go through the steps of `before`, then through the
+    """A call whose operands are padded: they are cut to `fits` and go through the steps of `prologue`, then through the
     call or `instead`; each step and `instead` take one of the first scalar arguments, integers."""
 
     call: lowerings.Call | None
     fits: tuple[tuple[int, ...], ...]
-    before: tuple[Before, ...]
+    prologue: tuple[Before, ...]
     instead: Instead | None
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         arrays = [constrain.cut(array, shape) for array, shape in zip(operands, self.fits, strict=True)]
-        for step, number in zip(self.before, numbers, strict=False):
+        for step, number in zip(self.prologue, numbers, strict=False):
             filled = step(list(arrays), number)  # a mask may come with them
             arrays = [*map(partitioning.same, filled, arrays), *filled[len(arrays) :]]
-        count = len(self.before) + (self.instead is not None)
+        count = len(self.prologue) + (self.instead is not None)
         if self.instead is not None:
             return (self.instead(arrays, numbers[count - 1]),)
         assert self.call is not None, "an op has a call or a replacement"

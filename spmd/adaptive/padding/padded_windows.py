@@ -18,8 +18,8 @@ def convolution(case: Case) -> None:
     _refuse_padded_kernel(case, 0, 1)
     for dim, size in case.pads[0].items():
         case.fill(0, dim, 0)
-        settings = case.shapes[1][2:], *(case.given[name] for name in ("stride", "padding", "dilation"))
-        case.made[0][dim] = size if dim == 0 else _num_windows(size, dim - 2, len(case.shapes[0]) - 2, *settings)
+        settings = case.shapes[1][2:], *(case.arguments[name] for name in ("stride", "padding", "dilation"))
+        case.result_pads[0][dim] = size if dim == 0 else _num_windows(size, dim - 2, len(case.shapes[0]) - 2, *settings)
 
 
 @padded(aten.convolution_backward.default)
@@ -31,14 +31,14 @@ def convolution_backward(case: Case) -> None:
     for operand in (0, 1):
         for dim in case.pads[operand]:
             case.fill(operand, dim, 0)
-    if case.given["output_mask"][0]:
-        case.made[0] |= case.pads[1]
+    if case.arguments["output_mask"][0]:
+        case.result_pads[0] |= case.pads[1]
 
 
 def _refuse_padded_kernel(case: Case, operand: int, kernel: int) -> None:
     if case.pads[kernel] or 1 in case.pads[operand]:
         raise NoRule("has padded channels")
-    if case.given["transposed"]:
+    if case.arguments["transposed"]:
         raise NoRule("is transposed")
 
 
@@ -51,14 +51,14 @@ def _num_windows(size: int, dim: int, rank: int, *settings: int | Sequence[int])
 @padded(aten.max_pool2d_with_indices.default)
 def max_pool(case: Case) -> None:
     """The indices are positions in the padded plane; only the gradient reads them."""
-    if case.given.get("ceil_mode", False):
+    if case.arguments.get("ceil_mode", False):
         raise NoRule("has windows that reach over the border")
-    first, kernel, given = len(case.shapes[0]) - 2, case.given["kernel_size"], case.given.get
-    settings = kernel, given("stride") or kernel, given("padding", 0), given("dilation", 1)
+    first, kernel, argument = len(case.shapes[0]) - 2, case.arguments["kernel_size"], case.arguments.get
+    settings = kernel, argument("stride") or kernel, argument("padding", 0), argument("dilation", 1)
     for dim, size in case.pads[0].items():
         case.fill(0, dim, LOW)
         result = size if dim < first else _num_windows(size, dim - first, 2, *settings)
-        case.made[0][dim] = case.made[1][dim] = result
+        case.result_pads[0][dim] = case.result_pads[1][dim] = result
 
 
 @padded(aten.max_pool2d_with_indices_backward.default)
@@ -67,4 +67,4 @@ def max_pool_backward(case: Case) -> None:
     for dim in range(rank):
         case.level([(0, dim), (2, dim)] if dim >= rank - 2 else [(0, dim), (1, dim), (2, dim)])
         case.fill(0, dim, 0)
-    case.made[0] |= case.pads[1]
+    case.result_pads[0] |= case.pads[1]

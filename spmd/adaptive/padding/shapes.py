@@ -53,11 +53,11 @@ def order(case: Case) -> None:
     (shape,) = case.shapes
     rank = len(shape)
     places = list(range(rank))
-    if "dims" in case.given:
-        places = [positive(dim, rank) for dim in case.given["dims"]]
+    if "dims" in case.arguments:
+        places = [positive(dim, rank) for dim in case.arguments["dims"]]
     elif rank > 1:
-        first, other = positive(case.given.get("dim0", 0), rank), positive(case.given.get("dim1", 1), rank)
-        places[first], places[other] = places[other], places[first]
+        first, second_dim = positive(case.arguments.get("dim0", 0), rank), positive(case.arguments.get("dim1", 1), rank)
+        places[first], places[second_dim] = places[second_dim], places[first]
     case.share({0: range(rank)}, [places])
 
 
@@ -69,40 +69,40 @@ def reshape(case: Case) -> None:
     """A padded dim stays one, alone or joined to the dims before it, or is taken out of such a dim again; dims without
     padding behind it may join it."""
     old, new = case.shapes[0], case.results[0]
-    for dims, others in _groups(old, new):
+    for dims, new_dims in _groups(old, new):
         padded = [dim for dim in dims if dim in case.pads[0]]
         if not padded:
             continue
         dim = padded[0]
-        padded_dim = _joined(old, new, dims, others, dim, case.pads[0][dim]) if len(padded) == 1 else None
+        padded_dim = _joined(old, new, dims, new_dims, dim, case.pads[0][dim]) if len(padded) == 1 else None
         if padded_dim is None:
             raise NoRule(f"joins or splits the padded dim {dim} of {list(old)}")
-        case.made[0] |= padded_dim
-    if len(case.made[0]) < len(case.pads[0]):
+        case.result_pads[0] |= padded_dim
+    if len(case.result_pads[0]) < len(case.pads[0]):
         raise NoRule(f"reshapes a padded dim of {list(old)}")
-    if "size" in case.given:
-        case.given["size"] = list(physical(new, case.made[0]))
+    if "size" in case.arguments:
+        case.arguments["size"] = list(physical(new, case.result_pads[0]))
 
 
 def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
     """Returns the dims longer than 1 that a reshape makes of each other, in the least groups of as many elements."""
     groups: list[tuple[list[int], list[int]]] = []
-    old_dims, others = ([dim for dim, size in enumerate(shape) if size != 1] for shape in (old, new))
+    old_dims, new_dims = ([dim for dim, size in enumerate(shape) if size != 1] for shape in (old, new))
     if 0 in old:
         return groups
-    while old_dims and others:
-        group, other = [old_dims.pop(0)], [others.pop(0)]
-        while (size := math.prod(old[dim] for dim in group)) != (result := math.prod(new[dim] for dim in other)):
+    while old_dims and new_dims:
+        group, new_group = [old_dims.pop(0)], [new_dims.pop(0)]
+        while (size := math.prod(old[dim] for dim in group)) != (result := math.prod(new[dim] for dim in new_group)):
             if size < result:
                 group.append(old_dims.pop(0))
             else:
-                other.append(others.pop(0))
-        groups.append((group, other))
+                new_group.append(new_dims.pop(0))
+        groups.append((group, new_group))
     return groups
 
 
 def _joined(
-    old: Sequence[int], new: Sequence[int], dims: Sequence[int], others: Sequence[int], dim: int, size: int
+    old: Sequence[int], new: Sequence[int], dims: Sequence[int], new_dims: Sequence[int], dim: int, size: int
 ) -> Pads | None:
     """Returns the padded dim among those that a reshape makes of `dims`, one of which is padded; None where none is.
 
@@ -112,27 +112,27 @@ def _joined(
     runs = math.prod(old[d] for d in dims if d < dim) * (size // capacity)
     num_behind = math.prod(old[d] for d in dims if d > dim)
     passed = 1
-    for index, other in enumerate(others):
-        if passed * new[other] > runs:
-            num_later = math.prod(new[d] for d in others[index + 1 :])
+    for index, new_dim in enumerate(new_dims):
+        if passed * new[new_dim] > runs:
+            num_later = math.prod(new[d] for d in new_dims[index + 1 :])
             joined, is_split = divmod(runs, passed)
-            if is_split or new[other] % joined or capacity * num_behind % num_later:
+            if is_split or new[new_dim] % joined or capacity * num_behind % num_later:
                 return None
             if joined == 1 and num_later == num_behind:
-                return {other: capacity}
+                return {new_dim: capacity}
             period = capacity * num_behind // num_later
             if type(size) is FullBuffer:
                 return None
-            return {other: period if joined == 1 else Joined(joined * period, period)}
-        passed *= new[other]
+            return {new_dim: period if joined == 1 else Joined(joined * period, period)}
+        passed *= new[new_dim]
     return None
 
 
 @padded(aten.expand.default, joined=True)
 def expand(case: Case) -> None:
     more = len(case.results[0]) - len(case.shapes[0])
-    case.made[0] |= {dim + more: size for dim, size in case.pads[0].items()}
-    case.given["size"] = [int(case.made[0].get(dim, size)) for dim, size in enumerate(case.results[0])]
+    case.result_pads[0] |= {dim + more: size for dim, size in case.pads[0].items()}
+    case.arguments["size"] = [int(case.result_pads[0].get(dim, size)) for dim, size in enumerate(case.results[0])]
 
 
 @padded(aten.view_as_complex.default, aten.view_as_real.default, aten.tril.default, aten.triu.default)
@@ -141,40 +141,40 @@ def same(case: Case) -> None:
     rank = min(len(case.shapes[0]), len(case.results[0]))
     if any(dim >= rank for dim in case.pads[0]):
         raise NoRule(f"takes the padded dim {rank} apart")
-    case.made[0] |= case.pads[0]
+    case.result_pads[0] |= case.pads[0]
 
 
 @padded(aten.select.int, aten.slice.Tensor, joined=True)
 def take(case: Case) -> None:
     (shape,) = case.shapes
-    dim = positive(case.given.get("dim", 0), len(shape))
+    dim = positive(case.arguments.get("dim", 0), len(shape))
     is_select = case.overload is aten.select.int
-    case.made[0] |= {d - (is_select and d > dim): size for d, size in case.pads[0].items() if d != dim}
+    case.result_pads[0] |= {d - (is_select and d > dim): size for d, size in case.pads[0].items() if d != dim}
     if dim not in case.pads[0]:
         return
     case.length(0, dim)  # it is no joined one
-    run_and_start = slices.run_of(case.overload, shape, case.given)
+    run_and_start = slices.run_of(case.overload, shape, case.arguments)
     if run_and_start is None:  # all of it
         if case.results[0] != shape:
             raise NoRule("takes nothing")
-        case.made[0][dim] = case.pads[0][dim]
-        case.given |= {"start": 0, "end": int(case.pads[0][dim])}
+        case.result_pads[0][dim] = case.pads[0][dim]
+        case.arguments |= {"start": 0, "end": int(case.pads[0][dim])}
         return
     run, start = run_and_start
-    size, left_out = case.pads[0][dim], _left_out(case.given)
-    if is_select or left_out is None or (case.given.get("start") or 0) < 0:
+    size, left_out = case.pads[0][dim], _left_out(case.arguments)
+    if is_select or left_out is None or (case.arguments.get("start") or 0) < 0:
         case.do(slices.TakeRun(run), start)
         return
     if run.step != 1 or case.results[0][dim] == 1:
         raise NoRule("takes some of the elements after a place in a padded dim")
-    case.made[0][dim] = type(size)(size - start - left_out)
-    case.given |= {"start": start, "end": int(size - left_out)}
+    case.result_pads[0][dim] = type(size)(size - start - left_out)
+    case.arguments |= {"start": start, "end": int(size - left_out)}
 
 
-def _left_out(given: Mapping[str, Any]) -> int | None:
+def _left_out(arguments: Mapping[str, Any]) -> int | None:
     """Returns the number of elements that a slice leaves out at the end of its dim; None where its end is a place
     counted from the first one."""
-    end = given.get("end")
+    end = arguments.get("end")
     if end is None or end == torch.iinfo(torch.int64).max:
         return 0
     return -end if end < 0 else None
@@ -183,55 +183,59 @@ def _left_out(given: Mapping[str, Any]) -> int | None:
 @padded(aten.slice_backward.default, aten.select_backward.default, joined=True)
 def give_back(case: Case) -> None:
     """The gradient of a select or slice; along a padded dim it is zero after the length."""
-    shape = tuple(case.given["input_sizes"])
-    dim = positive(case.given["dim"], len(shape))
+    shape = tuple(case.arguments["input_sizes"])
+    dim = positive(case.arguments["dim"], len(shape))
     is_select = case.overload is aten.select_backward.default
-    run_and_start = slices.run_of(case.overload, shape, case.given)
+    run_and_start = slices.run_of(case.overload, shape, case.arguments)
     if run_and_start is None:
         raise NoRule("is of all of a dim")
     run, start = run_and_start
     for d, size in case.pads[0].items():
         if d != dim or is_select:
-            case.made[0][d + (is_select and d >= dim)] = size
+            case.result_pads[0][d + (is_select and d >= dim)] = size
             continue
-        if run.step != 1 or type(size) is Joined or case.given["start"] < 0:
+        if run.step != 1 or type(size) is Joined or case.arguments["start"] < 0:
             raise NoRule("is of some of the elements of a padded dim")
         case.fill(0, d, 0)
         run = dataclasses.replace(run, count=int(size))
-        left_out = _left_out(case.given)
+        left_out = _left_out(case.arguments)
         if left_out is not None:
-            case.made[0][d] = type(size)(size + start + left_out)
+            case.result_pads[0][d] = type(size)(size + start + left_out)
         elif start + size > shape[d]:
             raise NoRule("is of a slice with padding behind the end of its dim")
-    case.given["input_sizes"] = list(physical(shape, case.made[0]))
-    case.do(slices.Gradient(run, tuple(case.given["input_sizes"])), start)
+    case.arguments["input_sizes"] = list(physical(shape, case.result_pads[0]))
+    case.do(slices.Gradient(run, tuple(case.arguments["input_sizes"])), start)
 
 
 @padded(aten.cat.default)
 def cat(case: Case) -> None:
-    operands = [int(operand) for operand in case.given["tensors"]]
+    operands = [int(operand) for operand in case.arguments["tensors"]]
     rank = len(case.results[0])
-    dim = positive(case.given.get("dim", 0), rank)
+    dim = positive(case.arguments.get("dim", 0), rank)
     if any(len(case.shapes[i]) != rank for i in operands):
         raise NoRule("joins an empty tensor")
     dims = range(rank)
     case.share({i: [*dims[:dim], f"part {i}", *dims[dim + 1 :]] for i in operands}, [dims])
     if not any(dim in case.pads[i] for i in operands):
         return
-    first, *others = operands
-    if operands != list(range(len(operands))) or not others or any(dim in case.pads[i] for i in others):
+    first, *appended_operands = operands
+    if (
+        operands != list(range(len(operands)))
+        or not appended_operands
+        or any(dim in case.pads[i] for i in appended_operands)
+    ):
         raise NoRule("has a padded operand before others")
     length, size = case.length(first, dim), case.pads[first][dim]
     more = case.results[0][dim] - length
     capacity = FullBuffer(size + more) if type(size) is FullBuffer else capacity_of(length + more, size)
-    case.made[0][dim] = capacity
+    case.result_pads[0][dim] = capacity
     case.do(Append(dim, int(capacity)), length)
 
 
 @padded(aten.stack.default)
 def stack(case: Case) -> None:
     dims = range(len(case.shapes[0]))
-    dim = positive(case.given.get("dim", 0), len(dims) + 1)
+    dim = positive(case.arguments.get("dim", 0), len(dims) + 1)
     case.share(dict.fromkeys(range(len(case.shapes)), dims), [[*dims[:dim], "stacked", *dims[dim:]]])
 
 
@@ -251,26 +255,30 @@ def capacity_of(length: int, least: int = LEAST) -> int:
 
 def begins(case: Case, dims: Pads) -> None:
     """An op without padded operands whose result has dynamic dims of these capacities: gives it its padding."""
-    shape, result = case.results[0], case.made[0]
+    shape, result = case.results[0], case.result_pads[0]
     result |= dims
     if case.overload is not aten.expand.default and any(type(size) is Joined for size in dims.values()):
         raise NoRule("has no rule for a padded dim that a reshape has joined to others")
     if case.overload is aten.slice.Tensor:
-        dim = positive(case.given.get("dim", 0), len(shape))
-        if (case.given.get("start") or 0) != 0 or case.given.get("step", 1) != 1 or list(dims) != [dim]:
+        dim = positive(case.arguments.get("dim", 0), len(shape))
+        if (case.arguments.get("start") or 0) != 0 or case.arguments.get("step", 1) != 1 or list(dims) != [dim]:
             raise NoRule("does not begin at 0")
         result[dim] = min(dims[dim], case.shapes[0][dim])
-        case.given["end"] = int(result[dim])
+        case.arguments["end"] = int(result[dim])
     elif case.overload in (aten.arange.default, aten.arange.start, aten.arange.start_step):
-        if type(case.given["end"]) is not int or case.given.get("start", 0) != 0 or case.given.get("step", 1) != 1:
+        if (
+            type(case.arguments["end"]) is not int
+            or case.arguments.get("start", 0) != 0
+            or case.arguments.get("step", 1) != 1
+        ):
             raise NoRule("does not count up from 0")
-        case.given["end"] = int(result[0])
+        case.arguments["end"] = int(result[0])
     elif case.overload in (aten.slice_backward.default, aten.select_backward.default):
-        run_and_start = slices.run_of(case.overload, shape, case.given)
+        run_and_start = slices.run_of(case.overload, shape, case.arguments)
         if run_and_start is None:
             raise NoRule("is of all of a dim")
         case.do(slices.Gradient(run_and_start[0], physical(shape, result)), run_and_start[1])
     elif case.overload is aten.expand.default:
-        case.given["size"] = list(physical(shape, result))
+        case.arguments["size"] = list(physical(shape, result))
     else:
         raise NoRule("makes a value with a dynamic dim")

@@ -218,12 +218,12 @@ def padded_on_host(device_data: DeviceData, meta: Meta) -> DeviceData:
     result = DeviceData(
         meta, host=np.pad(device_data.host, room), sharding=device_data.sharding, source=device_data.source
     )
-    return observation.derived(result, device_data, lambda now: padded_on_host(now, meta))
+    return observation.derived(result, device_data, lambda data: padded_on_host(data, meta))
 
 
-def pad_op(before: Meta, meta: Meta) -> OpSpec:
+def pad_op(source: Meta, meta: Meta) -> OpSpec:
     """Returns the op that pads data to this shape on the device."""
-    return OpSpec.of(LENGTHEN, _Pad(), (meta,), (before,))
+    return OpSpec.of(LENGTHEN, _Pad(), (meta,), (source,))
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,17 +34,17 @@ aten = torch.ops.aten
 
 def _reduced(case: Case) -> list[int]:
     rank = len(case.shapes[0])
-    dims = case.given.get("dim")
+    dims = case.arguments.get("dim")
     listed = [dims] if isinstance(dims, int) else list(dims or range(rank))
     return [positive(dim, rank) for dim in listed] if rank else []
 
 
 def _keep_others(case: Case, dims: Sequence[int]) -> None:
-    keepdim = bool(case.given.get("keepdim", False))
-    for result in case.made:
+    keepdim = bool(case.arguments.get("keepdim", False))
+    for result in case.result_pads:
         for dim, size in case.pads[0].items():
             if dim not in dims:
-                result[dim if keepdim else dim - sum(other < dim for other in dims)] = size
+                result[dim if keepdim else dim - sum(reduced_dim < dim for reduced_dim in dims)] = size
 
 
 def reduction(case: Case, neutral: float | str) -> None:
@@ -69,7 +69,7 @@ JOINED.update(_NEUTRAL.keys() - {aten.max.dim, aten.argmax.default, aten.min.dim
 
 @padded(aten.linalg_vector_norm.default, aten.norm.Scalar, aten.norm.ScalarOpt_dim, joined=True)
 def norm(case: Case) -> None:
-    power = case.given.get("ord", case.given.get("p", 2))
+    power = case.arguments.get("ord", case.arguments.get("p", 2))
     if power is not None and power <= 0:
         raise NoRule(f"is of order {power}")
     reduction(case, 0)
@@ -84,40 +84,40 @@ def mean(case: Case) -> None:
         return
     for dim in over:
         case.fill(0, dim, 0)
-    others = math.prod(case.shapes[0][dim] for dim in dims if dim not in over)
-    keepdim = bool(case.given.get("keepdim", False))
-    case.do(Mean(tuple(dims), keepdim, others, case.dtypes[0]), math.prod(case.length(0, dim) for dim in over))
+    num_unpadded = math.prod(case.shapes[0][dim] for dim in dims if dim not in over)
+    keepdim = bool(case.arguments.get("keepdim", False))
+    case.do(Mean(tuple(dims), keepdim, num_unpadded, case.dtypes[0]), math.prod(case.length(0, dim) for dim in over))
 
 
 @padded(aten._softmax.default, aten._log_softmax.default, aten._safe_softmax.default, joined=True)
 def softmax(case: Case) -> None:
-    case.fill(0, positive(case.given["dim"], len(case.shapes[0])), LOW)
-    case.made[0] |= case.pads[0]
+    case.fill(0, positive(case.arguments["dim"], len(case.shapes[0])), LOW)
+    case.result_pads[0] |= case.pads[0]
 
 
 @padded(aten.cumsum.default, aten.cumprod.default)
 def cumulative(case: Case) -> None:
-    case.made[0] |= case.pads[0]  # elements before the length do not depend on those after it
+    case.result_pads[0] |= case.pads[0]  # elements before the length do not depend on those after it
 
 
 @padded(aten.native_layer_norm.default, aten._fused_rms_norm.default, joined=True)
 def layer_norm(case: Case) -> None:
-    first = len(case.shapes[0]) - len(case.given["normalized_shape"])
+    first = len(case.shapes[0]) - len(case.arguments["normalized_shape"])
     if any(dim >= first for dim in case.pads[0]) or any(case.pads[1:]):
         raise NoRule("is over a padded dim")
-    for result in case.made:
+    for result in case.result_pads:
         result |= case.pads[0]
 
 
 @padded(aten.native_layer_norm_backward.default, aten._fused_rms_norm_backward.default, joined=True)
 def layer_norm_backward(case: Case) -> None:
     """Rows after the length are zeros in the gradients of the weight and the bias."""
-    first = len(case.shapes[0]) - len(case.given["normalized_shape"])
+    first = len(case.shapes[0]) - len(case.arguments["normalized_shape"])
     rows = [operand for operand, shape in enumerate(case.shapes) if len(shape) == len(case.shapes[0])]
     if any(dim >= first for pads in case.pads for dim in pads):
         raise NoRule("is over a padded dim")
     for dim in range(first):
-        case.level([(operand, dim) for operand in rows], *[(0, dim)] * case.given["output_mask"][0], fill=0)
+        case.level([(operand, dim) for operand in rows], *[(0, dim)] * case.arguments["output_mask"][0], fill=0)
 
 
 # --- products ---------------------------------------------------------------------------------------------------------
@@ -144,9 +144,9 @@ def product(case: Case) -> None:
 
 def _by_words(case: Case, text: str, fill: float | None = 0) -> None:
     named, of_results = text.split(" -> ")
-    mask = case.given.get("output_mask") or case.given.get("grad_input_mask")
-    made = itertools.compress(of_results.split(","), mask or itertools.repeat(True))
-    results = [_dims(words, len(shape)) for words, shape in zip(made, case.results, strict=False)]
+    mask = case.arguments.get("output_mask") or case.arguments.get("grad_input_mask")
+    result_words = itertools.compress(of_results.split(","), mask or itertools.repeat(True))
+    results = [_dims(words, len(shape)) for words, shape in zip(result_words, case.results, strict=False)]
     operands: dict[int, Words] = {}
     for name, words in (entry.split(":") for entry in named.split(", ")):
         if (operand := case.operand(name)) is not None:
@@ -174,7 +174,7 @@ def refuse_most(case: Case) -> None:
 def attention(case: Case) -> None:
     if len(case.shapes[0]) != 4:
         raise NoRule("has no batch of heads")
-    if case.given.get("dropout_p", 0.0):
+    if case.arguments.get("dropout_p", 0.0):
         raise NoRule("drops weights")
     if any(set(pads) - {0, 2} for pads in case.pads[:3]):
         raise NoRule("has padded heads")
@@ -182,26 +182,26 @@ def attention(case: Case) -> None:
     _by_words(case, text, fill=None)  # keys after the length are masked
     if 2 in case.pads[1]:
         case.first(MaskKeys(1, case.operand("attn_bias"), 2), case.length(1, 2))
-        case.given["attn_bias"] = type(case.given["query"])(3)
+        case.arguments["attn_bias"] = type(case.arguments["query"])(3)
 
 
 @padded(aten._scaled_dot_product_fused_attention_overrideable_backward.default)
 def attention_backward(case: Case) -> None:
     """Queries and keys after the length are zero; the keys are masked, too, as the weight of a zero key is none."""
-    if len(case.shapes[1]) != 4 or case.given["dropout_p"]:
+    if len(case.shapes[1]) != 4 or case.arguments["dropout_p"]:
         raise NoRule("has no batch of heads" if len(case.shapes[1]) != 4 else "drops weights")
-    query, key = int(case.given["query"]), int(case.given["key"])
+    query, key = int(case.arguments["query"]), int(case.arguments["key"])
     bias = case.operand("attn_bias")
-    if bias is not None and (case.given["grad_input_mask"][3] or case.pads[bias]):
+    if bias is not None and (case.arguments["grad_input_mask"][3] or case.pads[bias]):
         raise NoRule("has a padded bias")
     if any(set(pads) - {0, 2} for pads in case.pads):
         raise NoRule("has padded heads")
     _by_words(case, partitioning.WORDS["aten._scaled_dot_product_fused_attention_overrideable_backward"])
     for name, operand in (("max_q", query), ("max_k", key)):
-        case.given[name] = physical(case.shapes[operand], case.pads[operand])[2]
+        case.arguments[name] = physical(case.shapes[operand], case.pads[operand])[2]
     if 2 in case.pads[key]:
         case.first(MaskKeys(key, bias, None), case.length(key, 2))
-        case.given["attn_bias"] = type(case.given["query"])(len(case.shapes) if bias is None else bias)
+        case.arguments["attn_bias"] = type(case.arguments["query"])(len(case.shapes) if bias is None else bias)
 
 
 # --- rows by their numbers --------------------------------------------------------------------------------------------
@@ -209,13 +209,13 @@ def attention_backward(case: Case) -> None:
 
 @padded(aten.gather.default)
 def gather(case: Case) -> None:
-    dim = positive(case.given["dim"], len(case.shapes[0]))
-    index = int(case.given["index"])
+    dim = positive(case.arguments["dim"], len(case.shapes[0]))
+    index = int(case.arguments["index"])
     for d in range(len(case.shapes[index])):
         if d in case.pads[index]:
             if d != dim and d in case.pads[0]:
                 case.level([(0, d), (index, d)])
-            case.made[0][d] = case.pads[index][d]
+            case.result_pads[0][d] = case.pads[index][d]
         elif d != dim and d in case.pads[0] and case.length(index, d) == case.length(0, d):
             raise NoRule("has an index without padding")
 
@@ -223,7 +223,7 @@ def gather(case: Case) -> None:
 @padded(aten.index_select.default)
 def index_select(case: Case) -> None:
     dims = range(len(case.shapes[0]))
-    dim = positive(case.given["dim"], len(dims))
+    dim = positive(case.arguments["dim"], len(dims))
     case.share({0: dims, 1: ["index"]}, [[*dims[:dim], "index", *dims[dim + 1 :]]])
 
 
@@ -236,8 +236,8 @@ def index(case: Case) -> None:
 @padded(aten.scatter_add.default)
 def scatter_add(case: Case) -> None:
     """Elements after the length of an index add zeros to the first place."""
-    self, index, src = (int(case.given[name]) for name in ("self", "index", "src"))
-    dim = positive(case.given["dim"], len(case.shapes[self]))
+    self, index, src = (int(case.arguments[name]) for name in ("self", "index", "src"))
+    dim = positive(case.arguments["dim"], len(case.shapes[self]))
     for d in range(len(case.shapes[index])):
         is_along = d == dim or case.length(self, d) != case.length(index, d)
         places = [(index, d), (src, d)] if is_along else [(self, d), (index, d), (src, d)]
@@ -246,25 +246,25 @@ def scatter_add(case: Case) -> None:
         case.level(places)
         case.fill(index, d, 0)
         case.fill(src, d, 0)
-    case.made[0] |= case.pads[self]
+    case.result_pads[0] |= case.pads[self]
 
 
 @padded(aten.index_add.default)
 def index_add(case: Case) -> None:
     """Added values after the length are zeros, and go to the first place."""
-    self, index, source = (int(case.given[name]) for name in ("self", "index", "source"))
+    self, index, source = (int(case.arguments[name]) for name in ("self", "index", "source"))
     if not case.shapes[index]:
         raise NoRule("has an index without dims")
     dims = range(len(case.shapes[self]))
-    dim = positive(case.given["dim"], len(dims))
+    dim = positive(case.arguments["dim"], len(dims))
     case.share({self: dims, index: ["index"], source: [*dims[:dim], "index", *dims[dim + 1 :]]}, [dims], fill=0)
 
 
 @padded(aten.index_put.default)
 def index_put(case: Case) -> None:
     """The padding of added values is zero, at the first place; the padding of written values repeats the last one."""
-    is_added = case.given.get("accumulate", False)
-    values = int(case.given["values"])
+    is_added = case.arguments.get("accumulate", False)
+    values = int(case.arguments["values"])
     words, indexed = _indexed(case)
     words[values] = indexed[len(indexed) - len(case.shapes[values]) :]
     case.share(words, [words[0]], fill=0 if is_added else None)
@@ -277,7 +277,7 @@ def index_put(case: Case) -> None:
 def _indexed(case: Case) -> tuple[dict[int, Words], Words]:
     """The words of the first operand and of indices into adjacent dims of it, and of the elements there; indices that
     count from the end count from the length."""
-    indices = {dim: int(operand) for dim, operand in enumerate(case.given["indices"]) if operand is not None}
+    indices = {dim: int(operand) for dim, operand in enumerate(case.arguments["indices"]) if operand is not None}
     first, rank = min(indices), len(case.shapes[0])
     end = first + len(indices)
     if [*indices] != [*range(first, end)]:
@@ -301,13 +301,13 @@ def cross_entropy(case: Case) -> None:
     size = case.level([(0, 0), (1, 0)])
     if size is None:
         raise NoRule("has padded weights")
-    if case.given["reduction"] == 0:
-        case.made[0][0] = size
-    elif case.given.get("label_smoothing", 0.0):
+    if case.arguments["reduction"] == 0:
+        case.result_pads[0][0] = size
+    elif case.arguments.get("label_smoothing", 0.0):
         raise NoRule("smooths labels")
     if case.overload is torch.ops.spmd.cross_entropy.default:
-        case.made[1][0] = size
-    case.fill(1, 0, case.given["ignore_index"])
+        case.result_pads[1][0] = size
+    case.fill(1, 0, case.arguments["ignore_index"])
 
 
 # --- gradients --------------------------------------------------------------------------------------------------------
@@ -315,21 +315,21 @@ def cross_entropy(case: Case) -> None:
 
 @padded(torch.ops.spmd.cross_entropy_backward.default, joined=True)
 def cross_entropy_backward(case: Case) -> None:
-    logsumexp = int(case.given["logsumexp"])
-    if case.given["label_smoothing"] and case.given["reduction"] == 1:
+    logsumexp = int(case.arguments["logsumexp"])
+    if case.arguments["label_smoothing"] and case.arguments["reduction"] == 1:
         raise NoRule("smooths labels")
     places = [(1, 0), (2, 0), (logsumexp, 0), *([(0, 0)] if case.shapes[0] else [])]
     if len(case.shapes[1]) != 2 or any(dim != 0 for dim in case.pads[1]):
         raise NoRule("has padded classes")
     size = case.level(places)
     assert size is not None, "one of these is padded"
-    case.made[0][0] = size
-    case.fill(2, 0, case.given["ignore_index"])
+    case.result_pads[0][0] = size
+    case.fill(2, 0, case.arguments["ignore_index"])
 
 
 @padded(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default, joined=True)
 def softmax_backward(case: Case) -> None:
-    dim = positive(case.given["dim"], len(case.shapes[0]))
+    dim = positive(case.arguments["dim"], len(case.shapes[0]))
     elementwise(case)
     for operand in (0, 1):
         case.fill(operand, dim, 0)

@@ -336,8 +336,8 @@ def known_variables() -> dict[str, str]:
 def unknown_variables() -> dict[str, list[str]]:
     """The variables named as flags of this library that are none, and the names of those that there are."""
     names = [flag.variable for flag in FLAGS]
-    others = (*names, _SECRET)
-    return {name: names for name in os.environ if name.startswith(_OWN) and name not in others}
+    declared_names = (*names, _SECRET)
+    return {name: names for name in os.environ if name.startswith(_OWN) and name not in declared_names}
 
 
 # The variables of the environment by encoded names, how a path to one begins, and the function that reads one.
@@ -438,8 +438,8 @@ def variables_of_process(index: int, count: int, port: int, devices: int | None,
     added = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": count, "RANK": index, _SECRET: secret}
     added |= {"LOCAL_RANK": index, "LOCAL_WORLD_SIZE": count}
     added |= {} if devices is None else {"CPU_NUM_DEVICES": devices, "GPU_NUM_DEVICES": devices}
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")}
-    return kept | {name: str(value) for name, value in added.items()}
+    inherited_variables = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")}
+    return inherited_variables | {name: str(value) for name, value in added.items()}
 
 
 def _whole_number(variable: str, *, least: int = 0) -> int | None:

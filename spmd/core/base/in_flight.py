@@ -30,7 +30,7 @@ class Started(NamedTuple):
 
     result: jax.Array
     maker: Maker
-    at: float
+    launch_time: float
     event: int
 
 

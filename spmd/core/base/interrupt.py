@@ -68,7 +68,7 @@ class _Patient:
 
 def _hold(press: _Press) -> None:
     HELD.append(press)
-    pace.look_at = -1  # the next op looks, and finds it
+    pace.look_at = -1  # delivered at the next op boundary
     # A threading.Thread would wait for its start.
     _thread.start_new_thread(_press_again, (press.name, press.number, pace.recorded_ops))
 
@@ -267,9 +267,9 @@ def between_ops() -> Iterator[None]:
     try:
         with later():
             yield
-    except _Left as left:
-        assert left.__cause__ is not None
-        raise left.__cause__ from None
+    except _Left as wrapper:
+        assert wrapper.__cause__ is not None
+        raise wrapper.__cause__ from None
 
 
 def poll() -> None:

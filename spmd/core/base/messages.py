@@ -46,15 +46,15 @@ def fitted(text: str, spare: int = 0) -> str:
 
 def print_line(text: str, kind: str, *, is_whole: bool = False) -> None:
     """Prints one line, unless a minute has had `MOST` of its kind."""
-    now = time.monotonic()
+    timestamp = time.monotonic()
     with LOCK:
         times = _printed[kind]
-        if len(times) == MOST and now - times[0] < _MINUTE:
+        if len(times) == MOST and timestamp - times[0] < _MINUTE:
             _held_back[kind] += 1
             return
-        times.append(now)
-        held = _held_back.pop(kind, 0)
-        more = f" ({held} more held back)" if held else ""
+        times.append(timestamp)
+        num_suppressed = _held_back.pop(kind, 0)
+        more = f" ({num_suppressed} more held back)" if num_suppressed else ""
         line = _line(text) if is_whole else fitted(text, len(more))
         print(f"{line}{more}", file=sys.stderr, flush=True)
 

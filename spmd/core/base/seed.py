@@ -81,8 +81,8 @@ def _advance(count: int) -> Draw:
 
 
 def take(count: int) -> Draw | None:
-    """The first of so many consecutive draws from the shared stream, which advances past them; None where this thread
-    does not draw from it now."""
+    """The first of so many consecutive draws from the shared stream, which advances past them. None inside fork() or a
+    seeded scope."""
     is_apart = _thread.stream is not None or _thread.repeated is not None or _thread.num_forks
     return None if is_apart else _advance(count)
 

@@ -34,20 +34,20 @@ class PerThread(threading.local, Generic[_T]):
 
 
 class Scalar(float):
-    """A scalar argument that Python computed from numbers that may change, as a float with the place of its formula."""
+    """A scalar argument that Python computed from numbers that may change, as a float with the index of its formula."""
 
-    __slots__ = ("place",)
+    __slots__ = ("index",)
 
-    place: int
+    index: int
 
     def __reduce__(self) -> tuple[type[float], tuple[float]]:
         return float, (float(self),)
 
 
 class DrawNumber(int):
-    """The count of a random draw, with its place among the draws of the call; or its seed, with place -1."""
+    """The count of a random draw, with its index among the draws of the call; or its seed, with index -1."""
 
-    place: int
+    index: int
 
     def __reduce__(self) -> tuple[type[int], tuple[int]]:
         return int, (int(self),)
@@ -88,7 +88,7 @@ class Observation:
     def draw(self, draw: tuple[int, int]) -> tuple[int, int]:
         """Notes a draw from the shared stream; returns it with its place."""
         seed, count = map(DrawNumber, draw)
-        seed.place, count.place = -1, len(self.draws)
+        seed.index, count.index = -1, len(self.draws)
         self.draws.append(draw)
         return seed, count
 

@@ -171,14 +171,14 @@ def _make_room(folder: int, size: int) -> None:
             is_of_cache = name.startswith(_UNFINISHED) or name.endswith(_SUFFIX)
             if stat.S_ISREG(status.st_mode) and is_of_cache and not is_being_written:
                 files.append((status.st_mtime_ns, status.st_size, name))
-    excess = sum(taken for _, taken, _ in files) + size - config.program_cache_bytes
-    for _, taken, name in sorted(files):
+    excess = sum(file_size for _, file_size, _ in files) + size - config.program_cache_bytes
+    for _, file_size, name in sorted(files):
         if excess <= 0:
             return
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=folder)
             counters.add("programs_removed")
-        excess -= taken
+        excess -= file_size
 
 
 @contextlib.contextmanager
@@ -315,8 +315,8 @@ def _cpu_features() -> str:
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.exists() else []
     names = ("model name", "flags", "Features", "CPU implementer", "CPU part")
-    kept = sorted({line for line in lines if line.partition("\t")[0].strip(": ") in names})
-    return "\n".join([platform.machine(), platform.processor(), *kept])
+    features = sorted({line for line in lines if line.partition("\t")[0].strip(": ") in names})
+    return "\n".join([platform.machine(), platform.processor(), *features])
 
 
 def _source() -> str:

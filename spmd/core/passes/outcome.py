@@ -14,7 +14,7 @@ class Changed(NamedTuple):
     """Another graph that computes the same: what is different, in words. is_last: no later pass looks at the graph."""
 
     graph: Graph
-    what: str
+    description: str
     is_last: bool = True
 
 
@@ -27,7 +27,7 @@ class Cut(NamedTuple):
 
     nodes: Sequence[Node]
     ends: Sequence[int]
-    what: str
+    description: str
     has_rest: bool = False
     replaced: Mapping[object, Value] = types.MappingProxyType({})
 
@@ -36,7 +36,7 @@ class OnHost(NamedTuple):
     """Ops that the host computes, and the reason in words; programs are what is between them."""
 
     nodes: Collection[Node]
-    what: str
+    reason: str
 
 
 # Text: the reason why the graph is not changed; "": it has nothing that the pass is about.
@@ -83,7 +83,7 @@ CompilePass = tuple[str, Callable[[Graph, bool], tuple[Graph, str]], Collection[
 class Passes(list[Pass]):
     """The passes in their order; packages join theirs."""
 
-    def join(self, row: Pass, before: str = "") -> None:
-        """Adds a pass before the one of this name, or behind all."""
-        names = [known.name for known in self]
-        self.insert(names.index(before) if before else len(self), row)
+    def join(self, row: Pass, successor: str = "") -> None:
+        """Adds a pass before the pass `successor`, or behind all."""
+        names = [existing.name for existing in self]
+        self.insert(names.index(successor) if successor else len(self), row)

@@ -67,8 +67,8 @@ def grouped(graph: Graph, form: Form, *, may_scan: bool = True) -> tuple[Graph, 
     """Returns the graph with its stack groups; the places of the inputs that `form` leaves alone, and the groups among
     these that are all the rows of a store."""
     formed = form(graph, may_scan)
-    taken = set().union(*formed.stack_groups)
-    single = [place for place in range(len(graph.inputs)) if place not in taken]
+    grouped_indices = set().union(*formed.stack_groups)
+    single = [index for index in range(len(graph.inputs)) if index not in grouped_indices]
     stores = full_stores(graph.inputs, single)
     if stores or formed.stack_groups or formed.stacked:
         formed = _complete(dataclasses.replace(formed, stack_groups=(*formed.stack_groups, *stores)))
@@ -95,19 +95,21 @@ def _complete(graph: Graph) -> Graph:
             paired.append(returned)
     in_groups = {i for group in graph.stack_groups for i in group}
     alone = {graph.onto[i] for i, is_given in enumerate(donated) if is_given and i not in in_groups}
-    taken = alone.union(place for places in paired for place in places)
-    others = [places for places in graph.stacked if taken.isdisjoint(places) and _is_even(graph, places)]
-    stacked = (*paired, *others)
-    _keep_unusable(graph, donated, alone.union(place for places in stacked for place in places))
+    aliased_indices = alone.union(index for places in paired for index in places)
+    unpaired_stacks = [
+        places for places in graph.stacked if aliased_indices.isdisjoint(places) and _is_even(graph, places)
+    ]
+    stacked = (*paired, *unpaired_stacks)
+    _keep_unusable(graph, donated, alone.union(index for places in stacked for index in places))
     return dataclasses.replace(graph, donated=tuple(donated), stacked=stacked)
 
 
-def _keep_unusable(graph: Graph, donated: list[bool], taken: set[int | None]) -> None:
+def _keep_unusable(graph: Graph, donated: list[bool], aliased_indices: set[int | None]) -> None:
     """Donates an input that no result is written over only if a result of its kind is left that is in no stack."""
     unused = Counter(
         (root.meta.struct, shardings)
         for index, (root, shardings) in enumerate(zip(graph.roots, graph.pinned, strict=True))
-        if index not in taken
+        if index not in aliased_indices
     )
     in_groups = {i for group in graph.stack_groups for i in group}
     for i, is_given in enumerate(donated):
@@ -297,7 +299,7 @@ def _formed_and_made(
         _read_log(filter(None, [of_stores.get(stores)]))  # one that another thread has compiled meanwhile
         of_stores[stores] = program
         if is_planned:
-            planned = [key for key, known in _programs.items() if not known.is_run()]
+            planned = [key for key, entry in _programs.items() if not entry.is_run()]
             for key in planned[:-_PLANNED]:
                 del _programs[key]
         _drop(len(_programs) - config.program_cache_size)
@@ -351,7 +353,7 @@ def cause(graph: Graph, line: Line) -> str:
 
 def _all_programs() -> Iterator[Program]:
     """Yields the programs that a run has needed."""
-    return (program for known in _programs.values() for program in known if not program.is_planned)
+    return (program for entry in _programs.values() for program in entry if not program.is_planned)
 
 
 def _cause(graph: Graph, name: str, line: Line) -> tuple[str, bool]:

@@ -29,12 +29,12 @@ from .program import Program, Requested, chosen_shardings, compare, has_complex,
 from .stack_reads import rows_read
 
 
-def lower_graph(graph: Graph, chosen: Chosen | None = None) -> jax.stages.Lowered:
+def lower_graph(graph: Graph, choices: Chosen | None = None) -> jax.stages.Lowered:
     """Returns the graph as a `jax.stages.Lowered`: StableHLO with the sharding attributes, before XLA's passes.
 
-    chosen: see `lower.build`.
+    choices: a list for the shardings of annotated values (see `lower.build`).
     """
-    function = build(graph, describe, chosen)
+    function = build(graph, describe, choices)
     function.__name__ = "spmd"
     several = len(graph.meshes()) > 1
     with program_devices(graph.mesh.device_ids if several else None), compiler_context():
@@ -69,17 +69,17 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned
     not compared with the programs of the other processes.
     """
     started = counters.now()
-    chosen: Chosen = []
+    choices: Chosen = []
     # For devices that are not on this machine only the CPU's compiler reports how it sharded a value.
     is_checked = config.check_shardings and (is_here(graph) or graph.mesh.platform == "cpu")
     with interrupt.between_ops(), sharded.unused_axes() as unused:
-        lowered = lower_graph(graph, chosen if is_checked else None)
+        lowered = lower_graph(graph, choices if is_checked else None)
     for sentence, node in rows_read(graph.recorded or graph):
         unused["unused axis", sentence] = describe(node)
         if not is_planned:
             messages.say(f"{sentence} ({node_line(node)})", "stack reads")
     if unused:
-        notes = ((kind, f"{words} at {place}") for (kind, words), place in unused.items())
+        notes = ((kind, f"{words} at {location}") for (kind, words), location in unused.items())
         graph = dataclasses.replace(graph, notes=(*graph.notes, *notes))
     counters.add_time("lower", counters.now() - started)
     calls_host = bool(lowered._lowering.compile_args["host_callbacks"])
@@ -100,7 +100,7 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned
             raise refused from error
         raise failing.not_compiled(Program(name, line, graph, None, []), graph.recorded or graph, error) from error
     with program_devices(graph.mesh.device_ids):
-        for node, sharding in chosen:
+        for node, sharding in choices:
             requested = node.op.sharding
             assert requested is not None, "annotated ops have one"
             if node.meta.numel:  # else there is nothing to shard
@@ -176,4 +176,4 @@ def _written_over(graph: Graph, port: Port) -> object:
     """Returns the places of the roots that take an argument's memory (see `Graph.stacked`)."""
     if isinstance(port.places, int):
         return graph.onto[port.places]
-    return tuple(graph.onto[place] if graph.donated[place] else ~place for place in port.places)
+    return tuple(graph.onto[index] if graph.donated[index] else ~index for index in port.places)

@@ -51,7 +51,7 @@ def about(graph: Graph, program: Program, error: RuntimeError) -> RuntimeError:
 
 
 def _may_call_python(node: Node) -> bool:
-    return any(one.op.name.startswith("spmd.call_jax") for one in walk([node]))
+    return any(inner.op.name.startswith("spmd.call_jax") for inner in walk([node]))
 
 
 def not_compiled(program: Program, graph: Graph, error: Exception) -> RuntimeError:
@@ -88,11 +88,11 @@ def _place(program: Program, text: str) -> str:
     return f"{op.name}, recorded at {line}"
 
 
-def _out_of_memory(program: Program, place: str, what: str) -> torch.OutOfMemoryError:
+def _out_of_memory(program: Program, location: str, reason: str) -> torch.OutOfMemoryError:
     """Returns the error of a program that does not fit, with its largest values."""
     largest = "; ".join(_largest(program))
     return torch.OutOfMemoryError(
-        f"out of memory in {place}: {what}. Its largest values (unsharded, before they are split "
+        f"out of memory in {location}: {reason}. Its largest values (unsharded, before they are split "
         f"over devices): {largest}. Tensors that had data before this program still have it: split what is large over "
         "more devices with mark_sharding, or make the step smaller."
     )
@@ -100,13 +100,13 @@ def _out_of_memory(program: Program, place: str, what: str) -> torch.OutOfMemory
 
 def _largest(program: Program) -> Iterator[str]:
     values = [(meta, i) for i, op in enumerate(program.entries) for meta in op.metas]
-    seen = set()
+    shown_values = set()
     for meta, i in sorted(values, key=lambda value: -value[0].nbytes):
         shown = f"{meta!r} of {meta.nbytes / 2**30:,.2f} GiB, made by {program.entries[i].name} at {program.lines[i]}"
-        if shown not in seen:
-            seen.add(shown)
+        if shown not in shown_values:
+            shown_values.add(shown)
             yield shown
-        if len(seen) == 3:
+        if len(shown_values) == 3:
             return
 
 

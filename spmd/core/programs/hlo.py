@@ -21,18 +21,18 @@ from ..base.jax_private import text_with_constants
 
 @dataclass(frozen=True)
 class Instruction:
-    """One line of a computation. shape: of the result, as text; rest: operands and attributes, as text."""
+    """One line of a computation. shape: of the result, as text; tail: operands and attributes, as text."""
 
     name: str
     shape: str
     opcode: str
-    rest: str
+    tail: str
 
     @functools.cached_property
     def arguments(self) -> str:
         """The text between the parentheses."""
-        match = _ARGUMENTS.match(self.rest)
-        return self.rest if match is None else match[1]
+        match = _ARGUMENTS.match(self.tail)
+        return self.tail if match is None else match[1]
 
     @property
     def operands(self) -> list[str]:
@@ -42,7 +42,7 @@ class Instruction:
     @property
     def scope(self) -> str:
         """The `op_name`: the name scopes in which jax traced the line, or ""."""
-        match = _OP_NAME.search(self.rest)
+        match = _OP_NAME.search(self.tail)
         return "" if match is None else match[1]
 
     @functools.cached_property
@@ -55,7 +55,7 @@ class Instruction:
     @functools.cached_property
     def called(self) -> list[tuple[str, str]]:
         """The computations that the line calls, each with the name of the attribute."""
-        return [(kind, name) for kind, names in _CALLED.findall(self.rest) for name in _CALLED_NAME.findall(names)]
+        return [(kind, name) for kind, names in _CALLED.findall(self.tail) for name in _CALLED_NAME.findall(names)]
 
 
 _NAME = re.compile(r"%([\w.\-]+)")
@@ -147,7 +147,7 @@ class Module:
                 current.lines.append(Instruction(*instruction.groups()))
             elif current.lines:  # the attributes of a kernel hold line ends
                 last = current.lines[-1]
-                current.lines[-1] = dataclasses.replace(last, rest=last.rest + line)
+                current.lines[-1] = dataclasses.replace(last, tail=last.tail + line)
         self._count()
 
     @classmethod
@@ -190,12 +190,12 @@ class Module:
                 done[name] = None
             elif name not in done:
                 stack.append((name, True))
-                stack += [(other, False) for line in self.computations[name].lines for _, other in line.called]
+                stack += [(callee, False) for line in self.computations[name].lines for _, callee in line.called]
         return [self.computations[name] for name in reversed(done)]
 
     def iterations(self, computation: Computation, loop: Instruction) -> int:
         """The trip count of a loop; for one that is not known, which `unknown` lists, what its scope expects, or 1."""
-        stated = _TRIPS.search(loop.rest)
+        stated = _TRIPS.search(loop.tail)
         if stated is not None:
             return int(stated[1])
         counted = _simulated(self, computation, loop)
@@ -308,13 +308,15 @@ class _Reader:
         if opcode == "tuple" and index is not None:
             return self.value(operands[index])
         if opcode == "get-tuple-element":
-            position = re.search(r"index=(\d+)", line.rest)
+            position = re.search(r"index=(\d+)", line.tail)
             if index is not None or position is None:
                 raise UnknownError
             return self.value(operands[0], int(position[1]))
         if opcode in ("fusion", "call"):
             called = self.module.computations[line.called[0][1]]
-            return _Reader(self.module, called, lambda number, at: self.value(operands[number], at)).root(index)
+            return _Reader(self.module, called, lambda number, element: self.value(operands[number], element)).root(
+                index
+            )
         if opcode in _SAME:
             return self.value(operands[0], index)
         scalar = _SCALAR.match(line.shape)
@@ -328,13 +330,13 @@ class _Reader:
         if opcode == "constant":
             return np.array(text == "true" if text in ("true", "false") else int(text)).astype(dtype)
         if opcode == "select":
-            chosen, left, right = line.operands
-            return self.value(left if self.value(chosen) else right)
+            condition, on_true, on_false = line.operands
+            return self.value(on_true if self.value(condition) else on_false)
         if opcode == "bitcast-convert":
             return self.value(line.operands[0]).view(dtype)
         if opcode == "convert":
             return self.value(line.operands[0]).astype(dtype)
-        direction = re.search(r"direction=(\w+)", line.rest) if opcode == "compare" else None  # EQ, NE, LT, LE, GT, GE
+        direction = re.search(r"direction=(\w+)", line.tail) if opcode == "compare" else None  # EQ, NE, LT, LE, GT, GE
         compute = _OPS.get(opcode) if direction is None else getattr(operator, direction[1].lower())
         if compute is None:
             raise UnknownError

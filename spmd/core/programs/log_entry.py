@@ -60,7 +60,7 @@ def record(
 
 def _of_run(program: Program, name: str, cause: str, line: Line) -> dict[str, Any]:
     """Returns the fields that belong to the run that needs a program."""
-    codes = {place.code: None for place in (*program.lines, line) if place.code is not None}
+    codes = {source_line.code: None for source_line in (*program.lines, line) if source_line.code is not None}
     return {
         "name": name, "cause": cause, "line": str(line),
         "loops": tuple(map(itemgetter(1, 2), program.loops)),

@@ -126,11 +126,11 @@ def has_filled_product(executable: Executable) -> bool:
         return False
     module = Module.of(executable)
     lines = [line for computation in module.computations.values() for line in computation.lines]
-    fused = {name for line in lines if _YNN_FUSION in line.rest for _, name in line.called}
+    fused = {name for line in lines if _YNN_FUSION in line.tail for _, name in line.called}
     for name in fused:
         filled: set[str] = set()
         for line in module.computations[name].lines:
-            is_broadcast = line.opcode == "broadcast" and "dimensions={}" in line.rest
+            is_broadcast = line.opcode == "broadcast" and "dimensions={}" in line.tail
             if is_broadcast or (line.opcode in _SAME_VALUES and line.operands[0] in filled):
                 filled.add(line.name)
             elif line.opcode == "dot" and not filled.isdisjoint(line.operands):

@@ -65,8 +65,8 @@ class Program:
         recorded = graph.recorded or graph
         self.graph = without_data(recorded)
         self.entries = list(map(attrgetter("op"), recorded.nodes))
-        at: dict[Node | None, int] = {node: index for index, node in enumerate(recorded.nodes)}
-        self.made_by = [at.get(origin(root), -1) for root in recorded.roots]
+        index_of: dict[Node | None, int] = {node: index for index, node in enumerate(recorded.nodes)}
+        self.made_by = [index_of.get(origin(root), -1) for root in recorded.roots]
         self.numbers: tuple[np.ndarray, ...] | None = None
         if graph.recorded is not None:
             self.numbers = tuple(np.array(places, np.int64) for places in pack_numbers(graph.nodes))
@@ -75,7 +75,7 @@ class Program:
         self.inputs = graph.arguments()
         self.outputs = graph.results()
         self.loops = tuple(
-            (at[graph.sources[node][0]], node.op.lowering.iterations, len(graph.sources[node]))  # type: ignore[attr-defined]
+            (index_of[graph.sources[node][0]], node.op.lowering.iterations, len(graph.sources[node]))  # type: ignore[attr-defined]
             for node in graph.nodes
             if node.op.name == FOUND_LOOP
         )
@@ -199,12 +199,12 @@ class Requested:
             return self._positions[value.node], value.index
         return self._positions[value], 0
 
-    def value(self, place: Place) -> str:
-        """Describes a value by its place."""
-        at, _ = place
-        if at < 0:
-            return f"input {~at} ({self.inputs[~at][0]!r})"
-        return f"the result of {self.entries[at].name} at {self.lines[at]}"
+    def value(self, reference: Place) -> str:
+        """Describes the value of a reference."""
+        index, _ = reference
+        if index < 0:
+            return f"input {~index} ({self.inputs[~index][0]!r})"
+        return f"the result of {self.entries[index].name} at {self.lines[index]}"
 
 
 def listing(requested: Requested, program: Program | None = None) -> dict[str, Any]:
@@ -214,10 +214,10 @@ def listing(requested: Requested, program: Program | None = None) -> dict[str, A
         "inputs": [[repr(meta), repr(sharding)] for meta, sharding in requested.inputs],
         "ops": [_op(op) for op in requested.entries],
         "lines": [str(line) for line in requested.lines],
-        "wiring": [[list(place) for place in places] for places in requested.wiring],
+        "wiring": [[list(reference) for reference in places] for places in requested.wiring],
         "results": [
-            [list(place), None if sharding is None else repr(sharding)]
-            for place, sharding in zip(requested.roots, requested.graph.pinned, strict=True)
+            [list(root), None if sharding is None else repr(sharding)]
+            for root, sharding in zip(requested.roots, requested.graph.pinned, strict=True)
         ],
         "donated": list(requested.graph.donated),
     }
@@ -237,14 +237,14 @@ def chosen_shardings(graph: Graph, executable: Any) -> list[Sharding]:
     partitioners may). Inside of `program_devices`, as `compare` is."""
     outputs = list(zip(graph.results(), executable.output_shardings, strict=True))
     if config.check_shardings:
-        for port, chosen in zip(graph.arguments(), executable.input_shardings[0], strict=False):
+        for port, actual_sharding in zip(graph.arguments(), executable.input_shardings[0], strict=False):
             assert port.sharding is not None, "every input has a sharding"
-            compare(graph, lambda: "argument", port.meta, port.sharding, chosen)
-        for port, chosen in outputs:
+            compare(graph, lambda: "argument", port.meta, port.sharding, actual_sharding)
+        for port, actual_sharding in outputs:
             if port.sharding is not None:
                 root = graph.roots[port.places if isinstance(port.places, int) else max(port.places)]
-                compare(graph, partial(_label, root), port.meta, port.sharding, chosen, origin(root))
-    free = {port.places: chosen for port, chosen in outputs if port.sharding is None}
+                compare(graph, partial(_label, root), port.meta, port.sharding, actual_sharding, origin(root))
+    free = {port.places: layout for port, layout in outputs if port.sharding is None}
     meshes = graph.meshes() if free else []
     return [
         Sharding.from_jax(free[index], len(root.meta.shape), meshes) if pinned is None else pinned
@@ -254,16 +254,16 @@ def chosen_shardings(graph: Graph, executable: Any) -> list[Sharding]:
 
 def compare(
     graph: Graph,
-    what: Callable[[], str],
+    label: Callable[[], str],
     meta: Meta,
     requested: Sharding,
-    chosen: jax.sharding.Sharding,
+    actual_sharding: jax.sharding.Sharding,
     node: Node | None = None,
 ) -> None:
     """Raises LoweringError if the compiler chose another sharding than the requested one."""
-    if not requested.allows(chosen, len(meta.shape)):
+    if not requested.allows(actual_sharding, len(meta.shape)):
         raise LoweringError(
-            f"the partitioner ({config.partitioner}) sharded the {what()} {meta!r} as {chosen} "
+            f"the partitioner ({config.partitioner}) sharded the {label()} {meta!r} as {actual_sharding} "
             f"instead of {requested!r}",
             node,
         )
@@ -329,8 +329,8 @@ def unknown_options(options: Mapping[str, object]) -> dict[str, object]:
     """Returns the options that neither this library sets nor `config.compiler_options` has: of XLA's many, some write
     files and some run them."""
     words = config.compiler_options.split()
-    known = {*_OWN_OPTIONS, *(_parsed(word) for word in words if word != _NEEDED)}
-    return {name: value for name, value in options.items() if (name, value) not in known}
+    configured_options = {*_OWN_OPTIONS, *(_parsed(word) for word in words if word != _NEEDED)}
+    return {name: value for name, value in options.items() if (name, value) not in configured_options}
 
 
 _OWN_OPTIONS = {
@@ -344,8 +344,8 @@ _OWN_OPTIONS = {
 
 
 def options_of(graph: Graph) -> dict[str, str | float]:
-    """Returns the options of `config.compiler_options`: the word `auto` in it stands for those that the program
-    needs, of which an option named there as well takes the place."""
+    """Options of `config.compiler_options`: 'auto' expands to the options the program needs; explicit options override
+    it."""
     words = config.compiler_options.split()
     if words == [_NEEDED]:
         return _needed(graph)
@@ -378,10 +378,10 @@ def _needed(graph: Graph) -> dict[str, str | float]:
 
 def of_tpus(kind: str) -> dict[str, str | float]:
     """The options for programs over several TPUs of a kind, as far as the installed libtpu has them."""
-    wanted = dict.fromkeys(_OVERLAPPED, "True") | (_SPARSE_CORE if kind in _WITH_SPARSE_CORE else {})
+    options = dict.fromkeys(_OVERLAPPED, "True") | (_SPARSE_CORE if kind in _WITH_SPARSE_CORE else {})
     if kind == "TPU v5 lite":
-        wanted[_OVERLAPPED_OF_V5E] = "True"
-    return {name: value for name, value in wanted.items() if is_known_to_libtpu(name)}
+        options[_OVERLAPPED_OF_V5E] = "True"
+    return {name: value for name, value in options.items() if is_known_to_libtpu(name)}
 
 
 def _kind(graph: Graph) -> str:

@@ -95,8 +95,8 @@ def _parsed(text: str, op: OpShapes) -> DimWords:
 def _words(text: str, shape: Shape) -> Words:
     words: list[Word] = list(text.split())
     if "..." in words:
-        at, num_dims = words.index("..."), len(shape) - len(words) + 1
-        words[at : at + 1] = range(-num_dims, 0)
+        ellipsis_index, num_dims = words.index("..."), len(shape) - len(words) + 1
+        words[ellipsis_index : ellipsis_index + 1] = range(-num_dims, 0)
     return (*words, *(None,) * (len(shape) - len(words)))
 
 
@@ -115,15 +115,15 @@ def _by_size(op: OpShapes) -> DimWords:
             operands[index] = _with_holes(len(shape), axes, rank)
     if not operands and axes and all(len(shape) + len(axes) == rank for shape in op.operands):
         holes = {axis % rank for axis in axes}
-        kept = [dim - rank for dim in range(rank) if dim not in holes]
-        operands = dict.fromkeys(range(len(op.operands)), kept)
+        result_dims = [dim - rank for dim in range(rank) if dim not in holes]
+        operands = dict.fromkeys(range(len(op.operands)), result_dims)
     return DimWords(operands, [range(-rank, 0) if len(shape) == rank else () for shape in op.results])
 
 
-def _with_holes(rank: int, axes: Sequence[int], kept: int) -> Words:
+def _with_holes(rank: int, axes: Sequence[int], result_rank: int) -> Words:
     """Words for an operand's dims, those of `axes` None, the others counted from the last."""
     holes = {axis % rank for axis in axes}
-    words = iter(range(-kept, 0))
+    words = iter(range(-result_rank, 0))
     return [None if dim in holes else next(words, None) for dim in range(rank)]
 
 
@@ -143,17 +143,17 @@ def _permuted(op: OpShapes) -> DimWords:
 def _indexed(op: OpShapes) -> DimWords:
     """One array of indices, of any dims: these take the place of the dim that it indexes."""
     indices = op.places["indices"]
-    tensors = [place for place in indices if place is not None]
+    tensors = [operand_index for operand_index in indices if operand_index is not None]
     if len(tensors) != 1 or op.places["self"] != 0:
         return DimWords({}, [])
-    dim, (index,) = next(i for i, place in enumerate(indices) if place is not None), tensors
+    dim, (index,) = next(i for i, operand_index in enumerate(indices) if operand_index is not None), tensors
     rank, inner = len(op.operands[0]), [("index", i) for i in range(len(op.operands[index]))]
     return DimWords({0: range(rank), index: inner}, [[*range(dim), *inner, *range(dim + 1, rank)]])
 
 
 def _paired(op: OpShapes) -> DimWords:
     """Each result is the operand of its place."""
-    words = [[(place, dim) for dim in range(len(shape))] for place, shape in enumerate(op.operands)]
+    words = [[(index, dim) for dim in range(len(shape))] for index, shape in enumerate(op.operands)]
     return DimWords(dict(enumerate(words)), words[: len(op.results)])
 
 
@@ -232,13 +232,13 @@ class _Walk:
         if dims is None or owner in self.fixed:
             return
         dims_so_far = self.values.dims.get((owner, index), ((),) * len(dims))
-        taken = {axis for factors in dims_so_far for _, axes in factors for axis in axes}
+        used_axes = {axis for factors in dims_so_far for _, axes in factors for axis in axes}
         after = list(dims_so_far)
         for dim, factors in enumerate(dims):
             axes = [axis for _, of_factor in factors for axis in of_factor]
-            if not after[dim] and taken.isdisjoint(axes):
+            if not after[dim] and used_axes.isdisjoint(axes):
                 after[dim] = factors
-                taken.update(axes)
+                used_axes.update(axes)
         self.values.dims[owner, index] = tuple(after)
 
     def forward(self, nodes: Sequence[Node]) -> None:
@@ -369,11 +369,11 @@ def _of_loop(node: Node) -> _Steps:
     body, single = loop.body, loop.num_carried + loop.num_last
     entering = [_Step(0, *pair) for pair in zip(node.operands[: loop.num_fixed], body.inputs, strict=False)]
     for run, inside, is_stack in zip(loop.operand_runs(), body.inputs[loop.num_fixed :], loop.xs, strict=True):
-        entering += [_Step(0, node.operands[place], inside, int(is_stack)) for place in run]
+        entering += [_Step(0, node.operands[index], inside, int(is_stack)) for index in run]
     outside = results(node)
     leaving = [_Step(0, *pair) for pair in zip(outside[:single], body.roots[:single], strict=True)]
     for run, root, y in zip(loop.result_runs(), body.roots[single:], loop.ys, strict=True):
-        leaving += [_Step(0, outside[place], root, int(y.is_stack)) for place in run]
+        leaving += [_Step(0, outside[index], root, int(y.is_stack)) for index in run]
     return entering, leaving, _carried(0, body, loop.num_constants, loop.num_carried)
 
 

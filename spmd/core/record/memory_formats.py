@@ -87,16 +87,16 @@ _libraries: list[torch.library.Library] = []
 
 def register_refusals() -> None:
     """Registers the refusals as torch's kernels for such tensors of the device."""
-    others, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
+    fallbacks, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
 
     def say(kind: str) -> Callable[..., NoReturn]:
         return lambda *args, **kwargs: refuse(kind)
 
     for key, kind in _KEYS.items():
-        others.fallback(say(kind), key)
+        fallbacks.fallback(say(kind), key)
     for name, kind in _MAKERS.items():
         for key in ("PrivateUse1", "AutogradPrivateUse1"):
             aten.impl(name, say(kind), key)
     for name in _COMPRESSED:
         aten.impl(name, say("sparse"), "SparseCsrPrivateUse1")
-    _libraries.extend((others, aten))
+    _libraries.extend((fallbacks, aten))

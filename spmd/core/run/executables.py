@@ -156,8 +156,8 @@ def buffer_of(data: DeviceData, sharding: Sharding, *, is_donated: bool) -> jax.
 
 
 def _stack(graph: Graph, group: Sequence[int]) -> jax.Array:
-    members = [graph.inputs[place] for place in group]
-    bring(members, [graph.shardings[place] for place in group])
+    members = [graph.inputs[index] for index in group]
+    bring(members, [graph.shardings[index] for index in group])
     store = full_store(members)
     return stacked(members) if store is None else store.placed()
 

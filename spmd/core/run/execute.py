@@ -42,11 +42,11 @@ def run(storages: Iterable[Storage], line: Line, *, donate: bool = True, for_rea
     Returns the number of their ops.
     """
     storages_here = list(storages)
-    others = pending_elsewhere(storages_here) if recorders.is_several else []
-    needed = _needed_of(others, storages_here) if others else []
+    foreign_storages = pending_elsewhere(storages_here) if recorders.is_several else []
+    needed = _needed_of(foreign_storages, storages_here) if foreign_storages else []
     # Before the roots are taken: an initial value that a step overwrites at once must not become part of its program.
     if donate and _guards() is None:  # a guard must watch the ops of initial values, too
-        initialize_state(storages_here, line, for_read=for_read, needed=needed, others=others)
+        initialize_state(storages_here, line, for_read=for_read, needed=needed, foreign_storages=foreign_storages)
     roots = roots_of([*storages_here, *_completed(needed)] if needed else storages_here)
     values, lists = list(map(itemgetter(0), roots)), list[Node]()
     if donate and at_once.value is not None:
@@ -61,10 +61,10 @@ def run(storages: Iterable[Storage], line: Line, *, donate: bool = True, for_rea
     return len(nodes)
 
 
-def _needed_of(others: Sequence[Storage], own: Sequence[Storage]) -> list[Storage]:
+def _needed_of(foreign_storages: Sequence[Storage], local_storages: Sequence[Storage]) -> list[Storage]:
     """Other threads' storages whose values these storages need."""
-    nodes = set(topological([storage.value for storage in own])[0])
-    return [storage for storage in others if origin(storage.value) in nodes]
+    nodes = set(topological([storage.value for storage in local_storages])[0])
+    return [storage for storage in foreign_storages if origin(storage.value) in nodes]
 
 
 def _completed(needed: Sequence[Storage]) -> list[Storage]:
@@ -110,19 +110,19 @@ on_schedule: list[Callable[[Line], None]] = []
 
 
 def run_schedule(
-    subgraphs: Sequence[Subgraph], rest: Sequence[Node], roots: Sequence[Root], line: Line, *, donate: bool
+    subgraphs: Sequence[Subgraph], deferred_nodes: Sequence[Node], roots: Sequence[Root], line: Line, *, donate: bool
 ) -> None:
-    """Runs the subgraphs of a graph in order, each of which needs only those before it; `rest`, which reads their
-    results, stays recorded."""
+    """Runs the subgraphs of a graph in order, each of which needs only those before it; `deferred_nodes`, which read
+    their results, stay recorded."""
     cache.next_run()
     for note in on_schedule if recording.value is None else ():
         note(line)
     todo, roots_left = list(subgraphs), list(roots)
     passed: set[DeviceData] = set()
     done: set[Node | None] = set()
-    kept: set[Node] | None = None  # once it is cut: the ops that may run another time
+    rerunnable_nodes: set[Node] | None = None  # once it is cut: the ops that may run another time
     # A cut starts again from the first subgraph: its parts have other readers, and others behind them may run as one.
-    flow, index = _flow(todo, rest, roots_left, passed), 0
+    flow, index = _flow(todo, deferred_nodes, roots_left, passed), 0
     try:
         while index < len(todo):
             subgraph = todo[index]
@@ -133,15 +133,15 @@ def run_schedule(
                     else _run_subgraph(subgraph, index, roots_left, flow, line, donate=donate)
                 )
             if cut:
-                kept = _kept(roots_left) if donate and kept is None else kept
+                rerunnable_nodes = _kept(roots_left) if donate and rerunnable_nodes is None else rerunnable_nodes
                 roots_left = [root for root in roots_left if origin(root[0]) not in done]
                 todo, index = [*cut, *todo[index + 1 :]], 0
-                flow = _flow(todo, rest, roots_left, passed)
+                flow = _flow(todo, deferred_nodes, roots_left, passed)
             else:
                 done.update(subgraph.nodes)
                 # Only after a cut: a graph that runs as one program drops its operands with its nodes.
-                if kept is not None and recording.value is None:  # a recorded program is compiled later
-                    flow.release(index, kept)
+                if rerunnable_nodes is not None and recording.value is None:  # a recorded program is compiled later
+                    flow.release(index, rerunnable_nodes)
                 index += 1
     finally:
         # Values of the past are kept for a failure alone; those that have run cannot be run again.
@@ -158,12 +158,14 @@ def _kept(roots: Sequence[Root]) -> set[Node]:
     return set(topological([*aside, *views, *_recorded_elsewhere(roots)])[0])
 
 
-def _flow(todo: Sequence[Subgraph], rest: Sequence[Node], left: Sequence[Root], passed: set[DeviceData]) -> Flow:
+def _flow(
+    todo: Sequence[Subgraph], deferred_nodes: Sequence[Node], roots_left: Sequence[Root], passed: set[DeviceData]
+) -> Flow:
     """The readers of each value, other threads' recorded ops included."""
-    flow = Flow(todo, rest, left, passed)
+    flow = Flow(todo, deferred_nodes, roots_left, passed)
     # One thread records, nearly always: then no other thread else reads what is overwritten here.
     if recorders.is_several:
-        flow.add_others(_recorded_elsewhere(left))
+        flow.add_others(_recorded_elsewhere(roots_left))
     return flow
 
 
@@ -183,24 +185,24 @@ def _run_on_host(subgraph: Subgraph, roots: Sequence[Root], flow: Flow) -> Seque
 
 
 def _run_subgraph(
-    subgraph: Subgraph, here: int, left: list[Root], flow: Flow, line: Line, *, donate: bool
+    subgraph: Subgraph, index: int, roots_left: list[Root], flow: Flow, line: Line, *, donate: bool
 ) -> Sequence[Subgraph]:
     """Runs one subgraph, or returns those that run in its place."""
-    roots = flow.roots_of(here)
+    roots = flow.roots_of(index)
     guarding = _guards()
     if guarding is not None:
         _run_guarded(guarding, subgraph, roots, flow, line)
         return []
 
     def dies(device_data: DeviceData) -> bool:
-        return donate and flow.last.get(device_data, -1) <= here
+        return donate and flow.last.get(device_data, -1) <= index
 
     def graph_now() -> Graph:
         return graph_of(roots, subgraph.where, dies=dies, passed=flow.passed)
 
     graph = graph_now()
     check_here(graph.mesh)
-    ready = prepared(graph, subgraph, left, flow, line, donate=donate)
+    ready = prepared(graph, subgraph, roots_left, flow, line, donate=donate)
     if ready.cut:
         return ready.cut
     plan = recording.value
@@ -212,8 +214,8 @@ def _run_subgraph(
         executables.compile_unlocked(graph, "step", line, ready.why_not)
         # Other threads have recorded and annotated meanwhile: what they read is kept, their annotations apply.
         if recorders.is_several:
-            flow.add_others(_recorded_elsewhere([*left, *roots]))
-        ready = prepared(graph_now(), subgraph, left, flow, line, donate=donate)
+            flow.add_others(_recorded_elsewhere([*roots_left, *roots]))
+        ready = prepared(graph_now(), subgraph, roots_left, flow, line, donate=donate)
         if ready.cut:
             return ready.cut
         graph = ready.graph
@@ -382,7 +384,7 @@ def graph_of(
         # Data that no tensor holds may be overwritten by any result, not only by its own storage's.
         if is_last and device_data.is_unheld():
             free.add(device_data)
-    donated = [place is not None for place in onto]
+    donated = [root_index is not None for root_index in onto]
     dead = set(filter(dies, passed))
     if not dead.isdisjoint(inputs):
         # Data made for a later subgraph has no storage: it is matched to results by shape and sharding.

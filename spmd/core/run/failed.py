@@ -56,9 +56,9 @@ def _abandon(storages: list[Storage], error: Exception) -> None:
     """
     values = [storage.value for storage in storages]
     nodes, inputs = topological(values)
-    gone = {device_data for device_data in inputs if device_data.gone is not None or device_data.is_lost()}
-    why = next((device_data.gone for device_data in gone if device_data.gone is not None), None) or str(error)
-    blamed = {*gone, error.value} if isinstance(error, GuardError) else gone
+    lost_inputs = {device_data for device_data in inputs if device_data.gone is not None or device_data.is_lost()}
+    why = next((device_data.gone for device_data in lost_inputs if device_data.gone is not None), None) or str(error)
+    blamed = {*lost_inputs, error.value} if isinstance(error, GuardError) else lost_inputs
     lost = set(depending(values, lambda node: node in blamed or not blamed.isdisjoint(node.operands)))
     failed = lost
     # A guard, and data that is gone, say what has failed.
@@ -96,9 +96,9 @@ def _part_of_failure(nodes: Sequence[Node], error: Exception) -> set[Node]:
     """
     sets = _connected(nodes)
     ran = set(getattr(error, "nodes", ()))
-    met = [one for one in sets if not ran.isdisjoint(one)] or sets
+    met = [component for component in sets if not ran.isdisjoint(component)] or sets
     node = getattr(error, "node", None)
-    named = [one for one in met if node in one]
+    named = [component for component in met if node in component]
     if named or not isinstance(error, torch.OutOfMemoryError):
         return set().union(*(named or met))
     # XLA names no op where memory runs out; the largest value is the best guess at what did not fit.
@@ -111,14 +111,14 @@ def _connected(nodes: Sequence[Node]) -> list[set[Node]]:
     for node in nodes:
         joined = {node}
         read = [set_of[maker] for maker in map(origin, node.operands) if maker in set_of]
-        for other in {id(one): one for one in read}.values():
+        for component in {id(members): members for members in read}.values():
             # The smaller set is added to the larger one, or many small unions would take quadratic time.
-            if len(other) > len(joined):
-                joined, other = other, joined
-            joined |= other
-            set_of.update(dict.fromkeys(other, joined))
+            if len(component) > len(joined):
+                joined, component = component, joined
+            joined |= component
+            set_of.update(dict.fromkeys(component, joined))
         set_of[node] = joined
-    return list({id(one): one for one in set_of.values()}.values())
+    return list({id(members): members for members in set_of.values()}.values())
 
 
 def _largest(nodes: Collection[Node]) -> int:

@@ -105,7 +105,11 @@ def _with_step(storage: Storage) -> list[Storage]:
     if not recorders.is_several or storage.data is None:
         return [storage]
     # No sync sees a storage that was set aside after a failure; the one that is read is run all the same.
-    step = [other for other in pending_elsewhere([storage]) if other.data and other.recorder == storage.recorder]
+    step = [
+        pending_storage
+        for pending_storage in pending_elsewhere([storage])
+        if pending_storage.data and pending_storage.recorder == storage.recorder
+    ]
     return [storage, *step]
 
 

@@ -25,7 +25,7 @@ def initialize_state(
     *,
     for_read: bool = False,
     needed: Sequence[Storage] = (),
-    others: Sequence[Storage] = (),
+    foreign_storages: Sequence[Storage] = (),
 ) -> bool:
     """Gives state its initial value before the step runs, so that the first step is the same program as all others.
 
@@ -71,7 +71,7 @@ def initialize_state(
                 executables.compile_unlocked(graph, "init", line)  # ops that others record meanwhile read the same
                 outputs = executables.run(cache.program_for(graph, "init", line), graph)
             initialized.update(zip((node for _, node in part), outputs, strict=True))
-    for node in topological([storage.value for storage in (*storages, *others)])[0]:
+    for node in topological([storage.value for storage in (*storages, *foreign_storages)])[0]:
         node.operands = tuple(initialized.get(operand, operand) for operand in node.operands)
     for storage, node in initial.items():
         if node not in initialized:
@@ -167,13 +167,13 @@ def _programs(initial: Sequence[Initial], mesh: Sharding) -> list[list[Initial]]
     in a fraction of the time; values that occur once are one program."""
     kinds: dict[Hashable, list[Initial]] = {}
     ops = fewest = 0
-    seen: set[Node] = set()
+    visited: set[Node] = set()
     for storage, value in initial:
         nodes, inputs = topological([value])
         # Values that share ops must be made by one program, or the ops would be computed twice.
-        if inputs or not seen.isdisjoint(nodes):
+        if inputs or not visited.isdisjoint(nodes):
             return [list(initial)]
-        seen.update(nodes)
+        visited.update(nodes)
         places = {node: index for index, node in enumerate(nodes)}
         wiring = tuple((node.op, tuple(_place(operand, places) for operand in node.operands)) for node in nodes)
         # Equal wiring and sharding, other draws: the key of a draw is a number of the op, and no part of the program.
@@ -205,7 +205,7 @@ def _graph_of(initial: Sequence[Initial], mesh: Sharding) -> Graph:
 def _first_read(storages: Sequence[Storage], candidates: set[Value], step: dict[Node, None]) -> set[Value]:
     """The candidates that are read, directly or through other pure values, by ops of the step, which are not pure."""
     read: set[Value] = set()
-    seen: set[Value] = set()
+    visited: set[Value] = set()
     stack = [storage.value for storage in storages if origin(storage.value) in step]
     while stack:
         value = stack.pop()
@@ -213,8 +213,8 @@ def _first_read(storages: Sequence[Storage], candidates: set[Value], step: dict[
             read.add(value)
         elif type(value) is TupleElement:
             stack.append(value.node)
-        elif type(value) is Node and value not in seen:
-            seen.add(value)
+        elif type(value) is Node and value not in visited:
+            visited.add(value)
             stack.extend(value.operands)
     return read
 

@@ -34,10 +34,12 @@ class Prepared(NamedTuple):
     why_not: str = ""
 
 
-def prepared(graph: Graph, subgraph: Subgraph, left: list[Root], flow: Flow, line: Line, *, donate: bool) -> Prepared:
+def prepared(
+    graph: Graph, subgraph: Subgraph, roots_left: list[Root], flow: Flow, line: Line, *, donate: bool
+) -> Prepared:
     """Looks up the program of a graph, and runs the passes over one that has none until it has.
 
-    left: the roots that have not run; where a pass replaces values, those of the roots and of `flow` are replaced.
+    roots_left: roots that have not run. Where a pass replaces values, those of the roots and of `flow` are replaced.
     """
     is_plan = recording.value is not None
     program = cache.find(graph)
@@ -45,7 +47,7 @@ def prepared(graph: Graph, subgraph: Subgraph, left: list[Root], flow: Flow, lin
         return Prepared(graph, program)
     # Counted before the passes: they compare this sync's numbers with those of the last one, by place.
     counts = [len(node.numbers) for node in graph.nodes]
-    sync = Sync(line, graph.key(), counts, _steps_written(left), subgraph.is_rest)
+    sync = Sync(line, graph.key(), counts, _steps_written(roots_left), subgraph.is_rest)
     reasons: list[str] = []
     for row in PASSES:
         if not _applies(row, donate=donate, is_plan=is_plan):
@@ -55,12 +57,12 @@ def prepared(graph: Graph, subgraph: Subgraph, left: list[Root], flow: Flow, lin
             reasons += [result] if result else []
             graph = _checked(graph, result, name=row.name, is_changed=False)
         elif isinstance(result, Changed):
-            graph = _checked(result.graph, result.what, name=row.name, is_changed=True)
+            graph = _checked(result.graph, result.description, name=row.name, is_changed=True)
             program = cache.find(graph)
             if program is not None or result.is_last:
                 break
         else:
-            return Prepared(graph, cut=_subgraphs(graph, result, subgraph, left, flow))
+            return Prepared(graph, cut=_subgraphs(graph, result, subgraph, roots_left, flow))
     return Prepared(graph, program, why_not=reasons[0] if reasons else "")
 
 
@@ -80,13 +82,13 @@ def formed(graph: Graph, may_scan: bool = True) -> Graph:
 after_pass: list[Callable[[Graph, str], None]] = []
 
 
-def _checked(graph: Graph, what: str, *, name: str, is_changed: bool) -> Graph:
-    """The graph that a pass has returned, with a note of what it says."""
+def _checked(graph: Graph, note: str, *, name: str, is_changed: bool) -> Graph:
+    """The graph that a pass has returned, with the pass's note."""
     if config.check_graphs:
         checker.check(graph, name)
     for look in after_pass if is_changed else ():
-        look(graph, f"after '{name}' ({what})")
-    return replace(graph, notes=(*graph.notes, (name, what))) if what else graph
+        look(graph, f"after '{name}' ({note})")
+    return replace(graph, notes=(*graph.notes, (name, note))) if note else graph
 
 
 def _applies(row: Pass, *, donate: bool, is_plan: bool) -> bool:
@@ -99,21 +101,21 @@ def _applies(row: Pass, *, donate: bool, is_plan: bool) -> bool:
 
 
 def _subgraphs(
-    graph: Graph, made: Cut | OnHost, subgraph: Subgraph, roots_left: list[Root], flow: Flow
+    graph: Graph, cut: Cut | OnHost, subgraph: Subgraph, roots_left: list[Root], flow: Flow
 ) -> Sequence[Subgraph]:
     """The subgraphs of a graph that is cut."""
-    if isinstance(made, OnHost):
-        return around_host(Subgraph(graph.nodes, subgraph.where), set(made.nodes))
+    if isinstance(cut, OnHost):
+        return around_host(Subgraph(graph.nodes, subgraph.where), set(cut.nodes))
     # A pass that takes iterations out of the graph hands their last values on; readers behind it must find these.
-    if made.replaced:
-        replace_operands(made.replaced, (node for name in made.replaced for node in flow.readers.get(name, ())))
+    if cut.replaced:
+        replace_operands(cut.replaced, (node for name in cut.replaced for node in flow.readers.get(name, ())))
         for index, (value, storage) in enumerate(roots_left):
-            roots_left[index] = made.replaced.get(value_name(value), value), storage
-            storage.value = made.replaced.get(value_name(storage.value), storage.value)
+            roots_left[index] = cut.replaced.get(value_name(value), value), storage
+            storage.value = cut.replaced.get(value_name(storage.value), storage.value)
             if storage.past:
-                storage.past = [made.replaced.get(value_name(past), past) for past in storage.past]
-    subgraphs = between(made.ends, made.nodes, subgraph.where)
-    remainder = [Subgraph(made.nodes[made.ends[-1] :], subgraph.where, is_rest=True)] if made.has_rest else []
+                storage.past = [cut.replaced.get(value_name(past), past) for past in storage.past]
+    subgraphs = between(cut.ends, cut.nodes, subgraph.where)
+    remainder = [Subgraph(cut.nodes[cut.ends[-1] :], subgraph.where, is_rest=True)] if cut.has_rest else []
     return [*subgraphs, *remainder]
 
 

@@ -43,15 +43,15 @@ class Recording:
 
     def run(self, graph: Graph) -> list[DeviceData]:
         """Keeps a program; returns device data for each root."""
-        here = len(self.programs)
+        program_index = len(self.programs)
         self.programs.append(graph)
         outputs = []
         for i, (root, pinned) in enumerate(zip(graph.roots, graph.pinned, strict=True)):
             # A second recording of the step knows what the compiler chose in the first one.
-            chosen = self.layouts.get((here, i)) if pinned is None else pinned
-            device_data = DeviceData(root.meta, sharding=chosen or graph.mesh, is_abstract=True)
-            if chosen is None:
-                self.unknown[device_data] = here, i
+            layout = self.layouts.get((program_index, i)) if pinned is None else pinned
+            device_data = DeviceData(root.meta, sharding=layout or graph.mesh, is_abstract=True)
+            if layout is None:
+                self.unknown[device_data] = program_index, i
             outputs.append(device_data)
         self.made += outputs
         # Values read from here on belong to no graph that was recorded before, as after a run.
@@ -85,7 +85,7 @@ def recorded(into: Recording) -> Iterator[None]:
         live, aside, read = LIVE[:], ASIDE[:], [(row, row[0].value, row[0].stamp) for row in READ]
         log = UndoLog(is_step=True)
         UNDO.append(log)
-        before = _noted([*live, *aside], log)
+        snapshot = _noted([*live, *aside], log)
         # Views keep values for the next read; in here they would be values of the step that is planned.
         READ.clear()
         recording.value = into
@@ -96,11 +96,11 @@ def recorded(into: Recording) -> Iterator[None]:
             UNDO.remove(log)
             forget_reads()
             log.undo()
-            earlier = {node for node, *_ in before}
+            earlier = {node for node, *_ in snapshot}
             # Before the ops are put back: a kept program reads ops with the operands of the recording.
             for graph in into.programs:
                 _with_own_nodes(graph, earlier)
-            for node, op, operands, numbers in before:
+            for node, op, operands, numbers in snapshot:
                 node.op, node.operands, node.numbers = op, operands, numbers
             _replace_recorded([*LIVE, *ASIDE], log.first)
             LIVE[:], ASIDE[:] = live, aside
@@ -116,10 +116,10 @@ def _noted(
     refs: "Sequence[weakref.ref[Storage]]", log: UndoLog
 ) -> list[tuple[Node, OpSpec, Sequence[Value], Sequence[float | int]]]:
     """Notes these storages in the log; returns the ops behind them as they are."""
-    found = [storage for ref in refs if (storage := ref()) is not None]
-    for storage in found:
+    storages = [storage for ref in refs if (storage := ref()) is not None]
+    for storage in storages:
         log.note(storage)
-    nodes = topological([value for storage in found for value in (*(storage.past or ()), storage.value)])[0]
+    nodes = topological([value for storage in storages for value in (*(storage.past or ()), storage.value)])[0]
     return [(node, node.op, node.operands, node.numbers) for node in nodes]
 
 
@@ -127,9 +127,9 @@ def _with_own_nodes(graph: Graph, earlier: set[Node]) -> None:
     """Gives a kept program copies of the ops that were recorded before the context: those are put back to what they
     were, with operands that ran in other programs of the recording."""
     replaced: dict[object, Value] = {}
-    for place, node in enumerate(graph.nodes):
+    for index, node in enumerate(graph.nodes):
         if node in earlier:
-            copy = graph.nodes[place] = node.with_operands(node.operands)
+            copy = graph.nodes[index] = node.with_operands(node.operands)
             copy.serial = node.serial
             replaced.update(zip(map(value_name, results(node)), results(copy), strict=True))
     graph.roots[:] = [replaced.get(value_name(root), root) for root in graph.roots]

@@ -73,10 +73,10 @@ def by_mesh(roots: Sequence[Root], nodes: Sequence[Node], inputs: Sequence[Devic
     return subgraphs
 
 
-def _with_unclaimed(values: Iterable[Value], own: Sequence[Node], homes: Collection[Node]) -> list[Node]:
-    """The ops of a subgraph's own and the ops of no mesh behind these values."""
+def _with_unclaimed(values: Iterable[Value], nodes: Sequence[Node], homes: Collection[Node]) -> list[Node]:
+    """The nodes of a subgraph and the ops of no mesh behind these values."""
     unclaimed = [maker for maker in map(origin, values) if maker is not None and maker not in homes]
-    return sorted({*topological(unclaimed)[0], *own}, key=lambda node: node.serial)
+    return sorted({*topological(unclaimed)[0], *nodes}, key=lambda node: node.serial)
 
 
 def take_across(nodes: Iterable[Node]) -> list[DeviceData]:
@@ -101,18 +101,22 @@ def around_host(subgraph: Subgraph, host_computed: set[Node]) -> list[Subgraph]:
         # A new stage begins only where the host needs a result of a program: each boundary is a wait.
         stage[node] = max((stage[maker] + (on_host and maker not in host_computed) for maker in makers), default=0)
         stages.setdefault((stage[node], not on_host), []).append(node)
-    return [Subgraph(stages[at], subgraph.where if at[1] else None) for at in sorted(stages)]
+    return [Subgraph(stages[key], subgraph.where if key[1] else None) for key in sorted(stages)]
 
 
 class Flow:
-    """The readers of values across the subgraphs of a schedule and the ops (`rest`) that stay recorded behind it.
+    """The readers of values across the subgraphs of a schedule and `deferred_nodes`, the ops recorded behind it.
 
-    last: the last subgraph that reads a value, by its name; `rest` counts as one. passed: data that a run has made for
-    later subgraphs alone.
+    last: the last subgraph that reads a value, by its name; `deferred_nodes` count as one. passed: data that a run has
+    made for later subgraphs alone.
     """
 
     def __init__(
-        self, subgraphs: Sequence[Subgraph], rest: Sequence[Node], roots: Sequence[Root], passed: set[DeviceData]
+        self,
+        subgraphs: Sequence[Subgraph],
+        deferred_nodes: Sequence[Node],
+        roots: Sequence[Root],
+        passed: set[DeviceData],
     ):
         self.roots = roots
         self.subgraphs = subgraphs
@@ -125,11 +129,11 @@ class Flow:
         self._several = several = set[Node]()  # ops that are in several subgraphs
         self._wanted: dict[int, list[Root]] = {}  # of each subgraph, the roots that it computes
         # One subgraph has no readers across: nothing of this is needed for most steps.
-        if len(subgraphs) == 1 and not rest:
+        if len(subgraphs) == 1 and not deferred_nodes:
             return
         for index, subgraph in enumerate(subgraphs):
             several |= {node for node in subgraph.nodes if self.part.setdefault(node, index) != index}
-        for index, nodes in enumerate([*(subgraph.nodes for subgraph in subgraphs), rest]):
+        for index, nodes in enumerate([*(subgraph.nodes for subgraph in subgraphs), deferred_nodes]):
             for node in nodes:
                 for operand in node.operands:
                     maker = origin(operand)
@@ -145,21 +149,21 @@ class Flow:
             value_name(value): storage for _, storage in roots for value in (*(storage.past or ()), storage.value)
         } | {value_name(value): storage for value, storage in roots}
 
-    def _read(self, value: Value, here: int, node: Node | None = None) -> None:
+    def _read(self, value: Value, index: int, node: Node | None = None) -> None:
         name = value_name(value)
-        self.last[name] = max(here, self.last.get(name, 0))
+        self.last[name] = max(index, self.last.get(name, 0))
         if node is not None:
             self.readers.setdefault(name, []).append(node)
 
-    def roots_of(self, here: int) -> list[Root]:
+    def roots_of(self, index: int) -> list[Root]:
         """The values that a subgraph must compute: roots, and values that later subgraphs read."""
         if not self.part:
             return list(self.roots)
-        roots = list(self._wanted.get(here, ()))
+        roots = list(self._wanted.get(index, ()))
         names = {value_name(value) for value, _ in roots}
-        for value in self.carried[here]:
+        for value in self.carried[index]:
             if value_name(value) not in names:
-                roots.append((value, self._owner(value, self.subgraphs[here].where) or Storage(value, value.meta)))
+                roots.append((value, self._owner(value, self.subgraphs[index].where) or Storage(value, value.meta)))
         # In the order of recording, as the roots of a whole graph are: a part that is met again is the same program.
         return sorted(roots, key=lambda root: value_serial(root[0]))
 
@@ -170,48 +174,47 @@ class Flow:
             return storage
         return None
 
-    def give(self, made: Mapping[Hashable, DeviceData | Node]) -> None:
+    def give(self, replacements: Mapping[Hashable, DeviceData | Node]) -> None:
         """Puts data in the place of values that later subgraphs read."""
         readers: dict[Node, None] = {}
-        for name, device_data in made.items():
+        for name, device_data in replacements.items():
             self.last[device_data] = self.last.get(name, -1)
             if name in self.others:
                 self.others.add(device_data)
             readers |= dict.fromkeys(self.readers.pop(name, ()))
         for node in readers:
-            node.operands = tuple(made.get(value_name(operand), operand) for operand in node.operands)
+            node.operands = tuple(replacements.get(value_name(operand), operand) for operand in node.operands)
         # A value that another mesh reads is moved as soon as it is there, while the next program is prepared.
         if readers:
             self.passed.update(take_across(readers))
 
-    def release(self, here: int, kept: Collection[Node]) -> None:
-        """Frees the data that a subgraph which has run was the last to read: its ops, but those in `kept`, drop their
-        operands."""
-        for node in self.subgraphs[here].nodes:
+    def release(self, index: int, rerunnable_nodes: Collection[Node]) -> None:
+        """Frees the data whose last reader was this subgraph: its ops but `rerunnable_nodes` drop their operands."""
+        for node in self.subgraphs[index].nodes:
             for operand in node.operands:
-                if type(operand) is DeviceData and self.last.get(operand, -1) <= here:
+                if type(operand) is DeviceData and self.last.get(operand, -1) <= index:
                     self.last.pop(operand, None)
             # Dropped operands free what they hold: the peak of a long graph is that of its parts.
-            if node not in kept and node not in self._several:
+            if node not in rerunnable_nodes and node not in self._several:
                 node.operands = ()
 
     def add_others(self, values: Sequence[Value]) -> None:
         """Takes into account the ops that other threads have recorded: these read results, and of the values inside a
         subgraph all that is behind them."""
-        wanted = {value_name(value) for value, _ in self.roots}
-        seen: set[Node] = set()
+        root_names = {value_name(value) for value, _ in self.roots}
+        visited: set[Node] = set()
         stack = [maker for maker in map(origin, values) if maker is not None]
         while stack:
             node = stack.pop()
-            if node in seen:
+            if node in visited:
                 continue
-            seen.add(node)
+            visited.add(node)
             for operand in node.operands:
                 name = value_name(operand)
                 self.others.add(name)
                 self.readers.setdefault(name, []).append(node)
                 maker = origin(operand)
-                if maker is not None and name not in wanted:
+                if maker is not None and name not in root_names:
                     stack.append(maker)
 
 
@@ -308,7 +311,7 @@ def moved(device_data: DeviceData, target: Sharding) -> DeviceData:
         result = DeviceData(
             device_data.meta, buffer=buffer, sharding=target, maker=device_data.maker, source=device_data.source
         )
-    return derived(result, device_data, lambda now: moved(now, target))
+    return derived(result, device_data, lambda data: moved(data, target))
 
 
 def placed_like(tensor: XlaTensor, target: XlaTensor) -> XlaTensor:

@@ -99,7 +99,11 @@ def _sync(*, wait: bool, for_read: bool) -> None:
         processes.collect_garbage()
     with SYNC_LOCK, LOCK, interrupt.later():
         watch = Watch()
-        storages = pending() if recording.value is not None else [each for each in pending() if not _is_far_state(each)]
+        storages = (
+            pending()
+            if recording.value is not None
+            else [storage for storage in pending() if not _is_far_state(storage)]
+        )
         num_iterations, num_ops, num_nodes = counters.counter("loop_iterations"), pace.recorded_ops, 0
         if storages:
             counters.add("syncs")
@@ -135,14 +139,14 @@ def _is_far_state(storage: Storage) -> bool:
 
 def _forget_what_ran() -> None:
     """Drops the live storages whose values have run; those of other threads are still to be run."""
-    kept = []
+    pending_refs = []
     for ref in LIVE:
         storage = ref()
         if storage is not None and not is_data(storage.value):
-            kept.append(ref)
+            pending_refs.append(ref)
         elif storage is not None:
             storage.listed = False
-    LIVE[:] = kept
+    LIVE[:] = pending_refs
     forget_reads()
 
 
@@ -162,16 +166,16 @@ def hlo(tensors: Sequence[XlaTensor] | None = None) -> str:
 
 
 def _graph_of(tensors: Sequence[XlaTensor] | None, caller: str) -> Graph | None:
-    chosen = pending() if tensors is None else list(map(_wanted, tensors))
+    storages = pending() if tensors is None else list(map(_wanted, tensors))
     # Nothing is pending: an empty text, as PyTorch/XLA returns.
-    if not chosen:
+    if not storages:
         return None
-    roots = roots_of(chosen)
-    mesh, *others = meshes_met(chosen, *topological([value for value, _ in roots])).values()
-    if others:
+    roots = roots_of(storages)
+    mesh, *extra_meshes = meshes_met(storages, *topological([value for value, _ in roots])).values()
+    if extra_meshes:
         raise ValueError(
             f"{caller}: one program cannot span meshes with different devices, {list(mesh.device_ids)} and "
-            f"{list(others[0].device_ids)}; pass the tensors of one of them"
+            f"{list(extra_meshes[0].device_ids)}; pass the tensors of one of them"
         )
     return graph_of(roots, mesh, dies=lambda device_data: tensors is None)
 

@@ -94,39 +94,39 @@ def _lower_report(
 mlir.register_lowering(_report_p, _lower_report)
 
 
-def as_chosen(chosen: xla_client.HloSharding, mesh: Sharding) -> jax.sharding.Sharding:
+def as_chosen(tiling: xla_client.HloSharding, mesh: Sharding) -> jax.sharding.Sharding:
     """Returns the partitioner's report of a value in a program over this mesh as a jax sharding."""
-    return GSPMDSharding(list(grid(mesh.device_ids, (len(mesh.device_ids),), mesh.target or stand_in.value)), chosen)
+    return GSPMDSharding(list(grid(mesh.device_ids, (len(mesh.device_ids),), mesh.target or stand_in.value)), tiling)
 
 
 # --- two values of one sharding ---------------------------------------------------------------------------------------
 
 _shard_as_p = Primitive("spmd_shard_alike")
 _shard_as_p.multiple_results = True
-_shard_as_p.def_impl(lambda one, other: [one, other])
-_shard_as_p.def_abstract_eval(lambda one, other: [one, other])
+_shard_as_p.def_impl(lambda x, y: [x, y])
+_shard_as_p.def_abstract_eval(lambda x, y: [x, y])
 _GROUP = object()
 
 
-def shard_as(one: jax.Array, other: jax.Array) -> tuple[jax.Array, jax.Array]:
+def shard_as(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns the values, of one shape; the partitioner gives both the same sharding."""
-    result = _shard_as_p.bind(one, other)
+    result = _shard_as_p.bind(x, y)
     return result[0], result[1]
 
 
-def _lower_shard_as(context: mlir.LoweringRuleContext, one: ir.Value, other: ir.Value) -> list[ir.Value]:
+def _lower_shard_as(context: mlir.LoweringRuleContext, x: ir.Value, y: ir.Value) -> list[ir.Value]:
     # Counted by module, so that all processes lower the same text: this list of a module's is shared by all its
     # functions.
-    group = sum(kept is _GROUP for kept in context.module_context.keepalives)
+    group = sum(keepalive is _GROUP for keepalive in context.module_context.keepalives)
     context.module_context.add_keepalive(_GROUP)
     if config.partitioner == "shardy":
-        for value in (one, other):
+        for value in (x, y):
             sdy.sharding_group(value, group)
-        return [one, other]
+        return [x, y]
     # XLA's own text of an `OpSharding` of type UNKNOWN in a shard group. Without the side effect the call is removed
     # before the partitioner has seen it.
     text = ir.StringAttr.get(f"{{unknown shard_as {group}}}")
-    result = [_custom_call("Sharding", value, backend_config="") for value in (one, other)]
+    result = [_custom_call("Sharding", value, backend_config="") for value in (x, y)]
     for call in result:
         call.attributes["mhlo.sharding"] = text
     return [call.results[0] for call in result]

@@ -50,7 +50,7 @@ def all_devices(target: Target = None) -> tuple[jax.Device, ...]:
         return tuple(sorted(_devices(target), key=lambda device: (device.process_index, device.id)))
 
 
-# What brings a platform to jax.
+# The command that installs a platform's plugin of jax.
 PLUGINS = {"cuda": 'pip install "jax[cuda12]"', "tpu": 'pip install "jax[tpu]"'}
 
 
@@ -159,16 +159,16 @@ def slices(target: Target = None) -> tuple[int, ...]:
     the devices.
     """
     if target is not None and is_simulated(target):
-        wanted = _parsed(target).slices
+        num_slices = _parsed(target).slices
     else:
         slice_indices = [_slice_of(device, target) for device in all_devices(target)]
         if target is not None or not config.num_slices:
             return tuple(slice_indices)
-        wanted = config.num_slices
+        num_slices = config.num_slices
     count = num_devices(target)
-    if count % wanted:
-        raise ValueError(f"config.num_slices: {count} devices make no {wanted} slices of equal size")
-    return tuple(i * wanted // count for i in range(count))
+    if count % num_slices:
+        raise ValueError(f"config.num_slices: {count} devices make no {num_slices} slices of equal size")
+    return tuple(i * num_slices // count for i in range(count))
 
 
 def _slice_of(device: jax.Device, target: Target) -> int:

@@ -61,15 +61,15 @@ def _num_scattered(op: ir.Operation) -> int:
 
 def _combine_apart(op: ir.Operation) -> None:
     """Has a scatter whose dims may be batches begin with the identity, and combines its operand after that."""
-    before, total, combine = op.operands[0], op.results[0], op.regions[0].blocks[0].operations[0].name
+    operand, total, combine = op.operands[0], op.results[0], op.regions[0].blocks[0].operations[0].name
     if combine not in _IDENTITIES or len(op.results) > 1 or _num_scattered(op) == 1:
         return
     identity = _IDENTITIES[combine](total.type.element_type)
-    if combine == "stablehlo.add" and _is_zero(before):
+    if combine == "stablehlo.add" and _is_zero(operand):
         return
     op.operands[0] = hlo.broadcast_in_dim(total.type, _scalar(total, identity), ir.DenseI64ArrayAttr.get([]))
     with ir.InsertionPoint.after(op):
-        combined = ir.Operation.create(combine, [total.type], [total, before])
+        combined = ir.Operation.create(combine, [total.type], [total, operand])
     total.replace_all_uses_except(combined.result, combined)
 
 
@@ -108,17 +108,17 @@ def _pad_rows(op: ir.Operation, multiple: int) -> None:
     rows = [dims for dims in zip(in_index, in_updates, strict=True) if dims[0] not in batching]
     if all(index.type.shape[dim] % multiple == 0 for dim, _ in rows):
         return
-    (first, first_in_updates), others = rows[0], len(rows) - 1
-    if others and rows[-1] == (first + others, first_in_updates + others):
+    (first, first_in_updates), num_merged = rows[0], len(rows) - 1
+    if num_merged and rows[-1] == (first + num_merged, first_in_updates + num_merged):
         # Merged, as each by itself might be short: then padding would be most of it.
-        index = _merge(index, first, others)
-        updates = [_merge(update, first_in_updates, others) for update in updates]
+        index = _merge(index, first, num_merged)
+        updates = [_merge(update, first_in_updates, num_merged) for update in updates]
         vector = numbers.index_vector_dim
         numbers = hlo.ScatterDimensionNumbers.get(
-            [dim - others * (dim > first_in_updates) for dim in numbers.update_window_dims],
+            [dim - num_merged * (dim > first_in_updates) for dim in numbers.update_window_dims],
             numbers.inserted_window_dims, numbers.input_batching_dims,
-            [dim - others * (dim > first) for dim in batching],
-            numbers.scattered_dims_to_operand_dims, vector - others * (vector > first),
+            [dim - num_merged * (dim > first) for dim in batching],
+            numbers.scattered_dims_to_operand_dims, vector - num_merged * (vector > first),
         )  # fmt: skip
         rows = rows[:1]
     past_end = max(op.operands[0].type.shape)
@@ -135,9 +135,9 @@ def _pad_rows(op: ir.Operation, multiple: int) -> None:
     op.erase()
 
 
-def _merge(value: ir.Value, first: int, others: int) -> ir.Value:
+def _merge(value: ir.Value, first: int, num_merged: int) -> ir.Value:
     """Merges a dim with so many that follow."""
-    shape, end = value.type.shape, first + others + 1
+    shape, end = value.type.shape, first + num_merged + 1
     return hlo.reshape(_typed(value, [*shape[:first], math.prod(shape[first:end]), *shape[end:]]), value)
 
 

@@ -173,7 +173,7 @@ class Sharding:
         return self.with_spec(self.spec.closed(), self.memory) if self.is_open else self
 
     @staticmethod
-    def from_jax(chosen: jax.sharding.Sharding, rank: int, meshes: "Iterable[Sharding]" = ()) -> "Sharding":
+    def from_jax(sharding: jax.sharding.Sharding, rank: int, meshes: "Iterable[Sharding]" = ()) -> "Sharding":
         """Returns the value of a sharding that the compiler chose for a result of `rank` dims.
 
         It is named by the axes of the first of these meshes that can express it, else by axes of its own: every way to
@@ -182,12 +182,12 @@ class Sharding:
         first_mesh = next(iter(meshes), None)
         target = None if first_mesh is None else first_mesh.target
         device_target = target if target is not None else stand_in.value
-        memory = memory_of(chosen)
-        if isinstance(chosen, jax.sharding.SingleDeviceSharding):
-            (device,) = chosen.device_set
+        memory = memory_of(sharding)
+        if isinstance(sharding, jax.sharding.SingleDeviceSharding):
+            (device,) = sharding.device_set
             return Sharding.single(ordinal(device, device_target), memory, target)
-        order = tuple(ordinal(device, device_target) for device in device_order(chosen))
-        tiling = hlo_sharding(chosen, rank)
+        order = tuple(ordinal(device, device_target) for device in device_order(sharding))
+        tiling = hlo_sharding(sharding, rank)
         if tiling.is_replicated():
             return (first_mesh or Sharding.of(order, (len(order),), ("devices",))).with_spec(Spec(), memory)
         tiles, sums, copies, numbers = _tiles_of(tiling, rank, len(order))
@@ -216,14 +216,14 @@ class Sharding:
         """Yields the axes of this mesh that cut the dims of an array into so many tiles, in every way."""
         size = {axis: n for axis, n in self.mesh_axes().items() if n > 1}
 
-        def split(dims: tuple[int, ...], left: tuple[str, ...]) -> "Iterator[tuple[tuple[str, ...], ...]]":
+        def split(dims: tuple[int, ...], free_axes: tuple[str, ...]) -> "Iterator[tuple[tuple[str, ...], ...]]":
             if not dims:
                 yield ()
                 return
-            for count in range(len(left) + 1):
-                for axes in itertools.permutations(left, count):
+            for count in range(len(free_axes) + 1):
+                for axes in itertools.permutations(free_axes, count):
                     if math.prod(size[axis] for axis in axes) == dims[0]:
-                        for later_axes in split(dims[1:], tuple(axis for axis in left if axis not in axes)):
+                        for later_axes in split(dims[1:], tuple(axis for axis in free_axes if axis not in axes)):
                             yield (axes, *later_axes)
 
         return split(tiles, tuple(size))
@@ -328,14 +328,14 @@ class Sharding:
             and (self.is_replicated() or self._groups() == other._groups())
         )
 
-    def allows(self, chosen: JaxSharding, rank: int) -> bool:
+    def allows(self, actual_sharding: JaxSharding, rank: int) -> bool:
         """True if the compiler's choice for an array of `rank` dims agrees with this one in the traced program."""
         requested = self.in_program()
         if not self.is_open:
-            return requested.is_equivalent_to(chosen, rank)
+            return requested.is_equivalent_to(actual_sharding, rank)
         fixed = [d for d in range(rank) if d >= len(self.spec.dims) or not self.spec.dims[d].is_open]
         shape = (len(self.device_ids),) * rank  # every tiling over so many devices divides it
-        ours, theirs = requested.devices_indices_map(shape), chosen.devices_indices_map(shape)
+        ours, theirs = requested.devices_indices_map(shape), actual_sharding.devices_indices_map(shape)
         return all(ours[device][d] == theirs[device][d] for device in ours for d in fixed)
 
     def mesh_axes(self) -> "OrderedDict[str, int]":
@@ -387,9 +387,9 @@ class Sharding:
         """The devices tile by tile; those that hold copies of one tile, or of one summand of it, are adjacent."""
         named = [*(axis for dim in self.spec.dims for axis in dim.axes), *self.spec.unreduced]
         used = [self.axis_names.index(axis) for axis in named]
-        others = [i for i in range(len(self.axis_names)) if i not in used]
+        replicated_axes = [i for i in range(len(self.axis_names)) if i not in used]
         ids = np.array(self.device_ids).reshape(self.mesh_shape)
-        return _in_order(ids.transpose(used + others), *self.last_tiles())
+        return _in_order(ids.transpose(used + replicated_axes), *self.last_tiles())
 
     def last_tiles(self) -> tuple[int, int]:
         """The number of summands whose sum a tile still is, and the number of devices that hold each of them."""
@@ -443,10 +443,10 @@ def _tiles_of(
 _UNREDUCED = xla_client.OpSharding.Type.UNREDUCED
 
 
-def memory_of(chosen: jax.sharding.Sharding) -> str:
+def memory_of(sharding: jax.sharding.Sharding) -> str:
     """The memory of a jax sharding: a device's default memory is "device" everywhere."""
-    device: Any = device_order(chosen)[0]
-    kind = chosen.memory_kind
+    device: Any = device_order(sharding)[0]
+    kind = sharding.memory_kind
     return DEVICE if kind is None or kind == device.default_memory().kind else kind
 
 

@@ -137,9 +137,11 @@ class Held:
             return
         old, new = dict(zip(self.keys, self.values, strict=True)), dict(zip(keys, values, strict=True))
         for key in dict.fromkeys([*old, *new]):
-            before, now = old.get(key, missing), new.get(key, missing)
-            if not same(now, before):
-                yield Change(path_of(self.path, self.container, key), self.container, self.kind, key, before, now)
+            old_value, new_value = old.get(key, missing), new.get(key, missing)
+            if not same(new_value, old_value):
+                yield Change(
+                    path_of(self.path, self.container, key), self.container, self.kind, key, old_value, new_value
+                )
 
 
 _OF_FUNCTION = "__code__", "__defaults__"
@@ -162,39 +164,39 @@ def _methods_of(box: dict[Any, Any]) -> type[dict[Any, Any]]:
     return collections.OrderedDict if isinstance(box, collections.OrderedDict) else dict
 
 
-def _is_identical(now: Sequence[object], before: Sequence[object]) -> bool:
-    return len(now) == len(before) and all(map(operator.is_, now, before))
+def _is_identical(values: Sequence[object], old_values: Sequence[object]) -> bool:
+    return len(values) == len(old_values) and all(map(operator.is_, values, old_values))
 
 
 class Contents:
     """A comparison of containers by the contents that they had. A class: a function that calls itself is a reference
     cycle, which would hold what the call has dropped."""
 
-    def __init__(self, held: dict[int, Held]):
-        self._held = held
+    def __init__(self, snapshots: dict[int, Held]):
+        self._held = snapshots
 
-    def same(self, now: object, before: object) -> bool:
-        held = self._held.get(id(before)) if type(now) is type(before) and now is not before else None
-        if held is None or held.kind not in (Kind.DICT, Kind.LIST):
-            return is_same(now, before)
-        current = Held(now, "", held.kind)
-        return len(current.keys) == len(held.keys) and all(
-            map(self.same, (*current.keys, *current.values), (*held.keys, *held.values))
+    def same(self, value: object, old_value: object) -> bool:
+        snapshot = self._held.get(id(old_value)) if type(value) is type(old_value) and value is not old_value else None
+        if snapshot is None or snapshot.kind not in (Kind.DICT, Kind.LIST):
+            return is_same(value, old_value)
+        current = Held(value, "", snapshot.kind)
+        return len(current.keys) == len(snapshot.keys) and all(
+            map(self.same, (*current.keys, *current.values), (*snapshot.keys, *snapshot.values))
         )
 
 
-def is_same(one: object, other: object) -> bool:
+def is_same(a: object, b: object) -> bool:
     """True for one object, and for equal plain values."""
-    if one is other:
+    if a is b:
         return True
     # 1 == 1.0 == True: a number of another type is another argument of an op.
-    kind = type(one)
-    if kind is not type(other):
+    kind = type(a)
+    if kind is not type(b):
         return False
-    if isinstance(one, tuple) and isinstance(other, tuple) and kind is tuple:
-        return len(one) == len(other) and all(map(is_same, one, other))
+    if isinstance(a, tuple) and isinstance(b, tuple) and kind is tuple:
+        return len(a) == len(b) and all(map(is_same, a, b))
     # 0.0 == -0.0, and they are different numbers of an op.
-    return kind in _COMPARED and one == other and repr(one) == repr(other)
+    return kind in _COMPARED and a == b and repr(a) == repr(b)
 
 
 _COMPARED = frozenset({str, bytes, int, float, complex, bool, torch.Size, types.MethodType})

@@ -45,22 +45,22 @@ class Objects:
 
     names: the attributes that count; None: all. ran: the code that ran; what only other functions refer to is left out.
     None: all. scope: the only globals that are followed, with no class and all instances; None: those of the user's
-    functions, with his classes. held: the containers. tensors: each with its path. arrays, iterators, generators:
-    numpy's arrays, iterators that are under way, and random generators of the host, by path. opaque: the paths of what
-    is too large to be followed.
+    functions, with his classes. snapshots: of the containers. tensors: each with its path. arrays, iterators,
+    generators: numpy's arrays, iterators that are under way, and random generators of the host, by path. opaque: the
+    paths of objects too large to be followed.
     """
 
     roots: Sequence[tuple[str, object]]
     names: Collection[str] | None = None
     ran: Collection[types.CodeType] | None = None
     scope: Mapping[str, object] | None = None
-    held: list[Held] = field(default_factory=list)
+    snapshots: list[Held] = field(default_factory=list)
     tensors: dict[int, tuple[str, torch.Tensor]] = field(default_factory=dict)
     arrays: list[tuple[str, np.ndarray]] = field(default_factory=list)
     iterators: list[str] = field(default_factory=list)
     generators: list[tuple[str, Any]] = field(default_factory=list)
     opaque: list[str] = field(default_factory=list)
-    _seen: dict[int, object] = field(default_factory=dict)  # keeps them alive, so that no id is used twice
+    _visited: dict[int, object] = field(default_factory=dict)  # keeps them alive, so that no id is used twice
     # The user's modules, each with the names of it that are held; and all names in the functions' code.
     _modules: list[tuple[str, types.ModuleType, set[str]]] = field(default_factory=list)
     _mentioned: set[str] = field(default_factory=set)
@@ -72,11 +72,11 @@ class Objects:
         todo = collections.deque(self.roots)
         while todo or (todo := self._in_modules()):
             path, thing = todo.popleft()
-            if isinstance(thing, (*_PLAIN, *_CLOSED)) or id(thing) in self._seen:
+            if isinstance(thing, (*_PLAIN, *_CLOSED)) or id(thing) in self._visited:
                 continue
-            self._seen[id(thing)] = thing
+            self._visited[id(thing)] = thing
             # A guard over more would take longer than recording the step again.
-            if len(self.held) > _MOST and self.scope is None:
+            if len(self.snapshots) > _MOST and self.scope is None:
                 self.opaque.append(path)
                 return
             todo.extend(self._inside(path, thing))
@@ -89,29 +89,31 @@ class Objects:
 
     def of(self, kind: type[_Object]) -> list[_Object]:
         """The objects of a class."""
-        return [thing for thing in self._seen.values() if isinstance(thing, kind)]
+        return [thing for thing in self._visited.values() if isinstance(thing, kind)]
 
     def changes(self) -> list[Change]:
         """The changes since then; a container with the contents that the one before had is no change."""
-        comparison = Contents({id(held.container): held for held in self.held})
-        return [change for held in self.held for change in held.changes(comparison.same)]
+        comparison = Contents({id(snapshot.container): snapshot for snapshot in self.snapshots})
+        return [change for snapshot in self.snapshots for change in snapshot.changes(comparison.same)]
 
     def restore(self) -> None:
         """Restores the contents of the containers."""
-        for held in self.held:
-            held.restore()
+        for snapshot in self.snapshots:
+            snapshot.restore()
 
     def _hold(
         self, path: str, container: Any, kind: Kind, names: Collection[str] | None = None
     ) -> list[tuple[str, object]]:
-        held = Held(container, path, kind, names)
-        self.held.append(held)
+        snapshot = Held(container, path, kind, names)
+        self.snapshots.append(snapshot)
         # A plan restores what it finds, however large; a guard only compares.
-        if len(held.values) > _LARGE and self.scope is None:
-            if not all(isinstance(value, _PLAIN) for value in held.values):
+        if len(snapshot.values) > _LARGE and self.scope is None:
+            if not all(isinstance(value, _PLAIN) for value in snapshot.values):
                 self.opaque.append(path)
             return []
-        return [(path_of(path, container, key), value) for key, value in zip(held.keys, held.values, strict=True)]
+        return [
+            (path_of(path, container, key), value) for key, value in zip(snapshot.keys, snapshot.values, strict=True)
+        ]
 
     def _inside(self, path: str, thing: object) -> Sequence[tuple[str, object]]:
         if isinstance(thing, torch.Tensor):
@@ -148,7 +150,7 @@ class Objects:
     def _items(self, path: str, thing: object) -> Sequence[tuple[str, object]] | None:
         """The items of a container; None for no container."""
         if isinstance(thing, (tuple, frozenset)):
-            return [(f"{path}[{place}]", item) for place, item in enumerate(thing)]
+            return [(f"{path}[{index}]", item) for index, item in enumerate(thing)]
         if isinstance(thing, list):
             return self._hold(path, thing, Kind.LIST)
         if isinstance(thing, (collections.deque, set)):
@@ -201,9 +203,9 @@ class Objects:
 
     def _in_modules(self) -> collections.deque[tuple[str, object]]:
         """The attributes of the user's modules that functions name: last, when these are known."""
-        wanted, result = set(self._mentioned if self.names is None else self.names), collections.deque[Any]()
+        mentioned_names, result = set(self._mentioned if self.names is None else self.names), collections.deque[Any]()
         for path, module, names in self._modules:
-            if module.__name__.partition(".")[0] not in LIBRARIES and (new := wanted - names):
+            if module.__name__.partition(".")[0] not in LIBRARIES and (new := mentioned_names - names):
                 names |= new
                 result.extend(self._hold(path, vars(module), Kind.SCOPE, new))
         return result

@@ -70,19 +70,19 @@ def _of_tensor(tensor: Any) -> Iterator[Callable[[], Any]]:
     if tensor.is_leaf and tensor.requires_grad:
         # The hooks stay with the object whatever its data: annotations and units add some.
         for name in ("_backward_hooks", "_post_accumulate_grad_hooks", "grad"):
-            held = getattr(tensor, name)
-            if isinstance(held, dict):  # itself restored: the user's handles refer to it
-                yield Held(held, "", Kind.DICT).restore
-            yield partial(_set, tensor, name, held)
+            attribute = getattr(tensor, name)
+            if isinstance(attribute, dict):  # itself restored: the user's handles refer to it
+                yield Held(attribute, "", Kind.DICT).restore
+            yield partial(_set, tensor, name, attribute)
     # An optimizer's counters are CPU tensors; a dataset is not copied for the case that the step writes it.
     if not isinstance(tensor, XlaTensor) and tensor.device.type == "cpu" and tensor.nbytes <= _SMALL:
         yield partial(_rewrite, tensor, tensor.detach().clone(), tensor._version)
 
 
-def _put_back(tensor: torch.Tensor, own: dict[str, Any]) -> None:
+def _put_back(tensor: torch.Tensor, attributes: dict[str, Any]) -> None:
     for name in OURS:
         tensor.__dict__.pop(name, None)
-    tensor.__dict__.update(own)
+    tensor.__dict__.update(attributes)
 
 
 def _set(tensor: torch.Tensor, name: str, value: Any) -> None:
@@ -90,10 +90,10 @@ def _set(tensor: torch.Tensor, name: str, value: Any) -> None:
         setattr(tensor, name, value)
 
 
-def _rewrite(tensor: torch.Tensor, before: torch.Tensor, version: int) -> None:
+def _rewrite(tensor: torch.Tensor, original: torch.Tensor, version: int) -> None:
     # Most are only read, and writing would be another version for autograd.
     if tensor._version != version:
-        tensor.detach().copy_(before)
+        tensor.detach().copy_(original)
 
 
 @contextlib.contextmanager

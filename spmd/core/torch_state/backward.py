@@ -29,10 +29,10 @@ _PIN = -1  # a key among the hooks on a gradient that no handle of torch has
 PINNED = "_pins_grad"  # the attribute of a tensor that `follow` and `leave` set: its hook; False: it was left
 
 
-def follow(tensor: Any, *, again: bool = False) -> None:
+def follow(tensor: Any, *, after_leave: bool = False) -> None:
     """Gives later gradients of an annotated tensor its sharding: a leaf tensor's once accumulated, a computed value's
-    when it arrives. again: also after `leave`."""
-    if again and tensor.__dict__.get(PINNED) is False:
+    when it arrives. after_leave: also after `leave`."""
+    if after_leave and tensor.__dict__.get(PINNED) is False:
         del tensor.__dict__[PINNED]
     pin = tensor.__dict__.get(PINNED)
     if pin is not None or not tensor.requires_grad:

@@ -16,7 +16,7 @@ from torch.types import Device
 from ..run.pjrt.devices import devices
 from ..sharding.value import DEVICE, memory_of
 
-_seen = 0  # the most since the last reset
+_peak = 0  # the most since the last reset
 _runtime_peak_at_reset = 0
 
 
@@ -48,17 +48,17 @@ def _runtime_peak() -> int:
 
 def memory_allocated(device: Device = None) -> int:
     """Returns the bytes of live buffers in device memory, a replicated one counted on each of its devices."""
-    global _seen
-    now = _in_use()
-    _seen = max(_seen, now)
-    return now
+    global _peak
+    in_use = _in_use()
+    _peak = max(_peak, in_use)
+    return in_use
 
 
 def max_memory_allocated(device: Device = None) -> int:
     """Returns the most bytes since `reset_peak_memory_stats`; on the CPU the most that any of these calls has seen."""
     # A runtime's peak from before the reset is not one since.
-    peak, now = _runtime_peak(), memory_allocated()
-    return max(_seen, now, peak if peak > _runtime_peak_at_reset else 0)
+    peak, in_use = _runtime_peak(), memory_allocated()
+    return max(_peak, in_use, peak if peak > _runtime_peak_at_reset else 0)
 
 
 def free_bytes() -> float:
@@ -84,8 +84,8 @@ def max_memory_reserved(device: Device = None) -> int:
 
 def reset_peak_memory_stats(device: Device = None) -> None:
     """Starts the peaks again. A runtime's own peak cannot be reset: it is returned once it has been passed."""
-    global _seen, _runtime_peak_at_reset
-    _seen, _runtime_peak_at_reset = 0, _runtime_peak()
+    global _peak, _runtime_peak_at_reset
+    _peak, _runtime_peak_at_reset = 0, _runtime_peak()
 
 
 def reset_accumulated_memory_stats(device: Device = None) -> None:

@@ -66,11 +66,11 @@ def fork_rng(original: Callable[..., AbstractContextManager[None]], *args: objec
     """`torch.random.fork_rng`, which forks the device's stream, too."""
     bound = _signature(original).bind(*args, **kwargs)
     bound.apply_defaults()
-    chosen = bound.arguments
-    ours = chosen["device_type"] in (None, "xla") and chosen["enabled"]
-    if ours and chosen["devices"] is not None:
-        ours = bool(list(chosen["devices"]))
+    arguments = bound.arguments
+    ours = arguments["device_type"] in (None, "xla") and arguments["enabled"]
+    if ours and arguments["devices"] is not None:
+        ours = bool(list(arguments["devices"]))
     if ours:
-        chosen["devices"] = []  # torch must not save and restore: it would do so for all threads
+        arguments["devices"] = []  # torch must not save and restore: it would do so for all threads
     with original(*bound.args, **bound.kwargs), seed.fork() if ours else contextlib.nullcontext():
         yield

@@ -48,13 +48,13 @@ def _claim_name() -> None:
             f"{owner} is already imported, and torch has one XLA device per process. Import spmd in a process that "
             f"does not import {owner}; where torch imports it by itself, set TORCH_DEVICE_BACKEND_AUTOLOAD=0."
         )
-    taken = torch._C._get_privateuse1_backend_name()
-    if taken not in ("privateuseone", NAME):
+    device_name = torch._C._get_privateuse1_backend_name()
+    if device_name not in ("privateuseone", NAME):
         raise ImportError(
-            f"torch's one custom device of this process is already called {taken!r}, so `xla` cannot be registered. "
-            "Import spmd in a process that does not import the other backend."
+            f"torch's one custom device of this process is already called {device_name!r}, so `xla` cannot be "
+            "registered. Import spmd in a process that does not import the other backend."
         )
-    if taken == NAME or hasattr(torch, NAME):
+    if device_name == NAME or hasattr(torch, NAME):
         raise ImportError(
             "the device name 'xla' already has an owner in this process, such as another copy of this library. Import "
             "only one of them."

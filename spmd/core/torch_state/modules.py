@@ -134,12 +134,12 @@ def _keeping(module: nn.Module, fn: Function) -> Function:
 def _apply_to_own(module: nn.Module, fn: Function, original: Callable[..., nn.Module]) -> None:
     """Calls torch's own `_apply`, unless a tensor is on the device, or the function takes the first one there."""
     parameters = [tensor for tensor in module._parameters.values() if tensor is not None]
-    held = [*parameters, *(tensor for tensor in module._buffers.values() if tensor is not None)]
+    tensors = [*parameters, *(tensor for tensor in module._buffers.values() if tensor is not None)]
     fn = _keeping(module, fn)
-    if not held or any(_is_ours(tensor) for tensor in held):
+    if not tensors or any(_is_ours(tensor) for tensor in tensors):
         _move(module, fn)
         return
-    first = held[0]  # torch, too, calls the function with it first
+    first = tensors[0]  # torch, too, calls the function with it first
     with torch.set_grad_enabled(torch.is_grad_enabled() and not parameters):
         results = [fn(first)]
 

@@ -38,8 +38,8 @@ class _UserTensor:
     @__dict__.setter
     def __dict__(self: Any, new: dict[str, Any]) -> None:
         # Classes that copy the attributes of an operand copy all of them; those of the data stay.
-        held = {name: value for name, value in _ATTRIBUTES.__get__(self).items() if name in OURS}
-        _ATTRIBUTES.__set__(self, {name: value for name, value in new.items() if name not in OURS} | held)
+        library_attributes = {name: value for name, value in _ATTRIBUTES.__get__(self).items() if name in OURS}
+        _ATTRIBUTES.__set__(self, {name: value for name, value in new.items() if name not in OURS} | library_attributes)
 
     @property
     def data(self: Any) -> torch.Tensor:

@@ -18,19 +18,19 @@ _HELD = {*OURS} - {"_pins_grad"}
 _LEFT: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
-def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
+def swap(tensor: torch.Tensor, source: torch.Tensor) -> None:
     """Gives a tensor the data of another one, on whichever device, and keeps its identity, attributes and hooks.
 
     torch's own `swap_tensors` refuses tensors that a graph or a weak reference holds, and takes hooks and attributes
-    away. The old data continues in `other`; a graph that holds it gives its gradient to `tensor`.
+    away. The old data continues in `source`; a graph that holds it gives its gradient to `tensor`.
     """
     requires_grad = tensor.requires_grad
     storage: Any = tensor._storage if isinstance(tensor, XlaTensor) and tensor._view is None else None
     former = None if storage is None else storage.sharding
-    exchange(tensor, other)
-    if storage is None and isinstance(tensor, XlaTensor) and (left := _LEFT.pop(tensor, None)) is not None:
-        annotate(tensor, left)
-        backward.follow(tensor, again=True)
+    exchange(tensor, source)
+    if storage is None and isinstance(tensor, XlaTensor) and (sharding := _LEFT.pop(tensor, None)) is not None:
+        annotate(tensor, sharding)
+        backward.follow(tensor, after_leave=True)
     if not isinstance(tensor, XlaTensor):
         if former is not None:
             _LEFT[tensor] = former
@@ -42,20 +42,20 @@ def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
     if storage is not None and storage.reads is not None and isinstance(tensor, XlaTensor):
         storage.reads.move(storage, tensor._storage)
     renew_hooks(tensor)
-    if requires_grad and other._use_count() > 1:  # type: ignore[attr-defined]
-        other._post_accumulate_grad_hooks = OrderedDict({0: partial(_forward, tensor)})
+    if requires_grad and source._use_count() > 1:  # type: ignore[attr-defined]
+        source._post_accumulate_grad_hooks = OrderedDict({0: partial(_forward, tensor)})
 
 
-def exchange(tensor: torch.Tensor, other: torch.Tensor) -> None:
+def exchange(tensor: torch.Tensor, peer: torch.Tensor) -> None:
     """Exchanges the data of two tensors; a second call restores them."""
     with LOCK:
-        torch._C._swap_tensor_impl(tensor, other)
-        tensor.__class__, other.__class__ = other.__class__, tensor.__class__
-        first, second = tensor.__dict__, other.__dict__
-        held = {name: second[name] for name in _HELD & {*second}}
+        torch._C._swap_tensor_impl(tensor, peer)
+        tensor.__class__, peer.__class__ = peer.__class__, tensor.__class__
+        first, second = tensor.__dict__, peer.__dict__
+        attributes = {name: second[name] for name in _HELD & {*second}}
         second.clear()
         second.update((name, first.pop(name)) for name in _HELD & {*first})
-        first.update(held)
+        first.update(attributes)
 
 
 def renew_hooks(tensor: torch.Tensor) -> None:

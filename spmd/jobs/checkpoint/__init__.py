@@ -6,9 +6,9 @@ from .loading import load_checkpoint as load_checkpoint
 from .manager import CheckpointManager as CheckpointManager
 from .manifest import DamagedError as DamagedError
 from .model_saving import save_checkpoint as save_checkpoint
+from .optimizer_init import prime_optimizer as prime_optimizer
 from .orbax_folder import load_orbax as load_orbax
 from .orbax_folder import save_orbax as save_orbax
-from .priming import prime_optimizer as prime_optimizer
 from .random_state import RandomState as RandomState
 from .restore_plan import ProcessPlan as ProcessPlan
 from .restore_plan import RestorePlan as RestorePlan

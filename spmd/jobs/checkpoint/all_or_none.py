@@ -90,8 +90,8 @@ def after_all(exchange: Channel, name: str, part: Act, action: Callable[[], _T],
     exchange.publish(f"{name}/{exchange.index}", words_of(failure))
 
     def checked() -> _T:
-        said = enumerate([exchange.read(f"{name}/{process}") for process in range(exchange.count)])
-        failed = [f"process {process}: {words}" if exchange.count > 1 else words for process, words in said if words]
+        reports = enumerate([exchange.read(f"{name}/{process}") for process in range(exchange.count)])
+        failed = [f"process {process}: {words}" if exchange.count > 1 else words for process, words in reports if words]
         if failed:
             raise SaveError("; ".join(failed))
         return action()
@@ -111,5 +111,5 @@ def words_of(failure: Failure) -> str:
     """An error as text for other processes; empty for none."""
     if failure is None:
         return ""
-    said = str(failure).rstrip(".") or "no message"
-    return said if isinstance(failure, SaveError) else f"{type(failure).__name__}: {said}"
+    message = str(failure).rstrip(".") or "no message"
+    return message if isinstance(failure, SaveError) else f"{type(failure).__name__}: {message}"

@@ -38,10 +38,10 @@ def exchange() -> Channel:
     return Words() if processes.several() else Alone()
 
 
-def agree(what: str) -> None:
+def agree(call: str) -> None:
     """Compares the call with those of the other processes; a compiled step that makes it is recorded at each call."""
     observing = observation.active_observation.value
     if observing is not None:
-        observing.reads.append(f"{what} at {user_line()}")
+        observing.reads.append(f"{call} at {user_line()}")
     if processes.several():
-        processes.agree(what, what.encode(), user_line())
+        processes.agree(call, call.encode(), user_line())

@@ -145,7 +145,7 @@ def read_index(path: Place) -> dict[str, Any]:
         if path.stat().st_size > _LARGEST:
             raise ValueError(f"it has more than {_LARGEST:,} bytes")
         table: dict[str, Any] = json.loads(path.read_bytes())
-        if not all(isinstance(place, str) for place in {**table["weight_map"]}.values()):
+        if not all(isinstance(file_name, str) for file_name in {**table["weight_map"]}.values()):
             raise TypeError("a file's name is not text")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _cut_short(path, f"it has no table of names and files ({error!r})") from error
@@ -211,9 +211,9 @@ def _are_sizes(values: Any) -> TypeGuard[list[int]]:
     return isinstance(values, list) and all(type(value) is int and 0 <= value < 1 << 62 for value in values)
 
 
-def _check_contiguous(path: Place, found: Mapping[str, Stored], begin: int) -> None:
+def _check_contiguous(path: Place, tensors: Mapping[str, Stored], begin: int) -> None:
     """Raises where tensors share bytes or leave some out, as the format does not allow."""
-    for name, stored in sorted(found.items(), key=lambda item: (item[1].offset, math.prod(item[1].shape))):
+    for name, stored in sorted(tensors.items(), key=lambda item: (item[1].offset, math.prod(item[1].shape))):
         if stored.offset != begin:
             raise _cut_short(path, f"{name!r} begins at byte {stored.offset:,}, and the one before ends at {begin:,}")
         begin += math.prod(stored.shape) * stored.dtype.itemsize
@@ -300,7 +300,7 @@ def _stored(path: Place, name: str, value: torch.Tensor, ends: list[int]) -> Sto
 
 
 def _has_tensors(value: Any) -> bool:
-    return isinstance(value, Mapping) and any(isinstance(held, torch.Tensor) for held in value.values())
+    return isinstance(value, Mapping) and any(isinstance(entry, torch.Tensor) for entry in value.values())
 
 
 def _shown(value: Any) -> str:

@@ -71,8 +71,8 @@ def _read(file: UrlPath) -> dict[str, Any] | None:
     return lease if isinstance(lease, dict) else {}  # another program's object
 
 
-def _owner(found: dict[str, Any]) -> str:
-    facts = {name: found[name] for name in ("process", "host", "command", "since") if name in found}
+def _owner(job: dict[str, Any]) -> str:
+    facts = {name: job[name] for name in ("process", "host", "command", "since") if name in job}
     return json.dumps(facts) if facts else "its owner is not known"
 
 
@@ -82,15 +82,15 @@ def take(folder: UrlPath) -> None:
     Where the last job was killed it takes `_PATIENCE` periods to know that.
     """
     key = str(folder), os.getpid()
-    held = _leases.get(key)
-    if held is not None:
-        held.renew()
+    lease = _leases.get(key)
+    if lease is not None:
+        lease.renew()
         return
     folder.mkdir()
     file = folder / NAME
-    seen = _read(file)
-    if seen is not None:
-        _wait_for_death(folder, file, seen)
+    old_lease = _read(file)
+    if old_lease is not None:
+        _wait_for_death(folder, file, old_lease)
     result = _Lease(file)
     result.write()
     result.check()  # two jobs that start at the same moment: the later one has written over the other
@@ -98,17 +98,17 @@ def take(folder: UrlPath) -> None:
     threading.Thread(target=result.keep, args=(key,), name="spmd-lease", daemon=True).start()
 
 
-def _wait_for_death(folder: UrlPath, file: UrlPath, seen: dict[str, Any]) -> None:
+def _wait_for_death(folder: UrlPath, file: UrlPath, old_lease: dict[str, Any]) -> None:
     """Returns when a lease is not renewed any more; raises SaveError when it is."""
     wait = _PATIENCE * PERIOD
-    messages.say(f"{folder}: waiting {wait:.0f} s for a sign of the job that saved there: {_owner(seen)}", "lease")
+    messages.say(f"{folder}: waiting {wait:.0f} s for a sign of the job that saved there: {_owner(old_lease)}", "lease")
     end = time.monotonic() + wait
     while time.monotonic() < end:
         time.sleep(PERIOD / 5)
         lease = _read(file)
         if lease is None:
             return
-        if lease != seen:
+        if lease != old_lease:
             raise SaveError(
                 f"{folder} belongs to another job, which runs: {_owner(lease)}. Give each job a folder of its own, or "
                 "end that one"

@@ -79,13 +79,13 @@ def load_checkpoint(
             contents.pop(name, None)
             state.pop(name, None)
     names = compared(state, contents)
-    wanted = [name for name in contents if name in state]
-    wrong = [line for name in wanted for line in _differences(name, state[name], contents[name])]
+    common_names = [name for name in contents if name in state]
+    wrong = [line for name in common_names for line in _differences(name, state[name], contents[name])]
     if wrong or (strict and any(names)):
         raise ValueError(differ(names if strict else LoadedNames([], []), path, wrong))
-    extra = {name: contents[name] for name in wanted if not isinstance(contents[name], Stored)}
+    extra = {name: contents[name] for name in common_names if not isinstance(contents[name], Stored)}
     with torch.no_grad():
-        for name in wanted:
+        for name in common_names:
             if name not in extra:
                 load_into(state[name], contents[name].read)
     if extra:
@@ -179,13 +179,13 @@ def differ(
         "not in the model": [_meant(name, names.missing_keys) for name in names.unexpected_keys],
         "other tensors": wrong,
     }
-    differences = {title: each for title, each in differences.items() if each}
+    differences = {title: entries for title, entries in differences.items() if entries}
     lines = [f"{caller}: the model and {path} differ"]
-    for title, each in differences.items():
+    for title, entries in differences.items():
         most = _MOST // len(differences)
-        lines += [f"    {title}: {line}" for line in each[:most]]
-        if len(each) > most:
-            lines.append(f"    {title}: {len(each) - most:,} more")
+        lines += [f"    {title}: {line}" for line in entries[:most]]
+        if len(entries) > most:
+            lines.append(f"    {title}: {len(entries) - most:,} more")
     if any("_fsdp_shard." in name for name in names.unexpected_keys):
         lines.append(
             "the files are of one rank of PyTorch/XLA's FSDP: python -m fsdp.consolidate_sharded_ckpts joins all"
@@ -195,8 +195,8 @@ def differ(
     return "\n".join(lines)
 
 
-def _meant(name: str, others: list[str]) -> str:
-    return f"{name!r}{did_you_mean(name, others, '  {}')}"
+def _meant(name: str, candidates: list[str]) -> str:
+    return f"{name!r}{did_you_mean(name, candidates, '  {}')}"
 
 
 def _differences(name: str, target: Any, source: Any) -> Iterator[str]:

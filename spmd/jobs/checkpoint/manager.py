@@ -189,10 +189,10 @@ class CheckpointManager:
         self.wait()
         calls.agree(f"CheckpointManager.restore of step {step}")
         exchange = calls.exchange()
-        number, place = _shared(exchange, "step", lambda: self._chosen(step, skip_damaged))
+        number, step_name = _shared(exchange, "step", lambda: self._chosen(step, skip_damaged))
         try:
             with self._explained(number):
-                reader = StepReader(self._kept.folder / place)
+                reader = StepReader(self._kept.folder / step_name)
                 Restoring(reader, state, (exchange.index, exchange.count)).run()
         except Exception as error:
             exchange.publish(f"loaded/{exchange.index}", str(error))
@@ -211,8 +211,8 @@ class CheckpointManager:
         Raises FileNotFoundError, ValueError and `DamagedError` where `restore` would before it reads.
         """
         self.wait()
-        number, place = self._chosen(step)
-        return planned(StepReader(self._kept.folder / place), state, number, processes.count())
+        number, step_name = self._chosen(step)
+        return planned(StepReader(self._kept.folder / step_name), state, number, processes.count())
 
     def _chosen(self, step: int | None, skip_damaged: bool = False) -> tuple[int, str]:
         """The step, None for the latest, and the name of its folder."""
@@ -253,9 +253,9 @@ class CheckpointManager:
         Raises as `restore` does.
         """
         self.wait()
-        number, place = self._chosen(step)
+        number, step_name = self._chosen(step)
         with self._explained(number):
-            StepReader(self._kept.folder / place).verify()
+            StepReader(self._kept.folder / step_name).verify()
         return number
 
 

@@ -197,7 +197,7 @@ def _tensors(body: dict[str, Any]) -> list[dict[str, Any]]:
 def _checked(tensor: dict[str, Any], shard: dict[str, Any]) -> list[int]:
     """The first byte of a shard, and the number of its bytes."""
     bounds = zip(_sizes(shard["at"]), shard["shape"], tensor["shape"], strict=True)
-    if not all(at + size <= dim for at, size, dim in bounds) or not isinstance(shard["crc32"], str):
+    if not all(offset + size <= dim for offset, size, dim in bounds) or not isinstance(shard["crc32"], str):
         raise ValueError(f"a shard at {shard['at']} of {shard['shape']} is not in a tensor of {tensor['shape']}")
     return _sizes([shard["offset"], shard["bytes"]])
 

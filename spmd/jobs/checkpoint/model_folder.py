@@ -76,8 +76,8 @@ class ModelFolder(ModelStorage):
         places: dict[str, str] = old_index.get("weight_map", {})
         if not places:  # there is no model that could be read
             return
-        taken = {file.name for file in self._files if (self.folder / file.name).is_file()}
-        for name in sorted(taken & {*places.values()}):
+        replaced_files = {file.name for file in self._files if (self.folder / file.name).is_file()}
+        for name in sorted(replaced_files & {*places.values()}):
             (self.folder / f"{_BEFORE}{name}").unlink(missing_ok=True)
             try:
                 os.link(self.folder / name, self.folder / f"{_BEFORE}{name}")
@@ -87,7 +87,7 @@ class ModelFolder(ModelStorage):
                     f"({error.strerror}): delete the old model first, or save in another folder"
                 ) from error
         old_index["weight_map"] = {
-            name: f"{_BEFORE}{file}" if file in taken and not file.startswith(_BEFORE) else file
+            name: f"{_BEFORE}{file}" if file in replaced_files and not file.startswith(_BEFORE) else file
             for name, file in places.items()
         }
         with SyncedFile(self._saving / f"{_BEFORE}{INDEX}") as written:
@@ -117,9 +117,9 @@ def runs(tensor: FileTensor, shard: ShardBytes) -> Iterator[tuple[int, memoryvie
     """Yields the parts of a shard that are contiguous in the file, each with its offset."""
     split = max((dim for dim, size in enumerate(shard.shape) if size != tensor.shape[dim]), default=0)
     strides = [math.prod(tensor.shape[dim + 1 :]) * tensor.itemsize for dim in range(len(tensor.shape))]  # in bytes
-    begin = tensor.begin + sum(at * stride for at, stride in zip(shard.at, strides, strict=True))
+    begin = tensor.begin + sum(position * stride for position, stride in zip(shard.starts, strides, strict=True))
     size = strides[split] * shard.shape[split] if shard.shape else tensor.itemsize
     outer = itertools.product(*map(range, shard.shape[:split] if size else (0,)))
     for number, index in enumerate(outer):
-        offset = begin + sum(at * stride for at, stride in zip(index, strides, strict=False))
+        offset = begin + sum(position * stride for position, stride in zip(index, strides, strict=False))
         yield offset, shard.data[number * size : (number + 1) * size]

@@ -79,8 +79,8 @@ def save_checkpoint(
         staged.close()
 
 
-def _save(storage: ModelFolder | ModelObjects, staged: StagedState, place: str) -> None:
-    exchange, unsaved = calls.exchange(), f"save_checkpoint: {place} was not saved: {{}}"
+def _save(storage: ModelFolder | ModelObjects, staged: StagedState, location: str) -> None:
+    exchange, unsaved = calls.exchange(), f"save_checkpoint: {location} was not saved: {{}}"
     by_first(exchange, "begin", storage.begin, unsaved)
     # The first process writes those of the CPU, too.
     shards = (shard for shard in staged.shards() if exchange.index == 0 or not staged.tensors[shard.name]["on_host"])
@@ -88,7 +88,7 @@ def _save(storage: ModelFolder | ModelObjects, staged: StagedState, place: str) 
     after_all(exchange, "written", write, storage.make_room, unsaved, storage.discard)
     join = partial(storage.join, exchange.index, exchange.count)
     after_all(exchange, "joined", join, storage.commit, unsaved, storage.discard)
-    unremoved = f"save_checkpoint: {place} is saved, and what it replaces is not removed: {{}}"
+    unremoved = f"save_checkpoint: {location} is saved, and what it replaces is not removed: {{}}"
     by_first(exchange, "clean", storage.clean, unremoved)
 
 
@@ -116,8 +116,8 @@ def _named(state: nn.Module | Mapping[str, torch.Tensor]) -> dict[str, torch.Ten
     by_tensor: dict[Any, list[str]] = {}
     for name, value in tensors.items():
         by_tensor.setdefault(identity(value), []).append(name)
-    kept = {_kept(names, state) for names in by_tensor.values()}
-    return {name: value for name, value in tensors.items() if name in kept}
+    saved_names = {_kept(names, state) for names in by_tensor.values()}
+    return {name: value for name, value in tensors.items() if name in saved_names}
 
 
 def _kept(names: list[str], state: Any) -> str:
@@ -128,5 +128,5 @@ def _kept(names: list[str], state: Any) -> str:
     result: set[str] = set()
     for module in state.modules() if isinstance(state, nn.Module) else ():
         result.update(getattr(module, "_tied_weights_keys", None) or ())
-    others = [name for name in names if not any(re.search(rf"(^|\.){pattern}$", name) for pattern in result)]
-    return min(others) if others else max(names)
+    untied_names = [name for name in names if not any(re.search(rf"(^|\.){pattern}$", name) for pattern in result)]
+    return min(untied_names) if untied_names else max(names)

@@ -27,7 +27,7 @@ from ...core import (
 from ...tensors.shards import Filling, can_fill
 from . import common_calls as calls
 from .loading import LoadedNames, Rename, compared, differ, renamed
-from .priming import prime_optimizer
+from .optimizer_init import prime_optimizer
 from .state_entries import entries, replaced
 
 Path = str | os.PathLike[str]
@@ -109,15 +109,17 @@ def load_orbax(state: Any, folder: Path, *, strict: bool = True, rename: Rename 
     with _primed(state, stored):
         targets = dict(_entries(state))
         names = _compared(targets, stored)
-        wanted = {name: targets[name] for name in stored if name in targets and not _is_empty(targets[name])}
-        wrong = [line for name, value in wanted.items() for line in _differences(name, value, stored[name][1])]
+        matched_targets = {name: targets[name] for name in stored if name in targets and not _is_empty(targets[name])}
+        wrong = [line for name, value in matched_targets.items() for line in _differences(name, value, stored[name][1])]
         if wrong or (strict and any(names)):
             raise ValueError(differ(names if strict else LoadedNames([], []), path, wrong, "load_orbax"))
     fillings = {
-        name: Filling(value) for name, value in wanted.items() if isinstance(value, XlaTensor) and can_fill(value)
+        name: Filling(value)
+        for name, value in matched_targets.items()
+        if isinstance(value, XlaTensor) and can_fill(value)
     }
     requests = {}
-    for name, value in wanted.items():
+    for name, value in matched_targets.items():
         name_there, entry = stored[name]
         requests[name_there] = _request(orbax, value, fillings.get(name), entry)
     how = orbax.args.PyTreeRestore(
@@ -128,7 +130,7 @@ def load_orbax(state: Any, folder: Path, *, strict: bool = True, rename: Rename 
         arrays = dict(_entries(checkpointer.restore(path, args=how)))
     plain = {}
     with torch.no_grad():
-        for name, value in wanted.items():
+        for name, value in matched_targets.items():
             loaded = arrays[stored[name][0]]
             if name in fillings:
                 fillings[name].take(loaded)
@@ -149,17 +151,17 @@ def _place(folder: Path) -> Any:
     return path if "://" in str(folder) else path.absolute()
 
 
-def _item(place: Any) -> Any:
+def _item(folder: Any) -> Any:
     """The folder with the tree: of a manager's step, that of its one item."""
-    if (place / "_METADATA").exists():
-        return place
-    items = sorted(inner.name for inner in place.iterdir()) if place.is_dir() else []
-    trees = [name for name in items if (place / name / "_METADATA").exists()]
+    if (folder / "_METADATA").exists():
+        return folder
+    items = sorted(inner.name for inner in folder.iterdir()) if folder.is_dir() else []
+    trees = [name for name in items if (folder / name / "_METADATA").exists()]
     if len(trees) == 1:
-        return place / trees[0]
-    says = "which is not there" if not place.exists() else f"which has {', '.join(items[:8]) or 'nothing'}"
-    choose = f"; pass one of its items, as {place / trees[0]}" if trees else ""
-    raise FileNotFoundError(f"load_orbax: expected a folder that orbax wrote at {place}, {says}{choose}")
+        return folder / trees[0]
+    says = "which is not there" if not folder.exists() else f"which has {', '.join(items[:8]) or 'nothing'}"
+    choose = f"; pass one of its items, as {folder / trees[0]}" if trees else ""
+    raise FileNotFoundError(f"load_orbax: expected a folder that orbax wrote at {folder}, {says}{choose}")
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -168,17 +170,17 @@ def _item(place: Any) -> Any:
 def _tree(value: Any, path: str, nested: bool, leases: contextlib.ExitStack) -> Any:
     """The state as orbax takes it: dicts, lists, tuples, arrays, numbers, text."""
 
-    def inner(each: Any, key: Any) -> Any:
-        return _tree(each, f"{path}.{key}" if path else str(key), nested, leases)
+    def inner(child: Any, key: Any) -> Any:
+        return _tree(child, f"{path}.{key}" if path else str(key), nested, leases)
 
     value = _opened(value)
     if isinstance(value, Mapping):
         result: dict[str, Any] = {}
-        for key, each in value.items():
-            _put(result, str(key).split(".") if nested else [str(key)], inner(each, key), path)
+        for key, child in value.items():
+            _put(result, str(key).split(".") if nested else [str(key)], inner(child, key), path)
         return result
     if isinstance(value, (list, tuple)):
-        return type(value)(inner(each, index) for index, each in enumerate(value))
+        return type(value)(inner(child, index) for index, child in enumerate(value))
     if isinstance(value, torch.Tensor) and not value.numel():
         return None  # orbax takes no empty array
     if isinstance(value, XlaTensor):
@@ -238,7 +240,7 @@ def _even(sharding: Sharding, shape: tuple[int, ...]) -> Sharding:
         to = next((index for index, dim in enumerate(sizes_left) if dim and dim % sizes[axis] == 0), None)
         if to is not None:
             axes[to], sizes_left[to] = (*axes[to], axis), sizes_left[to] // sizes[axis]
-    return sharding.with_spec(Spec(tuple(Dim(found) for found in axes[: len(shape)])), sharding.memory)
+    return sharding.with_spec(Spec(tuple(Dim(dim_axes) for dim_axes in axes[: len(shape)])), sharding.memory)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

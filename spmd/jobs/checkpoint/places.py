@@ -30,13 +30,13 @@ class UrlPath:
 
     fs: fsspec.AbstractFileSystem
     path: str
-    _kept: dict[str, Any] = field(default_factory=dict, compare=False)  # one range, of a folder and all that is in it
+    _ranges: dict[str, Any] = field(default_factory=dict, compare=False)  # one range, of a folder and all that is in it
 
     def __str__(self) -> str:
         return self.fs.unstrip_protocol(self.path)
 
     def __truediv__(self, name: str) -> "UrlPath":
-        return UrlPath(self.fs, f"{self.path}/{name}", self._kept)
+        return UrlPath(self.fs, f"{self.path}/{name}", self._ranges)
 
     @property
     def name(self) -> str:
@@ -48,7 +48,7 @@ class UrlPath:
 
     @property
     def parent(self) -> "UrlPath":
-        return UrlPath(self.fs, self.path.rpartition("/")[0], self._kept)
+        return UrlPath(self.fs, self.path.rpartition("/")[0], self._ranges)
 
     def is_file(self) -> bool:
         return self.fs.isfile(self.path)
@@ -69,7 +69,7 @@ class UrlPath:
             return
         for name in sorted(names):
             if name.rstrip("/") != self.path:  # some stores list the folder itself
-                yield UrlPath(self.fs, name.rstrip("/"), self._kept)
+                yield UrlPath(self.fs, name.rstrip("/"), self._ranges)
 
     def mkdir(self) -> None:
         """Makes the folder and its parents where the store has folders; never a bucket."""
@@ -97,11 +97,11 @@ class UrlPath:
 
     def read_range(self, begin: int, size: int, *, keep: bool = False) -> np.ndarray:
         """These bytes, by requests of 16 MiB at most. keep: until the next range, so that they are fetched once."""
-        first, data = self._kept.get(self.path, (0, np.empty(0, np.uint8)))
+        first, data = self._ranges.get(self.path, (0, np.empty(0, np.uint8)))
         if first <= begin and begin + size <= first + data.size:
             return data[begin - first : begin - first + size]
         del data
-        self._kept.clear()  # before the next one takes memory
+        self._ranges.clear()  # before the next one takes memory
         result = np.empty(size, np.uint8)
         for start in range(0, size, _BLOCK):
             end = min(start + _BLOCK, size)
@@ -110,7 +110,7 @@ class UrlPath:
                 raise EOFError(f"{self} ends at byte {begin + start + len(block):,}, expected {begin + size:,} or more")
             result[start:end] = np.frombuffer(block, np.uint8)
         if keep:
-            self._kept[self.path] = begin, result
+            self._ranges[self.path] = begin, result
         return result
 
 
@@ -141,9 +141,9 @@ def place_of(path: "str | os.PathLike[str] | UrlPath") -> Place:
     return Path(inner) if isinstance(fs, LocalFileSystem) else UrlPath(fs, inner.rstrip("/"))
 
 
-def bytes_at(place: Place, begin: int, size: int, *, keep: bool = False) -> np.ndarray:
+def bytes_at(path: Place, begin: int, size: int, *, keep: bool = False) -> np.ndarray:
     """Returns these bytes of a file: of a path mapped, so that its pages are released with the array, of a URL
     fetched, and kept as by `read_range`."""
-    if isinstance(place, UrlPath):
-        return place.read_range(begin, size, keep=keep)
-    return np.memmap(place, mode="c", offset=begin, shape=(size,))  # writable, as torch requires
+    if isinstance(path, UrlPath):
+        return path.read_range(begin, size, keep=keep)
+    return np.memmap(path, mode="c", offset=begin, shape=(size,))  # writable, as torch requires

@@ -43,10 +43,10 @@ def encode(value: Any, path: str, put: Put) -> Any:
         return encode(value, f"{path}.{key}", put)
 
     def pairs(mapping: Any) -> list[Any]:
-        return [[inner(key, "key"), inner(each, key)] for key, each in mapping.items()]
+        return [[inner(key, "key"), inner(item, key)] for key, item in mapping.items()]
 
     def items(values: Any) -> list[Any]:
-        return [inner(each, index) for index, each in enumerate(values)]
+        return [inner(item, index) for index, item in enumerate(values)]
 
     kind = type(value)
     if value is None or kind in (bool, int, str):
@@ -58,7 +58,7 @@ def encode(value: Any, path: str, put: Put) -> Any:
     if kind is list:
         return items(value)
     if kind in (dict, defaultdict) and all(type(key) is str and not key.startswith("$") for key in value):
-        return {key: inner(each, key) for key, each in value.items()}
+        return {key: inner(item, key) for key, item in value.items()}
     key = "$dict" if kind is defaultdict else _KEYS.get(kind)
     if key is not None:
         is_set = kind in (set, frozenset)
@@ -89,11 +89,11 @@ def decode(value: Any, path: str, get: Get) -> Any:
         return decode(value, f"{path}.{key}", get)
 
     def items(values: Any) -> list[Any]:
-        return [inner(each, index) for index, each in enumerate(values)]
+        return [inner(item, index) for index, item in enumerate(values)]
 
     def pairs(values: Any) -> list[Any]:
         keys = [inner(key, "key") for key, _ in values]
-        return [(key, inner(each, key)) for key, (_, each) in zip(keys, values, strict=True)]
+        return [(key, inner(item, key)) for key, (_, item) in zip(keys, values, strict=True)]
 
     if isinstance(value, list):
         return items(value)
@@ -119,4 +119,4 @@ def decode(value: Any, path: str, get: Get) -> Any:
             return dtype.type(inner(content[1], "item"))
         case "$array":
             return get(content["$tensor"], path).numpy()
-    return {key: inner(each, key) for key, each in value.items()}
+    return {key: inner(item, key) for key, item in value.items()}

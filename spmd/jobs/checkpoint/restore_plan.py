@@ -63,8 +63,8 @@ class RestorePlan:
     def __str__(self) -> str:
         rows: list[tuple[str, ...]] = [("process", "read from files", "uploaded to devices", "host memory at most")]
         rows += [
-            (str(one.process), *map(_size, (one.bytes_read, one.bytes_uploaded, one.peak_host_bytes)))
-            for one in self.processes
+            (str(process.process), *map(_size, (process.bytes_read, process.bytes_uploaded, process.peak_host_bytes)))
+            for process in self.processes
         ]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in rows]
@@ -115,7 +115,7 @@ class _Counting(Restoring):
         else:
             uploaded = target.nbytes if isinstance(target, XlaTensor) else 0
             self._uploaded += uploaded
-            self._count_read(name, others=uploaded)
+            self._count_read(name, other_bytes=uploaded)
 
     def _like(self, parameter: XlaTensor, name: str) -> torch.Tensor:
         sharding = _sharding(parameter)
@@ -140,10 +140,10 @@ class _Counting(Restoring):
             size = math.prod(shard.shape) * dtype.itemsize
             cast = size if dtype != dtype_of(stored["dtype"]) else 0
             self._uploaded += size * len(shard.devices)
-            self._count_read(name, shard.indices, others=cast + (wide if wide != size else 0))
+            self._count_read(name, shard.indices, other_bytes=cast + (wide if wide != size else 0))
 
-    def _count_read(self, name: str, indices: tuple[slice, ...] | None = None, *, others: int = 0) -> int:
-        """Counts a read of some elements (None: all), with `others` bytes on the host besides; returns their bytes."""
+    def _count_read(self, name: str, indices: tuple[slice, ...] | None = None, *, other_bytes: int = 0) -> int:
+        """Counts a read of some elements (None: all), with `other_bytes` on the host besides; returns their bytes."""
         stored = self.reader.tensors[name]
         indices = tuple(slice(0, dim) for dim in stored["shape"]) if indices is None else indices
         if name != self._name and self._is_fetched:
@@ -158,7 +158,7 @@ class _Counting(Restoring):
         # Bytes of saved shards: fetched ones stay until all of the tensor is read, of a map one is in memory at a time.
         saved = sum(self._saved.values()) if self._is_fetched else max(needed.values(), default=0)
         size = math.prod(index.stop - index.start for index in indices) * dtype_of(stored["dtype"]).itemsize
-        self._peak = max(self._peak, self._kept + saved + size + others)
+        self._peak = max(self._peak, self._kept + saved + size + other_bytes)
         return size
 
 

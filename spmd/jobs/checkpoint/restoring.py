@@ -91,10 +91,10 @@ class Restoring:
             return
         values = {bare_name(name): value for name, value in module.state_dict().items()}
         saved = {bare_name(name): value for name, value in stored.items()}
-        for title, names, others in (("not in the step", values, saved), ("not in the model", saved, values)):
+        for title, names, counterpart in (("not in the step", values, saved), ("not in the model", saved, values)):
             for name in names:
-                if name not in others:
-                    self._wrong.append(f"{path!r}: {name!r} is {title}{did_you_mean(name, others)}")
+                if name not in counterpart:
+                    self._wrong.append(f"{path!r}: {name!r} is {title}{did_you_mean(name, counterpart)}")
         for name, value in values.items():
             encoded = saved.get(name)
             if isinstance(value, torch.Tensor) and isinstance(encoded, dict) and "$tensor" in encoded:
@@ -108,22 +108,29 @@ class Restoring:
         if not isinstance(groups, list) or not all(isinstance(group.get("params"), list) for group in groups):
             self._wrong.append(f"{path!r} has no groups of parameters in the step")
             return
-        was, now = str(entry.get("class", "an optimizer")), type(optimizer).__name__
+        was, current_class = str(entry.get("class", "an optimizer")), type(optimizer).__name__
         saved, ours = (
-            dict.fromkeys(key for group in each for key in group) for each in (groups, optimizer.param_groups)
+            dict.fromkeys(key for group in group_list for key in group)
+            for group_list in (groups, optimizer.param_groups)
         )
         only_saved, only_ours = [key for key in saved if key not in ours], [key for key in ours if key not in saved]
         # torch's names say which optimizer it is. Others may be those of a wrapper (ZeRO's, accelerate's) or of a
         # subclass, and go by their keys: schedulers and newer versions add some, and only another optimizer lacks some.
-        if was != now if hasattr(torch.optim, was) and hasattr(torch.optim, now) else only_saved and only_ours:
-            keys = [f"{_some(found)} in the step alone" for found in [only_saved] if found]
-            keys += [f"{_some(found)} here alone" for found in [only_ours] if found]
+        if (
+            was != current_class
+            if hasattr(torch.optim, was) and hasattr(torch.optim, current_class)
+            else only_saved and only_ours
+        ):
+            keys = [f"{_some(key_names)} in the step alone" for key_names in [only_saved] if key_names]
+            keys += [f"{_some(key_names)} here alone" for key_names in [only_ours] if key_names]
             self._wrong.append(
-                f"{path!r} is {was} in the step, and {now} here{'; param_groups have ' if keys else ''}"
+                f"{path!r} is {was} in the step, and {current_class} here{'; param_groups have ' if keys else ''}"
                 f"{', and '.join(keys)}: make the same optimizer, or leave it out of the state"
             )
             return
-        sizes, own_sizes = ([len(group["params"]) for group in each] for each in (groups, optimizer.param_groups))
+        sizes, own_sizes = (
+            [len(group["params"]) for group in group_list] for group_list in (groups, optimizer.param_groups)
+        )
         if sizes != own_sizes:
             self._wrong.append(f"{path!r} has groups of {sizes} parameters in the step, and of {own_sizes} here")
 
@@ -166,8 +173,8 @@ class Restoring:
         targets = module.state_dict()
         names = {bare_name(name): name for name in targets}
 
-        def read(name: str, at: str) -> torch.Tensor:
-            target = targets.get(names.get(bare_name(at.removeprefix(f"{path}.")), ""))
+        def read(name: str, entry_path: str) -> torch.Tensor:
+            target = targets.get(names.get(bare_name(entry_path.removeprefix(f"{path}.")), ""))
             if not isinstance(target, torch.Tensor):  # inside of an extra state
                 return self._read(name)
             self._fill(target, name)
@@ -187,15 +194,19 @@ class Restoring:
         targets: dict[str, torch.Tensor] = {}
         is_on_devices = any(not self.reader.tensors[name]["on_host"] for name in tensor_names(encoded))
         if is_on_devices:  # a loader has none, and the call may start its workers
-            targets = {at: each for at, each in entries(value.state_dict(), path) if isinstance(each, torch.Tensor)}
+            targets = {
+                entry_path: tensor
+                for entry_path, tensor in entries(value.state_dict(), path)
+                if isinstance(tensor, torch.Tensor)
+            }
         parameters = [p for group in value.param_groups for p in group["params"]] if _is_optimizer(value) else []
 
-        def read(name: str, at: str) -> torch.Tensor:
-            stored, target = self.reader.tensors[name], targets.get(at)
+        def read(name: str, entry_path: str) -> torch.Tensor:
+            stored, target = self.reader.tensors[name], targets.get(entry_path)
             if target is not None and list(target.shape) == stored["shape"] and isinstance(target, XlaTensor):
                 self._fill(target, name)
                 return target
-            parts = at.removeprefix(f"{path}.").split(".")
+            parts = entry_path.removeprefix(f"{path}.").split(".")
             if stored["on_host"] or parts[0] != "state" or not parts[1:2] or not parts[1].isdecimal():
                 return self._read(name)
             parameter = parameters[int(parts[1])] if int(parts[1]) < len(parameters) else None

@@ -71,7 +71,7 @@ def checked_dtype(name: str, dtype: torch.dtype) -> None:
     if dtype not in _NAMES:
         raise TypeError(
             f"save_checkpoint: {name!r} has the dtype {dtype}, which safetensors files cannot hold; they hold "
-            f"{', '.join(str(one).removeprefix('torch.') for one in _NAMES)}"
+            f"{', '.join(str(supported_dtype).removeprefix('torch.') for supported_dtype in _NAMES)}"
         )
 
 
@@ -80,17 +80,17 @@ def split(tensors: Mapping[str, dict[str, Any]], most: int) -> list[dict[str, di
     has a file of its own."""
     groups: list[dict[str, dict[str, Any]]] = []
     current: dict[str, dict[str, Any]] = {}
-    held = 0
+    num_bytes = 0
     for name, facts in tensors.items():
         size = _nbytes(facts)
         if size > most:
             groups.append({name: facts})
             continue
-        if held + size > most:
+        if num_bytes + size > most:
             groups.append(current)
-            current, held = {}, 0
+            current, num_bytes = {}, 0
         current[name] = facts
-        held += size
+        num_bytes += size
     return [*groups, current] if current or not groups else groups
 
 

@@ -62,8 +62,10 @@ class StagedState:
         elif tensor.layout is not torch.strided or tensor.is_meta:
             raise TypeError(f"CheckpointManager: {path} is a {tensor.layout} tensor on {tensor.device}, without data")
         else:
-            kept = tensor.detach()
-            self._on_host[path] = kept.clone(memory_format=torch.contiguous_format) if self._is_copied else kept
+            host_tensor = tensor.detach()
+            self._on_host[path] = (
+                host_tensor.clone(memory_format=torch.contiguous_format) if self._is_copied else host_tensor
+            )
         self.tensors[path] = {**facts, "on_host": True}
         return path
 
@@ -136,7 +138,7 @@ def _cut(host: np.ndarray, index: tuple[slice, ...], member: _Member) -> Iterato
     if member.row is not None:
         host, index = host[member.row], index[1:]
     begins = tuple(part.start or 0 for part in index)
-    shape = tuple(min(size, dim - at) for size, dim, at in zip(host.shape, member.shape, begins, strict=True))
+    shape = tuple(min(size, dim - begin) for size, dim, begin in zip(host.shape, member.shape, begins, strict=True))
     if min(shape, default=1) > 0 and math.prod(shape):
         part = np.ascontiguousarray(host[tuple(slice(0, size) for size in shape)])
         yield ShardBytes(member.name, begins, shape, part.reshape(-1).view(np.uint8).data)

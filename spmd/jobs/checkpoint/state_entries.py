@@ -72,9 +72,9 @@ def filled(old: Any, new: Any) -> Any:
         values = [filled(old[index] if index < len(old) else None, value) for index, value in enumerate(new)]
         if isinstance(new, tuple) or getattr(old, "maxlen", None) != getattr(new, "maxlen", None):
             return type(new)(values, new.maxlen) if isinstance(new, deque) else type(new)(values)
-        kept: Any = old
-        kept.clear()
-        kept.extend(values)
+        container: Any = old
+        container.clear()
+        container.extend(values)
     else:
         return new
     return old

@@ -65,14 +65,14 @@ class SyncedFile(NewFile):
             os.ftruncate(self._descriptor, size)
 
     @contextlib.contextmanager
-    def _named(self, at: int) -> Iterator[None]:
+    def _named(self, offset: int) -> Iterator[None]:
         """Raises SaveError that says the file and the byte for an error of the descriptor, which says neither."""
         try:
             yield
         except OSError as error:
             free = shutil.disk_usage(self._path.parent).free
             room = f", {free:,} bytes are free" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-            raise SaveError(f"{error.strerror} at byte {at:,} of {self._path}{room}") from error
+            raise SaveError(f"{error.strerror} at byte {offset:,} of {self._path}{room}") from error
 
 
 def sync_names(folder: Path) -> None:
@@ -107,8 +107,8 @@ class StepFolder(Steps):
         (self.folder / name).mkdir()
         return name
 
-    def commit(self, place: str, step: int, text: str, parts: list[str]) -> str:
-        saving = self.folder / place
+    def commit(self, folder_name: str, step: int, text: str, parts: list[str]) -> str:
+        saving = self.folder / folder_name
         with SyncedFile(saving / manifest.NAME) as written:
             written.append(memoryview(text.encode()))
             # The order of saves is that of these times, which only increase, also under a clock that goes back.
@@ -123,20 +123,20 @@ class StepFolder(Steps):
         sync_names(self.folder)
         return name
 
-    def discard(self, place: str) -> None:
-        shutil.rmtree(self.folder / place, ignore_errors=True)
+    def discard(self, folder_name: str) -> None:
+        shutil.rmtree(self.folder / folder_name, ignore_errors=True)
 
     def committed_names(self) -> list[str]:
         names = os.listdir(self.folder) if self.folder.is_dir() else []
         return [name for name in names if (self.folder / name / manifest.NAME).is_file()]
 
-    def saved_at(self, place: str) -> int:
-        return (self.folder / place / manifest.NAME).stat().st_mtime_ns
+    def saved_at(self, folder_name: str) -> int:
+        return (self.folder / folder_name / manifest.NAME).stat().st_mtime_ns
 
-    def remove(self, place: str) -> None:
+    def remove(self, folder_name: str) -> None:
         # Renamed first: what is deleted half is no step any more.
-        deleting = self.folder / f"{DELETING}{place}"
-        os.rename(self.folder / place, deleting)
+        deleting = self.folder / f"{DELETING}{folder_name}"
+        os.rename(self.folder / folder_name, deleting)
         sync_names(self.folder)
         removed(deleting)
 
@@ -168,14 +168,14 @@ def lock(folder: Path) -> None:
         # By descriptor: a lock by process (lockf) ends when any other descriptor of the file is closed, as by a copy.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        said = os.read(descriptor, 4096).decode(errors="replace").strip()
+        owner = os.read(descriptor, 4096).decode(errors="replace").strip()
         os.close(descriptor)
         if error.errno not in (errno.EACCES, errno.EAGAIN):
             raise SaveError(
                 f"{path} cannot be locked: {error.strerror}; expected a disk with locks of files"
             ) from error
         raise SaveError(
-            f"{folder} belongs to another job, which runs: {said or 'its owner is not known'}. Give each job a folder "
+            f"{folder} belongs to another job, which runs: {owner or 'its owner is not known'}. Give each job a folder "
             "of its own, or end that one"
         ) from error
     _locks[name] = descriptor

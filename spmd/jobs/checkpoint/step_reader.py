@@ -21,9 +21,9 @@ def overlaps(shards: Sequence[dict[str, Any]], indices: Index) -> Iterator[tuple
     in the shard and in what is read."""
     for shard in shards:
         source, target = [], []
-        for index, at, size in zip(indices, shard["at"], shard["shape"], strict=True):
-            start, stop = max(index.start, at), min(index.stop, at + size)
-            source.append(slice(start - at, stop - at))
+        for index, begin, size in zip(indices, shard["at"], shard["shape"], strict=True):
+            start, stop = max(index.start, begin), min(index.stop, begin + size)
+            source.append(slice(start - begin, stop - begin))
             target.append(slice(start - index.start, stop - index.start))
         if all(part.start < part.stop for part in source):
             yield shard, tuple(source), tuple(target)
@@ -44,9 +44,11 @@ class StepReader:
         for name, size in self.manifest["files"].items():
             present = (path / name).stat().st_size if (path / name).is_file() else None
             if present != size:
-                said = "is missing" if present is None else f"is cut short or changed: it has {present:,} bytes"
-                held = [tensor for tensor, one in self.tensors.items() if any(s["file"] == name for s in one["shards"])]
-                raise DamagedError(f"{path / name} {said}, expected {size:,}; it holds {', '.join(held[:4])}, ...")
+                damage = "is missing" if present is None else f"is cut short or changed: it has {present:,} bytes"
+                names = [
+                    tensor for tensor, facts in self.tensors.items() if any(s["file"] == name for s in facts["shards"])
+                ]
+                raise DamagedError(f"{path / name} {damage}, expected {size:,}; it holds {', '.join(names[:4])}, ...")
 
     def read(self, name: str, indices: Index | None = None) -> torch.Tensor:
         """Reads these elements of a tensor (None: all) into a new CPU tensor."""

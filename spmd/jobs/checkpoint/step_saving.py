@@ -28,7 +28,7 @@ class ShardBytes(NamedTuple):
     """A shard to be written: the tensor's name, the first index in each dim, the shape, and its bytes."""
 
     name: str
-    at: tuple[int, ...]
+    starts: tuple[int, ...]
     shape: tuple[int, ...]
     data: memoryview
 
@@ -84,20 +84,20 @@ class Steps(Protocol):
         under_way: the places in which other threads of this process write.
         """
 
-    def commit(self, place: str, step: int, text: str, parts: list[str]) -> str:
-        """Writes the manifest, removes the files of parts, and makes the place the step, at one moment; returns its
+    def commit(self, folder_name: str, step: int, text: str, parts: list[str]) -> str:
+        """Writes the manifest, removes the files of parts, and makes the folder the step, at one moment; returns its
         name from then on."""
 
-    def discard(self, place: str) -> None:
-        """Removes a place that has failed, as far as possible: the next save removes what is left."""
+    def discard(self, folder_name: str) -> None:
+        """Removes a folder that has failed, as far as possible: the next save removes what is left."""
 
-    def remove(self, place: str) -> None:
+    def remove(self, folder_name: str) -> None:
         """Deletes a step, which is none any more when it is deleted half."""
 
     def committed_names(self) -> Iterable[str]:
         """The names of the folders that have a manifest."""
 
-    def saved_at(self, place: str) -> int:
+    def saved_at(self, folder_name: str) -> int:
         """The time of a save, as a number."""
 
     def copies(self) -> dict[int, list[str]]:
@@ -117,8 +117,8 @@ class Steps(Protocol):
         copies = self.copies()
         old = [name for names in copies.values() for name in names[:-1]]
         if keep is not None:
-            others = sorted((names[-1] for number, names in copies.items() if number != step), key=self.saved_at)
-            old += others[: max(len(others) - keep + 1, 0)]
+            older_names = sorted((names[-1] for number, names in copies.items() if number != step), key=self.saved_at)
+            old += older_names[: max(len(older_names) - keep + 1, 0)]
         for name in old:
             self.remove(name)
 
@@ -161,7 +161,7 @@ def save_step(
         raise SaveError(
             f"CheckpointManager: step {step} in {storage} is being written by another thread of this process"
         )
-    under_way = {place for (owner, _), place in _places.items() if owner == str(storage)}
+    under_way = {folder_name for (owner, _), folder_name in _places.items() if owner == str(storage)}
     _places[key] = ""
     try:
         folder = by_first(exchange, "begin", partial(storage.begin, step, under_way), unsaved)
@@ -188,7 +188,7 @@ def write_part(
             offset, crc = written.append(shard.data)
             shard.data.release()  # before the next one is read
             tensors[shard.name]["shards"].append(
-                {"at": list(shard.at), "shape": list(shard.shape), "file": file, "offset": offset,
+                {"at": list(shard.starts), "shape": list(shard.shape), "file": file, "offset": offset,
                  "bytes": size, "crc32": f"{crc:08x}"}
             )  # fmt: skip
     part = {"tensors": tensors, "values": description.values, "files": {file: written.size}}
@@ -196,17 +196,17 @@ def write_part(
         written.append(memoryview(json.dumps(part).encode()))
 
 
-def _commit(storage: Steps, step: int, place: str, count: int, description: Description) -> str:
+def _commit(storage: Steps, step: int, folder_name: str, count: int, description: Description) -> str:
     """Commits the step of which so many processes have written their parts."""
     names = [f"process-{process}.json" for process in range(count)]
     parts = []
     for name in names:
         try:
-            parts.append(json.loads((storage.folder / place / name).read_bytes()))
+            parts.append(json.loads((storage.folder / folder_name / name).read_bytes()))
         except FileNotFoundError as error:
             raise SaveError(
-                f"{storage}/{place}/{name} is not there: expected a folder that all processes share, as on a "
+                f"{storage}/{folder_name}/{name} is not there: expected a folder that all processes share, as on a "
                 "shared disk"
             ) from error
     body = {"step": step, **description.facts, **manifest.merged(parts)}
-    return storage.commit(place, step, manifest.text(body), names)
+    return storage.commit(folder_name, step, manifest.text(body), names)

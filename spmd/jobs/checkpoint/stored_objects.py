@@ -55,28 +55,29 @@ class StepObjects(Steps):
 
     def begin(self, step: int, under_way: set[str]) -> str:
         lease.take(self.folder)
-        kept = under_way.union(self.committed_names())
-        present = [place.name for place in self.folder.iterdir() if numbers(place.name)]
-        for unfinished in {*present} - kept:
+        used_names = under_way.union(self.committed_names())
+        present = [path.name for path in self.folder.iterdir() if numbers(path.name)]
+        for unfinished in {*present} - used_names:
             self.remove(unfinished)
-        name = f"{step}.{max([time.time_ns() // 10**6, *(self.saved_at(place) + 1 for place in present)])}"
+        stamps = [time.time_ns() // 10**6, *(self.saved_at(folder_name) + 1 for folder_name in present)]
+        name = f"{step}.{max(stamps)}"
         (self.folder / name).mkdir()
         return name
 
-    def commit(self, place: str, step: int, text: str, parts: list[str]) -> str:
+    def commit(self, folder_name: str, step: int, text: str, parts: list[str]) -> str:
         for name in parts:
-            (self.folder / place / name).unlink()
+            (self.folder / folder_name / name).unlink()
         lease.check(self.folder)
-        (self.folder / place / manifest.NAME).write_bytes(text.encode())
-        return place
+        (self.folder / folder_name / manifest.NAME).write_bytes(text.encode())
+        return folder_name
 
-    def discard(self, place: str) -> None:
+    def discard(self, folder_name: str) -> None:
         with contextlib.suppress(OSError):  # the error that ended the save is raised; the next one removes what is left
-            self.remove(place)
+            self.remove(folder_name)
 
-    def remove(self, place: str) -> None:
-        """Deletes a place, its manifest first: what is deleted half is no step any more."""
-        folder = self.folder / place
+    def remove(self, folder_name: str) -> None:
+        """Deletes a folder, its manifest first: what is deleted half is no step any more."""
+        folder = self.folder / folder_name
         if (folder / manifest.NAME).is_file():
             (folder / manifest.NAME).unlink()
         folder.rmtree()
@@ -85,8 +86,8 @@ class StepObjects(Steps):
         self.folder.fs.invalidate_cache()
         return [file.split("/")[-2] for file in self.folder.fs.glob(f"{self.folder.path}/*/{manifest.NAME}")]
 
-    def saved_at(self, place: str) -> int:
-        return (numbers(place) or (0, 0))[1]
+    def saved_at(self, folder_name: str) -> int:
+        return (numbers(folder_name) or (0, 0))[1]
 
 
 _BLOCK = 1 << 24  # bytes, about, of the rows that are joined at once

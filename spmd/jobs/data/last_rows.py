@@ -20,7 +20,7 @@ class HostBatch:
 
     batch: Any
     position: Position
-    kept: int | None = None
+    num_valid: int | None = None
 
 
 class RowCounts:
@@ -88,9 +88,9 @@ class _Together:
         self._place = f"spmd/jobs/data/{next(_iterations)}"
         self._is_stopped = is_stopped
 
-    def counts(self, number: int, own: int) -> list[int]:
+    def counts(self, number: int, num_rows: int) -> list[int]:
         """The rows of batch `number` in each process, or `_ENDED`; that alone when this one is to stop."""
-        processes.publish(f"{self._place}/{number}/{processes.index()}", str(own))
+        processes.publish(f"{self._place}/{number}/{processes.index()}", str(num_rows))
         counts = [self._count(number, process) for process in range(processes.count())]
         if None in counts:
             return [_ENDED]

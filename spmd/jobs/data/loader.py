@@ -177,10 +177,10 @@ class _Batches(Iterator[Any]):
         rows, placing = loader._rows, loader._placing
 
         def prepare(host: HostBatch) -> tuple[Any, Position]:
-            full = None if host.kept is None else rows.full
-            tree = placing.place(host.batch, host.kept, full)
-            if host.kept is not None and full is not None:
-                tree = placing.with_mask(tree, host.kept, full, MASK)
+            full = None if host.num_valid is None else rows.full
+            tree = placing.place(host.batch, host.num_valid, full)
+            if host.num_valid is not None and full is not None:
+                tree = placing.with_mask(tree, host.num_valid, full, MASK)
             return tree, host.position
 
         ahead: Ahead[HostBatch, tuple[Any, Position]] = Ahead(prepare, loader._prefetch)

@@ -110,9 +110,9 @@ class PackedDocuments(IterableDataset[_Document]):
         over = total - self.length
         documents, self._waiting = self._waiting, []
         if over and self.split:
-            last, at = documents[-1], _size(documents[-1]) - over
-            documents[-1] = {key: value[:at] for key, value in last.items()}
-            self._waiting = [{key: value[at:] for key, value in last.items()}]
+            last, split_size = documents[-1], _size(documents[-1]) - over
+            documents[-1] = {key: value[:split_size] for key, value in last.items()}
+            self._waiting = [{key: value[split_size:] for key, value in last.items()}]
         elif over:
             self._waiting = [documents.pop()]
         return self._row(documents)

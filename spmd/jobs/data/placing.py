@@ -102,12 +102,12 @@ class Placing:
         self._padding = padding
         self._is_in_place = _is_in_place(specs.mesh.get_jax_mesh().devices.flat[0])
 
-    def place(self, batch: Any, kept: int | None, rows: int | None) -> Any:
-        """Uploads a batch: a tree with an `Upload` for each tensor; with `rows` its first `kept` rows, padded."""
+    def place(self, batch: Any, num_valid: int | None, rows: int | None) -> Any:
+        """Uploads a batch: a tree with an `Upload` for each tensor; with `rows` its first `num_valid` rows, padded."""
         self.specs.check(batch)
 
         def placed(path: Path, value: Any) -> Upload:
-            array = self._array(path, value, self._shape(path, tuple(value.shape), rows), kept)
+            array = self._array(path, value, self._shape(path, tuple(value.shape), rows), num_valid)
             sharding = self.specs.sharding(path, array.ndim)
             if not processes.several():
                 note_idle("DataLoader", array.shape, sharding)
@@ -118,11 +118,11 @@ class Placing:
             upload.array.block_until_ready()  # the source may write into its memory now
         return result
 
-    def with_mask(self, tree: Any, kept: int, rows: int, key: str) -> Any:
-        """The uploaded batch with the mask of its first `kept` rows, sharded like the rows of its first tensor."""
+    def with_mask(self, tree: Any, num_valid: int, rows: int, key: str) -> Any:
+        """The uploaded batch with the mask of its first `num_valid` rows, sharded like the rows of its first tensor."""
         first = next(placed for placed in _all_placed(tree) if placed.meta.shape)
         spec = first.sharding.partition_spec(len(first.meta.shape))[:1]
-        mask = _uploaded((key,), np.arange(rows) < kept, self.specs.mesh.sharding(spec, 1, "DataLoader"))
+        mask = _uploaded((key,), np.arange(rows) < num_valid, self.specs.mesh.sharding(spec, 1, "DataLoader"))
         return with_mask(tree, _is_placed, mask, key)
 
     def _shape(self, path: Path, shape: tuple[int, ...], rows: int | None) -> tuple[int, ...]:
@@ -140,7 +140,7 @@ class Placing:
             )
         return (shape[0], fitting, *shape[2:])
 
-    def _array(self, path: Path, value: Any, shape: tuple[int, ...], kept: int | None) -> np.ndarray:
+    def _array(self, path: Path, value: Any, shape: tuple[int, ...], num_valid: int | None) -> np.ndarray:
         """The values, padded to the shape, in memory of their own or, where nothing reads it later, the value's."""
         if isinstance(value, torch.Tensor) and (value.device.type != "cpu" or value.layout is not torch.strided):
             raise TypeError(
@@ -148,14 +148,14 @@ class Placing:
                 f"({value.layout}); the loader moves them to the device"
             )
         array = transfer.host_array(value) if isinstance(value, torch.Tensor) else value
-        if array.shape == shape and kept is None and not self._is_in_place:
+        if array.shape == shape and num_valid is None and not self._is_in_place:
             return np.asarray(array, order="C")
-        taken = array if kept is None or not shape else array[:kept]
+        source = array if num_valid is None or not shape else array[:num_valid]
         padded = torch.empty(shape, dtype=dtypes.to_torch_dtype(array.dtype), device="cpu")
-        if taken.shape != shape:
+        if source.shape != shape:
             padded.fill_(self._padding.get(name_of(path), 0) if isinstance(self._padding, Mapping) else self._padding)
         result = transfer.host_array(padded)
-        result[tuple(slice(0, dim) for dim in taken.shape)] = taken
+        result[tuple(slice(0, dim) for dim in source.shape)] = source
         return result
 
 

@@ -29,11 +29,11 @@ class Resumable:
     def iteration(self, position: Position | None) -> "SourcePass":
         """A new iteration, from a position on, else from the start. Raises ValueError for one of another source."""
         position = position or {"items": 0, "state": None, "generators": []}
-        taken, state, states = position["items"], position["state"], position["generators"]
+        num_items, state, states = position["items"], position["state"], position["generators"]
         if self._has_state:
             if state is not None or self._is_stream:
                 self.source.load_state_dict(copy.deepcopy(state))
-            return SourcePass(iter(self.source), self.source.state_dict, taken)
+            return SourcePass(iter(self.source), self.source.state_dict, num_items)
         generators = _generators(self.source)
         if states and len(states) != len(generators):
             raise self._of_another(f"one with {len(states)} generators, which has {len(generators)}")
@@ -45,10 +45,10 @@ class Resumable:
         if self._is_counted and state is not None:
             raise self._of_another("one with a state of its own, which has none")
         if self._is_counted:
-            return SourcePass(iterator, None, taken, starts)
+            return SourcePass(iterator, None, num_items, starts)
         if state is not None:
             iterator.set_state(state)
-        return SourcePass(iterator, iterator.get_state, taken)
+        return SourcePass(iterator, iterator.get_state, num_items)
 
     def _of_another(self, difference: str) -> ValueError:
         return ValueError(
@@ -70,10 +70,12 @@ class Resumable:
 class SourcePass:
     """One pass over a source. Any thread may take its items, one at a time."""
 
-    def __init__(self, iterator: Iterator[Any], state: Any, taken: int, starts: Sequence[torch.Tensor] = ()) -> None:
+    def __init__(
+        self, iterator: Iterator[Any], state: Any, num_items: int, starts: Sequence[torch.Tensor] = ()
+    ) -> None:
         self._iterator = iterator
         self._state = state  # a function; None where items are counted
-        self._taken = taken
+        self._taken = num_items
         self._starts = list(starts)
 
     def __iter__(self) -> Iterator[tuple[Any, Position]]:
@@ -97,7 +99,7 @@ def _owners(source: Any, *names: str) -> list[Any]:
 def _generators(source: Any) -> list[torch.Generator]:
     """The generators that a source without a state shuffles by."""
     generators = [getattr(owner, "generator", None) for owner in [source, *_owners(source, "sampler")]]
-    distinct = {id(each): each for each in generators if isinstance(each, torch.Generator)}
+    distinct = {id(generator): generator for generator in generators if isinstance(generator, torch.Generator)}
     if isinstance(generators[0], torch.Generator):
         return [*distinct.values()]
     return [torch.default_generator, *distinct.values()]
@@ -106,6 +108,6 @@ def _generators(source: Any) -> list[torch.Generator]:
 def set_epoch(source: Any, epoch: int) -> None:
     """Sets the epoch of a source, or of those of its dataset and samplers that have one."""
     owners = [source] if hasattr(source, "set_epoch") else _owners(source, "dataset", "sampler")
-    for owner in {id(each): each for each in owners}.values():
+    for owner in {id(candidate): candidate for candidate in owners}.values():
         if hasattr(owner, "set_epoch"):
             owner.set_epoch(epoch)

@@ -57,9 +57,9 @@ def _fits(version: str | None, ranges: SpecifierSet) -> bool:
 def _versions() -> Iterator[Remark]:
     about = importlib.metadata.metadata(extras.NAME)
     python = platform.python_version()
-    wanted = about["Requires-Python"]
-    mark = OK if _fits(python, SpecifierSet(wanted)) else WRONG
-    yield Remark(mark, "Python", f"{python}, expected {wanted}; {sys.executable}")
+    python_versions = about["Requires-Python"]
+    mark = OK if _fits(python, SpecifierSet(python_versions)) else WRONG
+    yield Remark(mark, "Python", f"{python}, expected {python_versions}; {sys.executable}")
     for requirement in extras.requirements(extras.NAME):
         version = _installed(requirement.name)
         mark = OK if _fits(version, requirement.specifier) else WRONG
@@ -77,11 +77,11 @@ def _installed(name: str) -> str | None:
         return None
 
 
-def _lacking(name: str, extra: str, seen: set[tuple[str, str]]) -> Iterator[str]:
+def _lacking(name: str, extra: str, visited: set[tuple[str, str]]) -> Iterator[str]:
     """The distributions that are missing for an extra, those of the extras that it requires included (`jax[tpu]`)."""
-    if (name, extra) in seen:
+    if (name, extra) in visited:
         return
-    seen.add((name, extra))
+    visited.add((name, extra))
     for requirement in extras.requirements(name, extra):
         version = _installed(requirement.name)
         if version is None:
@@ -90,7 +90,7 @@ def _lacking(name: str, extra: str, seen: set[tuple[str, str]]) -> Iterator[str]
             yield f"{requirement.name} {requirement.specifier} (here is {version})"
         else:
             for nested in sorted(requirement.extras):
-                yield from _lacking(requirement.name, nested, seen)
+                yield from _lacking(requirement.name, nested, visited)
 
 
 def _extras() -> Iterator[Remark]:

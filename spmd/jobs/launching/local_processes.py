@@ -95,9 +95,11 @@ def run(command: Sequence[str], count: int, logs: Path, *, devices: int | None) 
         if failed is not None and not ended_by:
             _say(failed.describe() + failed.last_words())
             _end(started)
-            others = [process for process in started if process is not failed and process.popen.poll()]
+            failed_processes = [process for process in started if process is not failed and process.popen.poll()]
             # The first to end may have ended for the fault of another one, which waits for all at its end.
-            for process in sorted(others, key=lambda one: "Traceback" not in one.last_words())[:_MOST_SHOWN]:
+            for process in sorted(
+                failed_processes, key=lambda ended_process: "Traceback" not in ended_process.last_words()
+            )[:_MOST_SHOWN]:
                 _say(process.describe() + process.last_words())
             causes = [f"process {process.index}: {line}" for process in started if (line := process.error())]
             if killed or causes:

@@ -95,8 +95,8 @@ def _allreduce(size: int, tensors: list[torch.Tensor], options: Any = None) -> A
 
 
 def _gathered(size: int, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], options: Any = None) -> Any:
-    for taken, tensor in zip(outputs, inputs, strict=False):  # outputs: empty where this process is not the root
-        for output in taken:
+    for tensor_list, tensor in zip(outputs, inputs, strict=False):  # outputs: empty where this process is not the root
+        for output in tensor_list:
             output.copy_(tensor)
     return outputs
 
@@ -128,7 +128,7 @@ _OF_PARTS = (
 
 def _collective(name: str) -> Callable[..., Any]:
     def call(self: XlaProcessGroup, *args: Any, **kwargs: Any) -> Any:
-        if not any(isinstance(one, XlaTensor) for one in tree_leaves((args, kwargs))):
+        if not any(isinstance(leaf, XlaTensor) for leaf in tree_leaves((args, kwargs))):
             return getattr(self._host, name)(*args, **kwargs)
         function = _ON_DEVICE.get(name) or (_exchanged if name in _OF_PARTS and self.size() == 1 else None)
         if function is None:

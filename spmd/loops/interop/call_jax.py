@@ -137,25 +137,25 @@ class JaxCall:
     def gradient(self, needed: tuple[bool, ...]) -> "JaxCall":
         """Returns the call (operands, cotangents of floating-point results) -> gradients of operands that need one."""
         if needed not in self.gradients:
-            wanted = [i for i, need in enumerate(needed) if need]
+            indices = [i for i, need in enumerate(needed) if need]
             metas = (*self.metas, *(meta for meta in self.results if is_float(meta)))
             statics = f"vjp of {self.statics}"
-            self.gradients[needed] = JaxCall(self.fn, lambda a: self._pulled_back(a, wanted), metas, statics)
+            self.gradients[needed] = JaxCall(self.fn, lambda a: self._pulled_back(a, indices), metas, statics)
         return self.gradients[needed]
 
-    def _pulled_back(self, arrays: Arrays, wanted: list[int]) -> Any:
+    def _pulled_back(self, arrays: Arrays, indices: list[int]) -> Any:
         count = len(self.metas)
         operands, cotangents = arrays[:count], arrays[count:]
         function = self.placed(operands)
 
-        def differentiable(*chosen: jax.Array) -> tuple[jax.Array, ...]:
+        def differentiable(*replacements: jax.Array) -> tuple[jax.Array, ...]:
             arrays = list(operands)
-            for index, array in zip(wanted, chosen, strict=True):
+            for index, array in zip(indices, replacements, strict=True):
                 arrays[index] = array
             result = jax.tree.flatten(self._traced(arrays, function))[0]
             return tuple(array for array, meta in zip(result, self.results, strict=True) if is_float(meta))
 
-        return jax.vjp(differentiable, *(operands[index] for index in wanted))[1](tuple(cotangents))
+        return jax.vjp(differentiable, *(operands[index] for index in indices))[1](tuple(cotangents))
 
 
 _WIDE = {np.dtype(name) for name in ("int64", "uint64", "float64", "complex128")}

@@ -148,12 +148,12 @@ def save_from_both_policies(policy_1: "Policy | str", policy_2: "Policy | str") 
 
 
 def _apart(caller: str, saved: Iterable[str], offloaded: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Both sorted; raises ValueError for what is in both."""
-    kept, moved = _checked(caller, saved), _checked(caller, offloaded)
-    if both := sorted({*kept} & {*moved}):
+    """Both sorted; raises ValueError for a value in both."""
+    saved_names, moved = _checked(caller, saved), _checked(caller, offloaded)
+    if common_names := sorted({*saved_names} & {*moved}):
         kind = caller.rpartition("_")[2]  # names or ops
-        raise ValueError(f"{caller}: a value is saved or offloaded, but {both} are among both {kind}")
-    return kept, moved
+        raise ValueError(f"{caller}: a value is saved or offloaded, but {common_names} are among both {kind}")
+    return saved_names, moved
 
 
 def _checked(caller: str, names: Iterable[str]) -> tuple[str, ...]:

@@ -78,12 +78,12 @@ class Keep(TorchDispatchMode):
 
 
 class Recall(TorchDispatchMode):
-    """A recomputation, without the saved values. kept: those, in the form to be read."""
+    """A recomputation, without the saved values: `saved_values`, in the form to be read."""
 
-    def __init__(self, policy: Policy, kept: Sequence[Kept]):
+    def __init__(self, policy: Policy, saved_values: Sequence[Kept]):
         super().__init__()
         self.policy = policy
-        self.kept: Iterator[tuple[Any, Any]] = iter(kept)
+        self.kept: Iterator[tuple[Any, Any]] = iter(saved_values)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if _decide(self.policy, func, args) == "recompute":
@@ -126,7 +126,7 @@ class Recomputation:
     same_draws: bool
     policy: Policy = nothing_saveable
     form: TreeSpec | None = None
-    kept: list[Kept] = field(default_factory=list)  # of the forward pass
+    saved_values: list[Kept] = field(default_factory=list)  # of the forward pass
     storage: Any = None  # the values that torch's own selective checkpointing saves of it
     draws: list[Draw] | None = None  # the draws of the forward pass
     moment: tuple[int, int] | None = None  # the run of the engine and of the graph that made the gradients
@@ -136,17 +136,17 @@ class Recomputation:
         keeps = bool(self.policy.rules)
         if self.draws is None:
             keep = Keep(self.policy)
-            self.kept = keep.kept
+            self.saved_values = keep.kept
             with seed.noted() as self.draws, keep if keeps else contextlib.nullcontext():
                 return self._call(self.function, args, kwargs)
         captured = _captured(self.function)
         cached = [wrapper for wrapper in tree_flatten(self.storage)[0] if _is_cached(wrapper)]
         values = [wrapper.val for wrapper in cached]
-        args, kwargs, captured, kept, values = self._hold((args, kwargs, captured, self.kept, values))
+        args, kwargs, captured, saved_values, values = self._hold((args, kwargs, captured, self.saved_values, values))
         for wrapper, value in zip(cached, values, strict=True):
             wrapper.val, wrapper.version = value, value._version
         function = _with_captured(self.function, captured) if captured else self.function
-        with Recall(self.policy, kept) if keeps else contextlib.nullcontext():
+        with Recall(self.policy, saved_values) if keeps else contextlib.nullcontext():
             if not self.same_draws:
                 return self._call(function, args, kwargs)
             with seed.fork(), seed.repeated(self.draws):
@@ -177,8 +177,8 @@ class Recomputation:
         self.gradients, self.moment = {}, None
         if not tensors:
             return inputs
-        held = hold(tensors, [gradients[index] for index in sorted(gradients)])
-        return tree_map_only(XlaTensor, lambda tensor: held[tensor], inputs)
+        delayed_tensors = hold(tensors, [gradients[index] for index in sorted(gradients)])
+        return tree_map_only(XlaTensor, lambda tensor: delayed_tensors[tensor], inputs)
 
 
 def _is_cached(wrapper: Any) -> bool:
@@ -190,7 +190,7 @@ def _is_cached(wrapper: Any) -> bool:
 def _captured(function: Callable[..., Any]) -> dict[int, Any]:
     """The tensors in the closure of a plain function, by index."""
     closure = function.__closure__ or () if type(function) is types.FunctionType else ()
-    return {index: each.cell_contents for index, each in enumerate(closure) if _holds_tensor(each)}
+    return {index: cell.cell_contents for index, cell in enumerate(closure) if _holds_tensor(cell)}
 
 
 def _holds_tensor(captured: types.CellType) -> bool:
@@ -263,8 +263,8 @@ class _Hold(op_specs.Identity):
     """The first operands, one for each result, delayed until the other operands, the gradients, are computed."""
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
-        held = constrain.wait_for_all(tuple(operands))
-        return tuple(constrain.on_device(array) for array in held[: len(op.metas)])
+        results = constrain.wait_for_all(tuple(operands))
+        return tuple(constrain.on_device(array) for array in results[: len(op.metas)])
 
 
 stack_rows.ANY_MEMORY.add(_Hold)  # offloaded values are fetched behind the optimization barrier
@@ -321,13 +321,13 @@ def remat(function: _F, *, policy: Policy | str | None = None) -> _F:
     >>> wave(torch.zeros(3, device="xla"), scale=2.0).tolist()
     [0.0, 0.0, 0.0]
     """
-    chosen = as_policy(policy, "remat")
+    resolved_policy = as_policy(policy, "remat")
     if isinstance(function, nn.Module):
-        return cast(_F, checkpoint_wrapper(function, checkpoint_fn=functools.partial(recomputed, chosen)))
+        return cast(_F, checkpoint_wrapper(function, checkpoint_fn=functools.partial(recomputed, resolved_policy)))
     if not callable(function):
         raise TypeError(f"remat: expected a function or a module, got {type(function).__name__}")
 
-    return cast(_F, wrapped(recomputed, function, chosen))
+    return cast(_F, wrapped(recomputed, function, resolved_policy))
 
 
 def recomputed(policy: Policy, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...loops.varying import Tracker, tracker
+from ...loops.vma import Tracker, tracker
 from ...manual import collectives
 from ...manual.manual_steps import untracked
 

@@ -150,14 +150,14 @@ def is_computed(matrix: Value) -> bool:
     """True if a matrix is computed, and every matrix that it comes from is computed or an array of the program."""
     if not _is_matrix(matrix) or _step(matrix) is None:
         return False
-    todo, seen = [matrix], set()
+    todo, visited = [matrix], set()
     while todo:
         value = todo.pop()
         is_inner = isinstance(value, _InnerLoop)
         name: object = (value.var, id(value.scope)) if isinstance(value, _InnerLoop) else id(value)
-        if name in seen or not (is_inner or _is_matrix(value)):
+        if name in visited or not (is_inner or _is_matrix(value)):
             continue
-        seen.add(name)
+        visited.add(name)
         sources = (_step(value) or (None,))[0] if _is_matrix(value) else (_producer(value) or (0, 0, None))[2]
         if sources is None and is_inner:
             return False  # the program has no such array

@@ -52,13 +52,13 @@ def backward(
 
 
 def _kernel(
-    primitive: Primitive, qkv: Arrays, others: Arrays, is_causal: bool, scale: float, **options: object
+    primitive: Primitive, qkv: Arrays, residuals: Arrays, is_causal: bool, scale: float, **options: object
 ) -> Arrays:
     """One of the two operations; the seven operands between are for masks and for packed sequences."""
     empty = [jnp.zeros(0, qkv[0].dtype)] * 7
     assert kernel is not None, "`takes` was called first"
     result = primitive.bind(
-        *qkv, *empty, *others, scale=scale, seed=0, dropout_rate=0.0, variadic_args=(False, False),
+        *qkv, *empty, *residuals, scale=scale, seed=0, dropout_rate=0.0, variadic_args=(False, False),
         mask_type=kernel.MaskType.CAUSAL if is_causal else kernel.MaskType.NO_MASK,
         layout=kernel.AttentionLayout.BNTH.value, sliding_window_length=None,
         **cudnn_attention_options, **options,

@@ -172,8 +172,8 @@ def forward(
         weights, decay = jnp.exp(block - base[..., None]), jnp.exp(highest - base)
         total = total * decay + jnp.sum(weights, axis=-1)
         if dropout is not None:
-            kept = dropout.rows(lambda words: scores.rows(words, row))
-            weights = kept.apply(weights, scores.first_column(column))
+            block_dropout = dropout.rows(lambda words: scores.rows(words, row))
+            weights = block_dropout.apply(weights, scores.first_column(column))
         operands = weights.astype(value.dtype), scores.columns(value, column)
         added = jnp.einsum("bkgsl,bkld->bkgsd", *operands, preferred_element_type=dtype)
         output = output * decay[..., None] + added
@@ -203,15 +203,20 @@ def backward(
         weights = jnp.exp(scores.of(row, column) - scores.rows(logsumexp, row)[..., None])
         grad_output = scores.rows(grad_out, row)
         operands = grad_output, scores.columns(value, column)
-        kept, grad_weights = weights, jnp.einsum("bkgsd,bkld->bkgsl", *operands, preferred_element_type=dtype)
+        dropped_weights, grad_weights = (
+            weights,
+            jnp.einsum("bkgsd,bkld->bkgsl", *operands, preferred_element_type=dtype),
+        )
         if dropout is not None:
             of_rows = dropout.rows(lambda words: scores.rows(words, row))
-            kept, grad_weights = (of_rows.apply(x, scores.first_column(column)) for x in (kept, grad_weights))
+            dropped_weights, grad_weights = (
+                of_rows.apply(x, scores.first_column(column)) for x in (dropped_weights, grad_weights)
+            )
         grad_scores = weights * (grad_weights - scores.rows(delta, row)[..., None])
         grad_query, grad_key, grad_value, grad_bias = carry
         to_query = grad_scores.astype(query.dtype), scores.columns(key, column)
         to_key = grad_scores.astype(query.dtype), scores.rows(query, row)
-        to_value = kept.astype(value.dtype), grad_output
+        to_value = dropped_weights.astype(value.dtype), grad_output
         query_block = jnp.einsum("bkgsl,bkld->bkgsd", *to_query, preferred_element_type=dtype)
         key_block = jnp.einsum("bkgsl,bkgsd->bkld", *to_key, preferred_element_type=dtype)
         value_block = jnp.einsum("bkgsl,bkgsd->bkld", *to_value, preferred_element_type=dtype)

@@ -34,10 +34,10 @@ def rows_by_group(rows: jax.Array, weights: jax.Array, ends: jax.Array) -> jax.A
     return jnp.where(jnp.arange(len(rows))[:, None] < jnp.sum(sizes), result, 0)
 
 
-def groups_of_rows(left: jax.Array, right: jax.Array, ends: jax.Array) -> jax.Array:
-    """left [m, n] times right [n, k], one product for the n of each group: [groups, m, k]."""
-    computed = computed_rows(len(right), len(ends))
-    return of_groups(left, right, sizes_of(ends, 0, len(right)), wide(left.dtype), computed=computed)
+def groups_of_rows(lhs: jax.Array, rhs: jax.Array, ends: jax.Array) -> jax.Array:
+    """lhs [m, n] times rhs [n, k], one product for the n of each group: [groups, m, k]."""
+    computed = computed_rows(len(rhs), len(ends))
+    return of_groups(lhs, rhs, sizes_of(ends, 0, len(rhs)), wide(lhs.dtype), computed=computed)
 
 
 def sizes_of(ends: jax.Array, start: jax.Array | int, length: int) -> jax.Array:
@@ -62,15 +62,15 @@ def of_rows(
 
 
 def of_groups(
-    left: jax.Array, right: jax.Array, sizes: jax.Array, dtype: jnp.dtype, so_far: jax.Array | None = None, *,
+    lhs: jax.Array, rhs: jax.Array, sizes: jax.Array, dtype: jnp.dtype, so_far: jax.Array | None = None, *,
     computed: int,
 ) -> jax.Array:  # fmt: skip
-    """left [m, n] times right [n, k], one product for the n of each group, added to those so far: [groups, m, k]."""
-    if not _has_kernel(left, right):
-        total = _ragged(left, right, sizes).astype(dtype)
+    """lhs [m, n] times rhs [n, k], one product for the n of each group, added to those so far: [groups, m, k]."""
+    if not _has_kernel(lhs, rhs):
+        total = _ragged(lhs, rhs, sizes).astype(dtype)
         return total if so_far is None else so_far + total
-    how, sides = {"existing_out": so_far, "preferred_element_type": dtype}, (len(left), right.shape[1])
-    return _kernel("tgmm", _to_blocks(left, 1), _to_blocks(right, 0), sizes, sides, computed, how)
+    how, sides = {"existing_out": so_far, "preferred_element_type": dtype}, (len(lhs), rhs.shape[1])
+    return _kernel("tgmm", _to_blocks(lhs, 1), _to_blocks(rhs, 0), sizes, sides, computed, how)
 
 
 def computed_rows(rows: int, groups: int, shards: int = 1) -> int:
@@ -78,19 +78,19 @@ def computed_rows(rows: int, groups: int, shards: int = 1) -> int:
     return rows + (-(-groups // shards) - 1) * _ROWS
 
 
-def _has_kernel(left: jax.Array, right: jax.Array) -> bool:
-    is_taken = left.dtype in (jnp.bfloat16, jnp.float32) and 0 not in (*left.shape, *right.shape)
+def _has_kernel(lhs: jax.Array, rhs: jax.Array) -> bool:
+    is_taken = lhs.dtype in (jnp.bfloat16, jnp.float32) and 0 not in (*lhs.shape, *rhs.shape)
     return is_taken and (INTERPRET or sharded.platform() == "tpu")
 
 
-def _ragged(left: jax.Array, right: jax.Array, sizes: jax.Array) -> jax.Array:
+def _ragged(lhs: jax.Array, rhs: jax.Array, sizes: jax.Array) -> jax.Array:
     is_shardy = getattr(use_shardy_partitioner, "value", True)
     if sharded.platform() == "gpu" and sharded.mesh() is not None and not is_shardy:
         # XLA's RaggedDot (jaxlib 0.10.2: "only supported with Shardy") would end the process.
         raise NotImplementedError("GSPMD has no grouped products over GPUs: set spmd.config.partitioner = 'shardy'")
-    contracted, is_of_rows = (((1,), (right.ndim - 2,)), ((), ())), right.ndim == 3
+    contracted, is_of_rows = (((1,), (rhs.ndim - 2,)), ((), ())), rhs.ndim == 3
     dims = lax.RaggedDotDimensionNumbers(contracted, [0 if is_of_rows else 1], [0] if is_of_rows else [])
-    return lax.ragged_dot_general(left, right, sizes, dims, preferred_element_type=wide(left.dtype))
+    return lax.ragged_dot_general(lhs, rhs, sizes, dims, preferred_element_type=wide(lhs.dtype))
 
 
 def _to_blocks(array: jax.Array, dim: int) -> jax.Array:
@@ -100,13 +100,13 @@ def _to_blocks(array: jax.Array, dim: int) -> jax.Array:
 
 
 def _kernel(
-    name: str, left: jax.Array, right: jax.Array, sizes: jax.Array, sides: tuple[int, ...], computed: int,
+    name: str, lhs: jax.Array, rhs: jax.Array, sizes: jax.Array, sides: tuple[int, ...], computed: int,
     how: Mapping[str, object],
 ) -> jax.Array:  # fmt: skip
     # Imported here, as few programs are for TPUs.
     kernel = getattr(importlib.import_module("jax.experimental.pallas.ops.tpu.megablox.gmm"), name)
-    most = _COLUMNS if left.dtype == jnp.bfloat16 else _COLUMNS // 2
+    most = _COLUMNS if lhs.dtype == jnp.bfloat16 else _COLUMNS // 2
     first, second = (min(most, -(-side // 128) * 128) for side in sides)
     tiling = _ROWS, first, min(second, _RESULT // first // 128 * 128) if name == "tgmm" else second
     with jax.enable_x64(False), jax.named_scope(f"rows={computed}"):  # `costs.kernel_flops` reads the scope
-        return kernel(left, right, sizes, tiling=tiling, interpret=INTERPRET, **how)
+        return kernel(lhs, rhs, sizes, tiling=tiling, interpret=INTERPRET, **how)

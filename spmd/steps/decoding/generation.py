@@ -37,8 +37,8 @@ def _defer(utils: Any) -> None:
                 return bool(original.is_supported(device, cache, cache_is_returned, is_assistant))
             return not is_assistant and (cache is None or not cache_is_returned)
 
-        def __new__(cls, input_ids: torch.Tensor, *rest: Any) -> Any:
-            return super().__new__(cls) if _is_on(input_ids.device) else original(input_ids, *rest)
+        def __new__(cls, input_ids: torch.Tensor, *arguments: Any) -> Any:
+            return super().__new__(cls) if _is_on(input_ids.device) else original(input_ids, *arguments)
 
         def __init__(self, _: Any, max_length: int | None, cache: Any, _is_returned: bool, streamer: Any = None):
             self.max_length, self.streamer, self.is_static = max_length, streamer, _is_static(cache)
@@ -82,7 +82,7 @@ def _prepare_cache(original: Any, model: Any, config: Any, inputs: dict[str, Any
     """A cache in which each token is written in place, where the caller sees none and the model can: with room for the
     padded prompt, in steps of 16 positions."""
     batch_size, length = sizes
-    positions, chosen = inputs.get("position_ids"), config
+    positions, cache_config = inputs.get("position_ids"), config
     is_on_xla = _is_on(model.device) and config.use_cache is not False
     if is_on_xla and positions is not None and inputs.get("past_key_values") is None:
         is_seen = config.return_dict_in_generate or "assisted" in mode or config.is_assistant
@@ -92,16 +92,17 @@ def _prepare_cache(original: Any, model: Any, config: Any, inputs: dict[str, Any
             and not is_seen
             and length < _MOST
         ):
-            chosen = copy.copy(config)
-            chosen.cache_implementation = "static"
-        if chosen.cache_implementation == "static" and not is_seen:  # a cache that is returned has the prompt alone
+            cache_config = copy.copy(config)
+            cache_config.cache_implementation = "static"
+        # A cache that is returned has the prompt alone.
+        if cache_config.cache_implementation == "static" and not is_seen:
             is_alone = not {"inputs_embeds", "token_type_ids", "mm_token_type_ids"} & inputs.keys()
             if is_alone and config.prefill_chunk_size is None:
                 config._padding = _capacity(positions.shape[-1]) - positions.shape[-1]  # of this call of generate
                 length += config._padding
             # A length that the caller has not chosen is that of other calls, too.
-            length = length + -length % _STEP if chosen is config else max(_LEAST, 1 << (length - 1).bit_length())
-    original(model, chosen, inputs, mode, batch_size, length)
+            length = length + -length % _STEP if cache_config is config else max(_LEAST, 1 << (length - 1).bit_length())
+    original(model, cache_config, inputs, mode, batch_size, length)
     cache: Any = inputs.get("past_key_values")
     if is_on_xla and _is_static(cache) and not cache.is_initialized:
         sizes = model._get_static_cache_init_shape()  # heads and width

@@ -97,10 +97,10 @@ class HostLists:
             data = self._come(value)
             if data is not None:
                 storage.settle(data)
-        behind = walks.topological([value for value, at in lists if at.value is value])[0]
-        recorded = [node for node in behind if self.is_list(node)]
-        others = walks.topological([value for value, _ in roots if not self.is_list(value)])[0] if recorded else ()
-        self.lists = recorded if {*recorded}.isdisjoint(others) else []
+        ancestors = walks.topological([value for value, owner in lists if owner.value is value])[0]
+        recorded = [node for node in ancestors if self.is_list(node)]
+        read_nodes = walks.topological([value for value, _ in roots if not self.is_list(value)])[0] if recorded else ()
+        self.lists = recorded if {*recorded}.isdisjoint(read_nodes) else []
         return self.lists
 
     def finish(self, storage: Storage) -> None:
@@ -117,7 +117,7 @@ class HostLists:
             return None
         data = [self._come(operand, waits=waits) for operand in value.operands]
         value.operands = tuple(new or old for new, old in zip(data, value.operands, strict=True))
-        complete = [one for one in data if one is not None]
+        complete = [entry for entry in data if entry is not None]
         return host_ops.compute(value.op, complete, value.numbers)[0] if len(complete) == len(data) else None
 
     def reads(self, data: Iterable[DeviceData]) -> bool:

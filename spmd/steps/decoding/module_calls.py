@@ -129,14 +129,14 @@ class ModuleCall(CompiledFunction[..., Any]):
     def _is_recordable(self, apart: Mapping[int, ObjectParts]) -> bool:
         return self._has_buffers or bool(apart)
 
-    def _recorded(self, kind: CallKind, *rest: Any) -> Any:
+    def _recorded(self, kind: CallKind, *arguments: Any) -> Any:
         for parameter in self._module.parameters():
             held_by: Any = parameter
             data = storage_of(held_by).value if type(parameter.data) is XlaTensor else None
             if type(data) is DeviceData and data.store is not None:
                 data.take(*data.placed())  # a row would be copied at each call
         num_whole = len(self._whole)
-        result = super()._recorded(kind, *rest)
+        result = super()._recorded(kind, *arguments)
         if len(self._whole) > num_whole:  # arguments of this class are not looked at any more
             messages.say(f"{self._name} is not replayed: {self.causes[-1]}", "uncompiled", self.explain())
         if len(kind.refused) == self.tries or (kind.entries and not kind.entries[0].replay.writes):

@@ -47,7 +47,7 @@ class Body:
         # Two tuples in the closure: a recomputation holds back the first one (`backend.recompute`).
         are_held = [type(value) is XlaTensor and not storage_of(value).is_parameter for value in captured]
         activations = tuple(value for value, is_held in zip(captured, are_held, strict=True) if is_held)
-        others = tuple(value for value, is_held in zip(captured, are_held, strict=True) if not is_held)
+        unheld_values = tuple(value for value, is_held in zip(captured, are_held, strict=True) if not is_held)
 
         def function(*args: Any, **kwargs: Any) -> Any:
             flat, tree = tree_flatten((args, kwargs))
@@ -55,8 +55,8 @@ class Body:
                 raise NotImplementedError(
                     f"{self.name}: its function is called with {tree}, and was traced for {self.arguments}"
                 )
-            held, unheld = iter(activations), iter(others)
-            read = [next(held if is_held else unheld) for is_held in are_held]
+            remaining_activations, unheld = iter(activations), iter(unheld_values)
+            read = [next(remaining_activations if is_held else unheld) for is_held in are_held]
             result = iter(WithLines(graph).run(*flat, *read))
             assert self.results is not None, "only a traced function is called"
             values = [next(result) if constant is None else constant[0] for constant in self.constants]
@@ -186,8 +186,8 @@ class OnStandIns:
     tensors: Sequence[Like]
     traced: dict[Body, tuple[Any, Sequence[Any]]] = field(default_factory=dict)
 
-    def run(self, capture: Capture, at: Body | None = None, then: Callable[[], None] | None = None) -> Any:
-        """Runs the call; where it calls the body `at`, `then` runs instead. Returns stand-ins and results."""
+    def run(self, capture: Capture, target: Body | None = None, then: Callable[[], None] | None = None) -> Any:
+        """Runs the call; where it calls the body `target`, `then` runs instead. Returns stand-ins and results."""
 
         def function(body: Body) -> Callable[..., Any]:
             if body in self.traced:
@@ -195,7 +195,7 @@ class OnStandIns:
                 return body.function(graph, [_stand_in(capture, value) for value in captured])
 
             def untraced(*args: Any, **kwargs: Any) -> None:
-                if body is at and then is not None:
+                if body is target and then is not None:
                     then()
                 flat, tree = tree_flatten((args, kwargs))
                 raise Untraced(body, (list(map(like, flat)), tree))

@@ -67,8 +67,8 @@ class FunctionVariable(VariableTracker):
         if name in table.BREAKS:
             _break(self.value, table.BREAKS[name])
         if name in table.REPLACED:
-            other = trace_rules.load_object(table.REPLACED[name])
-            return variables.UserFunctionVariable(other).call_function(tx, list(args), kwargs)
+            substitute = trace_rules.load_object(table.REPLACED[name])
+            return variables.UserFunctionVariable(substitute).call_function(tx, list(args), kwargs)
         return (_computed if name in table.PURE else _taken)(self.value, tx, args, kwargs)
 
 
@@ -84,17 +84,17 @@ def _computed(function: Any, tx: Any, args: Sequence[Any], kwargs: dict[str, Any
 
 def _taken(function: Any, tx: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Puts a call into the graph, and returns its results."""
-    taken = _TAKEN[_name(function)]
-    arguments = _Arguments(tx, function, taken)
+    entry = _TAKEN[_name(function)]
+    arguments = _Arguments(tx, function, entry)
     call = arguments.call(GraphedCall, args, kwargs)
-    if taken.result == "run":
+    if entry.result == "run":
         return _run(tx, call, arguments)
     tensor, call.outputs = arguments.tensors[0], [0]
     with tx.fake_mode, torch.no_grad():
         like = torch.empty_like(_fake(tensor))
     requires_grad = torch.is_grad_enabled() and _fake(tensor).requires_grad
     (result,) = _node(tx, call, arguments, [_with_history(tx, like, requires_grad)])
-    return tensor if taken.result == "same" else result
+    return tensor if entry.result == "same" else result
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------
@@ -106,8 +106,8 @@ _BOTH = inspect.Parameter.POSITIONAL_OR_KEYWORD
 class _Arguments:
     """The arguments of one call as data, with the tensors and the user's functions among them."""
 
-    def __init__(self, tx: Any, function: Any, taken: Taken):
-        self.tx, self.function, self.taken = tx, function, taken
+    def __init__(self, tx: Any, function: Any, entry: Taken):
+        self.tx, self.function, self.taken = tx, function, entry
         self.tensors: list[Any] = []
         self.bodies: list[Body] = []
         self.functions: dict[Body, Any] = {}  # of the user's, as Dynamo has them
@@ -123,7 +123,7 @@ class _Arguments:
         except TypeError as error:
             _break(self.function, str(error))
         parameters = signature.parameters
-        names = [name for name, each in parameters.items() if each.kind in (each.POSITIONAL_ONLY, _BOTH)]
+        names = [name for name, parameter in parameters.items() if parameter.kind in (parameter.POSITIONAL_ONLY, _BOTH)]
         positional = [self._argument(*pair) for pair in zip_longest(names[: len(args)], args, fillvalue="")]
         named = {name: self._argument(name, value) for name, value in kwargs.items()}
         is_ours = bool(_around) or any(_fake(tensor).device.type == "xla" for tensor in self.tensors)
@@ -345,7 +345,7 @@ def _context(tx: Any, cls: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> 
 
 # --- torch's tables ---------------------------------------------------------------------------------------------------
 
-_TAKEN = {taken.name: taken for taken in table.TAKEN}
+_TAKEN = {entry.name: entry for entry in table.TAKEN}
 _KINDS: dict[type[VariableTracker], Iterable[str]] = {
     FunctionVariable: (*_TAKEN, *table.BREAKS, *table.PURE, *table.REPLACED),
     variables.UserFunctionVariable: (*table.TRACED, *table.REPLACED.values()),

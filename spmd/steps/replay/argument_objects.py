@@ -46,17 +46,17 @@ def parts_of(thing: Any) -> ObjectParts | None:
     tensors: list[XlaTensor] = []
     counted: list[tuple[Any, str, int]] = []
     stages: list[Hashable] = []
-    seen: dict[int, int] = {}
+    index_of_id: dict[int, int] = {}
     todo = [thing]
     while todo:
         value = todo.pop()
         if isinstance(value, _PLAIN):
             key.append((type(value), value))
             continue
-        if id(value) in seen:  # the same object again
-            key.append(seen[id(value)])
+        if id(value) in index_of_id:  # the same object again
+            key.append(index_of_id[id(value)])
             continue
-        seen[id(value)] = len(seen)
+        index_of_id[id(value)] = len(index_of_id)
         attributes = getattr(value, "__dict__", None)
         if type(value) is XlaTensor:
             tensors.append(value)

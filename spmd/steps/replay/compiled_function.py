@@ -65,7 +65,7 @@ class _Entry:
     counts: Sequence[int]
     rows: Rows
     schedule: Schedule
-    seen: Seen | None  # what a check looks at; None after one that could not be compared: all
+    scope: Seen | None  # what a check looks at; None after one that could not be compared: all
 
     def stale(self, flat: Sequence[Any]) -> Change | str | None:
         """The reason why the call cannot be replayed now."""
@@ -177,7 +177,7 @@ class CompiledFunction(Generic[P, R]):
                 entry, result, cause = self._replayed(kind, flat)
                 if entry is not None:
                     entry.schedule.replayed(began)
-                    counted = [one for parts in apart.values() for one in parts.counted]
+                    counted = [counter for parts in apart.values() for counter in parts.counted]
                     for (thing, name, number), count in zip(counted, entry.counts, strict=True):
                         setattr(thing, name, number + count)
                     self.num_replayed += 1
@@ -221,7 +221,7 @@ class CompiledFunction(Generic[P, R]):
             for entry in kind.entries:
                 why = entry.stale(flat)
                 numbers = "" if why else entry.replay.numbers.now(flat)
-                if not isinstance(numbers, str) and (entry.seen is None or entry.schedule.is_due()):
+                if not isinstance(numbers, str) and (entry.scope is None or entry.schedule.is_due()):
                     return None, None, _Check(entry, numbers)
                 vectors = None if isinstance(numbers, str) else entry.replay.numbers.vectors(numbers)
                 if vectors is not None:
@@ -267,8 +267,8 @@ class CompiledFunction(Generic[P, R]):
             kind.entries.remove(check.entry)
             del check.entry.guards  # they hold containers that the call may drop, and so what it has put into them
 
-        def call(given: Sequence[Any]) -> Any:
-            items = given[: tree.num_leaves]  # the tensors of objects follow
+        def call(leaves: Sequence[Any]) -> Any:
+            items = leaves[: tree.num_leaves]  # the tensors of objects follow
             values = [item.value if type(item) is _StaticArgument else item for item in items]
             args, kwargs = tree_unflatten(values, tree)
             return self._function(*args, **kwargs)
@@ -280,10 +280,12 @@ class CompiledFunction(Generic[P, R]):
             return result
         if isinstance(cause, Change) and is_number(cause.old) and is_number(cause.new):
             kind.follow.add((id(cause.container) if cause.container is not None else 0, cause.key))
-        others = [(i, item) for i, item in enumerate(flat) if not isinstance(item, torch.Tensor) and i not in apart]
+        plain_items = [
+            (i, item) for i, item in enumerate(flat) if not isinstance(item, torch.Tensor) and i not in apart
+        ]
         roots = [(getattr(self._function, "__name__", "step"), self._function)]
-        roots += [(f"argument {i}", item.value if type(item) is _StaticArgument else item) for i, item in others]
-        recorded = ObservedCall(call, flat, roots, kind.follow, apart, None if check is None else check.entry.seen)
+        roots += [(f"argument {i}", item.value if type(item) is _StaticArgument else item) for i, item in plain_items]
+        recorded = ObservedCall(call, flat, roots, kind.follow, apart, None if check is None else check.entry.scope)
         try:
             counts = self._counts(apart, flat)
             replay = Replay(Recipe(recorded), recorded)
@@ -293,11 +295,11 @@ class CompiledFunction(Generic[P, R]):
             kind.follow |= recorded.to_follow
             if check is None:
                 self._refuse(kind, str(error), count=not recorded.to_follow)
-            elif check.entry.seen is None:
+            elif check.entry.scope is None:
                 self._end(check.entry, str(error))
             else:  # by chance, as where another thread draws at the same time: the next call is checked, too
                 check.entry.guards = Guards(recorded.after, check.entry.replay.recipe.volatile)
-                check.entry.seen = None
+                check.entry.scope = None
                 kind.entries.insert(0, check.entry)
         else:
             schedule = Schedule()
@@ -308,7 +310,7 @@ class CompiledFunction(Generic[P, R]):
                     return recorded.result
                 schedule.checked(began)
             kind.refused.clear()
-            floats = {i: item for i, item in others if type(item) is float and (0, i) not in kind.follow}
+            floats = {i: item for i, item in plain_items if type(item) is float and (0, i) not in kind.follow}
             kind.entries.insert(0, _Entry(guards, replay, floats, counts, rows, schedule, recorded.seen))
             del kind.entries[_MOST_ENTRIES:]
         closures.end_step()
@@ -319,13 +321,13 @@ class CompiledFunction(Generic[P, R]):
         values, or other tensors."""
         counts: list[int] = []
         for index, old_parts in apart.items():
-            now = parts_of(flat[index])
-            if now is None or [*map(id, now.tensors)] != [*map(id, old_parts.tensors)]:
+            new_parts = parts_of(flat[index])
+            if new_parts is None or [*map(id, new_parts.tensors)] != [*map(id, old_parts.tensors)]:
                 self._whole.add(type(flat[index]))
                 raise ReplayError(f"it replaces a tensor of a {type(flat[index]).__name__} among its arguments")
-            if now.key[0] != old_parts.key[0]:
+            if new_parts.key[0] != old_parts.key[0]:
                 raise ReplayError(f"it changes a {type(flat[index]).__name__} among its arguments")
-            counts += [new[2] - old[2] for old, new in zip(old_parts.counted, now.counted, strict=True)]
+            counts += [new[2] - old[2] for old, new in zip(old_parts.counted, new_parts.counted, strict=True)]
         return counts
 
     def _end(self, entry: _Entry, why: str) -> None:

@@ -85,22 +85,22 @@ class Formulas:
     def computed(self, form: str, function: Callable[..., Any], *numbers: "SymbolicNumber") -> "SymbolicNumber":
         places = tuple(number.place for number in numbers)
         value = function(*(number.value for number in numbers))
-        return SymbolicNumber(self, self._place(form.format(*(f"v{place}" for place in places)), places, value))
+        return SymbolicNumber(self, self._place(form.format(*(f"v{index}" for index in places)), places, value))
 
-    def guard(self, place: int, where: str) -> Any:
+    def guard(self, index: int, where: str) -> Any:
         """Returns a result that the call has used as it is: it must be the same at the next call."""
-        value = self.values[place]
-        if self._texts[place].startswith("s[") or self._operands[place]:
-            self.guards.setdefault(place, (value, where))
+        value = self.values[index]
+        if self._texts[index].startswith("s[") or self._operands[index]:
+            self.guards.setdefault(index, (value, where))
         return value
 
-    def compiled(self, wanted: Sequence[int]) -> tuple[Callable[[Sequence[float]], Sequence[float] | str], set[int]]:
+    def compiled(self, targets: Sequence[int]) -> tuple[Callable[[Sequence[float]], Sequence[float] | str], set[int]]:
         """A function of the sources' values, and the places of those that it reads.
 
         It returns the wanted numbers, or where a guard does not hold, the text of its place. Raises what the arithmetic
         raises (ZeroDivisionError, OverflowError).
         """
-        needed, todo = set[int](), [*wanted, *self.guards]
+        needed, todo = set[int](), [*targets, *self.guards]
         while todo:
             index = todo.pop()
             if index not in needed:
@@ -112,7 +112,7 @@ class Formulas:
             if index in self.guards:
                 value, where = self.guards[index]
                 lines.append(f" if v{index} != {value!r}: return {where!r}")
-        lines.append(f" return ({''.join(f'v{index}, ' for index in wanted)})")
+        lines.append(f" return ({''.join(f'v{index}, ' for index in targets)})")
         names = dict(_SCOPE)
         exec("\n".join(lines), names)  # of texts of this file
         return names["numbers"], {self._read[index] for index in needed if index in self._read}
@@ -123,9 +123,9 @@ class SymbolicNumber:
 
     __slots__ = ("formulas", "place")
 
-    def __init__(self, formulas: Formulas, place: int):
+    def __init__(self, formulas: Formulas, index: int):
         self.formulas = formulas
-        self.place = place
+        self.place = index
 
     @property
     def value(self) -> Any:
@@ -134,7 +134,7 @@ class SymbolicNumber:
     def scalar(self) -> observation.Scalar:
         """The number as a scalar argument."""
         result = observation.Scalar(self.value)
-        result.place = self.place
+        result.index = self.place
         return result
 
     def is_int(self) -> bool:
@@ -186,7 +186,7 @@ class SymbolicNumber:
 
 def _method(form: str) -> Callable[..., SymbolicNumber]:
     function = eval(f"lambda a, b=None: {form.format('a', 'b')}", dict(_SCOPE))
-    return lambda self, *others: self.formulas.computed(form, function, self, *others)
+    return lambda self, *operands: self.formulas.computed(form, function, self, *operands)
 
 
 for _form, _names in _FORMS.items():
@@ -214,6 +214,6 @@ class FormulaObservation(observation.Observation):
         formulas = [value for value in result if type(value) is observation.Scalar]
         if not formulas or any(value != result[0] or not isinstance(value, float) for value in result):
             return result
-        if len({value.place for value in formulas}) > 1 or len(formulas) < len(result):
+        if len({value.index for value in formulas}) > 1 or len(formulas) < len(result):
             return [float(value) for value in values]
         return [formulas[0]] * len(result)

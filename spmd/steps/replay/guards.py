@@ -39,8 +39,8 @@ class _Dicts:
         self._values = [*chain.from_iterable(map(dict.values, self._dicts))]
 
     def is_same(self) -> bool:
-        now = versions(self._dicts) if self._have_versions else None
-        if now is not None and now == self._versions:
+        new_versions = versions(self._dicts) if self._have_versions else None
+        if new_versions is not None and new_versions == self._versions:
             return True
         is_same = (
             [*map(dict.__len__, self._dicts)] == self._lengths
@@ -48,7 +48,7 @@ class _Dicts:
             and all(map(_is, chain.from_iterable(map(dict.keys, self._dicts)), self._keys))
         )
         if is_same:
-            self._versions = now
+            self._versions = new_versions
         return is_same
 
 
@@ -59,35 +59,35 @@ class Guards:
     few calls of C functions; only where these differ are values compared, one by one.
     """
 
-    def __init__(self, found: Objects, volatile: Collection[tuple[int, Any]]):
-        self._held = found.held
+    def __init__(self, objects: Objects, volatile: Collection[tuple[int, Any]]):
+        self._held = objects.snapshots
         self._volatile = volatile
         written = {box for box, _ in volatile}
         counted: list[dict[Any, Any]] = []
-        others: list[dict[Any, Any]] = []
+        uncounted_dicts: list[dict[Any, Any]] = []
         self._lists: list[list[Any]] = []
         self._captured: list[CellType] = []
         self._sized: list[Collection[Any]] = []
         self._getters: list[tuple[Callable[[Any], tuple[Any, ...]], Any]] = []
         self._slow: list[contents.Held] = []
-        for held in self._held:
-            box, kind, is_kept = held.container, held.kind, id(held.container) not in written
+        for snapshot in self._held:
+            box, kind, is_kept = snapshot.container, snapshot.kind, id(snapshot.container) not in written
             if kind is Kind.FUNCTION:
                 self._captured += box.__closure__ or ()
                 self._getters.append((_OF_FUNCTION, box))
             elif is_kept and kind in (Kind.DICT, Kind.ATTRIBUTES):
-                (counted if OF_ATTRIBUTES or kind is Kind.DICT else others).append(box)
+                (counted if OF_ATTRIBUTES or kind is Kind.DICT else uncounted_dicts).append(box)
             elif is_kept and kind is Kind.LIST:
                 self._lists.append(box)
-            elif is_kept and (kind in (Kind.SCOPE, Kind.CLASS) or (kind is Kind.OTHER and not held.keys)):
-                self._sized.append(held.scope())
-                if held.keys:
+            elif is_kept and (kind in (Kind.SCOPE, Kind.CLASS) or (kind is Kind.OTHER and not snapshot.keys)):
+                self._sized.append(snapshot.scope())
+                if snapshot.keys:
                     # Twice where there is one name: the getter of one name returns no tuple.
-                    self._getters.append((operator.itemgetter(*held.keys, *held.keys[:1]), held.scope()))
+                    self._getters.append((operator.itemgetter(*snapshot.keys, *snapshot.keys[:1]), snapshot.scope()))
             else:
-                self._slow.append(held)
-        self._dicts = _Dicts(counted, have_versions=True), _Dicts(others, have_versions=False)
-        self._generators = [(path, generator, state_of(generator)) for path, generator in found.generators]
+                self._slow.append(snapshot)
+        self._dicts = _Dicts(counted, have_versions=True), _Dicts(uncounted_dicts, have_versions=False)
+        self._generators = [(path, generator, state_of(generator)) for path, generator in objects.generators]
         self._modes = modes()
         self._keep()
 
@@ -102,9 +102,11 @@ class Guards:
 
     def check(self) -> Change | str | None:
         """The first difference of the state, a change or the text of a mode; None where it is the same."""
-        if self._modes != (now := modes()):
+        if self._modes != (new_modes := modes()):
             return next(
-                f"{name}: {before!r}, now {now[name]!r}" for name, before in self._modes.items() if before != now[name]
+                f"{name}: {old_value!r}, now {new_modes[name]!r}"
+                for name, old_value in self._modes.items()
+                if old_value != new_modes[name]
             )
         for path, generator, state in self._generators:
             if state_of(generator) != state:
@@ -129,8 +131,8 @@ class Guards:
         except (KeyError, ValueError):  # a name or a captured variable that was deleted
             return False
 
-    def _changes(self, held: Collection[contents.Held]) -> Any:
-        for box in held:
+    def _changes(self, snapshots: Collection[contents.Held]) -> Any:
+        for box in snapshots:
             for change in box.changes(contents.is_same):
                 if (id(change.container), change.key) not in self._volatile:
                     yield change
@@ -162,19 +164,19 @@ class ReplayedNumbers:
     def __init__(self, call: ObservedCall):
         # By program: its numbers, the places of formulas and of draws' seeds and counts among them.
         self._runs: list[tuple[np.ndarray, np.ndarray, list[tuple[int, int]], list[int], list[tuple[int, int]]]] = []
-        wanted = self._wanted = dict[int, int]()
+        position_of = self._wanted = dict[int, int]()
         for ran in call.observation.ran:
             floats, integers = walks.pack_numbers(ran.graph.nodes)
             if ran.program.numbers is not None:
                 by_float, by_integer = ran.program.numbers
                 floats, integers = [floats[i] for i in by_float], [integers[i] for i in by_integer]
             formulas = [
-                (i, wanted.setdefault(n.place, len(wanted)))
+                (i, position_of.setdefault(n.index, len(position_of)))
                 for i, n in enumerate(floats)
                 if type(n) is observation.Scalar
             ]
-            draws = [(i, n.place) for i, n in enumerate(integers) if type(n) is observation.DrawNumber]
-            seeds, counts = [i for i, place in draws if place < 0], [draw for draw in draws if draw[1] >= 0]
+            draws = [(i, n.index) for i, n in enumerate(integers) if type(n) is observation.DrawNumber]
+            seeds, counts = [i for i, draw_index in draws if draw_index < 0], [draw for draw in draws if draw[1] >= 0]
             self._runs.append((np.array(floats, np.float64), np.array(integers, np.int64), formulas, seeds, counts))
         # A draw whose result nothing needed is in no program: the stream goes on past it, as without a replay.
         self._num_draws = len(call.observation.draws)
@@ -182,7 +184,7 @@ class ReplayedNumbers:
         drawn = (node.numbers[count] for node in nodes for _, count in node.op.draws)
         if any(type(count) is not observation.DrawNumber for count in drawn):
             raise ReplayError("it draws random numbers that its programs do not take as they are")
-        self._evaluate, used = call.formulas.compiled(list(wanted))
+        self._evaluate, used = call.formulas.compiled(list(position_of))
         self._sources = [source if i in used else None for i, source in enumerate(call.formulas.sources)]
         if any(isinstance(source, GroupNumber) and source.version for source in self._sources):
             raise ReplayError("an optimizer reads its numbers after a scheduler's step; step the scheduler last")
@@ -212,12 +214,12 @@ class ReplayedNumbers:
             else computed
         )
 
-    def passed(self, number: Any, found: Sequence[float]) -> Any:
+    def passed(self, number: Any, values: Sequence[float]) -> Any:
         """The number that takes the place of a recorded one; None where no program takes it."""
-        place = self._wanted.get(number.place) if type(number) is observation.Scalar else None
-        return found[place] if place is not None else None if type(number) is observation.Scalar else number
+        index = self._wanted.get(number.index) if type(number) is observation.Scalar else None
+        return values[index] if index is not None else None if type(number) is observation.Scalar else number
 
-    def vectors(self, found: Sequence[float]) -> list[tuple[np.ndarray, np.ndarray]] | None:
+    def vectors(self, values: Sequence[float]) -> list[tuple[np.ndarray, np.ndarray]] | None:
         """The scalar arguments of each program; random draws are taken. None where this thread draws from a stream of
         its own."""
         draw = seed.take(self._num_draws) if self._num_draws else (0, 0)
@@ -228,7 +230,7 @@ class ReplayedNumbers:
             if formulas:
                 floats = floats.copy()
                 for i, index in formulas:
-                    floats[i] = found[index]
+                    floats[i] = values[index]
             if counts:
                 integers = integers.copy()
                 integers[seeds] = draw[0]

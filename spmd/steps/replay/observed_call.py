@@ -97,7 +97,7 @@ _SEED = random.Random.seed.__code__
 class ObservedCall:
     """A call of a function on flat (tensors, numbers, anything), which ran as it is.
 
-    seen: what an earlier such call has read, which is taken for what this one reads; None: it is found out.
+    scope: what an earlier such call has read, taken for this one's; None: it is found out.
     after: the state when it returned. result: what it returned. observation: the core's notes. uses: of CPU tensors.
     formulas: the numbers that Python computed. host_calls: calls of schedulers to be made again, in order.
     volatile: the places that these write. names: those that code which ran may have read. gradients: the leaf tensors
@@ -112,7 +112,7 @@ class ObservedCall:
         roots: Sequence[tuple[str, Any]],
         follow: Collection[tuple[int, str]],
         apart: Collection[int] = (),
-        seen: Seen | None = None,
+        scope: Seen | None = None,
     ) -> None:
         self.flat = list(flat)
         self.apart = apart  # places of objects whose tensors are arguments, too
@@ -121,7 +121,7 @@ class ObservedCall:
         self.host_calls: list[tuple[Any, Sequence[Any], dict[str, Any]]] = []
         self.volatile: set[tuple[int, Any]] = set()
         self.impure: list[str] = []
-        self.names, self._codes, read = seen or (set[str](), set[types.CodeType](), set())
+        self.names, self._codes, read = scope or (set[str](), set[types.CodeType](), set())
         self._variables = {name: variables.VARIABLES.get(name) for name in read}  # that were read, by encoded names
         self._version = 0
         self.follow = set(follow)
@@ -130,7 +130,7 @@ class ObservedCall:
         syncs.sync()
         # Hooks of all modules and all optimizers.
         self.roots = [*roots, *(("torch's global hooks", hooks) for hooks in _global_hooks())]
-        self.before = Objects(self.roots, *(seen or ())[:2])
+        self.before = Objects(self.roots, *(scope or ())[:2])
         self.optimizers = self.before.of(torch.optim.Optimizer)
         self.schedulers = self.before.of(LRScheduler)
         if self.schedulers:  # they set it, so that it is a formula from the first call on
@@ -148,8 +148,8 @@ class ObservedCall:
         tensors += self.arguments.values()
         self.trainable = [t for t in tensors if type(t) is XlaTensor and t.requires_grad and t.is_leaf]
         gradients = [tensor.grad for tensor in self.trainable]
-        held = [tensor for tensor in (*tensors, *gradients) if type(tensor) is XlaTensor]
-        storages = [storage_of(tensor) for tensor in held]
+        device_tensors = [tensor for tensor in (*tensors, *gradients) if type(tensor) is XlaTensor]
+        storages = [storage_of(tensor) for tensor in device_tensors]
         # No id in these is used twice: the objects are kept, but no storage is, as it may die in the call.
         self.references = {id(storage.ref): storage.ref for storage in storages}
         self.data = {id(s.value): (s.value, s.ref) for s in storages if type(s.value) is DeviceData}
@@ -172,10 +172,10 @@ class ObservedCall:
                 stack.callback(self._leave_groups)
                 stack.enter_context(_replaced(self.schedulers, "step", self._step))
                 stack.enter_context(_replaced(self.before.of(GradScaler), "_maybe_opt_step", self._chosen_step))
-                stack.enter_context(self._profiled() if seen is None else contextlib.nullcontext())
+                stack.enter_context(self._profiled() if scope is None else contextlib.nullcontext())
                 self.result = function(self._symbolic(self.flat))
-            self._note_changes(held, storages, gradients)
-            del held, storages, gradients, tensors, state
+            self._note_changes(device_tensors, storages, gradients)
+            del device_tensors, storages, gradients, tensors, state
             syncs.sync()
         self.impure += [
             f"draws from {path}, a generator on the host; pass what it draws as an argument, or draw on xla"
@@ -186,7 +186,7 @@ class ObservedCall:
             self.impure.append("draws random numbers on the CPU")
 
     def _note_changes(
-        self, held: Sequence[XlaTensor], storages: Sequence[Storage], gradients: Sequence[torch.Tensor | None]
+        self, device_tensors: Sequence[XlaTensor], storages: Sequence[Storage], gradients: Sequence[torch.Tensor | None]
     ) -> None:
         """Notes what has changed, and lets go of what is reachable no more: a value that is held is one more result of
         the call's program."""
@@ -194,7 +194,7 @@ class ObservedCall:
         self.seen: Seen = self.names, self._codes, {*self._variables}
         self._settle_numbers()
         self.after = Objects(self.roots, self.names, self._codes)
-        self.after.held.append(
+        self.after.snapshots.append(
             contents.Held(variables.VARIABLES, variables.PATH_OF_VARIABLES, Kind.SCOPE, set(self._variables))
         )
         self.impure += [
@@ -202,7 +202,7 @@ class ObservedCall:
             for name, value in self._variables.items()
             if variables.VARIABLES.get(name) != value
         ]
-        alive_boxes = {id(one.container) for one in self.after.held}
+        alive_boxes = {id(snapshot.container) for snapshot in self.after.snapshots}
         named = (Kind.ATTRIBUTES, Kind.SCOPE, Kind.CLASS, Kind.SLOTS)
         changes = [
             change
@@ -227,12 +227,12 @@ class ObservedCall:
             (tensor, gradient is not None, tensor.grad is gradient)
             for tensor, gradient in zip(self.trainable, gradients, strict=True)
         ]
-        gone = {id(gradient) for gradient in gradients if gradient is not None}
-        alive = {*self.after.tensors, *(id(item) for item in self.arguments.values())} - gone
-        self.device_tensors = [tensor for tensor in held if id(tensor) in alive]
+        old_gradients = {id(gradient) for gradient in gradients if gradient is not None}
+        alive = {*self.after.tensors, *(id(item) for item in self.arguments.values())} - old_gradients
+        self.device_tensors = [tensor for tensor in device_tensors if id(tensor) in alive]
         self.moved = [
             self.paths.get(id(tensor), "an argument")
-            for tensor, storage in zip(held, storages, strict=True)
+            for tensor, storage in zip(device_tensors, storages, strict=True)
             if storage_of(tensor) is not storage and id(tensor) in alive
         ]
         self.changes = [change.settled() for change in changes]
@@ -278,15 +278,19 @@ class ObservedCall:
         self._leave_groups()
         around = Objects([("scheduler", scheduler)])
         # A scheduler that schedules others steps them itself.
-        inner = [each for each in around.of(LRScheduler) if each is not scheduler and "step" in each.__dict__]
-        held = [(each, each.__dict__.pop("step")) for each in inner]
+        inner = [
+            inner_scheduler
+            for inner_scheduler in around.of(LRScheduler)
+            if inner_scheduler is not scheduler and "step" in inner_scheduler.__dict__
+        ]
+        bound_steps = [(inner_scheduler, inner_scheduler.__dict__.pop("step")) for inner_scheduler in inner]
         runs = len(self.observation.reads)
         profile = sys.getprofile()
         sys.setprofile(None)  # what the scheduler reads for itself is read again by its own step
         result = step(*args, **kwargs)
         sys.setprofile(profile)
-        for each, function in held:
-            each.__dict__["step"] = function
+        for inner_scheduler, function in bound_steps:
+            inner_scheduler.__dict__["step"] = function
         if len(self.observation.reads) > runs:
             self.impure.append(f"the scheduler reads a tensor at {user_line()}")
         changes = around.changes()
@@ -313,7 +317,9 @@ class ObservedCall:
     ) -> Any:
         """The optimizer's step, undone on the device where a gradient is not finite: the gradient scaler leaves the
         choice whether to step to the device."""
-        state = [value for own in optimizer.state.values() for value in own.values() if isinstance(value, torch.Tensor)]
+        state = [
+            value for entry in optimizer.state.values() for value in entry.values() if isinstance(value, torch.Tensor)
+        ]
         if any(value.device.type == "cpu" for value in state):
             self.impure.append(
                 "skips steps of an optimizer that counts them on the CPU; make it with capturable=True or fused=True"
@@ -350,16 +356,16 @@ class ObservedCall:
                     if reader is not None:
                         self.impure.append(f"calls {name} at {reader.f_code.co_filename}:{reader.f_lineno}")
 
-        held: list[Any] = []
+        profilers: list[Any] = []
 
         def collecting(phase: str, _info: dict[str, int]) -> None:
             if phase == "start" and threading.get_ident() == thread:
-                held.append(sys.getprofile())
+                profilers.append(sys.getprofile())
                 sys.setprofile(None)
 
         def collected(phase: str, _info: dict[str, int]) -> None:
-            if phase == "stop" and threading.get_ident() == thread and held:
-                sys.setprofile(held.pop())
+            if phase == "stop" and threading.get_ident() == thread and profilers:
+                sys.setprofile(profilers.pop())
 
         # What the garbage collector calls (finalizers, the callbacks of others) is no part of the function: the first
         # callback of a collection pauses the notes, the last one goes on with them.
@@ -391,18 +397,20 @@ class ObservedCall:
 @contextlib.contextmanager
 def _replaced(instances: Sequence[Any], name: str, function: Callable[..., Any]) -> Iterator[None]:
     """Has `function` stand for a method of objects inside; it takes the object and its method besides the arguments."""
-    for each in instances:
-        each.__dict__[name] = functools.partial(function, each, getattr(each, name))
+    for instance in instances:
+        instance.__dict__[name] = functools.partial(function, instance, getattr(instance, name))
     try:
         yield
     finally:
-        for each in instances:
-            each.__dict__.pop(name, None)
+        for instance in instances:
+            instance.__dict__.pop(name, None)
 
 
 def is_number(value: Any) -> bool:
     """True for a float, and for a tuple of floats, as `betas` are."""
-    return type(value) is float or (type(value) is tuple and bool(value) and all(type(one) is float for one in value))
+    return type(value) is float or (
+        type(value) is tuple and bool(value) and all(type(element) is float for element in value)
+    )
 
 
 def _global_hooks() -> list[Any]:

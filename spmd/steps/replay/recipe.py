@@ -108,12 +108,12 @@ class Recipe:
         self.storages: list[Storage] = []
         self._results = {
             id(data): OfResult(run, root)
-            for run, one in enumerate(call.observation.ran)
-            for root, data in enumerate(one.outputs)
+            for run, program_run in enumerate(call.observation.ran)
+            for root, data in enumerate(program_run.outputs)
         }
         self.roots = [
-            [self._destination(OfResult(run, root), storage) for root, (_, storage) in enumerate(one.roots)]
-            for run, one in enumerate(call.observation.ran)
+            [self._destination(OfResult(run, root), storage) for root, (_, storage) in enumerate(program_run.roots)]
+            for run, program_run in enumerate(call.observation.ran)
         ]
         self._check_state()
         self.inputs = [list(map(self._origin, ran.graph.inputs, ran.program.donated)) for ran in call.observation.ran]
@@ -124,8 +124,8 @@ class Recipe:
         ]
         self.slots = [self._slot(change) for change in call.changes]
         self.gradients = [
-            (tensor, had, True if kept else None if tensor.grad is None else self._tensor(tensor.grad, "a gradient"))
-            for tensor, had, kept in call.gradients
+            (tensor, had, True if is_kept else None if tensor.grad is None else self._tensor(tensor.grad, "a gradient"))
+            for tensor, had, is_kept in call.gradients
         ]
         flat, self.tree = tree_flatten(call.result)
         self.result = [self._result_of(item) for item in flat]
@@ -164,7 +164,7 @@ class Recipe:
         if upload is not None:
             tensor, move = upload
             return Uploaded(move, next((i for i, item in enumerate(call.flat) if item is tensor), tensor))
-        source = next((source for source, made in call.observation.uploads if made is data), None)
+        source = next((source for source, upload_data in call.observation.uploads if upload_data is data), None)
         if source is not None and (id(source) in call.paths or any(source is item for item in call.flat)):
             raise ReplayError(f"it moves {call.paths.get(id(source), 'an argument')} to xla by an unknown function")
         derived = call.observation.derived.get(data)
@@ -195,14 +195,14 @@ class Recipe:
         self.volatile.add((id(change.container), change.key))
         return change.container, change.key, self._tensor(change.new, change.path)
 
-    def _tensor(self, tensor: Any, what: str) -> NewTensor:
+    def _tensor(self, tensor: Any, label: str) -> NewTensor:
         storage = storage_of(tensor)
         over: Any = self._fresh.get(id(storage)) or self._known.get(id(storage.ref))
         if over is None:
-            raise ReplayError(f"{what} is no result of its programs")
+            raise ReplayError(f"{label} is no result of its programs")
         if tensor.requires_grad and not self._call.has_backward:
             raise ReplayError(
-                f"{what} needs a gradient that is not computed in the call; call it under torch.no_grad(), "
+                f"{label} needs a gradient that is not computed in the call; call it under torch.no_grad(), "
                 "or move backward() into it"
             )
         return NewTensor(over, tensor_meta(tensor), view_of(tensor), storage.sharding, tensor.is_inference())
@@ -224,10 +224,10 @@ class Recipe:
 
 def _check(call: ObservedCall) -> None:
     """Raises ReplayError for what no replay can repeat."""
-    seen, after = call.observation, call.after
+    notes, after = call.observation, call.after
     reasons = [
-        *(f"it {what}" for what in call.impure),
-        *(f"it reads a value: {read}" for read in seen.reads),
+        *(f"it {reason}" for reason in call.impure),
+        *(f"it reads a value: {read}" for read in notes.reads),
         *(f"it uses a CPU tensor: {use}" for use in call.uses.refused),
         *(f"it may read the iterator {path}; pass its items as arguments" for path in after.iterators),
         *(f"it may read {path}, which is too large to be compared" for path in after.opaque),
@@ -239,11 +239,11 @@ def _check(call: ObservedCall) -> None:
         ),
     ]
     reasons += [f"it replaces the data of {path}" for path in call.moved]
-    if not seen.ran:
+    if not notes.ran:
         reasons.append("it runs no program")
-    elif len(seen.ran) != seen.num_runs:
+    elif len(notes.ran) != notes.num_runs:
         reasons.append("it initializes state")
-    if seen.other_draws:
+    if notes.other_draws:
         reasons.append("it draws random numbers from a stream of its own")
     if reasons:
         raise ReplayError(reasons[0])

@@ -53,22 +53,22 @@ class Known:
         }
 
     def _facts_now(self) -> dict[str, list[Any]]:
-        hooks = [held for t in self._trainable if (held := t._backward_hooks)]
-        hooks += [held for t in self._trainable if (held := t._post_accumulate_grad_hooks)]
+        hooks = [hook_dict for t in self._trainable if (hook_dict := t._backward_hooks)]
+        hooks += [hook_dict for t in self._trainable if (hook_dict := t._post_accumulate_grad_hooks)]
         return {
             "requires_grad has changed": [tensor.requires_grad for tensor in self._tensors],
             "a sharding was annotated": [storage.sharding for storage in self._storages],
-            "a hook was added or removed": [hook for held in hooks for hook in held.values()],
+            "a hook was added or removed": [hook for hook_dict in hooks for hook in hook_dict.values()],
             _OTHER_GRADIENTS: [tensor.grad is not None for tensor in self._trainable],
         }
 
     def check(self) -> str:
         """The reason why the tensors are others; "" where they are the same."""
-        now = versions(self._attributes)
-        if now != self._versions or not OF_ATTRIBUTES:
+        new_versions = versions(self._attributes)
+        if new_versions != self._versions or not OF_ATTRIBUTES:
             if words := _difference(self._data, self._data_now()):
                 return words
-            self._versions = now
+            self._versions = new_versions
         with torch._C.DisableTorchFunctionSubclass():  # an attribute of torch's is read in a third of the time
             facts = self._facts_now()
         if words := _difference(self._facts, facts):
@@ -78,10 +78,10 @@ class Known:
         return ""
 
 
-def _difference(before: dict[str, list[Any]], now: dict[str, list[Any]]) -> str:
+def _difference(old_facts: dict[str, list[Any]], new_facts: dict[str, list[Any]]) -> str:
     """The words of the first facts that are no longer the same; "" for none."""
-    for words, facts in before.items():
-        if len(facts) != len(now[words]) or not all(map(_is, facts, now[words])):
+    for words, facts in old_facts.items():
+        if len(facts) != len(new_facts[words]) or not all(map(_is, facts, new_facts[words])):
             return words
     return ""
 
@@ -102,7 +102,7 @@ class Replay:
         }
         self.writes = {root for task in self._tasks for root in task.roots if isinstance(root, (OfState, OfArgument))}
         places = {root.number for root in self.writes if isinstance(root, OfState)}
-        self._written = [recipe.storages[place] for place in sorted(places)]
+        self._written = [recipe.storages[index] for index in sorted(places)]
         written = {id(storage) for storage in self._written}
         self._tensors = [tensor for tensor in call.device_tensors if id(storage_of(tensor)) in written]
         self._known = Known(recipe, call)
@@ -110,8 +110,8 @@ class Replay:
         self._stores: list[Any] | None = None  # of the data, when arguments were bound
         self._replaced: list[Storage] = []
         origins = [origin for task in self._tasks for origin in task.inputs]
-        of_host = [source_of(one) for one in origins if isinstance(one, Derived) and one.is_of_host]
-        self._of_host = [one for one in of_host if isinstance(one, (OfState, OfArgument, OfReplaced))]
+        of_host = [source_of(origin) for origin in origins if isinstance(origin, Derived) and origin.is_of_host]
+        self._of_host = [source for source in of_host if isinstance(source, (OfState, OfArgument, OfReplaced))]
         self.line = self._tasks[0].program.line
 
     def ready(self, flat: Sequence[Any]) -> str:
@@ -122,18 +122,18 @@ class Replay:
         why = self._known.check()
         if why:
             return why
-        now: list[Any] = [storage.value for storage in self.recipe.storages]
-        if self._data is None or not all(map(_is, now, self._data)):
-            for index, value in enumerate(now):
+        values: list[Any] = [storage.value for storage in self.recipe.storages]
+        if self._data is None or not all(map(_is, values, self._data)):
+            for index, value in enumerate(values):
                 why = self._moved(index, value)
                 if why:
                     return why
-            self._data, self._stores = now, None
+            self._data, self._stores = values, None
         # Other programs stack the same data, and each stack that is made here takes data from other arguments.
-        while self._stores is None or not all(map(_is, [data.store for data in now], self._stores)):
-            self._stores = [data.store for data in now]
+        while self._stores is None or not all(map(_is, [data.store for data in values], self._stores)):
+            self._stores = [data.store for data in values]
             for task in self._tasks:
-                task.bind(now)
+                task.bind(values)
         self._replaced = []
         for container, key, meta in self.recipe.replaced:
             tensor = container.grad if key is None else container[key]
@@ -154,8 +154,8 @@ class Replay:
         """The data of state and of arguments that the programs write over."""
         return list(map(self._found(flat).value, self.writes))
 
-    def _moved(self, place: int, value: Any) -> str:
-        sharding = self._shardings.get(place)
+    def _moved(self, index: int, value: Any) -> str:
+        sharding = self._shardings.get(index)
         if type(value) is not DeviceData or value.is_abstract:
             return "a tensor has no data"
         value.check()
@@ -185,8 +185,8 @@ class Replay:
         self.numbers.counters.advance()
         return self._results(objects)
 
-    def _results(self, found: "Found") -> Any:
-        flat, recipe = found.flat, self.recipe
+    def _results(self, objects: "Found") -> Any:
+        flat, recipe = objects.flat, self.recipe
         storages: dict[OfResult, Storage] = {}
 
         def tensor_of(new: NewTensor) -> XlaTensor:
@@ -194,12 +194,12 @@ class Replay:
             if isinstance(over, OfResult):
                 storage = storages.get(over)
                 if storage is None:
-                    data = found.results[over.run][over.root]
+                    data = objects.results[over.run][over.root]
                     assert data is not None, "new data"
                     storage = storages[over] = Storage(data, data.meta, new.sharding)
                     storage.home = data.sharding
             else:
-                storage = found.storage(over)
+                storage = objects.storage(over)
             view = None if new.view is None else new.view.elsewhere()
             if new.is_inference:
                 with torch.inference_mode():
@@ -241,10 +241,10 @@ class Found(NamedTuple):
 
     def storage(self, over: Any) -> Storage:
         match over:
-            case OfState(place):
-                return self.storages[place]
-            case OfArgument(place):
-                return storage_of(self.flat[place])
+            case OfState(index):
+                return self.storages[index]
+            case OfArgument(index):
+                return storage_of(self.flat[index])
         return self.replaced[over.number]
 
     def value(self, over: Any) -> Any:
@@ -269,23 +269,23 @@ class _Task:
     def bind(self, data: Sequence[DeviceData]) -> None:
         """Finds the owners of arguments and results for the state's present data."""
         self._owners = [self._owner(port.places, data) for port in self.program.inputs]
-        self._others = [(at, port) for at, port in enumerate(self.program.inputs) if self._owners[at] is None]
+        self._others = [(index, port) for index, port in enumerate(self.program.inputs) if self._owners[index] is None]
         self._into, self._new = [], []
-        for at, port in enumerate(self.program.outputs):
+        for index, port in enumerate(self.program.outputs):
             places = (port.places,) if isinstance(port.places, int) else port.places
             sharding = self.program.results[max(places)]
-            roots = [self.inputs[~place] if place < 0 else self.roots[place] for place in places]
+            roots = [self.inputs[~root_index] if root_index < 0 else self.roots[root_index] for root_index in places]
             owner = self._taker(roots, data, sharding, is_stack=not isinstance(port.places, int))
             if owner is not None:
-                self._into.append((at, owner))
+                self._into.append((index, owner))
             else:
-                self._new.append((at, port.places, sharding))
+                self._new.append((index, port.places, sharding))
 
     def _owner(self, places: Any, data: Sequence[DeviceData]) -> Any:
         """The state that an argument is, or the store of it, which may be made; None where it is not of state alone."""
         is_stack = not isinstance(places, int)
-        members = [self.inputs[place] for place in (places if is_stack else (places,))]
-        data_of = [data[one.number] for one in members if isinstance(one, OfState)]
+        members = [self.inputs[input_index] for input_index in (places if is_stack else (places,))]
+        data_of = [data[member.number] for member in members if isinstance(member, OfState)]
         if len(data_of) < len(members) or (not is_stack and data_of[0].store is not None):
             return None
         return executables.full_store(data_of) if is_stack else data_of[0]
@@ -294,69 +294,69 @@ class _Task:
         if not all(isinstance(root, OfState) for root in roots):
             return None
         data_of = [data[root.number] for root in roots]
-        if any(one.sharding is not sharding for one in data_of):
+        if any(state_data.sharding is not sharding for state_data in data_of):
             return None
         if is_stack:
             return executables.store_of(data_of)
         return data_of[0] if data_of[0].store is None else None
 
-    def run(self, found: Found, numbers: tuple[np.ndarray, np.ndarray]) -> Sequence[DeviceData | None]:
+    def run(self, objects: Found, numbers: tuple[np.ndarray, np.ndarray]) -> Sequence[DeviceData | None]:
         """Runs the program; returns the new data by root."""
 
         def arguments() -> list[jax.Array]:
             buffers = store.buffers_of(self._owners)
-            for at, port in self._others:
-                buffers[at] = self._buffer(found, port)
+            for index, port in self._others:
+                buffers[index] = self._buffer(objects, port)
             return buffers
 
         try:
             buffers = executables.launch(self.program, self._num_devices, arguments, numbers)
         except jax.errors.JaxRuntimeError as error:
             raise failing.explain(self.program, error) from error
-        for at, owner in self._into:
-            store.refill(owner, buffers[at])
+        for index, owner in self._into:
+            store.refill(owner, buffers[index])
         new: list[DeviceData | None] = [None] * len(self.roots)
-        for at, places, sharding in self._new:
-            self._give(buffers[at], places, sharding, found, new)
+        for index, places, sharding in self._new:
+            self._give(buffers[index], places, sharding, objects, new)
         return new
 
-    def _buffer(self, found: Found, port: Any) -> jax.Array:
+    def _buffer(self, objects: Found, port: Any) -> jax.Array:
         if not isinstance(port.places, int):
-            rows = [self._data_of(found, self.inputs[place]) for place in port.places]
-            schedule.bring(rows, [self.shardings[place] for place in port.places])
+            rows = [self._data_of(objects, self.inputs[input_index]) for input_index in port.places]
+            schedule.bring(rows, [self.shardings[input_index] for input_index in port.places])
             return executables.stacked(rows)
         origin, sharding = self.inputs[port.places], self.shardings[port.places]
         if isinstance(origin, Filled):
             return transfer.filled(origin.meta.shape, origin.meta.struct.dtype, origin.number, sharding)
-        data = self._data_of(found, origin)
+        data = self._data_of(objects, origin)
         schedule.bring([data], [sharding], stays=False)
         buffer = executables.buffer_of(data, sharding, is_donated=port.is_donated)
         # Its tensor may be held elsewhere, and read later.
         return transfer.copied(buffer, sharding) if port.is_donated and isinstance(origin, OfReplaced) else buffer
 
-    def _data_of(self, found: Found, origin: Origin) -> DeviceData:
+    def _data_of(self, objects: Found, origin: Origin) -> DeviceData:
         match origin:
             case Derived(of, renew):
-                return renew(self._data_of(found, of))
+                return renew(self._data_of(objects, of))
             case OfResult(run, root):
-                data = found.results[run][root]
+                data = objects.results[run][root]
             case Constant(data):
                 pass
             case Uploaded(move, tensor):
-                data = uploaded(move, found.flat[tensor] if isinstance(tensor, int) else tensor)
+                data = uploaded(move, objects.flat[tensor] if isinstance(tensor, int) else tensor)
             case _:
-                data = found.value(origin)
+                data = objects.value(origin)
         assert data is not None, "data that was there when the call was recorded"
         return data
 
     def _give(
-        self, buffer: jax.Array, places: Any, sharding: Sharding, found: Found, new: list[DeviceData | None]
+        self, buffer: jax.Array, places: Any, sharding: Sharding, objects: Found, new: list[DeviceData | None]
     ) -> None:
         """Gives a buffer to new data, or to storages that were rows of a store, or arguments."""
         is_one, members = isinstance(places, int), []
         for root_index in (places,) if is_one else places:
             if root_index < 0:
-                members.append(found.data[self.inputs[~root_index].number])
+                members.append(objects.data[self.inputs[~root_index].number])
                 continue
             own_buffer = buffer if is_one else None
             new_data = DeviceData(
@@ -366,6 +366,6 @@ class _Task:
             members.append(new_data)
             root = self.roots[root_index]
             if not isinstance(root, OfResult):
-                found.storage(root).settle(new_data)
+                objects.storage(root).settle(new_data)
         if not is_one:
             store.Store(buffer, sharding, members)

@@ -105,12 +105,16 @@ def _changes(old: Any, new: Any, passed: Callable[[Any], Any]) -> Iterator[str]:
     # The function in an opaque op is another object at each call.
     if old[0] is not new[0] and not (new[0].is_opaque and _interface(old[0]) == _interface(new[0])):
         yield f"is {new[0]!r}, and was {old[0]!r}"
-    for before, now in zip_longest(old[1], new[1]):
-        if before != now:
-            yield f"reads {now}, and read {before}" if isinstance(now, str) else "reads another value than it did"
-    for number, now in zip_longest(map(passed, old[2]), new[2]):
-        if number is not None and _bits(number) != _bits(now):
-            yield f"has {now}, and had {number}"
+    for old_read, new_read in zip_longest(old[1], new[1]):
+        if old_read != new_read:
+            yield (
+                f"reads {new_read}, and read {old_read}"
+                if isinstance(new_read, str)
+                else "reads another value than it did"
+            )
+    for number, new_read in zip_longest(map(passed, old[2]), new[2]):
+        if number is not None and _bits(number) != _bits(new_read):
+            yield f"has {new_read}, and had {number}"
 
 
 def _interface(op: OpSpec) -> Hashable:
@@ -119,7 +123,7 @@ def _interface(op: OpSpec) -> Hashable:
 
 def _bits(number: float) -> Hashable:
     """A number by its bits; a draw by its place among the draws of a call."""
-    return number.place if isinstance(number, observation.DrawNumber) else float(number).hex()
+    return number.index if isinstance(number, observation.DrawNumber) else float(number).hex()
 
 
 def _text_of(data: DeviceData) -> str:

@@ -205,15 +205,15 @@ def _difference(actual: Any, expected: Any) -> str | None:
     return None
 
 
-def _compare_whole(made: Any, reference: Callable[..., Any], given: tuple[Any, ...]) -> None:
+def _compare_whole(result: Any, reference: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     try:
-        expected = reference(*given)
+        expected = reference(*arguments)
     except RuntimeError as error:
         raise RuntimeError(
             f"check: every op agrees with the CPU, but the function itself does not run there ({error}). Pass the "
             "tensors it uses as arguments, or the function for the CPU as cpu="
         ) from error
-    for ours, theirs in _pairs(made, expected):
+    for ours, theirs in _pairs(result, expected):
         tolerance = 5 * TOLERANCE.get(theirs.dtype, 0)
         wide = torch.complex128 if theirs.is_complex() else torch.float64
         scale = float(theirs.to(wide).norm())

@@ -58,21 +58,24 @@ class NanGuard:
         as well. An infinity does none in other results: masks have them. targets: the storages that take the results.
         """
         kinds = self.kinds
-        held = _Held({walks.value_name(value): int(flag) for value, flag in zip(values, flags, strict=True)})
+        value_flags = _Held({walks.value_name(value): int(flag) for value, flag in zip(values, flags, strict=True)})
         for node in graph.nodes:
-            result_flags, operand_flags = held.of(walks.results(node)), held.of(node.operands) | _written(node)
+            result_flags, operand_flags = (
+                value_flags.of(walks.results(node)),
+                value_flags.of(node.operands) | _written(node),
+            )
             if result_flags & kinds & NAN and not operand_flags & NAN:
-                reached = held.origin(node, INFINITE) if operand_flags else ""
+                reached = value_flags.origin(node, INFINITE) if operand_flags else ""
                 raise NanError(_made(node, "NaN") + reached + _KEPT, node)
             if result_flags & kinds & INFINITE and not operand_flags:
                 raise NanError(_made(node, "infinity") + _KEPT, node)
             if _is_cast_to_integer(node):
-                _blame_what_came_in(node, held, kinds)
+                _blame_what_came_in(node, value_flags, kinds)
         for root, storage in zip(graph.roots, targets, strict=True):
             maker = walks.origin(root)
-            result_flags = held.of((root,)) & kinds
+            result_flags = value_flags.of((root,)) & kinds
             if maker is not None and result_flags:
-                _blame_what_came_in(maker, held, result_flags, storage)
+                _blame_what_came_in(maker, value_flags, result_flags, storage)
 
     def check_cast(self, source: torch.Tensor, dtype: torch.dtype) -> None:
         """Raises FloatingPointError for a NaN or an infinity of CPU data that the host casts to integers for the
@@ -80,8 +83,8 @@ class NanGuard:
         if dtypes.is_integer(dtype) and not dtypes.is_integer(source.dtype):
             for kind, is_kind in ((NAN, source.isnan()), (INFINITE, source.isinf())):
                 if self.kinds & kind and is_kind.any():
-                    said = f"nan_guard: {_NAMES[kind]} came in by CPU data that is cast to {dtype}"
-                    raise FloatingPointError(said + _KEPT)
+                    message = f"nan_guard: {_NAMES[kind]} came in by CPU data that is cast to {dtype}"
+                    raise FloatingPointError(message + _KEPT)
 
 
 _KEPT = ". Nothing that was stored is overwritten: tensors that had data before this program still have it."
@@ -117,18 +120,18 @@ class _Held:
 _NAMES = {NAN: "a NaN", INFINITE: "an infinity"}
 
 
-def _blame_what_came_in(node: Node, held: _Held, kinds: int, target: Any = None) -> None:
+def _blame_what_came_in(node: Node, value_flags: _Held, kinds: int, target: Any = None) -> None:
     """Raises NanError for an op whose NaN or infinity is from data, or from the user's numbers. target: the storage
     that takes its result; None: the op casts it to integers."""
     for kind in (NAN, INFINITE):
-        if not kinds & kind or not (target is not None or held.of(node.operands) & kind):
+        if not kinds & kind or not (target is not None or value_flags.of(node.operands) & kind):
             continue
-        path, source = held.path(node, kind)
+        path, source = value_flags.path(node, kind)
         is_trained = target is not None and _is_trained(target, path)
         is_harmful = target is None or (isinstance(source, DeviceData) and kind is NAN)
         if is_trained or is_harmful:
-            said = f"nan_guard: {_NAMES[kind]} came in by {_brought(source)}; it reached {user_lines.describe(node)}"
-            raise NanError(said + _KEPT, source)
+            message = f"nan_guard: {_NAMES[kind]} came in by {_brought(source)}; it reached {user_lines.describe(node)}"
+            raise NanError(message + _KEPT, source)
 
 
 def _is_trained(target: Any, path: Sequence[Node]) -> bool:

@@ -21,26 +21,26 @@ _MARKS = "spmd.scan compiles the body of a loop once, spmd.while_loop is one pro
 _ALIGNED = 2_000
 
 
-def difference(before: options.Requested, graph: Graph, *, num_equal: int = 0) -> str:
+def difference(old_request: options.Requested, graph: Graph, *, num_equal: int = 0) -> str:
     """Returns the first difference, in the order of recording, between a graph and the one of a program.
 
     num_equal: the number of programs of its sync that have the same ops, on any shapes.
     """
-    changed = changed_input(before, graph)
+    changed = changed_input(old_request, graph)
     if changed is not None:
         return (
             changed if num_equal < 2 else f"{changed} ({num_equal} programs here differ from this one by shapes alone)"
         )
-    now = options.Requested(graph, before.run)
+    new_request = options.Requested(graph, old_request.run)
     return (
-        _changed_setting(before, now)
-        or _new_dynamic_length(before, graph)
-        or _changed_iterations(before, graph)
-        or _changed_ops(before, graph)
-        or _changed_wiring(before, now)
-        or _changed_input_layout(before, graph)
-        or _changed_results(before, now)
-        or _changed_donation(before, graph)
+        _changed_setting(old_request, new_request)
+        or _new_dynamic_length(old_request, graph)
+        or _changed_iterations(old_request, graph)
+        or _changed_ops(old_request, graph)
+        or _changed_wiring(old_request, new_request)
+        or _changed_input_layout(old_request, graph)
+        or _changed_results(old_request, new_request)
+        or _changed_donation(old_request, graph)
         or "the same ops, on a mesh whose devices are in another order"
     )
 
@@ -55,16 +55,16 @@ def is_of_shapes(cause: str) -> bool:
     return _RESHAPED.match(cause) is not None and _COUNTS not in cause
 
 
-def changed_input(before: options.Requested, graph: Graph) -> str | None:
+def changed_input(old_request: options.Requested, graph: Graph) -> str | None:
     """Describes the largest input whose shape or dtype has changed, if nothing else has; else None. A parameter or
     buffer comes before other inputs: it is of another model."""
-    if len(before.entries) != len(graph.nodes) or len(before.inputs) != len(graph.inputs):
+    if len(old_request.entries) != len(graph.nodes) or len(old_request.inputs) != len(graph.inputs):
         return None
-    if not all(_is_reshaped(old, node.op) for old, node in zip(before.entries, graph.nodes, strict=True)):
+    if not all(_is_reshaped(old, node.op) for old, node in zip(old_request.entries, graph.nodes, strict=True)):
         return None
     changed = [
         (device_data, meta)
-        for (meta, _), device_data in zip(before.inputs, graph.inputs, strict=True)
+        for (meta, _), device_data in zip(old_request.inputs, graph.inputs, strict=True)
         if meta is not device_data.meta
     ]
     if not changed:
@@ -92,19 +92,19 @@ def read_at(device_data: DeviceData, nodes: Sequence[Node]) -> str:
 # --- the setting ------------------------------------------------------------------------------------------------------
 
 
-def _changed_setting(before: options.Requested, now: options.Requested) -> str | None:
-    for name, old in before.settings.items():
-        if old != now.settings[name]:
-            return f"spmd.config.{name} is now {now.settings[name]!r}, before {old!r}"
+def _changed_setting(old_request: options.Requested, new_request: options.Requested) -> str | None:
+    for name, old in old_request.settings.items():
+        if old != new_request.settings[name]:
+            return f"spmd.config.{name} is now {new_request.settings[name]!r}, before {old!r}"
     return None
 
 
 # --- the ops ----------------------------------------------------------------------------------------------------------
 
 
-def _new_dynamic_length(before: options.Requested, graph: Graph) -> str | None:
+def _new_dynamic_length(old_request: options.Requested, graph: Graph) -> str | None:
     """Describes the first op whose length has become an operand."""
-    for old, node in zip(before.entries, graph.nodes, strict=False):
+    for old, node in zip(old_request.entries, graph.nodes, strict=False):
         if node.op.statics == op_specs.PADDED != old.statics and node.op.name == old.name:
             return (
                 f"{old.name}: the length ({old.statics}) differs from run to run and is an operand from now on at "
@@ -113,14 +113,14 @@ def _new_dynamic_length(before: options.Requested, graph: Graph) -> str | None:
     return None
 
 
-def _changed_iterations(before: options.Requested, graph: Graph) -> str | None:
+def _changed_iterations(old_request: options.Requested, graph: Graph) -> str | None:
     """Describes the first stretch that repeats more or less often than before, in a graph of otherwise the same ops."""
     letters: dict[str, str] = {}
-    recorded = [node.op for node in graph.nodes], before.entries
-    now, was = ("".join(letters.setdefault(op.name, chr(len(letters))) for op in ops) for ops in recorded)
-    if len(now) == len(was) or _REPEATED.sub(r"\1", now) != _REPEATED.sub(r"\1", was):
+    recorded = [node.op for node in graph.nodes], old_request.entries
+    new_letters, was = ("".join(letters.setdefault(op.name, chr(len(letters))) for op in ops) for ops in recorded)
+    if len(new_letters) == len(was) or _REPEATED.sub(r"\1", new_letters) != _REPEATED.sub(r"\1", was):
         return None
-    for new, old in zip(_REPEATED.finditer(now), _REPEATED.finditer(was), strict=False):
+    for new, old in zip(_REPEATED.finditer(new_letters), _REPEATED.finditer(was), strict=False):
         if len(new[0]) != len(old[0]):
             times = f"{len(new[0]) // len(new[1])} times, before {len(old[0]) // len(old[1])}"
             line = user_lines.lines_of(graph.nodes)[new.start()]
@@ -128,20 +128,20 @@ def _changed_iterations(before: options.Requested, graph: Graph) -> str | None:
     return None
 
 
-def _changed_ops(before: options.Requested, graph: Graph) -> str | None:
+def _changed_ops(old_request: options.Requested, graph: Graph) -> str | None:
     """Describes the first op that was added, removed, replaced or changed, and the number of ops if that differs."""
-    olds, news = before.entries, graph.nodes
+    olds, news = old_request.entries, graph.nodes
     first = next((i for i, (old, node) in enumerate(zip(olds, news, strict=False)) if old is not node.op), None)
     if first is None and len(olds) == len(news):
         return None
     start = min(len(olds), len(news)) if first is None else first
-    change = _first_change(before, graph, start)
+    change = _first_change(old_request, graph, start)
     return change if len(olds) == len(news) else f"{change}{_COUNTS} {len(news)} ops, before {len(olds)}"
 
 
-def _first_change(before: options.Requested, graph: Graph, start: int) -> str:
+def _first_change(old_request: options.Requested, graph: Graph, start: int) -> str:
     """Describes the change at `start`, the first place at which the ops differ."""
-    olds, news = before.entries[start:], graph.nodes[start:]
+    olds, news = old_request.entries[start:], graph.nodes[start:]
     while olds and news and olds[-1] is news[-1].op:
         olds, news = olds[:-1], news[:-1]
     if olds and news and (olds[0].name == news[0].op.name or len(olds) + len(news) > _ALIGNED):
@@ -153,7 +153,7 @@ def _first_change(before: options.Requested, graph: Graph, start: int) -> str:
     if kind == "insert":
         return f"{_op_of(news[0].op)} is new{_more(end - begin)} at {user_lines.lines_of(graph.nodes)[start]}"
     if kind == "delete":
-        return f"{_op_of(olds[0])} is gone{_more(high - low)}; it was at {before.lines[start]}"
+        return f"{_op_of(olds[0])} is gone{_more(high - low)}; it was at {old_request.lines[start]}"
     old, node = olds[0], news[0]
     if old.name != node.op.name:
         return f"op {node.op.name} instead of {old.name} at {user_lines.lines_of(graph.nodes)[start]}"
@@ -188,8 +188,8 @@ def _changed_op(old: OpSpec, node: Node, graph: Graph) -> str:
     new = node.op
     if old.sharding is not new.sharding and old.sharding is not None and new.sharding is not None:
         specs = _spec(new.sharding, new), _spec(old.sharding, old)
-        now, was = specs if specs[0] != specs[1] else (repr(new.sharding), repr(old.sharding))
-        return f"the annotation of {new.metas[0]!r} is now {now}, before {was}"
+        new_text, was = specs if specs[0] != specs[1] else (repr(new.sharding), repr(old.sharding))
+        return f"the annotation of {new.metas[0]!r} is now {new_text}, before {was}"
     for operand, meta, was_meta in zip(node.operands, new.operands, old.operands, strict=False):
         if meta is not was_meta and type(operand) is DeviceData:
             return f"{_now(operand, meta, was_meta)}; {new.name} reads it"
@@ -199,7 +199,10 @@ def _changed_op(old: OpSpec, node: Node, graph: Graph) -> str:
         return f"{new.name} now reads {_listed(new.operands)}, before {_listed(old.operands)}"
     changed = _changed_arguments(old.statics, new.statics)
     if changed:
-        return f"{new.name}: {', '.join(now for now, _ in changed)}, before {', '.join(was for _, was in changed)}"
+        return (
+            f"{new.name}: {', '.join(new_text for new_text, _ in changed)}, before "
+            f"{', '.join(was for _, was in changed)}"
+        )
     if old.numbers != new.numbers:
         kinds = {"f": "a float", "i": "an integer"}
         pairs = [(kinds[a], kinds[b]) for a, b in zip(old.numbers, new.numbers, strict=False) if a != b]
@@ -219,12 +222,12 @@ def _listed(metas: Sequence[Any]) -> str:
 
 def _changed_arguments(old: str, new: str) -> list[tuple[str, str]]:
     """Returns the arguments, tensors aside, that differ between two texts: each as (now, before)."""
-    was, now = _arguments(old), _arguments(new)
+    was, new_arguments = _arguments(old), _arguments(new)
     return [
-        (f"{name}={now.get(name, '(none)')}", f"{name}={was.get(name, '(none)')}")
-        for name in now | was
-        if now.get(name) != was.get(name)
-        and not (_OPERAND.match(now.get(name, "")) and _OPERAND.match(was.get(name, "")))
+        (f"{name}={new_arguments.get(name, '(none)')}", f"{name}={was.get(name, '(none)')}")
+        for name in new_arguments | was
+        if new_arguments.get(name) != was.get(name)
+        and not (_OPERAND.match(new_arguments.get(name, "")) and _OPERAND.match(was.get(name, "")))
     ]
 
 
@@ -240,38 +243,45 @@ def _arguments(statics: str) -> dict[str, str]:
 # --- the same ops -----------------------------------------------------------------------------------------------------
 
 
-def _changed_wiring(before: options.Requested, now: options.Requested) -> str | None:
+def _changed_wiring(old_request: options.Requested, new_request: options.Requested) -> str | None:
     """Describes the first op that reads another value."""
-    for op, line, new, old in zip(now.entries, now.lines, now.wiring, before.wiring, strict=True):
+    for op, line, new, old in zip(
+        new_request.entries, new_request.lines, new_request.wiring, old_request.wiring, strict=True
+    ):
         for operand, was in zip(new, old, strict=True):
             if operand != was:
-                return f"{op.name} at {line} reads {now.value(operand)}, before {before.value(was)}"
+                return f"{op.name} at {line} reads {new_request.value(operand)}, before {old_request.value(was)}"
     return None
 
 
-def _changed_input_layout(before: options.Requested, graph: Graph) -> str | None:
-    for (meta, was), device_data, sharding in zip(before.inputs, graph.inputs, graph.shardings, strict=False):
+def _changed_input_layout(old_request: options.Requested, graph: Graph) -> str | None:
+    for (meta, was), device_data, sharding in zip(old_request.inputs, graph.inputs, graph.shardings, strict=False):
         if meta is not device_data.meta:
             return _now(device_data, device_data.meta, meta) + read_at(device_data, graph.nodes)
         if was is not sharding:
-            at = read_at(device_data, graph.nodes)
-            return f"the input {device_data.meta!r} is now sharded as {sharding!r}, before as {was!r}{at}"
+            location = read_at(device_data, graph.nodes)
+            return f"the input {device_data.meta!r} is now sharded as {sharding!r}, before as {was!r}{location}"
     return None
 
 
-def _changed_results(before: options.Requested, now: options.Requested) -> str | None:
+def _changed_results(old_request: options.Requested, new_request: options.Requested) -> str | None:
     """Describes the first result that is newly kept, is no longer kept, or must have another sharding."""
-    new, old = (dict(zip(requested.roots, requested.graph.pinned, strict=True)) for requested in (now, before))
+    new, old = (
+        dict(zip(requested.roots, requested.graph.pinned, strict=True)) for requested in (new_request, old_request)
+    )
     counts = f"alive at the sync ({len(new)}, before {len(old)})"
-    for at in new:
-        if at not in old:
-            return f"{now.value(at)} is kept, before it was not: a tensor more is {counts}"
-    for at in old:
-        if at not in new:
-            return f"{before.value(at)} is not kept any more: a tensor less is {counts}"
-    for at, sharding in new.items():
-        if sharding is not old[at]:
-            return f"{now.value(at)} is to be sharded {_requested(sharding)}, before {_requested(old[at])}"
+    for reference in new:
+        if reference not in old:
+            return f"{new_request.value(reference)} is kept, before it was not: a tensor more is {counts}"
+    for reference in old:
+        if reference not in new:
+            return f"{old_request.value(reference)} is not kept any more: a tensor less is {counts}"
+    for reference, sharding in new.items():
+        if sharding is not old[reference]:
+            return (
+                f"{new_request.value(reference)} is to be sharded {_requested(sharding)}, before "
+                f"{_requested(old[reference])}"
+            )
     return "the same values are kept, written in another order" if list(new) != list(old) else None
 
 
@@ -279,12 +289,16 @@ def _requested(sharding: Sharding | None) -> str:
     return "as the compiler chooses" if sharding is None else f"as {sharding!r}"
 
 
-def _changed_donation(before: options.Requested, graph: Graph) -> str | None:
-    for device_data, is_given, was_given in zip(graph.inputs, graph.donated, before.graph.donated, strict=False):
+def _changed_donation(old_request: options.Requested, graph: Graph) -> str | None:
+    for device_data, is_given, was_given in zip(graph.inputs, graph.donated, old_request.graph.donated, strict=False):
         if is_given != was_given:
-            now = "may be written over, before it had to stay" if is_given else "must stay, before it was written over"
-            at = read_at(device_data, graph.nodes)
-            return f"the input {device_data.meta!r} {now}: the other holders of its tensor have changed{at}"
+            constraint = (
+                "may be written over, before it had to stay" if is_given else "must stay, before it was written over"
+            )
+            location = read_at(device_data, graph.nodes)
+            return (
+                f"the input {device_data.meta!r} {constraint}: the other holders of its tensor have changed{location}"
+            )
     return None
 
 
@@ -292,9 +306,9 @@ def _changed_donation(before: options.Requested, graph: Graph) -> str | None:
 _MANY = 4
 
 
-def described(before: Program, graph: Graph, line: Line, num_equal: int) -> str:
+def described(program: Program, graph: Graph, line: Line, num_equal: int) -> str:
     """Describes a difference; prints a hint, once, for a sync whose many programs differ by their shapes alone."""
-    changed = changed_input(before.requested, graph) if num_equal == _MANY else None
+    changed = changed_input(program.requested, graph) if num_equal == _MANY else None
     if changed is not None and is_of_shapes(changed):
         messages.say(
             f"{_MANY} programs at {line.short()} differ by shapes alone: pad to a few sizes",
@@ -302,4 +316,4 @@ def described(before: Program, graph: Graph, line: Line, num_equal: int) -> str:
             f"{_MANY} programs were compiled at {line} and another one is, only because shapes change: {changed}. "
             "XLA compiles a program per shape: pad to a few sizes, or write into a tensor of the full size.",
         )
-    return difference(before.requested, graph, num_equal=num_equal)
+    return difference(program.requested, graph, num_equal=num_equal)

@@ -23,7 +23,7 @@ class Refusing(contextlib.ContextDecorator):
         return self
 
     def __exit__(self, *_: object) -> None:
-        _open.value = tuple(one for one in _open.value if one is not self)
+        _open.value = tuple(context for context in _open.value if context is not self)
 
 
 _open = PerThread[tuple[Refusing, ...]](())  # the contexts that the thread is in, the innermost last
@@ -225,12 +225,12 @@ def _refuse_collectives(program: Program) -> None:
     rows = tuple(row for row in program.record.traffic if not all(limit.allows(row) for limit in limits))
     if rows:
         listed = "\n".join(f"  {row}" for row in rows)
-        wanted = sorted({f"{_kind(row).replace('-', '_')}={_text(row.axes)}" for row in rows})
+        allowances = sorted({f"{_kind(row).replace('-', '_')}={_text(row.axes)}" for row in rows})
         raise CollectiveError(
             f"allow: a program of {len(program.entries):,} ops ({program.name}), needed at {program.line}, has "
             f"collectives that are not allowed:\n{listed}\nA mark_sharding of an operand or of the result of that op "
-            f"may remove one (spmd.explain(step) shows the shardings); spmd.allow({', '.join(wanted)}) allows them. "
-            "Recorded ops stay recorded.",
+            f"may remove one (spmd.explain(step) shows the shardings); spmd.allow({', '.join(allowances)}) allows "
+            "them. Recorded ops stay recorded.",
             rows,
         )
 

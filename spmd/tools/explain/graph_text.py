@@ -16,8 +16,8 @@ def text_of(graph: Graph, head: str, most: int = _LINES) -> str:
 
     most: lines of ops; the middle of a longer graph is left out.
     """
-    inputs = {device_data: f"in{place}" for place, device_data in enumerate(graph.inputs)}
-    places = {node: f"%{place}" for place, node in enumerate(graph.nodes)}
+    inputs = {device_data: f"in{index}" for index, device_data in enumerate(graph.inputs)}
+    places = {node: f"%{index}" for index, node in enumerate(graph.nodes)}
 
     def named(value: Value) -> str:
         maker = walks.origin(value)

@@ -24,9 +24,11 @@ def held_name(tensor: torch.Tensor) -> str:
             # The type, as a proxy of an object that is gone raises at its class.
             if issubclass(type(value), (nn.Module, Optimizer)):
                 owner = name if is_users and name != "self" else type(value).__name__
-                state = next((f"{owner}.{path}" for path, held in _held(value) if _base(held) is base), state)
+                state = next((f"{owner}.{path}" for path, candidate in _held(value) if _base(candidate) is base), state)
             elif is_users and not variable:
-                variable = next((found for found, held in _entries(name, value) if _base(held) is base), "")
+                variable = next(
+                    (entry_name for entry_name, candidate in _entries(name, value) if _base(candidate) is base), ""
+                )
         frame = frame.f_back  # type: ignore[assignment]
     return state or variable
 

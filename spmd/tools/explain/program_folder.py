@@ -31,17 +31,17 @@ class ProgramFolder:
     programs: tuple[Mapping[str, Any], ...]
 
 
-_known: dict[Path, ProgramFolder] = {}
+_folders: dict[Path, ProgramFolder] = {}
 
 
 def known() -> tuple[ProgramFolder, ...]:
     """The folders that this process was given."""
-    return tuple(_known.values())
+    return tuple(_folders.values())
 
 
 def content(digest: str) -> bytes | None:
     """Returns the content of the file of a digest; None if no folder has it."""
-    files = (path / f"{digest}{SUFFIX}" for path in _known)
+    files = (path / f"{digest}{SUFFIX}" for path in _folders)
     return next((persistent.given_content(file) for file in files if file.exists()), None)
 
 
@@ -63,7 +63,7 @@ def add(path: str | Path) -> ProgramFolder:
             + (f"there is no {MANIFEST} in {folder}" if parsed is None else f"{manifest} has version {version!r}")
         )
     result = ProgramFolder(folder, parsed["setting"], tuple(parsed["programs"]))
-    _known[folder] = result
+    _folders[folder] = result
     if content not in points.given_by:
         points.given_by.append(content)
     return result
@@ -71,8 +71,8 @@ def add(path: str | Path) -> ProgramFolder:
 
 def remove(path: str | Path) -> None:
     """Takes no programs from a folder any more."""
-    _known.pop(Path(path).expanduser().resolve(), None)
-    if not _known and content in points.given_by:
+    _folders.pop(Path(path).expanduser().resolve(), None)
+    if not _folders and content in points.given_by:
         points.given_by.remove(content)
 
 
@@ -135,10 +135,10 @@ def load_programs(path: str | Path) -> int:
     return len(folder.programs)
 
 
-def _setting_difference(before: Any) -> str:
-    now = persistent.readable()
-    for name in {**now, **before}:
-        was, value = before.get(name), now.get(name)
+def _setting_difference(saved_setting: Any) -> str:
+    setting = persistent.readable()
+    for name in {**setting, **saved_setting}:
+        was, value = saved_setting.get(name), setting.get(name)
         if was != value:
             if name in _DIGESTS:
                 return f"{_DIGESTS[name]} differs ({name})"
@@ -150,11 +150,11 @@ def tell_missing(graph: Graph, line: Line) -> None:
     """Says on stderr, once for a line, why no given program is that of a graph which is about to be compiled, if one is
     of mostly the same ops."""
     for folder in known():
-        now = options.listing(options.Requested(graph, 0))
-        nearest = max(folder.programs, key=lambda before: num_common(before, now), default=None)
-        if nearest is None or 2 * num_common(nearest, now) < max(len(nearest["ops"]), len(now["ops"])):
+        listing = options.listing(options.Requested(graph, 0))
+        nearest = max(folder.programs, key=lambda saved_listing: num_common(saved_listing, listing), default=None)
+        if nearest is None or 2 * num_common(nearest, listing) < max(len(nearest["ops"]), len(listing["ops"])):
             continue
-        why = _setting_difference(folder.setting) or listed_difference(nearest, now)
+        why = _setting_difference(folder.setting) or listed_difference(nearest, listing)
         text = f"a program is compiled that {folder.path.name} lacks, {line.short()}: {why}"
         messages.say(text, f"not given {line}", f"a program of {line} is compiled that {folder.path} lacks: {why}")
 
@@ -165,52 +165,56 @@ def tell_missing(graph: Graph, line: Line) -> None:
 Listing = Mapping[str, Any]
 
 
-def num_common(before: Listing, now: Listing) -> int:
+def num_common(saved_listing: Listing, listing: Listing) -> int:
     """Counts the places at which two graphs have an op of one name."""
-    return sum(old[0] == new[0] for old, new in zip(before["ops"], now["ops"], strict=False))
+    return sum(old[0] == new[0] for old, new in zip(saved_listing["ops"], listing["ops"], strict=False))
 
 
-def listed_difference(before: Listing, now: Listing) -> str:
+def listed_difference(saved_listing: Listing, listing: Listing) -> str:
     """Returns the first difference of a graph from one that was written, in words."""
     return (
-        _flag(before, now)
-        or _input(before, now)
-        or _ops(before, now)
-        or _rest(before, now)
+        _flag(saved_listing, listing)
+        or _input(saved_listing, listing)
+        or _ops(saved_listing, listing)
+        or _rest(saved_listing, listing)
         or "the same graph, on other devices or compiled in another way"
     )
 
 
-def _flag(before: Listing, now: Listing) -> str:
-    for name, value in now["flags"].items():
-        was = before["flags"].get(name)
+def _flag(saved_listing: Listing, listing: Listing) -> str:
+    for name, value in listing["flags"].items():
+        was = saved_listing["flags"].get(name)
         if value != was:
             return f"spmd.config.{name} is now {value!r}, in the saved program {was!r}"
     return ""
 
 
-def _input(before: Listing, now: Listing) -> str:
+def _input(saved_listing: Listing, listing: Listing) -> str:
     """Describes the first input that differs, where there are as many inputs and the same kinds of ops."""
-    if len(before["inputs"]) != len(now["inputs"]) or _names(before) != _names(now):
+    if len(saved_listing["inputs"]) != len(listing["inputs"]) or _names(saved_listing) != _names(listing):
         return ""
-    for index, (old, new) in enumerate(zip(before["inputs"], now["inputs"], strict=True)):
+    for index, (old, new) in enumerate(zip(saved_listing["inputs"], listing["inputs"], strict=True)):
         if old[0] != new[0]:
             return f"input {index} is now {new[0]}, in the saved program {old[0]}"
-    for index, (old, new) in enumerate(zip(before["inputs"], now["inputs"], strict=True)):
+    for index, (old, new) in enumerate(zip(saved_listing["inputs"], listing["inputs"], strict=True)):
         if old[1] != new[1]:
             return f"input {index} ({new[0]}) is now sharded as {new[1]}, in the saved program as {old[1]}"
     return ""
 
 
-def _names(one: Listing) -> Sequence[str]:
-    return [op[0] for op in one["ops"]]
+def _names(listing: Listing) -> Sequence[str]:
+    return [op[0] for op in listing["ops"]]
 
 
-def _ops(before: Listing, now: Listing) -> str:
-    count = "" if len(before["ops"]) == len(now["ops"]) else f" ({len(now['ops'])} ops, saved {len(before['ops'])})"
-    for index, (old, new) in enumerate(zip(before["ops"], now["ops"], strict=False)):
+def _ops(saved_listing: Listing, listing: Listing) -> str:
+    count = (
+        ""
+        if len(saved_listing["ops"]) == len(listing["ops"])
+        else f" ({len(listing['ops'])} ops, saved {len(saved_listing['ops'])})"
+    )
+    for index, (old, new) in enumerate(zip(saved_listing["ops"], listing["ops"], strict=False)):
         if old != new:
-            line = now["lines"][index]
+            line = listing["lines"][index]
             return f"op {index} at {line} is now {new[1]}, in the saved program {old[1]}{_hint(old, new)}{count}"
     return f"the number of ops differs{count}" if count else ""
 
@@ -219,11 +223,11 @@ def _hint(old: Sequence[str], new: Sequence[str]) -> str:
     return "; they differ in the layouts of operands, or in what this text leaves out" if old[1] == new[1] else ""
 
 
-def _rest(before: Listing, now: Listing) -> str:
+def _rest(saved_listing: Listing, listing: Listing) -> str:
     for name, words in (("wiring", "an op reads another value"), ("donated", "another input may be written over")):
-        if before[name] != now[name]:
+        if saved_listing[name] != listing[name]:
             return words
-    if before["results"] != now["results"]:
-        counts = len(now["results"]), len(before["results"])
+    if saved_listing["results"] != listing["results"]:
+        counts = len(listing["results"]), len(saved_listing["results"])
         return f"other results are kept, or in other shardings ({counts[0]} results, saved {counts[1]})"
     return ""

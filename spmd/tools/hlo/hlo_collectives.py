@@ -40,15 +40,15 @@ def collectives(module: Module, graph: Graph) -> list[PlacedCollective]:
     num_nodes = len(graph.nodes)
     axes_of = functools.cache(functools.partial(_axes, meshes=graph.meshes()))  # by the text of the groups
     result: list[PlacedCollective] = []
-    seen: set[str] = set()
+    chains: set[str] = set()
     links = links_of(module)
     for computation, line in module.lines():
         kind = collective_kind(line) or kind_between_slices(line)
         chain = chain_of(line)
-        if kind is None or chain in seen:
+        if kind is None or chain in chains:
             continue
         if chain:
-            seen.add(chain)
+            chains.add(chain)
         axes, size, link = axes_of(_groups_text(line))
         if size == 1:
             continue
@@ -83,7 +83,7 @@ def operands_of(computation: Computation, line: Instruction) -> list[Instruction
 
 def bytes_of(computation: Computation, line: Instruction) -> int:
     """The bytes of the operands and results of a line."""
-    return sum(hlo_text.num_bytes(each.shape) for each in (line, *operands_of(computation, line)))
+    return sum(hlo_text.num_bytes(instruction.shape) for instruction in (line, *operands_of(computation, line)))
 
 
 def collective_kind(line: Instruction) -> str | None:
@@ -107,7 +107,7 @@ _CHAIN = re.compile(r'channel_id=\d+.*chain_id="\d+"')
 
 def chain_of(line: Instruction) -> str:
     """The name of the collective that a line is one of several of; "" for one of a single line."""
-    match = _CHAIN.search(line.rest) if line.opcode in _STARTS else None
+    match = _CHAIN.search(line.tail) if line.opcode in _STARTS else None
     return "" if match is None else match[0]
 
 
@@ -151,7 +151,7 @@ _THREAD = re.compile(r'async_execution_thread="(\w+)"')
 
 def core_of(start: Instruction) -> str:
     """The cores of the chip that run an asynchronous call: "sparsecore", or "" for those of all other lines."""
-    thread = _THREAD.search(start.rest) if start.opcode.endswith("-start") else None
+    thread = _THREAD.search(start.tail) if start.opcode.endswith("-start") else None
     return "" if thread is None or thread[1] == "main" else thread[1]
 
 
@@ -177,7 +177,7 @@ _BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 
 def kind_between_slices(line: Instruction) -> str | None:
     """The kind of the collective that a line sends for over the network between slices; None for another line."""
-    match = _BETWEEN_SLICES.search(line.rest) if line.opcode == "send" else None
+    match = _BETWEEN_SLICES.search(line.tail) if line.opcode == "send" else None
     if match is None:
         return None
     return "collective-permute" if match[1] == "ONE_TO_ONE" else match[1].lower().replace("_", "-")
@@ -191,7 +191,7 @@ def scope_of(computation: Computation, line: Instruction) -> str:
 
 
 def _is_move(line: Instruction) -> bool:
-    return 'is_spmd_generated="true"' in line.rest and line.opcode not in _NO_MOVES
+    return 'is_spmd_generated="true"' in line.tail and line.opcode not in _NO_MOVES
 
 
 _NO_MOVES = {"all-reduce", "all-reduce-start", "all-reduce-done", "reduce-scatter", "get-tuple-element"}
@@ -206,20 +206,22 @@ def _scope_behind(computation: Computation, line: Instruction) -> str:
         if node_index(reader.scope, 1 << 60) is not None and not _is_move(reader):
             return reader.scope
         if reader.scope or reader.opcode != "fusion":  # what is fused without a scope may be of any op
-            readers += [one for one in computation.readers.get(reader.name, ()) if one not in readers]
+            readers += [
+                next_reader for next_reader in computation.readers.get(reader.name, ()) if next_reader not in readers
+            ]
     return ""
 
 
 def _scope_before(computation: Computation, line: Instruction) -> str:
-    seen: set[tuple[str, str]] = set()
+    visited: set[tuple[str, str]] = set()
     todo = [(computation, line)]
-    while todo and len(seen) < _MOST_LINES:
+    while todo and len(visited) < _MOST_LINES:
         inside, source = todo.pop(0)
         if node_index(source.scope, 1 << 60) is not None:
             return source.scope
-        if (inside.name, source.name) in seen:
+        if (inside.name, source.name) in visited:
             continue
-        seen.add((inside.name, source.name))
+        visited.add((inside.name, source.name))
         if source.opcode == "parameter" and inside.caller is not None:
             outside, call = inside.caller
             operand = 0 if call.opcode == "while" else int(source.arguments)
@@ -261,7 +263,7 @@ _AXIS = re.compile(r"'?([\w.\-]+)'?(?::\((\d+)\)(\d+))?")
 
 
 def _groups_text(line: Instruction) -> str:
-    match = _HOST_GROUPS.search(line.rest) or _GROUPS.search(line.rest)
+    match = _HOST_GROUPS.search(line.tail) or _GROUPS.search(line.tail)
     return "" if match is None else match[0]
 
 
@@ -346,7 +348,7 @@ def _host_groups(text: str, order: Sequence[int], target: Target) -> list[tuple[
     product = _PRODUCT.search(text)
     if product is not None:
         of_slices, of_devices = (_listed(part) for part in product.groups())
-        named = [tuple(one * _SLICE_STEP + device for one in of_slices) for device in of_devices]
+        named = [tuple(slice_number * _SLICE_STEP + device for slice_number in of_slices) for device in of_devices]
     else:
         named = [tuple(_numbers(row)) for row in re.findall(r"\{([\d,>-]+)\}", text)]
     position = {topology.all_devices(target)[device].id: i for i, device in enumerate(order)}
@@ -359,20 +361,20 @@ def _listed(text: str) -> list[int]:
     return [number for end in ends for number in range(int(end[0]), int(end[-1]) + 1)]
 
 
-def _link(found: Iterable[tuple[int, ...]], order: Sequence[int], of_device: Sequence[int]) -> str:
+def _link(device_groups: Iterable[tuple[int, ...]], order: Sequence[int], of_device: Sequence[int]) -> str:
     """Returns the network that links the devices of the groups; "" if there is one slice."""
     if len(set(of_device)) == 1:
         return ""
-    is_between = any(len({of_device[order[place]] for place in group}) > 1 for group in found)
+    is_between = any(len({of_device[order[index]] for index in group}) > 1 for group in device_groups)
     return "dcn" if is_between else "ici"
 
 
 def _axes_over(
-    found: Sequence[tuple[int, ...]], mesh: Sharding, order: tuple[int, ...], *, is_exact: bool
+    device_groups: Sequence[tuple[int, ...]], mesh: Sharding, order: tuple[int, ...], *, is_exact: bool
 ) -> tuple[str, ...]:
     """Returns the axes of a mesh that groups span; for pairs the axes along which source and target differ."""
     where = {device: i for i, device in enumerate(mesh.device_ids)}
-    table = np.array([where[device] for device in order])[np.array(found)]
+    table = np.array([where[device] for device in order])[np.array(device_groups)]
     coordinates = np.stack(np.unravel_index(table, mesh.mesh_shape))
     may_diverge = (coordinates != coordinates[..., :1]).any(axis=(1, 2))
     names = tuple(name for name, is_other in zip(mesh.axis_names, may_diverge, strict=True) if is_other)
@@ -409,7 +411,7 @@ _PASSED = {"bitcast", "copy", "reshape", "convert", "get-tuple-element", "all-re
 def slices(module: Module, line: Instruction) -> bool:
     """True for a dynamic slice, and for a fusion with one."""
     lines = module.computations[line.called[0][1]].lines if line.opcode == "fusion" else [line]
-    return any(each.opcode == "dynamic-slice" for each in lines)
+    return any(instruction.opcode == "dynamic-slice" for instruction in lines)
 
 
 # --- the ops of all instructions --------------------------------------------------------------------------------------

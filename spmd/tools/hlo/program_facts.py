@@ -50,37 +50,39 @@ def tables_of(program: Program, above: int) -> tuple[tuple[Collective, ...], tup
 Times = Mapping[Key, tuple[float, float]]  # of each collective the seconds, and those that nothing covers
 
 
-def exchanges(found: Iterable[PlacedCollective], graph: Graph, times: Times | None = None) -> Exchanges:
+def exchanges(placed_collectives: Iterable[PlacedCollective], graph: Graph, times: Times | None = None) -> Exchanges:
     """Returns a program's collectives by the recorded op (its place in the graph) that each came from, without lines:
     those belong to the run that recorded the ops, and the program may be reused by others.
 
     times: by the clock of a plan.
     """
 
-    def row(one: PlacedCollective) -> Collective:
-        seconds, waiting = (times or {}).get(key_of(one.computation, one.line), (0.0, 0.0))
-        return dataclasses.replace(one.row, op=_op(one, graph), seconds=seconds, waiting=waiting)
+    def row(collective: PlacedCollective) -> Collective:
+        seconds, waiting = (times or {}).get(key_of(collective.computation, collective.line), (0.0, 0.0))
+        return dataclasses.replace(collective.row, op=_op(collective, graph), seconds=seconds, waiting=waiting)
 
-    return tuple(_merged((row(one), one.node) for one in found))
+    return tuple(_merged((row(collective), collective.node) for collective in placed_collectives))
 
 
-def _op(one: PlacedCollective, graph: Graph) -> str:
+def _op(collective: PlacedCollective, graph: Graph) -> str:
     """The op that a collective came from; of a combined one the number of its arrays and the op of the first one."""
-    name = "" if one.node is None else user_lines.source_of(graph.nodes[one.node]).op.name
-    if not one.joined:
+    name = "" if collective.node is None else user_lines.source_of(graph.nodes[collective.node]).op.name
+    if not collective.joined:
         return name
-    is_backward = all(graph.nodes[place].sequence >= 0 for place in one.joined)
-    return f"{len(one.joined)} {'gradients' if is_backward else 'values'} combined, the first of {name}"
+    is_backward = all(graph.nodes[index].sequence >= 0 for index in collective.joined)
+    return f"{len(collective.joined)} {'gradients' if is_backward else 'values'} combined, the first of {name}"
 
 
-def table(found: Exchanges, graph: Graph, paths: Callable[[Node], str] = lambda node: "") -> tuple[Collective, ...]:
+def table(
+    exchange_rows: Exchanges, graph: Graph, paths: Callable[[Node], str] = lambda node: ""
+) -> tuple[Collective, ...]:
     """Returns the table of a program's collectives: equal ones are one row, those that move most come first.
 
     paths: returns the path of the module that an op belongs to, or "".
     """
     rows: list[Exchange] = []
-    lines = user_lines.lines_of(graph.nodes) if found else []
-    for row, index in found:
+    lines = user_lines.lines_of(graph.nodes) if exchange_rows else []
+    for row, index in exchange_rows:
         line = path = ""
         if index is not None:
             source = user_lines.source_of(node := graph.nodes[index])
@@ -90,10 +92,10 @@ def table(found: Exchanges, graph: Graph, paths: Callable[[Node], str] = lambda 
     return tuple(sorted((row for row, _ in _merged(rows)), key=lambda row: -row.moved_bytes))
 
 
-def _merged(found: Iterable[Exchange]) -> Iterator[Exchange]:
+def _merged(exchange_rows: Iterable[Exchange]) -> Iterator[Exchange]:
     """Yields rows that are equal but for their counts and times as one."""
     sums: dict[Exchange, tuple[int, float, float]] = {}
-    for row, node in found:
+    for row, node in exchange_rows:
         key = dataclasses.replace(row, count=1, seconds=0.0, waiting=0.0), node
         count, seconds, waiting = sums.get(key, (0, 0.0, 0.0))
         sums[key] = count + row.count, seconds + row.seconds, waiting + row.waiting
@@ -102,7 +104,7 @@ def _merged(found: Iterable[Exchange]) -> Iterator[Exchange]:
 
 
 def listed(
-    found: Iterable[Placement], graph: Graph, above: int, paths: Callable[[Node], str] = lambda node: ""
+    placements: Iterable[Placement], graph: Graph, above: int, paths: Callable[[Node], str] = lambda node: ""
 ) -> tuple[Move, ...]:
     """Returns the moves with a collective of more than `above` bytes, with the lines of the ops of this graph; equal
     ones of a line and a module are one.
@@ -110,10 +112,12 @@ def listed(
     paths: returns the path of the module that an op belongs to, or "".
     """
     merged: dict[Move, Move] = {}
-    for move, place in found:
+    for move, node_index in placements:
         if move.largest > above:
-            line = str(user_lines.line_of(graph.nodes[place], graph.nodes))
-            equal = dataclasses.replace(move, line=line, path=paths(graph.nodes[place]), largest=0, bytes=0, count=0)
+            line = str(user_lines.line_of(graph.nodes[node_index], graph.nodes))
+            equal = dataclasses.replace(
+                move, line=line, path=paths(graph.nodes[node_index]), largest=0, bytes=0, count=0
+            )
             former = merged.get(equal, equal)
             merged[equal] = dataclasses.replace(
                 equal, largest=max(former.largest, move.largest), bytes=former.bytes + move.bytes,
@@ -129,13 +133,13 @@ _CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
 
 def cycles(module: Module) -> tuple[int, int]:
     """Returns the estimated cycles of a run, and the same with each loop's body once; 0 if there are no estimates."""
-    each = [(computation.count, line_cycles(line)) for computation, line in module.lines(inner=False)]
-    return sum(count * number for count, number in each), sum(number for _, number in each)
+    cycle_counts = [(computation.count, line_cycles(line)) for computation, line in module.lines(inner=False)]
+    return sum(count * number for count, number in cycle_counts), sum(number for _, number in cycle_counts)
 
 
 def line_cycles(line: Instruction) -> int:
     """Returns the estimated cycles of one line; 0 without an estimate."""
-    estimate = _CYCLES.search(line.rest)
+    estimate = _CYCLES.search(line.tail)
     return 0 if estimate is None else int(estimate[1])
 
 
@@ -187,7 +191,7 @@ def kernel_flops(module: Module, computation: Computation, line: Instruction) ->
 
 
 def _is_kernel(line: Instruction) -> bool:
-    return line.opcode == "custom-call" and _KERNEL in line.rest and not line_cycles(line)
+    return line.opcode == "custom-call" and _KERNEL in line.tail and not line_cycles(line)
 
 
 _KERNEL = 'custom_call_target="tpu_custom_call"'
@@ -211,7 +215,7 @@ def _line_flops(module: Module, computation: Computation, line: Instruction) -> 
 
 
 def _stated_flops(line: Instruction) -> int:
-    stated = _STATED.search(line.rest)
+    stated = _STATED.search(line.tail)
     return 0 if stated is None else int(stated[1])
 
 
@@ -227,7 +231,7 @@ def product_flops(computation: Computation, line: Instruction) -> int:
     result = hlo_text.arrays(line.shape)[0][1]
     if line.opcode == "dot":
         return 2 * math.prod(result) * math.prod(lhs[dim] for dim in _dims(line, "lhs_contracting_dims"))
-    names = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", line.rest)
+    names = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", line.tail)
     assert names is not None, "every convolution has them"
     of_left, of_right, of_made = names.groups()
     total = 2 * result[of_made.index("b")] * result[of_made.index("f")] * rhs[of_right.index("i")]
@@ -237,19 +241,19 @@ def product_flops(computation: Computation, line: Instruction) -> int:
 
 
 def _dims(line: Instruction, name: str) -> list[int]:
-    dims = re.search(rf"{name}=\{{([\d,]*)\}}", line.rest)
+    dims = re.search(rf"{name}=\{{([\d,]*)\}}", line.tail)
     return [int(dim) for dim in dims[1].split(",") if dim] if dims is not None else []
 
 
 def _window(line: Instruction, dim: int, name: str, default: int = 1) -> int:
     """Returns the size, stride, low padding or dilation of a window along a dim."""
-    match = re.search(rf"window=\{{[^}}]*\b{name}=(\S+?)[ }}]", line.rest)
+    match = re.search(rf"window=\{{[^}}]*\b{name}=(\S+?)[ }}]", line.tail)
     return default if match is None else int(match[1].split("x")[dim].partition("_")[0])
 
 
-def _pairs(length: int, made: int, line: Instruction, dim: int) -> int:
+def _pairs(length: int, num_results: int, line: Instruction, dim: int) -> int:
     """Counts the (result, window place) pairs along one dim that meet an element, not padding or a dilation's gap."""
-    starts = np.arange(made) * _window(line, dim, "stride") - _window(line, dim, "pad", 0)
+    starts = np.arange(num_results) * _window(line, dim, "stride") - _window(line, dim, "pad", 0)
     gaps = _window(line, dim, "lhs_dilate")
     position = starts[:, None] + np.arange(_window(line, dim, "size")) * _window(line, dim, "rhs_dilate")
     return int(((position >= 0) & (position % gaps == 0) & (position // gaps < length)).sum())
@@ -292,7 +296,7 @@ def kernel_of(module: Module, computation: Computation, line: Instruction) -> Ke
     moved = _bytes(module, computation, line)
     sizes = [(product_flops(*product), product) for product in _products(module, computation, [line])]
     if sizes:
-        widest = max(sizes, key=lambda one: one[0])[1]
+        widest = max(sizes, key=lambda entry: entry[0])[1]
         kind = CONVOLUTION if widest[1].opcode == "convolution" else PRODUCT
         return Kernel(kind, _dtype(*widest), sum(size for size, _ in sizes), _tiles(widest[1].shape), moved)
     return _library_call(computation, line, moved) or Kernel(OTHER, "", 0, 0, moved)
@@ -320,7 +324,7 @@ def _dtype(computation: Computation, line: Instruction) -> str:
     """The dtype of a product's operands: the wider one."""
     dtypes = [hlo_text.arrays(computation.by_name[name].shape)[0][0] for name in line.operands[:2]]
     widest = "f64" if "f64" in dtypes else "f32" if "f32" in dtypes else dtypes[0]
-    return "tf32" if widest == "f32" and "highest" not in line.rest else widest
+    return "tf32" if widest == "f32" and "highest" not in line.tail else widest
 
 
 _TILE = 128
@@ -341,8 +345,8 @@ def _bytes(module: Module, computation: Computation, line: Instruction) -> int:
     if line.opcode != "fusion":
         return bytes_of(computation, line)
     inner = module.computations[line.called[0][1]]
-    parameters = [one for one in inner.lines if one.opcode == "parameter"]
-    return sum(_read(inner, one) for one in parameters) + _written(inner, inner.lines[-1], line)
+    parameters = [instruction for instruction in inner.lines if instruction.opcode == "parameter"]
+    return sum(_read(inner, instruction) for instruction in parameters) + _written(inner, inner.lines[-1], line)
 
 
 def _read(inner: Computation, parameter: Instruction) -> int:
@@ -379,7 +383,7 @@ def _written(inner: Computation, root: Instruction, line: Instruction) -> int:
 
 def _library_call(computation: Computation, line: Instruction, moved: int) -> Kernel | None:
     """The kernel of a call of cuBLAS or cuDNN; None for another line. moved: the bytes that it reads and writes."""
-    name = line.rest.partition('custom_call_target="')[2].partition('"')[0]
+    name = line.tail.partition('custom_call_target="')[2].partition('"')[0]
     config = _config(line) if name else {}
     if name.startswith("__cublas$"):
         numbers = config["gemm_backend_config"]["dot_dimension_numbers"]
@@ -395,7 +399,7 @@ def _library_call(computation: Computation, line: Instruction, moved: int) -> Ke
 
 
 def _config(line: Instruction) -> dict[str, Any]:
-    text = line.rest.partition("backend_config=")[2]
+    text = line.tail.partition("backend_config=")[2]
     return json.JSONDecoder().raw_decode(text)[0] if text.startswith("{") else {}
 
 
@@ -404,6 +408,6 @@ def _cudnn_flops(computation: Computation, line: Instruction, config: dict[str, 
     attention = config["cudnn_fmha_backend_config"]
     batch, heads, rows, columns = map(int, attention["intermediate_tensor_shape"]["dimensions"])
     query = hlo_text.arrays(computation.by_name[line.operands[0]].shape)[0][1]
-    products = 5 if "Backward" in line.rest.partition("custom_call_target=")[2][:40] else 2
+    products = 5 if "Backward" in line.tail.partition("custom_call_target=")[2][:40] else 2
     share = 2 if "CAUSAL" in attention.get("mask_type", "") else 1
     return products * 2 * batch * heads * rows * columns * query[-1] // share

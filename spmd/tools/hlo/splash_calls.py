@@ -40,7 +40,7 @@ def computed_share(module: Module, computation: Computation, line: Instruction) 
     info = list(itertools.takewhile(lambda shape: shape[0][0] in "su", shapes))
     if len(info) < 2:
         return 1.0
-    sides = [match[1] for name in _SIDES[_part(line)] if (match := re.search(rf'\\"{name}\\": (\d+)', line.rest))]
+    sides = [match[1] for name in _SIDES[_part(line)] if (match := re.search(rf'\\"{name}\\": (\d+)', line.tail))]
     kinds, dims = _constant(module, computation, line.operands[1]), info[1][1]
     if kinds is not None and kinds.size == math.prod(dims):
         kinds = kinds.reshape(dims)
@@ -83,7 +83,7 @@ def _constant(module: Module, computation: Computation, name: str, index: int = 
     if line.opcode == "broadcast" and computation.by_name[line.operands[0]].shape.partition("]")[0].endswith("["):
         scalar = _constant(module, computation, line.operands[0])
         return None if scalar is None else np.full(hlo_text.arrays(line.shape)[0][1], scalar)
-    if line.opcode == "get-tuple-element" and (match := _INDEX.search(line.rest)) is not None:
+    if line.opcode == "get-tuple-element" and (match := _INDEX.search(line.tail)) is not None:
         return _constant(module, computation, line.operands[0], int(match[1]))
     if line.opcode == "tuple":
         return _constant(module, computation, line.operands[index], 0)

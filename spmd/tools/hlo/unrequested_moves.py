@@ -51,15 +51,19 @@ def chain_of(module: Module, first: PlacedCollective, by_line: Mapping[tuple[str
             links.append(link)
     last = links[-1]
     count = _num_elements(last)
-    shapes = [shape for _, each in _readers(module, last.computation, last.line, {}) for shape in each]
+    shapes = [
+        shape for _, reader_shapes in _readers(module, last.computation, last.line, {}) for shape in reader_shapes
+    ]
     wholes = [shape for shape in [_shape(last.line), *shapes] if math.prod(shape) == count]
     cut = _own_slice(module, last)
     return Chain(links, _befores(module, first), wholes if cut is None else [cut], cut is not None)
 
 
-def _is_next(first: PlacedCollective, found: PlacedCollective) -> bool:
+def _is_next(first: PlacedCollective, candidate: PlacedCollective) -> bool:
     """True for collectives of one op, or of one value, whose scope XLA gives to what moves it (jaxlib 0.12)."""
-    return found.node == first.node or (found.node is not None and "" != found.line.scope == first.line.scope)
+    return candidate.node == first.node or (
+        candidate.node is not None and "" != candidate.line.scope == first.line.scope
+    )
 
 
 def _num_elements(link: PlacedCollective) -> int:
@@ -74,13 +78,13 @@ def _readers(
 ) -> Iterator[tuple[Instruction, list[Shape]]]:
     """Yields the lines that a line's elements reach by being moved alone, each with the shapes that they have there;
     through collectives as well, those of `by_line`."""
-    todo, seen = [line], {line.name}
-    while todo and len(seen) < _MOST_LINES:
+    todo, visited = [line], {line.name}
+    while todo and len(visited) < _MOST_LINES:
         source = todo.pop(0)
         for reader in computation.readers.get(source.name, []):
-            if reader.name in seen:
+            if reader.name in visited:
                 continue
-            seen.add(reader.name)
+            visited.add(reader.name)
             is_link = (computation.name, reader.name) in by_line
             shapes, goes_on = [_shape(reader)], reader.opcode in _MOVING or is_link
             if reader.opcode == "fusion":
@@ -99,15 +103,15 @@ def _through(inner: Computation, fusion: Instruction, operand: Instruction) -> t
     """The shapes that an operand's elements have inside a fusion, and whether the fusion moves them and no more."""
     todo = _parameters(inner, fusion, operand)
     shapes: list[Shape] = []
-    seen: set[str] = set()
+    visited: set[str] = set()
     while todo:
         source = todo.pop(0)
         shapes.append(_shape(source))
         for reader in inner.readers.get(source.name, []):
-            if reader.opcode in (*_MOVING, "dynamic-slice") and reader.name not in seen:
-                seen.add(reader.name)
+            if reader.opcode in (*_MOVING, "dynamic-slice") and reader.name not in visited:
+                visited.add(reader.name)
                 todo.append(reader)
-    return shapes, inner.lines[-1].name in seen
+    return shapes, inner.lines[-1].name in visited
 
 
 def _parameters(inner: Computation, fusion: Instruction, operand: Instruction) -> list[Instruction]:
@@ -124,12 +128,12 @@ def _befores(module: Module, first: PlacedCollective) -> list[Shape]:
         operands = operands_of(computation, line)
         if not operands:
             break
-        line = max(operands, key=lambda one: math.prod(_shape(one)))
+        line = max(operands, key=lambda operand: math.prod(_shape(operand)))
         shapes.append(_shape(line))
         if line.opcode == "fusion":
             inner = module.computations[line.called[0][1]]
-            shapes += [_shape(one) for one in reversed(inner.lines) if one.opcode in _MOVING]
-            if any(one.opcode not in (*_MOVING, *_NUMBERS) for one in inner.lines):
+            shapes += [_shape(instruction) for instruction in reversed(inner.lines) if instruction.opcode in _MOVING]
+            if any(instruction.opcode not in (*_MOVING, *_NUMBERS) for instruction in inner.lines):
                 break
         elif line.opcode not in _MOVING and not _takes_own_slice(module, computation, line):
             break
@@ -152,8 +156,8 @@ def _own_slice(module: Module, last: PlacedCollective) -> Shape | None:
     """The shape of the slice that each device keeps of a collective's result; None if the whole is read."""
     computation, line = last.computation, last.line
     while True:
-        readers = [one for one in computation.readers.get(line.name, []) if one.opcode != "tuple"]
-        cuts = [_own_slice_of(module, computation, line, one) for one in readers]
+        readers = [reader for reader in computation.readers.get(line.name, []) if reader.opcode != "tuple"]
+        cuts = [_own_slice_of(module, computation, line, reader) for reader in readers]
         if cuts and None not in cuts:
             return cuts[0]
         if len(readers) != 1 or readers[0].opcode not in _MOVING:
@@ -191,10 +195,10 @@ def _takes_own_slice(module: Module, computation: Computation, line: Instruction
 
 def _is_numbered(computation: Computation, line: Instruction) -> bool:
     """True if a scalar that a line reads comes from the number of the device."""
-    todo, seen = [line], 0
-    while todo and seen < _MOST_LINES:
+    todo, num_visited = [line], 0
+    while todo and num_visited < _MOST_LINES:
         scalar = todo.pop()
-        seen += 1
+        num_visited += 1
         if scalar.opcode == "partition-id":
             return True
         operands = operands_of(computation, scalar)
@@ -230,8 +234,8 @@ def spec_text(entries: Entries | None) -> str:
 
 def cuts(entries: Entries | None) -> set[tuple[int, Any]]:
     """The axes of a spec, each with its dim."""
-    each = enumerate(entries or ())
-    return {(dim, axis) for dim, entry in each for axis in (entry if isinstance(entry, tuple) else (entry,))}
+    dim_entries = enumerate(entries or ())
+    return {(dim, axis) for dim, entry in dim_entries for axis in (entry if isinstance(entry, tuple) else (entry,))}
 
 
 def tiles_of(shape: Sequence[int], shard: Sequence[int]) -> tuple[int, ...] | None:
@@ -284,9 +288,12 @@ class Layouts:
                 if (moved := self._moved(holder, name, value, befores, afters, is_known)) is not None:
                     return moved
         # XLA may have a layout on the way that no spec can name.
-        for name, value in (("the result", node), *((f"operand {i}", one) for i, one in enumerate(node.operands))):
+        for name, value in (
+            ("the result", node),
+            *((f"operand {i}", operand) for i, operand in enumerate(node.operands)),
+        ):
             shape = tuple(value.meta.shape)
-            if any(tiles_of(shape, one) for one in befores):
+            if any(tiles_of(shape, shard) for shard in befores):
                 after = self._first_named(shape, afters)
                 if after is not None:
                     return Moved(node, name, shape, None, after)
@@ -315,22 +322,22 @@ class Layouts:
         )
         return Moved(holder, name, shape, old, after) if is_known or after is not None else None
 
-    def _first_named(self, shape: Shape, shards: Sequence[Shape], *other: Any) -> Entries | None:
-        named = (self._named(shape, shard, *other) for shard in shards)
+    def _first_named(self, shape: Shape, shards: Sequence[Shape], *preferences: Any) -> Entries | None:
+        named = (self._named(shape, shard, *preferences) for shard in shards)
         return next((spec for spec in named if spec is not None), None)
 
     def _values(self, node: Node) -> Iterator[tuple[Node, str, Value]]:
         """Yields the operands of an op, its result, and the operands of the ops before it that XLA takes as one with it
         (views), each with the op and its name there."""
-        todo, seen = [node], {node}
-        yield from ((node, f"operand {place}", operand) for place, operand in enumerate(node.operands))
+        todo, visited = [node], {node}
+        yield from ((node, f"operand {index}", operand) for index, operand in enumerate(node.operands))
         yield node, "the result", node
-        while todo and len(seen) < _MOST_SPECS:
+        while todo and len(visited) < _MOST_SPECS:
             for maker in map(walks.origin, todo.pop(0).operands):
-                if maker is not None and maker not in seen:
-                    seen.add(maker)
+                if maker is not None and maker not in visited:
+                    visited.add(maker)
                     todo.append(maker)
-                    yield from ((maker, f"operand {place}", value) for place, value in enumerate(maker.operands))
+                    yield from ((maker, f"operand {index}", value) for index, value in enumerate(maker.operands))
 
     def _named(
         self, shape: Shape, shard: Shape, unlike: Entries | None = None, marked: Collection[Entries] = ()
@@ -347,7 +354,7 @@ class Layouts:
                 if (entries := tuple(map(_entry, spec))) != unlike
             ]
             if named:
-                return max(named, key=lambda one: (one in marked, len(cuts(one) & cuts(unlike))))
+                return max(named, key=lambda candidate: (candidate in marked, len(cuts(candidate) & cuts(unlike))))
         return None
 
 
@@ -359,8 +366,8 @@ def _entry(axes: tuple[str, ...]) -> Any:
 
 
 def _without(entry: Any, axes: Sequence[str]) -> Any:
-    others = tuple(axis for axis in (entry if isinstance(entry, tuple) else (entry,)) if axis not in axes)
-    return _entry(() if others == (None,) else others)
+    remaining_axes = tuple(axis for axis in (entry if isinstance(entry, tuple) else (entry,)) if axis not in axes)
+    return _entry(() if remaining_axes == (None,) else remaining_axes)
 
 
 # --- moves ------------------------------------------------------------------------------------------------------------
@@ -371,17 +378,19 @@ _AXIS = re.compile(r"'[^']*'")  # in a spec
 Placement = tuple[Move, int]
 
 
-def moves(module: Module, graph: Graph, found: Sequence[PlacedCollective], unused: str = "") -> tuple[Placement, ...]:
+def moves(
+    module: Module, graph: Graph, collectives: Sequence[PlacedCollective], unused: str = ""
+) -> tuple[Placement, ...]:
     """Returns the moves of a program, of these collectives, without lines; most bytes first.
 
     graph: as it was recorded. unused: sentences on axes that an op cannot use, whose marks are not to be undone. Equal
     moves of one op are one.
     """
     layouts = Layouts(graph)
-    by_line = {(collective.computation.name, collective.line.name): collective for collective in found}
+    by_line = {(collective.computation.name, collective.line.name): collective for collective in collectives}
     done: set[tuple[str, str]] = set()
     result: dict[Any, Placement] = {}
-    for collective in found:
+    for collective in collectives:
         if collective.node is None or (collective.computation.name, collective.line.name) in done:
             continue
         chain = chain_of(module, collective, by_line)
@@ -392,16 +401,16 @@ def moves(module: Module, graph: Graph, found: Sequence[PlacedCollective], unuse
             key = dataclasses.replace(move, bytes=0), index
             equal = result.get(key)
             result[key] = dataclasses.replace(move, bytes=move.bytes + (equal[0].bytes if equal else 0)), index
-    return tuple(sorted(result.values(), key=lambda found: -found[0].bytes))
+    return tuple(sorted(result.values(), key=lambda placement: -placement[0].bytes))
 
 
-def _move(place: int, chain: Chain, layouts: Layouts, unused: str) -> tuple[Move | None, int]:
-    """The move of a chain of collectives, None for a requested one, and the place of its op."""
-    node = layouts.graph.nodes[place]
+def _move(node_index: int, chain: Chain, layouts: Layouts, unused: str) -> tuple[Move | None, int]:
+    """The move of a chain of collectives, None for a requested one, and the index of its op."""
+    node = layouts.graph.nodes[node_index]
     rows = [link.row for link in chain.links]
     is_lookup = _is_lookup(chain)
     if _is_sum(chain) and not is_lookup:
-        return None, place
+        return None, node_index
     axes = tuple(dict.fromkeys(axis for row in rows for axis in row.axes))
     value = layouts.looked_up(node, axes) if is_lookup else layouts.moved(node, chain.befores, chain.afters)
     is_given_up = value is not None and _is_given_up(chain, value.shape)
@@ -410,7 +419,7 @@ def _move(place: int, chain: Chain, layouts: Layouts, unused: str) -> tuple[Move
     is_annotation = any(holder.op.name in _ANNOTATIONS for holder in holders)
     is_requested = is_annotation or (value is not None and _is_marked(value, layouts))
     if is_requested and not is_given_up:
-        return None, place
+        return None, node_index
     move = Move(
         "given up" if is_given_up else "move",
         user_lines.source_of(node).op.name,
@@ -420,7 +429,7 @@ def _move(place: int, chain: Chain, layouts: Layouts, unused: str) -> tuple[Move
         bytes=sum(row.moved_bytes for row in rows),
     )
     if value is None:
-        return move, place
+        return move, node_index
     changed = {axis for _, axis in cuts(value.before) ^ cuts(value.after or value.before)} if value.before else set()
     if is_given_up and chain.afters[0] in chain.befores:  # it comes back: updated, or by two annotations
         value = value._replace(after=value.before)
@@ -454,10 +463,10 @@ def _markable(moved: Moved) -> str:
     return f"{'the result' if value is not moved.node else moved.name} of {user_lines.source_of(maker).op.name}"
 
 
-def undoes(before: str, after: str, unused: str) -> bool:
+def undoes(old_spec: str, new_spec: str, unused: str) -> bool:
     """True if a spec lacks an axis of the one before that an op cannot use: the sentences `unused` say so instead."""
-    gone = set(_AXIS.findall(before)) - set(_AXIS.findall(after))
-    return any(axis in unused for axis in gone)
+    dropped_axes = set(_AXIS.findall(old_spec)) - set(_AXIS.findall(new_spec))
+    return any(axis in unused for axis in dropped_axes)
 
 
 # --- which moves were requested ---------------------------------------------------------------------------------------

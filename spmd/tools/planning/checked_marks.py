@@ -56,7 +56,7 @@ def checked(graph: Graph, program: Program, above: int, line: Line) -> tuple[Pla
     is found. Compiles programs, and runs none."""
     search = _Search(graph, program, above, line)
     large = [placement for placement in program.facts.moves if placement[0].largest > above][:_MOVES]
-    search.near = [value for move, place in large for value in _values(graph, graph.nodes[place], move)]
+    search.near = [value for move, node_index in large for value in _values(graph, graph.nodes[node_index], move)]
     checked_moves = {id(placement): search.checked(*placement) for placement in large}
     return tuple((checked_moves.get(id(placement), placement[0]), placement[1]) for placement in program.facts.moves)
 
@@ -74,60 +74,70 @@ class _Search:
         self.near: list[Value] = []
         self.unused = "" if program.record is None else " ".join(program.record.unused_axes)
 
-    def checked(self, move: Move, place: int) -> Move:
+    def checked(self, move: Move, node_index: int) -> Move:
         """The move with an annotation that removes it; as it is where none of those tried does."""
         best: tuple[Any, Value, Sharding, Cost] | None = None
         left_to_try = _TRIES
-        for value, sharding in itertools.chain(self.helped, self._candidates(move, place)):
+        for value, sharding in itertools.chain(self.helped, self._candidates(move, node_index)):
             key = walks.value_name(value), sharding
             if key not in self.tried:
                 self.tried[key] = self._compiled({key[0]: sharding})
                 left_to_try -= 1
             tried = self.tried[key]
-            if tried is not None and self._removes(move, place, *tried):
+            if tried is not None and self._removes(move, node_index, *tried):
                 remaining, cost = tried
-                others = sum(one.bytes for one, _ in remaining if one.largest > self.above)
-                rank = cost.memory > self.before.memory * _MORE_MEMORY, others, cost.moved, cost.memory
+                other_bytes = sum(other_move.bytes for other_move, _ in remaining if other_move.largest > self.above)
+                rank = cost.memory > self.before.memory * _MORE_MEMORY, other_bytes, cost.moved, cost.memory
                 if best is None or rank < best[0]:
                     best = rank, value, sharding, cost
                     left_to_try = min(left_to_try, _TRIES_FOR_BETTER)
-                if not rank[0] and not others:
+                if not rank[0] and not other_bytes:
                     break
             if left_to_try <= 0:
                 break
         if best is None:
             return move
         _, value, sharding, cost = best
-        self.helped = [(value, sharding), *(one for one in self.helped if one != (value, sharding))]
+        self.helped = [(value, sharding), *(candidate for candidate in self.helped if candidate != (value, sharding))]
         moved = f"all collectives then move {cost.moved:,} B, now {self.before.moved:,} B"
         return dataclasses.replace(move, mark=f"{_text(self.graph, value, sharding)} ({moved})", is_checked=True)
 
-    def _removes(self, move: Move, place: int, left: Sequence[Placement], cost: Cost) -> bool:
-        is_left = any(at == place and one.value == move.value and one.largest >= move.largest for one, at in left)
+    def _removes(self, move: Move, node_index: int, placements: Sequence[Placement], cost: Cost) -> bool:
+        is_left = any(
+            index == node_index and other_move.value == move.value and other_move.largest >= move.largest
+            for other_move, index in placements
+        )
         is_less = cost.moved <= self.before.moved - move.bytes // 2
         return not is_left and is_less and cost.flops <= self.before.flops * _MORE_FLOPS
 
-    def _candidates(self, move: Move, place: int) -> Iterator[tuple[Value, Sharding]]:
+    def _candidates(self, move: Move, node_index: int) -> Iterator[tuple[Value, Sharding]]:
         """Yields values and layouts to try, each once: first the layouts that XLA would choose for the values near the
         move, then all that cut them evenly, one of each value and then the next."""
-        seen = set()
-        for value, sharding in self._choices(_values(self.graph, self.graph.nodes[place], move), move):
-            key, now = (walks.value_name(value), sharding), _layout(self.graph, value)
-            if sharding is not None and sharding is not now and key not in seen and not self._undoes(value, sharding):
+        visited = set()
+        for value, sharding in self._choices(_values(self.graph, self.graph.nodes[node_index], move), move):
+            key, layout = (walks.value_name(value), sharding), _layout(self.graph, value)
+            if (
+                sharding is not None
+                and sharding is not layout
+                and key not in visited
+                and not self._undoes(value, sharding)
+            ):
                 yield value, sharding
-            seen.add(key)
+            visited.add(key)
 
     def _undoes(self, value: Value, sharding: Sharding) -> bool:
         """True for a layout without an axis of the value's mark that an op cannot use, which is a finding by itself."""
-        now = _layout(self.graph, value)
-        return now is not None and undoes(_spec_of(value, now), _spec_of(value, sharding), self.unused)
+        layout = _layout(self.graph, value)
+        return layout is not None and undoes(_spec_of(value, layout), _spec_of(value, sharding), self.unused)
 
     def _choices(self, values: Sequence[Value], move: Move) -> Iterator[tuple[Value, Sharding | None]]:
         for value in (*values, *self.near):
             if is_mark(value) or type(value) is DeviceData:
                 yield value, self._wish(value)
         mesh = self.graph.mesh
-        yield from ((values[0], one) for one in _layouts(values[0], mesh) if _spec_of(values[0], one) == move.after)
+        yield from (
+            (values[0], layout) for layout in _layouts(values[0], mesh) if _spec_of(values[0], layout) == move.after
+        )
         for several in itertools.zip_longest(*(_layouts(value, mesh) for value in values)):
             yield from zip(values, several, strict=True)
 
@@ -143,8 +153,8 @@ class _Search:
             more = dataclasses.replace(result, roots=[*result.roots, of], pinned=[*result.pinned, None])
             program = self._program(more)
             # XLA's choice may be one that no spec can name, over a mesh of its own.
-            chosen = None if program is None else program.results[-1]
-            self.wishes[key] = chosen if chosen is not None and chosen.axis_names == mesh.axis_names else None
+            layout = None if program is None else program.results[-1]
+            self.wishes[key] = layout if layout is not None and layout.axis_names == mesh.axis_names else None
         return self.wishes[key]
 
     def _compiled(self, edits: Edits) -> tuple[list[Placement], Cost] | None:
@@ -154,7 +164,7 @@ class _Search:
         program = self._program(result)
         if program is None:
             return None
-        return [(move, places[place]) for move, place in program.facts.moves], Cost.of(program)
+        return [(move, places[index]) for move, index in program.facts.moves], Cost.of(program)
 
     def _program(self, graph: Graph) -> Program | None:
         with counters.silent():
@@ -185,17 +195,21 @@ def _values(graph: Graph, node: Node, move: Move) -> list[Value]:
     name, _, number = move.value.partition(" ")
     moved = node.operands[int(number)] if name == "operand" else node
     readers: dict[Any, list[Node]] = {}
-    for other in graph.nodes:
-        for operand in other.operands:
-            readers.setdefault(walks.origin(operand) or operand, []).append(other)
+    for reader in graph.nodes:
+        for operand in reader.operands:
+            readers.setdefault(walks.origin(operand) or operand, []).append(reader)
     later = [*_nearest([node], lambda reader: readers.get(reader, ()))]
     beside = (operand for reader in later for operand in reader.operands)
     near: dict[Any, Value] = {}
-    makers, operands, others = (_nearest(values, _operands) for values in ([moved], node.operands, beside))
-    for value in (*makers, *later, *operands, *others):
+    makers, operands, nearby_values = (_nearest(values, _operands) for values in ([moved], node.operands, beside))
+    for value in (*makers, *later, *operands, *nearby_values):
         if value.meta.shape and (is_mark(value) or type(value) is DeviceData):
             near.setdefault(walks.value_name(value), value)
-    plain = [each for each in dict.fromkeys((moved, node)) if type(each) is Node and walks.value_name(each) not in near]
+    plain = [
+        candidate
+        for candidate in dict.fromkeys((moved, node))
+        if type(candidate) is Node and walks.value_name(candidate) not in near
+    ]
     return [*list(near.values())[:_VALUES], *plain] or [node]
 
 
@@ -209,18 +223,18 @@ def _operands(value: Value) -> Sequence[Value]:
     return () if maker is None else maker.operands
 
 
-def _nearest(values: Iterable[_V], others: Callable[[_V], Sequence[_V]]) -> Iterator[_V]:
+def _nearest(values: Iterable[_V], neighbours: Callable[[_V], Sequence[_V]]) -> Iterator[_V]:
     """Yields values and others that each leads to, nearest first, up to annotations."""
-    todo, seen = list(values), set()
+    todo, visited = list(values), set()
     for _ in range(_STEPS):
         if not todo:
             return
         value = todo.pop(0)
         name = walks.value_name(value)
-        if name not in seen:
-            seen.add(name)
+        if name not in visited:
+            visited.add(name)
             yield value
-            todo += () if is_mark(value) else others(value)
+            todo += () if is_mark(value) else neighbours(value)
 
 
 def _layouts(value: Value, mesh: Sharding) -> list[Sharding]:
@@ -228,11 +242,13 @@ def _layouts(value: Value, mesh: Sharding) -> list[Sharding]:
     shape, names = tuple(value.meta.shape), [name for name, size in mesh.mesh_axes().items() if size > 1]
     layouts: list[tuple[int, Sharding]] = []
     for dims in itertools.product(range(-1, len(shape)), repeat=len(names)):
-        axes = [tuple(name for name, dim in zip(names, dims, strict=True) if dim == at) for at in range(len(shape))]
+        axes = [
+            tuple(name for name, dim in zip(names, dims, strict=True) if dim == index) for index in range(len(shape))
+        ]
         sharding = mesh.with_spec(Spec.of(*axes))
         if sharding.padded_shape(shape) == shape:
             layouts.append((math.prod(sharding.tiles(len(shape))), sharding))
-    return [sharding for _, sharding in sorted(layouts, key=lambda one: (one[0] > 1, -one[0]))]
+    return [sharding for _, sharding in sorted(layouts, key=lambda pair: (pair[0] > 1, -pair[0]))]
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
@@ -240,11 +256,11 @@ def _layouts(value: Value, mesh: Sharding) -> list[Sharding]:
 
 def _text(graph: Graph, value: Value, sharding: Sharding) -> str:
     """The annotation in words: the value, its line, and both layouts."""
-    shape, now = list(value.meta.shape), _layout(graph, value)
-    instead = "" if now is None else f" instead of {_spec_of(value, now)}"
+    shape, old_layout = list(value.meta.shape), _layout(graph, value)
+    instead = "" if old_layout is None else f" instead of {_spec_of(value, old_layout)}"
     node = walks.origin(value)
     if node is None:
-        reader = next(one for one in graph.nodes if value in one.operands)
+        reader = next(candidate for candidate in graph.nodes if value in candidate.operands)
         of = f"the input {shape} that {user_lines.source_of(reader).op.name} reads at {_place(graph, reader)}"
     else:
         # A gradient is annotated in a hook of its tensor.
@@ -303,18 +319,20 @@ def _edited(graph: Graph, edits: Edits) -> tuple[Graph, list[int]]:
     return dataclasses.replace(new.graph(), shardings=shardings, pinned=pinned), places
 
 
-def _pinned(graph: Graph, place: int, edits: Edits) -> Sharding | None:
+def _pinned(graph: Graph, root_index: int, edits: Edits) -> Sharding | None:
     """The layout that a result must have: that of the input that it is written over, or its own annotation."""
     for data, onto in zip(graph.inputs, graph.onto, strict=False):
-        if onto == place and edits.get(data) is not None:
+        if onto == root_index and edits.get(data) is not None:
             return edits[data]
-    root = graph.roots[place]
-    return edits[walks.value_name(root)] if walks.value_name(root) in edits and is_mark(root) else graph.pinned[place]
+    root = graph.roots[root_index]
+    return (
+        edits[walks.value_name(root)] if walks.value_name(root) in edits and is_mark(root) else graph.pinned[root_index]
+    )
 
 
 def _state(graph: Graph, edits: Edits) -> dict[Any, Sharding | None]:
     """The layouts of what meets an input of `edits` in its update: of its shape, and of the layout that it has now."""
-    now = dict(zip(graph.inputs, graph.shardings, strict=True))
+    data_shardings = dict(zip(graph.inputs, graph.shardings, strict=True))
     shardings: dict[Any, Sharding | None] = {}
     for data, onto in zip(graph.inputs, graph.onto, strict=False):
         if data not in edits or onto is None:
@@ -322,7 +340,13 @@ def _state(graph: Graph, edits: Edits) -> dict[Any, Sharding | None]:
         for node in walks.between([graph.roots[onto]], [data]):
             for value in (node, *node.operands):
                 if value.meta.shape == data.meta.shape:
-                    its = now.get(value) if type(value) is DeviceData else value.op.sharding if is_mark(value) else None
-                    if its is now[data] and value not in edits:
+                    its = (
+                        data_shardings.get(value)
+                        if type(value) is DeviceData
+                        else value.op.sharding
+                        if is_mark(value)
+                        else None
+                    )
+                    if its is data_shardings[data] and value not in edits:
                         shardings[value] = edits[data]
     return shardings

@@ -327,11 +327,11 @@ def host_copy(line: Instruction) -> tuple[str, int] | None:
     None for another line."""
     if line.opcode not in _COPIES:
         return None
-    places = [(one, _HOST.search(one) is not None) for one in _PLACED.findall(line.shape)]
+    places = [(placed_shape, _HOST.search(placed_shape) is not None) for placed_shape in _PLACED.findall(line.shape)]
     if len({is_host for _, is_host in places}) < 2:
         return None
     is_to_host = places[0][1] if line.opcode == "copy-start" else line.opcode == "dynamic-update-slice-start"
-    return "to host" if is_to_host else "from host", min(hlo_text.num_bytes(one) for one, _ in places)
+    return "to host" if is_to_host else "from host", min(hlo_text.num_bytes(placed_shape) for placed_shape, _ in places)
 
 
 def ring_bytes(kind: str, size: int, data: int) -> int:

@@ -219,17 +219,17 @@ def notes_on(figures: Sequence[Figures], device: Any, chip: "Chip | None", targe
             f"memory: {fraction:.0%} of the GPU's {chip.memory_bytes / 2**30:.1f} GiB, which is what the "
             "allocator of jax takes; XLA_PYTHON_CLIENT_MEM_FRACTION=0.92 gives it more."
         )
-    if any(row.is_sliced for one in figures for row in one.collectives):
+    if any(row.is_sliced for program_figures in figures for row in program_figures.collectives):
         reason = "which the CPU lacks" if device.platform == "cpu" else "which the compiler did not form"
         yield f"all-reduce + slice: each device keeps only its shard of the sum, as by a reduce-scatter, {reason}."
-    for line, seconds, counted in (loop for one in figures for loop in one.unknown_loops):
+    for line, seconds, counted in (loop for program_figures in figures for loop in program_figures.unknown_loops):
         more = f", which takes {seconds:.3g} s; k iterations take k times as long" if seconds else ""
-        each = {0: "no", 1: "one"}.get(counted, str(counted))
-        yield f"a loop ends by its data ({line or 'of XLA'}): all figures count {each} iteration of it{more}."
-    unknown = sum(one.unknown_kernels for one in figures)
+        count_text = {0: "no", 1: "one"}.get(counted, str(counted))
+        yield f"a loop ends by its data ({line or 'of XLA'}): all figures count {count_text} iteration of it{more}."
+    unknown = sum(program_figures.unknown_kernels for program_figures in figures)
     if unknown:
         yield f"{unknown} runs of kernels (attention) are in no estimate: operations and step time are of the rest."
-    if in_full := sum(one.kernels_in_full for one in figures):
+    if in_full := sum(program_figures.kernels_in_full for program_figures in figures):
         yield (
             f"{in_full} runs of kernels count all scores or rows, where they may compute fewer: attention with a mask "
             "that the program computes, or grouped products (gmm, tgmm) outside of jax.named_scope('rows=COMPUTED')."
@@ -245,7 +245,7 @@ def largest(graph: Graph, paths: Callable[[Node], str], count: int = 8) -> tuple
         for node in graph.nodes
         for meta in node.op.metas
     ]
-    sizes.sort(key=lambda found: -found[0])
+    sizes.sort(key=lambda entry: -entry[0])
     shown: Counter[tuple[int, str]] = Counter()
     for size, node, meta in sizes:
         if len(shown) >= count and size < min(shown)[0]:

@@ -102,15 +102,15 @@ class Calls:
 
     def _end(self, module: nn.Module, args: Any, output: Any) -> None:
         serial, number = self._open.pop()
-        now = store.next_serial(), torch._C._autograd._get_sequence_nr()
-        self.spans.append(Span((serial, now[0]), (number, now[1]), module))
+        end = store.next_serial(), torch._C._autograd._get_sequence_nr()
+        self.spans.append(Span((serial, end[0]), (number, end[1]), module))
 
     def path_of(self, node: Node) -> str:
         """The innermost module whose call recorded the op, or its forward op for a backward op; "" for none."""
         by_number = node.sequence >= 0
-        at = node.sequence & _SEQUENCE if by_number else node.serial
+        position = node.sequence & _SEQUENCE if by_number else node.serial
         calls = ((span.numbers if by_number else span.ops, self.paths.get(id(span.module))) for span in self.spans)
-        around = [(end - start, path) for (start, end), path in calls if start <= at < end and path is not None]
+        around = [(end - start, path) for (start, end), path in calls if start <= position < end and path is not None]
         return min(around, key=lambda call: call[0])[1] if around else ""
 
 
@@ -129,9 +129,9 @@ def role_and_name(names: state_names.StateNames, device_data: DeviceData) -> tup
 def path_of(node: Node, calls: Calls, data_names: dict[DeviceData, str]) -> str:
     """The parameter that an op shards, casts or renews, else the module that it belongs to."""
     if node.op.sharding is not None or node.op.name in _SAME:
-        held = [name for operand in node.operands if (name := data_names.get(_stored(operand), ""))]
-        if held:
-            return held[0] if len(held) == 1 else _shared(held)
+        names = [name for operand in node.operands if (name := data_names.get(_stored(operand), ""))]
+        if names:
+            return names[0] if len(names) == 1 else _shared(names)
     return calls.path_of(user_lines.source_of(node))
 
 
@@ -268,9 +268,9 @@ def rules_of_nothing(rules: ShardingRules, roots: Sequence[nn.Module], line: str
     table: list[tuple[str, str, Any]] = [(pattern, pattern, None) for pattern, _ in rules.of_parameters()]
     table += [(rule, site.path, site.part(spec)) for rule, site, spec in rules.of_activations()]
     for rule, pattern, part in table:
-        same = [(other, of) for other, of, its in table if its == part]
+        same = [(candidate, of) for candidate, of, its in table if its == part]
         mine = [path for path in (paths if part is None else modules) if matches(pattern, path)]
-        takers = dict.fromkeys(next(other for other, of in same if matches(of, path)) for path in mine)
+        takers = dict.fromkeys(next(candidate for candidate, of in same if matches(of, path)) for path in mine)
         if not mine:
             yield PlanFinding("idle rule", rule, "it matches nothing in the model", line)
         elif rule not in takers:
@@ -341,7 +341,11 @@ def recorded_step(
     """The programs of a step, with their results, by what is reachable at the end of it."""
     names, (rows, findings) = state_names.StateNames(reachable), layout
     state, paths = bytes_of(names), dict[DeviceData, str]()
-    shardings = {data: one for graph in programs for data, one in zip(graph.inputs, graph.shardings, strict=True)}
+    shardings = {
+        data: input_sharding
+        for graph in programs
+        for data, input_sharding in zip(graph.inputs, graph.shardings, strict=True)
+    }
     for data, sharding in shardings.items():
         role, paths[data] = role_and_name(names, data)
         if role == "inputs" and data not in results:

@@ -217,7 +217,7 @@ def _table(model: nn.Module, lay: ApplyRules | None, target: Target, line: Line)
             findings += layout.rules_of_nothing(lay.rules, [model], lay.rules.line)
     parameters, buffers = (sum(row.bytes for row in rows if row.is_buffer is kind) for kind in (False, True))
     state = Counter({"parameters": parameters, "gradients": trained, "inputs": buffers})
-    mesh = max(shardings, key=lambda one: len(one.device_ids), default=hardware.default_sharding())
+    mesh = max(shardings, key=lambda candidate: len(candidate.device_ids), default=hardware.default_sharding())
     recorded = layout.PlannedStep([], [], state, lambda node: "", rows, findings, None, mesh)
     target = mesh.target or target
     with topology.standing_in(target):
@@ -269,10 +269,12 @@ def compiled(recorded: layout.PlannedStep, target: Target, line: Line, *, check_
     mesh = recorded.mesh or max((graph.mesh for graph in programs), key=lambda mesh: len(mesh.device_ids))
     device: Any = next(iter(mesh.jax.device_set))
     chip = chip_of(device)
-    collectives = [row for one in figures for row in one.collectives]
-    widest = max(figures, key=lambda one: one.peak, default=Figures())
+    collectives = [row for program_figures in figures for row in program_figures.collectives]
+    widest = max(figures, key=lambda program_figures: program_figures.peak, default=Figures())
     memory = memory_of(target, device, chip)
-    are_large = (one.error or (memory is not None and one.peak > memory) for one in figures)
+    are_large = (
+        program_figures.error or (memory is not None and program_figures.peak > memory) for program_figures in figures
+    )
     refused = next(itertools.compress(programs, are_large), None)
     result = Plan(
         target=target,
@@ -283,18 +285,18 @@ def compiled(recorded: layout.PlannedStep, target: Target, line: Line, *, check_
         gradients=recorded.state["gradients"],
         optimizer_state=recorded.state["optimizer state"],
         inputs=recorded.state["inputs"],
-        temporaries=max((one.temporaries for one in figures), default=0),
-        host=recorded.state["host"] + max((one.host for one in figures), default=0),
+        temporaries=max((program_figures.temporaries for program_figures in figures), default=0),
+        host=recorded.state["host"] + max((program_figures.host for program_figures in figures), default=0),
         memory=memory,
         collectives=tuple(sorted(collectives, key=lambda row: -row.moved_bytes)),
         num_programs=len(programs),
         num_ops=sum(len(graph.nodes) for graph in programs),
         num_lowered=sum(
-            len(graph.nodes) - sum((iterations - 1) * period for _, iterations, period in one.loops)
-            for graph, one in zip(programs, figures, strict=True)
+            len(graph.nodes) - sum((iterations - 1) * period for _, iterations, period in program_figures.loops)
+            for graph, program_figures in zip(programs, figures, strict=True)
         ),
         line=str(line),
-        verdict=next((one.error for one in figures if one.error), ""),
+        verdict=next((program_figures.error for program_figures in figures if program_figures.error), ""),
         largest=() if refused is None else largest(refused, recorded.paths),
         peak_flops=None if chip is None else chip.peak_flops,
         clock=None if chip is None else chip.clock,
@@ -304,32 +306,34 @@ def compiled(recorded: layout.PlannedStep, target: Target, line: Line, *, check_
             *notes_on(figures, device, chip, target),
             *_loops(recorded, figures),
         ),
-        terms=summed([one.terms for one in figures]),
+        terms=summed([program_figures.terms for program_figures in figures]),
         layout=tuple(recorded.rows),
         findings=(
             *recorded.findings,
-            *layout.unused_axes(words for one in figures for words in one.unused_axes),
-            *layout.reshards([move for one in figures for move in one.moves], recorded.sites or ()),
+            *layout.unused_axes(words for program_figures in figures for words in program_figures.unused_axes),
+            *layout.reshards(
+                [move for program_figures in figures for move in program_figures.moves], recorded.sites or ()
+            ),
         ),
         recorded=layout.recordings(recorded.earlier, programs, target, line),
         **{name: getattr(widest, name) for name in OF_LARGEST},
-        **{name: sum(getattr(one, name) for one in figures) for name in SUMMED},
+        **{name: sum(getattr(program_figures, name) for program_figures in figures) for name in SUMMED},
     )
     return advice(result, programs)
 
 
 def _loops(recorded: layout.PlannedStep, figures: Sequence[Figures]) -> Iterator[str]:
     """Notes on the loops of scanned layers, with the modules, and on why there are none."""
-    for graph, one in zip(recorded.programs, figures, strict=True):
-        for start, iterations, period in one.loops:
+    for graph, program_figures in zip(recorded.programs, figures, strict=True):
+        for start, iterations, period in program_figures.loops:
             paths = map(recorded.paths, graph.nodes[start : start + period])
             of = Counter(
                 layout.NUMBER.sub("*", path).rpartition("*")[0] + "*" for path in paths if layout.NUMBER.search(path)
             )
             where = f" of {of.most_common(1)[0][0]}" if of else ""
             yield f"{iterations} equal layers{where} are one loop of the program ({period:,} ops per iteration)."
-        if one.no_loops and len(graph.nodes) >= _MANY_OPS:
-            yield f"no layers are scanned as a loop of the program: {one.no_loops}."
+        if program_figures.no_loops and len(graph.nodes) >= _MANY_OPS:
+            yield f"no layers are scanned as a loop of the program: {program_figures.no_loops}."
 
 
 _MANY_OPS = 200  # from which on compiling may take long enough for a note

@@ -302,21 +302,21 @@ COMPARED = (
 )  # fmt: skip
 
 
-def _changes(one: Plan, two: Plan) -> Iterable[FigureChange]:
+def _changes(old_plan: Plan, new_plan: Plan) -> Iterable[FigureChange]:
     for name in COMPARED:
-        old, new = getattr(one, name), getattr(two, name)
+        old, new = getattr(old_plan, name), getattr(new_plan, name)
         if old != new:
             yield FigureChange(name, old, new)
-    yield from _moved_rows(one, two)
-    totals = [_totals(plan) for plan in (one, two)]
+    yield from _moved_rows(old_plan, new_plan)
+    totals = [_totals(plan) for plan in (old_plan, new_plan)]
     moved = [FigureChange(name, totals[0].get(name, 0), totals[1].get(name, 0)) for name in totals[0] | totals[1]]
     changed = [change for change in moved if change.before != change.after]
     yield from sorted(changed, key=lambda change: -abs(change.after - change.before))
 
 
-def _moved_rows(one: Plan, two: Plan) -> Iterable[FigureChange]:
+def _moved_rows(old_plan: Plan, new_plan: Plan) -> Iterable[FigureChange]:
     """The parameters whose specs differ, with the bytes of one device's shard."""
-    olds, news = ({row.path: row for row in plan.layout} for plan in (one, two))
+    olds, news = ({row.path: row for row in plan.layout} for plan in (old_plan, new_plan))
     for path in olds | news:
         old, new = olds.get(path), news.get(path)
         specs = [row.spec if row is not None else "not there" for row in (old, new)]
@@ -339,23 +339,25 @@ def advice(plan: Plan, programs: Sequence[Graph]) -> Plan:
     measures that the step takes already."""
     if plan.fits:
         return plan
-    said = []
+    measures = []
     nodes = [node for graph in programs for node in graph.nodes]
     state = plan.state + plan.inputs
     if plan.temporaries >= state:
         if all(node.op.name != "spmd.loops.recompute" for node in nodes):
-            said.append("activation checkpointing of each layer (torch.utils.checkpoint), which keeps only its input")
-        said.append("a smaller batch per device, or a mesh axis that also splits the sequence or the features")
+            measures.append(
+                "activation checkpointing of each layer (torch.utils.checkpoint), which keeps only its input"
+            )
+        measures.append("a smaller batch per device, or a mesh axis that also splits the sequence or the features")
     if state > plan.temporaries or (plan.memory is not None and 2 * state > plan.memory):
-        said.append(
+        measures.append(
             f"more devices on the axis that shards parameters: state takes {state / 2**30:,.2f} GiB of each device, "
             f"{state * plan.num_devices / 2**30:,.2f} GiB in all"
         )
     if plan.num_devices == 1:
-        said.append("a mesh of more devices, and fsdp.FullyShardedDataParallel over it")
+        measures.append("a mesh of more devices, and fsdp.FullyShardedDataParallel over it")
     if not any(torch.bfloat16 in {meta.dtype for meta in node.op.metas} for node in nodes if node.op.name in _PRODUCTS):
-        said.append("bfloat16 compute (torch.autocast), which halves the tensors kept between forward and backward")
-    return replace(plan, advice=tuple(said))
+        measures.append("bfloat16 compute (torch.autocast), which halves the tensors kept between forward and backward")
+    return replace(plan, advice=tuple(measures))
 
 
 _PRODUCTS = frozenset({"aten.linear", "aten.mm", "aten.bmm", "aten.addmm", "aten.matmul", "aten.convolution"})

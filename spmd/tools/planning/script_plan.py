@@ -103,7 +103,7 @@ class ScriptRecording(Recording):
 
     def _fewest(self) -> int:
         """The steps of the optimizer with the fewest since the beginning of the steady step."""
-        return min((count - self.begun.get(each, 0) for each, count in self.steps.items()), default=0)
+        return min((count - self.begun.get(optimizer, 0) for optimizer, count in self.steps.items()), default=0)
 
     def _place_state(self) -> None:
         """Gives state without an annotation the layout that the compiler chooses for it, as in a run."""
@@ -134,9 +134,11 @@ class ScriptRecording(Recording):
         """The programs between two syncs, initial values aside, with the user's objects at this moment."""
         programs = [graph for graph in self.programs[start.programs : end.programs] if graph.inputs]
         self.calls.spans[:] = self.calls.spans[start.calls : end.calls]
-        frames = [each.frame for each in inspect.stack(0) if not user_lines.is_library(each.frame.f_code)]
-        found = [vars(sys.modules["__main__"]), *(dict(frame.f_locals) for frame in frames), *self.steps]
-        reachable = Objects.of_step(None, [*found, *(span.module for span in self.calls.spans)])
+        frames = [
+            frame_info.frame for frame_info in inspect.stack(0) if not user_lines.is_library(frame_info.frame.f_code)
+        ]
+        scopes = [vars(sys.modules["__main__"]), *(dict(frame.f_locals) for frame in frames), *self.steps]
+        reachable = Objects.of_step(None, [*scopes, *(span.module for span in self.calls.spans)])
         modules = reachable.of(torch.nn.Module)
         self.calls.paths = Calls(modules).paths
         results = {*self.made[sum(len(graph.roots) for graph in self.programs[: start.programs]) :]}

@@ -46,7 +46,7 @@ def terms_of(
 
 
 def _source(constants: Sequence[str], measured: Container[str]) -> str:
-    if constants and all(one in measured for one in constants):
+    if constants and all(constant in measured for constant in constants):
         return "measured"
     return "compiler" if "cycles" in constants else "analytic"
 
@@ -58,5 +58,5 @@ _SECONDS = {"launch", "latency", "hop", "cycles"}
 def _with(measured: Mapping[str, float], constants: Any, power: int) -> Any:
     """The constants, with the measured ones in place of those of the library. power: of their spread, 1 at best."""
     change = {name: 1 - _SPREAD if name in _SECONDS else 1 + _SPREAD for name in measured}
-    names = [one.name for one in fields(constants) if one.name in measured]
+    names = [constant_field.name for constant_field in fields(constants) if constant_field.name in measured]
     return replace(constants, **{name: measured[name] * change[name] ** power for name in names})

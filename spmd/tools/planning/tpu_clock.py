@@ -115,7 +115,7 @@ class TpuClock(Clock):
         rings = self._rings(line, devices[0])
         share = sum(1.0 if is_closed else 0.5 for _, is_closed in rings) * 2 / self.chip.links
         hops = sum(length / 2 for length, _ in rings)
-        if one_way := line.rest.count('"phase_rings"'):  # the rings of a SparseCore, each by one link
+        if one_way := line.tail.count('"phase_rings"'):  # the rings of a SparseCore, each by one link
             share, hops = min(share, one_way / self.chip.links), float(size - 1)
         moved = ring_bytes(kind, size, data)
         return moved / (self.chip.link_bytes * share * self.rates.link) + self.rates.hop * hops, "ici"
@@ -124,7 +124,7 @@ class TpuClock(Clock):
         """The rings of chips that a collective uses at once: the length of each, and whether its ends are linked."""
         sides = [len({self.places[device][dim] for device in group}) for dim in range(len(self.torus))]
         sides = [side for side in sides if side > 1]
-        named, active = _EMITTER.search(line.rest), _ACTIVE.search(line.rest)
+        named, active = _EMITTER.search(line.tail), _ACTIVE.search(line.tail)
         num_dims = int(named[1]) if named is not None else active[1].count("1") if active is not None else len(sides)
         if num_dims < len(sides):
             return [(math.prod(sides), True)] * num_dims
@@ -140,5 +140,5 @@ _RENDEZVOUS = re.compile(r'_xla_host_transfer_rendezvous="([^"]*)"')
 
 
 def _rendezvous(line: Instruction) -> str:
-    match = _RENDEZVOUS.search(line.rest)
+    match = _RENDEZVOUS.search(line.tail)
     return "" if match is None else match[1]

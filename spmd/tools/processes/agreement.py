@@ -41,7 +41,7 @@ class Event(NamedTuple):
     """An event of all processes: the digest of all events up to it, its description, and the user's line."""
 
     digest: str
-    what: str
+    description: str
     line: Line
 
 
@@ -68,10 +68,10 @@ _DIGESTS = re.compile(r"(\w+) #([0-9a-f]{8})")
 _ALL_DIGESTS = re.compile(r"[,;] its \w+ #[0-9a-f]{8}(?:, \w+ #[0-9a-f]{8})*,?")
 
 
-def note(what: str, mark: bytes, line: Line) -> int:
+def note(event: str, mark: bytes, line: Line) -> int:
     """Adds an event to this process's chain and returns its number.
 
-    what: its description, which differs wherever the mark does (see `processes.digest`).
+    event: its description, which differs wherever the mark does (see `processes.digest`).
     Raises ProcessError where the processes were found to differ.
     """
     join()
@@ -79,19 +79,19 @@ def note(what: str, mark: bytes, line: Line) -> int:
     with _state.lock:
         # A chain: one digest stands for all events so far, so that a difference is found by the last one.
         _state.chain = hashlib.blake2b(_state.chain + mark, digest_size=16).digest()
-        _state.events.append(Event(_state.chain[:4].hex(), what, line))
+        _state.events.append(Event(_state.chain[:4].hex(), event, line))
         _state.count += 1
         return _state.count
 
 
-def agree(what: str, mark: bytes, line: Line) -> None:
+def agree(event: str, mark: bytes, line: Line) -> None:
     """Adds an event and waits until every process has come to it.
 
     Returns in all processes, or raises ProcessError in all with what each does. Waits at most
     `config.process_timeout_seconds`, and prints after a while that it does.
     """
-    number, store = note(what, mark, line), processes.client()
-    where = f"{_ALL_DIGESTS.sub('', what)} at {line}"
+    number, store = note(event, mark, line), processes.client()
+    where = f"{_ALL_DIGESTS.sub('', event)} at {line}"
     come, agreed = f"spmd/come/{number}/", f"spmd/agreed/{number}"
     processes.publish(f"{come}{processes.index()}", json.dumps(_record()))
     # The first process compares for all: each with each would be quadratic in a pod.
@@ -107,12 +107,12 @@ def agree(what: str, mark: bytes, line: Line) -> None:
         _raise_absent(where, [0])
 
 
-def _gather(come: str, place: str) -> None:
+def _gather(come: str, location: str) -> None:
     """Waits, in the first process, for all others and compares their events."""
     deadline = _deadline()
     absent = []
     for process in range(1, processes.count()):
-        text = _wait_for(f"{come}{process}", deadline, f"{place}, for process {process}")
+        text = _wait_for(f"{come}{process}", deadline, f"{location}, for process {process}")
         if text is None:
             absent.append(process)
         else:
@@ -120,21 +120,21 @@ def _gather(come: str, place: str) -> None:
             # Where they differ, the mismatch is published by now, and this process raises it as all others do.
             _raise_mismatch()
     if absent:
-        _raise_absent(place, absent)
+        _raise_absent(location, absent)
 
 
 def _deadline() -> float:
     return time.monotonic() + config.process_timeout_seconds
 
 
-def _wait_for(key: str, deadline: float, place: str) -> str | None:
+def _wait_for(key: str, deadline: float, location: str) -> str | None:
     """Returns the value of a key once it is there, None after the deadline; raises a mismatch found meanwhile."""
     quiet_until = time.monotonic() + _PATIENCE
     while True:
         if time.monotonic() > quiet_until:
             # One line a wait is enough.
             quiet_until = deadline
-            messages.say(f"process {processes.index()} waits with {place}", "waiting")
+            messages.say(f"process {processes.index()} waits with {location}", "waiting")
         _raise_mismatch()
         seconds = min(_PERIOD, max(deadline - time.monotonic(), 0.001))
         text = processes.polled(key, seconds)
@@ -154,7 +154,9 @@ def _record(num_texts: int = _LAST) -> Record:
         "process": processes.index(),
         "count": count,
         "digests": [event.digest for event in events],
-        "last": [f"event {count - len(last) + i + 1:,}: {event.what} at {event.line}" for i, event in enumerate(last)],
+        "last": [
+            f"event {count - len(last) + i + 1:,}: {event.description} at {event.line}" for i, event in enumerate(last)
+        ],
         "ledger": [str(record) for record in compile_log.compiles()[-_SHOWN:]],
         "ended": _state.has_ended,
         "error": repr(sys.last_value) if hasattr(sys, "last_value") else "",
@@ -174,33 +176,38 @@ _ADVICE = (
 def _compare(records: list[Record]) -> None:
     """Compares the events of other processes with those of this one, the first; a difference is a mismatch."""
     mine = _record(_WINDOW)
-    for other in records:
-        start = _first_difference(mine, other)
+    for peer_record in records:
+        start = _first_difference(mine, peer_record)
         if start is not None:
-            why = f"{_apart(mine, other, start)}, and every program is one of all processes"
-        elif (other["ended"] and other["count"] < mine["count"]) or (mine["ended"] and mine["count"] < other["count"]):
-            ended = other if other["ended"] and other["count"] < mine["count"] else mine
+            why = f"{_apart(mine, peer_record, start)}, and every program is one of all processes"
+        elif (peer_record["ended"] and peer_record["count"] < mine["count"]) or (
+            mine["ended"] and mine["count"] < peer_record["count"]
+        ):
+            ended = peer_record if peer_record["ended"] and peer_record["count"] < mine["count"] else mine
             by = f" by {ended['error']}" if ended["error"] else ""
             why = f"process {ended['process']} has ended{by}, and others go on to programs of all processes"
         else:
             continue
-        text = f"{why}.\n{_reported(mine, start)}\n{_reported(other, start)}\n{_ADVICE}"
+        text = f"{why}.\n{_reported(mine, start)}\n{_reported(peer_record, start)}\n{_ADVICE}"
         return _publish_mismatch(text, start or 0)
 
 
-def _first_difference(own: Record, other: Record) -> int | None:
+def _first_difference(local_record: Record, peer_record: Record) -> int | None:
     """Returns the first event, of those that both records show, at which two chains differ."""
     chains = [
-        dict(enumerate(record["digests"], record["count"] - len(record["digests"]) + 1)) for record in (own, other)
+        dict(enumerate(record["digests"], record["count"] - len(record["digests"]) + 1))
+        for record in (local_record, peer_record)
     ]
     return min((i for i in chains[0].keys() & chains[1].keys() if chains[0][i] != chains[1][i]), default=None)
 
 
-def _apart(own: Record, other: Record, start: int) -> str:
+def _apart(local_record: Record, peer_record: Record, start: int) -> str:
     """States from which event on two records differ, and in what, where their texts are of one kind."""
-    if start > 1 and start - 1 <= max(record["count"] - len(record["digests"]) for record in (own, other)):
+    if start > 1 and start - 1 <= max(
+        record["count"] - len(record["digests"]) for record in (local_record, peer_record)
+    ):
         return f"at event {start:,} or earlier the processes began to differ"
-    texts = [_DIGESTS.split(_text_of(record, start)) for record in (own, other)]
+    texts = [_DIGESTS.split(_text_of(record, start)) for record in (local_record, peer_record)]
     first, second = (dict(zip(parts[1::3], parts[2::3], strict=True)) for parts in texts)
     differing = [name for name in first if name in second and first[name] != second[name]]
     return f"from event {start:,} on the processes differ" + (f" (in its {', '.join(differing)})" if differing else "")
@@ -222,12 +229,12 @@ def _reported(record: Record, start: int | None = None) -> str:
     return "\n    ".join(lines)
 
 
-def _raise_absent(place: str, absent: list[int]) -> None:
+def _raise_absent(location: str, absent: list[int]) -> None:
     record_of = {record["process"]: record for record in _published()}
     reports = "\n".join(_reported(record_of[process]) for process in absent[:_SHOWN] if process in record_of)
     _publish_mismatch(
         f"process {processes.index()} has waited {config.process_timeout_seconds} s (config.process_timeout_seconds) "
-        f"with {place}, to which process(es) {', '.join(map(str, absent))} have not come. All processes must "
+        f"with {location}, to which process(es) {', '.join(map(str, absent))} have not come. All processes must "
         f"call it.\n{reports}"
     )
     _raise_mismatch()
@@ -280,11 +287,11 @@ def _watch() -> None:
     published: tuple[int, bool, int] | None = None
     found_at = None
     while processes.client() is not None:
-        now = (_state.count, _state.has_ended, int(time.monotonic() / watchdog.BEAT))
+        state = (_state.count, _state.has_ended, int(time.monotonic() / watchdog.BEAT))
         try:
-            if now != published:
+            if state != published:
                 _publish()
-                published = now
+                published = state
             _look()
         except jax.errors.JaxRuntimeError:
             return  # the store is gone with its process, which jax reports by itself

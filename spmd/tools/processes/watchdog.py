@@ -80,12 +80,12 @@ def start() -> None:
 
 def heard(records: Sequence[Record]) -> None:
     """Notes the records of the processes, and that the store has answered."""
-    now = time.monotonic()
-    _heard.answered = now
+    timestamp = time.monotonic()
+    _heard.answered = timestamp
     for record in records:
-        _, earlier = _heard.records.get(record["process"], (now, None))
+        _, earlier = _heard.records.get(record["process"], (timestamp, None))
         if earlier is None or (earlier["beat"], earlier["count"]) != (record["beat"], record["count"]):
-            _heard.records[record["process"]] = now, record
+            _heard.records[record["process"]] = timestamp, record
 
 
 def wants_records() -> bool:
@@ -96,12 +96,12 @@ def wants_records() -> bool:
 def dead() -> list[str]:
     """Describes the silent processes that are gone from this machine. jax would take up to a minute to abort the
     others, and print nothing but its own stack; of other machines it has to."""
-    now = time.monotonic()
+    timestamp = time.monotonic()
     return [
         f"process {process} ({record['host']}) has died without a word: it was killed, or the machine was short of "
         f"memory. {_last(record)}"
-        for process, (at, record) in list(_heard.records.items())
-        if now - at > SILENT and not record["ended"] and _is_gone(*record["pid"])
+        for process, (heard_at, record) in list(_heard.records.items())
+        if timestamp - heard_at > SILENT and not record["ended"] and _is_gone(*record["pid"])
     ]
 
 
@@ -126,8 +126,8 @@ def _machine() -> str:
 
 def pass_on() -> None:
     """Publishes texts for the other processes, each once, and prints theirs, one of a kind."""
-    taken, _heard.notices = _heard.notices, []
-    for kind, text in taken:
+    notices, _heard.notices = _heard.notices, []
+    for kind, text in notices:
         processes.publish(f"spmd/notices/{kind}/{processes.index()}", text, allow_overwrite=True)
     for key, text in processes.published("spmd/notices/").items():
         hear(key.removeprefix("spmd/notices/").partition("/")[0], text)
@@ -157,53 +157,53 @@ def _watch() -> None:
     looked = time.monotonic()
     while processes.client() is not None:
         time.sleep(_PERIOD)
-        now = time.monotonic()
-        if now - looked > SILENT / 2:  # this process was stopped itself, and has heard nothing since
-            _heard.answered = now
-            _heard.records = {process: (now, record) for process, (_, record) in _heard.records.items()}
-        looked = now
-        _look_at_programs(now)
+        timestamp = time.monotonic()
+        if timestamp - looked > SILENT / 2:  # this process was stopped itself, and has heard nothing since
+            _heard.answered = timestamp
+            _heard.records = {process: (timestamp, record) for process, (_, record) in _heard.records.items()}
+        looked = timestamp
+        _look_at_programs(timestamp)
         if processes.index() == 0:
-            _look_at_processes(now)
-        elif now - _heard.answered > SILENT:
+            _look_at_processes(timestamp)
+        elif timestamp - _heard.answered > SILENT:
             hear(
                 f"store {_heard.answered}",
                 f"process 0, which keeps the store of all processes, has not answered process {processes.index()} for "
-                f"{now - _heard.answered:.0f} s: it is stopped, dead, or its machine or network is down.",
+                f"{timestamp - _heard.answered:.0f} s: it is stopped, dead, or its machine or network is down.",
             )
 
 
-def _look_at_processes(now: float) -> None:
+def _look_at_processes(timestamp: float) -> None:
     """Says which processes are silent, and which are heard again."""
-    for process, (at, record) in list(_heard.records.items()):
+    for process, (heard_at, record) in list(_heard.records.items()):
         if process == processes.index() or record["ended"]:
             continue
         beat = _heard.silent.get(process)
-        if beat is None and now - at > SILENT:
+        if beat is None and timestamp - heard_at > SILENT:
             _heard.silent[process] = record["beat"]
             _announce(
                 f"process {process} is silent since beat {record['beat']}",
-                f"process {process} ({record['host']}) has been silent for {now - at:.0f} s: it is stopped, dead, or "
-                f"its machine or network is down. {_last(record)}",
+                f"process {process} ({record['host']}) has been silent for {timestamp - heard_at:.0f} s: it is "
+                f"stopped, dead, or its machine or network is down. {_last(record)}",
             )
-        elif beat is not None and now - at <= SILENT:
+        elif beat is not None and timestamp - heard_at <= SILENT:
             del _heard.silent[process]
             kind = f"process {process} is heard after beat {beat}"
             _announce(kind, f"process {process} ({record['host']}) is heard again.")
 
 
-def _look_at_programs(now: float) -> None:
+def _look_at_programs(timestamp: float) -> None:
     """Says which program has not ended for `config.hang_seconds`."""
     limit = config.hang_seconds
     oldest = next((run for run in in_flight.started() if not in_flight.is_done(run.result)), None)
-    age = 0.0 if oldest is None else now - oldest.at
+    age = 0.0 if oldest is None else timestamp - oldest.launch_time
     _heard.wants_records = bool(limit) and age > limit / 2
     if oldest is not None and limit and age > limit and _heard.reported != oldest.event:
         _heard.reported = oldest.event
-        _announce(f"event {oldest.event}", _report(oldest, age, now))
+        _announce(f"event {oldest.event}", _report(oldest, age, timestamp))
 
 
-def _report(run: in_flight.Started, age: float, now: float) -> str:
+def _report(run: in_flight.Started, age: float, timestamp: float) -> str:
     program = run.maker()
     name = "a program" if program is None else f"the program of {program.name} at {program.line}"
     lines = [
@@ -211,13 +211,13 @@ def _report(run: in_flight.Started, age: float, now: float) -> str:
         f"{age:.0f} s ago as event {run.event:,} and has not ended (config.hang_seconds is {config.hang_seconds}).",
         *_collectives(program),
     ]
-    others = {process: known for process, known in _heard.records.items() if process != processes.index()}
-    late = {process: record for process, (_, record) in others.items() if record["count"] < run.event}
+    peers = {process: entry for process, entry in _heard.records.items() if process != processes.index()}
+    late = {process: record for process, (_, record) in peers.items() if record["count"] < run.event}
     for process, record in sorted(late.items()):
-        silent = now - others[process][0]
+        silent = timestamp - peers[process][0]
         words = f" It has been silent for {silent:.0f} s." if silent > SILENT else ""
         lines.append(f"process {process} ({record['host']}) has not come to it.{words} {_last(record)}")
-    unheard = sorted(set(range(processes.count())) - {processes.index(), *others})
+    unheard = sorted(set(range(processes.count())) - {processes.index(), *peers})
     if unheard:
         lines.append(f"nothing has been heard of process(es) {', '.join(map(str, unheard))}.")
     if not late and not unheard:

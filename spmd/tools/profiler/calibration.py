@@ -109,31 +109,31 @@ class _Timer:
     def random(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
         return (torch.randn(shape, generator=self.generator) / shape[-1] ** 0.5).to(dtype).to("xla")
 
-    def seconds(self, op: Step, first: torch.Tensor, *others: torch.Tensor) -> float:
-        few, many = (self._run(op, times, first, others) for times in (self.times, 2 * self.times))
+    def seconds(self, op: Step, first: torch.Tensor, *operands: torch.Tensor) -> float:
+        few, many = (self._run(op, times, first, operands) for times in (self.times, 2 * self.times))
         return max(many - few, 1e-9) / self.times
 
-    def _run(self, op: Step, times: int, first: torch.Tensor, others: Sequence[torch.Tensor]) -> float:
-        def repeated(x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+    def _run(self, op: Step, times: int, first: torch.Tensor, operands: Sequence[torch.Tensor]) -> float:
+        def repeated(x: torch.Tensor, *operands: torch.Tensor) -> torch.Tensor:
             for _ in range(times):
-                x = op(x, *others)
+                x = op(x, *operands)
             return x
 
         step: Any = compiled(repeated)
-        taken = []
+        durations = []
         with torch.no_grad():
             for _ in range(6):
                 sync(wait=True)
                 started = time.perf_counter()
-                kept = step(first, *others)
+                output = step(first, *operands)
                 sync(wait=True)
-                taken.append(time.perf_counter() - started)
-                del kept
-        return min(taken)
+                durations.append(time.perf_counter() - started)
+                del output
+        return min(durations)
 
 
-def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    return left @ right
+def _product(lhs: torch.Tensor, rhs: torch.Tensor) -> torch.Tensor:
+    return lhs @ rhs
 
 
 def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

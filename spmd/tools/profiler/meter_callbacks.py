@@ -10,8 +10,8 @@ from .step_meter import OTHER, STEP, StepMeter
 DATA, CHECKPOINT, EVALUATION = "data", "checkpoint", "evaluation"
 
 
-def _callback(base: type, meter: StepMeter, kinds: dict[str, str], **others: Callable[..., None]) -> Any:
-    """An object of a class of callbacks. kinds: of the time before each event; others: its other methods."""
+def _callback(base: type, meter: StepMeter, kinds: dict[str, str], **methods: Callable[..., None]) -> Any:
+    """An object of a class of callbacks. kinds: of the time before each event; methods: its other methods."""
 
     def lap(kind: str) -> Callable[..., None]:
         def method(*args: Any, **kwargs: Any) -> None:
@@ -19,7 +19,7 @@ def _callback(base: type, meter: StepMeter, kinds: dict[str, str], **others: Cal
 
         return method
 
-    return type("MeterCallback", (base,), {event: lap(kind) for event, kind in kinds.items()} | others)()
+    return type("MeterCallback", (base,), {event: lap(kind) for event, kind in kinds.items()} | methods)()
 
 
 def trainer_callback(meter: StepMeter) -> Any:
@@ -75,5 +75,5 @@ def lightning_callback(meter: StepMeter) -> Any:
     kinds = {"on_train_batch_end": STEP, "on_validation_start": OTHER, "on_validation_end": EVALUATION}
     # One code under two names; a script that has imported one of them uses it.
     module = sys.modules.get("pytorch_lightning") or importlib.import_module("lightning.pytorch")
-    others = (on_train_batch_start, on_save_checkpoint, on_train_end)
-    return _callback(module.Callback, meter, kinds, **{method.__name__: method for method in others})
+    methods = (on_train_batch_start, on_save_checkpoint, on_train_end)
+    return _callback(module.Callback, meter, kinds, **{method.__name__: method for method in methods})

@@ -54,14 +54,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Traces this process for the seconds that the query names; answers with the files as a zip."""
-        wanted = urllib.parse.urlsplit(self.path)
+        url = urllib.parse.urlsplit(self.path)
         if not self._is_meant():
             return self._answer(403, f"expected a request of spmd.profiler.capture, with {_HEADER}".encode())
         try:
-            seconds = float(urllib.parse.parse_qs(wanted.query).get("seconds", ["1"])[0])
+            seconds = float(urllib.parse.parse_qs(url.query).get("seconds", ["1"])[0])
         except ValueError:
             seconds = -1.0
-        if wanted.path != "/trace" or not 0 < seconds <= _LONGEST:
+        if url.path != "/trace" or not 0 < seconds <= _LONGEST:
             return self._answer(400, f"expected /trace?seconds=, above 0 and up to {_LONGEST:.0f}".encode())
         try:
             with tempfile.TemporaryDirectory() as folder:

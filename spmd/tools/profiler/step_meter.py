@@ -61,10 +61,10 @@ class StepMeter:
     def lap(self, kind: str) -> float:
         """Gives the time since the last lap, without what was compiled in it, to a kind; returns it. The first lap
         only starts the clock."""
-        now, compiled = counters.now(), counters.timer("compile") + counters.timer("load")
+        timestamp, compiled = counters.now(), counters.timer("compile") + counters.timer("load")
         net = 0.0
         if self._last is not None:
-            whole = now - self._last
+            whole = timestamp - self._last
             of_compiler = min(max(compiled - self._compiled, 0.0), whole)
             net = whole - of_compiler
             for name, seconds in ((kind, net), (COMPILE, of_compiler)):
@@ -73,7 +73,7 @@ class StepMeter:
                 self.num_steps += 1
                 if not of_compiler:
                     self._steps.append(net)
-        self._last, self._compiled = now, compiled
+        self._last, self._compiled = timestamp, compiled
         return net
 
     @contextmanager
@@ -151,5 +151,5 @@ class StepMeter:
             parts.append(f"MFU {self.mfu:.1%}")
         elif self.flops and self.step_seconds:
             parts.append(f"{self.flops / self.step_seconds:.3g} operations/s a device (peak_flops= gives the MFU)")
-        others = ", ".join(f"{kind} {share:.1%}" for kind, share in self.shares().items() if kind != STEP)
-        return " | ".join([*parts, f"goodput {self.goodput:.1%}" + (f" ({others})" if others else "")])
+        shares_text = ", ".join(f"{kind} {share:.1%}" for kind, share in self.shares().items() if kind != STEP)
+        return " | ".join([*parts, f"goodput {self.goodput:.1%}" + (f" ({shares_text})" if shares_text else "")])

@@ -159,24 +159,24 @@ def _table(blocks: Iterable[tuple[dict[str, Any], float]], by: str) -> Iterator[
     """Yields the rows of the devices' blocks, the longest first."""
     groups: defaultdict[str, list[tuple[dict[str, Any], float]]] = defaultdict(list)  # by the name of a row
     for event, time in blocks:
-        said = event["args"]
-        groups[said.get(by, "") or said.get("line", "") or _unnamed(said)].append((said, time))
+        event_args = event["args"]
+        groups[event_args.get(by, "") or event_args.get("line", "") or _unnamed(event_args)].append((event_args, time))
     times = {name: sum(time for _, time in group) for name, group in groups.items()}
     total = sum(times.values()) or 1.0
     for name in sorted(times, key=lambda name: -times[name]):
         times_of_ops: defaultdict[str, float] = defaultdict(float)
-        for said, time in groups[name]:
-            for op in filter(None, said.get("op", "").split(", ")):
+        for event_args, time in groups[name]:
+            for op in filter(None, event_args.get("op", "").split(", ")):
                 times_of_ops[op] += time
         ops = tuple(sorted(times_of_ops, key=lambda op: -times_of_ops[op]))
-        num_bytes = sum(int(said.get("bytes", 0)) for said, _ in groups[name])
+        num_bytes = sum(int(event_args.get("bytes", 0)) for event_args, _ in groups[name])
         yield SummaryRow(name, ops, len(groups[name]), times[name] / 1e6, times[name] / total, num_bytes)
 
 
-def _unnamed(said: dict[str, Any]) -> str:
+def _unnamed(event_args: dict[str, Any]) -> str:
     """The row of what XLA or jax added by itself: a copy, or a program that moves data between devices."""
-    module = said.get("hlo_module", "")
-    return f"({said['hlo_op'].rstrip('.0123456789')})" if module == MODULE else f"({module})"
+    module = event_args.get("hlo_module", "")
+    return f"({event_args['hlo_op'].rstrip('.0123456789')})" if module == MODULE else f"({module})"
 
 
 def _time(seconds: float) -> str:

@@ -46,24 +46,24 @@ def labels_of(program: Program) -> dict[str, Label]:
     all_lines = list(map(str, program.lines))
     labels: dict[str, Label] = {}
     for name, places, num_bytes in origins(Module(program.executable.as_text()), len(program.entries)):
-        paths = dict.fromkeys(_path(program, place) for place in places)
-        ops = dict.fromkeys(program.entries[place].name for place in places)
-        lines = dict.fromkeys(all_lines[place] for place in places)
+        paths = dict.fromkeys(_path(program, index) for index in places)
+        ops = dict.fromkeys(program.entries[index].name for index in places)
+        lines = dict.fromkeys(all_lines[index] for index in places)
         labels[name] = Label(tuple(paths), tuple(ops), tuple(lines), num_bytes)
     return labels
 
 
-def _path(program: Program, place: int) -> str:
+def _path(program: Program, index: int) -> str:
     """The path of an op's module; of an op in a loop over equal layers, the paths of all of them as one."""
     if not program.paths:
         return ""
     for first, iterations, period in program.loops:
-        if first <= place < first + period:
-            places = [place + i * period for i in range(iterations)]
+        if first <= index < first + period:
+            places = [index + i * period for i in range(iterations)]
             if places[-1] < len(program.entries):
-                same = [one for one in places if program.entries[one] is program.entries[place]]
-                return _joined([program.paths[one] for one in same])
-    return program.paths[place]
+                same = [layer_index for layer_index in places if program.entries[layer_index] is program.entries[index]]
+                return _joined([program.paths[layer_index] for layer_index in same])
+    return program.paths[index]
 
 
 _NUMBER = re.compile(r"\d+")
@@ -102,9 +102,9 @@ def complete(folder: Path, programs: Mapping[int, Program]) -> Path:
     newest = max((folder / "plugins" / "profile").iterdir(), key=lambda path: path.stat().st_mtime_ns)
     (planes,) = newest.glob("*.xplane.pb")
     events = list(_read(planes))
-    kept = {"displayTimeUnit": "ms", "traceEvents": [*_rows(events, _names(events, programs))]}
+    trace = {"displayTimeUnit": "ms", "traceEvents": [*_rows(events, _names(events, programs))]}
     with gzip.open(planes.with_name(planes.name.replace(".xplane.pb", ".trace.json.gz")), "wt") as file:
-        json.dump(kept, file)
+        json.dump(trace, file)
     return newest
 
 
@@ -204,6 +204,6 @@ def _named(event: _Event, label: Label | None) -> dict[str, Any]:
         name = f"{name} {event.stats['step_num']}"
     if label is None:
         return {"name": name, "args": args}
-    said = {"module": label.modules, "op": label.ops, "line": label.lines}
-    args |= {key: ", ".join(filter(None, values)) for key, values in said.items()}
+    label_values = {"module": label.modules, "op": label.ops, "line": label.lines}
+    args |= {key: ", ".join(filter(None, values)) for key, values in label_values.items()}
     return {"name": label.title or name, "args": args | {"bytes": label.num_bytes}}

@@ -148,7 +148,7 @@ def page_of(plan: Plan) -> str:
         collectives=[(*texts, (origin, line)) for texts, origin, line in table.collective_rows(plan)],
         LAYOUT=table.LAYOUT,
         layout=[*table.layout_rows(plan.layout)],
-        findings=[(str(found), found.line) for found in plan.findings],
+        findings=[(str(finding), finding.line) for finding in plan.findings],
     )
 
 
@@ -165,8 +165,8 @@ def _row(parts: Iterable[tuple[str, str, float, str]]) -> list[_PagePart]:
 def _memory(plan: Plan) -> _Picture:
     """One bar: the parts of a device's memory, and the rest."""
     amounts_known = {name: count for name, count in table.parts(plan) if name in _COLORS and name != "temporaries"}
-    other = max(plan.arguments + plan.results - plan.in_place - sum(amounts_known.values()), 0)
-    amounts = amounts_known | {"other arguments": other, "temporaries": plan.temporaries}
+    other_arguments = max(plan.arguments + plan.results - plan.in_place - sum(amounts_known.values()), 0)
+    amounts = amounts_known | {"other arguments": other_arguments, "temporaries": plan.temporaries}
     total = sum(amounts.values())
     memory = plan.memory if plan.memory is not None and plan.memory <= 40 * max(total, 1) else None
     amounts["free"] = max((memory or 0) - total, 0)
@@ -177,7 +177,7 @@ def _memory(plan: Plan) -> _Picture:
         lines.append((memory / unit, "#b42318", f"the device's memory ({table.size(memory)})"))
     legend = [(f"{part.name} ({part.text})", part.color) for part in parts]
     legend += [(text, color) for _, color, text in lines]
-    end = max([part.start + part.size for part in parts] + [place for place, *_ in lines]) or 1.0
+    end = max([part.start + part.size for part in parts] + [position for position, *_ in lines]) or 1.0
     return _Picture("memory of one device", f"{name} per device", [("", parts)], end, legend, lines)
 
 
@@ -199,9 +199,9 @@ def _traffic(plan: Plan) -> _Picture:
         (f"{path or row.op or 'made by the compiler'} ({count:,} x)", table.kind_of(row), moved)
         for row, path, count, moved in groups[:_BARS]
     ]
-    others = sum(moved for *_, moved in groups[_BARS:])
-    if others:
-        bars.append((f"{len(groups) - _BARS} more", "others", others))
+    remaining_bytes = sum(moved for *_, moved in groups[_BARS:])
+    if remaining_bytes:
+        bars.append((f"{len(groups) - _BARS} more", "others", remaining_bytes))
     unit, name = table.scaled(max(moved for *_, moved in bars))
     colors = {kind: _KIND_COLORS.get(kind.rstrip("*"), _GREY) for _, kind, _ in bars}
     rows = [

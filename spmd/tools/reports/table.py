@@ -151,7 +151,7 @@ def equal_collectives(rows: Iterable[Collective]) -> list[tuple[Collective, str,
         times = {name: sum(getattr(row, name) for row in group) for name in ("seconds", "waiting")}
         count, moved = sum(row.count for row in group), sum(row.moved_bytes for row in group)
         merged.append((dataclasses.replace(group[0], **times), path, count, moved))
-    return sorted(merged, key=lambda one: -one[3])
+    return sorted(merged, key=lambda entry: -entry[3])
 
 
 LAYOUT = ("path", "dtype, shape", "spec", "rule", "per device")
@@ -165,38 +165,38 @@ def layout_rows(rows: Iterable[LayoutRow]) -> Iterator[tuple[str, ...]]:
         yield f"{path}{times}", f"{row.dtype}{list(row.shape)}", row.spec, row.rule or "-", total
 
 
-def ranked(found: Suggestion) -> Any:
+def ranked(suggestion: Suggestion) -> Any:
     """The table of a search: a row for each compiled trial, and the other trials by reason. Choices other than the
     layout have columns where they differ; the front has those of which no other is better in everything."""
-    compiled = [trial for trial in found.trials if trial.plan is not None]
+    compiled = [trial for trial in suggestion.trials if trial.plan is not None]
     choices = {
         name: text
         for name, text in _CHOICES.items()
-        if len({text(trial) for trial in compiled}) > 1 or (name == "money / 1,000" and found.trials[0].price)
+        if len({text(trial) for trial in compiled}) > 1 or (name == "money / 1,000" and suggestion.trials[0].price)
     }
-    front, rows = set(map(id, found.front)), []
-    others: dict[str, list[Trial]] = {}
-    for trial in found.trials:
+    front, rows = set(map(id, suggestion.front)), []
+    by_reason: dict[str, list[Trial]] = {}
+    for trial in suggestion.trials:
         if trial.plan is None or trial.seconds is None:
-            others.setdefault(trial.reason, []).append(trial)
+            by_reason.setdefault(trial.reason, []).append(trial)
             continue
         figures = (f"{trial.seconds * 1e3:,.4g}", size(trial.plan.moved_bytes), size(trial.plan.peak))
-        chosen = (text(trial) for text in choices.values())
+        choice_texts = (text(trial) for text in choices.values())
         mark = "*" if id(trial) in front else ""
-        rows.append((trial.name, *chosen, *figures, mark, trial.reason or "the best"))
+        rows.append((trial.name, *choice_texts, *figures, mark, trial.reason or "the best"))
     numbers = (*choices, "ms", "moved", "peak", "front")
     table = _table(("layout", *numbers, "reason"), rows, numbers, "layouts, best first")
     lines = [
-        Text(f"{reason}: {_few([trial.name for trial in trials])}", style="dim") for reason, trials in others.items()
+        Text(f"{reason}: {_few([trial.name for trial in trials])}", style="dim") for reason, trials in by_reason.items()
     ]
-    said = [Text(f"ranked by {found.measure}; {found.spent:,.0f} s")]
-    first = found.trials[0]
+    texts = [Text(f"ranked by {suggestion.measure}; {suggestion.spent:,.0f} s")]
+    first = suggestion.trials[0]
     if first.fits and first.mesh is not None:
-        said += _alternatives(found)
+        texts += _alternatives(suggestion)
         ids = list(first.mesh.device_ids)
         mesh = repr(first.mesh).replace(str(ids), f"range({len(ids)})")  # a search takes all devices in their order
-        said.append(Text(f"\nthe best: {mesh}\n{first.rules}"))
-    return Group(table, *lines, *said)
+        texts.append(Text(f"\nthe best: {mesh}\n{first.rules}"))
+    return Group(table, *lines, *texts)
 
 
 # The choices of a search other than the layout, as texts of a trial.
@@ -209,28 +209,28 @@ _CHOICES: dict[str, Callable[[Trial], str]] = {
 }
 
 
-def _alternatives(found: Suggestion) -> Iterator[Text]:
+def _alternatives(suggestion: Suggestion) -> Iterator[Text]:
     """The trials with the least memory and the least money, where these are others than the first."""
-    first = found.best
+    first = suggestion.best
     assert first.plan is not None
-    least = found.least_memory
+    least = suggestion.least_memory
     if least is not first and least.plan is not None:
         share = f"{least.plan.peak / first.plan.peak:.0%} of the best's peak"
         yield Text(f"the least memory: {least.name}: {share}, {least.reason}")
-    cheap = found.least_money if first.money is not None else first
+    cheap = suggestion.least_money if first.money is not None else first
     if cheap is not first and cheap.money is not None and first.money:
         yield Text(f"the least money: {cheap.name}: {cheap.money / first.money:.0%} of the best's, {cheap.reason}")
 
 
-def verified(found: Verification) -> Any:
+def verified(verification: Verification) -> Any:
     """The table of a verification: the worst row of each value and precision, equal ones of a kind as one row, and the
     first op that differs."""
-    wrong = len(found.differences)
-    count = f"{len(found.rows):,} comparisons"
-    said = f"{wrong:,} of {count} differ" if wrong else f"{count}, all equal"
+    wrong = len(verification.differences)
+    count = f"{len(verification.rows):,} comparisons"
+    title = f"{wrong:,} of {count} differ" if wrong else f"{count}, all equal"
     texts: list[tuple[str | Text, ...]] = []
     same: dict[Any, list[Compared]] = {}
-    for row in found.worst():
+    for row in verification.worst():
         same.setdefault((row.kind, row.dtype, "" if row.is_equal else row.path), []).append(row)
     for rows in same.values():
         row, several = max(rows, key=share), f"{len(rows)} {rows[0].kind}s, worst: " if len(rows) > 1 else ""
@@ -241,9 +241,9 @@ def verified(found: Verification) -> Any:
         ))  # fmt: skip
     numbers = ("worst difference", "allowed", "largest", "roundings")
     heads = ("value", "precision", *numbers, "layout, partitioner", "")
-    table = _table(heads, texts, numbers, f"one device and meshes: {said} ({found.seconds:,.1f} s)")
-    lines = [f"the first op that differs: {found.first}"] if found.first else []
-    return Group(table, *map(Text, [*lines, *([found.repair] if found.repair else [])]))
+    table = _table(heads, texts, numbers, f"one device and meshes: {title} ({verification.seconds:,.1f} s)")
+    lines = [f"the first op that differs: {verification.first}"] if verification.first else []
+    return Group(table, *map(Text, [*lines, *([verification.repair] if verification.repair else [])]))
 
 
 def summed(trace: Summary) -> Any:
@@ -270,7 +270,9 @@ def time_rows(plan: Plan) -> Iterator[tuple[str, ...]]:
 def _findings(plan: Plan) -> Text:
     """The findings, those that differ only by the number of a layer as one."""
     lines = [Text("\nfindings", style="bold")]
-    for subject, group in _merged(plan.findings, "subject", lambda found: (found.kind, found.text, found.line))[:SHOWN]:
+    for subject, group in _merged(
+        plan.findings, "subject", lambda plan_finding: (plan_finding.kind, plan_finding.text, plan_finding.line)
+    )[:SHOWN]:
         finding, times = (
             dataclasses.replace(group[0], subject=subject),
             f" (x {len(group):,})" if len(group) > 1 else "",
@@ -299,15 +301,15 @@ def _collectives(plan: Plan) -> Text:
     for texts, origin, line in itertools.islice(collective_rows(plan), SHOWN):
         lines.append(Text(_row(*texts)))
         lines += [Text(f"    {part}", style="dim") for part in (origin, line) if part]
-    others = equal_collectives(plan.collectives)[SHOWN:]
-    if others:
-        count, moved = sum(one[2] for one in others), sum(one[3] for one in others)
-        lines.append(Text(_row(f"{len(others)} more", "", f"{count:,}", "", size(moved))))
+    remaining_rows = equal_collectives(plan.collectives)[SHOWN:]
+    if remaining_rows:
+        count, moved = sum(row[2] for row in remaining_rows), sum(row[3] for row in remaining_rows)
+        lines.append(Text(_row(f"{len(remaining_rows)} more", "", f"{count:,}", "", size(moved))))
     return Text("\n").join(lines)
 
 
-def _row(kind: str, axes: str, count: str, each: str, moved: str) -> str:
-    return f"{kind:<19} {axes:<18} {count:>7} {each:>12} {moved:>12}"
+def _row(kind: str, axes: str, count: str, bytes_each: str, moved: str) -> str:
+    return f"{kind:<19} {axes:<18} {count:>7} {bytes_each:>12} {moved:>12}"
 
 
 def kind_of(row: Collective) -> str:

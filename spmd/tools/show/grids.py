@@ -25,12 +25,12 @@ def table_of(sharding: Sharding, rank: int) -> np.ndarray:
     return np.array(sharding._groups()).reshape(*sharding.tiles(rank), sums, copies)
 
 
-def read_table(given: str, num_devices: int, caller: str) -> np.ndarray:
+def read_table(layout_text: str, num_devices: int, caller: str) -> np.ndarray:
     """Returns the table that a GSPMD text names; a replicated text names no devices and holds for `num_devices`.
 
     Raises ValueError where the text is no sharding, or does not name the devices of the tiles (`{manual}`).
     """
-    text, _ = sharding_text.open_dims(given)
+    text, _ = sharding_text.open_dims(layout_text)
     if text in ("", "{replicated}"):  # PyTorch/XLA's text of a tensor without an annotation is empty
         return np.arange(num_devices).reshape(1, num_devices)
     if text == "{unreduced}":
@@ -45,11 +45,11 @@ def read_table(given: str, num_devices: int, caller: str) -> np.ndarray:
 NUM_HUES, NUM_LIGHTNESSES = 12, 3  # a colour's number: hue + NUM_HUES * lightness
 
 
-def _colour(place: int, count: int, columns: int) -> int:
+def _colour(tile_index: int, count: int, columns: int) -> int:
     """The colour of a tile: hues along the last dim, lightnesses along the others, so that neighbours differ."""
     if count <= NUM_HUES:
-        return place
-    row, column = divmod(place, columns)
+        return tile_index
+    row, column = divmod(tile_index, columns)
     hue = (column + row // NUM_LIGHTNESSES * columns) % NUM_HUES
     return hue + NUM_HUES * ((row + column // NUM_HUES) % NUM_LIGHTNESSES)
 
@@ -145,16 +145,18 @@ class _Drawing(NamedTuple):
     shape: Sequence[int] | None
     bins: dict[int | None, list[Bin]]
 
-    def grid(self, levels: Sequence[Level], at: dict[int, Bin]) -> Grid:
+    def grid(self, levels: Sequence[Level], bin_of_dim: dict[int, Bin]) -> Grid:
         """The grid of these levels, outermost first, for the part of the array at these bins."""
         if not levels:
-            return Grid(((self._tile(at, (None, None)),),))
+            return Grid(((self._tile(bin_of_dim, (None, None)),),))
         level, *inner = levels
         rows, columns = (self.bins[dim] for dim in level)
 
         def item(*position: Bin) -> Tile | Grid:
-            here = at | {dim: place for dim, place in zip(level, position, strict=True) if dim is not None}
-            return self.grid(inner, here) if inner else self._tile(here, level)
+            inner_bins = bin_of_dim | {
+                dim: dim_bin for dim, dim_bin in zip(level, position, strict=True) if dim is not None
+            }
+            return self.grid(inner, inner_bins) if inner else self._tile(inner_bins, level)
 
         if inner and len(rows) == len(columns) == 1:  # a single grid in a grid adds nothing
             only = item(rows[0], columns[0])
@@ -177,27 +179,27 @@ class _Drawing(NamedTuple):
         texts = [f"{start}:" if is_long else f"{start}:{end}" for start, end in ends]
         return tuple(text if start < end or not dim else "-" for text, (start, end) in zip(texts, ends, strict=True))
 
-    def _tile(self, at: dict[int, Bin], level: Level) -> Tile:
+    def _tile(self, bin_of_dim: dict[int, Bin], level: Level) -> Tile:
         """The tile of the part of the array at these bins, in a grid of this level."""
         dims = range(self.table.ndim - 2)
-        part = self.table[tuple(slice(*at[dim]) if dim in at else slice(None) for dim in dims)]
+        part = self.table[tuple(slice(*bin_of_dim[dim]) if dim in bin_of_dim else slice(None) for dim in dims)]
         *shards, sums, copies = part.shape
         counts = {"shards": math.prod(shards), "summands": sums, "copies": copies}
         notes = tuple(f"{count} {kind}" for kind, count in counts.items() if count > 1)
-        order = [self.bins[dim].index(at[dim]) for dim in at]
-        sizes = [len(self.bins[dim]) for dim in at]
+        order = [self.bins[dim].index(bin_of_dim[dim]) for dim in bin_of_dim]
+        sizes = [len(self.bins[dim]) for dim in bin_of_dim]
         number = int(np.ravel_multi_index(order, sizes)) if order else 0
         colour = _colour(number, math.prod(sizes), sizes[-1] if len(sizes) > 1 else NUM_HUES)
-        shares: dict[int | None, float] = {dim: self._padding(dim, at[dim]) for dim in at}
+        shares: dict[int | None, float] = {dim: self._padding(dim, bin_of_dim[dim]) for dim in bin_of_dim}
         down, across = (1.0 if 1 in shares.values() else shares.get(dim, 0.0) for dim in level)
         return Tile((devices_text(part.reshape(-1).tolist()), *notes), colour, (down, across))
 
-    def _padding(self, dim: int, at: Bin) -> float:
+    def _padding(self, dim: int, dim_bin: Bin) -> float:
         """The fraction of a bin of a dim that is padding."""
         if self.shape is None or not self.shape[dim]:
             return 0.0
         size = -(-self.shape[dim] // self.table.shape[dim])
-        low, high = at[0] * size, at[1] * size
+        low, high = dim_bin[0] * size, dim_bin[1] * size
         real = max(min(high, self.shape[dim]) - low, 0)
         return 1 - real / (high - low)
 
@@ -265,28 +267,28 @@ def drawn_parts(grid: Tile | Grid, unit: CellSize) -> tuple[Parts, float, float]
     if isinstance(grid, Tile):
         return [Box(grid, 0, 0)], unit.width, unit.height
     longest = max(map(len, (*grid.labels[0], grid.titles[0])))
-    left = longest * unit.char + unit.margin if longest else 0
+    left_margin = longest * unit.char + unit.margin if longest else 0
     num_lines = bool(grid.titles[1]) + bool(any(grid.labels[1]) or (grid.titles[0] and not grid.titles[1]))
     top, is_inner = num_lines * unit.line, isinstance(grid.items[0][0], Tile)
     gap, edge = ((unit.gap, unit.gap), unit.gap) if is_inner else (unit.apart, 0)  # edge: of the frame around tiles
     items = [[drawn_parts(item, unit) for item in row] for row in grid.items]
     _, width, height = items[0][0]
-    xs = [left + edge + column * (width + gap[0]) for column in range(len(items[0]))]
+    xs = [left_margin + edge + column * (width + gap[0]) for column in range(len(items[0]))]
     ys = [top + edge + row * (height + gap[1]) for row in range(len(items))]
     parts: Parts = []
     if grid.titles[1]:
-        parts.append(CellLabel(grid.titles[1], left + edge, 0, "start"))
+        parts.append(CellLabel(grid.titles[1], left_margin + edge, 0, "start"))
     if grid.titles[0]:
-        parts.append(CellLabel(grid.titles[0], left - unit.margin, max(top - unit.line, 0), "end"))
+        parts.append(CellLabel(grid.titles[0], left_margin - unit.margin, max(top - unit.line, 0), "end"))
     parts += [
         CellLabel(label, x + width / 2, top - unit.line, "middle") for x, label in zip(xs, grid.labels[1], strict=False)
     ]
     parts += [
-        CellLabel(label, left - unit.margin, y + (height - unit.line) / 2, "end")
+        CellLabel(label, left_margin - unit.margin, y + (height - unit.line) / 2, "end")
         for y, label in zip(ys, grid.labels[0], strict=False)
     ]
     for y, row in zip(ys, items, strict=True):
         for x, (inner, _, _) in zip(xs, row, strict=True):
             parts += [part._replace(x=x + part.x, y=y + part.y) for part in inner]
-    title = left + unit.gap + len(grid.titles[1]) * unit.char
+    title = left_margin + unit.gap + len(grid.titles[1]) * unit.char
     return parts, max(xs[-1] + width + edge, title), ys[-1] + height + edge

@@ -150,8 +150,14 @@ def inspect(*tensors: torch.Tensor) -> "Inspection | tuple[Inspection, ...]":
     with SYNC_LOCK, LOCK:
         open_ = [tensor for tensor in tensors if isinstance(tensor, XlaTensor) and _known(tensor) is None]
         # In the recording of a plan or of a loop's body the compiler cannot choose.
-        wanted = [] if recording.value is not None or body.names.value else open_
-        propagated = dict(zip(map(id, wanted), propagated_shardings(wanted) if wanted else (), strict=True))
+        unresolved_tensors = [] if recording.value is not None or body.names.value else open_
+        propagated = dict(
+            zip(
+                map(id, unresolved_tensors),
+                propagated_shardings(unresolved_tensors) if unresolved_tensors else (),
+                strict=True,
+            )
+        )
         inspections = tuple(_found(tensor, propagated.get(id(tensor))) for tensor in tensors)
     return inspections[0] if len(inspections) == 1 else inspections
 

@@ -172,9 +172,9 @@ class _Canvas:
                 shift = {"start": 0.0, "middle": len(part.text) / 2, "end": len(part.text)}[part.anchor]
                 self._write(part.text, int(part.x - shift), int(part.y))
         framed[1:-1, 1:-1] &= self.colours < 0
-        at = framed[1:-1, 1:-1]
+        is_border = framed[1:-1, 1:-1]
         near = framed[:-2, 1:-1] + 2 * framed[2:, 1:-1] + 4 * framed[1:-1, :-2] + 8 * framed[1:-1, 2:]
-        self.text[at] = _BORDERS[near[at]]
+        self.text[is_border] = _BORDERS[near[is_border]]
 
     def _write(self, text: str, x: int, y: int) -> None:
         row = self.text[y]
@@ -257,12 +257,14 @@ def show_sharding(what: torch.Tensor | Sharding | Inspection, shape: Sequence[in
     return _of_inspection(what)
 
 
-def _of_inspection(found: Inspection) -> Picture:
-    sharding = found.sharding
+def _of_inspection(inspection: Inspection) -> Picture:
+    sharding = inspection.sharding
     if sharding is None:
-        return Picture(found.residence, found.shape, (found.headline,))
+        return Picture(inspection.residence, inspection.shape, (inspection.headline,))
     return Picture(
-        table_of(sharding, len(found.shape)), found.shape, (found.headline, found.each, *_notes(sharding, found.shape))
+        table_of(sharding, len(inspection.shape)),
+        inspection.shape,
+        (inspection.headline, inspection.each, *_notes(sharding, inspection.shape)),
     )
 
 
@@ -273,8 +275,8 @@ def _of_sharding(sharding: Sharding, shape: tuple[int, ...]) -> Picture:
         )
     axes = ", ".join(f"{name}={size}" for name, size in sharding.mesh_axes().items())
     head = f"{list(shape)} as P{sharding.partition_spec(len(shape))!r} over {axes}"
-    each = f"each of {len(sharding.device_ids)} devices holds {list(sharding.shard_shape(shape))}"
-    return Picture(table_of(sharding, len(shape)), shape, (head, each, *_notes(sharding, shape)))
+    shard_text = f"each of {len(sharding.device_ids)} devices holds {list(sharding.shard_shape(shape))}"
+    return Picture(table_of(sharding, len(shape)), shape, (head, shard_text, *_notes(sharding, shape)))
 
 
 def _notes(sharding: Sharding, shape: tuple[int, ...]) -> list[str]:

@@ -27,10 +27,10 @@ def propagated_shardings(tensors: Sequence[XlaTensor]) -> list[Sharding | None]:
 
 
 def _attempt(
-    tensors: Sequence[XlaTensor], known: dict[tuple[int, int], Sharding]
+    tensors: Sequence[XlaTensor], layouts: dict[tuple[int, int], Sharding]
 ) -> tuple[list[Sharding | None], dict[tuple[int, int], Sharding]]:
-    """The shardings, where those of programs' results are `known`; or else the first ones that must be known, too."""
-    into = Recording(known)
+    """The shardings, where `layouts` has those of programs' results; or else the first ones that must be known, too."""
+    into = Recording(layouts)
     with recordings.recorded(into):
         storages = [_storage_of(tensor) for tensor in tensors]
         syncs.sync()

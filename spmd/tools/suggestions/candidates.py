@@ -69,7 +69,7 @@ class CandidateLayout:
         is_split_the_same = self.data * self.fsdp == other.data * other.fsdp and self.tensor == other.tensor
         shards_no_more = all(getattr(self, name) <= getattr(other, name) for name in ("fsdp", "sequence", "reshard"))
         order = [*SAVED].index
-        frees_no_more = all(order(one) <= order(two) for one, two in zip(self.saved, other.saved, strict=True))
+        frees_no_more = all(order(word) <= order(two) for word, two in zip(self.saved, other.saved, strict=True))
         return is_split_the_same and shards_no_more and frees_no_more
 
     def distance(self, other: "CandidateLayout") -> float:
@@ -211,7 +211,7 @@ def _pattern_of(paths: Sequence[str]) -> str:
     parent, dot, _ = paths[0].rpartition(".")
     names = [path.rpartition(".")[2] for path in paths]
     first = int(names[0]) if names[0].isdecimal() else 0
-    is_range = len(names) > 1 and names == [str(first + place) for place in range(len(names))]
+    is_range = len(names) > 1 and names == [str(first + offset) for offset in range(len(names))]
     return f"{parent}{dot}{{{f'{names[0]}..{names[-1]}' if is_range else ','.join(names)}}}"
 
 
@@ -239,7 +239,7 @@ def _tensor_rules(layout: CandidateLayout, model: Model) -> dict[str, P]:
         if not (is_inner or is_end):
             continue
         dim, rank = use.summed if use.kind == "second" else use.free, len(flow.parameters[use.path])
-        parameters[model.general(use.path)] = P(*(TENSOR if at == dim else None for at in range(rank)))
+        parameters[model.general(use.path)] = P(*(TENSOR if index == dim else None for index in range(rank)))
         if use.kind != "first":
             results |= stream(use.module, "output", along)
         else:
@@ -267,8 +267,8 @@ def _splittable(use: Use, uses: dict[str, Use], tensor: int) -> set[str]:
         raise Unfit(f"{use.path}: {most} heads are not divisible by {tensor}")
     # Fewer heads of keys and values than devices: they stay unsharded, and each device computes the heads it reads.
     return {
-        one.path for one in partners
-        if not one.is_whole and one.size % tensor == 0 and (one.heads is None or one.heads % tensor == 0)
+        peer.path for peer in partners
+        if not peer.is_whole and peer.size % tensor == 0 and (peer.heads is None or peer.heads % tensor == 0)
     }  # fmt: skip
 
 

@@ -31,7 +31,10 @@ class KeptPlans:
     """
 
     def __init__(self, file: str | Path | None, model: Model):
-        parameters = [(name, tuple(one.shape), str(one.dtype)) for name, one in model.flow.model.named_parameters()]
+        parameters = [
+            (name, tuple(parameter.shape), str(parameter.dtype))
+            for name, parameter in model.flow.model.named_parameters()
+        ]
         facts = (parameters, model.rows, model.length, jaxlib.__version__)
         self.search = hashlib.sha256(repr(facts).encode()).hexdigest()
         self.path, self.plans = None if file is None else Path(file), dict[str, str]()
@@ -68,9 +71,11 @@ class Search:
     the sum over its blocks of what is not saved of each: 0 (everything is), 1 (but products) or 2 (nothing is).
     """
 
-    def __init__(self, step: Any, arguments: tuple[Any, Any], of: Trial, model: Model, kept: KeptPlans, line: Line):
+    def __init__(
+        self, step: Any, arguments: tuple[Any, Any], of: Trial, model: Model, stored_plans: KeptPlans, line: Line
+    ):
         self.step, self.arguments, self.of, self.line = step, arguments, of, line
-        self.model, self.kept = model, kept
+        self.model, self.kept = model, stored_plans
         self.how = {} if of.precision is None else {"mp_policy": of.precision}
         chip = chip_of(topology.all_devices(of.target)[0])
         self.memory = None if chip is None else chip.usable_bytes
@@ -153,7 +158,7 @@ class Search:
     def _at(self, layout: CandidateLayout, level: int) -> CandidateLayout:
         """The layout at another level: the last blocks save most, and equal ones follow each other."""
         size = self.model.num_saved
-        return replace(layout, saved=tuple(self.words[(level + size - 1 - at) // size] for at in range(size)))
+        return replace(layout, saved=tuple(self.words[(level + size - 1 - block) // size] for block in range(size)))
 
     def _trial(self, layout: CandidateLayout) -> Trial:
         """The trial of a layout, which is compiled once."""
@@ -175,9 +180,9 @@ class Search:
 
     def _why_not(self, layout: CandidateLayout) -> str:
         """The reason why a layout is not compiled; empty where it is."""
-        for other, trial in self.trials.items():
-            if trial.plan is not None and not trial.fits and layout.needs_no_less_than(other):
-                return f"not compiled: needs no less memory than {other}, which does not fit"
+        for tried_layout, trial in self.trials.items():
+            if trial.plan is not None and not trial.fits and layout.needs_no_less_than(tried_layout):
+                return f"not compiled: needs no less memory than {tried_layout}, which does not fit"
         return "not compiled: the budget is spent" if self._is_over() else ""
 
     def _is_over(self) -> bool:
@@ -239,8 +244,10 @@ def _behind(trial: Trial, best: Trial) -> Trial:
         if figure > 1.005 * least:
             more.append(f"{figure / least - 1:+.0%} {text}" if least else f"{text} where the first has none")
     slower = trial.rate / best.rate - 1 if best.rate else 0.0
-    said = f"{slower:+.1%} time{'' if trial.rows == best.rows else ' a row'}" if slower >= 0.0005 else "the same time"
-    return replace(trial, reason=f"{said}: {', '.join(more) or 'nothing else'}")
+    time_text = (
+        f"{slower:+.1%} time{'' if trial.rows == best.rows else ' a row'}" if slower >= 0.0005 else "the same time"
+    )
+    return replace(trial, reason=f"{time_text}: {', '.join(more) or 'nothing else'}")
 
 
 _FIGURES = {"cycles": "cycles", "flops": "operations", "moved_bytes": "bytes moved", "peak": "peak memory"}

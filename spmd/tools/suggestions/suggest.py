@@ -91,14 +91,14 @@ def suggest(
                 arguments = args, kwargs | keywords
                 arguments = resized(arguments, rows) if rows else arguments
                 observed.append((arguments, keywords, _observed(step, arguments, model)))
-        kept = KeptPlans(file, observed[0][-1])
+        stored_plans = KeptPlans(file, observed[0][-1])
         for name, policy, (arguments, keywords, facts) in product(targets, policies, observed):
             chips = len(hardware.devices()) if name is None else topology.num_devices(name)
             trial = Trial(
                 target=name, chips=chips, rows=_rows(arguments) or facts.rows, precision=policy,
                 price=_price(price, name), keywords=keywords,
             )  # fmt: skip
-            searches.append(Search(step, arguments, trial, facts, kept, line))
+            searches.append(Search(step, arguments, trial, facts, stored_plans, line))
         trials: list[Trial] = []
         for number, search in enumerate(searches, 1):
             trials += search.run(started + budget * number / len(searches), -(-max_trials // len(searches)))

@@ -91,7 +91,7 @@ class Suggestion:
         """The trials that fit and that no other one is better than or equal to in everything: seconds a row, peak
         memory of a device, number of devices, and money where there are prices. Fastest first."""
         fitting = [trial for trial in self.trials if trial.fits]
-        return tuple(one for one in fitting if not any(other.is_better(one) for other in fitting))
+        return tuple(trial for trial in fitting if not any(rival.is_better(trial) for rival in fitting))
 
     @property
     def least_memory(self) -> Trial:

@@ -80,7 +80,9 @@ class UseObserver(TorchDispatchMode):
         self.shapes: dict[tuple[str, str], tuple[int, ...]] = {}
         self.again: set[str] = set()
         self.returned: set[tuple[int, ...]] = set()
-        self.parameters = {path: tuple(one.shape) for path, one in model.named_parameters(remove_duplicate=False)}
+        self.parameters = {
+            path: tuple(parameter.shape) for path, parameter in model.named_parameters(remove_duplicate=False)
+        }
         self._held: dict[Storage, HeldParameter] = {}
         self._open: dict[Storage, frozenset[str]] = {}
         self._made_by: dict[Storage, str] = {}
@@ -134,37 +136,39 @@ class UseObserver(TorchDispatchMode):
         elif func in _PRODUCTS and self._product(func, args, output):
             return output
         elif func is aten.embedding.default and storage_of(args[0]) in self._held:
-            held = self._held[storage_of(args[0])]
-            self.uses.setdefault(held.path, Use(held.path, "lookup", 0, 1, args[0].shape[0], args[0].shape[1]))
+            held_parameter = self._held[storage_of(args[0])]
+            self.uses.setdefault(
+                held_parameter.path, Use(held_parameter.path, "lookup", 0, 1, args[0].shape[0], args[0].shape[1])
+            )
         for path in opened:
             self._read(self.uses[path], func, operands, output)
         for tensor in tensors(output) if opened else ():
             self._open[storage_of(tensor)] = self._open.get(storage_of(tensor), frozenset()) | opened
         return output
 
-    def _copy(self, given: XlaTensor, output: XlaTensor) -> None:
-        held = self._held[storage_of(given)]
-        strides = [(output.stride(i), held.dims.get(given.stride(i))) for i in reversed(range(output.dim()))]
+    def _copy(self, source: XlaTensor, output: XlaTensor) -> None:
+        held_parameter = self._held[storage_of(source)]
+        strides = [(output.stride(i), held_parameter.dims.get(source.stride(i))) for i in reversed(range(output.dim()))]
         dims = {stride: dim for stride, dim in strides if dim is not None}
-        self._held.setdefault(storage_of(output), HeldParameter(held.path, dims))
+        self._held.setdefault(storage_of(output), HeldParameter(held_parameter.path, dims))
 
     def _product(self, func: Any, args: Any, output: XlaTensor) -> bool:
         """Records a product of a value and a parameter; returns True if it was one."""
-        lhs, rhs = (args[place] for place in _PRODUCTS[func])
+        lhs, rhs = (args[index] for index in _PRODUCTS[func])
         value, weight, summed, free = lhs, rhs, -2, -1
         if storage_of(lhs) in self._held:
             value, weight, summed, free = rhs, lhs, -1, -2
-        held = self._held.get(storage_of(weight))
-        if held is None or storage_of(value) in self._held:
+        held_parameter = self._held.get(storage_of(weight))
+        if held_parameter is None or storage_of(value) in self._held:
             return False
-        result, along = (held.dims.get(weight.stride(dim)) for dim in (free, summed))
+        result, along = (held_parameter.dims.get(weight.stride(dim)) for dim in (free, summed))
         if result is None or along is None:
             return False
         makers = [maker for path in self._open.get(storage_of(value), ()) if not (maker := self.uses[path]).is_whole]
         is_second = any(maker.size % weight.shape[summed] == 0 for maker in makers)
         kind = "second" if is_second else "first"
         use = self.uses.setdefault(
-            held.path, Use(held.path, kind, result, along, weight.shape[free], weight.shape[summed])
+            held_parameter.path, Use(held_parameter.path, kind, result, along, weight.shape[free], weight.shape[summed])
         )
         if is_second:
             use.partners |= {
@@ -174,22 +178,22 @@ class UseObserver(TorchDispatchMode):
         if len(args) == 3 and func is not aten._grouped_mm.default and storage_of(args[0]) in self._held:
             use.biases.add(self._held[storage_of(args[0])].path)
         if use.kind == "first":
-            self._open[storage_of(output)] = frozenset({held.path})
+            self._open[storage_of(output)] = frozenset({held_parameter.path})
         return True
 
-    def _read(self, use: Use, func: Any, given: list[XlaTensor], output: XlaTensor) -> None:
+    def _read(self, use: Use, func: Any, operands: list[XlaTensor], output: XlaTensor) -> None:
         """Records the needs of an op that reads a made dim."""
-        shape = given[0].shape
+        shape = operands[0].shape
         if func in _SPLITS and len(shape) and output.dim() > 1 and output.shape[-1]:
             heads, width = output.shape[-2:]  # the made dim becomes these two
             if heads * width == shape[-1] and width < shape[-1] and use.size % shape[-1] == 0:
                 use.heads = use.heads or heads
         elif func in _NORMS:
             use.is_whole |= shape[-1:] == (use.size,)
-        elif func is aten.add.Tensor and len(given) == 2:
-            for this, other in (given, given[::-1]):
-                held = self._held.get(storage_of(this))
-                if held is not None and this.shape == (use.size,):  # a bias, which is sharded as its product
-                    use.biases.add(held.path)
-                elif held is None and this.shape == other.shape and not self._open.get(storage_of(this)):
+        elif func is aten.add.Tensor and len(operands) == 2:
+            for this, addend in (operands, operands[::-1]):
+                held_parameter = self._held.get(storage_of(this))
+                if held_parameter is not None and this.shape == (use.size,):  # a bias, which is sharded as its product
+                    use.biases.add(held_parameter.path)
+                elif held_parameter is None and this.shape == addend.shape and not self._open.get(storage_of(this)):
                     use.is_whole |= this.shape[-1:] == (use.size,)  # as is the unsharded value that it is added to

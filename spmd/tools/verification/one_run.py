@@ -35,24 +35,26 @@ class Inputs:
 
     def __init__(self, step: Any, arguments: Any):
         self.reachable = Objects.of_step(step, arguments)
-        held = [tensor for _, tensor in self.reachable.tensors.values()]
+        reached_tensors = [tensor for _, tensor in self.reachable.tensors.values()]
         for root in reached.outermost(self.reachable.of(nn.Module)):
             refuse_sharded(root, "verify", "pass the rules and meshes to it")
-        self.arguments = [one for one in tree_leaves(arguments) if isinstance(one, torch.Tensor)]
+        self.arguments = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
         owned = [
             tensor
             for module in self.reachable.of(nn.Module)
             for tensor in (*module._parameters.values(), *module._buffers.values())
             if tensor is not None
         ]
-        state = [one for optimizer in self.reachable.of(torch.optim.Optimizer) for one in tree_leaves(optimizer.state)]
+        state = [
+            leaf for optimizer in self.reachable.of(torch.optim.Optimizer) for leaf in tree_leaves(optimizer.state)
+        ]
         # Numbers on the host, such as an optimizer's count of steps, are no values of the device in a run either.
-        others = [
+        extra_tensors = [
             tensor
-            for tensor in (*(one for one in state if isinstance(one, torch.Tensor)), *held)
+            for tensor in (*(leaf for leaf in state if isinstance(leaf, torch.Tensor)), *reached_tensors)
             if tensor.is_leaf and (tensor.dim() or isinstance(tensor, XlaTensor))
         ]
-        by_id = {id(tensor): tensor for tensor in (*owned, *self.arguments, *others)}
+        by_id = {id(tensor): tensor for tensor in (*owned, *self.arguments, *extra_tensors)}
         self.tensors = [tensor for tensor in by_id.values() if tensor.layout is torch.strided and tensor.is_leaf]
         varied = {id(tensor) for tensor in (*owned, *self.arguments)}
         self._varied = [number for number, tensor in enumerate(self.tensors) if id(tensor) in varied]
@@ -237,14 +239,16 @@ class Runner:
     def _named(self) -> Iterator[tuple[str, torch.Tensor, bool]]:
         """Yields (path, tensor, is_buffer) of the models' tensors, then of other tensors with a gradient."""
         roots = roots_of(self.inputs.reachable.of(nn.Module))
-        seen = set()
+        visited = set()
         for number, root in enumerate(roots):
             prefix = "" if len(roots) == 1 else f"{number}.{type(root).__name__}."
             for path, tensor, is_buffer in tensors_of(root):
-                seen.add(id(tensor))
+                visited.add(id(tensor))
                 yield prefix + path, tensor, is_buffer
-        others = [tensor for tensor in self.inputs.tensors if tensor.requires_grad and id(tensor) not in seen]
-        for number, tensor in enumerate(others):
+        unnamed_tensors = [
+            tensor for tensor in self.inputs.tensors if tensor.requires_grad and id(tensor) not in visited
+        ]
+        for number, tensor in enumerate(unnamed_tensors):
             yield f"tensor[{number}]", tensor, False
 
     @contextlib.contextmanager

@@ -25,9 +25,9 @@ class Path(NamedTuple):
     length: int
     unit: float
 
-    def then(self, other: "Path") -> "Path":
-        """This path, then the other: gamma_j + gamma_k + gamma_j gamma_k <= gamma_(j + k), Higham, lemma 3.3."""
-        return Path(self.length + other.length, max(self.unit, other.unit))
+    def then(self, next_path: "Path") -> "Path":
+        """This path, then the next: gamma_j + gamma_k + gamma_j gamma_k <= gamma_(j + k), Higham, lemma 3.3."""
+        return Path(self.length + next_path.length, max(self.unit, next_path.unit))
 
 
 NO_PATH = Path(0, 0.0)
@@ -51,9 +51,9 @@ def _paths(nodes: Sequence[Node]) -> dict[Node, Path]:
     return paths
 
 
-def _worst(values: Sequence[Value], found: dict[Node, Path]) -> Path:
+def _worst(values: Sequence[Value], path_of_node: dict[Node, Path]) -> Path:
     paths = [
-        found.get(node, NO_PATH) if (node := walks.origin(value)) else Path(0, unit_of(value.meta.dtype))
+        path_of_node.get(node, NO_PATH) if (node := walks.origin(value)) else Path(0, unit_of(value.meta.dtype))
         for value in values
     ]
     return Path(max((path.length for path in paths), default=0), max((path.unit for path in paths), default=0.0))

@@ -40,8 +40,8 @@ class SingleChange:
 
 def single_changes(calls: BodyCalls) -> list[SingleChange]:
     """The changes that are worth a trial, in the order of trials."""
-    changes = [one for call in calls.calls.values() for one in _changes_of(call, calls.axes)]
-    return sorted(changes, key=lambda one: one.rank)
+    changes = [change for call in calls.calls.values() for change in _changes_of(call, calls.axes)]
+    return sorted(changes, key=lambda change: change.rank)
 
 
 def repair(calls: BodyCalls, is_equal: Callable[[BodyCalls], bool]) -> str:
@@ -73,14 +73,14 @@ def _other_arguments(call: BodyCall, sizes: dict[str, int]) -> Iterator[SingleCh
     is_useless = not differs & set(axes)
     shown = f"{_shown(site.name, arguments)} at {site}"
     yield SingleChange(
-        site, lambda call, x, given: x, f"{shown} is one too many: without it the step is equal to one device",
+        site, lambda call, x, call_arguments: x, f"{shown} is one too many: without it the step is equal to one device",
         0 if is_useless else 3,
     )  # fmt: skip
-    for other in _subsets(tuple(sizes), sizes):
-        if set(other) != set(axes):
-            rank = 0 if not set(axes) <= differs and set(other) <= differs else 3 if set(other) <= differs else 8
-            name = ", ".join(map(repr, other))
-            yield SingleChange(site, _with(axis=other), f"{shown}: over {name} the step is equal to one device", rank)
+    for subset in _subsets(tuple(sizes), sizes):
+        if set(subset) != set(axes):
+            rank = 0 if not set(axes) <= differs and set(subset) <= differs else 3 if set(subset) <= differs else 8
+            name = ", ".join(map(repr, subset))
+            yield SingleChange(site, _with(axis=subset), f"{shown}: over {name} the step is equal to one device", rank)
     if arguments.get("op") in _SWAPPED:
         op = _SWAPPED[arguments["op"]]
         yield SingleChange(site, _with(op=op), f"{shown}: with {op!r} the step is equal to one device", 1)
@@ -89,13 +89,13 @@ def _other_arguments(call: BodyCall, sizes: dict[str, int]) -> Iterator[SingleCh
 _SWAPPED = {"sum": "mean", "mean": "sum", "avg": "sum"}
 
 
-def _added(site: CallSite, made: BodyValue, sizes: dict[str, int]) -> Iterator[SingleChange]:
+def _added(site: CallSite, value: BodyValue, sizes: dict[str, int]) -> Iterator[SingleChange]:
     """A collective of the result of a call."""
     is_argument, is_contraction = not site.name, site.name in _CONTRACTIONS
-    for axes in _subsets(made.over, sizes):
+    for axes in _subsets(value.over, sizes):
         count = math.prod(sizes[axis] for axis in axes)
-        dims = range(len(made.shape))
-        split = [dim for dim in dims if made.shape[dim] % count == 0 and made.shape[dim]]
+        dims = range(len(value.shape))
+        split = [dim for dim in dims if value.shape[dim] % count == 0 and value.shape[dim]]
         rows: list[tuple[int, Callable[..., Any], tuple[Any, ...]]] = [
             (2 if is_contraction else 4, all_reduce, ("sum", axes)),
             (3 if is_contraction else 5, all_reduce, ("mean", axes)),
@@ -103,7 +103,11 @@ def _added(site: CallSite, made: BodyValue, sizes: dict[str, int]) -> Iterator[S
             *((4 if is_argument else 5, all_gather, (dim, axes)) for dim in dims),
             *((6, reduce_scatter, ("sum", dim, axes)) for dim in split),
             *((7, reduce_scatter, ("mean", dim, axes)) for dim in split),
-            *((7, all_to_all, (one, two, axes)) for one, two in itertools.permutations(dims, 2) if one in split),
+            *(
+                (7, all_to_all, (split_dim, concat_dim, axes))
+                for split_dim, concat_dim in itertools.permutations(dims, 2)
+                if split_dim in split
+            ),
             *((7, collective_permute, (_shift(count, by), axes)) for by in (1, -1)),
             (8, broadcast, (0, axes)),
         ]
@@ -114,30 +118,30 @@ def _added(site: CallSite, made: BodyValue, sizes: dict[str, int]) -> Iterator[S
             yield SingleChange(site, _after(function, operands), text, rank)
 
 
-def _after(function: Callable[..., Any], given: tuple[Any, ...]) -> Change:
+def _after(function: Callable[..., Any], operands: tuple[Any, ...]) -> Change:
     return lambda call, tensor, arguments: function(
-        call(tensor, **arguments) if arguments or tensor is not None else call(), *given
+        call(tensor, **arguments) if arguments or tensor is not None else call(), *operands
     )
 
 
-def _with(**others: Any) -> Change:
-    return lambda call, tensor, arguments: call(tensor, **{**arguments, **others})
+def _with(**changes: Any) -> Change:
+    return lambda call, tensor, arguments: call(tensor, **{**arguments, **changes})
 
 
 def _shift(count: int, by: int) -> tuple[tuple[int, int], ...]:
-    return tuple((place, (place + by) % count) for place in range(count))
+    return tuple((source, (source + by) % count) for source in range(count))
 
 
 def _subsets(axes: Sequence[str], sizes: dict[str, int]) -> list[Axes]:
     """The sets of these axes that have several shards, the smallest first."""
     several = [axis for axis in axes if sizes[axis] > 1]
-    return [one for count in range(1, len(several) + 1) for one in itertools.combinations(several, count)]
+    return [subset for count in range(1, len(several) + 1) for subset in itertools.combinations(several, count)]
 
 
 def _axes(axis: Any, sizes: dict[str, int]) -> Axes:
     """The names of an `axis` argument."""
     names = (axis,) if isinstance(axis, (str, int)) else tuple(axis)
-    return tuple(one if isinstance(one, str) else tuple(sizes)[one] for one in names)
+    return tuple(entry if isinstance(entry, str) else tuple(sizes)[entry] for entry in names)
 
 
 def _shown(name: str, arguments: Any) -> str:

@@ -99,7 +99,7 @@ def verify(
 
 def _layouts(meshes: Sequence[Mesh], rules: Sequence[ShardingRules]) -> list[Layout]:
     for name, values, kind in (("meshes", meshes, Mesh), ("rules", rules, ShardingRules)):
-        if not isinstance(values, (list, tuple)) or not all(isinstance(one, kind) for one in values):
+        if not isinstance(values, (list, tuple)) or not all(isinstance(value, kind) for value in values):
             raise TypeError(f"verify: expected {name} as a list of spmd.{kind.__name__}, got {values!r}")
     around = get_global_mesh() if rules and not meshes else None
     layouts = [*meshes] if around is None else [around]
@@ -170,16 +170,16 @@ class _Measured:
         return _Sample(distances, runs[0].paths)
 
     def compared(
-        self, found: Outcome, layout: Layout, partitioner: str, dtype: torch.dtype | None
+        self, outcome: Outcome, layout: Layout, partitioner: str, dtype: torch.dtype | None
     ) -> Iterator[Compared]:
         """Yields a row for each value of the run on one device or on the mesh."""
         right, sample = (self.own, self.of_own) if dtype is None else (self.wide, self.of_wide)
-        for name in dict.fromkeys([*right.values, *found.values]):
+        for name in dict.fromkeys([*right.values, *outcome.values]):
             value = right.values.get(name)
             path = right.paths.get(name, NO_PATH)
             size = 0.0 if value is None else magnitude(value)
             allowed = tolerance(path, size, sample.distances.get(name, 0.0), sample.paths.get(name, NO_PATH))
-            off = distance(value, found.values.get(name))
+            off = distance(value, outcome.values.get(name))
             yield Compared(*name, str(layout), partitioner, _text(dtype), off, allowed, size, path.length)
 
 
@@ -224,20 +224,24 @@ def _first(runner: Runner, measured: _Measured, layouts: Sequence[Layout], rows:
         wide = runner.run(measured.layout, dtype, values=values, with_ops=True)
         narrow = runner.run(measured.layout, _NARROW, values=values, with_ops=True)
         calls = BodyCalls()
-        other = runner.run(layout, dtype, partitioner=row.partitioner, values=values, with_ops=True, calls=calls)
-    first = first_difference(wide, narrow, other) or f"{Name(row.kind, row.path)}; every op before it is equal"
+        sharded_outcome = runner.run(
+            layout, dtype, partitioner=row.partitioner, values=values, with_ops=True, calls=calls
+        )
+    first = (
+        first_difference(wide, narrow, sharded_outcome) or f"{Name(row.kind, row.path)}; every op before it is equal"
+    )
     return first, _repair(runner, measured, layout, row.partitioner, dtype, calls)
 
 
-def distance(one: torch.Tensor | None, other: torch.Tensor | None) -> float:
+def distance(value: torch.Tensor | None, reference: torch.Tensor | None) -> float:
     """The largest absolute difference of two values; infinite where only one is there, is a NaN, or has this shape."""
-    if one is None or other is None or one.shape != other.shape:
+    if value is None or reference is None or value.shape != reference.shape:
         return float("inf")
-    if not one.numel():
+    if not value.numel():
         return 0.0
-    wide, other = _wide(one), _wide(other)
-    same = (wide == other) | (wide.isnan() & other.isnan())
-    return float((wide - other).abs().nan_to_num(nan=float("inf"), posinf=float("inf")).where(~same, 0.0).max())
+    wide, reference = _wide(value), _wide(reference)
+    same = (wide == reference) | (wide.isnan() & reference.isnan())
+    return float((wide - reference).abs().nan_to_num(nan=float("inf"), posinf=float("inf")).where(~same, 0.0).max())
 
 
 def magnitude(value: torch.Tensor) -> float:
@@ -251,15 +255,15 @@ def _wide(value: torch.Tensor) -> torch.Tensor:
     return value.to(torch.complex128 if value.is_complex() else torch.float64)
 
 
-def first_difference(reference: Outcome, narrow: Outcome, other: Outcome) -> str:
+def first_difference(reference: Outcome, narrow: Outcome, sharded_outcome: Outcome) -> str:
     """The text of the first op, in the order of recording, that differs by more than its tolerance; "" for none.
 
-    reference, narrow: on one device in float64 and in a narrow dtype. other: on the mesh, in float64. All with ops.
+    reference, narrow: on one device in float64 and in a narrow dtype. sharded: on the mesh, in float64. All with ops.
     """
-    ours, theirs = [op.key for op in reference.ops], [op.key for op in other.ops]
+    ours, theirs = [op.key for op in reference.ops], [op.key for op in sharded_outcome.ops]
     for block in SequenceMatcher(None, ours, theirs, autojunk=False).get_matching_blocks():
         for step in range(block.size):
-            first, second = reference.ops[block.a + step], other.ops[block.b + step]
+            first, second = reference.ops[block.a + step], sharded_outcome.ops[block.b + step]
             sample = narrow.ops[block.a + step] if block.a + step < len(narrow.ops) else first
             sample = sample if sample.key == first.key else first
             allowed = tolerance(first.path, magnitude(first.value), distance(sample.value, first.value), sample.path)

@@ -29,14 +29,14 @@ def no_host_transfer() -> AbstractContextManager[None]:
     return is_forbidden.held(True)
 
 
-def leaving(call: str, what: str) -> None:
-    """Checks that `call` may take `what` to the host; raises RuntimeError inside `no_host_transfer`."""
+def leaving(call: str, description: str) -> None:
+    """Checks that `call` may take the described value to the host; raises RuntimeError inside `no_host_transfer`."""
     forking.check()
     if is_forbidden.value:
         raise RuntimeError(
-            f"no_host_transfer: {_method() or call} would take {what} to the host, at {user_line()}. Keep it on the "
-            "device (torch.where in place of a branch or a boolean index, a sum that is read after the block), or move "
-            "the call out of the block."
+            f"no_host_transfer: {_method() or call} would take {description} to the host, at {user_line()}. Keep it on "
+            "the device (torch.where in place of a branch or a boolean index, a sum that is read after the block), or "
+            "move the call out of the block."
         )
 
 

@@ -104,18 +104,18 @@ class Place(NamedTuple):
     local_device_ids: tuple[int, ...] | None
 
 
-def start(place: Place, *, heartbeat_timeout_seconds: int, initialization_timeout_seconds: int) -> None:
+def start(process: Place, *, heartbeat_timeout_seconds: int, initialization_timeout_seconds: int) -> None:
     """Connects to the other processes; returns when all have come."""
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
-        place.address,
-        place.num_processes,
-        place.process_id,
-        place.local_device_ids,
+        process.address,
+        process.num_processes,
+        process.process_id,
+        process.local_device_ids,
         cluster_detection_method="deactivate",
         initialization_timeout=initialization_timeout_seconds,
         heartbeat_timeout_seconds=heartbeat_timeout_seconds,
-        coordinator_bind_address=place.address if is_loopback(place.address) else None,
+        coordinator_bind_address=process.address if is_loopback(process.address) else None,
     )
     gc.freeze()  # imported modules are no garbage, and `collect_garbage` need not look at them
 
@@ -158,8 +158,8 @@ class Proof(Protocol):
     """A module or object that proves that all processes do the same (`spmd/tools/processes`)."""
 
     def join(self) -> None: ...
-    def note(self, what: str, mark: bytes, line: Line) -> int: ...
-    def agree(self, what: str, mark: bytes, line: Line) -> None: ...
+    def note(self, event: str, mark: bytes, line: Line) -> int: ...
+    def agree(self, event: str, mark: bytes, line: Line) -> None: ...
 
 
 proofs: list[Proof] = []  # the last one takes the events
@@ -172,34 +172,34 @@ def join() -> None:
         proofs[-1].join()
 
 
-def note(what: str, mark: bytes, line: Line) -> int:
+def note(event: str, mark: bytes, line: Line) -> int:
     """Notes an event of all processes, such as a run; returns its number.
 
-    what: its description, which differs wherever the mark does (see `digest`). Raises ProcessError where the processes
+    event: its description, which differs wherever the mark does (see `digest`). Raises ProcessError where the processes
     were found to differ.
     """
-    return proofs[-1].note(what, mark, line) if proofs else 0
+    return proofs[-1].note(event, mark, line) if proofs else 0
 
 
-def agree(what: str, mark: bytes, line: Line) -> None:
+def agree(event: str, mark: bytes, line: Line) -> None:
     """Notes an event, and waits until every process has come to it; raises ProcessError where one does something
     else."""
     if proofs:
-        proofs[-1].agree(what, mark, line)
+        proofs[-1].agree(event, mark, line)
     else:
         client().wait_at_barrier(f"spmd/agree/{next(_barriers)}", config.process_timeout_seconds * 1000)
 
 
-_known: Bounded[bytes, bool] = Bounded(1024)
+_agreed_marks: Bounded[bytes, bool] = Bounded(1024)
 
 
-def agree_once(what: str, mark: bytes, line: Line) -> None:
+def agree_once(event: str, mark: bytes, line: Line) -> None:
     """Agrees on the first event with this mark; later ones are only noted."""
-    if _known.get(mark):
-        note(what, mark, line)
+    if _agreed_marks.get(mark):
+        note(event, mark, line)
     else:
-        agree(what, mark, line)
-        _known.keep(mark, True)
+        agree(event, mark, line)
+        _agreed_marks.keep(mark, True)
 
 
 def digest(name: str, content: bytes) -> str:

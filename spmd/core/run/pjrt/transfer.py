@@ -136,7 +136,7 @@ def shards_of(shape: tuple[int, ...], sharding: Sharding, process: int) -> list[
         # A device may hold nothing but padding: its slice is empty, and no device is left out.
         within = tuple((min(a, dim), min(b, dim)) for (a, b), dim in zip(bounds, shape, strict=True))
         holders.setdefault(within, []).append(device)
-    return [ShardSlice(tuple(slice(*bound) for bound in within), tuple(found)) for within, found in holders.items()]
+    return [ShardSlice(tuple(slice(*bound) for bound in within), tuple(devices)) for within, devices in holders.items()]
 
 
 def upload_shard(array: np.ndarray, shard: ShardSlice, shape: tuple[int, ...], sharding: Sharding) -> list[jax.Array]:
@@ -149,9 +149,9 @@ def upload_shard(array: np.ndarray, shard: ShardSlice, shape: tuple[int, ...], s
         if array.shape != wide:
             array = np.pad(array, [(0, to - dim) for to, dim in zip(wide, array.shape, strict=True)])
         shardings = [
-            jax.sharding.SingleDeviceSharding(one, memory_kind=sharding.jax.memory_kind) for one in shard.devices
+            jax.sharding.SingleDeviceSharding(device, memory_kind=sharding.jax.memory_kind) for device in shard.devices
         ]
-        return [jax.device_put(array, there) for there in shardings]
+        return [jax.device_put(array, destination) for destination in shardings]
 
 
 def joined(parts: Sequence[jax.Array], shape: tuple[int, ...], sharding: Sharding) -> jax.Array:

@@ -105,9 +105,9 @@ class VaryingRules:
     do not determine them.
     """
 
-    def __init__(self, axes: Axes, known: dict[Any, Varying], *, start: int = 0, is_loop: bool = False):
+    def __init__(self, axes: Axes, varying_of: dict[Any, Varying], *, start: int = 0, is_loop: bool = False):
         self.every = frozenset(axes)
-        self.known = known
+        self.known = varying_of
         self.start = start
         self.is_loop = is_loop
         self.own_draws: dict[Node, Over] = {}
@@ -281,10 +281,10 @@ def tracker() -> Tracker | None:
 def as_own(tensors: Sequence[Any]) -> list[Any]:
     """Returns the tensors that go into the body of a loop, in a manual computation as varying along all its axes,
     whatever an iteration computes of them."""
-    now = tracker()
-    if now is None or not torch.is_grad_enabled():
+    scope = tracker()
+    if scope is None or not torch.is_grad_enabled():
         return list(tensors)
-    return [now.varied(tensor, now.every) if tensor.requires_grad else tensor for tensor in tensors]
+    return [scope.varied(tensor, scope.every) if tensor.requires_grad else tensor for tensor in tensors]
 
 
 # --- torch's functions ------------------------------------------------------------------------------------------------
@@ -322,8 +322,11 @@ class Watching(TorchFunctionMode):
         if torch.is_grad_enabled() and func is not torch.autograd.grad:
             written = args[0] if args and _writes(name) else kwargs.get("out")
             if kwargs:
-                both = self.tracker.unified([*args, *kwargs.values()], written)
-                args, kwargs = both[: len(args)], dict(zip(kwargs, both[len(args) :], strict=True))
+                unified_arguments = self.tracker.unified([*args, *kwargs.values()], written)
+                args, kwargs = (
+                    unified_arguments[: len(args)],
+                    dict(zip(kwargs, unified_arguments[len(args) :], strict=True)),
+                )
             else:
                 args = self.tracker.unified(args, written)
         result = self._dropped(func, args, kwargs) if name in _DROPS else func(*args, **kwargs)
@@ -348,8 +351,8 @@ def _writes(name: str) -> bool:
 
 def _unify(cls: Any, args: Sequence[Any]) -> Sequence[Any]:
     """Gives a user's `torch.autograd.Function` arguments of equal varying axes, too."""
-    now = tracker()
-    return args if now is None or cls.__module__.startswith("spmd.") else now.unified(args)
+    scope = tracker()
+    return args if scope is None or cls.__module__.startswith("spmd.") else scope.unified(args)
 
 
 WHEN_APPLIED.append(_unify)
