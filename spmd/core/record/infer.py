@@ -116,7 +116,6 @@ def _without_errors() -> Iterator[None]:
 
 def run_on_meta(plan: Plan, args: Args, kwargs: Kwargs) -> TorchValue:
     """The op's results on meta tensors. Raises torch's own errors."""
-
     # A draw takes no generator there.
     args_without = [value for value in args if type(value) is not torch._C.Generator]
     keywords = {name: value for name, value in kwargs.items() if name not in ("generator", "pin_memory")}
