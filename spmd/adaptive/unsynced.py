@@ -80,7 +80,7 @@ def _run_what_is_finished() -> None:
     runnable, nodes = _runnable()
     if recorders.is_several:  # the count is of all threads' ops: each looks at its own, as it would alone
         num_ops = len(nodes)
-        if num_ops < max(config.loop_search_ops, 3 * recorders.longest_step()):
+        if num_ops < max(config.loop_search_ops, 3 * recorders.longest_step.value):
             return pace.look_after(max(config.loop_search_ops, 1))
     is_due = num_ops > config.max_pending_ops
     if execute.guard.value and is_due:

@@ -81,7 +81,7 @@ class use_sharding:
         for tensor, read in zip(self._tensors, self._reads, strict=True):
             if storage_of(tensor).reads is not None:
                 storage_of(tensor).reads.leave(read.layout, span)
-        if self._reads and self._iteration != reads.latest_generation():
+        if self._reads and self._iteration != reads.generation:
             reads.next_generation()  # the values gathered inside may be freed: backward begins outside
 
     def keep(self, mesh: Mesh, before: torch.Tensor) -> list[Any]:
@@ -116,7 +116,7 @@ class use_sharding:
         32.0
         """
         after = on_device(after, "use_sharding.renew")
-        if self._iteration != reads.latest_generation():
+        if self._iteration != reads.generation:
             self._bind()
             self._forget_what_ran()
             reads.renew(self._reads, after, kept)

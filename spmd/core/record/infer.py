@@ -117,7 +117,6 @@ def _without_errors() -> Iterator[None]:
 
 def run_on_meta(plan: Plan, args: Args, kwargs: Kwargs) -> TorchValue:
     """The op's results on meta tensors. Raises torch's own errors."""
-
     # A draw takes no generator there.
     args_without = [value for value in args if type(value) is not torch._C.Generator]
     keywords = {name: value for name, value in kwargs.items() if name not in ("generator", "pin_memory")}
@@ -174,7 +173,8 @@ def new_op(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     if constant == "lifted" and not binding.numbers:  # a bool or complex number is static
         constant = next(binding.arguments[name] for name in binding.arguments if name in plan.scalar_argument_names)
     lowering = Fill() if constant is not None else _call(plan, binding)
-    statics = ", ".join(f"{name}={_show(value, binding)}" for name, value in binding.arguments.items())
+    shown = {name: fill(x, binding.metas.__getitem__, lambda i: "lifted") for name, x in binding.arguments.items()}
+    statics = ", ".join(f"{name}={value}" for name, value in shown.items())
     operands = tuple(meta.layout for meta in binding.metas)  # of the calls with this key, those of the first
     op = OpSpec.of(
         plan.name, lowering, metas, operands, numbers=kinds, statics=statics, constant=constant, layout=layout
@@ -209,10 +209,6 @@ def _check_takes(plan: Plan, op: OpSpec) -> None:
     except (TypeError, ValueError) as error:
         kinds = ", ".join(dict.fromkeys(str(meta.dtype) for meta in op.operands))
         raise NotImplementedError(f"{plan.name} is not implemented for {kinds} on xla: {error}") from error
-
-
-def _show(value: TorchValue, binding: _Binding) -> str:
-    return str(fill(value, binding.metas.__getitem__, lambda i: "lifted"))
 
 
 _ARITHMETIC = {"add", "sub", "mul", "div", "pow", "rsub", "addcmul", "addcdiv", "lerp"}

@@ -1,5 +1,6 @@
 """Refused writes: memory written twice, or read after its write."""
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -73,6 +74,7 @@ def elements_meet(operands: Sequence[Value], targets: Sequence[TorchValue], list
     return False
 
 
+@functools.lru_cache(4096)
 def reach(meta: Meta) -> tuple[int, int]:
     """The range of bytes from a tensor's first element to its last."""
     if not meta.numel:

@@ -51,11 +51,6 @@ def next_generation() -> int:
     return generation
 
 
-def latest_generation() -> int:
-    """The last number that `next_generation` returned."""
-    return generation
-
-
 _autograd_node = torch._C._current_autograd_node
 
 

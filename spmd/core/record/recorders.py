@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 import torch
 
+from ..base.state import PerThread
+
 # Under this key torch passes a thread's number on to autograd's own threads, with its other thread-local state.
 _KEY = "spmd.recorder"
 
@@ -30,10 +32,10 @@ class _Recorder(threading.local):
     number = -1
     is_of_autograd = False
     life: _Life | None = None
-    longest = 0
 
 
 _thread = _Recorder()
+longest_step = PerThread(0)  # the most ops of one sync, but for unsynced loops
 
 
 def enter() -> None:
@@ -57,13 +59,3 @@ def is_run_here() -> Callable[[int], bool]:
     """A predicate of recorder numbers: True for this thread and for dead ones, as this thread's syncs run their ops."""
     here_number = number()
     return lambda recorder: recorder == here_number or recorder not in _alive
-
-
-def note_step(num_ops: int) -> None:
-    """Notes the size of a sync of this thread, without unsynced loops."""
-    _thread.longest = max(_thread.longest, num_ops)
-
-
-def longest_step() -> int:
-    """Size of this thread's largest sync, in ops."""
-    return _thread.longest

@@ -15,9 +15,9 @@ from .calls.bounds import check_of
 from .calls.fallback import on_cpu, runs_on_cpu
 from .calls.lists import by_mesh
 from .calls.out import out_form
-from .calls.specials import BY_NAME, SPECIALS
+from .calls.specials import BY_NAME, COMPOSITE, SPECIALS, by_torchs_kernel
 from .memory_formats import refuse_op
-from .overloads import MUTATION, VIEW, Args, Handler, Kwargs, Plan, TorchValue, as_list, aten, kind_of, written
+from .overloads import MUTATION, VIEW, Args, Handler, Kwargs, Plan, TorchValue, as_list, kind_of, written
 from .tensor import XlaTensor
 
 PLANS: dict[OpOverload, Plan] = {}
@@ -172,9 +172,8 @@ def _decomposition(plan: Plan) -> Handler:
         return lambda func, args, kwargs: func.decompose(*args, **kwargs)
     if overload.namespace == "prims":  # torch's references, which are some of the decompositions, are written in these
         return lambda func, args, kwargs: func._overloadpacket.impl_aten(*args, **kwargs)
-    view = _copied_view(overload)
-    if view is not None:
-        return lambda func, args, kwargs: _copies(view(*args, **kwargs))
+    if overload._schema.name.endswith("_copy") and overload.has_kernel_for_dispatch_key(COMPOSITE[-1]):
+        return by_torchs_kernel  # copies the view that the op without `_copy` returns
     twin = plan.twin
     if (
         plan.kind is MUTATION
@@ -183,23 +182,6 @@ def _decomposition(plan: Plan) -> Handler:
     ):
         return lambda func, args, kwargs: _through_twin(plan, twin, args, kwargs)
     return no_rule
-
-
-def _copied_view(overload: OpOverload) -> OpOverload | None:
-    """The view behind a copying op: `slice_copy.Tensor` -> `slice.Tensor`."""
-    base = overload._schema.name.split("::")[1]
-    packet = getattr(aten, base.removesuffix("_copy"), None) if base.endswith("_copy") else None
-    name = overload._overloadname or "default"
-    if overload.namespace != "aten" or packet is None or name not in packet.overloads():
-        return None
-    view: OpOverload = getattr(packet, name)
-    return view if kind_of(view) is VIEW else None
-
-
-def _copies(views: TorchValue) -> TorchValue:
-    if isinstance(views, torch.Tensor):
-        return views.clone(memory_format=torch.contiguous_format)
-    return [view.clone(memory_format=torch.contiguous_format) for view in views]
 
 
 def _through_twin(plan: Plan, twin: OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:

@@ -119,7 +119,7 @@ def _sync(*, wait: bool, for_read: bool) -> None:
         pace.rest(num_ops, had_loop=had_loop)
         if not had_loop:
             # The length of a usual step, by which a loop that forgets to sync is recognised.
-            recorders.note_step(num_nodes)
+            recorders.longest_step.value = max(recorders.longest_step.value, num_nodes)
     # Outside of the locks: other threads record and run while this one waits.
     if wait:
         in_flight.wait()

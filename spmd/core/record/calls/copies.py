@@ -149,15 +149,12 @@ def _foreach_copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     return by_mesh(func, args, kwargs)
 
 
-def _is_here(device: torch.types.Device) -> bool:
-    """True if a call names this device for its result, or names none."""
-    if device is None:
-        return True
-    device = torch.device(device)
-    if device.type != "xla":
-        return False
-    only_device(device)
-    return True
+def _is_here(device: torch.device | None) -> bool:
+    """True if a call names this device for its result, or none."""
+    is_here = device is None or device.type == "xla"
+    if is_here:
+        only_device(device)
+    return is_here
 
 
 def _to_copy(func: OpOverload, args: Args, kwargs: Kwargs) -> object:

@@ -45,14 +45,12 @@ def filled(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> TorchValu
     return NotImplemented if value is None else _EMPTY[func](value, args, {**kwargs, "device": torch.device("xla")})
 
 
-def _empty_strided(value: TorchValue, args: Args, kwargs: Kwargs) -> torch.Tensor:
-    return torch.empty_strided(*args[1:], **{"dtype": args[0].dtype, **kwargs})
-
-
 _EMPTY: dict[torch._ops.OpOverload, Callable[[TorchValue, Args, Kwargs], torch.Tensor]] = {
     aten.empty_like.default: lambda value, args, kwargs: aten.full_like.default(*args, value, **kwargs),
     aten.new_empty.default: lambda value, args, kwargs: aten.new_full.default(*args, value, **kwargs),
-    aten.new_empty_strided.default: _empty_strided,
+    aten.new_empty_strided.default: lambda value, args, kwargs: torch.empty_strided(
+        *args[1:], **{"dtype": args[0].dtype, **kwargs}
+    ),
 }
 
 HANDLERS: dict[torch._ops.OpOverload, Handler] = {

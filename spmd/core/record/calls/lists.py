@@ -332,7 +332,9 @@ def _element_call(plan: Plan, elements: Kwargs) -> tuple[OpOverload, Args, Kwarg
             )
     elif base == "norm":
         base, values = "linalg_vector_norm", [values[0], elements.get("ord", 2)]
-    packet = getattr(aten, base)
+    packet = getattr(aten, base, None)
+    if packet is None:
+        raise NotImplementedError(f"{plan.name}: torch has no op of one element, {base!r}; compute it tensor by tensor")
     name = torch._C._jit_resolve_packet(packet._qualified_op_name, *values, **keywords)
     return getattr(packet, name), tuple(values), keywords
 

@@ -17,14 +17,14 @@ from . import composites, copies, determinism, fused, lists, observers, recurren
 aten = torch.ops.aten
 
 
-_COMPOSITE = (
+COMPOSITE = (
     torch._C.DispatchKey.CompositeExplicitAutograd, torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional,
 )  # fmt: skip
 
 
-def _by_torchs_kernel(func: OpOverload, args: Args, kwargs: Kwargs) -> torch.Tensor:
+def by_torchs_kernel(func: OpOverload, args: Args, kwargs: Kwargs) -> torch.Tensor:
     """An op as torch's own kernel for every backend composes it of others."""
-    key = next(filter(func.has_kernel_for_dispatch_key, _COMPOSITE))
+    key = next(filter(func.has_kernel_for_dispatch_key, COMPOSITE))
     return func._op_dk(key, *args, **kwargs)
 
 
@@ -181,7 +181,7 @@ _BY_TORCHS_KERNEL = (
 
 _INDEX_PUTS = ("index_put", "index_put_", "_unsafe_index_put", "_index_put_impl", "_index_put_impl_")
 _SPECIALS: dict[OpOverload, Handler] = {
-    **dict.fromkeys(_BY_TORCHS_KERNEL, _by_torchs_kernel),
+    **dict.fromkeys(_BY_TORCHS_KERNEL, by_torchs_kernel),
     aten.scaled_dot_product_attention.default: by_arguments(attention),
     aten._pin_memory.default: lambda func, args, kwargs: args[0],
     aten.is_pinned.default: lambda func, args, kwargs: False,

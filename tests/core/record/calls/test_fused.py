@@ -142,6 +142,19 @@ class TestOneOp:
         assert spmd.get_stablehlo([gradient]).count("dot_general") == 1
 
 
+class TestErrors:
+    """A composite's own errors name its arguments, also where autograd does not run."""
+
+    @pytest.mark.parametrize("context", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+    def test_shapes(self, context: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+        with context():
+            x = torch.ones(2, 4, device="xla")
+            with pytest.raises(RuntimeError, match=r"^group_norm: Expected number of channels .* \(input \[2, 4\]\)$"):
+                F.group_norm(x, 3)
+            with pytest.raises(RuntimeError, match=r"^prelu: Mismatch .* \(self \[2, 4\], weight \[3\]\)$"):
+                F.prelu(x, torch.ones(3, device="xla"))
+
+
 class _Seen(TorchDispatchMode):
     """The names of the ops that a dispatch mode is shown."""
 

@@ -50,6 +50,15 @@ class TestRefused:
                 REFUSED[name](device)
             assert error.type is RuntimeError
 
+    def test_without_an_op_of_one_element(self) -> None:
+        """As `_foreach_powsum` in torch 2.13."""
+        names = {name.removesuffix("_") for name in dir(torch) if name.startswith("_foreach_")}
+        for name in names - {"_foreach_norm"}:
+            element = name.removeprefix("_foreach_")
+            if not hasattr(torch.ops.aten, element):
+                with pytest.raises(NotImplementedError, match=rf"no op of one element, '{element}'"):
+                    getattr(torch, name)([torch.ones(2, device="xla")])
+
 
 STAGES = [spmd.Mesh(range(4), (4,), ("data",)), spmd.Mesh(range(4, 8), (4,), ("data",))]
 OPTIMIZERS = {
