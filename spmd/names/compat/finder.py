@@ -126,19 +126,21 @@ def resolve(target: str) -> Any:
 
 def _by_their_parameters(function: Callable[..., Any], row: Row) -> Callable[..., Any]:
     """Adapts a function to PyTorch/XLA's parameters: renamed ones, or all of theirs; it gets those that it takes."""
-    own = inspect.signature(function)
+    function_signature = inspect.signature(function)
     theirs = {name: key for key, name in row.ours.items()}
-    shown = [parameter.replace(name=theirs.get(name, name)) for name, parameter in own.parameters.items()]
+    shown = [
+        parameter.replace(name=theirs.get(name, name)) for name, parameter in function_signature.parameters.items()
+    ]
     if row.parameters is not None:  # text of the table
         shown = [*inspect.signature(eval(f"lambda {row.parameters}: None")).parameters.values()]
-    signature = own.replace(parameters=shown)
+    signature = function_signature.replace(parameters=shown)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if row.parameters is not None:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
-            read = [name for name in bound.arguments if row.ours.get(name, name) in own.parameters]
+            read = [name for name in bound.arguments if row.ours.get(name, name) in function_signature.parameters]
             args, kwargs = (), {name: bound.arguments[name] for name in read}
         return function(*args, **{**row.defaults, **{row.ours.get(name, name): kwargs[name] for name in kwargs}})
 
