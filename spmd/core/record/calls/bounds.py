@@ -186,6 +186,7 @@ def _elements_of(call: str, argument: str, value: TorchValue, low: float, high: 
 # --- the table --------------------------------------------------------------------------------------------------------
 
 _STD = "normal expects all elements of std >= 0.0, but got {0}"
+_CHANCE = "bernoulli_ expects p to be in [0, 1], but got p={0}"
 _UNPOOLED = "max_unpool: found an invalid max index: it"
 
 # The ranges of an op's arguments, by the op's name, or by its in-place form's where that checks other arguments.
@@ -223,8 +224,8 @@ _RANGES: dict[str, _Ranges] = {
     "uniform": lambda self, low=0.0, high=1.0, **_: [
         Range(high - low, 0, _INF, f"uniform_ expects to return a [from, to) range, but found from={low} > to={high}")
     ],
-    "bernoulli": lambda self, p=None, **_: [_elements_of("bernoulli", "p", self if p is None else p, 0, 1)],
-    "bernoulli_": lambda self, p=0.5, **_: [_elements_of("bernoulli_", "p", p, 0, 1)],
+    "bernoulli": lambda self, p=None, **_: [Range(self if p is None else p, 0, 1, _CHANCE)],
+    "bernoulli_": lambda self, p=0.5, **_: [Range(p, 0, 1, _CHANCE)],
     "multinomial": _multinomial,
     "poisson": lambda self, *_, **__: [
         Range(self, 0, _INF, "invalid Poisson rate, expected rate to be non-negative, but got {0}")
