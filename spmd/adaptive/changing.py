@@ -14,7 +14,19 @@ from types import CodeType
 from typing import Any
 
 from ..core import cache, config, counters, messages
-from ..core.extend import Bounded, Graph, Line, Node, OpSpec, Value, compile_log, outcome, stretches, updates, walks
+from ..core.extend import (
+    Bounded,
+    Graph,
+    Line,
+    Node,
+    OpSpec,
+    Value,
+    compile_log,
+    list_elements,
+    outcome,
+    stretches,
+    walks,
+)
 
 # A sync keeps changing where at least FEW graphs before a new one were new, too, within RUNS_EACH runs for each of
 # them, and at least half of their kinds of ops are its own. A step, its accumulation and its first run are three.
@@ -158,24 +170,13 @@ def _hint(graph: Graph, line: Line) -> None:
 def replaced(nodes: Sequence[Node]) -> dict[Any, Value]:
     """Returns the results of the single elements' ops that stand for those of a graph's list ops, by name."""
     result: dict[Any, Value] = {}
-    for are_lists, run in itertools.groupby(nodes, _is_list):
+    for are_lists, run in itertools.groupby(nodes, list_elements.is_split):
         if are_lists:
             lists = list(run)
             walks.replace_operands(result, lists)
-            chains, by_name = updates.element_chains(lists)
+            chains, by_name = list_elements.element_chains(lists)
             steps = list(itertools.chain.from_iterable(chains))
             for step_index, step in enumerate(steps):  # after the last list op and before the next op
                 step.node.serial = lists[-1].serial + (step_index + 1) / (len(steps) + 1)
             result.update(by_name)
     return result
-
-
-def _is_list(node: Node) -> bool:
-    """True for a list op whose elements share no results, and have the metas that the list op has for them."""
-    op, parts = node.op, node.op.lowering.elements
-    results = list(itertools.chain.from_iterable(part.results for part in parts))
-    return (
-        len(parts) > 1
-        and len(results) == len(set(results)) == len(op.metas)
-        and all(tuple(op.metas[place] for place in part.results) == part.op.metas for part in parts)
-    )

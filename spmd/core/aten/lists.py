@@ -21,7 +21,7 @@ from ..base.dtypes import is_exact
 from ..graph.graph import topological
 from ..graph.meta import Meta, dense_meta, meta_of
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec, Part, Slot
-from ..lower.stack_rows import ANY_MEMORY, TAKE_ROWS, Made, StackRow, StackRows, fetched, plain, rows
+from ..lower.stack_rows import ANY_MEMORY, TAKE_ROWS, Made, Stacked, StackRow, fetched, plain
 from ..ops import base_name
 from ..ops.floats import cast
 from ..record.annotations import MESHES
@@ -146,7 +146,7 @@ def _together(
 def _taken(operand: Made, count: int) -> jax.Array:
     """The operand of a group of `count` elements: as many rows from this one on, or the array that they share."""
     if isinstance(operand, StackRow) and count > 1:
-        return rows(StackRows(operand.stack, operand.index, 1), count)
+        return Stacked(operand.stack, range(operand.index, operand.index + count)).alone()
     return plain(operand)
 
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec
+from ..graph.stacked import write_row
 from ..lower.lower import SHARDED_AS
 from ..lower.stack_rows import ANY_MEMORY, TAKE_ROWS, Made, StackRow, plain, taken
 from ..ops.shape import ElementRun, TakeRun
 from ..sharding.constrain import space_of, wait_for_all
 from ..sharding.value import DEVICE
-from .loop_counter import with_row
 
 # The op that writes a value from outside into a row of the stack of a loop's results.
 PUT_ROW = "spmd.put_row"
@@ -38,7 +38,7 @@ class PutRow(Lowering):
         taken_rows = {row.index for row in rows}
         if len(rows) < len(others) or self.row in taken_rows or self.row >= rows[0].stack.shape[0]:
             return (*others[: self.place], new, *others[self.place :])
-        stack = with_row(rows[0].stack, plain(new), self.row)
+        stack = write_row(rows[0].stack, plain(new), self.row)
         result = [StackRow(stack, row.index, row.plain) for row in rows]
         return (*result[: self.place], StackRow(stack, self.row, plain(new)), *result[self.place :])
 

@@ -9,11 +9,8 @@ from ..graph.graph import DeviceData, Graph, Node, Port, walk
 from ..ops import sharded
 from ..sharding.constrain import constrain, cut, in_memory, is_slice, on_device, pad, space_of
 from ..sharding.value import HOST, Sharding
-from .lower import Chosen, Lists, Reporting, Values, known_in, lower_nodes, made_of, reports_to
-from .stack_rows import StackRow, as_stack, find_stretch, joined, plain
-
-# What lowers the list ops of a graph with arrays on the host together (see `lower_nodes`).
-lists_of: list[Callable[[Graph], Lists]] = []
+from .lower import Chosen, Reporting, Values, known_in, lower_nodes, made_of, reports_to
+from .stack_rows import Stacked, StackRow, as_stack, joined, plain
 
 
 def build(
@@ -26,11 +23,10 @@ def build(
     """
     shardings = dict(zip(graph.inputs, graph.shardings, strict=True))
     memories = {*map(attrgetter("op.memory"), walk(graph.nodes)), *map(attrgetter("memory"), graph.shardings)}
-    lists = lists_of[0](graph) if HOST in memories else None
     recorded = graph.recorded or graph
     sources = [graph.sources.get(node, (node,)) for node in graph.nodes]
     reporting = Reporting(
-        describe, chosen, {node: index for index, node in enumerate(recorded.nodes)}, lists is not None
+        describe, chosen, {node: index for index, node in enumerate(recorded.nodes)}, HOST in memories
     )
 
     def program(*arguments: jax.Array) -> tuple[jax.Array, ...]:
@@ -44,7 +40,7 @@ def build(
         with reports_to(reporting), sharded.tracing(facts), known_in(graph.nodes, dims):
             for column in graph.columns:
                 _stack([graph.inputs[i] for i in column], shardings, values)
-            lower_nodes(graph.nodes, values, (floats, integers), shardings, sources, lists)
+            lower_nodes(graph.nodes, values, (floats, integers), shardings, sources)
         return tuple(_give_out(graph, port, values) for port in graph.results())
 
     return program
@@ -79,7 +75,7 @@ def _give_out(graph: Graph, port: Port, values: Values) -> jax.Array:
 def _stack(inputs: Sequence[DeviceData], shardings: Mapping[DeviceData, Sharding], values: Values) -> None:
     """Joins inputs of one shape and dtype into an array of which they become the rows, unless they are rows already."""
     values_of_rows = [values[device_data][0] for device_data in inputs]
-    if find_stretch(values_of_rows) is not None:
+    if Stacked.of(values_of_rows) is not None:
         return
     sharding, shape = shardings[inputs[0]], inputs[0].meta.shape
     stack = joined(values_of_rows)

@@ -6,7 +6,7 @@ program afterwards, and COMPILE_PASSES on the graph for which there is none. Pac
 """
 
 from ..lower.region import Called
-from . import called_bodies, cuts, scan_layers
+from . import called_bodies, cuts, list_elements, scan_layers
 from .outcome import CompilePass, Pass, Passes
 
 PASSES = Passes(
@@ -25,5 +25,7 @@ COMPILE_PASSES = list[CompilePass](
         # Isomorphic layers: one op, a loop, with their weights as rows of stacks. What is read only behind it: computed
         # before it, where that is cheaper to keep.
         ("scan layers", scan_layers.scan, None),
+        # Elements of list ops on the host: loops that fetch a row at a time.
+        ("loops over rows", list_elements.loops_over_rows, None),
     ]
 )
