@@ -199,11 +199,14 @@ def lent_to(
                 sharding = wanted(device_data) or devices.default_sharding()
                 device_data.take(transfer.upload(device_data.host, sharding), sharding)
                 storage.set_sharding(sharding)
-            array = row = None
+            array, row, sharding = None, None, device_data.sharding
             if device_data.host is None:
-                array, row = device_data.held() if with_store else (device_data.placed()[0], None)
+                if with_store:
+                    array, row = device_data.held()
+                else:
+                    array, sharding = device_data.lying()
                 lender.lend(array)
-            return Lease(device_data, device_data.host, array, row, device_data.sharding)
+            return Lease(device_data, device_data.host, array, row, sharding)
 
 
 def _readable(device_data: DeviceData, call: str) -> DeviceData:

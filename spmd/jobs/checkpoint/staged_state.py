@@ -134,7 +134,10 @@ def _on_its_way(data: jax.Array) -> jax.Array:
 def _cut(host: np.ndarray, index: tuple[slice, ...], member: _Member) -> Iterator[ShardBytes]:
     """Yields the part of a shard that is of one tensor, without padding; none of padding alone."""
     if member.row is not None:
-        host, index = host[member.row], index[1:]
+        start, stop, _ = index[0].indices(member.row + 1)
+        if not start <= member.row < stop:
+            return
+        host, index = host[member.row - start], index[1:]
     begins = tuple(part.start or 0 for part in index)
     shape = tuple(min(size, dim - at) for size, dim, at in zip(host.shape, member.shape, begins, strict=True))
     if min(shape, default=1) > 0 and math.prod(shape):
