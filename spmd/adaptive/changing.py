@@ -23,7 +23,7 @@ from ..core.extend import (
     Value,
     compile_log,
     list_elements,
-    outcome,
+    pass_result,
     stretches,
     walks,
 )
@@ -116,7 +116,7 @@ def _are_isomorphic(some: set[OpSpec], others: set[OpSpec]) -> bool:
 # --- cuts -------------------------------------------------------------------------------------------------------------
 
 
-def changing_again(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
+def changing_again(graph: Graph, sync: pass_result.Sync) -> pass_result.Outcome:
     """Cuts a graph that `changing_graph` has cut before at the same places, unless it runs often enough to be worth a
     program of its own."""
     shared = _cut.get(sync.key)
@@ -126,7 +126,7 @@ def changing_again(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
     return "" if shared.times > _OFTEN else _by_element(graph, sync, "as before")
 
 
-def changing_graph(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
+def changing_graph(graph: Graph, sync: pass_result.Sync) -> pass_result.Outcome:
     """Cuts a new graph of a sync that keeps changing (see above) into stretches that others of its graphs have."""
     if sync.key in _cut.rows or not keeps_changing(graph, sync.line):
         return ""
@@ -135,7 +135,7 @@ def changing_graph(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
     return _by_element(graph, sync, "the graph of this sync keeps changing")
 
 
-def _by_element(graph: Graph, sync: outcome.Sync, what: str) -> outcome.Cut:
+def _by_element(graph: Graph, sync: pass_result.Sync, what: str) -> pass_result.Cut:
     """Cuts a graph with each list op as one op per element.
 
     Other threads' ops would go on reading the list ops' results, so that no graph is cut so where there are several.
@@ -147,7 +147,7 @@ def _by_element(graph: Graph, sync: outcome.Sync, what: str) -> outcome.Cut:
     if shared is None:
         ends = stretches.stretches(nodes, config.max_program_ops, recurs=False)
         shared = _cut.keep(sync.key, _Shared([*ends, len(nodes)]))
-    return outcome.Cut(nodes, shared.ends, what, replaced=result)
+    return pass_result.Cut(nodes, shared.ends, what, replaced=result)
 
 
 def _hint(graph: Graph, line: Line) -> None:

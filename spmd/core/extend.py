@@ -57,7 +57,7 @@ from .passes import cuts as stretches
 from .passes import dynamic as dynamic
 from .passes import list_elements as list_elements
 from .passes import on_host as host_ops
-from .passes import outcome as outcome
+from .passes import pass_result as pass_result
 from .passes import repeats as repeats
 from .programs import compile_log as compile_log
 from .programs import compiler as compiler

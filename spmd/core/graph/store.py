@@ -21,9 +21,9 @@ from ..base.jax_private import device_order
 from ..base.tables import SmallProgram
 from ..sharding.partitioner import compiler_context
 from ..sharding.value import DEVICE, Sharding
-from . import lent
+from . import buffer_leases
+from .buffer_leases import is_lent
 from .errors import AbstractError, LostError
-from .lent import is_lent
 from .meta import Meta
 from .stacked import read_row, write_row
 
@@ -112,7 +112,7 @@ class Store:
         assert self.device_data(index) is None, "the row is free"
         assert device_data.buffer is not None, "it is on devices"
         buffers = [self.buffer]
-        lent.spare(buffers, [0])
+        buffer_leases.spare(buffers, [0])
         self.buffer = with_row(buffers[0], index, device_data.buffer, self.sharding)
         self._refs[index] = weakref.ref(device_data)
         device_data.move_into(self, index)
@@ -162,10 +162,10 @@ class DeviceData:
         """The store of a row and its index there."""
         return None if self.store is None else (self.store, self.row)
 
-    def take_place(self, place: "tuple[Store, int] | None", sharding: Sharding) -> None:
+    def take_place(self, row_of: "tuple[Store, int] | None", sharding: Sharding) -> None:
         """Moves a value that is on the devices of a block to this row, if it lies there, else to all devices."""
-        if place is not None and place[0].lies_as(place[1]) is self.sharding:
-            place[0].settle(place[1], self)
+        if row_of is not None and row_of[0].lies_as(row_of[1]) is self.sharding:
+            row_of[0].settle(row_of[1], self)
         else:
             assert self.buffer is not None and self.sharding is not None
             self.take(_spread(self.buffer, self.sharding, sharding), sharding)
@@ -264,7 +264,7 @@ def full_stores(inputs: Sequence["DeviceData"], among: Iterable[int]) -> tuple[S
         if store is not None:
             places.setdefault(store, {})[inputs[index].row] = index
     return tuple(
-        tuple(found[row] for row in range(len(store))) for store, found in places.items() if len(found) == len(store)
+        tuple(rows[row] for row in range(len(store))) for store, rows in places.items() if len(rows) == len(store)
     )
 
 
@@ -318,8 +318,8 @@ def _spread(buffer: jax.Array, block: Sharding, sharding: Sharding) -> jax.Array
     copies: dict[jax.Device, jax.Array] = {}
     for target in sharding.blocks():
         for device, source in zip(device_order(target.jax), devices, strict=True):
-            place = SingleDeviceSharding(device, memory_kind=target.jax.memory_kind)
-            copies[device] = jax.device_put(shards[source], place)
+            single = SingleDeviceSharding(device, memory_kind=target.jax.memory_kind)
+            copies[device] = jax.device_put(shards[source], single)
     return _of_shards(copies, buffer.shape, sharding)
 
 

@@ -49,7 +49,7 @@ class Y:
     """
 
     is_stack: bool = False
-    before: int = 0
+    first: int = 0
     after: int = 0
     filled: tuple[int, ...] = ()
     has_end: bool = False
@@ -58,11 +58,11 @@ class Y:
     def rows_of(self, iterations: int) -> list[int]:
         """Returns the rows of the stack that are results of the loop, in order."""
         end = [self.end_of(iterations)] if self.has_end else []
-        return sorted([*range(self.before, self.before + iterations), *self.filled, *end])
+        return sorted([*range(self.first, self.first + iterations), *self.filled, *end])
 
     def end_of(self, iterations: int) -> int:
         """Returns the row of the last value of the carry."""
-        return 0 if self.before else iterations
+        return 0 if self.first else iterations
 
 
 _GATHERED = "the stack {shape} of a scan is gathered over {{axes}}, as each iteration reads one row"
@@ -130,17 +130,17 @@ class Loop(Lowering):
         return self.body.roots[carried.index(root)] if root in carried else root
 
     def replaced(
-        self, operands: Sequence[Made], made: Sequence[Made]
+        self, operands: Sequence[Made], results: Sequence[Made]
     ) -> Iterator[tuple[jax.Array, jax.Array, set[int]]]:
         """Yields the stacks on the host that are written in place: before, after, and the rows written."""
         xs = list(self.operand_runs())
         for y, run in zip(self.ys, self.result_runs(), strict=True):
-            rows = [one for one in made[run.start : run.stop] if isinstance(one, StackRow)]
+            rows = [row for row in results[run.start : run.stop] if isinstance(row, StackRow)]
             if y.over is None or not rows or space_of(rows[0].stack) != HOST:
                 continue
             old = operands[xs[y.over].start]
             if isinstance(old, StackRow) and old.stack.shape == rows[0].stack.shape:
-                yield old.stack, rows[0].stack, {one.index for one in rows}
+                yield old.stack, rows[0].stack, {row.index for row in rows}
 
     def memory_of(self, root: Value) -> str:
         """Returns the memory of a root of the body; what is carried stays in the memory of its next value, if an op
@@ -201,7 +201,7 @@ class _Trace:
                 row_layouts.append(None)
                 continue
             of_rows = layouts[run.start : run.stop]
-            layout = of_rows[0] if all(other is of_rows[0] for other in of_rows) else None
+            layout = of_rows[0] if all(sharding is of_rows[0] for sharding in of_rows) else None
             xs.append(stretch(operands[run.start : run.stop], layout))
             row_layouts.append(layout)
         steps = split_steps(loop.body.nodes, loop.steps)
@@ -267,10 +267,10 @@ class _Trace:
         """Returns the stack of a y before the first iteration, and the rows of the iterations in it."""
         y = self.loop.ys[k]
         root = self.loop.body.roots[self.loop.num_carried + self.loop.num_last + k]
-        stack = _empty(root, y.before + self.loop.iterations + y.after)
+        stack = _empty(root, y.first + self.loop.iterations + y.after)
         for row, value in self._filled(k).items():
             stack = write_row(stack, plain(value), row)
-        return Stacked(stack, range(y.before, y.before + self.loop.iterations))
+        return Stacked(stack, range(y.first, y.first + self.loop.iterations))
 
     def _filled(self, k: int) -> dict[int, Made]:
         """Returns the operands that fill rows of the stack of a y, by row."""
@@ -290,7 +290,7 @@ class _Trace:
             return [stack if requested is None else constrain(stack, requested.behind_rows())]
         value_of = self._filled(k)
         if 0 <= slot < loop.num_carried:
-            value_of[y.before + (loop.iterations - 1 if loop.reverse else 0)] = self.carry[slot]
+            value_of[y.first + (loop.iterations - 1 if loop.reverse else 0)] = self.carry[slot]
         if y.has_end:
             value_of[y.end_of(loop.iterations)] = after[slot]
         return [
@@ -301,7 +301,7 @@ class _Trace:
     def _over(self, k: int, stack: jax.Array, rows: Stacked) -> list[Made]:
         """Returns the results of a y whose rows are these of a stack; operands fill others."""
         y = self.loop.ys[k]
-        by_row: dict[int, Made] = {y.before + number: StackRow(stack, row) for number, row in enumerate(rows.rows)}
+        by_row: dict[int, Made] = {y.first + number: StackRow(stack, row) for number, row in enumerate(rows.rows)}
         by_row |= self._filled(k)
         return [by_row[row] for row in sorted(by_row)]
 
@@ -390,9 +390,9 @@ def _annotated(root: Value) -> Sharding | None:
     return root.op.sharding if isinstance(root, Node) and not root.op.lowering.regions else None
 
 
-def _like(array: jax.Array, other: jax.Array) -> jax.Array:
+def _like(array: jax.Array, former: jax.Array) -> jax.Array:
     """Returns a carried value in the dtype, the strong type and the memory of its value before."""
-    return in_memory(jax.lax.convert_element_type(array, other.dtype), space_of(other))
+    return in_memory(jax.lax.convert_element_type(array, former.dtype), space_of(former))
 
 
 def _empty(root: Value, *rows: int) -> jax.Array:

@@ -14,19 +14,19 @@ from .stack_rows import Stacked, StackRow, as_stack, joined, plain
 
 
 def build(
-    graph: Graph, describe: Callable[[Node], str], chosen: Chosen | None = None
+    graph: Graph, describe: Callable[[Node], str], choices: Chosen | None = None
 ) -> Callable[..., tuple[jax.Array, ...]]:
     """Returns the graph as a function of physical shapes: (buffers of `graph.arguments()`..., float64 vector, int64
     vector) -> `graph.results()`.
 
-    chosen: if given, receives (annotated node, the sharding that the partitioner gave it) during compilation.
+    choices: if given, receives (annotated node, the sharding that the partitioner gave it) during compilation.
     """
     shardings = dict(zip(graph.inputs, graph.shardings, strict=True))
     memories = {*map(attrgetter("op.memory"), walk(graph.nodes)), *map(attrgetter("memory"), graph.shardings)}
     recorded = graph.recorded or graph
     sources = [graph.sources.get(node, (node,)) for node in graph.nodes]
     reporting = Reporting(
-        describe, chosen, {node: index for index, node in enumerate(recorded.nodes)}, HOST in memories
+        describe, choices, {node: index for index, node in enumerate(recorded.nodes)}, HOST in memories
     )
 
     def program(*arguments: jax.Array) -> tuple[jax.Array, ...]:
@@ -35,7 +35,9 @@ def build(
         for port, buffer in zip(graph.arguments(), buffers, strict=True):
             _take_in(graph, port, buffer, values)
         placed = [sharding.in_program() for sharding in graph.shardings]
-        dims = {data: sharded.dims_in(one, data.meta.shape) for data, one in zip(graph.inputs, placed, strict=True)}
+        dims = {
+            data: sharded.dims_in(layout, data.meta.shape) for data, layout in zip(graph.inputs, placed, strict=True)
+        }
         facts = sharded.Facts.of(placed)
         with reports_to(reporting), sharded.tracing(facts), known_in(graph.nodes, dims):
             for column in graph.columns:
@@ -53,7 +55,7 @@ def _take_in(graph: Graph, port: Port, buffer: jax.Array, values: Values) -> Non
     if isinstance(port.places, int):
         values[graph.inputs[port.places]] = (array,)
     else:
-        values |= {graph.inputs[place]: (StackRow(array, row),) for row, place in enumerate(port.places)}
+        values |= {graph.inputs[index]: (StackRow(array, row),) for row, index in enumerate(port.places)}
 
 
 def _give_out(graph: Graph, port: Port, values: Values) -> jax.Array:
@@ -61,8 +63,8 @@ def _give_out(graph: Graph, port: Port, values: Values) -> jax.Array:
     if isinstance(port.places, int):
         array = plain(made_of(graph.roots[port.places], values))
     else:
-        wanted = [graph.inputs[~place] if place < 0 else graph.roots[place] for place in port.places]
-        array = as_stack([made_of(value, values) for value in wanted])
+        rows = [graph.inputs[~index] if index < 0 else graph.roots[index] for index in port.places]
+        array = as_stack([made_of(value, values) for value in rows])
     if port.sharding is None:
         return array
     is_even = port.sharding.padded_shape(port.meta.shape) == array.shape

@@ -81,20 +81,20 @@ Chosen = list[tuple[Node, xla_client.HloSharding]]
 class Reporting(NamedTuple):
     """The callbacks while one program is traced (see `build`).
 
-    places: of the recorded ops. has_host_memory: whether arrays of the program may be in the host's memory. found: of a
-    loop that was found, the recorded ops of its body, while it is lowered.
+    places: of the recorded ops. has_host_memory: whether arrays of the program may be in the host's memory. loop_body:
+    the recorded ops of the body of a found loop, while it is lowered.
     """
 
     describe: Callable[[Node], str]
-    chosen: Chosen | None
+    choices: Chosen | None
     places: Mapping[Node, int]
     has_host_memory: bool = True
-    found: Sequence[Node] | None = None
+    loop_body: Sequence[Node] | None = None
 
 
 class _LoweringThread(threading.local):
     reporting = Reporting(repr, None, {})  # the thread's, while it traces
-    known: sharded.Values = sharded.Values({}, {})  # of the graph or region whose ops are lowered
+    dims: sharded.Values = sharded.Values({}, {})  # of the graph or region whose ops are lowered
 
 
 _thread = _LoweringThread()
@@ -107,7 +107,7 @@ def reports_to(reporting: Reporting) -> contextlib.AbstractContextManager[None]:
 
 def unreported() -> contextlib.AbstractContextManager[None]:
     """Traces without reports of the partitioner's shardings: inside, values are on one shard."""
-    return reports_to(_thread.reporting._replace(chosen=None))
+    return reports_to(_thread.reporting._replace(choices=None))
 
 
 def lower_nodes(
@@ -130,24 +130,24 @@ def lower_nodes(
         places = list(range(len(nodes)))
     else:
         places = [reporting.places[recorded[0]] for recorded in sources]
-    for node, recorded, place in zip(nodes, sources, places, strict=True):
+    for node, recorded, index in zip(nodes, sources, places, strict=True):
         if interrupt.HELD or interrupt.NOTED:
             interrupt.poll()
         operands = [made_of(operand, values) for operand in node.operands]
         layouts = [_known_sharding(operand, shardings) for operand in node.operands]
         arguments = node, recorded[0], operands, packed.of(node.op), layouts, reporting.describe
         if node.op.name == FOUND_LOOP:
-            with reports_to(reporting._replace(found=recorded)):
+            with reports_to(reporting._replace(loop_body=recorded)):
                 values[node] = _apply(*arguments)
             for stack, new_stack, rows in node.op.lowering.replaced(operands, values[node]):  # type: ignore[attr-defined]
                 move_rows(stack, new_stack, rows, values)
             continue
-        with jax.named_scope(f"{node.op.name}#{place}"):
+        with jax.named_scope(f"{node.op.name}#{index}"):
             values[node] = _apply(*arguments)
         sharded.place_unused(reporting.describe, recorded[0])
-        if reporting.chosen is not None and node.op.name == "mark_sharding":
+        if reporting.choices is not None and node.op.name == "mark_sharding":
             annotated = recorded[0] if recorded[0].op.name == "mark_sharding" else node  # it may be inside of a call
-            values[node] = (_reported(annotated, plain(values[node][0]), reporting.chosen),)
+            values[node] = (_reported(annotated, plain(values[node][0]), reporting.choices),)
 
 
 def lower_region(
@@ -158,22 +158,22 @@ def lower_region(
     layouts: the known sharding of each array (None: unknown).
     """
     reporting = _thread.reporting
-    in_region = _thread.known.regions.get((sharded.op(), index))
+    in_region = _thread.dims.regions.get((sharded.op(), index))
     values: Values = {device_data: (array,) for device_data, array in zip(region.inputs, arrays, strict=True)}
     shardings = dict(zip(region.inputs, layouts, strict=True))
     with contextlib.ExitStack() as stack:
         if in_region is not None:
-            stack.enter_context(held(_thread, known=in_region))
+            stack.enter_context(held(_thread, dims=in_region))
         else:  # a manual computation: of the values outside of it, its own are shards
             stack.enter_context(sharded.tracing(sharded.facts()._replace(mesh=_mesh_inside())))
             stack.enter_context(known_in(region.nodes, {}))
         sources = None
-        if reporting.found is None:
+        if reporting.loop_body is None:
             stack.enter_context(body())
             stack.enter_context(jax.named_scope(f"region{index}"))
         else:
-            sources = [(node,) for node in reporting.found]
-            stack.enter_context(reports_to(reporting._replace(found=None)))
+            sources = [(node,) for node in reporting.loop_body]
+            stack.enter_context(reports_to(reporting._replace(loop_body=None)))
         lower_nodes(region.nodes, values, numbers, shardings, sources)
     return [plain(made_of(root, values)) for root in region.roots]
 
@@ -182,7 +182,7 @@ def known_in(
     nodes: Sequence[Node], inputs: Mapping[DeviceData, sharded.Dims | None]
 ) -> contextlib.AbstractContextManager[None]:
     """A context in which the ops of a graph or a region are lowered, with what is known of their values."""
-    return held(_thread, known=known_of[0](nodes, inputs) if known_of else sharded.Values({}, {}))
+    return held(_thread, dims=known_of[0](nodes, inputs) if known_of else sharded.Values({}, {}))
 
 
 def _mesh_inside() -> jax.sharding.AbstractMesh | None:
@@ -232,7 +232,7 @@ def _apply(
 
 def _known_call(node: Node, operands: Sequence[Made]) -> contextlib.AbstractContextManager[None]:
     """A context in which an op is lowered, its rule knowing the axes of its operands."""
-    values, regions = _thread.known
+    values, regions = _thread.dims
     dims = [
         values.get((value.node, value.index) if type(value) is TupleElement else (value, 0)) for value in node.operands
     ]
@@ -250,7 +250,7 @@ def _known_sharding(value: Value, shardings: Mapping[DeviceData, Sharding | None
     return None if requested is None or requested.is_open else requested
 
 
-def _reported(node: Node, array: jax.Array, chosen: Chosen) -> jax.Array:
+def _reported(node: Node, array: jax.Array, choices: Chosen) -> jax.Array:
     """Has the partitioner report during compilation how it sharded an annotated value, if that is not padded."""
     requested = node.op.sharding
     assert requested is not None, "only annotations are reported"
@@ -258,4 +258,4 @@ def _reported(node: Node, array: jax.Array, chosen: Chosen) -> jax.Array:
         return array
     if requested.memory != DEVICE:
         return array  # the partitioner is done before anything is placed in a memory
-    return report_sharding(array, lambda sharding: chosen.append((node, sharding)))
+    return report_sharding(array, lambda sharding: choices.append((node, sharding)))

@@ -50,10 +50,10 @@ def _values(nodes: Sequence[Node], inputs: Sequence[DeviceData], roots: Sequence
             yield from (f"{node.op.name} at {node_line(node)} {fault}" for fault in _operand(operand, defined))
         # An op that fills or draws its result has dropped the operand that gave only the shape.
         if node.operands:
-            taken = [operand.meta.struct for operand in node.operands]
+            structs = [operand.meta.struct for operand in node.operands]
             expected = [meta.struct for meta in node.op.operands]
-            if taken != expected:
-                yield f"{describe(node)} takes {taken}, its spec says {expected}"
+            if structs != expected:
+                yield f"{describe(node)} takes {structs}, its spec says {expected}"
         is_lifted = node.op.lowering.regions or len(node.numbers) == len(node.op.numbers)
         if not is_lifted:
             yield f"{describe(node)} has {len(node.numbers)} scalar arguments, its spec says {node.op.numbers!r}"
@@ -65,9 +65,9 @@ def _values(nodes: Sequence[Node], inputs: Sequence[DeviceData], roots: Sequence
         yield from (f"a result {fault}" for fault in _operand(root, defined))
 
 
-def _operand(value: Value, known: set[Value]) -> Iterator[str]:
+def _operand(value: Value, earlier: set[Value]) -> Iterator[str]:
     maker = origin(value)
-    if (value if maker is None else maker) not in known:
+    if (value if maker is None else maker) not in earlier:
         label = repr(value.meta) if maker is None else maker.op.name
         yield f"is or reads {label}, which is no input and no earlier op"
     elif maker is not None:
@@ -98,10 +98,10 @@ def _stacks(graph: Graph) -> Iterator[str]:
         (graph.stacked, [value.meta for value in graph.roots], graph.pinned),
     ):
         # A row of two stacks would be donated twice, or copied into one of them at each run.
-        places = [place for group in groups for place in group if place >= 0]
+        places = [index for group in groups for index in group if index >= 0]
         if len(set(places)) < len(places):
             yield "a value is a row of two stacks"
         for group in groups:
-            rows = [place for place in group if place >= 0]  # inputs among the results have places below 0
-            if len({(metas[place].struct, shardings[place]) for place in rows}) > 1:
+            rows = [index for index in group if index >= 0]  # inputs among the results have places below 0
+            if len({(metas[index].struct, shardings[index]) for index in rows}) > 1:
                 yield f"the rows {rows} of one stack differ in shape, dtype or sharding"

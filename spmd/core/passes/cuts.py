@@ -13,7 +13,7 @@ from ..graph.meta import Meta
 from ..graph.op import OpSpec
 from ..graph.source import node_line
 from . import dynamic, scan_layers
-from .outcome import Cut, Outcome, Sync
+from .pass_result import Cut, Outcome, Sync
 from .repeats import symbol
 
 # The places where a graph was cut, by its key: a warm step searches nothing.
@@ -57,7 +57,7 @@ def stretches(nodes: Sequence[Node], length: int, *, recurs: bool = True) -> lis
     stretches are short, so that other graphs have them, too.
     """
     symbols = [symbol(node) for node in nodes]
-    lines = [place for place in range(1, len(nodes)) if not is_within_line(nodes, place)]
+    lines = [index for index in range(1, len(nodes)) if not is_within_line(nodes, index)]
     marks = _marks(symbols, lines)
     wiring = _Wiring(nodes, symbols)
     best: tuple[float, list[int], _Kinds] = (math.inf, [], {})
@@ -124,8 +124,8 @@ class _Wiring:
     def __init__(self, nodes: Sequence[Node], symbols: Sequence[OpSpec]):
         position = {node: index for index, node in enumerate(nodes)}
         self.symbols = symbols
-        self.ops = list(itertools.accumulate((len(one.lowering.elements) or 1 for one in symbols), initial=0))
-        self.operands = [[_read(one, position) for one in node.operands] for node in nodes]
+        self.ops = list(itertools.accumulate((len(op.lowering.elements) or 1 for op in symbols), initial=0))
+        self.operands = [[_read(operand, position) for operand in node.operands] for node in nodes]
         self.last_read = [0] * len(nodes)
         for index, operands in enumerate(self.operands):
             for result, *_ in operands:
@@ -165,15 +165,15 @@ def _by_line(nodes: Sequence[Node], length: int) -> list[int]:
     ends, start = [], 0
     while len(nodes) - start > length:
         places = range(start + length // 2 + 1, start + length + 1)
-        start = min(places, key=lambda place: (is_within_line(nodes, place), carried[place], -place))
+        start = min(places, key=lambda index: (is_within_line(nodes, index), carried[index], -index))
         ends.append(start)
     return ends
 
 
-def is_within_line(nodes: Sequence[Node], place: int) -> bool:
-    if not place:
+def is_within_line(nodes: Sequence[Node], index: int) -> bool:
+    if not index:
         return False
-    line, after = node_line(nodes[place - 1]), node_line(nodes[place])
+    line, after = node_line(nodes[index - 1]), node_line(nodes[index])
     return line.code is after.code and line.number == after.number
 
 

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from ..base import counters, in_flight, state
-from ..graph import lent, store
+from ..graph import buffer_leases, store
 from ..graph.graph import DeviceData, Graph, pack_numbers
 from ..graph.source import Line
 from ..graph.store import Store, store_of
@@ -100,8 +100,8 @@ def launch(
         event = processes.note(words, program.fingerprint + numbers, program.line)
     buffers = arguments()
     # A checkpoint that is being written reads its buffers from another thread: they are copied before they are donated.
-    if lent.LENT:
-        lent.spare(buffers, [i for i, port in enumerate(program.inputs) if port.is_donated])
+    if buffer_leases.LENT:
+        buffer_leases.spare(buffers, [i for i, port in enumerate(program.inputs) if port.is_donated])
     # jit refuses an argument whose devices are named in another order, though the shards are where they must be.
     for i, sharding in program.foreign:
         buffers[i] = transfer.respelled(buffers[i], sharding)

@@ -16,9 +16,9 @@ import numpy as np
 from ..base import counters, interrupt
 from ..base.config import config
 from ..base.state import active_observation
+from ..graph.buffer_leases import READERS, Lender
 from ..graph.errors import AbstractError
 from ..graph.graph import DeviceData, is_unpadded, origin
-from ..graph.lent import READERS, Lender
 from ..graph.source import Line, describe, user_line
 from ..passes import on_host
 from ..programs import failing

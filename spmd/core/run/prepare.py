@@ -11,7 +11,7 @@ from ..base.config import config
 from ..graph.graph import Graph, Node, origin, replace_operands, value_name
 from ..graph.source import Line
 from ..passes import COMPILE_PASSES, PASSES, checker, dynamic
-from ..passes.outcome import Changed, Cut, OnHost, Pass, Sync
+from ..passes.pass_result import Changed, Cut, OnHost, Pass, Sync
 from ..programs import cache
 from ..programs.program import Program
 from ..record import recorders
@@ -55,7 +55,7 @@ def prepared(graph: Graph, subgraph: Subgraph, left: list[Root], flow: Flow, lin
             reasons += [result] if result else []
             graph = _checked(graph, result, name=row.name, is_changed=False)
         elif isinstance(result, Changed):
-            graph = _checked(result.graph, result.what, name=row.name, is_changed=True)
+            graph = _checked(result.graph, result.words, name=row.name, is_changed=True)
             program = cache.find(graph)
             if program is not None or result.is_last:
                 break

@@ -20,7 +20,7 @@ from ..aten.copies import changes_values, host_copy
 from ..aten.naming import only_device
 from ..base import forking
 from ..base.state import PerThread
-from ..graph.lent import READERS
+from ..graph.buffer_leases import READERS
 from ..graph.meta import dense_meta
 from ..graph.source import warn
 from ..record.annotations import annotate

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import torch
 
-from ...core import Sharding, XlaTensor, host_copy, host_reads, lent, storage_of, transfer, view_of
+from ...core import Sharding, XlaTensor, buffer_leases, host_copy, host_reads, storage_of, transfer, view_of
 from ...tensors.shards import can_fill
 from .step_saving import ShardBytes
 
@@ -33,7 +33,7 @@ class StagedState:
 
     def __init__(self, room: Callable[[], float], *, is_copied: bool = True) -> None:
         self._is_copied = is_copied
-        self.lender = lent.Lender(room)
+        self.lender = buffer_leases.Lender(room)
         self.tensors: dict[str, dict[str, Any]] = {}
         # By what tied weights share: the name, and the tensor, so that no other one gets its identity.
         self._names: dict[Any, tuple[str, torch.Tensor]] = {}

@@ -14,7 +14,7 @@ class Changed(NamedTuple):
     """Another graph that computes the same: what is different, in words. is_last: no later pass looks at the graph."""
 
     graph: Graph
-    what: str
+    words: str
     is_last: bool = True
 
 
@@ -27,7 +27,7 @@ class Cut(NamedTuple):
 
     nodes: Sequence[Node]
     ends: Sequence[int]
-    what: str
+    words: str
     has_rest: bool = False
     replaced: Mapping[object, Value] = types.MappingProxyType({})
 
@@ -36,7 +36,7 @@ class OnHost(NamedTuple):
     """Ops that the host computes, and the reason in words; programs are what is between them."""
 
     nodes: Collection[Node]
-    what: str
+    words: str
 
 
 # Text: the reason why the graph is not changed; "": it has nothing that the pass is about.
@@ -85,5 +85,5 @@ class Passes(list[Pass]):
 
     def join(self, row: Pass, before: str = "") -> None:
         """Adds a pass before the one of this name, or behind all."""
-        names = [known.name for known in self]
+        names = [row.name for row in self]
         self.insert(names.index(before) if before else len(self), row)
