@@ -302,8 +302,10 @@ def _sharding_of(tensor: XlaTensor) -> Sharding:
 def _lies_as(tensor: XlaTensor) -> Sharding:
     """The sharding on the devices where a tensor lies: those of its block, for a row of a stack sharded over rows."""
     sharding, value = _sharding_of(tensor), storage_of(tensor).value
-    is_row = bool(sharding.spec.stack) and type(value) is DeviceData and value.store is not None
-    return value.lies_as if is_row else sharding
+    if not sharding.spec.stack or type(value) is not DeviceData or value.place is None:
+        return sharding
+    store, row = value.place
+    return store.lies_as(row)
 
 
 class Filling:

@@ -65,7 +65,7 @@ class Stacked(NamedTuple):
             return None
         return Stacked(first.stack, stretch if rows == list(stretch) else rows)
 
-    def index(self, number: Index) -> Index:
+    def index_of(self, number: Index) -> Index:
         """Returns the row that a number, as of an iteration, stands for."""
         if not isinstance(self.rows, range):
             return jnp.asarray(np.array(self.rows, np.int32))[number]
@@ -74,11 +74,11 @@ class Stacked(NamedTuple):
         return self.rows.start + self.rows.step * number
 
     def read(self, number: Index) -> jax.Array:
-        return read_row(self.array, self.index(number))
+        return read_row(self.array, self.index_of(number))
 
     def write(self, row: jax.Array, number: Index) -> jax.Array:
         """Returns the array with another row."""
-        return write_row(self.array, row, self.index(number))
+        return write_row(self.array, row, self.index_of(number))
 
     def alone(self) -> jax.Array:
         """Returns an array of these rows alone, in their order."""

@@ -92,30 +92,27 @@ class Store:
         """Returns the sharding of one row on the devices where it lies."""
         return block_of(self.sharding, self.buffer.shape[0], index)[0]
 
-    def settle(self, index: int, device_data: "DeviceData") -> None:
-        """Copies device data that has a buffer of its own into a row; data that had the row takes a copy."""
-        former = self.device_data(index)
-        if former is not None:
-            former.take(*former.placed())
-        self.put(index, device_data)
-
     def pass_on(self, index: int, device_data: "DeviceData") -> None:
-        """Gives a row to other device data; that which had it takes a copy."""
-        old = self._refs[index]()
-        assert old is not None, "the row is not free"
-        old.take(*old.placed())
+        """Gives a row to other device data; data that had it takes a copy."""
+        self._free(index)
         self._refs[index] = weakref.ref(device_data)
         device_data.move_into(self, index)
 
     def put(self, index: int, device_data: "DeviceData") -> None:
-        """Copies device data that has a buffer of its own, at least where the row lies, into a free row."""
-        assert self.device_data(index) is None, "the row is free"
+        """Copies device data that has a buffer of its own, at least where the row lies, into a row."""
         assert device_data.buffer is not None, "it is on devices"
+        self._free(index)
         buffers = [self.buffer]
         buffer_leases.spare(buffers, [0])
+        # The data gives up its buffer only when the row is written: an error before loses neither.
         self.buffer = with_row(buffers[0], index, device_data.buffer, self.sharding)
-        self._refs[index] = weakref.ref(device_data)
-        device_data.move_into(self, index)
+        self.pass_on(index, device_data)
+
+    def _free(self, index: int) -> None:
+        """Has the data of a row take a copy."""
+        former = self.device_data(index)
+        if former is not None:
+            former.take(*former.placed())
 
 
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
@@ -153,11 +150,6 @@ class DeviceData:
         self.host = self.store = None
 
     @property
-    def lies_as(self) -> Sharding | None:
-        """The sharding on the devices where the value lies: of a row, those of its block of the stack."""
-        return self.sharding if self.store is None else self.store.lies_as(self.row)
-
-    @property
     def place(self) -> "tuple[Store, int] | None":
         """The store of a row and its index there."""
         return None if self.store is None else (self.store, self.row)
@@ -165,7 +157,7 @@ class DeviceData:
     def take_place(self, row_of: "tuple[Store, int] | None", sharding: Sharding) -> None:
         """Moves a value that is on the devices of a block to this row, if it lies there, else to all devices."""
         if row_of is not None and row_of[0].lies_as(row_of[1]) is self.sharding:
-            row_of[0].settle(row_of[1], self)
+            row_of[0].put(row_of[1], self)
         else:
             assert self.buffer is not None and self.sharding is not None
             self.take(_spread(self.buffer, self.sharding, sharding), sharding)

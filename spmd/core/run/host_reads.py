@@ -199,14 +199,12 @@ def lent_to(
                 sharding = wanted(device_data) or devices.default_sharding()
                 device_data.take(transfer.upload(device_data.host, sharding), sharding)
                 storage.set_sharding(sharding)
-            array, row, sharding = None, None, device_data.sharding
-            if device_data.host is None:
-                if with_store:
-                    array, row = device_data.held()
-                else:
-                    array, sharding = device_data.lying()
-                lender.lend(array)
-            return Lease(device_data, device_data.host, array, row, sharding)
+            if device_data.host is not None:
+                return Lease(device_data, device_data.host, None, None, device_data.sharding)
+            array, row = device_data.held() if with_store else (None, None)
+            array, lies_as = device_data.lying() if array is None else (array, device_data.sharding)
+            lender.lend(array)
+            return Lease(device_data, None, array, row, lies_as)
 
 
 def _readable(device_data: DeviceData, call: str) -> DeviceData:
