@@ -169,16 +169,16 @@ class DeviceData:
 
     def placed(self) -> tuple[jax.Array, Sharding]:
         """Returns the buffer of a value on devices, or a copy of its row, on all devices of its sharding."""
-        buffer, sharding = self.lying()
         assert self.sharding is not None
+        if self.store is None:
+            assert self.buffer is not None
+            return self.buffer, self.sharding
+        buffer, sharding = self.store.copy_of(self.row)
         return buffer if sharding is self.sharding else _spread(buffer, sharding, self.sharding), self.sharding
 
     def lying(self) -> tuple[jax.Array, Sharding]:
         """Returns the buffer of a value on devices, or a copy of its row on the devices where it lies; its sharding."""
-        if self.store is not None:
-            return self.store.copy_of(self.row)
-        assert self.buffer is not None and self.sharding is not None
-        return self.buffer, self.sharding
+        return self.placed() if self.store is None else self.store.copy_of(self.row)
 
     def held(self) -> tuple[jax.Array, int | None]:
         """Returns the buffer that has a value on devices, and the value's row in it where it is a store's."""

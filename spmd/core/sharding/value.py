@@ -76,8 +76,8 @@ class Spec(NamedTuple):
         ]
         while dims and dims[-1] == UNSHARDED:
             dims.pop()
-        unreduced = tuple([axis for axis in sizes if axis in self.unreduced and sizes[axis] > 1])
-        return Spec(tuple(dims), unreduced, tuple([axis for axis in self.stack if sizes[axis] > 1]))
+        unreduced = self.unreduced and tuple([axis for axis in sizes if axis in self.unreduced and sizes[axis] > 1])
+        return Spec(tuple(dims), unreduced, self.stack and tuple([axis for axis in self.stack if sizes[axis] > 1]))
 
     def entries(self, rank: int) -> tuple[object, ...]:
         """Returns the spec as a user writes it, per dim: an axis, a tuple of axes, None, or UNCONSTRAINED."""
