@@ -160,7 +160,7 @@ class TestOneOwner:
         }
         assert {maker for maker in makers if not maker.startswith(("spmd.core.passes.", "spmd.adaptive."))} == {
             "spmd.core.graph.graph", "spmd.core.graph.rewrite", "spmd.core.record.record",
-            "spmd.core.loop.found_loop", "spmd.core.loop.updates",
+            "spmd.core.loop.found_loop",
             "spmd.tools.debug.nans",  # a root that flags the others
         }  # fmt: skip
 

@@ -14,7 +14,19 @@ from types import CodeType
 from typing import Any
 
 from ..core import cache, config, counters, messages
-from ..core.extend import Bounded, Graph, Line, Node, OpSpec, Value, log_entry, outcome, stretches, updates, walks
+from ..core.extend import (
+    Bounded,
+    Graph,
+    Line,
+    Node,
+    OpSpec,
+    Value,
+    list_elements,
+    log_entry,
+    pass_result,
+    stretches,
+    walks,
+)
 
 # A sync keeps changing where at least FEW graphs before a new one were new, too, within RUNS_EACH runs for each of
 # them, and at least half of their kinds of ops are its own. A step, its accumulation and its first run are three.
@@ -106,7 +118,7 @@ def _are_isomorphic(some: set[OpSpec], run_ops: set[OpSpec]) -> bool:
 # --- cuts -------------------------------------------------------------------------------------------------------------
 
 
-def changing_again(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
+def changing_again(graph: Graph, sync: pass_result.Sync) -> pass_result.Outcome:
     """Cuts a graph that `changing_graph` has cut before at the same places, unless it runs often enough to be worth a
     program of its own."""
     shared = _cut.get(sync.key)
@@ -116,7 +128,7 @@ def changing_again(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
     return "" if shared.times > _OFTEN else _by_element(graph, sync, "as before")
 
 
-def changing_graph(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
+def changing_graph(graph: Graph, sync: pass_result.Sync) -> pass_result.Outcome:
     """Cuts a new graph of a sync that keeps changing (see above) into stretches that others of its graphs have."""
     if sync.key in _cut.rows or not keeps_changing(graph, sync.line):
         return ""
@@ -125,7 +137,7 @@ def changing_graph(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
     return _by_element(graph, sync, "the graph of this sync keeps changing")
 
 
-def _by_element(graph: Graph, sync: outcome.Sync, reason: str) -> outcome.Cut:
+def _by_element(graph: Graph, sync: pass_result.Sync, reason: str) -> pass_result.Cut:
     """Cuts a graph with each list op as one op per element.
 
     Other threads' ops would go on reading the list ops' results, so that no graph is cut so where there are several.
@@ -137,7 +149,7 @@ def _by_element(graph: Graph, sync: outcome.Sync, reason: str) -> outcome.Cut:
     if shared is None:
         ends = stretches.stretches(nodes, config.max_program_ops, recurs=False)
         shared = _cut.keep(sync.key, _Shared([*ends, len(nodes)]))
-    return outcome.Cut(nodes, shared.ends, reason, replaced=result)
+    return pass_result.Cut(nodes, shared.ends, reason, replaced=result)
 
 
 def _hint(graph: Graph, line: Line) -> None:
@@ -160,24 +172,13 @@ def _hint(graph: Graph, line: Line) -> None:
 def replaced(nodes: Sequence[Node]) -> dict[Any, Value]:
     """Returns the results of the single elements' ops that stand for those of a graph's list ops, by name."""
     result: dict[Any, Value] = {}
-    for are_lists, run in itertools.groupby(nodes, _is_list):
+    for are_lists, run in itertools.groupby(nodes, list_elements.is_split):
         if are_lists:
             lists = list(run)
             walks.replace_operands(result, lists)
-            chains, by_name = updates.element_chains(lists)
+            chains, by_name = list_elements.element_chains(lists)
             steps = list(itertools.chain.from_iterable(chains))
             for step_index, step in enumerate(steps):  # after the last list op and before the next op
                 step.node.serial = lists[-1].serial + (step_index + 1) / (len(steps) + 1)
             result.update(by_name)
     return result
-
-
-def _is_list(node: Node) -> bool:
-    """True for a list op whose elements share no results, and have the metas that the list op has for them."""
-    op, parts = node.op, node.op.lowering.elements
-    results = list(itertools.chain.from_iterable(part.results for part in parts))
-    return (
-        len(parts) > 1
-        and len(results) == len(set(results)) == len(op.metas)
-        and all(tuple(op.metas[index] for index in part.results) == part.op.metas for part in parts)
-    )

@@ -1,7 +1,7 @@
 """The points of the core that this package joins: passes, marks of tensors, what runs between two ops, each run."""
 
 from ..core import points
-from ..core.extend import outcome
+from ..core.extend import pass_result
 from . import changing, lm_head, loop_copies, unsynced
 from .padding import learning, marks
 from .padding import padded_windows as padded_windows
@@ -9,18 +9,18 @@ from .padding import sums as sums
 
 # A graph that was cut or padded before: decided by its key.
 points.PASSES.join(
-    outcome.Pass("cut changing again", changing.changing_again, processes=True, threads=False), successor="cut long"
+    pass_result.Pass("cut changing again", changing.changing_again, processes=True, threads=False), successor="cut long"
 )
-points.PASSES.join(outcome.Pass("pad again", learning.again, processes=True, reads=True), successor="cut long")
+points.PASSES.join(pass_result.Pass("pad again", learning.again, processes=True, reads=True), successor="cut long")
 # A graph of many iterations: several programs.
-points.PASSES.join(outcome.Pass("cut iterations", unsynced.between_iterations, plans=True), successor="cut long")
+points.PASSES.join(pass_result.Pass("cut iterations", unsynced.between_iterations, plans=True), successor="cut long")
 # Starts, small lists and lengths that differ from run to run: operands of one program.
-points.PASSES.join(outcome.Pass("dynamic starts", learning.starts, reads=True))
-points.PASSES.join(outcome.Pass("on the host", learning.on_host, reads=True))
-points.PASSES.join(outcome.Pass("dynamic dims", learning.dims, processes=True, reads=True, plans=True))
-points.PASSES.join(outcome.Pass("learn", learning.learn, reads=True))
+points.PASSES.join(pass_result.Pass("dynamic starts", learning.starts, reads=True))
+points.PASSES.join(pass_result.Pass("on the host", learning.on_host, reads=True))
+points.PASSES.join(pass_result.Pass("dynamic dims", learning.dims, processes=True, reads=True, plans=True))
+points.PASSES.join(pass_result.Pass("learn", learning.learn, reads=True))
 # A sync whose graph keeps changing with the data: programs of a few ops, which its graphs share.
-points.PASSES.join(outcome.Pass("cut changing", changing.changing_graph, threads=False))
+points.PASSES.join(pass_result.Pass("cut changing", changing.changing_graph, threads=False))
 # Large logits that only a loss reads: computed in chunks of classes.
 points.COMPILE_PASSES.append(("fuse LM heads", lm_head.fuse, {"spmd.cross_entropy"}))
 # A program whose loops copy their stacks: the same without loops.

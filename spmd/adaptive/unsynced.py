@@ -37,8 +37,8 @@ from ..core.extend import (
     failed,
     initialization,
     interrupt,
-    outcome,
     pace,
+    pass_result,
     prepare,
     recorders,
     repeats,
@@ -245,7 +245,7 @@ def cuts(nodes: Sequence[Node], *, written: set[Node] | None, goes_on: bool) -> 
     return _inner(ends, len(nodes), goes_on)
 
 
-def between_iterations(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
+def between_iterations(graph: Graph, sync: pass_result.Sync) -> pass_result.Outcome:
     """Cuts a graph between the iterations of a loop. In a graph that is not long these must write state, as the steps
     of a training loop do: a short loop inside a step is as well off in the step's program."""
     if not config.loop_search_ops:
@@ -255,7 +255,7 @@ def between_iterations(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
     if not ends:
         return ""
     counters.add("loop_iterations", len(ends))
-    return outcome.Cut(graph.nodes, ends, f"{len(ends)} iterations of a loop without a sync", has_rest=True)
+    return pass_result.Cut(graph.nodes, ends, f"{len(ends)} iterations of a loop without a sync", has_rest=True)
 
 
 def _covers(ends: list[int], length: int) -> bool:

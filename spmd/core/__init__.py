@@ -24,7 +24,7 @@ from .base.compile_record import CompileRecord as CompileRecord
 from .base.compile_record import Move as Move
 from .base.config import config as config
 from .files import disk as persistent
-from .graph import lent as lent
+from .graph import buffer_leases as buffer_leases
 from .graph.errors import AbstractError as AbstractError
 from .graph.graph import DeviceData as DeviceData
 from .graph.meta import Meta as Meta

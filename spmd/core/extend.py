@@ -39,7 +39,6 @@ from .graph.op import OpSpec as OpSpec
 from .graph.rewrite import Rewrite as Rewrite
 from .graph.source import Line as Line
 from .loop import loop_counter as loop_counter
-from .loop import updates as updates
 from .loop.loop_op import Loop as Loop
 from .loop.loop_op import Y as Y
 from .loop.loop_op import loop_op as loop_op
@@ -49,8 +48,9 @@ from .lower import region as regions
 from .lower import stack_rows as stack_rows
 from .passes import cuts as stretches
 from .passes import dynamic as dynamic
+from .passes import list_elements as list_elements
 from .passes import on_host as host_ops
-from .passes import outcome as outcome
+from .passes import pass_result as pass_result
 from .passes import repeats as repeats
 from .programs import compiler as compiler
 from .programs import failing as failing

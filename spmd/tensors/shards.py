@@ -210,7 +210,7 @@ def load_local_shards_(tensor: torch.Tensor, shards: Iterable["torch.Tensor | Sh
     if not can_fill(target) and target.numel():
         raise ValueError("load_local_shards_: expected a dense tensor that is no view, got a view; pass its base")
     shape = tuple(target.shape)
-    sharding = (annotations.current_sharding(target) or hardware.default_sharding()).closed()
+    sharding = _lies_as(target).closed()
     placed = _placed(list(shards), shape, target.dtype, sharding, "load_local_shards_")
     if target.numel():
         filling = Filling(target)
@@ -295,6 +295,19 @@ def can_fill(tensor: XlaTensor) -> bool:
     return view_of(tensor) is None and meta.numel > 0 and meta is dense_meta(meta.shape, meta.dtype)
 
 
+def _sharding_of(tensor: XlaTensor) -> Sharding:
+    return annotations.current_sharding(tensor) or hardware.default_sharding()
+
+
+def _lies_as(tensor: XlaTensor) -> Sharding:
+    """The sharding on the devices where a tensor lies: those of its block, for a row of a stack sharded over rows."""
+    sharding, value = _sharding_of(tensor), storage_of(tensor).value
+    if not sharding.spec.stack or type(value) is not DeviceData or value.place is None:
+        return sharding
+    store, row = value.place
+    return store.lies_as(row)
+
+
 class Filling:
     """The shards of one tensor's next value; the tensor takes it when the last of them is here."""
 
@@ -303,7 +316,7 @@ class Filling:
             raise AbstractError(f"loading data at {user_line()}: spmd.plan records the step and runs nothing")
         self.tensor = tensor
         self.shape = tensor_meta(tensor).shape
-        self.sharding = annotations.current_sharding(tensor) or hardware.default_sharding()
+        self.sharding = _lies_as(tensor)
         self.shards = transfer.shards_here(self.shape, self.sharding)
         self._when_done = when_done
         self._parts: list[jax.Array] = []
@@ -324,10 +337,13 @@ class Filling:
         """Makes an array in this sharding, padded as it is stored, the tensor's value."""
         torch.autograd.graph.increment_version(self.tensor)
         with LOCK:
-            storage_of(self.tensor).write(
-                DeviceData(tensor_meta(self.tensor), buffer=buffer, sharding=self.sharding, source=user_frame())
-            )
-            storage_of(self.tensor).home = self.sharding
+            storage, sharding = storage_of(self.tensor), _sharding_of(self.tensor)
+            data = DeviceData(tensor_meta(self.tensor), buffer=buffer, sharding=self.sharding, source=user_frame())
+            place = storage.value.place if type(storage.value) is DeviceData else None
+            storage.write(data)
+            if self.sharding.devices != sharding.devices:
+                data.take_place(place, sharding)
+            storage.home = data.sharding
         self._when_done()
 
 

@@ -22,7 +22,7 @@ from ...core.extend import (
     dynamic,
     host,
     host_ops,
-    outcome,
+    pass_result,
     record_calls,
     walks,
 )
@@ -36,14 +36,14 @@ RESULT, HOST = "result", "host"
 BATCHES = 2
 
 
-def starts(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
+def starts(graph: Graph, sync: pass_result.Sync) -> pass_result.Outcome:
     """Makes the known dynamic starts scalar arguments of their ops, in the graph itself."""
     if not dynamic.dynamic_start_positions(graph.nodes):
         return ""
-    return outcome.Changed(graph, "starts are operands", is_last=False)
+    return pass_result.Changed(graph, "starts are operands", is_last=False)
 
 
-def on_host(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
+def on_host(graph: Graph, sync: pass_result.Sync) -> pass_result.Outcome:
     """Has the host compute the ops that are known to differ in length, and are small.
 
     A call that is recorded to be replayed has them in its programs: a replay runs programs alone, and its lengths are
@@ -59,10 +59,10 @@ def on_host(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
     if not nodes:
         return ""
     nodes |= _host_only(nodes)
-    return outcome.OnHost(nodes, f"{len(nodes)} ops of small lists of integers")
+    return pass_result.OnHost(nodes, f"{len(nodes)} ops of small lists of integers")
 
 
-def dims(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
+def dims(graph: Graph, sync: pass_result.Sync) -> pass_result.Outcome:
     """Pads the known dynamic dims of a graph, where there is a program for that or the graph reads padded data."""
     sources = sources_of(graph) if config.pad_lengths else None
     if sources is None:
@@ -74,10 +74,10 @@ def dims(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
         _keep_plan(sync.key, sync.counts, graph, padded[0])
     elif not reads_padded:
         return ""
-    return outcome.Changed(padded[0], "lengths are operands")
+    return pass_result.Changed(padded[0], "lengths are operands")
 
 
-def learn(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
+def learn(graph: Graph, sync: pass_result.Sync) -> pass_result.Outcome:
     """Compares a graph with the program most similar to it.
 
     Learns where only starts, small host-computed values and lengths differ, which is all that the passes before can
@@ -100,11 +100,11 @@ def learn(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
         if _is_of_batches(program, graph) and cache.num_equal(graph, sync.line) < BATCHES:
             return ""
         result = _learn_lengths(graph, program, dynamic_start, changed_ops, ())
-        if isinstance(result, outcome.Changed) or not small:
+        if isinstance(result, pass_result.Changed) or not small:
             return result
         # The host computes the small values, and its next result is data with a dynamic dim.
         result = _learn_lengths(graph, program, dynamic_start, changed_ops, small)
-        if not isinstance(result, outcome.OnHost):
+        if not isinstance(result, pass_result.OnHost):
             return result
     for node in dynamic_start:
         dynamic.add(node, dynamic.START)
@@ -120,7 +120,7 @@ def _learn_lengths(
     dynamic_start: Sequence[Node],
     changed_ops: Sequence[tuple[OpSpec, Node]],
     host_computed: Collection[Node],
-) -> outcome.Outcome:
+) -> pass_result.Outcome:
     """Pads a graph, where padding explains all differences other than starts and host-computed values."""
     result = {node: changed_dims(old.metas[0], node.meta) for old, node in changed_ops if node in host_computed}
     changed = {node: changed_result_dims(old, node) for old, node in changed_ops if node not in result}
@@ -135,7 +135,7 @@ def _learn_lengths(
     if any(node not in padded[1] for _, node in changed_ops):
         return ""
     if result:
-        return outcome.OnHost(result, "")
+        return pass_result.OnHost(result, "")
     for node, dims in nodes.items():
         dynamic.add(node, RESULT, dims)
     for node in graph.nodes:
@@ -146,7 +146,7 @@ def _learn_lengths(
         dynamic.add(node, dynamic.START)
     dynamic.dynamic_start_positions(graph.nodes)
     padded = pad(graph, sources)
-    return padded if isinstance(padded, str) else outcome.Changed(padded[0], "lengths are operands")
+    return padded if isinstance(padded, str) else pass_result.Changed(padded[0], "lengths are operands")
 
 
 def _is_of_batches(program: Program, graph: Graph) -> bool:
@@ -316,7 +316,7 @@ def _keep_plan(key: Hashable, counts: Sequence[int], graph: Graph, padded: Graph
     _plans.keep(key, _Plan(tuple(steps), data, padded_roots))
 
 
-def again(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
+def again(graph: Graph, sync: pass_result.Sync) -> pass_result.Outcome:
     """Pads a graph as an equal one was padded before, if the cache has the program."""
     plan = _plans.get(sync.key) if config.pad_lengths else None
     if plan is None or any(graph.inputs[index].host is None for index, _ in plan.data):
@@ -331,4 +331,4 @@ def again(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
     padded = in_place(dataclasses.replace(new.graph(), inputs=inputs), plan.padded_roots)
     if cache.find(padded) is None:
         return ""
-    return outcome.Changed(padded, "lengths are operands, as before")
+    return pass_result.Changed(padded, "lengths are operands, as before")

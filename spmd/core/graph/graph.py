@@ -102,16 +102,16 @@ def value_name(value: Value) -> Name:
 def topological(roots: Sequence[Value]) -> tuple[list[Node], list[DeviceData]]:
     """Returns every node that the roots need, as recorded, and their device data in the order of first use."""
     # A stack of its own and no recursion: a graph is as deep as a step is long, which Python's stack is not.
-    seen: set[Value] = set()
+    visited: set[Value] = set()
     nodes: list[Node] = []
     stack = list(roots)
     while stack:
         value = stack.pop()
         if type(value) is TupleElement:
             value = value.node
-        if value in seen:
+        if value in visited:
             continue
-        seen.add(value)
+        visited.add(value)
         if type(value) is Node:
             nodes.append(value)
             stack.extend(value.operands)
@@ -232,10 +232,10 @@ class Graph:
             stack = dense_meta((len(places), *meta.shape), meta.dtype)
             is_donated = bool(donated) and any(map(donated.__getitem__, places))
             ports.append(Port(places, stack, sharding.behind_rows(), is_donated))
-        taken = set().union(*groups)
-        for place, value in enumerate(values):
-            if place not in taken:
-                ports.append(Port(place, value.meta, shardings[place], bool(donated) and donated[place]))
+        grouped = set().union(*groups)
+        for index, value in enumerate(values):
+            if index not in grouped:
+                ports.append(Port(index, value.meta, shardings[index], bool(donated) and donated[index]))
         return ports
 
     def meshes(self) -> list[Sharding]:
@@ -274,18 +274,18 @@ class Region:
     roots: list[Value]
 
     @staticmethod
-    def of(roots: Sequence[Value], given: Sequence[Value], nodes: Sequence[Node] | None = None) -> "Region":
-        """Returns the ops between the values `given` and the roots as a region of its own: nodes are copied. nodes:
+    def of(roots: Sequence[Value], parameters: Sequence[Value], nodes: Sequence[Node] | None = None) -> "Region":
+        """Returns the ops between the parameters' values and the roots as a region of its own: nodes are copied. nodes:
         these ops in their order, where that is not the order of recording.
 
-        Raises ValueError if the roots need data that is not in `given`. A value of `given` that the roots do not need
+        Raises ValueError if the roots need data that no parameter is. A parameter that the roots do not need
         is an input of the region all the same.
         """
         # Abstract inputs, and copies of the nodes: a body outlives the values on which it was recorded, and would else
         # keep their buffers.
-        inputs = [DeviceData(value.meta, is_abstract=True) for value in given]
+        inputs = [DeviceData(value.meta, is_abstract=True) for value in parameters]
         result: dict[object, Value] = {}
-        for value, device_data in zip(given, inputs, strict=True):
+        for value, device_data in zip(parameters, inputs, strict=True):
             result.setdefault(value_name(value), device_data)
         copies: dict[Node, Node] = {}
 
@@ -298,7 +298,7 @@ class Region:
                 raise ValueError(f"the region needs {value.meta!r}, which it is not given")
             return TupleElement(copies[maker], value.index) if isinstance(value, TupleElement) else copies[maker]
 
-        for node in between(roots, given) if nodes is None else nodes:
+        for node in between(roots, parameters) if nodes is None else nodes:
             copies[node] = node.with_operands(map(copied, node.operands))
         return Region(list(copies.values()), inputs, list(map(copied, roots)))
 
@@ -308,31 +308,31 @@ class Region:
         return digest(_wiring(self.nodes, self.inputs, self.roots))
 
 
-def between(roots: Sequence[Value], given: Iterable[Value], *, since: int = 0) -> list[Node]:
+def between(roots: Sequence[Value], sources: Iterable[Value], *, since: int = 0) -> list[Node]:
     """Returns the nodes from these values to the roots, in the order of recording; none recorded before `since`."""
-    return up_to(roots, {value_name(value) for value in given}, since=since)
+    return up_to(roots, {value_name(value) for value in sources}, since=since)
 
 
-def up_to(roots: Sequence[Value], known: Container[Name], *, since: int = 0) -> list[Node]:
+def up_to(roots: Sequence[Value], names: Container[Name], *, since: int = 0) -> list[Node]:
     """Returns the nodes that the roots need, as `between` does, up to the values of these names (`value_name`)."""
     # No nodes from before `since`: values that existed when a body began are read from outside of it.
-    seen: set[Node] = set()
+    visited: set[Node] = set()
     stack = list(roots)
     while stack:
         value = stack.pop()
-        node = None if value_name(value) in known else origin(value)
-        if node is not None and node not in seen and node.serial >= since:
-            seen.add(node)
+        node = None if value_name(value) in names else origin(value)
+        if node is not None and node not in visited and node.serial >= since:
+            visited.add(node)
             stack.extend(node.operands)
-    return sorted(seen, key=_serial)
+    return sorted(visited, key=_serial)
 
 
 def depending(
-    roots: Sequence[Value], holds: Callable[[Node], bool], given: Iterable[Value] = (), *, since: int = 0
+    roots: Sequence[Value], holds: Callable[[Node], bool], sources: Iterable[Value] = (), *, since: int = 0
 ) -> dict[Node, None]:
     """Returns the nodes of `between` for which a condition holds, and those that depend on one of them, in order."""
     nodes: dict[Node, None] = {}
-    for node in between(roots, given, since=since):
+    for node in between(roots, sources, since=since):
         if holds(node) or not nodes.keys().isdisjoint(map(origin, node.operands)):
             nodes[node] = None
     return nodes
@@ -363,9 +363,9 @@ def _place(value: Value, position: dict[Value, int]) -> int:
     return position[value.node] + (value.index + 1 << 40) if isinstance(value, TupleElement) else position[value]
 
 
-def replace_operands(made: Mapping[object, Value], nodes: Iterable[Node]) -> None:
+def replace_operands(values: Mapping[object, Value], nodes: Iterable[Node]) -> None:
     """Replaces values, by name, among the operands of these ops."""
     for node in nodes:
         # Most nodes read none of these values, and keep their tuple of operands.
-        if any(value_name(operand) in made for operand in node.operands):
-            node.operands = tuple([made.get(value_name(operand), operand) for operand in node.operands])
+        if any(value_name(operand) in values for operand in node.operands):
+            node.operands = tuple([values.get(value_name(operand), operand) for operand in node.operands])

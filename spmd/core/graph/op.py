@@ -185,7 +185,7 @@ def host_kernels(lowering: Lowering, op: OpSpec) -> OnHost | None:
 def contains_function(lowering: Lowering) -> bool:
     """See `OpSpec.is_opaque`. A rule that is registered later may make an op opaque, so that no op keeps the answer."""
     inner = (*lowering.elements, *(node for region in lowering.regions for node in region.nodes))
-    return any(each.op.is_opaque for each in inner)
+    return any(node.op.is_opaque for node in inner)
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,17 +121,18 @@ def new_ring() -> Ring:
     return ring
 
 
-def forward_ring(number: int, place: Line | None) -> Ring:
+def forward_ring(number: int, line: Line | None) -> Ring:
     """Returns the ring of the thread that recorded the result from which a backward pass starts.
 
-    number: autograd's of that result. place: the line of its recording, where known: only one thread is likely to have
+    number: autograd's of that result. line: that of its recording, where known: only one thread is likely to have
     recorded this line at this number. If there are several, the calling thread's ring is returned.
     """
     thread_ring: Ring = THREADS.ring
-    if place is not None and len(_rings) > 1:
+    if line is not None and len(_rings) > 1:
         rings = [ring for ref in reversed(_rings.valuerefs()) if (ring := ref()) is not None]  # other threads add more
         for ring in (thread_ring, *rings):
-            if (line := ring.line(number)) and line.code is place.code and line.number == place.number:
+            recorded = ring.line(number)
+            if recorded and recorded.code is line.code and recorded.number == line.number:
                 return ring
     return thread_ring
 
@@ -197,15 +198,16 @@ def at_user_line(error: Exception) -> Exception:
 
     `config.traceback_filtering` (JAX's word) leaves out the frames of this library and of torch.
     """
-    frame, place, kept = outside(sys._getframe(1)), error.__traceback__, dict[FrameType, TracebackType]()
+    frame, entry = outside(sys._getframe(1)), error.__traceback__
     if config.traceback_filtering and frame is not None:
-        while place is not None:
-            if not is_library(place.tb_frame.f_code):
-                kept[place.tb_frame] = place  # an error that came through here before has a frame twice
-            place = place.tb_next
-        for last in reversed(kept.values() or (TracebackType(None, frame, frame.f_lasti, frame.f_lineno),)):
-            last.tb_next, place = place, last
-        error.__traceback__ = place
+        of_user = dict[FrameType, TracebackType]()
+        while entry is not None:
+            if not is_library(entry.tb_frame.f_code):
+                of_user[entry.tb_frame] = entry  # an error that came through here before has a frame twice
+            entry = entry.tb_next
+        for last in reversed(of_user.values() or (TracebackType(None, frame, frame.f_lasti, frame.f_lineno),)):
+            last.tb_next, entry = entry, last
+        error.__traceback__ = entry
     return error
 
 

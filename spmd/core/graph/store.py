@@ -6,7 +6,7 @@ Rows are stacked, copied and set device by device: no collectives, whatever the 
 import functools
 import itertools
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from types import CodeType
 from typing import Any
@@ -14,17 +14,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from ..base import in_flight
 from ..base.jax_private import device_order
 from ..files.small_programs import SmallProgram
 from ..sharding.partitioner import compiler_context
 from ..sharding.value import DEVICE, Sharding
-from . import lent
+from . import buffer_leases
+from .buffer_leases import is_lent
 from .errors import AbstractError, LostError
-from .lent import is_lent
 from .meta import Meta
+from .stacked import read_row, write_row
 
 # Why rows of one buffer and not views of one parameter: a program that loops over layers wants an array of all their
 # weights, and a user wants each as a tensor of its own. torch takes views of one parameter for tied weights, and saves
@@ -43,8 +44,8 @@ next_serial = itertools.count().__next__
 class Store:
     """A buffer [rows, *shape] and the device data of its rows. It lives as long as one of them does.
 
-    sharding: of each row; the buffer has an unsharded first dim in front of it. A dim that the mesh does not divide is
-    padded in the store as in a row. Device data in a store has no buffer of its own and takes copies of its row
+    sharding: of each row; its `stack` axes shard the buffer's first dim. A dim that the mesh does not divide is padded
+    in the store as in a row. Device data in a store has no buffer of its own and takes copies of its row
     (`DeviceData.placed`); it leaves the store when it gets a buffer (`DeviceData.take`). When its value is overwritten,
     it is freed and its row is free.
     """
@@ -61,14 +62,12 @@ class Store:
         _alive.add(self)
 
     @staticmethod
-    def of(inputs: Sequence["DeviceData"]) -> "Store":
+    def of(inputs: Sequence["DeviceData"], sharding: Sharding) -> "Store":
         """Returns a store of device data of one shape and sharding, whose own buffers it replaces.
 
         Waits for the devices, so that the next store finds those buffers free.
         """
-        sharding = inputs[0].sharding
-        assert sharding is not None, "they are on devices"
-        result = stacked([device_data.placed()[0] for device_data in inputs], sharding)
+        result = stacked([device_data.lying()[0] for device_data in inputs], sharding)
         # The rows' own buffers are free when the copy is done: the next store would else need room for both.
         jax.block_until_ready(result)
         return Store(result, sharding, inputs)
@@ -85,26 +84,35 @@ class Store:
         """Returns the buffer with all rows."""
         return self.buffer
 
-    def copy_of(self, index: int) -> jax.Array:
-        """Returns a buffer with a copy of one row."""
-        return row(self.buffer, index, self.sharding)
+    def copy_of(self, index: int) -> tuple[jax.Array, Sharding]:
+        """Returns a buffer with a copy of one row on the devices where it lies, and its sharding there."""
+        return row(self.buffer, index, self.sharding), self.lies_as(index)
+
+    def lies_as(self, index: int) -> Sharding:
+        """Returns the sharding of one row on the devices where it lies."""
+        return block_of(self.sharding, self.buffer.shape[0], index)[0]
 
     def pass_on(self, index: int, device_data: "DeviceData") -> None:
-        """Gives a row to other device data; that which had it takes a copy."""
-        old = self._refs[index]()
-        assert old is not None, "the row is not free"
-        old.take(self.copy_of(index), self.sharding)
+        """Gives a row to other device data; data that had it takes a copy."""
+        self._free(index)
         self._refs[index] = weakref.ref(device_data)
         device_data.move_into(self, index)
 
     def put(self, index: int, device_data: "DeviceData") -> None:
-        """Copies device data that has a buffer of its own into a free row."""
-        assert self.device_data(index) is None, "the row is free"
+        """Copies device data that has a buffer of its own, at least where the row lies, into a row."""
+        assert device_data.buffer is not None, "it is on devices"
+        self._free(index)
         buffers = [self.buffer]
-        lent.spare(buffers, [0])
-        self.buffer = with_row(buffers[0], index, device_data.placed()[0], self.sharding)
-        self._refs[index] = weakref.ref(device_data)
-        device_data.move_into(self, index)
+        buffer_leases.spare(buffers, [0])
+        # The data gives up its buffer only when the row is written: an error before loses neither.
+        self.buffer = with_row(buffers[0], index, device_data.buffer, self.sharding)
+        self.pass_on(index, device_data)
+
+    def _free(self, index: int) -> None:
+        """Has the data of a row take a copy."""
+        former = self.device_data(index)
+        if former is not None:
+            former.take(*former.placed())
 
 
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
@@ -141,18 +149,36 @@ class DeviceData:
         self.buffer, self.sharding = buffer, sharding
         self.host = self.store = None
 
+    @property
+    def place(self) -> "tuple[Store, int] | None":
+        """The store of a row and its index there."""
+        return None if self.store is None else (self.store, self.row)
+
+    def take_place(self, row_of: "tuple[Store, int] | None", sharding: Sharding) -> None:
+        """Moves a value that is on the devices of a block to this row, if it lies there, else to all devices."""
+        if row_of is not None and row_of[0].lies_as(row_of[1]) is self.sharding:
+            row_of[0].put(row_of[1], self)
+        else:
+            assert self.buffer is not None and self.sharding is not None
+            self.take(_spread(self.buffer, self.sharding, sharding), sharding)
+
     def move_into(self, store: Store, row: int) -> None:
         """Moves the same data into a row of this store."""
         self.store, self.row, self.sharding = store, row, store.sharding
         self.host = self.buffer = None
 
     def placed(self) -> tuple[jax.Array, Sharding]:
-        """Returns the buffer of a value on devices, or a copy of its row, and its sharding."""
+        """Returns the buffer of a value on devices, or a copy of its row, on all devices of its sharding."""
         assert self.sharding is not None
-        if self.store is not None:
-            return self.store.copy_of(self.row), self.sharding
-        assert self.buffer is not None
-        return self.buffer, self.sharding
+        if self.store is None:
+            assert self.buffer is not None
+            return self.buffer, self.sharding
+        buffer, sharding = self.store.copy_of(self.row)
+        return buffer if sharding is self.sharding else _spread(buffer, sharding, self.sharding), self.sharding
+
+    def lying(self) -> tuple[jax.Array, Sharding]:
+        """Returns the buffer of a value on devices, or a copy of its row on the devices where it lies; its sharding."""
+        return self.placed() if self.store is None else self.store.copy_of(self.row)
 
     def held(self) -> tuple[jax.Array, int | None]:
         """Returns the buffer that has a value on devices, and the value's row in it where it is a store's."""
@@ -230,14 +256,24 @@ def full_stores(inputs: Sequence["DeviceData"], among: Iterable[int]) -> tuple[S
         if store is not None:
             places.setdefault(store, {})[inputs[index].row] = index
     return tuple(
-        tuple(found[row] for row in range(len(store))) for store, found in places.items() if len(found) == len(store)
+        tuple(rows[row] for row in range(len(store))) for store, rows in places.items() if len(rows) == len(store)
     )
 
 
 def stacked(rows: Sequence[jax.Array], sharding: Sharding) -> jax.Array:
     """Returns a new array with these, each of this sharding, as its rows."""
-    shape = (len(rows), *rows[0].shape)
-    return _run(_stack, rows, [sharding] * len(rows), shape, sharding.behind_rows())
+    blocks = sharding.blocks()
+    size = -(-len(rows) // len(blocks))
+    padded = [*rows, *[rows[-1]] * (size * len(blocks) - len(rows))]
+    shape = (size, *rows[0].shape)
+    parts = [
+        _run(_stack, padded[start : start + size], [sharding] * size, shape, block.behind_rows())
+        for start, block in zip(range(0, len(padded), size), blocks, strict=True)
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    shards = dict(itertools.chain.from_iterable(_shards(part).items() for part in parts))
+    return _of_shards(shards, (len(padded), *rows[0].shape), sharding.behind_rows())
 
 
 def stack_program(count: int, sharding: Sharding) -> SmallProgram:
@@ -247,26 +283,51 @@ def stack_program(count: int, sharding: Sharding) -> SmallProgram:
 
 
 def row(stack: jax.Array, index: int, sharding: Sharding) -> jax.Array:
-    """Returns a copy of one row of a stack; sharding: of a row."""
-    return _run(_row, [stack], [sharding.behind_rows()], stack.shape[1:], sharding, np.int32(index))
+    """Returns a copy of one row of a stack on the devices where it lies; sharding: of a row."""
+    block, index = block_of(sharding, stack.shape[0], index)
+    return _run(read_row, [stack], [sharding.behind_rows()], stack.shape[1:], block, np.int32(index))
 
 
 def with_row(stack: jax.Array, index: int, row: jax.Array, sharding: Sharding) -> jax.Array:
     """Returns the stack with another row, in its own memory: the argument is donated; sharding: of a row."""
-    of_stack = sharding.behind_rows()
-    return _run(_put, [stack, row], [of_stack, sharding], stack.shape, of_stack, np.int32(index))
+    block, index = block_of(sharding, stack.shape[0], index)
+    shape = (stack.shape[0] // len(sharding.blocks()), *stack.shape[1:])
+    shards, shardings = _shards(stack), [sharding.behind_rows(), sharding]
+    part = _run(write_row, [stack, row], shardings, shape, block.behind_rows(), np.int32(index))
+    return part if block is sharding else _of_shards(shards | _shards(part), stack.shape, shardings[0])
+
+
+def block_of(sharding: Sharding, count: int, index: int) -> tuple[Sharding, int]:
+    """Returns the sharding of one of `count` rows on the devices of its block, and its index among the block's."""
+    blocks = sharding.blocks()
+    number, index = divmod(index, -(-count // len(blocks)))
+    return blocks[number], index
+
+
+def _spread(buffer: jax.Array, block: Sharding, sharding: Sharding) -> jax.Array:
+    """Returns a row on all devices of its sharding, of one on the devices of its block."""
+    shards, devices = _shards(buffer), device_order(block.jax)
+    copies: dict[jax.Device, jax.Array] = {}
+    for target in sharding.blocks():
+        for device, source in zip(device_order(target.jax), devices, strict=True):
+            single = SingleDeviceSharding(device, memory_kind=target.jax.memory_kind)
+            copies[device] = jax.device_put(shards[source], single)
+    return _of_shards(copies, buffer.shape, sharding)
+
+
+def _shards(array: jax.Array) -> dict[jax.Device, jax.Array]:
+    return {shard.device: shard.data for shard in array.addressable_shards}
+
+
+def _of_shards(shards: Mapping[jax.Device, jax.Array], shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
+    """Returns the array of this shape whose shards are on these devices of this process."""
+    named = sharding.jax
+    order = [device for device in device_order(named) if device in shards]
+    return jax.make_array_from_single_device_arrays(shape, named, [shards[device] for device in order])
 
 
 def _stack(*rows: jax.Array) -> jax.Array:
     return jnp.stack(rows)
-
-
-def _row(stack: jax.Array, index: jax.Array) -> jax.Array:
-    return jax.lax.dynamic_index_in_dim(stack, index, keepdims=False)
-
-
-def _put(stack: jax.Array, row: jax.Array, index: jax.Array) -> jax.Array:
-    return jax.lax.dynamic_update_index_in_dim(stack, row, index, 0)
 
 
 Body = Callable[..., jax.Array]
@@ -283,30 +344,29 @@ def _run(
     """Computes a result of this shape and sharding, each device's shard from its shards of the arrays."""
     with compiler_context():
         if sharding.memory != DEVICE:  # programs compute in the devices' own memory
-            near = [one.with_spec(one.spec) for one in shardings]
-            moved = [jax.device_put(array, one.jax) for array, one in zip(arrays, near, strict=True)]
+            near = [placed.with_spec(placed.spec) for placed in shardings]
+            moved = [jax.device_put(array, placed.jax) for array, placed in zip(arrays, near, strict=True)]
             return jax.device_put(
                 _run(body, moved, near, shape, sharding.with_spec(sharding.spec), *numbers), sharding.jax
             )
         named = sharding.jax
         # jitted over all devices where this process has them: then nothing is taken apart and put together.
-        if arrays[0].is_fully_addressable:
-            specs = tuple(one.jax.spec for one in shardings)
+        if arrays[0].is_fully_addressable and arrays[0].sharding.device_set == named.device_set:
+            specs = tuple(placed.jax.spec for placed in shardings)
             return _launch(_program(body, named.mesh, specs, named.spec, len(numbers)), *arrays, *numbers)
         # A program over the devices of this process alone, which another process need not run at the same time.
-        shards = [{shard.device: shard.data for shard in array.addressable_shards} for array in arrays]
+        shards = list(map(_shards, arrays))
         devices = tuple(device for device in device_order(named) if device in shards[0])
-        local = [_joined([here[device] for device in devices], devices) for here in shards]
+        local = [_joined([shards_of_array[device] for device in devices], devices) for shards_of_array in shards]
         # Each shard as a row of an array over the local devices: the sharding of the whole is not needed for it.
         specs = tuple(_cut(len(array.shape)) for array in arrays)
         result = _launch(_program(body, _mesh(devices), specs, _cut(len(shape)), len(numbers)), *local, *numbers)
-        shard_of = {shard.device: shard.data for shard in result.addressable_shards}
-        return jax.make_array_from_single_device_arrays(shape, named, [shard_of[device] for device in devices])
+        return _of_shards(_shards(result), shape, sharding)
 
 
-def _launch(program: Callable[..., jax.Array], array: jax.Array, *others: jax.Array | np.int32) -> jax.Array:
+def _launch(program: Callable[..., jax.Array], array: jax.Array, *operands: jax.Array | np.int32) -> jax.Array:
     in_flight.make_room(len(array.sharding.device_set))
-    result = program(array, *others)
+    result = program(array, *operands)
     in_flight.note(result)
     return result
 
@@ -335,5 +395,5 @@ def _program(
     numbers = (PartitionSpec(),) * num_numbers
     mapped = jax.shard_map(body, mesh=mesh, in_specs=(*specs, *numbers), out_specs=spec, check_vma=False)
     return SmallProgram(
-        mapped, body.__name__, mesh.axis_names, specs, spec, donate_argnums=(0,) if body is _put else ()
+        mapped, body.__name__, mesh.axis_names, specs, spec, donate_argnums=(0,) if body is write_row else ()
     )

@@ -1,3 +1,1 @@
 """A loop as one op: iterations that a graph repeats, with their stacks."""
-
-from . import updates as updates

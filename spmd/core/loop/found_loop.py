@@ -67,16 +67,16 @@ class Candidate:
         """Returns the ops of the first iteration."""
         return self.nodes[self.start : self.start + self.period]
 
-    def node(self, iteration: int, place: int) -> Node:
-        return self.nodes[self.start + iteration * self.period + place]
+    def node(self, iteration: int, index: int) -> Node:
+        return self.nodes[self.start + iteration * self.period + index]
 
-    def at(self, place: int) -> Sequence[Node]:
+    def at(self, index: int) -> Sequence[Node]:
         """Returns the ops of all iterations at one place."""
-        return self.nodes[self.start + place : self.stop : self.period]
+        return self.nodes[self.start + index : self.stop : self.period]
 
-    def positions(self, place: int) -> Sequence[int] | None:
+    def positions(self, index: int) -> Sequence[int] | None:
         """Returns the dynamic start of the op at a place in each iteration; None if all have the same op there."""
-        ops = [node.op for node in self.at(place)]
+        ops = [node.op for node in self.at(index)]
         if all(op is ops[0] for op in ops):
             return None
         return [op.dynamic_start[1] for op in ops if op.dynamic_start is not None]
@@ -103,7 +103,7 @@ Over = Mapping[Name, DeviceData]
 def written_over(graph: Graph) -> Over:
     """Returns, by the name of each result that takes an input's buffer, that input."""
     pairs = zip(graph.inputs, graph.onto, strict=False)
-    return {value_name(graph.roots[place]): data for data, place in pairs if place is not None}
+    return {value_name(graph.roots[root]): data for data, root in pairs if root is not None}
 
 
 def candidate_of(
@@ -130,22 +130,22 @@ def candidate_of(
     sources: list[tuple[Source, ...]] = []
     stop = start + iterations * period
     for index in range(start, start + period):
-        taken: list[Source] = []
+        operand_sources: list[Source] = []
         for k, operand in enumerate(() if index - start in early else nodes[index].operands):
             if (local := inside(operand)) is not None:
-                taken.append(local)
+                operand_sources.append(local)
                 continue
             values = tuple([nodes[i].operands[k] for i in range(index, stop, period)])
             if (result := inside(values[1])) is not None:
                 key = (result, value_name(operand))
-                taken.append(Entering("carry", carried.setdefault(key, (len(carried), result, operand))[0]))
+                operand_sources.append(Entering("carry", carried.setdefault(key, (len(carried), result, operand))[0]))
                 continue
             names = tuple(map(value_name, values))
             if all(name is names[0] or name == names[0] for name in names):
-                taken.append(Entering("consts", same.setdefault(names[0], (len(same), operand))[0]))
+                operand_sources.append(Entering("consts", same.setdefault(names[0], (len(same), operand))[0]))
             else:
-                taken.append(Entering("xs", rows.setdefault(names, (len(rows), values))[0]))
-        sources.append(tuple(taken))
+                operand_sources.append(Entering("xs", rows.setdefault(names, (len(rows), values))[0]))
+        sources.append(tuple(operand_sources))
     carry = tuple((result, initial) for _, result, initial in carried.values())
     consts, xs = tuple(value for _, value in same.values()), tuple(values for _, values in rows.values())
     return Candidate(nodes, start, period, iterations, tuple(sources), early, carry, consts, xs)
@@ -168,16 +168,16 @@ class FoundLoop(NamedTuple):
     stacks: list[tuple[Y, dict[int, Name], dict[int, Value]]]
 
 
-def found_loop(found: Candidate, over: Over, is_before: Callable[[Value], bool] = lambda value: False) -> FoundLoop:
+def found_loop(candidate: Candidate, over: Over, is_before: Callable[[Value], bool] = lambda value: False) -> FoundLoop:
     """Returns the op of a candidate.
 
     over: by the name of a value, the input whose buffer it takes. is_before: whether a value from outside is computed
-    before the found.
+    before the loop.
     """
-    order = range(found.iterations)[:: -1 if found.backwards else 1]  # the iterations by row
-    metas = [value.meta for value in (*found.consts, *(value for _, value in found.carry))]
-    inputs = [DeviceData(meta, is_abstract=True) for meta in (*metas, *(values[0].meta for values in found.xs))]
-    constants, fixed = len(found.consts), len(metas)
+    order = range(candidate.iterations)[:: -1 if candidate.backwards else 1]  # the iterations by row
+    metas = [value.meta for value in (*candidate.consts, *(value for _, value in candidate.carry))]
+    inputs = [DeviceData(meta, is_abstract=True) for meta in (*metas, *(values[0].meta for values in candidate.xs))]
+    constants, fixed = len(candidate.consts), len(metas)
     start_of = {"consts": 0, "carry": constants, "xs": fixed}
     nodes: dict[int, Node] = {}
 
@@ -187,14 +187,14 @@ def found_loop(found: Candidate, over: Over, is_before: Callable[[Value], bool] 
 
     steps: list[Step] = []
     numbers: list[tuple[int, int, int]] = []
-    for index, node in enumerate(found.body()):
-        if index in found.early:
+    for index, node in enumerate(candidate.body()):
+        if index in candidate.early:
             continue
         operands = [
             inputs[source.slot + start_of[source.kind]] if isinstance(source, Entering) else value_of(source)
-            for source in found.sources[index]
+            for source in candidate.sources[index]
         ]
-        op, positions = node.op, found.positions(index)
+        op, positions = node.op, candidate.positions(index)
         if positions is not None:
             assert op.dynamic_start is not None, "iterations differ in start positions alone"
             op = op.dynamic_start[0]
@@ -204,67 +204,67 @@ def found_loop(found: Candidate, over: Over, is_before: Callable[[Value], bool] 
             numbers += [(index, iteration, k) for iteration in order]
         nodes[index] = Node(op, tuple(operands), (0,) * len(op.numbers), node.code, node.instruction, node.sequence)
 
-    carried = {result: slot for slot, (result, _) in reversed(list(enumerate(found.carry)))}
-    last = [result for result in found.last if result not in carried]
-    roots = [value_of(result) for result, _ in found.carry] + [value_of(result) for result in last]
-    results = {found.name(found.iterations - 1, result): slot for result, slot in carried.items()}
-    start = len(found.carry)
-    results |= {found.name(found.iterations - 1, result): start + i for i, result in enumerate(last)}
+    carried = {result: slot for slot, (result, _) in reversed(list(enumerate(candidate.carry)))}
+    last = [result for result in candidate.last if result not in carried]
+    roots = [value_of(result) for result, _ in candidate.carry] + [value_of(result) for result in last]
+    results = {candidate.name(candidate.iterations - 1, result): slot for result, slot in carried.items()}
+    start = len(candidate.carry)
+    results |= {candidate.name(candidate.iterations - 1, result): start + i for i, result in enumerate(last)}
     ys: list[Y] = []
     filled: list[Value] = []
     stacks: list[tuple[Y, dict[int, Name], dict[int, Value]]] = []
     start += len(last)
-    for result in found.ys:
+    for result in candidate.ys:
         if result in carried:
             slot = carried[result]
-            y, names = _entered(found, result, slot)
+            y, names = _entered(candidate, result, slot)
             roots.append(inputs[constants + slot])
         else:
-            y, names, filled_values, late = _kept(found, result, over, is_before)
+            y, names, filled_values, late = _kept(candidate, result, over, is_before)
             filled += filled_values
             stacks += [(y, names, late)] if late else []
             roots.append(value_of(result))
-        results |= {names[row]: start + i for i, row in enumerate(y.rows_of(found.iterations))}
-        start += len(y.rows_of(found.iterations))
+        results |= {names[row]: start + i for i, row in enumerate(y.rows_of(candidate.iterations))}
+        start += len(y.rows_of(candidate.iterations))
         ys.append(y)
     loop = Loop(
-        Region(list(nodes.values()), inputs, roots), found.iterations, constants, len(found.carry),
-        (False,) * len(found.xs), tuple(ys), tuple(steps), reverse=found.backwards, num_last=len(last),
+        Region(list(nodes.values()), inputs, roots), candidate.iterations, constants, len(candidate.carry),
+        (False,) * len(candidate.xs), tuple(ys), tuple(steps), reverse=candidate.backwards, num_last=len(last),
     )  # fmt: skip
-    operands = [*found.consts, *(value for _, value in found.carry)]
-    operands += [values[iteration] for values in found.xs for iteration in order]
+    operands = [*candidate.consts, *(value for _, value in candidate.carry)]
+    operands += [values[iteration] for values in candidate.xs for iteration in order]
     operands += filled
-    op = loop_op(FOUND_LOOP, loop, [operand.meta for operand in operands], statics=f"{found.iterations} iterations")
-    body = [node for index, node in enumerate(found.body()) if index not in found.early]
+    op = loop_op(FOUND_LOOP, loop, [operand.meta for operand in operands], statics=f"{candidate.iterations} iterations")
+    body = [node for index, node in enumerate(candidate.body()) if index not in candidate.early]
     return FoundLoop(op, operands, body, numbers, results, stacks)
 
 
-def _entered(found: Candidate, result: Result, slot: int) -> tuple[Y, dict[int, Name]]:
+def _entered(candidate: Candidate, result: Result, slot: int) -> tuple[Y, dict[int, Name]]:
     """Returns the y of a carried value that is read outside for more than the last iteration, as each iteration
     receives it, and the names of the values in its rows."""
-    count = found.iterations
-    has_end = result in found.ended and found.node(0, result[0]).op.memory == DEVICE
-    rows_before = int(has_end and found.backwards)
-    names = {rows_before + found.row(0): value_name(found.carry[slot][1])}
-    names |= {rows_before + found.row(i + 1): found.name(i, result) for i in range(count - 1)}
-    y = Y(before=rows_before, after=int(has_end and not rows_before), has_end=has_end)
+    count = candidate.iterations
+    has_end = result in candidate.ended and candidate.node(0, result[0]).op.memory == DEVICE
+    rows_before = int(has_end and candidate.backwards)
+    names = {rows_before + candidate.row(0): value_name(candidate.carry[slot][1])}
+    names |= {rows_before + candidate.row(i + 1): candidate.name(i, result) for i in range(count - 1)}
+    y = Y(first=rows_before, after=int(has_end and not rows_before), has_end=has_end)
     if has_end:
-        names[y.end_of(count)] = found.name(count - 1, result)
+        names[y.end_of(count)] = candidate.name(count - 1, result)
     return y, names
 
 
 def _kept(
-    found: Candidate, result: Result, over: Over, is_before: Callable[[Value], bool]
+    candidate: Candidate, result: Result, over: Over, is_before: Callable[[Value], bool]
 ) -> tuple[Y, dict[int, Name], list[Value], dict[int, Value]]:
     """Returns the y of another result, the names of the values in its rows, the operands that fill rows of it, and the
     values that later ops write into others."""
-    others = {} if found.node(0, result[0]).op.memory == HOST else found.peeled.get(result, {})
-    rows_before = -min(0, *others) if others else 0
-    names = {rows_before + row: name for row, name in enumerate(found.names(result))}
-    filled = {rows_before + row: value for row, value in sorted(others.items()) if is_before(value)}
-    late = {rows_before + row: value for row, value in sorted(others.items()) if not is_before(value)}
+    peeled = {} if candidate.node(0, result[0]).op.memory == HOST else candidate.peeled.get(result, {})
+    rows_before = -min(0, *peeled) if peeled else 0
+    names = {rows_before + row: name for row, name in enumerate(candidate.names(result))}
+    filled = {rows_before + row: value for row, value in sorted(peeled.items()) if is_before(value)}
+    late = {rows_before + row: value for row, value in sorted(peeled.items()) if not is_before(value)}
     names |= {row: value_name(value) for row, value in (filled | late).items()}
-    inputs = tuple([over.get(found.name(iteration, result)) for iteration in range(found.iterations)])
-    after = len(others) - rows_before
-    slot = found.xs.index(inputs) if inputs in found.xs else None
-    return Y(before=rows_before, after=after, filled=tuple(filled), over=slot), names, list(filled.values()), late
+    inputs = tuple([over.get(candidate.name(iteration, result)) for iteration in range(candidate.iterations)])
+    after = len(peeled) - rows_before
+    slot = candidate.xs.index(inputs) if inputs in candidate.xs else None
+    return Y(first=rows_before, after=after, filled=tuple(filled), over=slot), names, list(filled.values()), late

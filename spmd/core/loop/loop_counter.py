@@ -20,16 +20,6 @@ def count_up(iterations: int, iteration: Callable[[State], State], state: State)
     return jax.lax.while_loop(lambda state: state[0] < np.int32(iterations), iteration, state)
 
 
-def row_at(stack: jax.Array, at: jax.Array | int) -> jax.Array:
-    """Returns the row of a stack [rows, ...] at an index, which is not negative."""
-    return jax.lax.dynamic_index_in_dim(stack, at, 0, keepdims=False, allow_negative_indices=False)
-
-
-def with_row(stack: jax.Array, row: jax.Array, at: jax.Array | int) -> jax.Array:
-    """Returns the stack with the row at an index replaced."""
-    return jax.lax.dynamic_update_index_in_dim(stack, row, at, 0, allow_negative_indices=False)
-
-
 # --- scalar arguments -------------------------------------------------------------------------------------------------
 
 # The increment of a scalar argument of the body per iteration (0: none); EACH: the op has one for each iteration. Or,

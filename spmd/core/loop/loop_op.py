@@ -7,6 +7,7 @@ results likewise. Where the operands of all iterations are rows of one array, th
 results come out as rows of one.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,22 +20,22 @@ from ...ops import sharded
 from ..graph.graph import Node, Region, Value, origin
 from ..graph.meta import Meta, dense_meta
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec, draws_in, draws_of
+from ..graph.stacked import read_row, write_row
 from ..lower.lower import FOUND_LOOP, SHARDED_AS, Vectors, lower_region
 from ..lower.region import kinds_of, mesh_in, split_steps, strong
 from ..lower.stack_rows import (
     ANY_MEMORY,
     TAKE_ROWS,
     Made,
+    Stacked,
     StackRow,
-    StackRows,
     plain,
-    rows,
     rows_on_device,
     stretch,
 )
 from ..sharding.constrain import constrain, in_memory, on_device, space_of
 from ..sharding.value import DEVICE, HOST, Sharding
-from .loop_counter import EACH, Step, by_iteration, count_up, row_at, with_row
+from .loop_counter import EACH, Step, by_iteration, count_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Y:
     """
 
     is_stack: bool = False
-    before: int = 0
+    first: int = 0
     after: int = 0
     filled: tuple[int, ...] = ()
     has_end: bool = False
@@ -57,11 +58,11 @@ class Y:
     def rows_of(self, iterations: int) -> list[int]:
         """Returns the rows of the stack that are results of the loop, in order."""
         end = [self.end_of(iterations)] if self.has_end else []
-        return sorted([*range(self.before, self.before + iterations), *self.filled, *end])
+        return sorted([*range(self.first, self.first + iterations), *self.filled, *end])
 
     def end_of(self, iterations: int) -> int:
         """Returns the row of the last value of the carry."""
-        return 0 if self.before else iterations
+        return 0 if self.first else iterations
 
 
 _GATHERED = "the stack {shape} of a scan is gathered over {{axes}}, as each iteration reads one row"
@@ -129,17 +130,17 @@ class Loop(Lowering):
         return self.body.roots[carried.index(root)] if root in carried else root
 
     def replaced(
-        self, operands: Sequence[Made], made: Sequence[Made]
+        self, operands: Sequence[Made], results: Sequence[Made]
     ) -> Iterator[tuple[jax.Array, jax.Array, set[int]]]:
         """Yields the stacks on the host that are written in place: before, after, and the rows written."""
         xs = list(self.operand_runs())
         for y, run in zip(self.ys, self.result_runs(), strict=True):
-            rows = [one for one in made[run.start : run.stop] if isinstance(one, StackRow)]
+            rows = [row for row in results[run.start : run.stop] if isinstance(row, StackRow)]
             if y.over is None or not rows or space_of(rows[0].stack) != HOST:
                 continue
             old = operands[xs[y.over].start]
             if isinstance(old, StackRow) and old.stack.shape == rows[0].stack.shape:
-                yield old.stack, rows[0].stack, {one.index for one in rows}
+                yield old.stack, rows[0].stack, {row.index for row in rows}
 
     def memory_of(self, root: Value) -> str:
         """Returns the memory of a root of the body; what is carried stays in the memory of its next value, if an op
@@ -164,8 +165,8 @@ class Loop(Lowering):
         )
 
 
-# The number of iterations so far, the carry, the last values, the stacks on the host that are written, other stacks.
-_State = tuple[jax.Array, list[jax.Array], list[jax.Array], list[jax.Array], list[jax.Array]]
+# The number of iterations so far, the carry, the last values, the stacks that are written.
+_State = tuple[jax.Array, list[jax.Array], list[jax.Array], list[jax.Array]]
 
 
 @dataclass(slots=True)
@@ -179,7 +180,7 @@ class _Trace:
     loop: Loop
     constants: list[jax.Array]
     carry: list[jax.Array]
-    xs: list[StackRows]
+    xs: list[Stacked]
     filled: list[Made]
     layouts: list[Sharding | None]
     tables: tuple[jax.Array, jax.Array]
@@ -190,17 +191,17 @@ class _Trace:
         # Constants are taken to the device once, before the loop.
         outside = list(map(plain, operands[: loop.num_constants]))
         constants = list(map(plain, rows_on_device(outside, layouts[: loop.num_constants])))
-        xs, row_layouts, end = list[StackRows](), list[Sharding | None](), loop.num_fixed
+        xs, row_layouts, end = list[Stacked](), list[Sharding | None](), loop.num_fixed
         for run, is_stacked in zip(loop.operand_runs(), loop.xs, strict=True):
             end = run.stop
             if is_stacked:
                 stack = plain(operands[run.start])
                 sharded.note_unused(_GATHERED.format(shape=[*stack.shape]), sharded.mesh(), sharded.axes_at(stack, 0))
-                xs.append(StackRows(on_device(stack), 0, 1))
+                xs.append(Stacked(on_device(stack), range(loop.iterations)))
                 row_layouts.append(None)
                 continue
             of_rows = layouts[run.start : run.stop]
-            layout = of_rows[0] if all(other is of_rows[0] for other in of_rows) else None
+            layout = of_rows[0] if all(sharding is of_rows[0] for sharding in of_rows) else None
             xs.append(stretch(operands[run.start : run.stop], layout))
             row_layouts.append(layout)
         steps = split_steps(loop.body.nodes, loop.steps)
@@ -211,9 +212,9 @@ class _Trace:
         layouts = [*layouts[: loop.num_fixed], *row_layouts]
         return _Trace(loop, constants, start, xs, list(operands[end:]), layouts, (floats, integers))
 
-    def lowered(self, own: Vectors, carry: Arrays, read: Arrays) -> list[jax.Array]:
-        """Lowers an iteration with its own scalar arguments; returns its roots."""
-        return lower_region(self.loop.body, 0, [*self.constants, *carry, *read], own, self.layouts)
+    def lowered(self, numbers: Vectors, carry: Arrays, read: Arrays) -> list[jax.Array]:
+        """Lowers an iteration with its scalar arguments; returns its roots."""
+        return lower_region(self.loop.body, 0, [*self.constants, *carry, *read], numbers, self.layouts)
 
     # --- an iteration after the other ---------------------------------------------------------------------------------
 
@@ -225,90 +226,84 @@ class _Trace:
         """
         loop, count, end = self.loop, self.loop.num_carried, self.loop.num_carried + self.loop.num_last
         roots, is_from_host, (floats, integers) = loop.body.roots, self.is_from_host(), self.tables
-        slots = {k: y.over for k, y in enumerate(loop.ys) if is_from_host and y.over is not None}
+        x_of = {k: y.over for k, y in enumerate(loop.ys) if is_from_host and y.over is not None}
         on_host = [k for k, y in enumerate(loop.ys) if loop.memory_of(roots[end + k]) == HOST and not y.is_stack]
-        on_device = [k for k in range(len(loop.ys)) if k not in on_host and k not in slots]
+        on_device = [k for k in range(len(loop.ys)) if k not in on_host and k not in x_of]
 
         def iteration(state: _State, _: None) -> tuple[_State, list[jax.Array]]:
-            number, carry, last, written, buffers = state
-            at = loop.iterations - 1 - number if loop.reverse else number
-            arrays = [array for array, _, _ in self.xs]
-            for slot, array in zip(slots.values(), written, strict=True):
-                arrays[slot] = array
-            places, read = list[jax.Array](), list[jax.Array]()
-            for array, x in zip(arrays, self.xs, strict=True):
-                places.append(_place(x.first, x.step, at))
-                read.append(row_at(array, places[-1]))
+            number, carry, last, arrays = state
+            row = loop.iterations - 1 - number if loop.reverse else number
+            targets = [target._replace(array=array) for target, array in zip(written.values(), arrays, strict=True)]
+            current = dict(enumerate(self.xs)) | dict(zip(x_of.values(), targets, strict=False))
+            read = [x.read(row) for x in current.values()]
             if is_from_host:
                 read = list(map(plain, rows_on_device(read, self.layouts[loop.num_constants :])))
-            result = self.lowered((row_at(floats, at), row_at(integers, at)), carry, read)
+            result = self.lowered((read_row(floats, row), read_row(integers, row)), carry, read)
             after = [_like(new, old) for new, old in zip(result[:count], carry, strict=True)]
             last = [_like(new, old) for new, old in zip(result[count:end], last, strict=True)]
-            written = [
-                with_row(array, in_memory(result[end + k], space_of(array)), places[slot])
-                for array, (k, slot) in zip(written, slots.items(), strict=True)
+            arrays = [
+                target.write(in_memory(result[end + k], space_of(target.array)), row)
+                for k, target in zip(written, targets, strict=True)
             ]
-            buffers = [
-                with_row(buffer, result[end + k], _place(loop.ys[k].before, 1, at))
-                for k, buffer in zip(on_device, buffers, strict=True)
-            ]
-            return (number + 1, after, last, written, buffers), [result[end + k] for k in on_host]
+            return (number + 1, after, last, arrays), [result[end + k] for k in on_host]
 
         last = [in_memory(_empty(root), loop.memory_of(root)) for root in roots[count:end]]
-        written = [self.xs[slot].array for slot in slots.values()]
-        state = jnp.zeros((), np.int32), self.carry, last, written, [self._buffer(k) for k in on_device]
+        number = jnp.zeros((), np.int32)
+        written = {k: self.xs[slot] for k, slot in x_of.items()} | {k: self._buffer(k) for k in on_device}
+        state = number, self.carry, last, [target.array for target in written.values()]
         if on_host:  # By jax.lax.scan: a buffer made here would be on the device first.
             state, stacks = jax.lax.scan(iteration, state, length=loop.iterations, reverse=loop.reverse)
         else:
             state, stacks = count_up(loop.iterations, lambda state: iteration(state, None)[0], state), []
-        _, carry, last, written, buffers = state
-        stack_of = dict(zip((*slots, *on_device, *on_host), (*written, *buffers, *stacks), strict=True))
+        _, carry, last, arrays = state
+        stack_of = dict(zip((*written, *on_host), (*arrays, *stacks), strict=True))
         ys = [
-            result for k, stack in sorted(stack_of.items()) for result in self._results(k, stack, carry, slots.get(k))
+            self._over(k, stack, self.xs[x_of[k]]) if k in x_of else self._results(k, stack, carry)
+            for k, stack in sorted(stack_of.items())
         ]
-        return (*carry, *last, *ys)
+        return (*carry, *last, *itertools.chain.from_iterable(ys))
 
-    def _buffer(self, k: int) -> jax.Array:
-        """Returns the stack of a y before the first iteration."""
+    def _buffer(self, k: int) -> Stacked:
+        """Returns the stack of a y before the first iteration, and the rows of the iterations in it."""
         y = self.loop.ys[k]
         root = self.loop.body.roots[self.loop.num_carried + self.loop.num_last + k]
-        stack = _empty(root, y.before + self.loop.iterations + y.after)
-        for row, value in zip(y.filled, self._filled(k), strict=True):
-            stack = with_row(stack, plain(value), row)
-        return stack
+        stack = _empty(root, y.first + self.loop.iterations + y.after)
+        for row, value in self._filled(k).items():
+            stack = write_row(stack, plain(value), row)
+        return Stacked(stack, range(y.first, y.first + self.loop.iterations))
 
-    def _filled(self, k: int) -> Sequence[Made]:
-        """Returns the operands that fill rows of the stack of a y."""
+    def _filled(self, k: int) -> dict[int, Made]:
+        """Returns the operands that fill rows of the stack of a y, by row."""
         start = sum(len(y.filled) for y in self.loop.ys[:k])
-        return self.filled[start : start + len(self.loop.ys[k].filled)]
+        return dict(zip(self.loop.ys[k].filled, self.filled[start:], strict=False))
 
-    def _results(
-        self, k: int, stack: jax.Array, after: Sequence[jax.Array], slot_over: int | None = None
-    ) -> Iterator[Made]:
-        """Yields the results of a y; slot_over: the x whose rows they have replaced."""
+    def _results(self, k: int, stack: jax.Array, after: Sequence[jax.Array]) -> list[Made]:
+        """Returns the results of a y. after: the carry behind the last iteration."""
         loop = self.loop
-        if slot_over is not None:
-            _, first, step = self.xs[slot_over]
-            rows_over = [StackRow(stack, first + step * row) for row in range(loop.iterations)]
-            yield from self._among_filled(k, rows_over)
-            return
         y, root = loop.ys[k], loop.body.roots[loop.num_carried + loop.num_last + k]
         slot = loop.body.inputs.index(root) - loop.num_constants if root in loop.body.inputs else -1
-        is_entered = 0 <= slot < loop.num_carried
         if y.has_end:
-            stack = with_row(stack, after[slot], y.end_of(loop.iterations))
+            stack = write_row(stack, after[slot], y.end_of(loop.iterations))
         if y.is_stack:
             # An annotation of a row in the body applies to the stack of them, too.
             requested = _annotated(root)
-            yield stack if requested is None else constrain(stack, requested.behind_rows())
-            return
-        value_of: dict[int, Made] = dict(zip(y.filled, self._filled(k), strict=True))
-        if is_entered:
-            value_of[y.before + (loop.iterations - 1 if loop.reverse else 0)] = self.carry[slot]
+            return [stack if requested is None else constrain(stack, requested.behind_rows())]
+        value_of = self._filled(k)
+        if 0 <= slot < loop.num_carried:
+            value_of[y.first + (loop.iterations - 1 if loop.reverse else 0)] = self.carry[slot]
         if y.has_end:
             value_of[y.end_of(loop.iterations)] = after[slot]
-        for row in y.rows_of(loop.iterations):
-            yield StackRow(stack, row, plain(value_of[row]) if row in value_of else None)
+        return [
+            StackRow(stack, row, plain(value_of[row]) if row in value_of else None)
+            for row in y.rows_of(loop.iterations)
+        ]
+
+    def _over(self, k: int, stack: jax.Array, rows: Stacked) -> list[Made]:
+        """Returns the results of a y whose rows are these of a stack; operands fill others."""
+        y = self.loop.ys[k]
+        by_row: dict[int, Made] = {y.first + number: StackRow(stack, row) for number, row in enumerate(rows.rows)}
+        by_row |= self._filled(k)
+        return [by_row[row] for row in sorted(by_row)]
 
     # --- all at once, or a row at a time ------------------------------------------------------------------------------
 
@@ -316,25 +311,17 @@ class _Trace:
         """Computes all iterations at once (`jax.vmap`): they are independent, and their results no larger than their
         operands."""
         loop = self.loop
-        arrays = [rows(x, loop.iterations) for x in self.xs]
-        roots = jax.vmap(lambda own, read: self.lowered(own, (), read))(self.tables, arrays)
-        last = [row_at(array, 0 if loop.reverse else loop.iterations - 1) for array in roots[: loop.num_last]]
+        arrays = [x.alone() for x in self.xs]
+        roots = jax.vmap(lambda numbers, read: self.lowered(numbers, (), read))(self.tables, arrays)
+        last = [read_row(array, 0 if loop.reverse else loop.iterations - 1) for array in roots[: loop.num_last]]
         ys: list[Made] = []
         for k, array in enumerate(roots[loop.num_last :]):
-            own_rows = [StackRow(array, row) for row in range(loop.iterations)]
-            ys += [array] if loop.ys[k].is_stack else self._among_filled(k, own_rows)
+            ys += [array] if loop.ys[k].is_stack else self._over(k, array, Stacked(array, range(loop.iterations)))
         return (*last, *ys)
-
-    def _among_filled(self, k: int, own: Sequence[Made]) -> list[Made]:
-        """Returns rows of the iterations with the rows of a y that operands fill, in order."""
-        y = self.loop.ys[k]
-        by_row: dict[int, Made] = {y.before + row: one for row, one in enumerate(own)}
-        by_row |= zip(y.filled, self._filled(k), strict=True)
-        return [by_row[row] for row in sorted(by_row)]
 
     def is_from_host(self) -> bool:
         """True if independent iterations read rows of stacks on the host, as those of an offloaded optimizer do."""
-        is_on_host = any(space_of(array) == HOST for array, _, _ in self.xs)
+        is_on_host = any(space_of(x.array) == HOST for x in self.xs)
         if not is_on_host or self.carry or any(y.is_stack for y in self.loop.ys):
             return False
         return all(self.loop.memory_of(root) == DEVICE for root in self.loop.body.roots)
@@ -398,21 +385,14 @@ def loop_op(name: str, loop: Loop, operands: Sequence[Meta], *, statics: str = "
     )  # fmt: skip
 
 
-def _place(first: int, step: int, at: jax.Array) -> jax.Array:
-    """Returns the row of a stretch that belongs to a row of the loop."""
-    if step == 1:
-        return at if first == 0 else first + at
-    return first + step * at
-
-
 def _annotated(root: Value) -> Sharding | None:
     """Returns the sharding that an annotation requests for a root of a body."""
     return root.op.sharding if isinstance(root, Node) and not root.op.lowering.regions else None
 
 
-def _like(array: jax.Array, other: jax.Array) -> jax.Array:
+def _like(array: jax.Array, former: jax.Array) -> jax.Array:
     """Returns a carried value in the dtype, the strong type and the memory of its value before."""
-    return in_memory(jax.lax.convert_element_type(array, other.dtype), space_of(other))
+    return in_memory(jax.lax.convert_element_type(array, former.dtype), space_of(former))
 
 
 def _empty(root: Value, *rows: int) -> jax.Array:

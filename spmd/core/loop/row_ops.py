@@ -7,11 +7,11 @@ from typing import Any
 
 from ...ops.shape import ElementRun, TakeRun
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec
+from ..graph.stacked import write_row
 from ..lower.lower import SHARDED_AS
 from ..lower.stack_rows import ANY_MEMORY, TAKE_ROWS, Made, StackRow, plain, taken
 from ..sharding.constrain import space_of, wait_for_all
 from ..sharding.value import DEVICE
-from .loop_counter import with_row
 
 # The op that writes a value from outside into a row of the stack of a loop's results.
 PUT_ROW = "spmd.put_row"
@@ -24,23 +24,23 @@ SHARDED_AS |= {PUT_ROW: lambda node, index: node.operands[0], WAIT: lambda node,
 class PutRow(Lowering):
     """Writes the last operand into a row of the stack whose other rows the operands before it are.
 
-    The results are all these rows, in order; `row` is the place of the new one in the stack, `place` among the results.
+    The results are all these rows, in order. row: of the new one in the stack. result: its index among the results.
     Where the operands are rows of no stack with room for one more, each stays as it is.
     """
 
     row: int
-    place: int
+    result: int
 
     def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
-        *others, new = operands
-        rows = [row for row in others if isinstance(row, StackRow)]
+        *former, new = operands
+        rows = [row for row in former if isinstance(row, StackRow)]
         rows = [row for row in rows if row.stack is rows[0].stack]
         taken_rows = {row.index for row in rows}
-        if len(rows) < len(others) or self.row in taken_rows or self.row >= rows[0].stack.shape[0]:
-            return (*others[: self.place], new, *others[self.place :])
-        stack = with_row(rows[0].stack, plain(new), self.row)
+        if len(rows) < len(former) or self.row in taken_rows or self.row >= rows[0].stack.shape[0]:
+            return (*former[: self.result], new, *former[self.result :])
+        stack = write_row(rows[0].stack, plain(new), self.row)
         result = [StackRow(stack, row.index, row.plain) for row in rows]
-        return (*result[: self.place], StackRow(stack, self.row, plain(new)), *result[self.place :])
+        return (*result[: self.result], StackRow(stack, self.row, plain(new)), *result[self.result :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,11 @@ class WaitForAll(Lowering):
 
     def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
         result = list(operands)
-        arrays = {k: one for k, one in enumerate(operands) if not isinstance(one, StackRow) and space_of(one) == DEVICE}
+        arrays = {
+            k: value
+            for k, value in enumerate(operands)
+            if not isinstance(value, StackRow) and space_of(value) == DEVICE
+        }
         for k, array in zip(arrays, wait_for_all(tuple(arrays.values())), strict=True):
             result[k] = array
         return tuple(result)

@@ -9,28 +9,24 @@ from ...ops import sharded
 from ..graph.graph import DeviceData, Graph, Node, Port, walk
 from ..sharding.constrain import constrain, cut, in_memory, is_slice, on_device, pad, space_of
 from ..sharding.value import HOST, Sharding
-from .lower import Chosen, Lists, Reporting, Values, known_in, lower_nodes, made_of, reports_to
-from .stack_rows import StackRow, as_stack, find_stretch, joined, plain
-
-# What lowers the list ops of a graph with arrays on the host together (see `lower_nodes`).
-lists_of: list[Callable[[Graph], Lists]] = []
+from .lower import Chosen, Reporting, Values, known_in, lower_nodes, made_of, reports_to
+from .stack_rows import Stacked, StackRow, as_stack, joined, plain
 
 
 def build(
-    graph: Graph, describe: Callable[[Node], str], chosen: Chosen | None = None
+    graph: Graph, describe: Callable[[Node], str], choices: Chosen | None = None
 ) -> Callable[..., tuple[jax.Array, ...]]:
     """Returns the graph as a function of physical shapes: (buffers of `graph.arguments()`..., float64 vector, int64
     vector) -> `graph.results()`.
 
-    chosen: if given, receives (annotated node, the sharding that the partitioner gave it) during compilation.
+    choices: if given, receives (annotated node, the sharding that the partitioner gave it) during compilation.
     """
     shardings = dict(zip(graph.inputs, graph.shardings, strict=True))
     memories = {*map(attrgetter("op.memory"), walk(graph.nodes)), *map(attrgetter("memory"), graph.shardings)}
-    lists = lists_of[0](graph) if HOST in memories else None
     recorded = graph.recorded or graph
     sources = [graph.sources.get(node, (node,)) for node in graph.nodes]
     reporting = Reporting(
-        describe, chosen, {node: index for index, node in enumerate(recorded.nodes)}, lists is not None
+        describe, choices, {node: index for index, node in enumerate(recorded.nodes)}, HOST in memories
     )
 
     def program(*arguments: jax.Array) -> tuple[jax.Array, ...]:
@@ -39,12 +35,14 @@ def build(
         for port, buffer in zip(graph.arguments(), buffers, strict=True):
             _take_in(graph, port, buffer, values)
         placed = [sharding.in_program() for sharding in graph.shardings]
-        dims = {data: sharded.dims_in(one, data.meta.shape) for data, one in zip(graph.inputs, placed, strict=True)}
+        dims = {
+            data: sharded.dims_in(layout, data.meta.shape) for data, layout in zip(graph.inputs, placed, strict=True)
+        }
         facts = sharded.Facts.of(placed)
         with reports_to(reporting), sharded.tracing(facts), known_in(graph.nodes, dims):
             for column in graph.columns:
                 _stack([graph.inputs[i] for i in column], shardings, values)
-            lower_nodes(graph.nodes, values, (floats, integers), shardings, sources, lists)
+            lower_nodes(graph.nodes, values, (floats, integers), shardings, sources)
         return tuple(_give_out(graph, port, values) for port in graph.results())
 
     return program
@@ -57,7 +55,7 @@ def _take_in(graph: Graph, port: Port, buffer: jax.Array, values: Values) -> Non
     if isinstance(port.places, int):
         values[graph.inputs[port.places]] = (array,)
     else:
-        values |= {graph.inputs[place]: (StackRow(array, row),) for row, place in enumerate(port.places)}
+        values |= {graph.inputs[index]: (StackRow(array, row),) for row, index in enumerate(port.places)}
 
 
 def _give_out(graph: Graph, port: Port, values: Values) -> jax.Array:
@@ -65,8 +63,8 @@ def _give_out(graph: Graph, port: Port, values: Values) -> jax.Array:
     if isinstance(port.places, int):
         array = plain(made_of(graph.roots[port.places], values))
     else:
-        wanted = [graph.inputs[~place] if place < 0 else graph.roots[place] for place in port.places]
-        array = as_stack([made_of(value, values) for value in wanted])
+        rows = [graph.inputs[~index] if index < 0 else graph.roots[index] for index in port.places]
+        array = as_stack([made_of(value, values) for value in rows])
     if port.sharding is None:
         return array
     is_even = port.sharding.padded_shape(port.meta.shape) == array.shape
@@ -79,7 +77,7 @@ def _give_out(graph: Graph, port: Port, values: Values) -> jax.Array:
 def _stack(inputs: Sequence[DeviceData], shardings: Mapping[DeviceData, Sharding], values: Values) -> None:
     """Joins inputs of one shape and dtype into an array of which they become the rows, unless they are rows already."""
     values_of_rows = [values[device_data][0] for device_data in inputs]
-    if find_stretch(values_of_rows) is not None:
+    if Stacked.of(values_of_rows) is not None:
         return
     sharding, shape = shardings[inputs[0]], inputs[0].meta.shape
     stack = joined(values_of_rows)

@@ -3,7 +3,6 @@
 import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -70,14 +69,6 @@ def made_of(value: Value, values: Mapping[Value, Sequence[Made]]) -> Made:
     return values[value.node][value.index] if isinstance(value, TupleElement) else values[value][0]
 
 
-Layout = Callable[[Value], Sharding | None]
-# Lowers list ops from a place on together, with (ops, place, values, scalar arguments left, `apply`, known shardings);
-# returns their number.
-Lists = Callable[[Sequence[Node], int, Values, PackedNumbers, Callable[..., Sequence[Made]], Layout], int]
-# Computes the results of an op from its operands, in place of its own rule.
-Lower = Callable[[Sequence[jax.Array]], Sequence[Made]]
-
-
 # Finds the known dims of the values of a graph or a region, from those of its inputs (None: unknown); the first is
 # called.
 known_of: list[Callable[[Sequence[Node], Mapping[DeviceData, sharded.Dims | None]], sharded.Values]] = []
@@ -90,20 +81,20 @@ Chosen = list[tuple[Node, xla_client.HloSharding]]
 class Reporting(NamedTuple):
     """The callbacks while one program is traced (see `build`).
 
-    places: of the recorded ops. has_host_memory: whether arrays of the program may be in the host's memory. found: of a
-    loop that was found, the recorded ops of its body, while it is lowered.
+    places: of the recorded ops. has_host_memory: whether arrays of the program may be in the host's memory. loop_body:
+    the recorded ops of the body of a found loop, while it is lowered.
     """
 
     describe: Callable[[Node], str]
-    chosen: Chosen | None
+    choices: Chosen | None
     places: Mapping[Node, int]
     has_host_memory: bool = True
-    found: Sequence[Node] | None = None
+    loop_body: Sequence[Node] | None = None
 
 
 class _LoweringThread(threading.local):
     reporting = Reporting(repr, None, {})  # the thread's, while it traces
-    known: sharded.Values = sharded.Values({}, {})  # of the graph or region whose ops are lowered
+    dims: sharded.Values = sharded.Values({}, {})  # of the graph or region whose ops are lowered
 
 
 _thread = _LoweringThread()
@@ -116,7 +107,7 @@ def reports_to(reporting: Reporting) -> contextlib.AbstractContextManager[None]:
 
 def unreported() -> contextlib.AbstractContextManager[None]:
     """Traces without reports of the partitioner's shardings: inside, values are on one shard."""
-    return reports_to(_thread.reporting._replace(chosen=None))
+    return reports_to(_thread.reporting._replace(choices=None))
 
 
 def lower_nodes(
@@ -125,62 +116,38 @@ def lower_nodes(
     numbers: Vectors,
     shardings: Mapping[DeviceData, Sharding | None],
     sources: Sequence[Sequence[Node]] | None = None,
-    lists: Lists | None = None,
 ) -> None:
     """Lowers ops in order, of a program or of a region inside it; adds their results to `values`.
 
     numbers: the scalar arguments of all, in the order of `pack_numbers`. shardings: the known sharding of each input.
-    sources: for each op the recorded ones that it was made of (None: the ops are a region's, as recorded). lists:
-    lowers consecutive list ops together.
+    sources: for each op the recorded ones that it was made of (None: the ops are a region's, as recorded).
     """
     reporting = _thread.reporting
     packed = PackedNumbers(*numbers)
     # The place lets an error that XLA raises late be traced back to its recorded op (see `failing`).
     if sources is None:
         sources = [(node,) for node in nodes]
-        places = {node: place for place, node in enumerate(nodes)}
+        places = list(range(len(nodes)))
     else:
-        places = {node: reporting.places[made_of[0]] for node, made_of in zip(nodes, sources, strict=True)}
-    source = dict(zip(nodes, sources, strict=True))
-
-    def apply(
-        node: Node,
-        operands: list[Made],
-        own: list[jax.Array],
-        layouts: Layouts,
-        lower: Lower | None = None,
-        body: Sequence[Node] = (),
-    ) -> Sequence[Made]:
-        recorded = [source[one][0] for one in body] if body else source[node]
-        if node.op.name == FOUND_LOOP:
-            with reports_to(reporting._replace(found=recorded)):
-                return _apply(node, recorded[0], operands, own, layouts, reporting.describe, lower)
-        with jax.named_scope(f"{node.op.name}#{places[node]}"):
-            result = _apply(node, recorded[0], operands, own, layouts, reporting.describe, lower)
-        sharded.place_unused(reporting.describe, recorded[0])
-        if reporting.chosen is not None and node.op.name == "mark_sharding":
-            annotated = recorded[0] if recorded[0].op.name == "mark_sharding" else node  # it may be inside of a call
-            result = (_reported(annotated, plain(result[0]), reporting.chosen),)
-        return result
-
-    layout_of = partial(_known_sharding, shardings=shardings)
-
-    def lower_one(node: Node) -> None:
+        places = [reporting.places[recorded[0]] for recorded in sources]
+    for node, recorded, index in zip(nodes, sources, places, strict=True):
+        if interrupt.HELD or interrupt.NOTED:
+            interrupt.poll()
         operands = [made_of(operand, values) for operand in node.operands]
-        values[node] = apply(node, operands, packed.of(node.op), list(map(layout_of, node.operands)))
+        layouts = [_known_sharding(operand, shardings) for operand in node.operands]
+        arguments = node, recorded[0], operands, packed.of(node.op), layouts, reporting.describe
         if node.op.name == FOUND_LOOP:
-            for old, after, written_rows in node.op.lowering.replaced(operands, values[node]):  # type: ignore[attr-defined]
-                move_rows(old, after, written_rows, values)
-
-    end = 0
-    for index, node in enumerate(nodes):
-        if index >= end:
-            if interrupt.HELD or interrupt.NOTED:
-                interrupt.poll()
-            count = lists(nodes, index, values, packed, apply, layout_of) if lists is not None else 0
-            end = index + count
-            if not count:
-                lower_one(node)
+            with reports_to(reporting._replace(loop_body=recorded)):
+                values[node] = _apply(*arguments)
+            for stack, new_stack, rows in node.op.lowering.replaced(operands, values[node]):  # type: ignore[attr-defined]
+                move_rows(stack, new_stack, rows, values)
+            continue
+        with jax.named_scope(f"{node.op.name}#{index}"):
+            values[node] = _apply(*arguments)
+        sharded.place_unused(reporting.describe, recorded[0])
+        if reporting.choices is not None and node.op.name == "mark_sharding":
+            annotated = recorded[0] if recorded[0].op.name == "mark_sharding" else node  # it may be inside of a call
+            values[node] = (_reported(annotated, plain(values[node][0]), reporting.choices),)
 
 
 def lower_region(
@@ -191,22 +158,22 @@ def lower_region(
     layouts: the known sharding of each array (None: unknown).
     """
     reporting = _thread.reporting
-    in_region = _thread.known.regions.get((sharded.op(), index))
+    in_region = _thread.dims.regions.get((sharded.op(), index))
     values: Values = {device_data: (array,) for device_data, array in zip(region.inputs, arrays, strict=True)}
     shardings = dict(zip(region.inputs, layouts, strict=True))
     with contextlib.ExitStack() as stack:
         if in_region is not None:
-            stack.enter_context(held(_thread, known=in_region))
+            stack.enter_context(held(_thread, dims=in_region))
         else:  # a manual computation: of the values outside of it, its own are shards
             stack.enter_context(sharded.tracing(sharded.facts()._replace(mesh=_mesh_inside())))
             stack.enter_context(known_in(region.nodes, {}))
         sources = None
-        if reporting.found is None:
+        if reporting.loop_body is None:
             stack.enter_context(body())
             stack.enter_context(jax.named_scope(f"region{index}"))
         else:
-            sources = [(node,) for node in reporting.found]
-            stack.enter_context(reports_to(reporting._replace(found=None)))
+            sources = [(node,) for node in reporting.loop_body]
+            stack.enter_context(reports_to(reporting._replace(loop_body=None)))
         lower_nodes(region.nodes, values, numbers, shardings, sources)
     return [plain(made_of(root, values)) for root in region.roots]
 
@@ -215,7 +182,7 @@ def known_in(
     nodes: Sequence[Node], inputs: Mapping[DeviceData, sharded.Dims | None]
 ) -> contextlib.AbstractContextManager[None]:
     """A context in which the ops of a graph or a region are lowered, with what is known of their values."""
-    return held(_thread, known=known_of[0](nodes, inputs) if known_of else sharded.Values({}, {}))
+    return held(_thread, dims=known_of[0](nodes, inputs) if known_of else sharded.Values({}, {}))
 
 
 def _mesh_inside() -> jax.sharding.AbstractMesh | None:
@@ -235,9 +202,8 @@ def _apply(
     numbers: list[jax.Array],
     layouts: Layouts,
     describe: Callable[[Node], str],
-    lower: Lower | None = None,
 ) -> Sequence[Made]:
-    """Returns the results of an op, by its own rule or by `lower`; errors name the recorded one."""
+    """Returns the results of an op; errors name the recorded one."""
     is_narrow = any(meta.dtype in _NARROW for meta in node.op.operands)
     try:
         # An accelerator's own default for float32 is less than float32; `core.precision` has the setting for that.
@@ -246,11 +212,8 @@ def _apply(
             arguments = operands if type(node.op.lowering) in TAKE_ROWS else list(map(plain, operands))
             if arguments and _thread.reporting.has_host_memory and type(node.op.lowering) not in ANY_MEMORY:
                 arguments = rows_on_device(arguments, layouts)
-            if lower is not None:
-                result = lower(list(map(plain, arguments)))
-            else:
-                with _known_call(node, arguments):
-                    result = node.op.lowering.lower(node.op, arguments, numbers, layouts)  # type: ignore[arg-type]  # rows
+            with _known_call(node, arguments):
+                result = node.op.lowering.lower(node.op, arguments, numbers, layouts)  # type: ignore[arg-type]  # rows
     except LoweringError as error:  # names the op in a region of this one
         is_found = node.op.name == FOUND_LOOP
         raise LoweringError(str(error), error.node if is_found else recorded) from error
@@ -258,8 +221,6 @@ def _apply(
         words = describe(recorded)
         raise LoweringError(f"lowering {words} failed: {type(error).__name__}: {error}", recorded) from error
     for output, meta in zip(result, node.op.metas, strict=True):
-        if output is None:  # made by a loop of `updates`
-            continue
         array = output.stack if isinstance(output, StackRow) else output
         shape = array.shape[1:] if isinstance(output, StackRow) else array.shape
         if shape != meta.struct.shape or array.dtype != meta.struct.dtype:
@@ -271,7 +232,7 @@ def _apply(
 
 def _known_call(node: Node, operands: Sequence[Made]) -> contextlib.AbstractContextManager[None]:
     """A context in which an op is lowered, its rule knowing the axes of its operands."""
-    values, regions = _thread.known
+    values, regions = _thread.dims
     dims = [
         values.get((value.node, value.index) if type(value) is TupleElement else (value, 0)) for value in node.operands
     ]
@@ -289,7 +250,7 @@ def _known_sharding(value: Value, shardings: Mapping[DeviceData, Sharding | None
     return None if requested is None or requested.is_open else requested
 
 
-def _reported(node: Node, array: jax.Array, chosen: Chosen) -> jax.Array:
+def _reported(node: Node, array: jax.Array, choices: Chosen) -> jax.Array:
     """Has the partitioner report during compilation how it sharded an annotated value, if that is not padded."""
     requested = node.op.sharding
     assert requested is not None, "only annotations are reported"
@@ -297,4 +258,4 @@ def _reported(node: Node, array: jax.Array, chosen: Chosen) -> jax.Array:
         return array
     if requested.memory != DEVICE:
         return array  # the partitioner is done before anything is placed in a memory
-    return report_sharding(array, lambda sharding: chosen.append((node, sharding)))
+    return report_sharding(array, lambda sharding: choices.append((node, sharding)))

@@ -40,11 +40,11 @@ class While(Lowering):
         start = strong([jnp.zeros((), np.int64), *carry])
 
         def run(index: int, iteration: jax.Array, carry: Arrays) -> list[jax.Array]:
-            now = [
+            vectors = [
                 vector + np.array(step, vector.dtype) * iteration.astype(vector.dtype) if any(step) else vector
                 for vector, step in zip(numbers, steps, strict=True)
             ]
-            of_region = _parts(now, self.regions)[index]
+            of_region = _parts(vectors, self.regions)[index]
             return lower_region(self.regions[index], index, [*constants, *carry], of_region, layouts)
 
         def goes_on(state: Arrays) -> jax.Array:
@@ -77,7 +77,7 @@ class Branches(Lowering):
         parts = _parts(numbers, self.regions)
 
         def branch(index: int) -> Callable[..., list[jax.Array]]:
-            return lambda *given: strong(lower_region(self.regions[index], index, given, parts[index], layouts[1:]))
+            return lambda *arrays: strong(lower_region(self.regions[index], index, arrays, parts[index], layouts[1:]))
 
         return tuple(jax.lax.cond(operands[0].reshape(()), branch(0), branch(1), *operands[1:]))
 
@@ -113,10 +113,10 @@ def is_annotation(node: Node) -> bool:
 
 def split_steps(nodes: Sequence[Node], steps: Sequence[Step]) -> tuple[list[Step], list[Step]]:
     """Returns the steps of the floats and those of the integers."""
-    both: dict[str, list[Step]] = {"f": [], "i": []}
+    by_kind: dict[str, list[Step]] = {"f": [], "i": []}
     for kind, step in zip(kinds_of(nodes), steps, strict=True):
-        both[kind].append(step)
-    return both["f"], both["i"]
+        by_kind[kind].append(step)
+    return by_kind["f"], by_kind["i"]
 
 
 def kinds_of(nodes: Sequence[Node]) -> str:

@@ -1,9 +1,7 @@
-"""Values of a program that are rows of one array, and arrays made of such rows."""
+"""Values of a program that are rows of one array (`Stacked`), and arrays made of such rows."""
 
 import itertools
-from collections import Counter
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +10,12 @@ import numpy as np
 from ...ops.shape import ElementRun
 from ..graph.graph import Value
 from ..graph.op import Layouts, Lowering
+from ..graph.stacked import Made as Made
+from ..graph.stacked import Stacked as Stacked
+from ..graph.stacked import StackRow as StackRow
+from ..graph.stacked import plain as plain
 from ..sharding.constrain import constrain, in_memory, near, on_device, space_of
-from ..sharding.value import Sharding
+from ..sharding.value import HOST, Sharding
 
 # The lowerings whose operands may be rows of one array; the results of such a list op are rows, too.
 TAKE_ROWS: set[type[Lowering]] = set()
@@ -21,60 +23,15 @@ TAKE_ROWS: set[type[Lowering]] = set()
 ANY_MEMORY: set[type[Lowering]] = set()
 
 
-class StackRow:
-    """A value that is one row of an array in the program; an op that reads it takes the slice.
-
-    plain: the value as an array of its own, if it was made.
-    """
-
-    __slots__ = ("index", "plain", "stack")
-
-    def __init__(self, stack: jax.Array, index: int, plain: jax.Array | None = None):
-        self.stack = stack
-        self.index = index
-        self.plain = plain
-
-    def array(self) -> jax.Array:
-        if self.plain is None:
-            self.plain = jax.lax.index_in_dim(self.stack, self.index, keepdims=False)
-        return self.plain
-
-
-Made = jax.Array | StackRow
-
-
-def plain(made: Made) -> jax.Array:
-    """Returns a value as an array of its own."""
-    return made.array() if isinstance(made, StackRow) else made
-
-
-class StackRows(NamedTuple):
-    """Rows of an array: `array[first]`, `array[first + step]`, and so on; step is 1 or -1."""
-
-    array: jax.Array
-    first: int
-    step: int
-
-
-def stretch(values: Sequence[Made], layout: Sharding | None) -> StackRows:
+def stretch(values: Sequence[Made], layout: Sharding | None) -> Stacked:
     """Returns values as rows of one array: of their own, or of a new one, sharded as all of them are known to be."""
-    stack_rows = find_stretch(values)
-    if stack_rows is not None:
-        return stack_rows
+    # On the host rows are read in any order: a new array would be a copy there.
+    is_on_host = isinstance(values[0], StackRow) and space_of(values[0].stack) == HOST
+    stacked = Stacked.of(values, in_any_order=is_on_host)
+    if stacked is not None:
+        return stacked
     stack = joined(values)
-    return StackRows(stack if layout is None else constrain(stack, layout.behind_rows()), 0, 1)
-
-
-def find_stretch(values: Sequence[Made]) -> StackRows | None:
-    """Returns the array whose neighbouring rows these values are; None if there is none."""
-    first, last = values[0], values[-1]
-    if not isinstance(first, StackRow) or not isinstance(last, StackRow):
-        return None
-    step = 1 if last.index >= first.index else -1
-    for i, value in enumerate(values):
-        if not isinstance(value, StackRow) or value.stack is not first.stack or value.index != first.index + i * step:
-            return None
-    return StackRows(first.stack, first.index, step)
+    return Stacked(stack if layout is None else constrain(stack, layout.behind_rows()), range(len(values)))
 
 
 def taken(array: jax.Array, run: ElementRun, positions: Sequence[int]) -> list[Made]:
@@ -87,71 +44,57 @@ def taken(array: jax.Array, run: ElementRun, positions: Sequence[int]) -> list[M
 
 
 def joined(values: Sequence[Made]) -> jax.Array:
-    """Returns these values, which have one shape and dtype, as one array with a row for each; stretches are sliced."""
+    """Returns values of one shape and dtype as one array with a row for each; neighbouring rows are one slice."""
+
+    def stretch_of(numbered: tuple[int, Made]) -> tuple[int, int]:
+        number, value = numbered
+        return (id(value.stack), value.index - number) if isinstance(value, StackRow) else (0, number)
+
     parts: list[jax.Array] = []
-    start = 0
-    while start < len(values):
-        stop = start + 1
-        while stop < len(values) and _goes_on(values[stop - 1], values[stop]):
-            stop += 1
-        value = values[start]
-        if isinstance(value, StackRow) and stop - start > 1:
-            parts.append(rows(StackRows(value.stack, value.index, 1), stop - start))
-        else:
-            stop = start + 1
-            parts.append(plain(value)[None])
-        start = stop
+    for _, group in itertools.groupby(enumerate(values), stretch_of):
+        run = [value for _, value in group]
+        stacked = Stacked.of(run) if len(run) > 1 else None
+        parts.append(plain(run[0])[None] if stacked is None else stacked.alone())
     if len(set(map(space_of, parts))) > 1:
         parts = list(map(on_device, parts))
     return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
 
 
 def as_stack(values: Sequence[Made]) -> jax.Array:
-    """Returns these values as one array: the one in which most of them are in their places, updated with the others."""
-    stacks = Counter(
-        id(value.stack)
-        for i, value in enumerate(values)
-        if isinstance(value, StackRow) and value.index == i and value.stack.shape[0] == len(values)
-    )
-    if not stacks:
+    """Returns values as one array: the one in which most of them are in their places, updated with the others."""
+
+    def home_of(row: int) -> jax.Array | None:
+        value = values[row]
+        if isinstance(value, StackRow) and value.index == row and value.stack.shape[0] == len(values):
+            return value.stack
+        return None
+
+    homes = list(map(home_of, range(len(values))))
+    ids = [id(home) for home in homes if home is not None]
+    if not ids:
         return joined(values)
-    ((name, _),) = stacks.most_common(1)
-    stack = home = next(value.stack for value in values if isinstance(value, StackRow) and id(value.stack) == name)
-    at_home = [isinstance(one, StackRow) and one.stack is home and one.index == i for i, one in enumerate(values)]
-    for is_there, group in itertools.groupby(range(len(values)), key=at_home.__getitem__):
-        if not is_there:
-            places = list(group)
-            update = in_memory(joined([values[i] for i in places]), space_of(stack))
-            stack = jax.lax.dynamic_update_slice_in_dim(stack, update, places[0], 0)
+    stack = home = next(home for home in homes if id(home) == max(ids, key=ids.count))
+    assert stack is not None
+    for is_home, group in itertools.groupby(range(len(values)), key=lambda row: homes[row] is home):
+        if not is_home:
+            rows = list(group)
+            update = in_memory(joined([values[row] for row in rows]), space_of(stack))
+            stack = jax.lax.dynamic_update_slice_in_dim(stack, update, rows[0], 0)
     return stack
 
 
-def _goes_on(row: Made, other: Made) -> bool:
-    if not isinstance(row, StackRow) or not isinstance(other, StackRow):
-        return False
-    return row.stack is other.stack and other.index == row.index + 1
-
-
-def rows(found: StackRows, count: int) -> jax.Array:
-    """Returns the first `count` rows of a stretch, in its order."""
-    array, first, step = found
-    if step < 0:
-        return jnp.flip(rows(StackRows(array, first - count + 1, 1), count), 0)
-    return array if count == array.shape[0] else jax.lax.slice_in_dim(array, first, first + count)
-
-
 def move_rows(
-    before: jax.Array, after: jax.Array, written: Collection[int], values: dict[Value, Sequence[Made]]
+    stack: jax.Array, new_stack: jax.Array, written: Collection[int], values: dict[Value, Sequence[Made]]
 ) -> None:
     """Makes the unwritten rows of a stack refer to the new stack: a reader of the old one would need a copy."""
 
-    def moved(results: Made) -> Made:  # or None: an unread result
-        if isinstance(results, StackRow) and results.stack is before and results.index not in written:
-            return StackRow(after, results.index)
-        return results
+    def moved(value: Made) -> Made:
+        if isinstance(value, StackRow) and value.stack is stack and value.index not in written:
+            return StackRow(new_stack, value.index)
+        return value
 
     for value, results in values.items():
-        values[value] = [moved(one) for one in results]
+        values[value] = list(map(moved, results))
 
 
 def rows_on_device(values: Sequence[Made], layouts: Layouts) -> list[Made]:
@@ -160,43 +103,44 @@ def rows_on_device(values: Sequence[Made], layouts: Layouts) -> list[Made]:
     layouts: the known sharding of each. The fetched values are annotated with it again: XLA would otherwise reshard a
     value before it is on the device, by collectives between the hosts.
     """
-    moved: dict[int, jax.Array] = {}
-    near_values: list[Made] = []
+    fetched_arrays: dict[int, jax.Array] = {}
+    result: list[Made] = []
     for value, sharding in zip(values, layouts, strict=True):
         array = value.stack if isinstance(value, StackRow) else value
-        target = moved.get(id(array))
+        target = fetched_arrays.get(id(array))
         if target is None:
             target = on_device(array)
             if target is not array and sharding is not None:
                 target = constrain(target, near(sharding.behind_rows() if isinstance(value, StackRow) else sharding))
-            moved[id(array)] = target
-        if target is array:
-            near_values.append(value)
-        else:
-            near_values.append(StackRow(target, value.index) if isinstance(value, StackRow) else target)
-    return near_values
+            fetched_arrays[id(array)] = target
+        if target is not array:
+            value = StackRow(target, value.index) if isinstance(value, StackRow) else target
+        result.append(value)
+    return result
 
 
 def fetched(values: Sequence[Made], places: Sequence[int], layouts: Layouts) -> list[Made]:
     """Returns the values, those at these places on the device: see `rows_on_device`."""
-    fetched_values = list(values)
+    result = list(values)
     near_values = rows_on_device([values[index] for index in places], [layouts[index] for index in places])
     for index, near_value in zip(places, near_values, strict=True):
-        fetched_values[index] = near_value
-    return fetched_values
+        result[index] = near_value
+    return result
 
 
 def scalars(values: Sequence[Made]) -> jax.Array:
     """Returns these numbers as a vector."""
-    stack_rows = find_stretch(values)
-    if stack_rows is not None:
-        return rows(stack_rows, len(values))
-    parts: dict[int, tuple[jax.Array, int]] = {}
+    stacked = Stacked.of(values)
+    if stacked is not None:
+        return stacked.alone()
+    starts: dict[int, int] = {}
+    parts: list[jax.Array] = []
     places, size = [], 0
     for value in values:
         array, index = (value.stack, value.index) if isinstance(value, StackRow) else (value[None], 0)
-        if id(array) not in parts:
-            parts[id(array)] = (array, size)
+        if id(array) not in starts:
+            starts[id(array)] = size
+            parts.append(array)
             size += array.shape[0]
-        places.append(parts[id(array)][1] + index)
-    return jnp.concatenate([array for array, _ in parts.values()])[np.array(places)]
+        places.append(starts[id(array)] + index)
+    return jnp.concatenate(parts)[np.array(places)]

@@ -1,13 +1,13 @@
 """From a graph to a graph: the passes, in the order in which they look at a graph that has no program.
 
-Each returns what it changed, the programs that run in place of one, or why it did neither (`outcome`); the checker
+Each returns what it changed, the programs that run in place of one, or why it did neither (`pass_result`); the checker
 looks at what it returns. `run/prepare.py` runs both lists: PASSES for each new graph of a sync, which may have a
 program afterwards, and COMPILE_PASSES on the graph for which there is none. Packages join both (`spmd.adaptive`).
 """
 
 from ..lower.region import Called
-from . import called_bodies, cuts, scan_layers
-from .outcome import CompilePass, Pass, Passes
+from . import called_bodies, cuts, list_elements, scan_layers
+from .pass_result import CompilePass, Pass, Passes
 
 PASSES = Passes(
     [
@@ -25,5 +25,7 @@ COMPILE_PASSES = list[CompilePass](
         # Isomorphic layers: one op, a loop, with their weights as rows of stacks. What is read only behind it: computed
         # before it, where that is cheaper to keep.
         ("scan layers", scan_layers.scan, None),
+        # Elements of list ops on the host: loops that fetch a row at a time.
+        ("loops over rows", list_elements.loops_over_rows, None),
     ]
 )

@@ -13,7 +13,7 @@ from ..graph.meta import Meta
 from ..graph.op import OpSpec
 from ..graph.source import node_line
 from . import dynamic, scan_layers
-from .outcome import Cut, Outcome, Sync
+from .pass_result import Cut, Outcome, Sync
 from .repeats import symbol
 
 # The places where a graph was cut, by its key: a warm step searches nothing.

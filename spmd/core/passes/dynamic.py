@@ -28,25 +28,25 @@ NAMES: set[str] = set()  # of the ops in the table: that a name has no row is qu
 keeps_start: list[Callable[[Node], bool]] = []
 
 
-def dims_of(node: Node, what: str | int) -> tuple[int, ...] | None:
+def dims_of(node: Node, part: str | int) -> tuple[int, ...] | None:
     """Returns the dynamic dims of an op at this place; None if nothing of it is dynamic."""
     if node.op.name not in NAMES:
         return None
-    return _table.get((node.code, line_number(node.code, node.instruction), node.op.name, what))
+    return _table.get((node.code, line_number(node.code, node.instruction), node.op.name, part))
 
 
-def add(node: Node, what: str | int, dims: Sequence[int] = ()) -> None:
+def add(node: Node, part: str | int, dims: Sequence[int] = ()) -> None:
     """Adds dynamic dims of an op at this place to those that are known."""
     NAMES.add(node.op.name)
-    row = node.code, line_number(node.code, node.instruction), node.op.name, what
+    row = node.code, line_number(node.code, node.instruction), node.op.name, part
     _table.keep(row, tuple(sorted({*(_table.get(row) or ()), *dims})))
 
 
-def note_dynamic_start(some: Sequence[Node], others: Sequence[Node]) -> None:
+def note_dynamic_start(nodes: Sequence[Node], later_nodes: Sequence[Node]) -> None:
     """Learns the dynamic starts: those that differ between two iterations of a loop."""
-    for node, other in zip(some, others, strict=True):
-        if node.op is not other.op:
-            add(other, START)
+    for node, later in zip(nodes, later_nodes, strict=True):
+        if node.op is not later.op:
+            add(later, START)
 
 
 def dynamic_start_positions(nodes: Sequence[Node]) -> bool:

@@ -25,8 +25,8 @@ def with_loops(graph: Graph, candidates: Sequence[Candidate]) -> Graph:
     """Returns the graph with these stretches, which do not overlap, as ops."""
     loops = _Loops(graph)
     for candidate in candidates:
-        first, *others = graph.nodes[candidate.start : candidate.stop]
-        loops.rules |= {first: partial(loops.loop, candidate), **dict.fromkeys(others, Rewrite.drop)}
+        first, *rest_of_loop = graph.nodes[candidate.start : candidate.stop]
+        loops.rules |= {first: partial(loops.loop, candidate), **dict.fromkeys(rest_of_loop, Rewrite.drop)}
     return rewrite(graph, loops.rules)
 
 
@@ -47,7 +47,7 @@ class _Loops:
             return maker is None or self.position[maker] < candidate.start
 
         loop = found_loop(candidate, self.over, is_before)
-        numbers = [new.numbers[candidate.node(iteration, place)][k] for place, iteration, k in loop.numbers]
+        numbers = [new.numbers[candidate.node(iteration, i)][k] for i, iteration, k in loop.numbers]
         body = [new.old.sources.get(node, (node,))[0] for node in loop.body]
         result = results(new.add(loop.op, loop.operands, first, numbers, body))
         new.now |= {name: result[index] for name, index in loop.results.items()}
@@ -60,7 +60,7 @@ class _Loops:
 
     def _early(self, candidate: Candidate, new: Rewrite) -> None:
         """Adds the ops of all iterations that have another start in each and read no result of the loop."""
-        taken: set[int] = set()
+        sliced: set[int] = set()
         for index in sorted(candidate.early):
             nodes, positions = candidate.at(index), candidate.positions(index)
             operands = {value_name(node.operands[0]) for node in nodes if node.operands}
@@ -70,28 +70,28 @@ class _Loops:
                 metas = (dense_meta(nodes[0].meta.shape, nodes[0].meta.dtype),) * len(nodes)
                 op = OpSpec.of("spmd.rows", rows, metas, (nodes[0].operands[0].meta,))
                 new.replace(nodes, new.add(op, nodes[0].operands[:1], nodes[0]))
-                taken.add(index)
+                sliced.add(index)
         for index in range(candidate.start, candidate.stop):
-            at = (index - candidate.start) % candidate.period
-            if at in candidate.early and at not in taken:
+            place_in_iteration = (index - candidate.start) % candidate.period
+            if place_in_iteration in candidate.early and place_in_iteration not in sliced:
                 new.copy(candidate.nodes[index])
 
 
-def _put(before: Rule, names: Mapping[int, Name], rows: list[int], row: int, new: Rewrite, node: Node) -> None:
+def _put(rule: Rule, names: Mapping[int, Name], rows: list[int], row: int, new: Rewrite, node: Node) -> None:
     """Adds an op by its rule, and another that writes its result into a row of the stack of a y.
 
     names: of the stack's values, by row. rows: those that are there so far; the row is added to them.
     """
-    before(new, node)
+    rule(new, node)
     value = new.now[names[row]]
-    operands = *(new.now[names[at]] for at in rows), value
+    operands = *(new.now[names[known_row]] for known_row in rows), value
     bisect.insort(rows, row)
     meta = dense_meta(value.meta.shape, value.meta.dtype)
     op = OpSpec.of(
         PUT_ROW, PutRow(row, rows.index(row)), (meta,) * len(rows), tuple(operand.meta for operand in operands)
     )
     result = new.add(op, operands, node)
-    new.now |= {names[at]: TupleElement(result, index) for index, at in enumerate(rows)}
+    new.now |= {names[known_row]: TupleElement(result, index) for index, known_row in enumerate(rows)}
 
 
 class _Hoisted(NamedTuple):
@@ -129,7 +129,7 @@ def _wait(late: _Hoisted, new: Rewrite, node: Node) -> None:
 def find(graph: Graph) -> dict[Node, _Hoisted]:
     """Returns, by each loop with a carry, the late values that are smaller than the operands
     that their computation keeps alive."""
-    loops = [(place, node) for place, node in enumerate(graph.nodes) if _has_carry(node)]
+    loops = [(index, node) for index, node in enumerate(graph.nodes) if _has_carry(node)]
     if not loops:
         return {}
     outside = {node for node in graph.nodes if node.op.name != FOUND_LOOP}
@@ -137,11 +137,11 @@ def find(graph: Graph) -> dict[Node, _Hoisted]:
     hoisted = {}
     start = 0
     for loop, node in loops:
-        nodes = [(place, graph.nodes[place]) for place in range(start, loop) if graph.nodes[place] in outside]
+        nodes = [(index, graph.nodes[index]) for index in range(start, loop) if graph.nodes[index] in outside]
         late = _late(nodes, loop, readers)
-        wanted = [value for name, value in late.items() if _is_wanted(name, value, loop, late, readers)]
-        if wanted:
-            ends = [_smallest(value, graph, outside, readers) for value in wanted]
+        values = [value for name, value in late.items() if _is_wanted(name, value, loop, late, readers)]
+        if values:
+            ends = [_smallest(value, graph, outside, readers) for value in values]
             hoisted[node] = _Hoisted([value for value, _ in ends], [node for _, ops in ends for node in ops])
         start = loop + 1
     return hoisted
@@ -170,7 +170,9 @@ def _late(nodes: Sequence[tuple[int, Node]], loop: int, readers: Mapping[Name, l
     late_at: set[int] = set()
     for index, node in reversed(nodes):
         result = {value_name(value): value for value in results(node)}
-        late_names = {name for name in result if all(at > loop or at in late_at for at in readers.get(name, ()))}
+        late_names = {
+            name for name in result if all(reader > loop or reader in late_at for reader in readers.get(name, ()))
+        }
         late |= {name: result[name] for name in late_names}
         if len(late_names) == len(result):
             late_at.add(index)
@@ -184,7 +186,7 @@ def _is_wanted(
     if all(reader <= loop for reader in readers.get(name, ())):
         return False
     cone: set[Name] = set()
-    kept: dict[Name, int] = {}
+    kept_bytes: dict[Name, int] = {}
     pending = [value]
     while pending:
         made_by = origin(pending.pop())
@@ -197,8 +199,8 @@ def _is_wanted(
             if read in late:
                 pending.append(operand)
             elif all(reader < loop for reader in readers.get(read, (loop,))):
-                kept[read] = operand.meta.nbytes
-    return sum(kept.values()) > value.meta.nbytes
+                kept_bytes[read] = operand.meta.nbytes
+    return sum(kept_bytes.values()) > value.meta.nbytes
 
 
 def _smallest(

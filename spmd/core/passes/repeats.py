@@ -28,11 +28,11 @@ def find_loops(nodes: Sequence[Node], roots: Sequence[Value]) -> list[Candidate]
     symbols = [numbered([node.op for node in nodes])]
     if any(node.op.dynamic_start is not None for node in nodes):
         symbols.append(numbered([symbol(node) for node in nodes]))
-    taken = np.zeros(len(nodes), bool)
+    in_loop = np.zeros(len(nodes), bool)
     tried: set[tuple[int, int, int]] = set()
     loops: list[Candidate] = []
     # Much shorter loops than the longest are searched again without it: most distances are within its iterations.
-    while longest := _longest(nodes, symbols, position, taken, tried):
+    while longest := _longest(nodes, symbols, position, in_loop, tried):
         loops += longest
     loops.sort(key=lambda loop: loop.start)
     if loops:
@@ -45,31 +45,31 @@ def _longest(
     nodes: Sequence[Node],
     symbols: Sequence[np.ndarray],
     position: dict[Node, int],
-    taken: np.ndarray,
+    in_loop: np.ndarray,
     tried: set[tuple[int, int, int]],
 ) -> list[Candidate]:
     """Finds the loop that spares most ops of those not in a loop, and the loops that spare half as many; takes them."""
     loops: list[Candidate] = []
     enough = 0
-    for start, stop, period in repeated(symbols, taken, FEWEST_OPS):
+    for start, stop, period in repeated(symbols, in_loop, FEWEST_OPS):
         if (stop - start) // period * period - period < enough:
             break
-        for stretch in _free(taken, start, stop):
+        for stretch in _free(in_loop, start, stop):
             if (*stretch, period) in tried:
                 continue
             tried.add((*stretch, period))
             loop = _fit(nodes, position, *stretch, period)
             if loop is not None:
                 loops.append(loop)
-                taken[loop.start : loop.stop] = True
+                in_loop[loop.start : loop.stop] = True
                 enough = enough or (loop.iterations - 1) * loop.period // 2
     return loops
 
 
-def _free(taken: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, int]]:
+def _free(in_loop: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, int]]:
     """Yields the parts of a stretch that are in no loop."""
-    for is_taken, group in itertools.groupby(range(start, stop), key=taken.__getitem__):
-        if not is_taken:
+    for is_in_loop, group in itertools.groupby(range(start, stop), key=in_loop.__getitem__):
+        if not is_in_loop:
             places = list(group)
             yield places[0], places[-1] + 1
 
@@ -135,10 +135,10 @@ def _stretches(wiring: list[tuple[_Wired, ...]]) -> Iterator[tuple[int, int]]:
         first = last
 
 
-def _may_begin(one: tuple[_Wired, ...], other: tuple[_Wired, ...]) -> bool:
+def _may_begin(first: tuple[_Wired, ...], second: tuple[_Wired, ...]) -> bool:
     """True if an iteration may be the first of a loop with this wiring: it reads data where the others read a carry."""
     return all(
-        a == b or all(wired is None or wired[0] < 0 for wired in (a, b)) for a, b in zip(one, other, strict=True)
+        a == b or all(wired is None or wired[0] < 0 for wired in (a, b)) for a, b in zip(first, second, strict=True)
     )
 
 
@@ -227,12 +227,12 @@ def _note_readers(
     as_rows |= {
         value_name(operand) for node in nodes if type(node.op.lowering) in TAKE_ROWS for operand in node.operands
     }
-    wanted = set(map(value_name, roots))
+    root_names = set(map(value_name, roots))
     for loop in loops:
         for result, iterations in read[id(loop)].items():
             (loop.last if iterations == {loop.iterations - 1} else loop.ys).append(result)
             second_last, end = loop.name(loop.iterations - 2, result), loop.name(loop.iterations - 1, result)
-            if end in as_rows or wanted.issuperset((second_last, end)):
+            if end in as_rows or root_names.issuperset((second_last, end)):
                 loop.ended.add(result)
 
 
@@ -242,9 +242,9 @@ def _orient_rows(loops: Sequence[Candidate]) -> None:
     for loop in loops:
         votes: Counter[int] = Counter()
         for values in loop.xs:
-            first, other = (row.get(value_name(value)) for value in values[:2])
-            if first is not None and other is not None:
-                votes[other - first] += 1
+            first, second = (row.get(value_name(value)) for value in values[:2])
+            if first is not None and second is not None:
+                votes[second - first] += 1
         loop.backwards = votes[-1] > votes[1]
         for values in loop.xs:
             for iteration, value in enumerate(values):
@@ -276,23 +276,28 @@ def numbered(ops: Sequence[OpSpec]) -> np.ndarray:
 
 
 def repeated(
-    symbols: Sequence[np.ndarray], taken: np.ndarray, least: int, *, fewest: int = FEWEST_ITERATIONS, shortest: int = 1
+    symbols: Sequence[np.ndarray],
+    in_loop: np.ndarray,
+    least: int,
+    *,
+    fewest: int = FEWEST_ITERATIONS,
+    shortest: int = 1,
 ) -> list[tuple[int, int, int]]:
-    """Returns stretches (start, stop, period) of ops that are not taken, in which every op is that of a period earlier;
+    """Returns stretches (start, stop, period) of ops in no loop, in which every op is that of a period earlier;
     those that spare most ops first, all of them at least `least`.
 
     symbols: each array has a number per op, equal for ops that may be the same op of two iterations. fewest: the fewest
     iterations. shortest: of a shorter period the least multiple of that many ops is taken.
     """
-    stretches = {stretch for numbers in symbols for stretch in _stretches_of(numbers, taken, least, fewest, shortest)}
+    stretches = {stretch for numbers in symbols for stretch in _stretches_of(numbers, in_loop, least, fewest, shortest)}
     return [(start, stop, -period) for _, period, start, stop in sorted(stretches, reverse=True)]
 
 
 def _stretches_of(
-    symbols: np.ndarray, taken: np.ndarray, least: int, fewest: int, shortest: int
+    symbols: np.ndarray, in_loop: np.ndarray, least: int, fewest: int, shortest: int
 ) -> Iterator[tuple[int, int, int, int]]:
     """Yields such stretches as (ops spared, -period, start, stop)."""
-    symbols = np.where(taken, -1 - np.arange(len(symbols)), symbols)  # a taken op is equal to no other
+    symbols = np.where(in_loop, -1 - np.arange(len(symbols)), symbols)  # an op in a loop is equal to no other
     for period in {period * -(-shortest // period) for period in _periods(symbols, least)}:
         is_equal = np.concatenate(([False], symbols[:-period] == symbols[period:], [False]))
         edges = np.flatnonzero(is_equal[1:] != is_equal[:-1])

@@ -77,8 +77,8 @@ def _chosen(graph: Graph, least: float | None = _LARGE) -> tuple[Graph, list[Can
         return result, [], "the program would copy their operands into stacks, more than one row of each"
     for loop, peeled in zip(loops, all_peeled, strict=True):
         loop.peeled = peeled
-    others = [group for group in inputs if group not in stack_groups]
-    return dataclasses.replace(graph, stack_groups=stack_groups, stacked=tuple(roots), columns=others), loops, reason
+    columns = [group for group in inputs if group not in stack_groups]
+    return dataclasses.replace(graph, stack_groups=stack_groups, stacked=tuple(roots), columns=columns), loops, reason
 
 
 def _exceeds_budget(loops: Sequence[Candidate], graph: Graph, stack_groups: Sequence[StackGroup]) -> bool:
@@ -88,7 +88,7 @@ def _exceeds_budget(loops: Sequence[Candidate], graph: Graph, stack_groups: Sequ
     """
     rows: set[Name] = {graph.inputs[i] for group in stack_groups for i in group}
     for loop in loops:
-        rows.update(node for place in loop.early for node in loop.at(place))
+        rows.update(node for index in loop.early for node in loop.at(index))
         rows.update(name for result in loop.ys for name in loop.names(result))
         rows.update(value_name(initial) for _, initial in loop.carry)
     makers = {node for node in graph.nodes if type(node.op.lowering) in TAKE_ROWS and len(node.op.metas) > 1}
@@ -126,9 +126,9 @@ def columns_of(graph: Graph, loops: Sequence[Candidate]) -> tuple[list[StackGrou
     groups = _found(graph, loops)
     named = [[name for _, name in sorted(column.items())] for column in groups]
 
-    def within(places: dict[Name, int], what: Callable[[int], Hashable]) -> list[StackGroup]:
+    def within(places: dict[Name, int], kind_of: Callable[[int], Hashable]) -> list[StackGroup]:
         all_there = [tuple([places[name] for name in names]) for names in named if places.keys() >= set(names)]
-        return [group for group in all_there if len(group) > 1 and len(set(map(what, group))) == 1]
+        return [group for group in all_there if len(group) > 1 and len(set(map(kind_of, group))) == 1]
 
     of_inputs = within(inputs, lambda i: (graph.inputs[i].meta, graph.shardings[i]))
     of_roots = within(roots, lambda i: (graph.roots[i].meta, graph.pinned[i]))
@@ -170,9 +170,9 @@ def _found(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
     for node, written in _written_loops(graph):
         operands, results = written.rows()
         for run in operands:
-            add_read({row: value_name(node.operands[place]) for row, place in enumerate(run)})
+            add_read({row: value_name(node.operands[index]) for row, index in enumerate(run)})
         for run in results:
-            add({row: (node, place) for row, place in enumerate(run)})
+            add({row: (node, index) for row, index in enumerate(run)})
     for loop in loops:
         for values in loop.xs:
             add_read({loop.row(iteration): value_name(value) for iteration, value in enumerate(values)})
@@ -209,7 +209,7 @@ def _value(name: Name) -> Value:
     return TupleElement(*name) if isinstance(name, tuple) else name
 
 
-def _aligned(node: Node, known: Mapping[object, _Place]) -> Iterator[_Column]:
+def _aligned(node: Node, places: Mapping[object, _Place]) -> Iterator[_Column]:
     """Yields the stack groups among the operands and results of a list op that follow from the known ones."""
     groups: defaultdict[Hashable, dict[int, list[Name]]] = defaultdict(dict)
     several = len(node.op.metas) > 1
@@ -217,10 +217,10 @@ def _aligned(node: Node, known: Mapping[object, _Place]) -> Iterator[_Column]:
         names = [value_name(node.operands[row_of_group]) for row_of_group in part.operands]
         names += [(node, result) if several else node for result in part.results]
         for k, name in enumerate(names):
-            if name in known:
-                row_of_group = known[name]
+            if name in places:
+                row_of_group = places[name]
                 groups[part.op, k, row_of_group[0]][row_of_group[1]] = names
     for rows in groups.values():
         for column in zip(*rows.values(), strict=True):
-            if len(column) > 1 and not known.keys() >= set(column):
+            if len(column) > 1 and not places.keys() >= set(column):
                 yield dict(zip(rows, column, strict=True))

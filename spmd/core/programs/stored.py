@@ -107,5 +107,5 @@ def _sharding(parts: Any) -> Sharding:
     return Sharding.of(tuple(ids), tuple(shape), tuple(names), _spec(*spec), *memory_and_target)
 
 
-def _spec(dims: Sequence[tuple[Sequence[str], bool]], unreduced: Sequence[str]) -> Spec:
-    return Spec(tuple(Dim(tuple(axes), is_open) for axes, is_open in dims), tuple(unreduced))
+def _spec(dims: Sequence[tuple[Sequence[str], bool]], unreduced: Sequence[str], stack: Sequence[str]) -> Spec:
+    return Spec(tuple(Dim(tuple(axes), is_open) for axes, is_open in dims), tuple(unreduced), tuple(stack))

@@ -27,7 +27,7 @@ from ..graph.op import (
     draws_of,
     starts,
 )
-from ..lower.stack_rows import TAKE_ROWS, Made, StackRow, find_stretch, plain, rows, scalars
+from ..lower.stack_rows import TAKE_ROWS, Made, Stacked, StackRow, plain, scalars
 from .overloads import Kwargs, Large, Number, Operand, TorchValue
 
 
@@ -110,12 +110,12 @@ class Join(Call):
         (meta,), shape = op.metas, op.operands[0].shape
         if not shape and any(isinstance(operand, StackRow) for operand in operands):
             return (scalars(operands),)
-        stretch = find_stretch(operands) if len(operands) > 1 else None
-        if stretch is None:
+        stacked = Stacked.of(operands) if len(operands) > 1 else None
+        if stacked is None:
             # The zero-argument super() does not work in a dataclass with slots, which is made twice.
             return Call.lower(self, op, list(map(plain, operands)), numbers, layouts)
         dim = dict(self.arguments).get("dim", 0) % len(meta.shape)
-        joined = jnp.moveaxis(cast(rows(stretch, len(operands)), meta.struct.dtype), 0, dim)
+        joined = jnp.moveaxis(cast(stacked.alone(), meta.struct.dtype), 0, dim)
         return (joined.reshape(meta.shape),)
 
 

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from ..base import counters, in_flight, state, trace_rows
-from ..graph import lent, store
+from ..graph import buffer_leases, store
 from ..graph.graph import DeviceData, Graph, pack_numbers
 from ..graph.source import Line
 from ..graph.store import Store, store_of
@@ -100,8 +100,8 @@ def launch(
         event = processes.note(words, program.fingerprint + numbers, program.line)
     buffers = arguments()
     # A checkpoint that is being written reads its buffers from another thread: they are copied before they are donated.
-    if lent.LENT:
-        lent.spare(buffers, [i for i, port in enumerate(program.inputs) if port.is_donated])
+    if buffer_leases.LENT:
+        buffer_leases.spare(buffers, [i for i, port in enumerate(program.inputs) if port.is_donated])
     # jit refuses an argument whose devices are named in another order, though the shards are where they must be.
     for i, sharding in program.foreign:
         buffers[i] = transfer.respelled(buffers[i], sharding)
@@ -156,25 +156,39 @@ def buffer_of(data: DeviceData, sharding: Sharding, *, is_donated: bool) -> jax.
 
 
 def _stack(graph: Graph, group: Sequence[int]) -> jax.Array:
-    members = [graph.inputs[index] for index in group]
-    bring(members, [graph.shardings[index] for index in group])
-    store = full_store(members)
-    return stacked(members) if store is None else store.placed()
+    members, sharding = [graph.inputs[index] for index in group], graph.shardings[group[0]]
+    bring_rows(members, sharding)
+    store = full_store(members, sharding)
+    return stacked(members, sharding) if store is None else store.placed()
 
 
-def full_store(members: Sequence[DeviceData]) -> Store | None:
+def bring_rows(members: Sequence[DeviceData], sharding: Sharding) -> None:
+    """Moves rows of a stack to its devices: host data only to those where its row is going to lie."""
+    device_rows = members
+    if sharding.spec.stack:
+        device_rows = [data for data in members if data.host is None]
+        for row, data in enumerate(members):
+            if data.host is not None:
+                block, _ = store.block_of(sharding, len(members), row)
+                data.take(transfer.upload(data.host, block), block)
+    bring(device_rows, [sharding] * len(device_rows))
+
+
+def full_store(members: Sequence[DeviceData], sharding: Sharding) -> Store | None:
     """The store of these device data alone. The first time it is made of their buffers, and they are rows of it from
     then on; data that was written by itself since is set into it. None for rows of another store."""
     store = store_of(members) or _mended(members)
     is_new = store is None and all(device_data.store is None for device_data in members)
-    return Store.of(members) if is_new else store
+    return Store.of(members, sharding) if is_new else store
 
 
-def stacked(members: Sequence[DeviceData]) -> jax.Array:
+def stacked(members: Sequence[DeviceData], sharding: Sharding) -> jax.Array:
     """A stack of copies of these device data, for one run."""
-    sharding = members[0].sharding
-    assert sharding is not None, "it has been brought to the devices"
-    return store.stacked([device_data.placed()[0] for device_data in members], sharding)
+    result = store.stacked([device_data.placed()[0] for device_data in members], sharding)
+    for device_data in members:
+        if device_data.sharding is not sharding:  # it is on the devices of its block alone
+            device_data.take_place(None, sharding)
+    return result
 
 
 def _mended(members: Sequence[DeviceData]) -> Store | None:

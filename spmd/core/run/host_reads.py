@@ -16,9 +16,9 @@ import numpy as np
 from ..base import counters, interrupt, trace_rows
 from ..base.config import config
 from ..base.state import active_observation
+from ..graph.buffer_leases import READERS, Lender
 from ..graph.errors import AbstractError
 from ..graph.graph import DeviceData, is_unpadded, origin
-from ..graph.lent import READERS, Lender
 from ..graph.source import Line, describe, user_line
 from ..passes import on_host
 from ..programs import failing
@@ -203,11 +203,12 @@ def lent_to(
                 sharding = wanted(device_data) or devices.default_sharding()
                 device_data.take(transfer.upload(device_data.host, sharding), sharding)
                 storage.set_sharding(sharding)
-            array = row = None
-            if device_data.host is None:
-                array, row = device_data.held() if with_store else (device_data.placed()[0], None)
-                lender.lend(array)
-            return Lease(device_data, device_data.host, array, row, device_data.sharding)
+            if device_data.host is not None:
+                return Lease(device_data, device_data.host, None, None, device_data.sharding)
+            array, row = device_data.held() if with_store else (None, None)
+            array, lies_as = device_data.lying() if array is None else (array, device_data.sharding)
+            lender.lend(array)
+            return Lease(device_data, None, array, row, lies_as)
 
 
 def _readable(device_data: DeviceData, call: str) -> DeviceData:

@@ -11,7 +11,7 @@ from ..base.config import config
 from ..graph.graph import Graph, Node, origin, replace_operands, value_name
 from ..graph.source import Line
 from ..passes import COMPILE_PASSES, PASSES, checker, dynamic
-from ..passes.outcome import Changed, Cut, OnHost, Pass, Sync
+from ..passes.pass_result import Changed, Cut, OnHost, Pass, Sync
 from ..programs import cache
 from ..programs.program import Program
 from ..record import recorders

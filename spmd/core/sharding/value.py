@@ -39,12 +39,16 @@ OPEN = Dim(is_open=True)
 class Spec(NamedTuple):
     """The dims in order, unsharded after the last one; unreduced: the mesh axes whose summands are still to be summed.
 
+    stack: the mesh axes that shard the rows of a stack of such arrays. A row lies on the devices of its block alone; an
+    array by itself is replicated over these axes.
+
     >>> Spec.of((), ("data", "fsdp")).entries(3)
     (None, ('data', 'fsdp'), None)
     """
 
     dims: tuple[Dim, ...] = ()
     unreduced: tuple[str, ...] = ()
+    stack: tuple[str, ...] = ()
 
     @staticmethod
     def of(*axes: tuple[str, ...]) -> "Spec":
@@ -58,7 +62,7 @@ class Spec(NamedTuple):
 
     def closed(self) -> "Spec":
         """Returns the spec with open dims unsharded."""
-        return Spec(tuple([UNSHARDED if dim.is_open else dim for dim in self.dims]), self.unreduced)
+        return self._replace(dims=tuple([UNSHARDED if dim.is_open else dim for dim in self.dims]))
 
     def over(self, sizes: "dict[str, int]") -> "Spec":
         """Returns the canonical spec on a mesh of these axes: without axes of one device and trailing unsharded dims.
@@ -72,7 +76,8 @@ class Spec(NamedTuple):
         ]
         while dims and dims[-1] == UNSHARDED:
             dims.pop()
-        return Spec(tuple(dims), tuple([axis for axis in sizes if axis in self.unreduced and sizes[axis] > 1]))
+        unreduced = self.unreduced and tuple([axis for axis in sizes if axis in self.unreduced and sizes[axis] > 1])
+        return Spec(tuple(dims), unreduced, self.stack and tuple([axis for axis in self.stack if sizes[axis] > 1]))
 
     def entries(self, rank: int) -> tuple[object, ...]:
         """Returns the spec as a user writes it, per dim: an axis, a tuple of axes, None, or UNCONSTRAINED."""
@@ -161,8 +166,19 @@ class Sharding:
         return Sharding.of(self.device_ids, self.mesh_shape, self.axis_names, spec, memory, self.target)
 
     def behind_rows(self) -> "Sharding":
-        """Returns the sharding of a stack of arrays that have this one: the leading dim is unsharded."""
-        return self.with_spec(Spec((Dim(), *self.spec.dims), self.spec.unreduced), self.memory)
+        """Returns the sharding of a stack of arrays that have this one."""
+        return self.with_spec(Spec((Dim(self.spec.stack), *self.spec.dims), self.spec.unreduced), self.memory)
+
+    def blocks(self) -> "list[Sharding]":
+        """Returns the sharding of a row of each block of a stack, on the devices of the block alone."""
+        if not self.spec.stack:
+            return [self]
+        axes = [self.axis_names.index(axis) for axis in self.spec.stack]
+        ids = np.moveaxis(np.array(self.device_ids).reshape(self.mesh_shape), axes, range(len(axes)))
+        shape = tuple(1 if axis in axes else size for axis, size in enumerate(self.mesh_shape))
+        devices = ids.reshape(math.prod(ids.shape[: len(axes)]), -1).tolist()
+        spec = self.spec._replace(stack=())
+        return [Sharding.of(tuple(block), shape, self.axis_names, spec, self.memory, self.target) for block in devices]
 
     def replicated(self) -> "Sharding":
         """Returns the replicated sharding on the same mesh."""
@@ -357,7 +373,7 @@ class Sharding:
         return tuple(-(-dim // cut) * cut for dim, cut in zip(shape, self.tiles(len(shape)), strict=True))
 
     def is_replicated(self) -> bool:
-        return self.spec == Spec()
+        return not self.spec.dims and not self.spec.unreduced
 
     def partition_spec(self, rank: int) -> tuple[object, ...]:
         """The spec as a user writes it, one entry per dim: an axis, a tuple of axes, None, or UNCONSTRAINED.
@@ -401,6 +417,7 @@ class Sharding:
         axes = ", ".join(f"{name}={size}" for name, size in self.mesh_axes().items())
         where = "" if self.memory == DEVICE else f", {self.memory}"
         where += f", unreduced={self.spec.unreduced}" if self.spec.unreduced else ""
+        where += f", stack={self.spec.stack}" if self.spec.stack else ""
         where += "" if self.target is None else f", target={self.target!r}"
         return f"Sharding(({axes}), {self.partition_spec(len(self.spec.dims))}{where})"
 

@@ -18,7 +18,7 @@ from torch.storage import TypedStorage
 
 from ..base import forking
 from ..base.state import PerThread
-from ..graph.lent import READERS
+from ..graph.buffer_leases import READERS
 from ..graph.meta import dense_meta
 from ..graph.source import warn
 from ..record.annotations import annotate

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import torch
 
-from ...core import Sharding, XlaTensor, host_copy, host_reads, lent, storage_of, transfer, view_of
+from ...core import Sharding, XlaTensor, buffer_leases, host_copy, host_reads, storage_of, transfer, view_of
 from ...tensors.shards import can_fill
 from .step_saving import ShardBytes
 
@@ -33,7 +33,7 @@ class StagedState:
 
     def __init__(self, room: Callable[[], float], *, is_copied: bool = True) -> None:
         self._is_copied = is_copied
-        self.lender = lent.Lender(room)
+        self.lender = buffer_leases.Lender(room)
         self.tensors: dict[str, dict[str, Any]] = {}
         # By what tied weights share: the name, and the tensor, so that no other one gets its identity.
         self._names: dict[Any, tuple[str, torch.Tensor]] = {}
@@ -136,7 +136,10 @@ def _on_its_way(data: jax.Array) -> jax.Array:
 def _cut(host: np.ndarray, index: tuple[slice, ...], member: _Member) -> Iterator[ShardBytes]:
     """Yields the part of a shard that is of one tensor, without padding; none of padding alone."""
     if member.row is not None:
-        host, index = host[member.row], index[1:]
+        start, stop, _ = index[0].indices(member.row + 1)
+        if not start <= member.row < stop:
+            return
+        host, index = host[member.row - start], index[1:]
     begins = tuple(part.start or 0 for part in index)
     shape = tuple(min(size, dim - begin) for size, dim, begin in zip(host.shape, member.shape, begins, strict=True))
     if min(shape, default=1) > 0 and math.prod(shape):

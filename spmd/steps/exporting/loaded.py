@@ -23,6 +23,7 @@ from ...core import (
     Spec,
     Storage,
     XlaTensor,
+    buffer_leases,
     compiler_context,
     constraints,
     dense_meta,
@@ -31,7 +32,6 @@ from ...core import (
     host_reads,
     in_flight,
     jax_facts,
-    lent,
     options,
     processes,
     recording,
@@ -325,7 +325,7 @@ class LoadedProgram:
         with contextlib.ExitStack() as leases:
             reads = [host_reads.leased(storage_of(tensor), "a loaded program", on_device=True) for tensor in tensors]
             buffers = [leases.enter_context(lease).placed()[0] for lease in reads]
-        lent.spare(buffers, self._donated)
+        buffer_leases.spare(buffers, self._donated)
         arrays: list[Any] = [
             _spelled(buffer, struct.sharding) for buffer, struct in zip(buffers, self._structs, strict=False)
         ]

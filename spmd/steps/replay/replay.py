@@ -288,7 +288,9 @@ class _Task:
         data_of = [data[member.number] for member in members if isinstance(member, OfState)]
         if len(data_of) < len(members) or (not is_stack and data_of[0].store is not None):
             return None
-        return executables.full_store(data_of) if is_stack else data_of[0]
+        if not is_stack:
+            return data_of[0]
+        return executables.full_store(data_of, self.shardings[places[0]])
 
     def _taker(self, roots: Sequence[Any], data: Sequence[DeviceData], sharding: Sharding, *, is_stack: bool) -> Any:
         if not all(isinstance(root, OfState) for root in roots):
@@ -323,8 +325,9 @@ class _Task:
     def _buffer(self, objects: Found, port: Any) -> jax.Array:
         if not isinstance(port.places, int):
             rows = [self._data_of(objects, self.inputs[input_index]) for input_index in port.places]
-            schedule.bring(rows, [self.shardings[input_index] for input_index in port.places])
-            return executables.stacked(rows)
+            sharding = self.shardings[port.places[0]]
+            executables.bring_rows(rows, sharding)
+            return executables.stacked(rows, sharding)
         origin, sharding = self.inputs[port.places], self.shardings[port.places]
         if isinstance(origin, Filled):
             return transfer.filled(origin.meta.shape, origin.meta.struct.dtype, origin.number, sharding)

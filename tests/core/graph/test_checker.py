@@ -9,7 +9,7 @@ from torch import nn
 
 import spmd
 from spmd.core.graph.graph import DeviceData, Graph, Node, TupleElement
-from spmd.core.passes import outcome
+from spmd.core.passes import pass_result
 from spmd.core.passes.checker import GraphError, check
 from spmd.core.record.storage import LOCK
 from spmd.core.run import prepare
@@ -139,10 +139,10 @@ class TestFlag:
     def test_a_wrong_pass_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The loop over the passes checks what each returns; without the flag XLA would see it first."""
 
-        def wrong(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
-            return outcome.Changed(late(graph), "shuffled")
+        def wrong(graph: Graph, sync: pass_result.Sync) -> pass_result.Outcome:
+            return pass_result.Changed(late(graph), "shuffled")
 
-        monkeypatch.setattr(prepare, "PASSES", (outcome.Pass("shuffle", wrong, reads=True),))
+        monkeypatch.setattr(prepare, "PASSES", (pass_result.Pass("shuffle", wrong, reads=True),))
         x = torch.arange(5.0, device="xla") * 3 + 1
         with pytest.raises(GraphError, match="the pass shuffle"):
             x.exp().sum().item()

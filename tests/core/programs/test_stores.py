@@ -146,7 +146,7 @@ class TestShapes:
             )
             for value in values
         ]
-        store = Store.of(leaves)
+        store = Store.of(leaves, sharding)
         assert store.placed().sharding.memory_kind == "pinned_host"
         alone = DeviceData(leaves[0].meta, buffer=leaves[0].placed()[0], sharding=sharding)
         leaves[1] = alone

@@ -20,7 +20,7 @@ from ....ops.floats import cast
 from ...graph.graph import topological
 from ...graph.meta import Meta, meta_of
 from ...graph.op import Arrays, Layouts, Lowering, OpSpec, Part, Slot, encode
-from ...lower.stack_rows import ANY_MEMORY, TAKE_ROWS, Made, StackRow, StackRows, fetched, plain, rows
+from ...lower.stack_rows import ANY_MEMORY, TAKE_ROWS, Made, Stacked, StackRow, fetched, plain
 from ...run.schedule import home_of, mesh_homes
 from ...sharding.buckets import EvenCut, cut_of, to_rows
 from ...sharding.constrain import constrain, near, on_device, space_of
@@ -145,7 +145,7 @@ def _together(
 def _taken(operand: Made, count: int) -> jax.Array:
     """The operand of a group of `count` elements: their rows, or the array they share."""
     if isinstance(operand, StackRow) and count > 1:
-        return rows(StackRows(operand.stack, operand.index, 1), count)
+        return Stacked(operand.stack, range(operand.index, operand.index + count)).alone()
     return plain(operand)
 
 

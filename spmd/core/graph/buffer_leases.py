@@ -35,9 +35,9 @@ class Lender:
     def give_back(self, array: jax.Array) -> None:
         """Ends one `lend` of an array; needs no lock."""
         with _changed:
-            held = LENT[id(array)]
-            held.lenders.remove(self)
-            if not held.lenders:
+            loan = LENT[id(array)]
+            loan.lenders.remove(self)
+            if not loan.lenders:
                 del LENT[id(array)]
             _changed.notify_all()
 
@@ -89,9 +89,9 @@ def spare(buffers: list[Any], donated: Iterable[int]) -> None:
         lender.copying += time.perf_counter() - begin
 
 
-def _short_of_room(found: list[_Lent]) -> Lender | None:
+def _short_of_room(loans: list[_Lent]) -> Lender | None:
     """A lender that has less room than copies of its arrays would take."""
-    for lender in {lender for one in found for lender in one.lenders}:
-        if sum(one.nbytes for one in found if lender in one.lenders) > lender.room():
+    for lender in {lender for loan in loans for lender in loan.lenders}:
+        if sum(loan.nbytes for loan in loans if lender in loan.lenders) > lender.room():
             return lender
     return None
