@@ -39,7 +39,7 @@ def seed() -> None:
     messages.forget()
     if storage.pending_elsewhere(()) or any(ref() is not None for ref in storage.ASIDE):
         gc.collect()  # what an error that a test before caught still holds: the next sync would run it
-    pace.longest = pace.early = recorders._thread.longest = 0
+    pace.longest = pace.early = recorders.longest_step.value = 0
     pace.rest(pace.recorded_ops, had_loop=True)
     forgetful = ("explain.idle_devices", "explain.waiting_device", "explain.status")
     for name in ("spmd.adaptive.changing", *(f"spmd.tools.{each}" for each in forgetful)):

@@ -91,7 +91,7 @@ def entered(text: str) -> dict[int, list[tuple[str, str]]]:
 def test_each_is_entered() -> None:
     """A debugger stops at each stop's function on its trip, or on a later one."""
     # In a process of its own, as another test may have met the same ops.
-    environment = dict(os.environ, PYTHONPATH=str(ROOT), SPMD_PROGRAM_CACHE="0")
+    environment = dict(os.environ, PYTHONPATH=f"{ROOT}{os.pathsep}{ROOT / 'tests'}", SPMD_PROGRAM_CACHE="0")
     done = subprocess.run([sys.executable, __file__], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     trips = json.loads(done.stdout.splitlines()[-1])

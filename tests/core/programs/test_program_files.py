@@ -94,7 +94,7 @@ class TestSetting:
     @pytest.fixture(autouse=True)
     def forgotten(self) -> Iterator[None]:
         yield
-        program_folder._known.clear()
+        program_folder._folders.clear()
         messages.forget()
 
     @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ class TestGraph:
     def forgotten(self) -> Iterator[None]:
         cache.clear_cache()
         yield
-        program_folder._known.clear()
+        program_folder._folders.clear()
         messages.forget()
 
     def says(self, capfd: pytest.CaptureFixture[str], folder: Path, change: str, mesh8: spmd.Mesh) -> str:
