@@ -1,4 +1,5 @@
-"""Fully sharded data parallel: an auto-wrap policy chooses units, a plan shards each parameter, XLA does the rest."""
+"""Fully sharded data parallel: an auto-wrap policy chooses units, a plan shards each parameter, XLA
+does the rest."""
 
 import typing
 

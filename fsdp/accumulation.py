@@ -1,7 +1,9 @@
-"""Gradient accumulation: the gradients of a batch's micro-batches, added up in one loop of one program."""
+"""Gradient accumulation: the gradients of a batch's micro-batches, added up in one loop of one
+program."""
 
-# Why one loop, and not a Python loop of backward passes: the loop is lowered and compiled once whatever the number of
-# micro-batches, and the activations of one micro-batch are freed before the next one's are made.
+# Why one loop, and not a Python loop of backward passes: the loop is lowered and compiled once
+# whatever the number of micro-batches, and the activations of one micro-batch are freed before the
+# next one's are made.
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -28,36 +30,40 @@ def accumulate_gradients(
     carried: Sequence[object] = (),
     reduce: str | Mapping[str, str] = "each",
 ) -> Any:
-    """Adds the gradients of a batch's mean loss to the parameters' gradients, by micro-batches; returns that loss.
+    """Adds the gradients of a batch's mean loss to the parameters' gradients, by micro-batches;
+    returns that loss.
 
     It does the same as
 
         for part in parts_of(batch, num_micro_batches):
             (loss_fn(part) / num_micro_batches).backward()
 
-    but forward and backward are recorded and compiled once, whatever the number of micro-batches, and the memory of
-    their activations is that of one micro-batch. Gradients are added up sharded. For a loss that is a mean over dim 0
-    both loss and gradients are those of the whole batch.
+    but forward and backward are recorded and compiled once, whatever the number of micro-batches,
+    and the memory of their activations is that of one micro-batch. Gradients are added up sharded.
+    For a loss that is a mean over dim 0 both loss and gradients are those of the whole batch.
 
     Args:
         model: the module whose parameters get gradients; wrapped or not.
         loss_fn: called with a micro-batch, of the same structure as the batch; returns a scalar.
-        batch: a tensor, or a structure of tensors with equal dim 0. A micro-batch has every `num_micro_batches`-th row,
-            so that each device's rows stay on it.
-        num_micro_batches: must divide dim 0; for a micro-batch to be sharded, the devices must divide its rows.
-        carried: tensors that a micro-batch hands on to the next, such as a running count: `loss_fn(part, *carried)`
-            then returns (loss, *carried), and so does this function. Shapes and dtypes stay; no gradient goes through
-            them.
-        reduce: "each": the gradients of a micro-batch are reduced over the devices, and added up. "once": each device
-            adds up its own summands of them, which are reduced after the last micro-batch. Or one of the two by mesh
-            axis, `{"dcn": "once"}`; over the other axes of the batch each time. Forward and backward are those of the
-            whole micro-batch, whatever its loss does with the batch: gradients are the same but for the order of sums.
-            A device holds for each parameter a summand of the size that the parameter has over the other axes alone
-            (in float32, where the parameter is narrower).
+        batch: a tensor, or a structure of tensors with equal dim 0. A micro-batch has every
+            `num_micro_batches`-th row, so that each device's rows stay on it.
+        num_micro_batches: must divide dim 0; for a micro-batch to be sharded, the devices must
+            divide its rows.
+        carried: tensors that a micro-batch hands on to the next, such as a running count:
+            `loss_fn(part, *carried)` then returns (loss, *carried), and so does this function.
+            Shapes and dtypes stay; no gradient goes through them.
+        reduce: "each": the gradients of a micro-batch are reduced over the devices, and added up.
+            "once": each device adds up its own summands of them, which are reduced after the last
+            micro-batch. Or one of the two by mesh axis, `{"dcn": "once"}`; over the other axes of
+            the batch each time. Forward and backward are those of the whole micro-batch, whatever
+            its loss does with the batch: gradients are the same but for the order of sums. A device
+            holds for each parameter a summand of the size that the parameter has over the other
+            axes alone (in float32, where the parameter is narrower).
 
-    Raises ValueError for a batch that `num_micro_batches` does not divide, for a batch without a tensor on xla, for a
-    loss that is no scalar, and for a `reduce` that does not fit the batch; NotImplementedError, with the op and its
-    line, for a gradient that `reduce="once"` does not know as a sum over the batch.
+    Raises ValueError for a batch that `num_micro_batches` does not divide, for a batch without a
+    tensor on xla, for a loss that is no scalar, and for a `reduce` that does not fit the batch;
+    NotImplementedError, with the op and its line, for a gradient that `reduce="once"` does not know
+    as a sum over the batch.
     Source: `torch_xla.experimental.gradient_accumulation`.
 
     >>> import torch, spmd, fsdp
@@ -71,9 +77,9 @@ def accumulate_gradients(
     split, over = _once(model, batch, reduce)
     if split is not None and over and rows % split.ways:
         raise ValueError(
-            f"accumulate_gradients: with reduce='once' a micro-batch needs equal rows on each of the {split.ways} "
-            f"devices along {', '.join(map(repr, split.axes))}, got {rows} rows; change the batch or "
-            "num_micro_batches"
+            "accumulate_gradients: with reduce='once' a micro-batch needs equal rows on each of "
+            f"the {split.ways} devices along {', '.join(map(repr, split.axes))}, got {rows} rows; "
+            "change the batch or num_micro_batches"
         )
     parts = _parts(model, batch, num_micro_batches)
     sums = UnreducedSums(model, split, over) if split is not None and over else ReducedSums(model)
@@ -81,17 +87,22 @@ def accumulate_gradients(
 
 
 def gradient_accumulation(
-    train_step: Callable[..., Any], iterable_tensors: Sequence[torch.Tensor], model: nn.Module, *carried: object
+    train_step: Callable[..., Any],
+    iterable_tensors: Sequence[torch.Tensor],
+    model: nn.Module,
+    *carried: object,
 ) -> Any:
     """`accumulate_gradients` by PyTorch/XLA's arguments: micro-batches that are stacked already.
 
     Args:
-        train_step: called with a row of each tensor and the carried values; returns the loss, or (loss, *carried).
+        train_step: called with a row of each tensor and the carried values; returns the loss, or
+            (loss, *carried).
         iterable_tensors: tensors whose dim 0 is the number of micro-batches.
         model: the module whose parameters get gradients. carried: as of `accumulate_gradients`.
 
-    Returns the mean of the losses, or (loss, *carried). Raises ValueError without tensors, or for dims 0 that differ.
-    Source: `torch_xla.experimental.gradient_accumulation.gradient_accumulation`.
+    Returns the mean of the losses, or (loss, *carried). Raises ValueError without tensors, or for
+    dims 0 that differ. Source:
+    `torch_xla.experimental.gradient_accumulation.gradient_accumulation`.
 
     >>> import torch, fsdp
     >>> model, stack = torch.nn.Linear(4, 2, device="xla"), torch.ones(3, 8, 4, device="xla")
@@ -103,30 +114,49 @@ def gradient_accumulation(
     sizes = sorted({stack.shape[0] if stack.dim() else 0 for stack in stacks})
     if len(sizes) != 1 or not sizes[0]:
         raise ValueError(
-            f"gradient_accumulation: expected tensors of one dim 0, the number of micro-batches, got {sizes or 'none'}"
+            "gradient_accumulation: expected tensors of one dim 0, the number of micro-batches, "
+            f"got {sizes or 'none'}"
         )
     return _accumulated(
-        "gradient_accumulation", lambda rows, *state: train_step(*rows, *state), stacks, sizes[0], carried,
+        "gradient_accumulation",
+        lambda rows, *state: train_step(*rows, *state),
+        stacks,
+        sizes[0],
+        carried,
         ReducedSums(model),
-    )  # fmt: skip
+    )
 
 
 def _accumulated(
-    caller: str, loss_fn: Callable[..., Any], parts: object, count: int, carried: Sequence[object],
+    caller: str,
+    loss_fn: Callable[..., Any],
+    parts: object,
+    count: int,
+    carried: Sequence[object],
     sums: "ReducedSums | UnreducedSums",
-) -> Any:  # fmt: skip
+) -> Any:
     """Adds up the gradients of micro-batches; returns the mean loss, or (loss, *carried)."""
 
-    def iteration(carry: tuple[torch.Tensor, tuple[object, ...]], part: object) -> tuple[object, None]:
+    def iteration(
+        carry: tuple[torch.Tensor, tuple[object, ...]], part: object
+    ) -> tuple[object, None]:
         total, state = carry
         with torch.enable_grad():
             result = loss_fn(part, *state)
             loss, *new = result if state else (result,)
             if not isinstance(loss, torch.Tensor) or loss.dim():
-                kind = f"one of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
-                raise ValueError(f"{caller}: expected loss_fn to return a scalar tensor, got {kind}")
+                kind = (
+                    f"one of shape {tuple(loss.shape)}"
+                    if isinstance(loss, torch.Tensor)
+                    else type(loss).__name__
+                )
+                raise ValueError(
+                    f"{caller}: expected loss_fn to return a scalar tensor, got {kind}"
+                )
             if len(new) != len(state):
-                raise ValueError(f"{caller}: expected (loss, *carried) of {len(state)} carried, got {len(new)}")
+                raise ValueError(
+                    f"{caller}: expected (loss, *carried) of {len(state)} carried, got {len(new)}"
+                )
             share = loss / count  # micro-batches are equal: the mean of their means is the batch's
             share.backward()
         passed_on = tree_map_only(torch.Tensor, torch.Tensor.detach, tuple(new))
@@ -148,14 +178,15 @@ def _checked_rows(batch: object, num_micro_batches: int) -> int:
     sizes = sorted({tensor.shape[0] if tensor.dim() else 0 for tensor in tensors})
     if len(sizes) > 1 or num_micro_batches < 1 or sizes[0] % num_micro_batches or not sizes[0]:
         raise ValueError(
-            "accumulate_gradients: expected num_micro_batches to divide dim 0 of every tensor of the batch, got "
-            f"{num_micro_batches} for {', '.join(map(str, sizes))} row(s)"
+            "accumulate_gradients: expected num_micro_batches to divide dim 0 of every tensor of "
+            f"the batch, got {num_micro_batches} for {', '.join(map(str, sizes))} row(s)"
         )
     return sizes[0] // num_micro_batches
 
 
 def _parts(model: nn.Module, batch: object, count: int) -> object:
-    """The batch as a stack of micro-batches, each sharded over the batch axes as a unit shards its input."""
+    """The batch as a stack of micro-batches, each sharded over the batch axes as a unit shards its
+    input."""
     root = root_of(model)
 
     def parts(value: torch.Tensor) -> torch.Tensor:
@@ -170,12 +201,14 @@ def _parts(model: nn.Module, batch: object, count: int) -> object:
     return tree_map_only(torch.Tensor, parts, batch)
 
 
-# Why zeros stand in `.grad` before the loop: a loop's body adds to tensors that are there before its first iteration. A
-# parameter that no loss reads must have none afterwards, as after a Python loop of backward passes.
+# Why zeros stand in `.grad` before the loop: a loop's body adds to tensors that are there before
+# its first iteration. A parameter that no loss reads must have none afterwards, as after a Python
+# loop of backward passes.
 
 
 class ReducedSums:
-    """Sums of the gradients of all backward passes inside `with`, in `.grad`; None for a parameter without any."""
+    """Sums of the gradients of all backward passes inside `with`, in `.grad`; None for a parameter
+    without any."""
 
     def __init__(self, model: nn.Module):
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -209,14 +242,17 @@ class ReducedSums:
 
 
 class UnreducedSums:
-    """Gradients that are taken from `.grad` after each backward pass, inside of `with`, and added up unreduced: a stack
-    of summands a parameter, of which a device has one, in the size of the parameter over the other axes."""
+    """Gradients that are taken from `.grad` after each backward pass, inside of `with`, and added
+    up unreduced: a stack of summands a parameter, of which a device has one, in the size of the
+    parameter over the other axes."""
 
     # The stacks are added up without a collective: each device adds its own summand to its own row.
 
     def __init__(self, model: nn.Module, split: BatchSplit, over: tuple[str, ...]):
         self.split, self.over = split, over
-        self.parameters = {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
+        self.parameters = {
+            name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad
+        }
 
     def __enter__(self) -> "UnreducedSums":
         self._former = {name: parameter.grad for name, parameter in self.parameters.items()}
@@ -236,16 +272,27 @@ class UnreducedSums:
                 parameter.grad = result if former is None else former.add_(result)
 
     def _zeros(self, like: torch.Tensor) -> torch.Tensor:
-        """A stack of zeros: a row for each device along the axes that reduce once, sharded over them."""
-        dtype = like.dtype if like.dtype.itemsize >= 4 else torch.float32  # many summands would round a narrow sum
+        """A stack of zeros: a row for each device along the axes that reduce once, sharded over
+        them."""
+        # many summands would round a narrow sum
+        dtype = like.dtype if like.dtype.itemsize >= 4 else torch.float32
         mesh = self.split.mesh
-        stack = torch.zeros(BatchSplit(mesh, self.over).ways, *like.shape, dtype=dtype, device="xla")
-        return spmd.mark_sharding(stack, mesh, spmd.PartitionSpec(self.over, *spec_of_others(like, mesh, *self.over)))
+        stack = torch.zeros(
+            BatchSplit(mesh, self.over).ways, *like.shape, dtype=dtype, device="xla"
+        )
+        return spmd.mark_sharding(
+            stack, mesh, spmd.PartitionSpec(self.over, *spec_of_others(like, mesh, *self.over))
+        )
 
     def take(self, loss: torch.Tensor) -> torch.Tensor:
-        """Adds up what a backward pass has left; returns the loss, or zero where it is added up unreduced, too."""
-        named = {name: tensor.grad for name, tensor in self.parameters.items() if tensor.grad is not None}
-        *result, of_loss = spmd.unreduced([*named.values(), loss], self.split.mesh, self.split.axes, self.over)
+        """Adds up what a backward pass has left; returns the loss, or zero where it is added up
+        unreduced, too."""
+        named = {
+            name: tensor.grad for name, tensor in self.parameters.items() if tensor.grad is not None
+        }
+        *result, of_loss = spmd.unreduced(
+            [*named.values(), loss], self.split.mesh, self.split.axes, self.over
+        )
         for name, stack in zip(named, result, strict=True):
             if isinstance(stack, NotImplementedError):
                 raise NotImplementedError(
@@ -273,30 +320,34 @@ class UnreducedSums:
 def _once(
     model: nn.Module, batch: object, reduce: str | Mapping[str, str]
 ) -> tuple[BatchSplit | None, tuple[str, ...]]:
-    """Returns how the batch is split, and the axes among its own over which gradients are reduced once, in their order,
-    by the argument `reduce`; (None, ()) for "each"."""
+    """Returns how the batch is split, and the axes among its own over which gradients are reduced
+    once, in their order, by the argument `reduce`; (None, ()) for "each"."""
     words = reduce.values() if isinstance(reduce, Mapping) else (reduce,)
     if any(word not in ("once", "each") for word in words):
         raise ValueError(
-            "accumulate_gradients: expected reduce to be 'each', 'once', or one of these by mesh axis, as {'dcn': "
-            f"'once'}}; got {reduce!r}"
+            "accumulate_gradients: expected reduce to be 'each', 'once', or one of these by mesh "
+            f"axis, as {{'dcn': 'once'}}; got {reduce!r}"
         )
     if "once" not in words:
         return None, ()
     split = _split_of(model, batch)
     if split is None:
         raise ValueError(
-            f"accumulate_gradients: reduce={reduce!r} needs a batch whose dim 0 is sharded over mesh axes; wrap the "
-            "model with fsdp, or call spmd.mark_sharding on the batch"
+            f"accumulate_gradients: reduce={reduce!r} needs a batch whose dim 0 is sharded over "
+            "mesh axes; wrap the model with fsdp, or call spmd.mark_sharding on the batch"
         )
     reductions = dict(reduce) if isinstance(reduce, Mapping) else dict.fromkeys(split.axes, reduce)
     for axis in reductions:
         if axis not in split.axes:
             raise ValueError(
-                f"accumulate_gradients: reduce={reduce!r} names {axis!r}, but dim 0 of the batch is sharded over "
-                f"{', '.join(map(repr, split.axes))}"
+                f"accumulate_gradients: reduce={reduce!r} names {axis!r}, but dim 0 of the batch "
+                f"is sharded over {', '.join(map(repr, split.axes))}"
             )
-    return split, tuple(axis for axis in split.axes if reductions.get(axis) == "once" and split.mesh.shape()[axis] > 1)
+    return split, tuple(
+        axis
+        for axis in split.axes
+        if reductions.get(axis) == "once" and split.mesh.shape()[axis] > 1
+    )
 
 
 def _split_of(model: nn.Module, batch: object) -> BatchSplit | None:
@@ -305,9 +356,16 @@ def _split_of(model: nn.Module, batch: object) -> BatchSplit | None:
     if root is not None:
         return root.split
     for value in tree_leaves(batch):
-        sharding = spmd.get_sharding(value) if isinstance(value, torch.Tensor) and value.dim() else None
+        sharding = (
+            spmd.get_sharding(value) if isinstance(value, torch.Tensor) and value.dim() else None
+        )
         axes = None if sharding is None else sharding.partition_spec(value.dim())[0]
         if sharding is not None and axes is not None:
-            mesh = spmd.Mesh(sharding.device_ids, sharding.mesh_shape, sharding.axis_names, target=sharding.target)
+            mesh = spmd.Mesh(
+                sharding.device_ids,
+                sharding.mesh_shape,
+                sharding.axis_names,
+                target=sharding.target,
+            )
             return BatchSplit(mesh, axes if isinstance(axes, tuple) else (axes,))
     return None

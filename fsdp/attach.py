@@ -1,8 +1,9 @@
-"""Makes modules a unit: shards their parameters and adds the hooks that gather them. `fully_shard` and
-`FullyShardedDataParallel` both call it. `summon_full_params` stores the parameters unsharded for a block."""
+"""Makes modules a unit: shards their parameters and adds the hooks that gather them. `fully_shard`
+and `FullyShardedDataParallel` both call it. `summon_full_params` stores the parameters unsharded
+for a block."""
 
-# Why hooks and no wrapper module: a unit keeps its class, its name and its keys in state dicts, so that
-# `isinstance(block, Block)`, checkpoints and users' own hooks go on as before FSDP.
+# Why hooks and no wrapper module: a unit keeps its class, its name and its keys in state dicts, so
+# that `isinstance(block, Block)`, checkpoints and users' own hooks go on as before FSDP.
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,10 @@ ParamInit = Callable[[nn.Module], None]
 
 
 def attach(
-    modules: Sequence[nn.Module], settings: Settings, split: BatchSplit, ignored: Collection[nn.Parameter] = ()
+    modules: Sequence[nn.Module],
+    settings: Settings,
+    split: BatchSplit,
+    ignored: Collection[nn.Parameter] = (),
 ) -> Unit:
     """Makes modules one unit, owning all parameters not owned by nested units or ignored.
 
@@ -33,22 +37,33 @@ def attach(
     for module in modules:
         if unit_of(module) is not None:
             raise ValueError(
-                f"{settings.caller}: {type(module).__name__} is a unit of fsdp already; wrap a module once, children "
-                "before their parents"
+                f"{settings.caller}: {type(module).__name__} is a unit of fsdp already; wrap a "
+                "module once, children before their parents"
             )
-    # Modules may be wrapped after the module above them: that unit then gives up the parameters that it gathers.
+    # Modules may be wrapped after the module above them: that unit then gives up the parameters
+    # that it gathers.
     above = _above(modules)
-    inner = {below for module in modules for units in units_in(module).values() for _, below in units}
+    inner = {
+        below for module in modules for units in units_in(module).values() for _, below in units
+    }
     below = [unit for module in modules for unit in units_in(module)]
     owned_ids = {id(parameter) for unit in below for parameter in (*unit.parameters, *unit.ignored)}
-    ignored_ids = {id(parameter) for parameter in (*ignored, *(tensor for unit in above for tensor in unit.ignored))}
+    ignored_ids = {
+        id(parameter)
+        for parameter in (*ignored, *(tensor for unit in above for tensor in unit.ignored))
+    }
     every = {id(parameter): parameter for module in modules for parameter in module.parameters()}
     memo = set(inner)  # with it torch's walk omits the units below
     inside = [child for module in modules for _, child in module.named_modules(memo)]
     unit = Unit(
-        parameters=[parameter for key, parameter in every.items() if key not in owned_ids and key not in ignored_ids],
+        parameters=[
+            parameter
+            for key, parameter in every.items()
+            if key not in owned_ids and key not in ignored_ids
+        ],
         ignored=[parameter for key, parameter in every.items() if key in ignored_ids],
-        # Kept only where parameters are cast: a unit that holds modules, which hold it, is a reference cycle.
+        # Kept only where parameters are cast: a unit that holds modules, which hold it, is a
+        # reference cycle.
         slots=_slots(inside, ignored_ids) if settings.mp_policy.param_dtype is not None else (),
         settings=settings,
         split=split,
@@ -56,7 +71,8 @@ def attach(
     if not _INSIDE:
         register_module_module_registration_hook(_note_added)
     _INSIDE.update(inside)
-    _cast_buffers(inside, settings.mp_policy.buffer_dtype)  # before the marks: a cast makes a new tensor
+    # before the marks: a cast makes a new tensor
+    _cast_buffers(inside, settings.mp_policy.buffer_dtype)
     unit.refresh(modules)
     for lower in below:
         lower.is_root = False
@@ -67,8 +83,9 @@ def attach(
         module.__dict__[ATTRIBUTE] = unit
         module.register_load_state_dict_pre_hook(_take_wrapped_names)
         module.register_load_state_dict_post_hook(_Loaded(unit, module))
-        # Bound methods of the unit: a deep copy of the module copies it, and has hooks of its own unit.
-        # post_forward runs always, also where forward raises: else casts would stand in the modules from then on.
+        # Bound methods of the unit: a deep copy of the module copies it, and has hooks of its own
+        # unit. post_forward runs always, also where forward raises: else casts would stand in the
+        # modules from then on.
         module.register_forward_pre_hook(unit.pre_forward, with_kwargs=True)
         module.register_forward_hook(unit.post_forward, always_call=True)
     return unit
@@ -85,8 +102,9 @@ def _note_added(parent: nn.Module, name: str, module: nn.Module | None) -> None:
         and any(id(parameter) not in OWNERS for parameter in module.parameters())
     ):
         say_once(
-            f"fsdp: {type(module).__name__} {name!r}, added to a wrapped {type(parent).__name__}, stays whole on each "
-            "device; wrap it with fsdp.fully_shard, or add it before the model is wrapped"
+            f"fsdp: {type(module).__name__} {name!r}, added to a wrapped {type(parent).__name__}, "
+            "stays whole on each device; wrap it with fsdp.fully_shard, or add it before the "
+            "model is wrapped"
         )
 
 
@@ -95,15 +113,21 @@ def _above(modules: Sequence[nn.Module]) -> list[Unit]:
     owners = {OWNERS.get(id(parameter)) for module in modules for parameter in module.parameters()}
     # A parameter may be tied to one of a unit that stands elsewhere.
     return [
-        unit for unit in owners
-        if unit is not None and any(below in modules for module in unit.modules for below in module.modules())
-    ]  # fmt: skip
+        unit
+        for unit in owners
+        if unit is not None
+        and any(below in modules for module in unit.modules for below in module.modules())
+    ]
 
 
-def _take_wrapped_names(module: nn.Module, state: dict[str, object], prefix: str, *_: object) -> None:
-    """The pre-hook of `load_state_dict`: renames keys that other wrappers saved (PyTorch/XLA's FSDPv2, for example) to
-    the module's own."""
-    names = {key: prefix + bare_name(key.removeprefix(prefix)) for key in state if key.startswith(prefix)}
+def _take_wrapped_names(
+    module: nn.Module, state: dict[str, object], prefix: str, *_: object
+) -> None:
+    """The pre-hook of `load_state_dict`: renames keys that other wrappers saved (PyTorch/XLA's
+    FSDPv2, for example) to the module's own."""
+    names = {
+        key: prefix + bare_name(key.removeprefix(prefix)) for key in state if key.startswith(prefix)
+    }
     if all(old == new for old, new in names.items()):
         return
     present = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
@@ -113,10 +137,11 @@ def _take_wrapped_names(module: nn.Module, state: dict[str, object], prefix: str
 
 
 class _Loaded:
-    """The post-hook of `load_state_dict`: with `assign=True` modules have new parameters, which the unit takes over.
+    """The post-hook of `load_state_dict`: with `assign=True` modules have new parameters, which the
+    unit takes over.
 
-    It syncs the loaded values before a step reads them. Otherwise the first step after it would be another program than
-    in a training run without a restart, and round differently.
+    It syncs the loaded values before a step reads them. Otherwise the first step after it would be
+    another program than in a training run without a restart, and round differently.
     """
 
     def __init__(self, unit: Unit, module: nn.Module):
@@ -128,7 +153,9 @@ class _Loaded:
     def __call__(self, module: nn.Module, incompatible: object) -> None:
         # Without assign=True values are copied into the parameters, which stay the same objects.
         present = {name: module.get_parameter(name) for name in self.held}
-        new = {id(old): present[name] for name, old in self.held.items() if present[name] is not old}
+        new = {
+            id(old): present[name] for name, old in self.held.items() if present[name] is not old
+        }
         if new:
             move([module])
             self.unit.exchange(new, [module])
@@ -137,10 +164,20 @@ class _Loaded:
             spmd.sync()
 
 
-def _slots(modules: Sequence[nn.Module], ignored_ids: Collection[int]) -> list[tuple[nn.Module, str]]:
+def _slots(
+    modules: Sequence[nn.Module], ignored_ids: Collection[int]
+) -> list[tuple[nn.Module, str]]:
     """The (module, name) of each parameter that modules hold themselves."""
-    entries = [(module, name, parameter) for module in modules for name, parameter in module._parameters.items()]
-    return [(module, name) for module, name, tensor in entries if tensor is not None and id(tensor) not in ignored_ids]
+    entries = [
+        (module, name, parameter)
+        for module in modules
+        for name, parameter in module._parameters.items()
+    ]
+    return [
+        (module, name)
+        for module, name, tensor in entries
+        if tensor is not None and id(tensor) not in ignored_ids
+    ]
 
 
 def _cast_buffers(modules: Sequence[nn.Module], dtype: torch.dtype | None) -> None:
@@ -150,18 +187,30 @@ def _cast_buffers(modules: Sequence[nn.Module], dtype: torch.dtype | None) -> No
                 module._buffers[name] = buffer.to(dtype)
 
 
-def materialise(caller: str, module: nn.Module, *, has_data: bool, param_init_fn: ParamInit | None = None) -> None:
-    """Moves a module to the device: CPU data stays on the host until its shards are uploaded, meta tensors are
-    materialised.
+def materialise(
+    caller: str, module: nn.Module, *, has_data: bool, param_init_fn: ParamInit | None = None
+) -> None:
+    """Moves a module to the device: CPU data stays on the host until its shards are uploaded, meta
+    tensors are materialised.
 
-    has_data: False for a plan over devices that are not present; meta tensors then get no initial values.
+    has_data: False for a plan over devices that are not present; meta tensors then get no initial
+    values.
     """
-    # Found first: `_apply` replaces the meta tensors by empty ones, which nothing distinguishes from initialised ones.
+    # Found first: `_apply` replaces the meta tensors by empty ones, which nothing distinguishes
+    # from initialised ones.
     unmade = [
-        child for child in module.modules()
-        if any(tensor.is_meta for tensor in (*child.parameters(recurse=False), *child.buffers(recurse=False)))
-    ]  # fmt: skip
-    module._apply(lambda tensor: torch.empty_like(tensor, device="xla") if tensor.is_meta else tensor.to("xla"))
+        child
+        for child in module.modules()
+        if any(
+            tensor.is_meta
+            for tensor in (*child.parameters(recurse=False), *child.buffers(recurse=False))
+        )
+    ]
+    module._apply(
+        lambda tensor: (
+            torch.empty_like(tensor, device="xla") if tensor.is_meta else tensor.to("xla")
+        )
+    )
     for child in unmade if has_data else ():
         if param_init_fn is not None:
             param_init_fn(child)
@@ -169,8 +218,10 @@ def materialise(caller: str, module: nn.Module, *, has_data: bool, param_init_fn
         reset = getattr(child, "reset_parameters", None)
         if reset is None:
             raise ValueError(
-                f"{caller}: {type(child).__name__} is on the meta device and has no reset_parameters() "
-                'to initialise it; give it one, or build the module under `with torch.device("xla")`'
+                f"{caller}: {type(child).__name__} is on the meta device and has no "
+                "reset_parameters() "
+                "to initialise it; give it one, or build the module under `with "
+                'torch.device("xla")`'
             )
         reset()
 
@@ -178,7 +229,10 @@ def materialise(caller: str, module: nn.Module, *, has_data: bool, param_init_fn
 def move(modules: Sequence[nn.Module]) -> None:
     """Moves modules to the device without their meta tensors, which `to_empty` materialises."""
     for module in modules:
-        if not all(tensor.device.type in ("xla", "meta") for tensor in (*module.parameters(), *module.buffers())):
+        if not all(
+            tensor.device.type in ("xla", "meta")
+            for tensor in (*module.parameters(), *module.buffers())
+        ):
             module._apply(lambda tensor: tensor if tensor.is_meta else tensor.to("xla"))
 
 
@@ -188,11 +242,13 @@ def summon_full_params(
 ) -> Iterator[None]:
     """A context in which the parameters of a module's units are stored unsharded.
 
-    Values can be read and written without it, too: a tensor is always the global one, however it is sharded.
+    Values can be read and written without it, too: a tensor is always the global one, however it is
+    sharded.
 
     Args:
         module: a model that is wrapped. recurse: also the units below the outermost.
-        writeback: True keeps values written to parameters; False restores their former values at the end.
+        writeback: True keeps values written to parameters; False restores their former values at
+            the end.
         with_grads: gradients, too, are unsharded in the context.
 
     Raises ValueError for a module without units. Source:
@@ -214,5 +270,7 @@ def summon_full_params(
     finally:
         for unit in units:
             unit.reshard(with_gradients=with_grads)
-        for parameter, value in zip(parameters if former_values else (), former_values, strict=True):
+        for parameter, value in zip(
+            parameters if former_values else (), former_values, strict=True
+        ):
             parameter.data = value

@@ -1,4 +1,7 @@
-"""`fully_shard`: makes modules units in place, children before parents, as FSDP2 does. `FSDPModule`: their methods."""
+"""`fully_shard`: makes modules units in place, children before parents, as FSDP2 does.
+
+`FSDPModule`: their methods.
+"""
 
 # Why a module's class changes: FSDP2 puts `FSDPModule` in front of it, by which scripts find units,
 # and its methods (`unshard`, `set_requires_gradient_sync`) are called on the module itself.
@@ -44,33 +47,38 @@ def fully_shard(
     extra_data_axis: str | None = None,
     min_shard_numel: int = 0,
 ) -> _M:
-    """Makes a module a unit: its parameters are sharded over the mesh, gathered for its forward and for its backward.
+    """Makes a module a unit: its parameters are sharded over the mesh, gathered for its forward and
+    for its backward.
 
-    It must be called on children before their parents: a unit has the parameters that no unit below it has. It works in
-    place and returns the module, whose class becomes `FSDP<Class>`, a subclass with the methods of `FSDPModule`; names
-    of parameters and state-dict keys stay. A unit with none above it is a root: it shards inputs over the batch axes
-    along dim 0. A module on meta stays there until `to_empty(device="xla")`.
+    It must be called on children before their parents: a unit has the parameters that no unit below
+    it has. It works in place and returns the module, whose class becomes `FSDP<Class>`, a subclass
+    with the methods of `FSDPModule`; names of parameters and state-dict keys stay. A unit with none
+    above it is a root: it shards inputs over the batch axes along dim 0. A module on meta stays
+    there until `to_empty(device="xla")`.
 
     Args:
         module: a module, or several that are gathered together.
-        mesh: the devices; default: that of `with mesh:` or `spmd.torch_xla.set_global_mesh`, else one axis over all.
-            Parameters are sharded over its axis `fsdp`, or over its only axis; of two axes of other names the first
-            holds replicas and parameters are sharded over the second.
-        reshard_after_forward: True frees gathered parameters after forward and gathers them again for backward; a
-            number keeps them sharded over so many neighbours and gathers them among these. None: True, but False for
-            the root.
-        shard_placement_fn: called with each parameter; returns a `PartitionSpec`, torch's `Shard(dim)` or
-            `Replicate()`, or None for the largest dim that divides (`fsdp.parameter_spec`).
+        mesh: the devices; default: that of `with mesh:` or `spmd.torch_xla.set_global_mesh`, else
+            one axis over all. Parameters are sharded over its axis `fsdp`, or over its only axis;
+            of two axes of other names the first holds replicas and parameters are sharded over the
+            second.
+        reshard_after_forward: True frees gathered parameters after forward and gathers them again
+            for backward; a number keeps them sharded over so many neighbours and gathers them among
+            these. None: True, but False for the root.
+        shard_placement_fn: called with each parameter; returns a `PartitionSpec`, torch's
+            `Shard(dim)` or `Replicate()`, or None for the largest dim that divides
+            (`fsdp.parameter_spec`).
         mp_policy: the dtypes of computation and communication (`fsdp.MixedPrecisionPolicy`).
         offload_policy: `fsdp.CPUOffloadPolicy()` keeps parameters in the host's memory.
-        ignored_params: parameters that are replicated; neither this unit nor one above it shards or gathers them.
+        ignored_params: parameters that are replicated; neither this unit nor one above it shards or
+            gathers them.
         dp_mesh_dims: torch's `DataParallelMeshDims`: names the axes, as the next two do.
-        shard_axis, extra_data_axis: the axis that parameters are sharded over, and one more for the batch (default: the
-            axis named `data`, where there is one).
+        shard_axis, extra_data_axis: the axis that parameters are sharded over, and one more for the
+            batch (default: the axis named `data`, where there is one).
         min_shard_numel: parameters of fewer elements stay replicated.
 
-    Raises ValueError for a module that is a unit already and for an axis that is not in the mesh, TypeError for a wrong
-    argument type. Source: `torch.distributed.fsdp.fully_shard`.
+    Raises ValueError for a module that is a unit already and for an axis that is not in the mesh,
+    TypeError for a wrong argument type. Source: `torch.distributed.fsdp.fully_shard`.
 
     >>> import torch, spmd, fsdp
     >>> mesh = spmd.Mesh([0], (1,), ("fsdp",))
@@ -78,7 +86,11 @@ def fully_shard(
     >>> for layer in model:
     ...     layer = fsdp.fully_shard(layer, mesh=mesh)
     >>> model = fsdp.fully_shard(model, mesh=mesh)
-    >>> type(model).__name__, isinstance(model, torch.nn.Sequential), isinstance(model[0], fsdp.FSDPModule)
+    >>> (
+    ...     type(model).__name__,
+    ...     isinstance(model, torch.nn.Sequential),
+    ...     isinstance(model[0], fsdp.FSDPModule),
+    ... )
     ('FSDPSequential', True, True)
     >>> model(torch.ones(3, 4, device="xla")).sum().backward()
     """
@@ -87,11 +99,18 @@ def fully_shard(
         shard_axis, extra_data_axis = _named(dp_mesh_dims)
     mesh, axis, batch_axes = axes_of("fully_shard", mesh, shard_axis, extra_data_axis)
     settings = Settings(
-        "fully_shard", mesh, axis, batch_axes,
-        reshard_after_forward=reshard_after_forward, mp_policy=mp_policy, offload_policy=offload_policy,
-        shard_placement_fn=shard_placement_fn, min_shard_numel=min_shard_numel,
-    )  # fmt: skip
-    # Meta tensors stay: `to_empty` and `init_weights` come after `fully_shard`, as in FSDP2's recipes.
+        "fully_shard",
+        mesh,
+        axis,
+        batch_axes,
+        reshard_after_forward=reshard_after_forward,
+        mp_policy=mp_policy,
+        offload_policy=offload_policy,
+        shard_placement_fn=shard_placement_fn,
+        min_shard_numel=min_shard_numel,
+    )
+    # Meta tensors stay: `to_empty` and `init_weights` come after `fully_shard`, as in FSDP2's
+    # recipes.
     move(modules)
     if mesh.target is not None:
         for member in modules:
@@ -109,11 +128,18 @@ def _modules(module: Any) -> list[nn.Module]:
     modules = list(module) if isinstance(module, (list, tuple)) else [module]
     for member in modules:
         if not isinstance(member, nn.Module):
-            raise TypeError(f"fully_shard: expected a torch.nn.Module or a list of them, got {type(member).__name__}")
-        if isinstance(member, (nn.ModuleList, nn.ModuleDict)) and type(member).forward is nn.Module.forward:
+            raise TypeError(
+                "fully_shard: expected a torch.nn.Module or a list of them, got "
+                f"{type(member).__name__}"
+            )
+        if (
+            isinstance(member, (nn.ModuleList, nn.ModuleDict))
+            and type(member).forward is nn.Module.forward
+        ):
             raise ValueError(
-                f"fully_shard: {type(member).__name__} has no forward, in front of which its parameters would be "
-                "gathered; pass its modules one by one, or as a list to gather them together"
+                f"fully_shard: {type(member).__name__} has no forward, in front of which its "
+                "parameters would be gathered; pass its modules one by one, or as a list to "
+                "gather them together"
             )
     if not modules:
         raise ValueError("fully_shard: expected at least one module, got an empty list")
@@ -124,15 +150,18 @@ def _named(dims: Any) -> tuple[str | None, str | None]:
     for name in (dims.shard, dims.replicate):
         if name is not None and not isinstance(name, str):
             raise ValueError(
-                f"fully_shard: dp_mesh_dims names one axis each, got {name!r}; a mesh with them as one axis does it"
+                f"fully_shard: dp_mesh_dims names one axis each, got {name!r}; a mesh with them "
+                "as one axis does it"
             )
     return dims.shard, dims.replicate
 
 
 class FSDPModule(_Module):
-    """The methods that `fully_shard` adds to a module: they unshard and reshard its unit and change its settings.
+    """The methods that `fully_shard` adds to a module: they unshard and reshard its unit and change
+    its settings.
 
-    Methods of FSDP2 that order or delay collectives are accepted with one warning: XLA schedules the whole step.
+    Methods of FSDP2 that order or delay collectives are accepted with one warning: XLA schedules
+    the whole step.
 
     >>> import torch, spmd, fsdp
     >>> model = fsdp.fully_shard(torch.nn.Linear(8, 8), mesh=spmd.Mesh([0], (1,), ("fsdp",)))
@@ -149,17 +178,20 @@ class FSDPModule(_Module):
         return result
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[object, ...]:
-        # A module has no reduction of its own: torch's default one, whose first two entries name the class.
+        # A module has no reduction of its own: torch's default one, whose first two entries name
+        # the class.
         reduced = super().__reduce_ex__(protocol)
         assert isinstance(reduced, tuple), "a module has no name of its own"
-        return _bare, (_plain(type(self)),), *reduced[2:]  # a pickle cannot name the class: no module has it
+        # a pickle cannot name the class: no module has it
+        return _bare, (_plain(type(self)),), *reduced[2:]
 
     def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__(state)
         self._unit.refresh([self])  # a file has no shardings
 
     def unshard(self, async_op: bool = False) -> "UnshardHandle | None":
-        """Stores the unit's parameters unsharded, until its next forward pass ends or `reshard` is called."""
+        """Stores the unit's parameters unsharded, until its next forward pass ends or `reshard` is
+        called."""
         self._unit.unshard()
         return UnshardHandle() if async_op else None
 
@@ -167,13 +199,17 @@ class FSDPModule(_Module):
         """Stores the unit's parameters sharded."""
         self._unit.reshard()
 
-    def set_reshard_after_forward(self, reshard_after_forward: bool | int, recurse: bool = True) -> None:
-        """Sets `reshard_after_forward` of `fully_shard` for this unit, and with `recurse` for the units below."""
+    def set_reshard_after_forward(
+        self, reshard_after_forward: bool | int, recurse: bool = True
+    ) -> None:
+        """Sets `reshard_after_forward` of `fully_shard` for this unit, and with `recurse` for the
+        units below."""
         for unit in self._units(recurse):
             unit.reshard_after_forward = unit.settings.checked_reshard(reshard_after_forward)
 
     def set_gradient_divide_factor(self, factor: float) -> None:
-        """Makes the unit's gradients the sum over the batch's shards, one per device, divided by a factor.
+        """Makes the unit's gradients the sum over the batch's shards, one per device, divided by a
+        factor.
 
         The default factor is the number of shards: the gradient of the loss as it was computed.
         """
@@ -183,17 +219,20 @@ class FSDPModule(_Module):
         """The old name of `set_gradient_divide_factor`."""
         self.set_gradient_divide_factor(factor)
 
-    def set_requires_gradient_sync(self, requires_gradient_sync: bool, *, recurse: bool = True) -> None:
-        """Sets whether backward passes reduce gradients over the devices, for this unit, and with `recurse` for the
-        units below; see `FullyShardedDataParallel.no_sync`."""
+    def set_requires_gradient_sync(
+        self, requires_gradient_sync: bool, *, recurse: bool = True
+    ) -> None:
+        """Sets whether backward passes reduce gradients over the devices, for this unit, and with
+        `recurse` for the units below; see `FullyShardedDataParallel.no_sync`."""
         for unit in self._units(recurse):
             unit.defer_gradients(() if requires_gradient_sync else unit.split.axes)
 
     def set_requires_all_reduce(self, requires_all_reduce: bool, *, recurse: bool = True) -> None:
-        """The same for the axes of the batch over which parameters are replicated (hybrid sharding); over the axis that
-        shards them backward passes go on to reduce."""
+        """The same for the axes of the batch over which parameters are replicated (hybrid
+        sharding); over the axis that shards them backward passes go on to reduce."""
         for unit in self._units(recurse):
-            # A gradient's reduce-scatter within a group of shards goes on; the all-reduce between the groups waits.
+            # A gradient's reduce-scatter within a group of shards goes on; the all-reduce between
+            # the groups waits.
             replicas = [axis for axis in unit.split.axes if axis != unit.settings.shard_axis]
             unit.defer_gradients(() if requires_all_reduce else replicas)
 
@@ -206,7 +245,8 @@ class FSDPModule(_Module):
         return UnshardHandle() if async_op else None
 
     def reset_iter_state(self) -> None:
-        """Puts parameters back into modules after a pass that raised; every forward pass does so by itself."""
+        """Puts parameters back into modules after a pass that raised; every forward pass does so by
+        itself."""
         for unit in self._units(True):
             unit.restore()
 
@@ -219,8 +259,11 @@ class FSDPModule(_Module):
     def _units(self, recurse: bool) -> list[Unit]:
         return list(units_in(self)) if recurse else [self._unit]
 
-    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> "FSDPModule":
-        """Applies `fn` as torch does, and shards the new tensors of the parameters (`.to(dtype)`) as the old ones."""
+    def _apply(
+        self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
+    ) -> "FSDPModule":
+        """Applies `fn` as torch does, and shards the new tensors of the parameters (`.to(dtype)`)
+        as the old ones."""
         super()._apply(fn, recurse)
         self._unit.refresh([self])
         return self
@@ -230,19 +273,28 @@ class FSDPModule(_Module):
 _WITHOUT_MEANING = {
     REDUCED: ("set_is_last_backward", "set_manual_backward_finalization"),
     SCHEDULED: (
-        "set_modules_to_forward_prefetch", "set_modules_to_backward_prefetch", "set_post_optim_event",
-        "set_custom_all_gather", "set_custom_reduce_scatter", "set_reduce_scatter_max_input_buffers",
+        "set_modules_to_forward_prefetch",
+        "set_modules_to_backward_prefetch",
+        "set_post_optim_event",
+        "set_custom_all_gather",
+        "set_custom_reduce_scatter",
+        "set_reduce_scatter_max_input_buffers",
     ),
     ONE_VIEW: (
-        "set_separate_reduce_scatter_group", "set_allocate_memory_from_process_group_for_comm",
+        "set_separate_reduce_scatter_group",
+        "set_allocate_memory_from_process_group_for_comm",
         "set_symm_mem_for_comm",
     ),
-    "gathered parameters are freed after their last use in backward": ("set_reshard_after_backward",),
+    "gathered parameters are freed after their last use in backward": (
+        "set_reshard_after_backward",
+    ),
     "backward gathers the parameters that it reads": ("set_unshard_in_backward",),
     "the compiler chooses how a sum is reduced": ("set_force_sum_reduction_for_comms",),
     "a parameter that no loss reads has no gradient": ("set_reduce_scatter_unused_params",),
-    "the memory of gathered parameters is the runtime's, which uses it again": ("set_keep_unsharded_storage",),
-}  # fmt: skip
+    "the memory of gathered parameters is the runtime's, which uses it again": (
+        "set_keep_unsharded_storage",
+    ),
+}
 _warned: set[str] = set()
 
 
@@ -262,7 +314,8 @@ for _reason, _names in _WITHOUT_MEANING.items():
 
 
 class UnshardHandle:
-    """The result of `unshard` and `finalize_backward`; `wait` does nothing, as the runtime orders programs.
+    """The result of `unshard` and `finalize_backward`; `wait` does nothing, as the runtime orders
+    programs.
 
     >>> import torch, spmd, fsdp
     >>> layer = fsdp.fully_shard(torch.nn.Linear(4, 2), mesh=spmd.Mesh([0], (1,), ("fsdp",)))
@@ -277,7 +330,8 @@ class UnshardHandle:
 
 
 def register_fsdp_forward_method(module: nn.Module, method_name: str) -> None:
-    """Makes a method other than `forward` run with the unit's parameters gathered; does nothing for a plain module.
+    """Makes a method other than `forward` run with the unit's parameters gathered; does nothing for
+    a plain module.
 
     Raises ValueError where the module has no such method. Source:
     `torch.distributed.fsdp.register_fsdp_forward_method`.
@@ -294,12 +348,15 @@ def register_fsdp_forward_method(module: nn.Module, method_name: str) -> None:
     if unit_of(module) is None:
         return
     if not callable(getattr(type(module), method_name, None)):
-        raise ValueError(f"register_fsdp_forward_method: {type(module).__name__} has no method {method_name!r}")
+        raise ValueError(
+            f"register_fsdp_forward_method: {type(module).__name__} has no method {method_name!r}"
+        )
     module.__dict__[method_name] = _ForwardMethod(module, method_name)
 
 
 class _ForwardMethod:
-    """A method that runs with its unit's parameters gathered; a copied module has a copy of its own."""
+    """A method that runs with its unit's parameters gathered; a copied module has a copy of its
+    own."""
 
     def __init__(self, module: nn.Module, name: str):
         self.module, self.name = module, name
@@ -337,7 +394,9 @@ def _class_of(plain: type) -> type:
     torch's own `FSDPModule`, where it is imported, is its last base, for `isinstance`.
     """
     torch_fsdp = sys.modules.get("torch.distributed.fsdp")
-    bases = (FSDPModule, plain) if torch_fsdp is None else (FSDPModule, plain, torch_fsdp.FSDPModule)
+    bases = (
+        (FSDPModule, plain) if torch_fsdp is None else (FSDPModule, plain, torch_fsdp.FSDPModule)
+    )
     if bases not in _CLASSES:
         _CLASSES[bases] = type(f"FSDP{plain.__name__}", bases, {"__module__": plain.__module__})
     return _CLASSES[bases]

@@ -1,7 +1,9 @@
-"""Gradients of a unit: the dtype in which they are reduced, their factor, and passes that do not reduce them yet."""
+"""Gradients of a unit: the dtype in which they are reduced, their factor, and passes that do not
+reduce them yet."""
 
-# Why a hook on the gradient, and no reduction of ours: the partitioner reduces where the sum is made, at the op, in the
-# dtype of that op. So the dtype has to reach the op, which `spmd.reduce_gradient_in` records again.
+# Why a hook on the gradient, and no reduction of ours: the partitioner reduces where the sum is
+# made, at the op, in the dtype of that op. So the dtype has to reach the op, which
+# `spmd.reduce_gradient_in` records again.
 
 import operator
 import warnings
@@ -20,13 +22,15 @@ from .library import Mesh
 
 # By the number of autograd's graph task, the parameters whose gradients have arrived in it.
 _arrived: dict[int, list[tuple["UnsyncedGradients", "weakref.ref[torch.Tensor]"]]] = {}
-_Axes = tuple[Mesh, tuple[str, ...], tuple[str, ...]]  # a mesh, the batch's axes, those not reduced over
+# a mesh, the batch's axes, those not reduced over
+_Axes = tuple[Mesh, tuple[str, ...], tuple[str, ...]]
 _num_loops = 0  # of `accumulate_gradients`, which decides itself when its gradients are reduced
 
 
 @contextmanager
 def loop_of_passes() -> Iterator[None]:
-    """The backward passes inside are those of a loop's body: their gradients are left as they arrive."""
+    """The backward passes inside are those of a loop's body: their gradients are left as they
+    arrive."""
     global _num_loops
     _num_loops += 1
     try:
@@ -46,22 +50,28 @@ class GradientHooks:
         return {"_handles": [], "_set": None}
 
     def forget(self) -> None:
-        """Makes the next `put` register its hooks again: the tensors of parameters have been replaced."""
+        """Makes the next `put` register its hooks again: the tensors of parameters have been
+        replaced."""
         self._set = None
 
-    def put(self, parameters: Sequence[nn.Parameter], dtype: torch.dtype | None, scale: float | None) -> None:
-        """Registers hooks that reduce gradients in a dtype and multiply them by a factor, on the parameters that are
-        trained now: parameters may have been frozen or unfrozen since the last call."""
+    def put(
+        self, parameters: Sequence[nn.Parameter], dtype: torch.dtype | None, scale: float | None
+    ) -> None:
+        """Registers hooks that reduce gradients in a dtype and multiply them by a factor, on the
+        parameters that are trained now: parameters may have been frozen or unfrozen since the last
+        call."""
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         settings = (dtype, scale, [id(parameter) for parameter in trained])
-        # A copy that is not trained, as an average of weights, keeps its state: a compiled step may have a guard on it.
+        # A copy that is not trained, as an average of weights, keeps its state: a compiled step may
+        # have a guard on it.
         if settings == self._set or not (trained or self._handles):
             return
         for handle in self._handles:
             handle.remove()
         self._handles, self._set = [], settings
         for parameter in trained:
-            # The dtype first: a gradient is reduced where it arrives, and the factor multiplies the result.
+            # The dtype first: a gradient is reduced where it arrives, and the factor multiplies the
+            # result.
             if dtype is not None:
                 self._handles.append(spmd.reduce_gradient_in(parameter, dtype))
             if scale is not None:
@@ -70,17 +80,18 @@ class GradientHooks:
 
 # [Note: gradients that are not reduced yet]
 #
-# FSDP2 keeps an unsharded gradient between the passes of `no_sync`, and starts a reduce-scatter at the end. Here
-# `.grad` is at all times a sum over a stack of summands, of which each device has one: XLA computes the sum, by a
-# reduce-scatter or an all-reduce, only where something reads it. So there is no state that a user could see half-way.
+# FSDP2 keeps an unsharded gradient between the passes of `no_sync`, and starts a reduce-scatter at
+# the end. Here `.grad` is at all times a sum over a stack of summands, of which each device has
+# one: XLA computes the sum, by a reduce-scatter or an all-reduce, only where something reads it. So
+# there is no state that a user could see half-way.
 
 
 class UnsyncedGradients:
     """The gradients of a unit's parameters while some backward passes add to them unreduced.
 
-    `.grad` is always the gradient of all passes so far, and what reads it gets that. It is recorded as a sum over a
-    stack of summands; the next pass adds its own summands to the stack, and the former sum is never computed where
-    nothing has read it.
+    `.grad` is always the gradient of all passes so far, and what reads it gets that. It is recorded
+    as a sum over a stack of summands; the next pass adds its own summands to the stack, and the
+    former sum is never computed where nothing has read it.
 
     over: the axes over which passes do not reduce now; empty: they do.
     """
@@ -89,7 +100,8 @@ class UnsyncedGradients:
         self.over: tuple[str, ...] = ()
         self._former: tuple[str, ...] = ()  # the axes of the sums that are to be reduced now
         self._hooks: list[RemovableHandle] = []
-        self._sums: dict[int, weakref.ref[torch.Tensor]] = {}  # by a parameter's id, its `.grad` that is such a sum
+        # by a parameter's id, its `.grad` that is such a sum
+        self._sums: dict[int, weakref.ref[torch.Tensor]] = {}
 
     def __getstate__(self) -> dict[str, object]:
         return {}  # the passes of a copy reduce
@@ -98,9 +110,14 @@ class UnsyncedGradients:
         UnsyncedGradients.__init__(self)
 
     def set(
-        self, parameters: Sequence[nn.Parameter], mesh: Mesh, batch_axes: Sequence[str], over: Sequence[str]
+        self,
+        parameters: Sequence[nn.Parameter],
+        mesh: Mesh,
+        batch_axes: Sequence[str],
+        over: Sequence[str],
     ) -> None:
-        """Has the backward passes from now on not reduce over these axes; of none: reduce, with what was left."""
+        """Has the backward passes from now on not reduce over these axes; of none: reduce, with
+        what was left."""
         self.over = tuple(axis for axis in over if mesh.shape()[axis] > 1)
         if not self.over:
             return
@@ -110,16 +127,20 @@ class UnsyncedGradients:
             hook.remove()
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         # After accumulation, as `.grad` has the sum of this pass and the former ones only then.
-        self._hooks = [parameter.register_post_accumulate_grad_hook(self._arrive) for parameter in trained]
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._arrive) for parameter in trained
+        ]
 
     def _arrive(self, parameter: torch.Tensor) -> None:
-        # A gradient that requires a gradient has a history, which the sum of a stack would not have.
+        # A gradient that requires a gradient has a history, which the sum of a stack would not
+        # have.
         if _num_loops or parameter.grad is None or parameter.grad.requires_grad:
             return
         ref = self._sums.get(id(parameter))
         if self.over or (ref is not None and ref() is parameter.grad):
             task = torch._C._current_graph_task_id()
-            # All gradients of a backward together: one walk over the graph finds the summands of all.
+            # All gradients of a backward together: one walk over the graph finds the summands of
+            # all.
             if task not in _arrived:
                 _arrived[task] = []
                 torch.autograd.Variable._execution_engine.queue_callback(lambda: _keep(task))
@@ -127,25 +148,35 @@ class UnsyncedGradients:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The axes over which the gradients of the pass that ends are not reduced, or reduced with the former ones."""
+        """The axes over which the gradients of the pass that ends are not reduced, or reduced with
+        the former ones."""
         return self.over or self._former
 
-    def keep(self, parameter: torch.Tensor, gradient: torch.Tensor, stack: torch.Tensor | NotImplementedError) -> None:
+    def keep(
+        self,
+        parameter: torch.Tensor,
+        gradient: torch.Tensor,
+        stack: torch.Tensor | NotImplementedError,
+    ) -> None:
         """Makes a gradient the sum of a stack."""
         if isinstance(stack, NotImplementedError):
             warnings.warn(
-                f"no_sync: the gradient of a parameter of shape {list(parameter.shape)} is reduced after each backward "
-                f"pass; {stack}", UserWarning, stacklevel=2,
-            )  # fmt: skip
+                f"no_sync: the gradient of a parameter of shape {list(parameter.shape)} is "
+                f"reduced after each backward pass; {stack}",
+                UserWarning,
+                stacklevel=2,
+            )
             return
-        gradient.copy_(stack.sum(0))  # in place: in the body of a loop it may be a tensor from outside
+        # in place: in the body of a loop it may be a tensor from outside
+        gradient.copy_(stack.sum(0))
         self._sums.pop(id(parameter), None)
         if self.over:
             self._sums[id(parameter)] = weakref.ref(gradient)
 
 
 def _keep(task: int) -> None:
-    """Records the gradients that a backward pass has left as sums of stacks, those of equal axes together."""
+    """Records the gradients that a backward pass has left as sums of stacks, those of equal axes
+    together."""
     groups: dict[_Axes, dict[int, tuple[UnsyncedGradients, torch.Tensor, torch.Tensor]]] = {}
     for unsynced, ref in _arrived.pop(task):
         parameter = ref()
@@ -154,6 +185,8 @@ def _keep(task: int) -> None:
             groups.setdefault(key, {})[id(parameter)] = unsynced, parameter, parameter.grad
     with torch.no_grad():
         for (mesh, batch_axes, over), group in groups.items():
-            stacks = spmd.unreduced([gradient for *_, gradient in group.values()], mesh, batch_axes, over)
+            stacks = spmd.unreduced(
+                [gradient for *_, gradient in group.values()], mesh, batch_axes, over
+            )
             for (unsynced, parameter, gradient), stack in zip(group.values(), stacks, strict=True):
                 unsynced.keep(parameter, gradient, stack)

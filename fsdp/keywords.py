@@ -1,7 +1,9 @@
-"""Keywords of PyTorch's and PyTorch/XLA's FSDP, translated into ours; a warning names those without a meaning."""
+"""Keywords of PyTorch's and PyTorch/XLA's FSDP, translated into ours; a warning names those without
+a meaning."""
 
-# Why a keyword without a meaning is accepted: scripts written for torch's FSDP run unchanged. The warning names the
-# mechanism that takes its place; a value that is the default there gives none, as frameworks pass every keyword.
+# Why a keyword without a meaning is accepted: scripts written for torch's FSDP run unchanged. The
+# warning names the mechanism that takes its place; a value that is the default there gives none, as
+# frameworks pass every keyword.
 
 import difflib
 import functools
@@ -25,28 +27,39 @@ REDUCED = "set_requires_gradient_sync says which backward passes reduce gradient
 ONE_VIEW = "there is one global view of the model, and no rank or process group"
 
 HOOKS = (
-    "the program reduces gradients, and calls no hook for it; parameter.register_post_accumulate_grad_hook gets each "
-    "reduced gradient, MixedPrecisionPolicy(reduce_dtype=) narrows the sum, no_sync defers it"
+    "the program reduces gradients, and calls no hook for it; "
+    "parameter.register_post_accumulate_grad_hook gets each reduced gradient, "
+    "MixedPrecisionPolicy(reduce_dtype=) narrows the sum, no_sync defers it"
 )
-_WHOLE = "state_dict() of model and optimizer has full tensors; spmd.CheckpointManager writes shards"
+_WHOLE = (
+    "state_dict() of model and optimizer has full tensors; spmd.CheckpointManager writes shards"
+)
 # Names of torch's wrapper that ours lacks, with what serves.
 LACKING = {
     **dict.fromkeys(("register_comm_hook", "set_all_reduce_hook"), HOOKS),
     **dict.fromkeys(("set_state_dict_type", "get_state_dict_type", "state_dict_type"), _WHOLE),
-    **dict.fromkeys(("full_optim_state_dict", "sharded_optim_state_dict", "shard_full_optim_state_dict"), _WHOLE),
+    **dict.fromkeys(
+        ("full_optim_state_dict", "sharded_optim_state_dict", "shard_full_optim_state_dict"), _WHOLE
+    ),
     **dict.fromkeys(("flatten_sharded_optim_state_dict", "scatter_full_optim_state_dict"), _WHOLE),
-    **dict.fromkeys(("rekey_optim_state_dict", "optim_state_dict", "optim_state_dict_to_load"), _WHOLE),
-    **dict.fromkeys(("fsdp_modules", "check_is_root"), "fsdp.show(model) lists the units, the root first"),
+    **dict.fromkeys(
+        ("rekey_optim_state_dict", "optim_state_dict", "optim_state_dict_to_load"), _WHOLE
+    ),
+    **dict.fromkeys(
+        ("fsdp_modules", "check_is_root"), "fsdp.show(model) lists the units, the root first"
+    ),
 }
 
 Keywords = dict[str, Any]
-# By keyword, what it becomes: (its value, our keywords so far) -> our keywords; or why it changes nothing, with the
-# values that give no warning besides None, where these are not False.
+# By keyword, what it becomes: (its value, our keywords so far) -> our keywords; or why it changes
+# nothing, with the values that give no warning besides None, where these are not False.
 Meaning = Callable[[Any, Keywords], Keywords] | str | tuple[str, *tuple[object, ...]]
 Table = Mapping[str, Meaning]
 
 
-def translate(caller: str, keywords: Keywords, table: Table, parameters: Mapping[str, object]) -> Keywords:
+def translate(
+    caller: str, keywords: Keywords, table: Table, parameters: Mapping[str, object]
+) -> Keywords:
     """Returns our keywords for a caller's, of which some are another library's.
 
     Raises TypeError for an unknown keyword, and for two that set the same one of ours.
@@ -59,28 +72,41 @@ def translate(caller: str, keywords: Keywords, table: Table, parameters: Mapping
         if name not in table:
             names = sorted((*parameters, *table))
             close = difflib.get_close_matches(name, names, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else f"; expected some of {', '.join(names)}"
+            hint = (
+                f"; did you mean {close[0]!r}?"
+                if close
+                else f"; expected some of {', '.join(names)}"
+            )
             raise TypeError(f"{caller}: got an unexpected keyword argument {name!r}{hint}")
         meaning = table[name]
         if callable(meaning):
             translated = meaning(value, ours)
             twice = sorted(translated.keys() & keywords.keys())
             if twice:  # else the order of keywords would decide
-                raise TypeError(f"{caller}: got both {name} and {twice[0]}, which it becomes; give one of them")
+                raise TypeError(
+                    f"{caller}: got both {name} and {twice[0]}, which it becomes; give one of them"
+                )
             ours.update(translated)
             continue
         reason, *defaults = (meaning, False) if isinstance(meaning, str) else meaning
-        if not any(type(value) is type(default) and value == default for default in (None, *defaults)):
+        if not any(
+            type(value) is type(default) and value == default for default in (None, *defaults)
+        ):
             reasons[name] = reason
     warn_without_meaning(caller, reasons, stacklevel=4)
     return ours
 
 
 def warn_without_meaning(caller: str, reasons: Mapping[str, str], *, stacklevel: int = 3) -> None:
-    """Warns once of names that change nothing; reasons: name -> the mechanism that takes its place."""
+    """Warns once of names that change nothing; reasons: name -> the mechanism that takes its
+    place."""
     if reasons:
         listed = "; ".join(f"{name} ({reason})" for name, reason in reasons.items())
-        warnings.warn(f"{caller}: accepted, but changes nothing here: {listed}", UserWarning, stacklevel=stacklevel)
+        warnings.warn(
+            f"{caller}: accepted, but changes nothing here: {listed}",
+            UserWarning,
+            stacklevel=stacklevel,
+        )
 
 
 def takes(table: Table) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -90,10 +116,14 @@ def takes(table: Table) -> Callable[[Callable[..., None]], Callable[..., None]]:
         parameters = dict.fromkeys(list(inspect.signature(init).parameters)[2:])
 
         @functools.wraps(init)
-        def taking(self: nn.Module, module: nn.Module, mesh: spmd.Mesh | None = None, **keywords: Any) -> None:
+        def taking(
+            self: nn.Module, module: nn.Module, mesh: spmd.Mesh | None = None, **keywords: Any
+        ) -> None:
             if mesh is not None:
                 keywords["mesh"] = mesh
-            ends_at_user_line(init)(self, module, **translate(type(self).__name__, keywords, table, parameters))
+            ends_at_user_line(init)(
+                self, module, **translate(type(self).__name__, keywords, table, parameters)
+            )
 
         return taking
 
@@ -118,16 +148,21 @@ def _strategy(value: object, ours: Keywords) -> Keywords:
     """Our keywords for a `torch.distributed.fsdp.ShardingStrategy`, or the name of one."""
     name = "FULL_SHARD" if value is None else getattr(value, "name", value)
     if name not in _STRATEGIES:
-        raise ValueError(f"sharding_strategy: expected {', '.join(_STRATEGIES)} or None, got {value!r}")
-    # Hybrid sharding needs to know which axis has replicas; FSDP of torch has a process group for it.
+        raise ValueError(
+            f"sharding_strategy: expected {', '.join(_STRATEGIES)} or None, got {value!r}"
+        )
+    # Hybrid sharding needs to know which axis has replicas; FSDP of torch has a process group for
+    # it.
     if "HYBRID" not in name or "extra_data_axis" in ours:
         return _STRATEGIES[name]
     mesh, axis = ours.get("mesh"), ours.get("shard_axis", "fsdp")
-    replica_axes = [] if mesh is None else [mesh_axis for mesh_axis in mesh.axis_names if mesh_axis != axis]
+    replica_axes = (
+        [] if mesh is None else [mesh_axis for mesh_axis in mesh.axis_names if mesh_axis != axis]
+    )
     if len(replica_axes) != 1:
         raise ValueError(
-            f"sharding_strategy={name}: expected a mesh of two axes, {axis!r} and one of replicas, or "
-            f"extra_data_axis that names it; got {mesh!r}"
+            f"sharding_strategy={name}: expected a mesh of two axes, {axis!r} and one of "
+            f"replicas, or extra_data_axis that names it; got {mesh!r}"
         )
     return {**_STRATEGIES[name], "extra_data_axis": replica_axes[0]}
 
@@ -139,32 +174,44 @@ def _on_dim_0(parameter: nn.Parameter) -> Placement:
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
 
 
-# torch's MixedPrecision keeps modules of some classes in full precision: they become units of their own here.
+# torch's MixedPrecision keeps modules of some classes in full precision: they become units of their
+# own here.
 def _mixed_precision(value: Any, ours: Keywords) -> Keywords:
     """Our keywords for a `torch.distributed.fsdp.MixedPrecision`."""
     if value is None:
         return {}
-    # A root whose inputs are cast passes values of that dtype on: units below that cast to none would not run.
+    # A root whose inputs are cast passes values of that dtype on: units below that cast to none
+    # would not run.
     casts_inputs = value.cast_forward_inputs or value.cast_root_forward_inputs
     exempt_classes = tuple(value._module_classes_to_ignore)
     has_units = ours.get("auto_wrap_policy") is not None
-    ignored = [kind.__name__ for kind in exempt_classes if kind is not _BATCH_NORM]  # batch norm is torch's default
+    # batch norm is torch's default
+    ignored = [kind.__name__ for kind in exempt_classes if kind is not _BATCH_NORM]
     reasons = {}
     if value.keep_low_precision_grads:
         reasons["keep_low_precision_grads"] = "gradients arrive in the dtype of their parameter"
     if ignored and not has_units:
-        reasons[f"_module_classes_to_ignore={', '.join(ignored)}"] = "as in torch, without an auto_wrap_policy"
+        reasons[f"_module_classes_to_ignore={', '.join(ignored)}"] = (
+            "as in torch, without an auto_wrap_policy"
+        )
     warn_without_meaning("mixed_precision", reasons, stacklevel=6)
     policy = MixedPrecisionPolicy(
-        param_dtype=value.param_dtype, reduce_dtype=value.reduce_dtype, buffer_dtype=value.buffer_dtype,
+        param_dtype=value.param_dtype,
+        reduce_dtype=value.reduce_dtype,
+        buffer_dtype=value.buffer_dtype,
         cast_forward_inputs=casts_inputs,
-    )  # fmt: skip
-    return {"mp_policy": policy, **({"full_precision_modules": exempt_classes} if exempt_classes and has_units else {})}
+    )
+    return {
+        "mp_policy": policy,
+        **({"full_precision_modules": exempt_classes} if exempt_classes and has_units else {}),
+    }
 
 
 def _cpu_offload(value: Any, _: Keywords) -> Keywords:
     """Our keywords for a `torch.distributed.fsdp.CPUOffload`."""
-    return {"offload_policy": CPUOffloadPolicy() if value and value.offload_params else OffloadPolicy()}
+    return {
+        "offload_policy": CPUOffloadPolicy() if value and value.offload_params else OffloadPolicy()
+    }
 
 
 def _ignored_states(value: Iterable[object] | None, _: Keywords) -> Keywords:
@@ -174,12 +221,15 @@ def _ignored_states(value: Iterable[object] | None, _: Keywords) -> Keywords:
     if len(modules) + len(parameters) != len(states):
         raise TypeError("ignored_states: expected parameters or modules alone")
     return {
-        name: members for name, members in (("ignored_modules", modules), ("ignored_params", parameters)) if members
+        name: members
+        for name, members in (("ignored_modules", modules), ("ignored_params", parameters))
+        if members
     }
 
 
 def _dtypes(name: str) -> Callable[[torch.dtype | None, Keywords], Keywords]:
-    """A keyword that sets one dtype of the precision policy; several such keywords make the policy together."""
+    """A keyword that sets one dtype of the precision policy; several such keywords make the policy
+    together."""
 
     def of(value: torch.dtype | None, ours: Keywords) -> Keywords:
         policy = ours.pop("mp_policy", None) or MixedPrecisionPolicy()
@@ -218,7 +268,9 @@ XLA: Table = {
     "disable_reshard_on_root": ("the root keeps its gathered parameters", True),
     "compute_dtype": _dtypes("param_dtype"),
     "buffer_dtype": _dtypes("buffer_dtype"),
-    "fp32_reduce_scatter": lambda value, ours: _dtypes("reduce_dtype")(torch.float32, ours) if value else {},
+    "fp32_reduce_scatter": lambda value, ours: (
+        _dtypes("reduce_dtype")(torch.float32, ours) if value else {}
+    ),
     "sharding_groups": _AXES,
     "sharding_rank": ONE_VIEW,
     "sharding_world_size": "the size of the mesh's axis",
@@ -235,7 +287,8 @@ XLA: Table = {
     "_debug_print": "fsdp.show(model) names units",
 }
 
-# `torch_xla.distributed.zero_redundancy_optimizer.ZeroRedundancyOptimizer`, in the order of its arguments.
+# `torch_xla.distributed.zero_redundancy_optimizer.ZeroRedundancyOptimizer`, in the order of its
+# arguments.
 ZERO: Table = {
     "optimizer_dtype": "state has the dtype that the optimizer gives it",
     "pin_layout": (_WHOLE_STEP, True, False),

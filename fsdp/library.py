@@ -18,12 +18,17 @@ Mesh = spmd.Mesh
 PartitionSpec = spmd.PartitionSpec
 
 
-_OF_SPMD = ("load_checkpoint", "save_checkpoint")  # they need nothing of FSDP, and are imported at their first use
+# they need nothing of FSDP, and are imported at their first use
+_OF_SPMD = ("load_checkpoint", "save_checkpoint")
 
 
 def __dir__() -> list[str]:
     # Without the files that the package is made of.
-    names = (name for name, value in vars(sys.modules["fsdp"]).items() if not isinstance(value, ModuleType))
+    names = (
+        name
+        for name, value in vars(sys.modules["fsdp"]).items()
+        if not isinstance(value, ModuleType)
+    )
     return sorted({*names, *_OF_SPMD})
 
 
@@ -31,5 +36,7 @@ def __getattr__(name: str) -> object:
     if name == "__all__":
         return [name for name in __dir__() if not name.startswith("_")]
     if name not in _OF_SPMD:
-        raise AttributeError(f"module 'fsdp' has no attribute {name!r}", name=name, obj=sys.modules["fsdp"])
+        raise AttributeError(
+            f"module 'fsdp' has no attribute {name!r}", name=name, obj=sys.modules["fsdp"]
+        )
     return getattr(spmd, name)

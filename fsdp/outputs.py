@@ -1,7 +1,9 @@
-"""Inputs and outputs of modules: the tensors in a structure, and their sharding over the batch axes."""
+"""Inputs and outputs of modules: the tensors in a structure, and their sharding over the batch
+axes."""
 
-# Why inputs of the root and outputs of units are sharded along the batch: nothing else says that the batch is split.
-# From there the partitioner knows the rest; left alone it may gather a batch to meet a sharded weight.
+# Why inputs of the root and outputs of units are sharded along the batch: nothing else says that
+# the batch is split. From there the partitioner knows the rest; left alone it may gather a batch to
+# meet a sharded weight.
 
 import dataclasses
 import functools
@@ -21,7 +23,8 @@ _Entry = object  # of a spec: the axes of one dim, by name or number
 
 
 def tensors(output: object) -> list[torch.Tensor]:
-    """The tensors on the device xla in an output: a tensor, tuple, dict, dataclass, or these nested."""
+    """The tensors on the device xla in an output: a tensor, tuple, dict, dataclass, or these
+    nested."""
     result: list[torch.Tensor] = []
     # torch's pytrees do not look into dataclasses, which models return as outputs.
     for value in tree_leaves(output):
@@ -33,7 +36,8 @@ def tensors(output: object) -> list[torch.Tensor]:
 
 
 def map_tensors(output: _T, function: Callable[[torch.Tensor], torch.Tensor]) -> _T:
-    """The same structure with the function's result for each tensor; other values stay the same objects."""
+    """The same structure with the function's result for each tensor; other values stay the same
+    objects."""
     result: _T = tree_map(functools.partial(_mapped, function), output)
     return result
 
@@ -42,49 +46,69 @@ def cast(output: _T, dtype: torch.dtype | None) -> _T:
     """The same structure with its floating-point tensors cast to a dtype; None: no cast."""
     if dtype is None:
         return output
-    return map_tensors(output, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
+    return map_tensors(
+        output, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor
+    )
 
 
 def _mapped(function: Callable[[torch.Tensor], torch.Tensor], value: object) -> object:
-    # Not inside `map_tensors`: a closure that calls itself would be a reference cycle that keeps the tensors alive.
+    # Not inside `map_tensors`: a closure that calls itself would be a reference cycle that keeps
+    # the tensors alive.
     if isinstance(value, torch.Tensor):
         return function(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        parts = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
-        return dataclasses.replace(value, **{name: map_tensors(part, function) for name, part in parts.items()})
+        parts = {
+            field.name: getattr(value, field.name)
+            for field in dataclasses.fields(value)
+            if field.init
+        }
+        return dataclasses.replace(
+            value, **{name: map_tensors(part, function) for name, part in parts.items()}
+        )
     return value
 
 
 _SEQUENCES = (
-    nn.RNNBase, nn.MultiheadAttention, nn.Transformer, nn.TransformerEncoder, nn.TransformerDecoder,
-    nn.TransformerEncoderLayer, nn.TransformerDecoderLayer,
-)  # fmt: skip
+    nn.RNNBase,
+    nn.MultiheadAttention,
+    nn.Transformer,
+    nn.TransformerEncoder,
+    nn.TransformerDecoder,
+    nn.TransformerEncoderLayer,
+    nn.TransformerDecoderLayer,
+)
 
 
 def is_time_first(module: nn.Module) -> bool:
-    """True for torch's modules of sequences with batch_first=False: dim 1 of their tensors is the batch."""
+    """True for torch's modules of sequences with batch_first=False: dim 1 of their tensors is the
+    batch."""
     return isinstance(module, _SEQUENCES) and not next(
         (below.batch_first for below in module.modules() if hasattr(below, "batch_first")), True
     )
 
 
 def time_first_note(module: nn.Module) -> str:
-    """A line that says that dim 0 is taken for the batch, of a module with a time-first one inside; "" for others."""
-    name = next((name for name, below in module.named_modules() if name and is_time_first(below)), None)
+    """A line that says that dim 0 is taken for the batch, of a module with a time-first one inside;
+    "" for others."""
+    name = next(
+        (name for name, below in module.named_modules() if name and is_time_first(below)), None
+    )
     if name is None:
         return ""
     kind = type(module.get_submodule(name)).__name__
     return (
-        f"fsdp: dim 0 of the input is split as the batch, and {kind} {name!r} takes (time, batch, ...): if the input "
-        "is time first, write mark_sharding(x, mesh, P(None, 'fsdp', None)) before the model, else batch_first=True"
+        f"fsdp: dim 0 of the input is split as the batch, and {kind} {name!r} takes (time, batch, "
+        "...): if the input is time first, write mark_sharding(x, mesh, P(None, 'fsdp', None)) "
+        "before the model, else batch_first=True"
     )
 
 
 class BatchSplit:
-    """Shards dim 0 of tensors over the batch axes. XLA chooses the sharding of vectors, of scalars and of tensors whose
-    dim 0 the axes do not divide.
+    """Shards dim 0 of tensors over the batch axes. XLA chooses the sharding of vectors, of scalars
+    and of tensors whose dim 0 the axes do not divide.
 
-    It references no module, so that hooks which hold it make no reference cycle that keeps parameters alive.
+    It references no module, so that hooks which hold it make no reference cycle that keeps
+    parameters alive.
     """
 
     def __init__(self, mesh: spmd.Mesh, axes: tuple[str, ...]):
@@ -95,26 +119,32 @@ class BatchSplit:
         self._of_length: dict[int, _Entry] = {}  # the entry of the spec of dim 1, by its size
 
     def note_sequences(self, inputs: object) -> None:
-        """Takes over the sharding of sequences, dim 1 of an input that the user has marked: outputs of that length and
-        three dims or more have it, too."""
+        """Takes over the sharding of sequences, dim 1 of an input that the user has marked: outputs
+        of that length and three dims or more have it, too."""
         entries: dict[int, _Entry] = {}
         for tensor in tensors(inputs):
             sharding = spmd.get_sharding(tensor) if tensor.dim() > 1 else None
             entry = None if sharding is None else sharding.partition_spec(tensor.dim())[1]
-            if entry is not None and set(self.axes).isdisjoint(entry if isinstance(entry, tuple) else (entry,)):
+            if entry is not None and set(self.axes).isdisjoint(
+                entry if isinstance(entry, tuple) else (entry,)
+            ):
                 entries[tensor.shape[1]] = entry
         if entries != self._of_length:  # a compiled step watches it
             self._of_length = entries
 
     def __call__(self, output: object, dim: int = 0, *, is_batch: bool = False) -> None:
-        """Shards a dim of the tensors in an output; dim 1 is dim 0 of the rows of a stack. is_batch: a line says where
-        none is sharded."""
+        """Shards a dim of the tensors in an output; dim 1 is dim 0 of the rows of a stack.
+        is_batch: a line says where none is sharded."""
         whole = []
         # Vectors and scalars, such as a loss, have no rows of the batch that a mark could name.
-        batches = [tensor for tensor in tensors(output) if tensor.dim() >= 2 and tensor.shape[dim] > 0]
+        batches = [
+            tensor for tensor in tensors(output) if tensor.dim() >= 2 and tensor.shape[dim] > 0
+        ]
         for tensor in batches:
             if tensor.shape[dim] % self.ways == 0:
-                rows = self._of_length.get(tensor.shape[1]) if dim == 0 and tensor.dim() > 2 else None
+                rows = (
+                    self._of_length.get(tensor.shape[1]) if dim == 0 and tensor.dim() > 2 else None
+                )
                 spmd.mark_sharding(tensor, self.mesh, _spec(tensor.dim(), dim, self.axes, rows))
             else:
                 whole.append(tuple(tensor.shape))
@@ -126,4 +156,6 @@ class BatchSplit:
 @functools.cache
 def _spec(rank: int, dim: int, axes: tuple[str, ...], rows: _Entry = None) -> spmd.PartitionSpec:
     """The spec that shards one dim over axes; rows: the entry of dim 1, where that is another."""
-    return spmd.PartitionSpec(*(axes if i == dim else rows if i == 1 else None for i in range(rank)))
+    return spmd.PartitionSpec(
+        *(axes if i == dim else rows if i == 1 else None for i in range(rank))
+    )

@@ -1,7 +1,11 @@
-"""The plan of FSDP: the modules that are units, the dim along which each parameter is sharded. No device is touched."""
+"""The plan of FSDP: the modules that are units, the dim along which each parameter is sharded.
 
-# Why small parameters are sharded like large ones, and gathered together: a replicated bias would need an all-reduce of
-# its gradient, and an optimizer state on every device; one collective for all of a unit's small ones costs one latency.
+No device is touched.
+"""
+
+# Why small parameters are sharded like large ones, and gathered together: a replicated bias would
+# need an all-reduce of its gradient, and an optimizer state on every device; one collective for all
+# of a unit's small ones costs one latency.
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
@@ -13,8 +17,8 @@ from torch import nn
 from .library import PartitionSpec
 from .policies import AnyPolicy, Policy, or_policy, refuse_absent, resolve
 
-# The result of `shard_placement_fn`: a PartitionSpec, the dim to shard as a number or as torch's `Shard(dim)`, torch's
-# `Replicate()`, or None for the dim that `parameter_spec` chooses.
+# The result of `shard_placement_fn`: a PartitionSpec, the dim to shard as a number or as torch's
+# `Shard(dim)`, torch's `Replicate()`, or None for the dim that `parameter_spec` chooses.
 Placement = Any
 
 
@@ -23,8 +27,8 @@ def plan_units(
 ) -> list[tuple[str, nn.Module]]:
     """The units below a root that a policy chooses, children before parents, as (name, module).
 
-    The root itself is always a unit and is not listed. A module with two names is listed once. `policy` is anything
-    that `auto_wrap_policy` takes (`fsdp.policies`).
+    The root itself is always a unit and is not listed. A module with two names is listed once.
+    `policy` is anything that `auto_wrap_policy` takes (`fsdp.policies`).
 
     >>> import torch, fsdp
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
@@ -40,8 +44,8 @@ def plan_overrides(
     ignored_modules: Collection[nn.Module] = (),
     alone: Collection[type[nn.Module]] = (),
 ) -> list[tuple[str, nn.Module, dict[str, Any]]]:
-    """`plan_units` with the keywords that override each unit's settings: a policy's, and those of the module's
-    `_wrap_overrides`.
+    """`plan_units` with the keywords that override each unit's settings: a policy's, and those of
+    the module's `_wrap_overrides`.
 
     Modules of the classes `alone` are units, too.
     """
@@ -55,9 +59,16 @@ def plan_overrides(
     if alone:
         chooses = partial(or_policy, policies=[chooses, tuple(alone)])
     units: list[tuple[str, nn.Module]] = []
-    ignored_ids = {id(parameter) for ignored_module in ignored_modules for parameter in ignored_module.parameters()}
+    ignored_ids = {
+        id(parameter)
+        for ignored_module in ignored_modules
+        for parameter in ignored_module.parameters()
+    }
     visit("", module, chooses, units, set(ignored), ignored_ids)
-    return [(name, unit, {**overrides.get(unit, {}), **getattr(unit, "_wrap_overrides", {})}) for name, unit in units]
+    return [
+        (name, unit, {**overrides.get(unit, {}), **getattr(unit, "_wrap_overrides", {})})
+        for name, unit in units
+    ]
 
 
 def visit(
@@ -70,14 +81,17 @@ def visit(
     *,
     asks_root: bool = False,
 ) -> int:
-    """Appends the modules at and below a module that a policy chooses, children first; returns the number of their
-    parameter elements.
+    """Appends the modules at and below a module that a policy chooses, children first; returns the
+    number of their parameter elements.
 
-    visited: modules that are not visited again. ignored_ids: of parameters that do not count. asks_root: the policy
-    also decides on the root, whose name is ""; else it is never among them.
+    visited: modules that are not visited again. ignored_ids: of parameters that do not count.
+    asks_root: the policy also decides on the root, whose name is ""; else it is never among them.
     """
-    # torch's policies count so: elements below the module that are not ignored, then without those of child units.
-    numel = sum(parameter.numel() for parameter in module.parameters() if id(parameter) not in ignored_ids)
+    # torch's policies count so: elements below the module that are not ignored, then without those
+    # of child units.
+    numel = sum(
+        parameter.numel() for parameter in module.parameters() if id(parameter) not in ignored_ids
+    )
     if not policy(module, True, numel):
         return 0
     nested_numel = 0
@@ -85,7 +99,12 @@ def visit(
         if child not in visited:
             visited.add(child)
             nested_numel += visit(
-                f"{name}.{child_name}" if name else child_name, child, policy, units, visited, ignored_ids
+                f"{name}.{child_name}" if name else child_name,
+                child,
+                policy,
+                units,
+                visited,
+                ignored_ids,
             )
     if (name or asks_root) and policy(module, False, numel - nested_numel):
         units.append((name, module))
@@ -102,11 +121,13 @@ def recursive_wrap(
     only_wrap_children: bool = False,
     **kwargs: object,
 ) -> tuple[nn.Module, int]:
-    """Replaces each module that a policy chooses by `wrapper_cls(module, **kwargs)`, children before parents.
+    """Replaces each module that a policy chooses by `wrapper_cls(module, **kwargs)`, children
+    before parents.
 
-    `wrapper_cls` is a class or a function, such as `fsdp.fully_shard`, which returns the module itself. A module's
-    `_wrap_overrides` take precedence over `kwargs`. `only_wrap_children` leaves the module itself as it is. Returns the
-    module or its wrapper, and the number of wrapped parameter elements, without those of `ignored_params`.
+    `wrapper_cls` is a class or a function, such as `fsdp.fully_shard`, which returns the module
+    itself. A module's `_wrap_overrides` take precedence over `kwargs`. `only_wrap_children` leaves
+    the module itself as it is. Returns the module or its wrapper, and the number of wrapped
+    parameter elements, without those of `ignored_params`.
 
     Source: `torch_xla.distributed.fsdp.wrap.recursive_wrap`.
 
@@ -121,26 +142,33 @@ def recursive_wrap(
     policy, overrides = resolve(auto_wrap_policy, module, ignored)
     ignored_ids = {id(parameter) for parameter in ignored_params}
     units: list[tuple[str, nn.Module]] = []
-    numel = visit("", module, policy, units, set(ignored), ignored_ids, asks_root=not only_wrap_children)
+    numel = visit(
+        "", module, policy, units, set(ignored), ignored_ids, asks_root=not only_wrap_children
+    )
     places = defaultdict[nn.Module | None, list[tuple[nn.Module, str]]](list)
     for parent in module.modules():
         for name, child in parent._modules.items() if parent not in ignored else ():
-            places[child].append((parent, name))  # a module that goes by two names is replaced at both
+            # a module that goes by two names is replaced at both
+            places[child].append((parent, name))
     for _, unit in units:
-        result = wrapper_cls(unit, **{**kwargs, **overrides.get(unit, {}), **getattr(unit, "_wrap_overrides", {})})
+        result = wrapper_cls(
+            unit, **{**kwargs, **overrides.get(unit, {}), **getattr(unit, "_wrap_overrides", {})}
+        )
         for parent, name in places[unit] if result is not unit else ():
             setattr(parent, name, result)
         module = result if unit is module else module
     return module, numel
 
 
-def parameter_spec(shape: Sequence[int], axis: str, size: int, held: Sequence[Any] = ()) -> PartitionSpec:
+def parameter_spec(
+    shape: Sequence[int], axis: str, size: int, held: Sequence[Any] = ()
+) -> PartitionSpec:
     """The spec that shards a parameter over the `size` devices of a mesh axis, along one dim.
 
-    That is the largest dim that `size` divides (the first of equals), so that every device holds exactly 1/size;
-    without one, the largest dim of at least `size`, padded; a parameter with no such dim is replicated. `held` is the
-    spec of the parameter over other axes (tensor parallel): the dims that it shards stay so, and one of the others is
-    sharded over `axis`.
+    That is the largest dim that `size` divides (the first of equals), so that every device holds
+    exactly 1/size; without one, the largest dim of at least `size`, padded; a parameter with no
+    such dim is replicated. `held` is the spec of the parameter over other axes (tensor parallel):
+    the dims that it shards stay so, and one of the others is sharded over `axis`.
 
     >>> parameter_spec((10, 64), "fsdp", 8)
     P(None, 'fsdp')
@@ -164,9 +192,11 @@ def placement(
     base_spec: PartitionSpec,
     rule: Callable[[nn.Parameter], Placement] | None,
 ) -> PartitionSpec:
-    """The spec that a user's rule gives a parameter; where it returns None, the spec of `parameter_spec`.
+    """The spec that a user's rule gives a parameter; where it returns None, the spec of
+    `parameter_spec`.
 
-    Raises TypeError for a result that is no placement, ValueError for one that does not fit the parameter.
+    Raises TypeError for a result that is no placement, ValueError for one that does not fit the
+    parameter.
     """
     result = None if rule is None else rule(parameter)
     if result is None:
@@ -178,18 +208,22 @@ def placement(
     dim = result.dim if hasattr(result, "is_shard") and result.is_shard() else result
     if not isinstance(dim, int) or isinstance(dim, bool):
         raise TypeError(
-            "shard_placement_fn: expected a PartitionSpec, a dim, torch's Shard(dim) or Replicate(), or None, "
-            f"got {result!r}"
+            "shard_placement_fn: expected a PartitionSpec, a dim, torch's Shard(dim) or "
+            f"Replicate(), or None, got {result!r}"
         )
     rank = len(parameter.shape)
     if not -rank <= dim < rank:
-        raise ValueError(f"shard_placement_fn: a parameter of shape {tuple(parameter.shape)} has no dim {dim}")
+        raise ValueError(
+            f"shard_placement_fn: a parameter of shape {tuple(parameter.shape)} has no dim {dim}"
+        )
     spec = [*base_spec, *[None] * (rank - len(base_spec))]
-    # A dim may have two axes, but which one is the outer is the user's decision: a full spec says it.
+    # A dim may have two axes, but which one is the outer is the user's decision: a full spec says
+    # it.
     if spec[dim] is not None:
         raise ValueError(
-            f"shard_placement_fn: dim {dim} of a parameter of shape {tuple(parameter.shape)} is sharded over "
-            f"{spec[dim]!r} already; choose another dim, or give the full PartitionSpec"
+            f"shard_placement_fn: dim {dim} of a parameter of shape {tuple(parameter.shape)} is "
+            f"sharded over {spec[dim]!r} already; choose another dim, or give the full "
+            "PartitionSpec"
         )
     spec[dim] = axis
     return PartitionSpec(*spec)

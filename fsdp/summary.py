@@ -10,16 +10,17 @@ import spmd
 
 from .units import Unit, names_by_id, wrapped_units
 
-# Why bytes and not only specs: a unit is too large where its gathered bytes do not fit next to the activations, and too
-# small where its all-gather takes less time than its start; both are seen in this table before a program runs.
+# Why bytes and not only specs: a unit is too large where its gathered bytes do not fit next to the
+# activations, and too small where its all-gather takes less time than its start; both are seen in
+# this table before a program runs.
 
 _HEAD = ("unit / parameter", "shape", "dtype", "spec", "gathered", "kept per device", "")
 
 
 @dataclass(frozen=True)
 class ParameterSummary:
-    """One parameter. names: all of its names (tied weights have several). notes: "frozen", "tied", "ignored",
-    "kept above" (a unit listed before has it, too: its bytes are counted there)."""
+    """One parameter. names: all of its names (tied weights have several). notes: "frozen", "tied",
+    "ignored", "kept above" (a unit listed before has it, too: its bytes are counted there)."""
 
     names: tuple[str, ...]
     shape: tuple[int, ...]
@@ -32,8 +33,8 @@ class ParameterSummary:
 
 @dataclass(frozen=True)
 class UnitSummary:
-    """One unit. gathered_bytes: those of its unsharded parameters, in the dtype they are gathered in; kept_bytes: those
-    of its parameters on one device."""
+    """One unit. gathered_bytes: those of its unsharded parameters, in the dtype they are gathered
+    in; kept_bytes: those of its parameters on one device."""
 
     name: str
     kind: str
@@ -45,7 +46,8 @@ class UnitSummary:
 
 @dataclass(frozen=True)
 class Shown:
-    """The units of a model, parents first; printed as a table, in which equal neighbours share one entry.
+    """The units of a model, parents first; printed as a table, in which equal neighbours share one
+    entry.
 
     >>> import torch, spmd, fsdp
     >>> model = fsdp.fully_shard(torch.nn.Linear(8, 8), mesh=spmd.Mesh([0], (1,), ("fsdp",)))
@@ -69,7 +71,10 @@ class Shown:
                 title = f"{unit.name} to {equal[-1].name}: {unit.kind}, {len(equal)} equal"
             rows.append((title, "", "", "", *sizes, notes))
             rows += [_row(parameter) for parameter in unit.parameters]
-        totals = (sum(unit.gathered_bytes for unit in self.units), sum(unit.kept_bytes for unit in self.units))
+        totals = (
+            sum(unit.gathered_bytes for unit in self.units),
+            sum(unit.kept_bytes for unit in self.units),
+        )
         rows.append(("total", "", "", "", *map(_size, totals), ""))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join("  ".join(map(_aligned, row, widths, _HEAD)).rstrip() for row in rows)
@@ -79,7 +84,8 @@ class Shown:
 
 
 def show(model: nn.Module) -> Shown:
-    """The units of a wrapped model: parameters, specs, bytes gathered at once, bytes kept per device; print it.
+    """The units of a wrapped model: parameters, specs, bytes gathered at once, bytes kept per
+    device; print it.
 
     Raises ValueError for a model without units.
 
@@ -98,15 +104,23 @@ def show(model: nn.Module) -> Shown:
 
 
 def _unit(
-    unit: Unit, modules: list[tuple[str, nn.Module]], names: dict[int, list[str]], counted_ids: set[int]
+    unit: Unit,
+    modules: list[tuple[str, nn.Module]],
+    names: dict[int, list[str]],
+    counted_ids: set[int],
 ) -> UnitSummary:
-    """The summary of a unit. counted_ids: of parameters of the units before, whose kept bytes are counted only once."""
+    """The summary of a unit. counted_ids: of parameters of the units before, whose kept bytes are
+    counted only once."""
     rows = [_parameter(parameter, names, counted_ids) for parameter in unit.parameters]
-    rows += [_parameter(parameter, names, counted_ids, is_ignored=True) for parameter in unit.ignored]
+    rows += [
+        _parameter(parameter, names, counted_ids, is_ignored=True) for parameter in unit.ignored
+    ]
     return UnitSummary(
         name=", ".join(name for name, _ in modules if name != "module").removeprefix("module."),
         kind=", ".join(type(module).__name__ for _, module in modules),
-        reshards=unit.reshards if unit.kept_on is None else unit.kept_on.shape()[unit.settings.shard_axis],
+        reshards=unit.reshards
+        if unit.kept_on is None
+        else unit.kept_on.shape()[unit.settings.shard_axis],
         parameters=tuple(rows),
         gathered_bytes=sum(unit.gathered_bytes(parameter) for parameter in unit.parameters),
         kept_bytes=sum(row.kept_bytes for row in rows),
@@ -114,7 +128,11 @@ def _unit(
 
 
 def _parameter(
-    parameter: nn.Parameter, names: dict[int, list[str]], counted_ids: set[int], *, is_ignored: bool = False
+    parameter: nn.Parameter,
+    names: dict[int, list[str]],
+    counted_ids: set[int],
+    *,
+    is_ignored: bool = False,
 ) -> ParameterSummary:
     is_above = id(parameter) in counted_ids
     counted_ids.add(id(parameter))
@@ -133,7 +151,9 @@ def _parameter(
         names=called,
         shape=shape,
         dtype=parameter.dtype,
-        spec=None if sharding is None else spmd.PartitionSpec(*sharding.partition_spec(parameter.dim())),
+        spec=None
+        if sharding is None
+        else spmd.PartitionSpec(*sharding.partition_spec(parameter.dim())),
         num_bytes=parameter.numel() * parameter.element_size(),
         kept_bytes=0 if is_above else torch.Size(shard).numel() * parameter.element_size(),
         notes=tuple(note for note, is_so in notes.items() if is_so),
@@ -143,7 +163,8 @@ def _parameter(
 def _look(unit: UnitSummary) -> tuple[object, ...]:
     """The printed figures of a unit without its name; names of parameters are relative to it."""
     parameters = tuple(
-        (tuple(name.removeprefix(unit.name) for name in row.names), *_row(row)[1:]) for row in unit.parameters
+        (tuple(name.removeprefix(unit.name) for name in row.names), *_row(row)[1:])
+        for row in unit.parameters
     )
     return unit.kind, unit.reshards, unit.gathered_bytes, unit.kept_bytes, parameters
 
@@ -152,7 +173,15 @@ def _row(parameter: ParameterSummary) -> tuple[str, ...]:
     dtype = str(parameter.dtype).removeprefix("torch.")
     spec = "not on the device" if parameter.spec is None else repr(parameter.spec)
     names = f"  {' = '.join(parameter.names)}"
-    return names, str(parameter.shape), dtype, spec, "", _size(parameter.kept_bytes), ", ".join(parameter.notes)
+    return (
+        names,
+        str(parameter.shape),
+        dtype,
+        spec,
+        "",
+        _size(parameter.kept_bytes),
+        ", ".join(parameter.notes),
+    )
 
 
 def _aligned(text: str, width: int, column: str) -> str:

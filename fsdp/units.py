@@ -1,28 +1,33 @@
-"""`Unit`: the parameters that FSDP gathers together around a forward and a backward, in the dtype of computation."""
+"""`Unit`: the parameters that FSDP gathers together around a forward and a backward, in the dtype
+of computation."""
 
 # [Note: a unit's tensors and states]
 #
-# Tensors: a parameter is the sharded one at all times, and the only one that is stored. Its unsharded (all-gathered)
-# value, and the cast that is gathered in its place, are values of the graph that nothing here holds beyond a pass; a
-# gradient arrives in the parameter's sharding, which XLA turns into a reduce-scatter of the summands.
+# Tensors: a parameter is the sharded one at all times, and the only one that is stored. Its
+# unsharded (all-gathered) value, and the cast that is gathered in its place, are values of the
+# graph that nothing here holds beyond a pass; a gradient arrives in the parameter's sharding, which
+# XLA turns into a reduce-scatter of the summands.
 #
-# A unit changes no data. Between steps its parameters are SHARDED: marked with their specs. A forward pass (FORWARD)
-# reads them through `use_sharding`, which makes the gather an op of the graph: its result is freed after the last op
-# that reads it, as any value is, so there is no buffer of ours and nothing to free by hand. Backward (BACKWARD) reads
-# them through a second gather, for which the first gradient that arrives is the signal: a hook on the outputs, as torch
-# has no hook before a module's backward that sees every path into it. UNSHARDED is what `unshard` leaves.
+# A unit changes no data. Between steps its parameters are SHARDED: marked with their specs. A
+# forward pass (FORWARD) reads them through `use_sharding`, which makes the gather an op of the
+# graph: its result is freed after the last op that reads it, as any value is, so there is no buffer
+# of ours and nothing to free by hand. Backward (BACKWARD) reads them through a second gather, for
+# which the first gradient that arrives is the signal: a hook on the outputs, as torch has no hook
+# before a module's backward that sees every path into it. UNSHARDED is what `unshard` leaves.
 #
-# Hooks, in order: pre_forward enters the gathers, forward runs, post_forward exits them and watches the outputs;
-# pre_backward renews the gathers at the first gradient, post_backward ends them. FSDP2 prefetches the next unit's
-# all-gather by hand; here XLA's scheduler does, as it sees the whole step.
+# Hooks, in order: pre_forward enters the gathers, forward runs, post_forward exits them and watches
+# the outputs; pre_backward renews the gathers at the first gradient, post_backward ends them. FSDP2
+# prefetches the next unit's all-gather by hand; here XLA's scheduler does, as it sees the whole
+# step.
 #
-# Why the gather depends on an input, and on a gradient (`renew`): XLA merges two gathers of one parameter into one that
-# stays in memory from forward to backward, and moves a gather that depends on nothing to the start of the program. A
-# value that exists only then holds it back.
+# Why the gather depends on an input, and on a gradient (`renew`): XLA merges two gathers of one
+# parameter into one that stays in memory from forward to backward, and moves a gather that depends
+# on nothing to the start of the program. A value that exists only then holds it back.
 #
-# Why casts stand in modules only while a pass runs: optimizers, state dicts and users look at `module.weight` between
-# steps and must find the parameter. A recomputation in backward calls forward without hooks, so that the casts of the
-# pass whose backward runs stand there again until backward ends, or the next forward where it raised (`restore`).
+# Why casts stand in modules only while a pass runs: optimizers, state dicts and users look at
+# `module.weight` between steps and must find the parameter. A recomputation in backward calls
+# forward without hooks, so that the casts of the pass whose backward runs stand there again until
+# backward ends, or the next forward where it raised (`restore`).
 
 import dataclasses
 import enum
@@ -44,7 +49,8 @@ from .gradients import GradientHooks, UnsyncedGradients
 from .outputs import BatchSplit, cast, is_time_first, tensors, time_first_note
 from .plan import placement
 
-_Held = dict[tuple[nn.Module, str], torch.Tensor]  # (module, name of a parameter) -> the tensor under that name
+# (module, name of a parameter) -> the tensor under that name
+_Held = dict[tuple[nn.Module, str], torch.Tensor]
 Inputs = tuple[tuple[object, ...], dict[str, object]]  # what a module is called with
 ATTRIBUTE = "_fsdp_unit"  # the attribute of a module that holds its unit
 
@@ -62,10 +68,11 @@ class UnitState(enum.Enum):
 class _Pass:
     """The state of one forward pass.
 
-    gathers: the gathers that are in force during it. casts: the tensors that modules hold during it; None after its
-    backward, so that the casts are freed even where the loss is still referenced, and a second backward casts again.
-    output_dtype: the dtype of its output. saved_shards: the tensors of each gather that are kept for backward. task:
-    autograd's graph task in which its backward has begun.
+    gathers: the gathers that are in force during it. casts: the tensors that modules hold during
+    it; None after its backward, so that the casts are freed even where the loss is still
+    referenced, and a second backward casts again. output_dtype: the dtype of its output.
+    saved_shards: the tensors of each gather that are kept for backward. task: autograd's graph task
+    in which its backward has begun.
     """
 
     gathers: tuple[spmd.use_sharding, ...]
@@ -75,35 +82,41 @@ class _Pass:
     task: int = -1
 
 
-# Units by the ids of their parameters, which they hold, so that the ids stay valid: for a mark of one, and for a module
-# that is wrapped after one above it.
+# Units by the ids of their parameters, which they hold, so that the ids stay valid: for a mark of
+# one, and for a module that is wrapped after one above it.
 OWNERS: "weakref.WeakValueDictionary[int, Unit]" = weakref.WeakValueDictionary()
 
 
 def warn_of_dropped_axis(tensor: torch.Tensor, sharding: Any) -> None:
-    """Warns before a mark of a unit's parameter that leaves out the axis over which FSDP shards it."""
+    """Warns before a mark of a unit's parameter that leaves out the axis over which FSDP shards
+    it."""
     unit, present = OWNERS.get(id(tensor)), spmd.get_sharding(tensor)
     if unit is None or present is None or unit._stored is not UnitState.SHARDED:
         return
     if all(tensor is not parameter for parameter in unit.parameters):
         return
     axis = unit.settings.shard_axis
-    former, new = (spmd.PartitionSpec(*layout.partition_spec(tensor.dim())) for layout in (present, sharding))
+    former, new = (
+        spmd.PartitionSpec(*layout.partition_spec(tensor.dim())) for layout in (present, sharding)
+    )
     if former.without(axis) != former and new.without(axis) == new:
         warnings.warn(
-            f"mark_sharding: FSDP shards this parameter {list(tensor.shape)} over {axis!r}, as {former!r}; {new!r} "
-            "drops that axis, and each of its devices holds all of it: name the axis, too, or use spmd.ShardingRules",
+            f"mark_sharding: FSDP shards this parameter {list(tensor.shape)} over {axis!r}, as "
+            f"{former!r}; {new!r} drops that axis, and each of its devices holds all of it: name "
+            "the axis, too, or use spmd.ShardingRules",
             stacklevel=3,
         )
 
 
 class Unit:
-    """Parameters that are gathered together: unsharded in the unit's forward, and again in its backward.
+    """Parameters that are gathered together: unsharded in the unit's forward, and again in its
+    backward.
 
-    parameters: those that it gathers. ignored: the parameters below the unit that stay unsharded. slots: (module, name)
-    of each place where a module holds a parameter that forward reads in another dtype. Where the policy names a dtype,
-    a slot holds a cast of the parameter while forward runs and from the first gradient to the end of backward (which
-    may recompute forward without a hook), and the parameter itself at all other times. Hooks do nothing while the
+    parameters: those that it gathers. ignored: the parameters below the unit that stay unsharded.
+    slots: (module, name) of each place where a module holds a parameter that forward reads in
+    another dtype. Where the policy names a dtype, a slot holds a cast of the parameter while
+    forward runs and from the first gradient to the end of backward (which may recompute forward
+    without a hook), and the parameter itself at all other times. Hooks do nothing while the
     parameters are not on the device.
 
     is_root: True if no other unit is above this one.
@@ -124,7 +137,8 @@ class Unit:
         self.divide_factor: float | None = None
         self.parameters, self.ignored = tuple(parameters), tuple(ignored)
         self._slots = tuple(slots)
-        self._specs: tuple[spmd.PartitionSpec, ...] = ()  # the specs in which the parameters are stored
+        # the specs in which the parameters are stored
+        self._specs: tuple[spmd.PartitionSpec, ...] = ()
         self._hooks = GradientHooks()
         self.unsynced = UnsyncedGradients()
         self._modules: list[weakref.ref[nn.Module]] = []
@@ -133,9 +147,12 @@ class Unit:
         self._restart()
 
     def _restart(self) -> None:
-        # One gather object for all passes: a compiled step has a guard on it, and would see a new one in each.
-        self._gathered: spmd.use_sharding | None = None  # the gather of parameters that are not cast; None: not made
-        self._passes: list[tuple[_Pass, _Held]] = []  # running passes, innermost last, with the tensors they replaced
+        # One gather object for all passes: a compiled step has a guard on it, and would see a new
+        # one in each.
+        # the gather of parameters that are not cast; None: not made
+        self._gathered: spmd.use_sharding | None = None
+        # running passes, innermost last, with the tensors they replaced
+        self._passes: list[tuple[_Pass, _Held]] = []
         self._masters: _Held = {}  # the parameters that casts replace during backward
         self._arrived: _Pass | None = None  # the pass whose backward runs
         self._stored = UnitState.SHARDED
@@ -152,11 +169,13 @@ class Unit:
 
     @property
     def modules(self) -> list[nn.Module]:
-        """The modules that the unit has hooks on; after a copy, the modules that were passed to `refresh`."""
+        """The modules that the unit has hooks on; after a copy, the modules that were passed to
+        `refresh`."""
         return [module for ref in self._modules if (module := ref()) is not None]
 
     def release(self, below: "Unit") -> None:
-        """Drops the parameters that now belong to `below`, a unit that was made of modules below this one."""
+        """Drops the parameters that now belong to `below`, a unit that was made of modules below
+        this one."""
         moved_ids = {id(parameter) for parameter in below.parameters}
         is_kept = [id(parameter) not in moved_ids for parameter in self.parameters]
         self._specs = tuple(itertools.compress(self._specs, is_kept))
@@ -165,7 +184,8 @@ class Unit:
         self._restart()
 
     def exchange(self, new: Mapping[int, nn.Parameter], modules: Collection[nn.Module]) -> None:
-        """Replaces parameters: `new` maps the id of an old parameter to the one that takes its place."""
+        """Replaces parameters: `new` maps the id of an old parameter to the one that takes its
+        place."""
         self.ignored = tuple(new.get(id(parameter), parameter) for parameter in self.ignored)
         self.parameters = tuple(new.get(id(parameter), parameter) for parameter in self.parameters)
         self.refresh(modules)
@@ -180,7 +200,9 @@ class Unit:
     @property
     def is_on_device(self) -> bool:
         """True if all of the unit's parameters are on the device xla."""
-        return all(parameter.device.type == "xla" for parameter in (*self.parameters, *self.ignored))
+        return all(
+            parameter.device.type == "xla" for parameter in (*self.parameters, *self.ignored)
+        )
 
     @property
     def reshards(self) -> bool:
@@ -190,12 +212,14 @@ class Unit:
         """
         # A number of 1 gathers among one device: kept as it is, which is not to reshard.
         value = self.reshard_after_forward
-        return not self.is_root if value is None else value if isinstance(value, bool) else value > 1
+        return (
+            not self.is_root if value is None else value if isinstance(value, bool) else value > 1
+        )
 
     @property
     def kept_on(self) -> spmd.Mesh | None:
-        """The mesh over which gathered parameters stay sharded from forward to backward, where `reshard_after_forward`
-        is a number of devices; else None."""
+        """The mesh over which gathered parameters stay sharded from forward to backward, where
+        `reshard_after_forward` is a number of devices; else None."""
         value = self.reshard_after_forward
         size = self.settings.mesh.shape()[self.settings.shard_axis]
         if value is None or isinstance(value, bool) or value in (1, size):
@@ -203,14 +227,16 @@ class Unit:
         return mesh_within(self.settings.mesh, self.settings.shard_axis, value)
 
     def refresh(self, modules: Collection[nn.Module]) -> None:
-        """Shards the present parameters of modules and marks their buffers replicated; to be called after `.to(dtype)`,
-        which makes new tensors."""
+        """Shards the present parameters of modules and marks their buffers replicated; to be called
+        after `.to(dtype)`, which makes new tensors."""
         self._restart()
         self._hooks.forget()
         OWNERS.update((id(parameter), self) for parameter in (*self.parameters, *self.ignored))
         self._modules += [weakref.ref(module) for module in modules if module not in self.modules]
         self._time_first = any(map(is_time_first, self.modules))
-        self._note = "" if self._time_first else next(filter(None, map(time_first_note, self.modules)), "")
+        self._note = (
+            "" if self._time_first else next(filter(None, map(time_first_note, self.modules)), "")
+        )
         if self.is_on_device:  # else on meta, or in a copy on the CPU: `.to("xla")` refreshes again
             self._specs = tuple(map(self._placed, self.parameters))
             self.reshard()
@@ -220,7 +246,8 @@ class Unit:
                 for buffer in module.buffers():
                     if buffer.device.type == "xla":
                         spmd.mark_sharding(buffer, self.settings.mesh, [None] * buffer.dim())
-            self._gather_stored()  # made here, a compiled call does not see it appear in the first forward pass
+            # made here, a compiled call does not see it appear in the first forward pass
+            self._gather_stored()
 
     def _placed(self, parameter: nn.Parameter) -> spmd.PartitionSpec:
         spec, settings = self._spec_of_others(parameter), self.settings
@@ -233,7 +260,8 @@ class Unit:
         return spec_of_others(parameter, self.settings.mesh, self.settings.shard_axis)
 
     def unshard(self, *, with_gradients: bool = False) -> None:
-        """Stores the parameters unsharded, until the unit's next forward pass ends or `reshard` is called."""
+        """Stores the parameters unsharded, until the unit's next forward pass ends or `reshard` is
+        called."""
         axis = self.settings.shard_axis
         self._store([spec.without(axis) for spec in self._specs], "device", with_gradients)
 
@@ -243,7 +271,9 @@ class Unit:
         self._store(self._specs, "pinned_host" if is_offloaded else "device", with_gradients)
         self._stored = UnitState.SHARDED
 
-    def _store(self, specs: Sequence[spmd.PartitionSpec], memory: str, with_gradients: bool) -> None:
+    def _store(
+        self, specs: Sequence[spmd.PartitionSpec], memory: str, with_gradients: bool
+    ) -> None:
         self._stored = UnitState.UNSHARDED  # from here on, as its own marks may drop an axis
         for parameter, spec in zip(self.parameters, specs, strict=bool(specs)):
             for tensor in (parameter, parameter.grad if with_gradients else None):
@@ -252,50 +282,62 @@ class Unit:
 
     def gathered_bytes(self, parameter: nn.Parameter) -> int:
         """The bytes of an unsharded parameter, in the dtype that it is gathered in."""
-        # The cast is gathered, not the parameter: bytes on the network are those of the narrow dtype.
+        # The cast is gathered, not the parameter: bytes on the network are those of the narrow
+        # dtype.
         dtype = self.settings.mp_policy.param_dtype if self._is_cast(parameter) else parameter.dtype
         assert dtype is not None, "`_is_cast` requires a param_dtype"
         return parameter.numel() * dtype.itemsize
 
     def divide_gradients(self, factor: float | None) -> None:
-        """Sets the factor that divides the sum of gradients over the batch's shards; None: their number, a mean."""
+        """Sets the factor that divides the sum of gradients over the batch's shards; None: their
+        number, a mean."""
         self.divide_factor = factor
         if self.is_on_device:
             self._hook_gradients()
 
     def defer_gradients(self, over: Sequence[str]) -> None:
-        """Has the backward passes from now on not reduce gradients over these axes of the batch (see `unsynced`)."""
+        """Has the backward passes from now on not reduce gradients over these axes of the batch
+        (see `unsynced`)."""
         self.unsynced.set([*self.parameters, *self.ignored], self.split.mesh, self.split.axes, over)
 
     def _hook_gradients(self) -> None:
         scale = None if self.divide_factor is None else self.split.ways / self.divide_factor
         self._hooks.put(self.parameters, self.settings.mp_policy.reduce_dtype, scale)
 
-    def pre_forward(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> Inputs:
-        """Begins a forward pass; returns its inputs. The gather depends on the first input, so that the compiler cannot
-        schedule it earlier."""
+    def pre_forward(
+        self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Inputs:
+        """Begins a forward pass; returns its inputs. The gather depends on the first input, so that
+        the compiler cannot schedule it earlier."""
         if not self.is_on_device:
             self._refuse_meta(module)
             return args, kwargs
         if self.is_root:
             if self._note:
                 say_once(self._note)
-            unmarked = [tensor for tensor in tensors((args, kwargs)) if spmd.get_sharding(tensor) is None]
-            # Before the split, as a mark of the user's on the input says how its sequences are sharded.
+            unmarked = [
+                tensor for tensor in tensors((args, kwargs)) if spmd.get_sharding(tensor) is None
+            ]
+            # Before the split, as a mark of the user's on the input says how its sequences are
+            # sharded.
             self.split.note_sequences((args, kwargs))
             self._split(unmarked, is_batch=True)
         if not self._passes:
-            # A backward that raised has left casts in modules; and parameters may have been frozen since.
+            # A backward that raised has left casts in modules; and parameters may have been frozen
+            # since.
             self.restore()
             self._hook_gradients()
         policy = self.settings.mp_policy
-        inputs: Inputs = cast((args, kwargs), policy.param_dtype if policy.cast_forward_inputs else None)
+        inputs: Inputs = cast(
+            (args, kwargs), policy.param_dtype if policy.cast_forward_inputs else None
+        )
         stored = self._stored_slots()
         recomputed = self._recomputed_pass()
         begun = recomputed or self._begun(stored)
         begun.output_dtype = self._output_dtype((args, kwargs))
         if self.reshards and not recomputed:
-            # The gather waits for the unit's input. A recomputation reads the gather that the gradient has renewed.
+            # The gather waits for the unit's input. A recomputation reads the gather that the
+            # gradient has renewed.
             for tensor in tensors(inputs)[:1]:
                 for gather in begun.gathers:
                     gather.renew(tensor)
@@ -306,15 +348,16 @@ class Unit:
         return inputs
 
     def _split(self, values: Sequence[torch.Tensor], *, is_batch: bool = False) -> None:
-        """Shards the batch of inputs or outputs: of time-first modules dim 1, and of no matrix, such as a mask."""
+        """Shards the batch of inputs or outputs: of time-first modules dim 1, and of no matrix,
+        such as a mask."""
         if self._time_first:
             self.split([tensor for tensor in values if tensor.dim() > 2], dim=1, is_batch=is_batch)
         else:
             self.split(values, is_batch=is_batch)
 
     def _begun(self, stored: _Held) -> _Pass:
-        """A forward pass with the casts of parameters: sharded as these are, and gathered after the cast, so that the
-        all-gather moves the narrower dtype."""
+        """A forward pass with the casts of parameters: sharded as these are, and gathered after the
+        cast, so that the all-gather moves the narrower dtype."""
         casts: dict[int, torch.Tensor] = {}
         for parameter in {id(parameter): parameter for parameter in stored.values()}.values():
             sharding = spmd.get_sharding(parameter)
@@ -326,24 +369,31 @@ class Unit:
         return _Pass(gathers, {slot: casts[id(parameter)] for slot, parameter in stored.items()})
 
     def _recomputed_pass(self) -> _Pass | None:
-        """The forward pass that recompute around the unit runs again for its backward, or None. The second run reads
-        the same casts, which were gathered when the gradient arrived."""
+        """The forward pass that recompute around the unit runs again for its backward, or None. The
+        second run reads the same casts, which were gathered when the gradient arrived."""
         arrived = self._arrived
-        return arrived if arrived is not None and arrived.task == torch._C._current_graph_task_id() else None
+        return (
+            arrived
+            if arrived is not None and arrived.task == torch._C._current_graph_task_id()
+            else None
+        )
 
     def post_forward(self, module: nn.Module, args: object, output: object) -> object:
-        """Ends a forward pass; returns its output. output: None where forward raised, as it does where a recomputation
-        has all values that it needs."""
+        """Ends a forward pass; returns its output. output: None where forward raised, as it does
+        where a recomputation has all values that it needs."""
         if not self._passes:
             return output
-        # Also where forward raised: torch calls the hook always, and a retry must find the parameters in place.
+        # Also where forward raised: torch calls the hook always, and a retry must find the
+        # parameters in place.
         ended, stored = self._passes.pop()
         _hold(stored)
         returned = [tensor for tensor in tensors(output) if tensor.grad_fn is not None]
         is_recomputed = ended is self._recomputed_pass()
         if self.kept_on is not None and returned and not is_recomputed:
             # Computed before an output, so that the gathered value is freed where forward ends.
-            ended.saved_shards = [gather.keep(self.kept_on, returned[0]) for gather in ended.gathers]
+            ended.saved_shards = [
+                gather.keep(self.kept_on, returned[0]) for gather in ended.gathers
+            ]
         for gather in reversed(ended.gathers):
             gather.__exit__()
         if self._stored is UnitState.UNSHARDED and not self._passes:
@@ -363,39 +413,46 @@ class Unit:
         return output
 
     def restore(self) -> None:
-        """Puts parameters back in the place of their casts; a backward pass that raised has left the casts there."""
+        """Puts parameters back in the place of their casts; a backward pass that raised has left
+        the casts there."""
         if self._masters:
             _hold(self._masters)
             self._masters = {}
 
     def pre_backward(self, forward_pass: _Pass, gradient: torch.Tensor) -> None:
-        """Begins the backward of a forward pass, once in each run of autograd's engine: gathers its parameters and puts
-        casts into modules."""
-        # Each output has the hook, and a model may call a unit twice: each backward has an engine's task of its own.
+        """Begins the backward of a forward pass, once in each run of autograd's engine: gathers its
+        parameters and puts casts into modules."""
+        # Each output has the hook, and a model may call a unit twice: each backward has an engine's
+        # task of its own.
         task = torch._C._current_graph_task_id()
         if task == forward_pass.task:
             return
         forward_pass.task = task
-        if forward_pass.casts is None:  # a second backward (retain_graph): the casts were freed after the first
+        # a second backward (retain_graph): the casts were freed after the first
+        if forward_pass.casts is None:
             with torch.enable_grad():
                 renewed = self._begun(self._stored_slots())
             forward_pass.gathers, forward_pass.casts = renewed.gathers, renewed.casts
         if self.reshards:
             for index, gather in enumerate(forward_pass.gathers):
-                gather.renew(gradient, forward_pass.saved_shards[index] if forward_pass.saved_shards else ())
+                gather.renew(
+                    gradient, forward_pass.saved_shards[index] if forward_pass.saved_shards else ()
+                )
         if forward_pass.casts and not self._passes:
             # Not the casts of a nested pass.
             self._masters = self._masters or {slot: _held(*slot) for slot in forward_pass.casts}
             _hold(forward_pass.casts)
             self._arrived = forward_pass
         if (forward_pass.casts and not self._passes) or forward_pass.saved_shards:
-            # torch runs it when the whole backward has ended: there is no hook after a module's own part of it.
+            # torch runs it when the whole backward has ended: there is no hook after a module's own
+            # part of it.
             torch.autograd.Variable._execution_engine.queue_callback(
                 functools.partial(self.post_backward, forward_pass)
             )
 
     def post_backward(self, forward_pass: "_Pass") -> None:
-        """Ends the backward of a forward pass: parameters stand in modules again, and its casts are freed."""
+        """Ends the backward of a forward pass: parameters stand in modules again, and its casts are
+        freed."""
         self.restore()
         self._arrived = None
         forward_pass.gathers, forward_pass.casts, forward_pass.saved_shards = (), None, ()
@@ -403,8 +460,10 @@ class Unit:
     def _refuse_meta(self, module: nn.Module) -> None:
         if any(parameter.is_meta for parameter in self.parameters):
             raise RuntimeError(
-                f"{self.settings.caller}: {type(module).__name__} runs with parameters on meta, which have no values; "
-                'call .to_empty(device="xla") on the model and initialise it, or load its state dict, first'
+                f"{self.settings.caller}: {type(module).__name__} runs with parameters on meta, "
+                "which have no values; "
+                'call .to_empty(device="xla") on the model and initialise it, or load its state '
+                "dict, first"
             )
 
     def _gather_stored(self) -> spmd.use_sharding:
@@ -426,11 +485,14 @@ class Unit:
         return dtype is not None and tensor.is_floating_point() and tensor.dtype != dtype
 
     def _output_dtype(self, inputs: object) -> torch.dtype | None:
-        """The dtype of a forward pass's output; with `FullPrecision`, the dtype of the last input that is cast."""
+        """The dtype of a forward pass's output; with `FullPrecision`, the dtype of the last input
+        that is cast."""
         policy = self.settings.mp_policy
         if not isinstance(policy, FullPrecision):
             return policy.output_dtype
-        return next((tensor.dtype for tensor in reversed(tensors(inputs)) if self._is_cast(tensor)), None)
+        return next(
+            (tensor.dtype for tensor in reversed(tensors(inputs)) if self._is_cast(tensor)), None
+        )
 
 
 def unit_of(module: nn.Module) -> Unit | None:
@@ -439,7 +501,8 @@ def unit_of(module: nn.Module) -> Unit | None:
 
 
 def units_in(module: nn.Module) -> dict[Unit, list[tuple[str, nn.Module]]]:
-    """The units at and below a module, parents first, each with the (name, module) pairs that it has hooks on."""
+    """The units at and below a module, parents first, each with the (name, module) pairs that it
+    has hooks on."""
     units: dict[Unit, list[tuple[str, nn.Module]]] = {}
     for name, below in module.named_modules():
         unit = unit_of(below)

@@ -1,4 +1,5 @@
-"""`FullyShardedDataParallel`: applies a plan of units to a module by annotations alone; XLA places the collectives."""
+"""`FullyShardedDataParallel`: applies a plan of units to a module by annotations alone; XLA places
+the collectives."""
 
 import inspect
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -14,7 +15,15 @@ from torch.nn.modules.module import _IncompatibleKeys
 import spmd
 
 from .activation_checkpoint import checkpoint_module
-from .api import OVERRIDABLE, FullPrecision, MixedPrecisionPolicy, OffloadPolicy, Settings, ShardOutput, axes_of
+from .api import (
+    OVERRIDABLE,
+    FullPrecision,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    Settings,
+    ShardOutput,
+    axes_of,
+)
 from .attach import ParamInit, attach, materialise, summon_full_params
 from .fully_shard import FSDPModule
 from .keywords import LACKING, ONE_VIEW, TORCH, XLA, takes, translate, warn_without_meaning
@@ -23,11 +32,12 @@ from .plan import Placement, plan_overrides
 from .policies import AnyPolicy
 from .units import UnitState, unit_of, units_in, warn_of_dropped_axis
 
-# Why the wrapper hides its own level: state dicts, parameter names and attributes are those of the bare module, so that
-# a checkpoint loads with and without FSDP, and a script that reads `model.config` needs no change.
+# Why the wrapper hides its own level: state dicts, parameter names and attributes are those of the
+# bare module, so that a checkpoint loads with and without FSDP, and a script that reads
+# `model.config` needs no change.
 #
-# Why `units` are planned before any is made: a policy counts the parameters that no child unit has taken, and an
-# override of a unit below must be checked before the tensors move.
+# Why `units` are planned before any is made: a policy counts the parameters that no child unit has
+# taken, and an override of a unit below must be checked before the tensors move.
 
 PREFIX = "module."
 _OF_MODULES = "it is a method of the modules that fsdp.fully_shard makes units"
@@ -37,59 +47,70 @@ AutoWrapper = Callable[..., nn.Module]
 
 
 class FullyShardedDataParallel(nn.Module):
-    """Trains a module with parameters, gradients and optimizer state sharded over the devices of a mesh axis.
+    """Trains a module with parameters, gradients and optimizer state sharded over the devices of a
+    mesh axis.
 
-    Parameters are sharded along their largest divisible dim (`fsdp.parameter_spec`), the batch along dim 0; buffers are
-    replicated. Activations are annotated at the units that the policy finds; the module classes, parameter names and
-    state-dict keys stay as they were. A module on the CPU is moved shard by shard; a module built under
-    `with torch.device("xla")` is initialised sharded; a module on `meta` is materialised sharded and
-    `reset_parameters` is called.
+    Parameters are sharded along their largest divisible dim (`fsdp.parameter_spec`), the batch
+    along dim 0; buffers are replicated. Activations are annotated at the units that the policy
+    finds; the module classes, parameter names and state-dict keys stay as they were. A module on
+    the CPU is moved shard by shard; a module built under `with torch.device("xla")` is initialised
+    sharded; a module on `meta` is materialised sharded and `reset_parameters` is called.
 
     Args:
-        module: any module. Its parameters are annotated in place, so an optimizer built before still works.
-        mesh: must have the axis `shard_axis`; default: that of `with mesh:` or `spmd.torch_xla.set_global_mesh`, else
-            one axis `fsdp` over all.
-        auto_wrap_policy: chooses the submodules that are units: a function of `fsdp.policies`, a set of classes,
-            torch's `ModuleWrapPolicy` or `CustomPolicy`; None: only the root is a unit.
-        extra_data_axis: a further mesh axis that the batch is sharded over (data parallel in addition to FSDP);
-            default: the axis named `data`, where there is one.
-        shard_output: called with (output, mesh) instead of annotating each unit's output tensors along dim 0.
+        module: any module. Its parameters are annotated in place, so an optimizer built before
+            still works.
+        mesh: must have the axis `shard_axis`; default: that of `with mesh:` or
+            `spmd.torch_xla.set_global_mesh`, else one axis `fsdp` over all.
+        auto_wrap_policy: chooses the submodules that are units: a function of `fsdp.policies`, a
+            set of classes, torch's `ModuleWrapPolicy` or `CustomPolicy`; None: only the root is a
+            unit.
+        extra_data_axis: a further mesh axis that the batch is sharded over (data parallel in
+            addition to FSDP); default: the axis named `data`, where there is one.
+        shard_output: called with (output, mesh) instead of annotating each unit's output tensors
+            along dim 0.
         shard_axis: the axis that parameters are sharded over.
         ignored_modules: modules that are not units and whose parameters are replicated.
         ignored_params: parameters that are replicated, neither sharded nor gathered.
-        reshard_after_forward: True frees a unit's gathered parameters after its forward and gathers them again for its
-            backward; False keeps them, which saves half the gathers and takes the memory of the whole model; a number
-            keeps them sharded over so many neighbours, among which backward gathers. The root keeps its own, as
-            backward begins with them.
+        reshard_after_forward: True frees a unit's gathered parameters after its forward and gathers
+            them again for its backward; False keeps them, which saves half the gathers and takes
+            the memory of the whole model; a number keeps them sharded over so many neighbours,
+            among which backward gathers. The root keeps its own, as backward begins with them.
         mp_policy: the dtypes of computation and communication (`fsdp.MixedPrecisionPolicy`).
-        full_precision_modules: classes whose modules are units that compute in float32 whatever `mp_policy` is: inputs
-            are cast to float32, outputs back.
+        full_precision_modules: classes whose modules are units that compute in float32 whatever
+            `mp_policy` is: inputs are cast to float32, outputs back.
         offload_policy: `fsdp.CPUOffloadPolicy()` keeps parameters in the host's memory.
-        shard_placement_fn: called with each parameter; returns a `PartitionSpec`, a dim, or None for the default.
+        shard_placement_fn: called with each parameter; returns a `PartitionSpec`, a dim, or None
+            for the default.
         min_shard_numel: parameters of fewer elements stay replicated.
-        param_init_fn: called with each module that has tensors on meta, once these are on the device and empty,
-            instead of its `reset_parameters`.
-        auto_wrapper_callable: called for each unit with the module and the keywords of this class; its result takes the
-            module's place. For a checkpointed unit: `lambda module, **how: FullyShardedDataParallel(
-            fsdp.checkpoint_module(module), **how)`.
+        param_init_fn: called with each module that has tensors on meta, once these are on the
+            device and empty, instead of its `reset_parameters`.
+        auto_wrapper_callable: called for each unit with the module and the keywords of this class;
+            its result takes the module's place. For a checkpointed unit:
+            `lambda module, **how: FullyShardedDataParallel( fsdp.checkpoint_module(module),
+            **how)`.
 
-    The keywords of `torch.distributed.fsdp.FullyShardedDataParallel` are accepted, too: those that have a meaning here
-    become others, the rest are named in one warning (docs/fsdp.md).
+    The keywords of `torch.distributed.fsdp.FullyShardedDataParallel` are accepted, too: those that
+    have a meaning here become others, the rest are named in one warning (docs/fsdp.md).
 
-    A parameter that is marked over other axes of the mesh (tensor parallel) stays sharded over them, and is gathered
-    over `shard_axis` alone.
+    A parameter that is marked over other axes of the mesh (tensor parallel) stays sharded over
+    them, and is gathered over `shard_axis` alone.
 
-    Raises ValueError for an axis that is not in the mesh, a module that is wrapped already and a policy of classes of
-    which the model has no module, TypeError for a wrong argument type.
-    Source: ZeRO-3 (arXiv:1910.02054), `torch.distributed.fsdp`, `SpmdFullyShardedDataParallel` of PyTorch/XLA.
+    Raises ValueError for an axis that is not in the mesh, a module that is wrapped already and a
+    policy of classes of which the model has no module, TypeError for a wrong argument type.
+    Source: ZeRO-3 (arXiv:1910.02054), `torch.distributed.fsdp`, `SpmdFullyShardedDataParallel` of
+    PyTorch/XLA.
 
     >>> import torch, spmd, fsdp
-    >>> model = fsdp.FullyShardedDataParallel(torch.nn.Linear(4, 2), mesh=spmd.Mesh([0], (1,), ("fsdp",)))
+    >>> model = fsdp.FullyShardedDataParallel(
+    ...     torch.nn.Linear(4, 2), mesh=spmd.Mesh([0], (1,), ("fsdp",))
+    ... )
     >>> model(torch.ones(3, 4, device="xla")).shape
     torch.Size([3, 2])
     >>> layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
     >>> mesh, policy = spmd.Mesh([0], (1,), ("fsdp",)), fsdp.always_wrap_policy
-    >>> kept = fsdp.FullyShardedDataParallel(layers, mesh=mesh, auto_wrap_policy=policy, reshard_after_forward=False)
+    >>> kept = fsdp.FullyShardedDataParallel(
+    ...     layers, mesh=mesh, auto_wrap_policy=policy, reshard_after_forward=False
+    ... )
     >>> kept(torch.ones(3, 4, device="xla")).sum().backward()
     """
 
@@ -121,15 +142,22 @@ class FullyShardedDataParallel(nn.Module):
         if isinstance(module, FullyShardedDataParallel):
             inner, over = module.module, module.mesh  # type: ignore[has-type]
             raise ValueError(
-                f"{caller}: the {type(inner).__name__} is wrapped already, over {over!r}; wrap a module once (its "
-                "`.module` is the module itself)"
+                f"{caller}: the {type(inner).__name__} is wrapped already, over {over!r}; wrap a "
+                "module once (its `.module` is the module itself)"
             )
         mesh, axis, batch_axes = axes_of(caller, mesh, shard_axis, extra_data_axis)
         settings = Settings(
-            caller, mesh, axis, batch_axes,
-            reshard_after_forward=reshard_after_forward, mp_policy=mp_policy, offload_policy=offload_policy,
-            shard_placement_fn=shard_placement_fn, min_shard_numel=min_shard_numel, shard_output=shard_output,
-        )  # fmt: skip
+            caller,
+            mesh,
+            axis,
+            batch_axes,
+            reshard_after_forward=reshard_after_forward,
+            mp_policy=mp_policy,
+            offload_policy=offload_policy,
+            shard_placement_fn=shard_placement_fn,
+            min_shard_numel=min_shard_numel,
+            shard_output=shard_output,
+        )
         ignored_modules = tuple(ignored_modules)
         ignored = [
             *ignored_params,
@@ -141,7 +169,9 @@ class FullyShardedDataParallel(nn.Module):
         for _, unit, overrides in planned:
             if isinstance(unit, full):
                 overrides["mp_policy"] = FullPrecision()
-        units = [(name, unit, settings.overridden(overrides, name)) for name, unit, overrides in planned]
+        units = [
+            (name, unit, settings.overridden(overrides, name)) for name, unit, overrides in planned
+        ]
         self.module = module
         self.mesh = mesh
         self.units = [(name, unit) for name, unit, _ in units]
@@ -164,23 +194,38 @@ class FullyShardedDataParallel(nn.Module):
             _CHOSEN.update(unit for _, unit in self.units)
 
     def _wrap_unit(
-        self, name: str, unit: nn.Module, settings: Settings, callable_: AutoWrapper, ignored: list[nn.Parameter]
+        self,
+        name: str,
+        unit: nn.Module,
+        settings: Settings,
+        callable_: AutoWrapper,
+        ignored: list[nn.Parameter],
     ) -> None:
-        """Replaces a module by the result of the user's function and makes it a unit; where the result is a wrapper of
-        this class, the module inside takes its place."""
-        how = {field.name: getattr(settings, field.name) for field in fields(settings) if field.name in OVERRIDABLE}
-        # The user's function makes a root of its own, for which None would mean to keep its parameters.
+        """Replaces a module by the result of the user's function and makes it a unit; where the
+        result is a wrapper of this class, the module inside takes its place."""
+        how = {
+            field.name: getattr(settings, field.name)
+            for field in fields(settings)
+            if field.name in OVERRIDABLE
+        }
+        # The user's function makes a root of its own, for which None would mean to keep its
+        # parameters.
         reshards = settings.reshard_after_forward
         how["reshard_after_forward"] = True if reshards is None else reshards
         extra = (axis for axis in settings.batch_axes if axis != settings.shard_axis)
         wrapper = callable_(
-            unit, mesh=settings.mesh, shard_axis=settings.shard_axis, extra_data_axis=next(extra, None),
-            ignored_params=ignored, **how,
-        )  # fmt: skip
+            unit,
+            mesh=settings.mesh,
+            shard_axis=settings.shard_axis,
+            extra_data_axis=next(extra, None),
+            ignored_params=ignored,
+            **how,
+        )
         inner = wrapper.module if isinstance(wrapper, FullyShardedDataParallel) else wrapper
         if not isinstance(inner, nn.Module):
             raise TypeError(
-                f"{settings.caller}: auto_wrapper_callable must return a module, got {type(inner).__name__} for {name}"
+                f"{settings.caller}: auto_wrapper_callable must return a module, got "
+                f"{type(inner).__name__} for {name}"
             )
         if unit_of(inner) is None:
             attach([inner], settings, self._split, ignored)
@@ -188,18 +233,24 @@ class FullyShardedDataParallel(nn.Module):
             self.module.set_submodule(name, inner)
 
     def forward(self, *args: object, **kwargs: object) -> object:
-        """Runs the module. Inputs without a sharding are split over the batch axes along dim 0, if these divide it."""
+        """Runs the module.
+
+        Inputs without a sharding are split over the batch axes along dim 0, if these divide it.
+        """
         return self.module(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name == "module":  # not set yet: a copy or an unpickled wrapper looks before it has attributes
+            # not set yet: a copy or an unpickled wrapper looks before it has attributes
+            if name == "module":
                 raise
             serves = LACKING.get(name) or (_OF_MODULES if hasattr(FSDPModule, name) else "")
             if serves and not hasattr(self.module, name):
-                raise AttributeError(f"{type(self).__name__} has no {name}: {serves}", name=name, obj=self) from None
+                raise AttributeError(
+                    f"{type(self).__name__} has no {name}: {serves}", name=name, obj=self
+                ) from None
             return getattr(self.module, name)
 
     def __getitem__(self, key: object) -> object:
@@ -209,7 +260,8 @@ class FullyShardedDataParallel(nn.Module):
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
         """The parameters under the names that they have in the wrapped module."""
-        # An optimizer or a logger between a backward that raised and the next forward must not see casts.
+        # An optimizer or a logger between a backward that raised and the next forward must not see
+        # casts.
         self._restore()
         return self.module.named_parameters(prefix, recurse, remove_duplicate)
 
@@ -220,7 +272,8 @@ class FullyShardedDataParallel(nn.Module):
         return self.module.named_buffers(prefix, recurse, remove_duplicate)
 
     def _fqn_modifiers(self) -> dict[str, str]:
-        """The prefix of each name of the module; `torch.distributed.checkpoint.state_dict` reads it."""
+        """The prefix of each name of the module; `torch.distributed.checkpoint.state_dict` reads
+        it."""
         names = (*self.module._parameters, *self.module._buffers, *self.module._modules)
         return dict.fromkeys(names, PREFIX.removesuffix("."))
 
@@ -228,37 +281,54 @@ class FullyShardedDataParallel(nn.Module):
         return f"mesh={self.mesh!r}, units={len(self.units) + 1}"
 
     def clip_grad_norm_(
-        self, max_norm: float, norm_type: float = 2.0, groups: object = None, *, error_if_nonfinite: bool = False
+        self,
+        max_norm: float,
+        norm_type: float = 2.0,
+        groups: object = None,
+        *,
+        error_if_nonfinite: bool = False,
     ) -> torch.Tensor:
-        """Scales the gradients of all parameters so that their norm, over all devices, is at most `max_norm`.
+        """Scales the gradients of all parameters so that their norm, over all devices, is at most
+        `max_norm`.
 
-        Returns the norm before scaling, a scalar on the device. `torch.nn.utils.clip_grad_norm_` does the same.
-        `groups` of PyTorch/XLA must be None.
+        Returns the norm before scaling, a scalar on the device. `torch.nn.utils.clip_grad_norm_`
+        does the same. `groups` of PyTorch/XLA must be None.
         """
         if groups is not None:
-            raise ValueError("clip_grad_norm_: expected groups=None; the norm is that of the gradients on all devices")
-        # A norm of global tensors: XLA sums over the shards, for which torch's FSDP needs a function of its own.
-        return nn.utils.clip_grad_norm_(self.parameters(), max_norm, norm_type, error_if_nonfinite=error_if_nonfinite)
+            raise ValueError(
+                "clip_grad_norm_: expected groups=None; the norm is that of the gradients on all "
+                "devices"
+            )
+        # A norm of global tensors: XLA sums over the shards, for which torch's FSDP needs a
+        # function of its own.
+        return nn.utils.clip_grad_norm_(
+            self.parameters(), max_norm, norm_type, error_if_nonfinite=error_if_nonfinite
+        )
 
     @contextmanager
     def no_sync(self, over: str | Sequence[str] | None = None) -> Iterator[None]:
-        """A context of backward passes whose gradients are not reduced over the devices: the first backward pass after
-        it reduces those of all, once.
+        """A context of backward passes whose gradients are not reduced over the devices: the first
+        backward pass after it reduces those of all, once.
 
-        over: the mesh axes over which they are not reduced; None: all of the batch. As in torch, a device has gradients
-        of its own rows meanwhile, of the parameters' size over the other axes. This holds for the passes of one
-        program: where a gradient is read, or a sync runs, it is reduced; its values are at all times those of the whole
-        batch. A gradient that is not known as a sum over the batch is reduced each time, with a warning that names the
-        op. `fsdp.accumulate_gradients(reduce="once")` does the same in a loop of the program.
+        over: the mesh axes over which they are not reduced; None: all of the batch. As in torch, a
+        device has gradients of its own rows meanwhile, of the parameters' size over the other axes.
+        This holds for the passes of one program: where a gradient is read, or a sync runs, it is
+        reduced; its values are at all times those of the whole batch. A gradient that is not known
+        as a sum over the batch is reduced each time, with a warning that names the op.
+        `fsdp.accumulate_gradients(reduce="once")` does the same in a loop of the program.
 
         Raises ValueError for an axis that is not the batch's.
         """
-        # Of all units, also of those that `fully_shard` made before: a loop over micro-batches has one `no_sync`.
-        axes = self._split.axes if over is None else (over,) if isinstance(over, str) else tuple(over)
+        # Of all units, also of those that `fully_shard` made before: a loop over micro-batches has
+        # one `no_sync`.
+        axes = (
+            self._split.axes if over is None else (over,) if isinstance(over, str) else tuple(over)
+        )
         for axis in axes:
             if axis not in self._split.axes:
                 raise ValueError(
-                    f"no_sync: expected over to name axes of the batch ({', '.join(self._split.axes)}), got {axis!r}"
+                    "no_sync: expected over to name axes of the batch "
+                    f"({', '.join(self._split.axes)}), got {axis!r}"
                 )
         former = {unit: unit.unsynced.over for unit in units_in(self.module)}
         for unit in former:
@@ -270,8 +340,8 @@ class FullyShardedDataParallel(nn.Module):
                 unit.defer_gradients(former_axes)
 
     def set_gradient_divide_factors(self, pre: float, post: float, recursive: bool) -> None:
-        """Makes gradients the sum over the batch's shards, one per device, divided by `pre * post`; those of the root
-        unit, and with `recursive` of all units.
+        """Makes gradients the sum over the batch's shards, one per device, divided by `pre * post`;
+        those of the root unit, and with `recursive` of all units.
 
         The default divisor is the number of shards: the gradient of the loss as it was computed.
         """
@@ -279,10 +349,11 @@ class FullyShardedDataParallel(nn.Module):
             unit.divide_gradients(pre * post)
 
     def get_shard_metadata(self) -> dict[str, object]:
-        """The metadata that `fsdp.consolidate_sharded_state_dicts` takes in addition to the state dicts of all ranks.
+        """The metadata that `fsdp.consolidate_sharded_state_dicts` takes in addition to the state
+        dicts of all ranks.
 
-        A state dict here is the full one, as of rank 0 of one rank: a script that saves both for PyTorch/XLA's
-        consolidation works unchanged.
+        A state dict here is the full one, as of rank 0 of one rank: a script that saves both for
+        PyTorch/XLA's consolidation works unchanged.
         """
         return {"shard_info": {}, "flatten_info": {}, "buffer_info": {}, "world_size": 1, "rank": 0}
 
@@ -299,13 +370,21 @@ class FullyShardedDataParallel(nn.Module):
         offload_to_cpu: bool = False,
         with_grads: bool = False,
     ) -> AbstractContextManager[None]:
-        """See `fsdp.summon_full_params`; `rank0_only` and `offload_to_cpu` change nothing, with a warning."""
+        """See `fsdp.summon_full_params`; `rank0_only` and `offload_to_cpu` change nothing, with a
+        warning."""
         requested = {"rank0_only": rank0_only, "offload_to_cpu": offload_to_cpu}
-        warn_without_meaning("summon_full_params", {name: ONE_VIEW for name, is_on in requested.items() if is_on})
-        return summon_full_params(module, recurse=recurse, writeback=writeback, with_grads=with_grads)
+        warn_without_meaning(
+            "summon_full_params", {name: ONE_VIEW for name, is_on in requested.items() if is_on}
+        )
+        return summon_full_params(
+            module, recurse=recurse, writeback=writeback, with_grads=with_grads
+        )
 
-    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> "FullyShardedDataParallel":
-        """Applies `fn` as torch does, and shards the new tensors of the parameters (`.to(dtype)`) as the old ones."""
+    def _apply(
+        self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
+    ) -> "FullyShardedDataParallel":
+        """Applies `fn` as torch does, and shards the new tensors of the parameters (`.to(dtype)`)
+        as the old ones."""
         super()._apply(fn, recurse)
         self._refresh()
         return self
@@ -319,7 +398,8 @@ class FullyShardedDataParallel(nn.Module):
             unit.refresh([module for _, module in places])
 
     def _restore(self, *_: object) -> None:
-        """Puts parameters back in the place of their casts, which a backward pass that raised has left there."""
+        """Puts parameters back in the place of their casts, which a backward pass that raised has
+        left there."""
         for unit in units_in(self.module):
             if unit.state is not UnitState.FORWARD:
                 unit.restore()
@@ -336,8 +416,11 @@ def _add_prefix(wrapper: nn.Module, state: StateDict, prefix: str, *_: object) -
 
 
 def _rename(state: StateDict, old: str, new: str) -> None:
-    # All keys are removed before any is added: a module may have a child that is called "module", too.
-    state.update({new + key.removeprefix(old): state.pop(key) for key in [*state] if key.startswith(old)})
+    # All keys are removed before any is added: a module may have a child that is called "module",
+    # too.
+    state.update(
+        {new + key.removeprefix(old): state.pop(key) for key in [*state] if key.startswith(old)}
+    )
 
 
 def _strip_reported(wrapper: nn.Module, incompatible: _IncompatibleKeys) -> None:
@@ -347,14 +430,19 @@ def _strip_reported(wrapper: nn.Module, incompatible: _IncompatibleKeys) -> None
         keys[:] = [prefix + key.removeprefix(long) if key.startswith(long) else key for key in keys]
 
 
-# --- the names of PyTorch/XLA's two FSDPs, with their keywords ---------------------------------------------------
+# --- the names of PyTorch/XLA's two FSDPs, with their keywords ------------------------------------
 
 # Two classes: PyTorch/XLA's first FSDP takes keywords, also by position, that its second lacks.
 
 _OURS = dict.fromkeys(inspect.signature(FullyShardedDataParallel).parameters)
-# PyTorch/XLA's arguments after the first two, by position: the table's up to this one, and three of ours.
+# PyTorch/XLA's arguments after the first two, by position: the table's up to this one, and three of
+# ours.
 _ORDER = [*XLA]
-_ORDER[_ORDER.index("coalesce_all_gather_ops") + 1 :] = "auto_wrap_policy", "auto_wrapper_callable", "param_init_fn"
+_ORDER[_ORDER.index("coalesce_all_gather_ops") + 1 :] = (
+    "auto_wrap_policy",
+    "auto_wrapper_callable",
+    "param_init_fn",
+)
 
 
 # The modules that an auto_wrap_policy of these classes chose; they stay themselves and are units.
@@ -362,27 +450,42 @@ _CHOSEN: "WeakSet[nn.Module]" = WeakSet()
 
 
 class _WithUnits(type):
-    """A class of wrappers whose instances, for `isinstance`, are the modules that its auto_wrap_policy chose, too."""
+    """A class of wrappers whose instances, for `isinstance`, are the modules that its
+    auto_wrap_policy chose, too."""
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return super().__instancecheck__(instance) or (isinstance(instance, nn.Module) and instance in _CHOSEN)
+        return super().__instancecheck__(instance) or (
+            isinstance(instance, nn.Module) and instance in _CHOSEN
+        )
 
 
 class XlaFullyShardedDataParallel(FullyShardedDataParallel, metaclass=_WithUnits):
-    """`FullyShardedDataParallel` with the keywords of `torch_xla.distributed.fsdp` (FSDP v1) in addition to its own.
+    """`FullyShardedDataParallel` with the keywords of `torch_xla.distributed.fsdp` (FSDP v1) in
+    addition to its own.
 
-    `compute_dtype`, `buffer_dtype`, `fp32_reduce_scatter` make a precision policy, `shard_param_on_dim_0` a placement;
-    keywords without a meaning here are named in one warning. Raises TypeError for an unknown keyword.
+    `compute_dtype`, `buffer_dtype`, `fp32_reduce_scatter` make a precision policy,
+    `shard_param_on_dim_0` a placement; keywords without a meaning here are named in one warning.
+    Raises TypeError for an unknown keyword.
 
     >>> import torch, spmd, fsdp
     >>> mesh = spmd.Mesh([0], (1,), ("fsdp",))
-    >>> model = fsdp.XlaFullyShardedDataParallel(torch.nn.Linear(4, 2), mesh=mesh, compute_dtype=torch.bfloat16)
+    >>> model = fsdp.XlaFullyShardedDataParallel(
+    ...     torch.nn.Linear(4, 2), mesh=mesh, compute_dtype=torch.bfloat16
+    ... )
     >>> model(torch.ones(3, 4, device="xla")).dtype
     torch.bfloat16
     """
 
-    def __init__(self, module: nn.Module, reshard_after_forward: bool | int = True, *more: object, **how: object):
-        translated = translate(type(self).__name__, {**dict(zip(_ORDER, more, strict=False)), **how}, XLA, _OURS)
+    def __init__(
+        self,
+        module: nn.Module,
+        reshard_after_forward: bool | int = True,
+        *more: object,
+        **how: object,
+    ):
+        translated = translate(
+            type(self).__name__, {**dict(zip(_ORDER, more, strict=False)), **how}, XLA, _OURS
+        )
         super().__init__(module, reshard_after_forward=reshard_after_forward, **translated)
 
     @property
@@ -396,10 +499,13 @@ class XlaFullyShardedDataParallel(FullyShardedDataParallel, metaclass=_WithUnits
 
 
 class SpmdFullyShardedDataParallel(FullyShardedDataParallel, metaclass=_WithUnits):
-    """`FullyShardedDataParallel` under the name of `torch_xla.experimental.spmd_fully_sharded_data_parallel` (FSDP v2).
+    """`FullyShardedDataParallel` under the name of
+    `torch_xla.experimental.spmd_fully_sharded_data_parallel` (FSDP v2).
 
     >>> import torch, spmd, fsdp
-    >>> model = fsdp.SpmdFullyShardedDataParallel(torch.nn.Linear(4, 2), mesh=spmd.Mesh([0], (1,), ("fsdp",)))
+    >>> model = fsdp.SpmdFullyShardedDataParallel(
+    ...     torch.nn.Linear(4, 2), mesh=spmd.Mesh([0], (1,), ("fsdp",))
+    ... )
     >>> model(torch.ones(3, 4, device="xla")).shape
     torch.Size([3, 2])
     """

@@ -1,4 +1,5 @@
-"""ZeRO-1: parameters replicated, the optimizer's state sharded over a mesh axis, by annotations alone."""
+"""ZeRO-1: parameters replicated, the optimizer's state sharded over a mesh axis, by annotations
+alone."""
 
 from collections.abc import Callable
 
@@ -15,31 +16,40 @@ from spmd.mesh.notes import say_once
 from .keywords import ZERO, translate
 from .plan import parameter_spec
 
-# Why annotations suffice: the update of a sharded state is computed where the state is. Each device reads its part of
-# the gradient, and the all-gather of the new parameter follows from the parameter's own sharding.
+# Why annotations suffice: the update of a sharded state is computed where the state is. Each device
+# reads its part of the gradient, and the all-gather of the new parameter follows from the
+# parameter's own sharding.
 
 
 class ZeroRedundancyOptimizer(Optimizer):
-    """An optimizer whose state is sharded over a mesh axis, while parameters and gradients stay as they are.
+    """An optimizer whose state is sharded over a mesh axis, while parameters and gradients stay as
+    they are.
 
-    Each device updates its part of a parameter, and XLA gathers the parts. `fsdp.fully_shard` shards the parameters,
-    too, and needs less memory for the same communication.
+    Each device updates its part of a parameter, and XLA gathers the parts. `fsdp.fully_shard`
+    shards the parameters, too, and needs less memory for the same communication.
 
     Args:
         params, defaults: of `optimizer_class`. optimizer_class: such as `torch.optim.AdamW`.
-        mesh: default: that of `with mesh:` or `spmd.torch_xla.set_global_mesh`, else one axis over all devices.
+        mesh: default: that of `with mesh:` or `spmd.torch_xla.set_global_mesh`, else one axis over
+            all devices.
         axis: default: "fsdp" or "data", where the mesh has it, else its first.
-        grad_clipping, max_norm: `step` first clips the norm of all gradients to `max_norm`, where both are given.
-        optimizer_dtype, pin_layout, sharding_groups, grad_norm_groups, lazy_init, bucket_cap_mb_all_gather,
-            bucket_cap_mb_reduce_scatter, use_grad_acc_hook, save_master_weights, higher_cc_precision, coalesce_cc:
-            PyTorch/XLA's, by position as there, without a meaning here: one warning names those with an effect there.
+        grad_clipping, max_norm: `step` first clips the norm of all gradients to `max_norm`, where
+            both are given.
+        optimizer_dtype, pin_layout, sharding_groups, grad_norm_groups, lazy_init,
+        bucket_cap_mb_all_gather,
+            bucket_cap_mb_reduce_scatter, use_grad_acc_hook, save_master_weights,
+            higher_cc_precision, coalesce_cc: PyTorch/XLA's, by position as there, without a meaning
+            here: one warning names those with an effect there.
 
-    `state_dict` is that of the optimizer without ZeRO. Raises ValueError for an axis that is not in the mesh.
-    Source: ZeRO (arXiv:1910.02054), `torch_xla.distributed.zero_redundancy_optimizer.ZeroRedundancyOptimizer`.
+    `state_dict` is that of the optimizer without ZeRO. Raises ValueError for an axis that is not in
+    the mesh. Source: ZeRO (arXiv:1910.02054),
+    `torch_xla.distributed.zero_redundancy_optimizer.ZeroRedundancyOptimizer`.
 
     >>> import torch, spmd, fsdp
     >>> layer, mesh = torch.nn.Linear(4, 2, device="xla"), spmd.Mesh([0], (1,), ("data",))
-    >>> optimizer = fsdp.ZeroRedundancyOptimizer(layer.parameters(), torch.optim.AdamW, mesh=mesh, lr=0.1)
+    >>> optimizer = fsdp.ZeroRedundancyOptimizer(
+    ...     layer.parameters(), torch.optim.AdamW, mesh=mesh, lr=0.1
+    ... )
     >>> layer(torch.ones(3, 4, device="xla")).sum().backward()
     >>> optimizer.step()
     >>> spmd.get_sharding(optimizer.state[layer.weight]["exp_avg"]).partition_spec(2)
@@ -58,25 +68,37 @@ class ZeroRedundancyOptimizer(Optimizer):
         axis: str | None = None,
         **defaults: object,
     ):
-        keywords = {"optimizer_dtype": optimizer_dtype, **dict(zip([*ZERO][1:], more, strict=False)), **defaults}
-        translate(type(self).__name__, {name: keywords.pop(name) for name in ZERO if name in keywords}, ZERO, {})
+        keywords = {
+            "optimizer_dtype": optimizer_dtype,
+            **dict(zip([*ZERO][1:], more, strict=False)),
+            **defaults,
+        }
+        translate(
+            type(self).__name__,
+            {name: keywords.pop(name) for name in ZERO if name in keywords},
+            ZERO,
+            {},
+        )
         self.mesh = mesh or get_global_mesh() or get_1d_mesh("fsdp")
         names = self.mesh.axis_names
         self.axis = axis or next((name for name in ("fsdp", "data") if name in names), names[0])
         if self.axis not in names:
             raise ValueError(
-                f"ZeroRedundancyOptimizer: expected an axis of the mesh ({', '.join(names)}), got {axis!r}"
+                f"ZeroRedundancyOptimizer: expected an axis of the mesh ({', '.join(names)}), got "
+                f"{axis!r}"
             )
         self.max_norm = max_norm if grad_clipping else None
         if self.mesh.shape()[self.axis] > 1:
             say_once(
-                "ZeroRedundancyOptimizer: a step gathers each weight twice, or activations in their place: "
-                "fsdp.fully_shard(model, reshard_after_forward=False) shards its state, too, and gathers once"
+                "ZeroRedundancyOptimizer: a step gathers each weight twice, or activations in "
+                "their place: fsdp.fully_shard(model, reshard_after_forward=False) shards its "
+                "state, too, and gathers once"
             )
         self._sharded = WeakIdKeyDictionary()  # the tensors of the state that are annotated
         self.base_optimizer = optimizer_class(params, **keywords)
         super().__init__(self.base_optimizer.param_groups, self.base_optimizer.defaults)
-        # The same objects: a scheduler writes into the groups of this optimizer, and the other one reads them.
+        # The same objects: a scheduler writes into the groups of this optimizer, and the other one
+        # reads them.
         self.param_groups, self.state = self.base_optimizer.param_groups, self.base_optimizer.state
 
     @torch.no_grad()
@@ -92,7 +114,8 @@ class ZeroRedundancyOptimizer(Optimizer):
         return loss
 
     def load_state_dict(self, state_dict: StateDict) -> None:
-        """Loads what `state_dict` returned, or an optimizer of the class without ZeRO, and shards it."""
+        """Loads what `state_dict` returned, or an optimizer of the class without ZeRO, and shards
+        it."""
         self.base_optimizer.load_state_dict(state_dict)
         self.param_groups, self.state = self.base_optimizer.param_groups, self.base_optimizer.state
         self._shard_state()
@@ -107,7 +130,13 @@ class ZeroRedundancyOptimizer(Optimizer):
         for parameter, values in self.state.items():
             for value in values.values():
                 # A step count has no dim, and replicated numbers need no mark.
-                has_shape = isinstance(value, torch.Tensor) and value.shape == parameter.shape and value.dim()
+                has_shape = (
+                    isinstance(value, torch.Tensor)
+                    and value.shape == parameter.shape
+                    and value.dim()
+                )
                 if has_shape and value.device.type == "xla" and value not in self._sharded:
-                    spmd.mark_sharding(value, self.mesh, parameter_spec(value.shape, self.axis, size))
+                    spmd.mark_sharding(
+                        value, self.mesh, parameter_spec(value.shape, self.axis, size)
+                    )
                     self._sharded[value] = True

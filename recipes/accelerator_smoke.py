@@ -1,13 +1,15 @@
-"""Try the library on the accelerator of this machine: a tour, a GPT against eager torch and JAX, and what is planned.
+"""Try the library on the accelerator of this machine: a tour, a GPT against eager torch and JAX,
+and what is planned.
 
     python recipes/accelerator_smoke.py            # make gpu
     python recipes/accelerator_smoke.py --dry-run  # the same on one CPU device, smaller
 
-Each row of the table is one check: gradients of single ops against torch on the CPU; attention over a sharded sequence,
-four devices' parts one after the other; a GPT's training losses against eager torch's on the CPU and a hand-written JAX
-program's; the same step by `spmd.compile` and the model by `torch.compile`; a checkpoint written and read; the memory
-and time that `spmd.plan` names against what the run took. It ends with status 1 where one fails. Times are printed,
-never judged. Without an accelerator it stops with a line, unless --dry-run.
+Each row of the table is one check: gradients of single ops against torch on the CPU; attention over
+a sharded sequence, four devices' parts one after the other; a GPT's training losses against eager
+torch's on the CPU and a hand-written JAX program's; the same step by `spmd.compile` and the model
+by `torch.compile`; a checkpoint written and read; the memory and time that `spmd.plan` names
+against what the run took. It ends with status 1 where one fails. Times are printed, never judged.
+Without an accelerator it stops with a line, unless --dry-run.
 """
 
 import argparse
@@ -50,29 +52,43 @@ TIMED = 8
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dry-run", action="store_true", help="on one CPU device, where there is no accelerator")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="on one CPU device, where there is no accelerator"
+    )
     parser.add_argument("--layers", type=int, help="of the GPT (default 12; dry: 2)")
     parser.add_argument("--width", type=int, help="of the GPT (default 512; dry: 64)")
     parser.add_argument("--sequence", type=int, help="tokens of a sequence (default 256; dry: 32)")
     parser.add_argument("--batch", type=int, help="sequences of a step (default 16; dry: 4)")
     args = parser.parse_args(arguments)
-    for name, usual, dry in (("layers", 12, 2), ("width", 512, 64), ("sequence", 256, 32), ("batch", 16, 4)):
+    for name, usual, dry in (
+        ("layers", 12, 2),
+        ("width", 512, 64),
+        ("sequence", 256, 32),
+        ("batch", 16, 4),
+    ):
         if getattr(args, name) is None:
             setattr(args, name, dry if args.dry_run else usual)
     return args
 
 
 class Smoke:
-    """The model, its batches, and the checks by name; each returns what it found, in a few words."""
+    """The model, its batches, and the checks by name; each returns what it found, in a few
+    words."""
 
     def __init__(self, args: argparse.Namespace):
         self.args = args
-        self.config = GPTConfig(layers=args.layers, width=args.width, heads=8, sequence=args.sequence)
+        self.config = GPTConfig(
+            layers=args.layers, width=args.width, heads=8, sequence=args.sequence
+        )
         torch.manual_seed(0)
         self.weights = GPT(self.config).state_dict()
         draw = torch.Generator().manual_seed(1)
-        rows = torch.randint(self.config.vocabulary, (STEPS, args.batch, args.sequence + 1), generator=draw)
+        rows = torch.randint(
+            self.config.vocabulary, (STEPS, args.batch, args.sequence + 1), generator=draw
+        )
         self.batches = [(row[:, :-1].contiguous(), row[:, 1:].contiguous()) for row in rows]
         self.expected: list[float] = []
 
@@ -83,8 +99,12 @@ class Smoke:
 
     def trained(self, device: str, wrap: Callable[[Any], Any] = lambda model: model) -> TorchStep:
         """The step of a new model on a device."""
-        end: Callable[[], None] = (lambda: spmd.sync(wait=True)) if device == "xla" else (lambda: None)
-        return TorchStep(wrap(self.model(device)), device=device, end=end, shard=lambda values: values)
+        end: Callable[[], None] = (
+            (lambda: spmd.sync(wait=True)) if device == "xla" else (lambda: None)
+        )
+        return TorchStep(
+            wrap(self.model(device)), device=device, end=end, shard=lambda values: values
+        )
 
     def losses(self, step: Any) -> list[float]:
         found = []
@@ -102,7 +122,7 @@ class Smoke:
             taken.append(time.perf_counter() - started)
         return statistics.median(taken)
 
-    # --- the checks -------------------------------------------------------------------------------------------------
+    # --- the checks -------------------------------------------------------------------------------
 
     def tour(self) -> str:
         """Ops and their gradients, against torch on the CPU."""
@@ -125,26 +145,38 @@ class Smoke:
                 assert cpu.grad is not None and ours.grad is not None
                 scale = cpu.grad.abs().max().item()
                 error = (ours.grad.cpu() - cpu.grad).abs().max().item()
-                assert error <= tolerance * scale, f"{name} in {dtype}: gradients differ by {error:.2e} of {scale:.2e}"
+                assert error <= tolerance * scale, (
+                    f"{name} in {dtype}: gradients differ by {error:.2e} of {scale:.2e}"
+                )
         return f"{len(functions)} ops in float32 and bfloat16"
 
     def ring(self) -> str:
-        """Attention whose keys travel around four devices, against whole rows, by the kernel of the platform."""
+        """Attention whose keys travel around four devices, against whole rows, by the kernel of the
+        platform."""
         rows = 64 * self.args.sequence if jax.default_backend() != "cpu" else self.args.sequence
         keys = jax.random.split(jax.random.key(0), 4)
-        query, gradient = (jax.random.normal(key, (1, 8, rows, 64), jnp.bfloat16) for key in keys[:2])
+        query, gradient = (
+            jax.random.normal(key, (1, 8, rows, 64), jnp.bfloat16) for key in keys[:2]
+        )
         key, value = (jax.random.normal(key, (1, 2, rows, 64), jnp.bfloat16) for key in keys[2:])
         forms = forms_of(query, key, value, None, False, 0.125, 4)
-        form = forms.get({"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend()), forms["default"])
+        form = forms.get(
+            {"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend()), forms["default"]
+        )
         exchange = RingOfKeys(HalfOfHeads(("context",), 4, rows // 4), is_causal=True)
 
-        # Of the four lanes of a vmap the kernels compute one after the other: not all of them have a batching rule.
+        # Of the four lanes of a vmap the kernels compute one after the other: not all of them have
+        # a batching rule.
         def forward(rows: Any, columns: Any, place: Any, is_diagonal: bool) -> Any:
-            return sequential_vmap(lambda *arrays: form.forward(*arrays, None, None, is_diagonal))(*rows, *columns)
+            return sequential_vmap(lambda *arrays: form.forward(*arrays, None, None, is_diagonal))(
+                *rows, *columns
+            )
 
         def backward(rows: Any, columns: Any, place: Any, is_diagonal: bool) -> Any:
             arrays = (rows[0], *columns, *rows[1:])
-            return sequential_vmap(lambda *arrays: form.backward(*arrays, None, None, is_diagonal))(*arrays)
+            return sequential_vmap(lambda *arrays: form.backward(*arrays, None, None, is_diagonal))(
+                *arrays
+            )
 
         def ring(query: Any, key: Any, value: Any, gradient: Any) -> Any:
             output, logsumexp = exchange.forward(forward, (query,), (key, value), jnp.float32)
@@ -155,7 +187,9 @@ class Smoke:
         def whole(query: Any, key: Any, value: Any, gradient: Any) -> Any:
             output, logsumexp = form.forward(query, key, value, None, None, True)
             output = output.astype(query.dtype)
-            return output, *form.backward(query, key, value, gradient, output, logsumexp, None, None, True)
+            return output, *form.backward(
+                query, key, value, gradient, output, logsumexp, None, None, True
+            )
 
         def shards(x: jax.Array) -> jax.Array:
             return jnp.moveaxis(x.reshape(*x.shape[:2], 4, -1, x.shape[3]), 2, 0)
@@ -165,7 +199,9 @@ class Smoke:
         errors = []
         for one, other in zip(found, map(shards, jax.jit(whole)(*operands)), strict=True):
             scale = float(jnp.abs(other).max())
-            errors.append(float(jnp.abs(one.astype(jnp.float32) - other.astype(jnp.float32)).max()) / scale)
+            errors.append(
+                float(jnp.abs(one.astype(jnp.float32) - other.astype(jnp.float32)).max()) / scale
+            )
         assert max(errors) < 2e-2, f"output and gradients differ by {errors}"
         return f"{rows:,} rows: output and gradients within {max(errors):.1e}"
 
@@ -173,12 +209,17 @@ class Smoke:
         """The losses of eager torch on the CPU, which the others are compared with."""
         step = self.trained("cpu")
         self.expected = self.losses(step)
-        return f"{self.expected[0]:.4f} to {self.expected[-1]:.4f}, {1e3 * self.seconds(step):.1f} ms a step"
+        return (
+            f"{self.expected[0]:.4f} to {self.expected[-1]:.4f}, {1e3 * self.seconds(step):.1f} "
+            "ms a step"
+        )
 
     def _compare(self, found: list[float], step: Any) -> str:
         worst = max(abs(one - other) for one, other in zip(found, self.expected, strict=True))
         # Matrix units round float32 to fewer bits than the CPU does.
-        assert worst <= (1e-3 if jax.default_backend() == "cpu" else 2e-2), f"losses {found}, expected {self.expected}"
+        assert worst <= (1e-3 if jax.default_backend() == "cpu" else 2e-2), (
+            f"losses {found}, expected {self.expected}"
+        )
         return f"losses within {worst:.1e}, {1e3 * self.seconds(step):.1f} ms a step"
 
     def lazy(self) -> str:
@@ -192,7 +233,10 @@ class Smoke:
         step = self.trained("xla")
         step.update = spmd.compile(step.update)  # type: ignore[method-assign]
         found = self.losses(step)
-        is_exact = jax.default_backend() != "gpu" or "xla_gpu_deterministic_ops=true" in os.environ.get("XLA_FLAGS", "")
+        is_exact = (
+            jax.default_backend() != "gpu"
+            or "xla_gpu_deterministic_ops=true" in os.environ.get("XLA_FLAGS", "")
+        )
         close = [
             math.isclose(one, other, rel_tol=0 if is_exact else 1e-6)
             for one, other in zip(found, self.found, strict=True)
@@ -211,16 +255,24 @@ class Smoke:
         """A hand-written JAX program of the same model."""
         shapes = {name: tuple(value.shape) for name, value in self.weights.items()}
         program = jax_gpt.build(
-            shapes, batch=self.args.batch, sequence=self.args.sequence, heads=self.config.heads, devices=1
+            shapes,
+            batch=self.args.batch,
+            sequence=self.args.sequence,
+            heads=self.config.heads,
+            devices=1,
         )
         step = JaxStep(program, {name: value.numpy() for name, value in self.weights.items()})
         return self._compare(self.losses(step), step)
 
     def checkpoint(self) -> str:
-        """A checkpoint of the trained model, read into a new one: the next loss is the same bit for bit."""
+        """A checkpoint of the trained model, read into a new one: the next loss is the same bit for
+        bit."""
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.distributed is disabled")
-            state = {"model": self.step.model.state_dict(), "optimizer": self.step.optimizer.state_dict()}
+            state = {
+                "model": self.step.model.state_dict(),
+                "optimizer": self.step.optimizer.state_dict(),
+            }
             dcp.save(state, checkpoint_id=folder)
             other = self.trained("xla")
             other(*self.batches[0])  # an optimizer has state to load into from its first step on
@@ -246,10 +298,24 @@ class Smoke:
         stats = jax.local_devices()[0].memory_stats() or {}
         peak = stats.get("peak_bytes_in_use")
         words = f"planned peak {plan.peak / 2**20:,.0f} MiB"
-        return words + (f", the process's so far {peak / 2**20:,.0f} MiB" if peak else "; the device reports none")
+        return words + (
+            f", the process's so far {peak / 2**20:,.0f} MiB"
+            if peak
+            else "; the device reports none"
+        )
 
 
-CHECKS = ("tour", "ring", "eager", "lazy", "compiled", "torch_compiled", "by_hand", "checkpoint", "plan")
+CHECKS = (
+    "tour",
+    "ring",
+    "eager",
+    "lazy",
+    "compiled",
+    "torch_compiled",
+    "by_hand",
+    "checkpoint",
+    "plan",
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -258,11 +324,15 @@ def main(arguments: list[str] | None = None) -> int:
         spmd.simulate(1)
     kind = jax.devices()[0].platform
     if kind == "cpu" and not args.dry_run:
-        print("accelerator_smoke: jax finds no GPU or TPU here; --dry-run makes the same checks on the CPU")
+        print(
+            "accelerator_smoke: jax finds no GPU or TPU here; --dry-run makes the same checks on "
+            "the CPU"
+        )
         return 0
     console = Console(width=130)
     console.print(
-        f"{len(jax.devices())} x {jax.devices()[0].device_kind}, torch {torch.__version__}, jax {jax.__version__}"
+        f"{len(jax.devices())} x {jax.devices()[0].device_kind}, torch {torch.__version__}, jax "
+        f"{jax.__version__}"
     )
     smoke = Smoke(args)
     table = Table("", "check", "", "seconds")

@@ -1,4 +1,5 @@
-"""An EfficientNet in plain PyTorch: inverted residual blocks, whose 3 x 3 and 5 x 5 convolutions are depthwise."""
+"""An EfficientNet in plain PyTorch: inverted residual blocks, whose 3 x 3 and 5 x 5 convolutions
+are depthwise."""
 
 from dataclasses import dataclass
 
@@ -9,7 +10,8 @@ from torch import Tensor, nn
 class EfficientNetConfig:
     """Sizes of an EfficientNet; the defaults are B0's.
 
-    stages: (factor of the inner channels, channels, blocks, stride of the first, window) of each stage.
+    stages: (factor of the inner channels, channels, blocks, stride of the first, window) of each
+    stage.
     """
 
     channels: int = 3
@@ -27,8 +29,11 @@ class EfficientNetConfig:
     head: int = 1280
 
 
-def convolution(channels: int, out: int, window: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
-    """Returns a convolution that keeps the image's size, but for its stride, with batch norm and SiLU."""
+def convolution(
+    channels: int, out: int, window: int, stride: int = 1, groups: int = 1
+) -> list[nn.Module]:
+    """Returns a convolution that keeps the image's size, but for its stride, with batch norm and
+    SiLU."""
     conv = nn.Conv2d(channels, out, window, stride, padding=window // 2, groups=groups, bias=False)
     return [conv, nn.BatchNorm2d(out), nn.SiLU()]
 
@@ -51,7 +56,8 @@ class SqueezeExcitation(nn.Module):
 
 
 class Block(nn.Module):
-    """An inverted residual block: 1 x 1 to more channels, depthwise, squeeze and excitation, 1 x 1 back."""
+    """An inverted residual block: 1 x 1 to more channels, depthwise, squeeze and excitation, 1 x 1
+    back."""
 
     def __init__(self, channels: int, out: int, factor: int, stride: int, window: int) -> None:
         super().__init__()

@@ -1,17 +1,22 @@
-"""Fine-tune by LoRA over a frozen base that is sharded and comes from safetensors, on eight simulated devices.
+"""Fine-tune by LoRA over a frozen base that is sharded and comes from safetensors, on eight
+simulated devices.
 
-    python recipes/finetune_lora.py                          # a base of its own, then adapters; fsdp=8
-    python recipes/finetune_lora.py --base out/model         # over the model that wrap_hugging_face.py has left
-    python recipes/finetune_lora.py --mesh data=2,fsdp=4     # two replicas of a four-way FSDP
-    python recipes/finetune_lora.py --compile                # the step recorded once and replayed
-    python recipes/finetune_lora.py --device cpu             # the same file in plain PyTorch, for comparison
-    python recipes/finetune_lora.py --target v5e:2x4         # plan the step for a TPU slice; nothing is trained
+    python recipes/finetune_lora.py                       # a base of its own, then adapters; fsdp=8
+    python recipes/finetune_lora.py --base out/model      # over the model that wrap_hugging_face.py
+                                                          # has left
+    python recipes/finetune_lora.py --mesh data=2,fsdp=4  # two replicas of a four-way FSDP
+    python recipes/finetune_lora.py --compile             # the step recorded once and replayed
+    python recipes/finetune_lora.py --device cpu          # the same file in plain PyTorch, for
+                                                          # comparison
+    python recipes/finetune_lora.py --target v5e:2x4      # plan the step for a TPU slice; nothing
+                                                          # is trained
 
-A small Llama learns Python's documentation and is saved as Hugging Face saves it, in several safetensors files with
-an index (OUT/base; --base takes such a folder instead). `adapt` builds it again on the devices without values, with
-adapters of `peft` in its linear layers, wraps it, and reads the files shard by shard. Then the adapters alone learn
-source code of Python's library: the table shows the bytes per device of parameters, gradients and optimizer state.
-OUT/adapters has the adapters as peft reads them, OUT/merged the model with the adapters added to its weights; both are
+A small Llama learns Python's documentation and is saved as Hugging Face saves it, in several
+safetensors files with an index (OUT/base; --base takes such a folder instead). `adapt` builds it
+again on the devices without values, with adapters of `peft` in its linear layers, wraps it, and
+reads the files shard by shard. Then the adapters alone learn source code of Python's library: the
+table shows the bytes per device of parameters, gradients and optimizer state. OUT/adapters has the
+adapters as peft reads them, OUT/merged the model with the adapters added to its weights; both are
 compared on the CPU, and OUT/loss.png is the curve.
 """
 
@@ -48,7 +53,9 @@ FILE = "1MB"  # the most that one of the base's files holds
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     where = parser.add_argument_group("where it runs")
     where.add_argument(
         "--mesh",
@@ -60,16 +67,29 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     training.add_device_flag(where)
     training.add_place_flags(where)
     model = training.add_model_flags(parser)
-    model.add_argument("--base", type=Path, metavar="DIR", help="a Llama over bytes, as save_pretrained writes it")
-    model.add_argument("--rank", type=int, default=8, metavar="N", help="rank of the adapters (default %(default)s)")
+    model.add_argument(
+        "--base", type=Path, metavar="DIR", help="a Llama over bytes, as save_pretrained writes it"
+    )
+    model.add_argument(
+        "--rank",
+        type=int,
+        default=8,
+        metavar="N",
+        help="rank of the adapters (default %(default)s)",
+    )
     more = training.add_training_flags(parser, steps=100, eval_every=50)
-    more.add_argument("--base-steps", type=int, default=150, metavar="N", help="of the base (default %(default)s)")
+    more.add_argument(
+        "--base-steps", type=int, default=150, metavar="N", help="of the base (default %(default)s)"
+    )
     args = parser.parse_args(arguments)
     args.model = "llama"
     if wrong := training.fault(args):
         parser.error(wrong)
     if args.base and not (args.base / "config.json").is_file():
-        parser.error(f"--base {args.base} has no config.json: expected a folder of save_pretrained, such as out/model")
+        parser.error(
+            f"--base {args.base} has no config.json: expected a folder of save_pretrained, such "
+            "as out/model"
+        )
     if args.base_steps < 1:
         parser.error(f"--base-steps must be at least 1, got {args.base_steps}")
     return args
@@ -77,10 +97,16 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def train_base(corpus: text.Text, args: argparse.Namespace, console: Console) -> Path:
     """Trains a model on the documentation; returns its folder."""
-    settings = argparse.Namespace(**{**vars(args), "steps": args.base_steps, "eval_every": args.base_steps})
+    settings = argparse.Namespace(
+        **{**vars(args), "steps": args.base_steps, "eval_every": args.base_steps}
+    )
     with torch.device(args.device):
         plain = args.device == "cpu"
-        model = AutoModelForCausalLM.from_config(configure(args)) if plain else wrap(configure(args), args.mesh)
+        model = (
+            AutoModelForCausalLM.from_config(configure(args))
+            if plain
+            else wrap(configure(args), args.mesh)
+        )
     train(model, corpus, settings, console, bigram=text.bigram_loss(corpus), put=mover(args))
     model.save_pretrained(args.out / "base", max_shard_size=FILE)
     return Path(args.out / "base")
@@ -92,7 +118,9 @@ def mover(args: argparse.Namespace) -> Callable[[Tensor], Tensor]:
 
 
 def lora(args: argparse.Namespace) -> LoraConfig:
-    return LoraConfig(r=args.rank, lora_alpha=2 * args.rank, target_modules=TARGETS, lora_dropout=0.0)
+    return LoraConfig(
+        r=args.rank, lora_alpha=2 * args.rank, target_modules=TARGETS, lora_dropout=0.0
+    )
 
 
 def wrap_adapted(config: PretrainedConfig, args: argparse.Namespace) -> nn.Module:
@@ -100,18 +128,23 @@ def wrap_adapted(config: PretrainedConfig, args: argparse.Namespace) -> nn.Modul
     mesh = spmd.Mesh(range(prod(args.mesh.values())), tuple(args.mesh.values()), tuple(args.mesh))
     with torch.device("xla"):
         model = get_peft_model(AutoModelForCausalLM.from_config(config), lora(args))
-    policy = fsdp.policy_from_config({"fsdp_transformer_layer_cls_to_wrap": LAYERS[config.model_type]})
+    policy = fsdp.policy_from_config(
+        {"fsdp_transformer_layer_cls_to_wrap": LAYERS[config.model_type]}
+    )
     data = "data" if "data" in args.mesh else None
     return fsdp.FullyShardedDataParallel(model, mesh, auto_wrap_policy=policy, extra_data_axis=data)
 
 
 def adapt(base: Path, args: argparse.Namespace) -> nn.Module:
-    """Returns the base of a folder with new adapters, the base frozen; on xla sharded, and loaded shard by shard."""
+    """Returns the base of a folder with new adapters, the base frozen; on xla sharded, and loaded
+    shard by shard."""
     if args.device == "cpu":
         return get_peft_model(AutoModelForCausalLM.from_pretrained(base), lora(args))
     model = wrap_adapted(AutoConfig.from_pretrained(base), args)
     names = {base_name(name): name for name in model.state_dict()}
-    left = fsdp.load_checkpoint(model, base, rename=lambda name: names.get(name, name), strict=False)
+    left = fsdp.load_checkpoint(
+        model, base, rename=lambda name: names.get(name, name), strict=False
+    )
     if left.unexpected_keys or any("lora_" not in name for name in left.missing_keys):
         raise SystemExit(f"--base {base} is another model: {left}")
     return model
@@ -129,11 +162,20 @@ def memory(model: nn.Module, optimizer: torch.optim.Optimizer) -> Table:
     for heading in ("", "numbers", "parameters", "gradients", "optimizer state"):
         table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
     for title, trained in (("frozen base", False), ("adapters", True)):
-        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad == trained]
+        parameters = [
+            parameter for parameter in model.parameters() if parameter.requires_grad == trained
+        ]
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        state = [value for each in parameters for value in optimizer.state.get(each, {}).values() if value.dim()]
+        state = [
+            value
+            for each in parameters
+            for value in optimizer.state.get(each, {}).values()
+            if value.dim()
+        ]
         count = f"{sum(parameter.numel() for parameter in parameters):,}"
-        table.add_row(title, count, *(show_bytes(per_device(each)) for each in (parameters, gradients, state)))
+        table.add_row(
+            title, count, *(show_bytes(per_device(each)) for each in (parameters, gradients, state))
+        )
     return table
 
 
@@ -159,10 +201,17 @@ def look(model: nn.Module, args: argparse.Namespace, console: Console) -> None:
 
 def unchanged(model: nn.Module, base: Path) -> bool:
     """Returns True if the frozen weights are those of the files, bit for bit."""
-    weights = {base_name(name): weight for name, weight in model.state_dict().items() if "lora_" not in name}
+    weights = {
+        base_name(name): weight
+        for name, weight in model.state_dict().items()
+        if "lora_" not in name
+    }
     for path in base.glob("*.safetensors"):
         with safe_open(path, framework="pt") as file:
-            if not all(torch.equal(weights[name].cpu(), file.get_tensor(name)) for name in file.keys()):  # noqa: SIM118
+            if not all(
+                torch.equal(weights[name].cpu(), file.get_tensor(name))
+                for name in file.keys()  # noqa: SIM118
+            ):
                 return False
     return True
 
@@ -175,9 +224,11 @@ def main(arguments: list[str] | None = None) -> None:
     args = parse(arguments)
     started, console = time.perf_counter(), training.make_console()
     logging.disable_progress_bar()  # the bar of loading, which takes no time
-    warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)  # in peft
+    # in peft
+    warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
     if args.device == "xla":
-        # Before anything else touches the device: the number of devices is fixed when jax's backend starts.
+        # Before anything else touches the device: the number of devices is fixed when jax's backend
+        # starts.
         spmd.simulate(prod(args.mesh.values()))
     if args.partitioner:
         spmd.config.partitioner = args.partitioner
@@ -192,7 +243,10 @@ def main(arguments: list[str] | None = None) -> None:
         return
     documentation, code = text.load(), text.load_code()
     base = args.base or train_base(documentation, args, console)
-    console.print(f"the base: {base}, {len([*base.glob('*.safetensors')])} files, {files_size(base)}", highlight=False)
+    console.print(
+        f"the base: {base}, {len([*base.glob('*.safetensors')])} files, {files_size(base)}",
+        highlight=False,
+    )
     model = adapt(base, args)
     look(model, args, console)
 
@@ -206,7 +260,9 @@ def main(arguments: list[str] | None = None) -> None:
     adapted.save_pretrained(args.out / "adapters")
     frozen = "are" if unchanged(model, base) else "are NOT"
     adapted.merge_and_unload().save_pretrained(args.out / "merged")
-    plain = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), args.out / "adapters")
+    plain = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(base), args.out / "adapters"
+    )
     merged = AutoModelForCausalLM.from_pretrained(args.out / "merged")
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 2, 0, 0), title_justify="left")
     table.title = "Held-out loss, nats per byte"
@@ -218,18 +274,27 @@ def main(arguments: list[str] | None = None) -> None:
         ("OUT/adapters over it, read by peft, on the CPU", plain),
         ("OUT/merged, on the CPU", merged),
     ):
-        table.add_row(title, *(f"{heldout_loss(each, corpus, args):.4f}" for corpus in (code, documentation)))
+        table.add_row(
+            title, *(f"{heldout_loss(each, corpus, args):.4f}" for corpus in (code, documentation))
+        )
     console.print(table)
 
-    where = "plain PyTorch" if args.device == "cpu" else ", ".join(f"{name}={size}" for name, size in args.mesh.items())
+    where = (
+        "plain PyTorch"
+        if args.device == "cpu"
+        else ", ".join(f"{name}={size}" for name, size in args.mesh.items())
+    )
     title = f"LoRA of rank {args.rank} on Python's source code, over a frozen Llama ({where})"
     training.draw(history, bigram=bigram, title=title, path=args.out / "loss.png")
     if args.sample:
-        training.show_sample(merged, lambda tokens: merged(tokens).logits, code.heldout, args, console, rows=1)
+        training.show_sample(
+            merged, lambda tokens: merged(tokens).logits, code.heldout, args, console, rows=1
+        )
     console.print(
         f"\nheld-out loss of source code [bold]{before:.4f}[/bold] nats per byte before, "
         f"[bold]{history.heldout[-1][1]:.4f}[/bold] after; bigram table {bigram:.4f}\n"
-        f"the base's weights {frozen} those of its files; {files_size(args.out / 'adapters')} of adapters\n"
+        f"the base's weights {frozen} those of its files; {files_size(args.out / 'adapters')} of "
+        "adapters\n"
         f"{spmd.metrics.num_compiles()} compiles, {spmd.metrics.num_loaded()} from disk, "
         f"{time.perf_counter() - started:.0f} s\n"
         f"{args.out / 'loss.png'}, {args.out / 'adapters'}, {args.out / 'merged'}",

@@ -1,18 +1,25 @@
-"""Generate text with a static cache, sharded over a tensor mesh: plain, compiled and speculative, in tokens a second.
+"""Generate text with a static cache, sharded over a tensor mesh: plain, compiled and speculative,
+in tokens a second.
 
-    python recipes/generate.py                                 # trains a Llama and a draft first; data=2,tensor=4
-    python recipes/generate.py --load out/model                # the target is one that wrap_hugging_face.py has left
-    python recipes/generate.py --mesh tensor=2 --batches 1 4   # two devices; one prompt, and four at once
-    python recipes/generate.py --device cpu                    # the same file in plain PyTorch, for comparison
-    python recipes/generate.py --target v5e:2x4                # plan the step of a token for a TPU slice
+    python recipes/generate.py                                # trains a Llama and a draft first;
+                                                              # data=2,tensor=4
+    python recipes/generate.py --load out/model               # the target is one that
+                                                              # wrap_hugging_face.py has left
+    python recipes/generate.py --mesh tensor=2 --batches 1 4  # two devices; one prompt, and four at
+                                                              # once
+    python recipes/generate.py --device cpu                   # the same file in plain PyTorch, for
+                                                              # comparison
+    python recipes/generate.py --target v5e:2x4               # plan the step of a token for a TPU
+                                                              # slice
 
-The target and a smaller draft are Llamas of `transformers` over bytes, from a configuration; nothing is downloaded. The
-lines that make it distributed are in `Place`: the model's own plan shards heads, hidden units and vocabulary over the
-mesh, and prompts and cache are marked. The table compares greedy decoding by unmodified `generate`, whose calls of the
-model are replayed, by a loop of one's own whose step is lazy or recorded once by `spmd.compile`, and by speculation:
-the draft proposes a few tokens, and the target looks at all of them at once and keeps those that it would have written.
-Every way writes the same tokens, which are compared with those of `generate` on the CPU. It leaves OUT/tokens.png, and
-the target in OUT/target.
+The target and a smaller draft are Llamas of `transformers` over bytes, from a configuration;
+nothing is downloaded. The lines that make it distributed are in `Place`: the model's own plan
+shards heads, hidden units and vocabulary over the mesh, and prompts and cache are marked. The table
+compares greedy decoding by unmodified `generate`, whose calls of the model are replayed, by a loop
+of one's own whose step is lazy or recorded once by `spmd.compile`, and by speculation: the draft
+proposes a few tokens, and the target looks at all of them at once and keeps those that it would
+have written. Every way writes the same tokens, which are compared with those of `generate` on the
+CPU. It leaves OUT/tokens.png, and the target in OUT/target.
 """
 
 import argparse
@@ -45,39 +52,85 @@ HOW = {"do_sample": False, "eos_token_id": NEVER, "pad_token_id": NEVER}
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     where = parser.add_argument_group("where it runs")
     where.add_argument(
         "--mesh",
         type=partial(training.parse_mesh, others=("data",), needed="tensor"),
         default={"data": 2, "tensor": 4},
         metavar="AXIS=SIZE,...",
-        help="mesh axes in order: tensor shards the model, data the prompts (default data=2,tensor=4)",
+        help=(
+            "mesh axes in order: tensor shards the model, data the prompts (default "
+            "data=2,tensor=4)"
+        ),
     )
     training.add_device_flag(where)
     training.add_place_flags(where)
     model = training.add_model_flags(parser)
-    model.add_argument("--draft-layers", type=int, default=1, metavar="N", help="of the draft (default %(default)s)")
-    model.add_argument("--draft-width", type=int, default=64, metavar="N", help="of the draft (default %(default)s)")
-    model.add_argument("--load", type=Path, metavar="DIR", help="the target, as save_pretrained writes it")
+    model.add_argument(
+        "--draft-layers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="of the draft (default %(default)s)",
+    )
+    model.add_argument(
+        "--draft-width",
+        type=int,
+        default=64,
+        metavar="N",
+        help="of the draft (default %(default)s)",
+    )
+    model.add_argument(
+        "--load", type=Path, metavar="DIR", help="the target, as save_pretrained writes it"
+    )
     more = training.add_training_flags(parser, steps=150, eval_every=75)
-    more.add_argument("--prompt", type=int, default=32, metavar="N", help="bytes of a prompt (default %(default)s)")
-    more.add_argument("--tokens", type=int, default=64, metavar="N", help="bytes to be written (default %(default)s)")
-    more.add_argument("--ahead", type=int, default=4, metavar="N", help="bytes that the draft proposes (default 4)")
     more.add_argument(
-        "--batches", type=int, nargs="+", default=[1, 8], metavar="N", help="prompts at once (default 1 8)"
+        "--prompt",
+        type=int,
+        default=32,
+        metavar="N",
+        help="bytes of a prompt (default %(default)s)",
+    )
+    more.add_argument(
+        "--tokens",
+        type=int,
+        default=64,
+        metavar="N",
+        help="bytes to be written (default %(default)s)",
+    )
+    more.add_argument(
+        "--ahead",
+        type=int,
+        default=4,
+        metavar="N",
+        help="bytes that the draft proposes (default 4)",
+    )
+    more.add_argument(
+        "--batches",
+        type=int,
+        nargs="+",
+        default=[1, 8],
+        metavar="N",
+        help="prompts at once (default 1 8)",
     )
     args = parser.parse_args(arguments)
     args.model = "llama"
     tensor = args.mesh["tensor"]
     if args.device == "xla" and max(1, args.heads // 2) % tensor:
         parser.error(
-            f"--heads {args.heads}: half as many heads of keys must be a multiple of the mesh's tensor={tensor}"
+            f"--heads {args.heads}: half as many heads of keys must be a multiple of the mesh's "
+            f"tensor={tensor}"
         )
     if wrong := training.fault(args):
         parser.error(wrong)
     if args.load and not (args.load / "config.json").is_file():
-        parser.error(f"--load {args.load} has no config.json: expected a folder of save_pretrained, such as out/model")
+        parser.error(
+            f"--load {args.load} has no config.json: expected a folder of save_pretrained, such "
+            "as out/model"
+        )
     if min(args.tokens, args.ahead, *args.batches) < 1:
         parser.error("--tokens, --ahead and --batches must be at least 1")
     return args
@@ -89,14 +142,18 @@ class Place:
     def __init__(self, args: argparse.Namespace) -> None:
         self.mesh = None
         if args.device == "xla":
-            # Before anything else touches the device: the number of devices is fixed when jax's backend starts.
+            # Before anything else touches the device: the number of devices is fixed when jax's
+            # backend starts.
             spmd.simulate(prod(args.mesh.values()))
-            self.mesh = spmd.Mesh(range(prod(args.mesh.values())), tuple(args.mesh.values()), tuple(args.mesh))
+            self.mesh = spmd.Mesh(
+                range(prod(args.mesh.values())), tuple(args.mesh.values()), tuple(args.mesh)
+            )
         if args.partitioner:
             spmd.config.partitioner = args.partitioner
 
     def model(self, config: PretrainedConfig, folder: Path | None = None) -> Any:
-        """Returns the model of a configuration, sharded; with the weights of a folder, or new ones."""
+        """Returns the model of a configuration, sharded; with the weights of a folder, or new
+        ones."""
         with torch.device("cpu" if self.mesh is None else "xla"):
             model = AutoModelForCausalLM.from_config(config)
         if self.mesh is not None:
@@ -120,7 +177,9 @@ class Place:
         """Returns an empty cache of keys and values, sharded as the heads are."""
         cache = StaticCache(config=config, max_cache_len=length)
         device = torch.device("cpu" if self.mesh is None else "xla")
-        cache.early_initialization(rows, config.num_key_value_heads, config.head_dim, torch.float32, device)
+        cache.early_initialization(
+            rows, config.num_key_value_heads, config.head_dim, torch.float32, device
+        )
         if self.mesh is not None:
             for layer in cache.layers:
                 for tensor in (layer.keys, layer.values):
@@ -140,7 +199,9 @@ class Decoding:
 
     def next(self, tokens: Tensor) -> Tensor:
         """Returns the best token after each of these, and keeps their keys and values."""
-        return self.model(input_ids=tokens, past_key_values=self.cache, use_cache=True).logits.argmax(-1)
+        return self.model(
+            input_ids=tokens, past_key_values=self.cache, use_cache=True
+        ).logits.argmax(-1)
 
     def rewind(self, length: Tensor) -> None:
         """Forgets what comes after so many tokens; the next ones overwrite it."""
@@ -151,7 +212,9 @@ class Decoding:
 class Plain:
     """Greedy decoding by a loop of one's own: one program for the prompt, one for each token."""
 
-    def __init__(self, models: tuple[Any, Any], place: Place, args: argparse.Namespace, rows: int, how: str) -> None:
+    def __init__(
+        self, models: tuple[Any, Any], place: Place, args: argparse.Namespace, rows: int, how: str
+    ) -> None:
         self.place, self.tokens = place, args.tokens
         self.target = Decoding(models[0], place, rows, args.prompt + args.tokens)
         self.first_step, self.step = (self.start, self.target.next)
@@ -160,10 +223,12 @@ class Plain:
 
     def start(self, prompt: Tensor) -> Tensor:
         self.target.rewind(torch.zeros((), dtype=torch.long, device=prompt.device))
-        return self.target.next(prompt)[:, -1:].clone()  # as the results of later steps, no view of more
+        # as the results of later steps, no view of more
+        return self.target.next(prompt)[:, -1:].clone()
 
     def __call__(self, prompt: Tensor) -> tuple[Tensor, float, float]:
-        """Returns the tokens, the seconds to the first of them, and tokens per call of the target."""
+        """Returns the tokens, the seconds to the first of them, and tokens per call of the
+        target."""
         clock = time.perf_counter()
         written = [self.first_step(prompt)]
         written[0].cpu()
@@ -175,12 +240,14 @@ class Plain:
 
 
 class Speculative:
-    """Speculative decoding (arXiv:2211.17192), greedy: the draft proposes `ahead` tokens, the target looks at all of
-    them in one call and keeps those that are its own, with one more of its own. Of several prompts the row that agrees
-    least decides, so that one length is that of all.
+    """Speculative decoding (arXiv:2211.17192), greedy: the draft proposes `ahead` tokens, the
+    target looks at all of them in one call and keeps those that are its own, with one more of its
+    own. Of several prompts the row that agrees least decides, so that one length is that of all.
     """
 
-    def __init__(self, models: tuple[Any, Any], place: Place, args: argparse.Namespace, rows: int, how: str) -> None:
+    def __init__(
+        self, models: tuple[Any, Any], place: Place, args: argparse.Namespace, rows: int, how: str
+    ) -> None:
         self.tokens, self.ahead = args.tokens, args.ahead
         length = args.prompt + args.tokens + args.ahead + 1
         self.target, self.draft = (Decoding(model, place, rows, length) for model in models)
@@ -197,7 +264,8 @@ class Speculative:
         return self.target.next(prompt)[:, -1:].clone(), zero + prompt.shape[1]
 
     def round(self, last: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Returns the target's next tokens, how many of the proposed ones are among them, the last one, the length."""
+        """Returns the target's next tokens, how many of the proposed ones are among them, the last
+        one, the length."""
         proposed = [last]
         for _ in range(self.ahead + 1):  # the last call only keeps what the one before has proposed
             proposed.append(self.draft.next(proposed[-1]))
@@ -210,7 +278,8 @@ class Speculative:
         return wanted, accepted, wanted.index_select(1, accepted[None]), length
 
     def __call__(self, prompt: Tensor) -> tuple[Tensor, float, float]:
-        """Returns the tokens, the seconds to the first of them, and tokens per call of the target."""
+        """Returns the tokens, the seconds to the first of them, and tokens per call of the
+        target."""
         clock = time.perf_counter()
         last, length = self.first_step(prompt)
         written = [last.cpu()]
@@ -223,13 +292,17 @@ class Speculative:
 
 
 class Generate:
-    """Greedy decoding by `generate` of transformers, unmodified: its cache is a static one on xla."""
+    """Greedy decoding by `generate` of transformers, unmodified: its cache is a static one on
+    xla."""
 
-    def __init__(self, models: tuple[Any, Any], place: Place, args: argparse.Namespace, rows: int, how: str) -> None:
+    def __init__(
+        self, models: tuple[Any, Any], place: Place, args: argparse.Namespace, rows: int, how: str
+    ) -> None:
         self.model, self.tokens = models[0], args.tokens
 
     def __call__(self, prompt: Tensor) -> tuple[Tensor, float, float]:
-        """Returns the tokens, the seconds to the first of them, and tokens per call of the target."""
+        """Returns the tokens, the seconds to the first of them, and tokens per call of the
+        target."""
         clock, firsts = time.perf_counter(), []
 
         class Streamer:
@@ -243,7 +316,9 @@ class Generate:
 
         streamer = {"streamer": Streamer()} if len(prompt) == 1 else {}
         mask = torch.ones_like(prompt)
-        made = self.model.generate(prompt, attention_mask=mask, max_new_tokens=self.tokens, **HOW, **streamer)
+        made = self.model.generate(
+            prompt, attention_mask=mask, max_new_tokens=self.tokens, **HOW, **streamer
+        )
         made = made.cpu()[:, prompt.shape[1] :]
         return made, firsts[1] if firsts else float("nan"), 1.0
 
@@ -259,7 +334,8 @@ WAYS: dict[str, tuple[Callable[..., Any], str]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """The figures of one way with one number of prompts; seconds of the first call, and of a second one."""
+    """The figures of one way with one number of prompts; seconds of the first call, and of a second
+    one."""
 
     way: str
     rows: int
@@ -273,9 +349,14 @@ class Row:
 
 @torch.no_grad()
 def measure(
-    models: tuple[Any, Any], place: Place, prompts: Tensor, expected: Tensor, args: argparse.Namespace
+    models: tuple[Any, Any],
+    place: Place,
+    prompts: Tensor,
+    expected: Tensor,
+    args: argparse.Namespace,
 ) -> list[Row]:
-    """Returns the figures of each way for a batch of prompts: it runs twice, and the second run is timed."""
+    """Returns the figures of each way for a batch of prompts: it runs twice, and the second run is
+    timed."""
     found = []
     for way, (make, how) in WAYS.items():
         if how == "compiled" and place.mesh is None:
@@ -290,7 +371,18 @@ def measure(
         tokens, first, per_call = decode(prompt)
         rate = tokens.numel() / (time.perf_counter() - clock)
         programs = spmd.metrics.num_compiles() - before
-        found.append(Row(way, len(prompts), cold, first, rate, per_call, programs, torch.equal(tokens, expected)))
+        found.append(
+            Row(
+                way,
+                len(prompts),
+                cold,
+                first,
+                rate,
+                per_call,
+                programs,
+                torch.equal(tokens, expected),
+            )
+        )
     return found
 
 
@@ -298,12 +390,26 @@ def figures(found: list[Row]) -> Table:
     """Returns the table of the figures."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 2, 0, 0), title_justify="left")
     table.title = "Greedy decoding; times of a call after the first"
-    headings = "way", "prompts", "first call s", "first token ms", "tokens/s", "tokens per target call", "programs"
+    headings = (
+        "way",
+        "prompts",
+        "first call s",
+        "first token ms",
+        "tokens/s",
+        "tokens per target call",
+        "programs",
+    )
     for heading in (*headings, "tokens of the CPU"):
         table.add_column(heading, justify="left" if heading == "way" else "right", no_wrap=True)
     for row in found:
         first = "" if row.first != row.first else f"{row.first * 1000:,.0f}"
-        shown = f"{row.cold:.1f}", first, f"{row.per_second:,.0f}", f"{row.per_call:.2f}", str(row.programs)
+        shown = (
+            f"{row.cold:.1f}",
+            first,
+            f"{row.per_second:,.0f}",
+            f"{row.per_call:.2f}",
+            str(row.programs),
+        )
         table.add_row(row.way, str(row.rows), *shown, "yes" if row.equal else "NO")
     return table
 
@@ -317,7 +423,9 @@ def draw(found: list[Row], *, title: str, path: Path) -> None:
     for number, rows in enumerate(batches):
         rates = {row.way: row.per_second for row in found if row.rows == rows}
         places = [ways.index(way) + number * height for way in rates]
-        bars = axes.barh(places, list(rates.values()), height, label=f"{rows} prompt{'s' if rows > 1 else ''}")
+        bars = axes.barh(
+            places, list(rates.values()), height, label=f"{rows} prompt{'s' if rows > 1 else ''}"
+        )
         axes.bar_label(bars, fmt="{:,.0f}", padding=3)
     axes.set_yticks([place + 0.4 - height / 2 for place in range(len(ways))], ways)
     axes.invert_yaxis()
@@ -329,10 +437,14 @@ def draw(found: list[Row], *, title: str, path: Path) -> None:
     pyplot.close(figure)
 
 
-def make(place: Place, corpus: text.Text, args: argparse.Namespace, console: Console) -> tuple[Any, Any]:
+def make(
+    place: Place, corpus: text.Text, args: argparse.Namespace, console: Console
+) -> tuple[Any, Any]:
     """Returns target and draft, trained; a target that is loaded is not trained."""
     bigram = text.bigram_loss(corpus)
-    small = argparse.Namespace(**{**vars(args), "layers": args.draft_layers, "width": args.draft_width})
+    small = argparse.Namespace(
+        **{**vars(args), "layers": args.draft_layers, "width": args.draft_width}
+    )
     config = AutoConfig.from_pretrained(args.load) if args.load else configure(args)
     target, draft = place.model(config, args.load), place.model(configure(small))
     for name, model in (("target", target), ("draft", draft)):
@@ -346,11 +458,16 @@ def make(place: Place, corpus: text.Text, args: argparse.Namespace, console: Con
 
 @torch.no_grad()
 def plan(place: Place, args: argparse.Namespace) -> spmd.Plan:
-    """Returns the plan of a token for the most prompts, on the devices of --target; nothing is allocated for it."""
-    model = place.model(AutoConfig.from_pretrained(args.load) if args.load else configure(args)).eval()
+    """Returns the plan of a token for the most prompts, on the devices of --target; nothing is
+    allocated for it."""
+    model = place.model(
+        AutoConfig.from_pretrained(args.load) if args.load else configure(args)
+    ).eval()
     rows = max(args.batches)
     step = Decoding(model, place, rows, args.prompt + args.tokens).next
-    return training.plan_step(step, place.put(torch.zeros(rows, 1, dtype=torch.long)), target=args.target)
+    return training.plan_step(
+        step, place.put(torch.zeros(rows, 1, dtype=torch.long)), target=args.target
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -374,11 +491,17 @@ def main(arguments: list[str] | None = None) -> None:
     for rows in args.batches:
         prompts = corpus.heldout[: rows * args.prompt].view(rows, args.prompt).long()
         mask = torch.ones_like(prompts)
-        expected = plain.generate(prompts, attention_mask=mask, max_new_tokens=args.tokens, **HOW)[:, args.prompt :]
+        expected = plain.generate(prompts, attention_mask=mask, max_new_tokens=args.tokens, **HOW)[
+            :, args.prompt :
+        ]
         found += measure(models, place, prompts, expected, args)
     console.print(figures(found))
 
-    where = "plain PyTorch" if place.mesh is None else ", ".join(f"{name}={size}" for name, size in args.mesh.items())
+    where = (
+        "plain PyTorch"
+        if place.mesh is None
+        else ", ".join(f"{name}={size}" for name, size in args.mesh.items())
+    )
     size = sum(parameter.numel() for parameter in models[0].parameters())
     title = f"A {size / 1e6:.1f}M-parameter Llama writes {args.tokens} tokens ({where})"
     draw(found, title=title, path=args.out / "tokens.png")

@@ -25,7 +25,8 @@ class GPTConfig:
     def __post_init__(self) -> None:
         if self.width % self.heads:
             raise ValueError(
-                f"GPTConfig: width {self.width} is not divisible by heads {self.heads}; choose a multiple of heads"
+                f"GPTConfig: width {self.width} is not divisible by heads {self.heads}; choose a "
+                "multiple of heads"
             )
 
 
@@ -91,11 +92,13 @@ class GPT(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
-        # Untied: with 256 bytes the table is small, and embedding and head may then be sharded each in its own way.
+        # Untied: with 256 bytes the table is small, and embedding and head may then be sharded each
+        # in its own way.
         self.head = nn.Linear(config.width, config.vocabulary, bias=False)
         self.apply(self._init)
         for block in self.blocks:
-            # Every block adds to the residual stream twice: scaled down, its variance does not depend on depth.
+            # Every block adds to the residual stream twice: scaled down, its variance does not
+            # depend on depth.
             for projection in (block.attention.out, block.mlp.down):
                 nn.init.normal_(projection.weight, std=0.02 / math.sqrt(2 * config.layers))
 
@@ -115,5 +118,6 @@ class GPT(nn.Module):
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Returns the mean loss in nats per token of logits (batch, sequence, vocabulary), targets (batch, sequence)."""
+    """Returns the mean loss in nats per token of logits (batch, sequence, vocabulary), targets
+    (batch, sequence)."""
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten())

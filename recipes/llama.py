@@ -1,5 +1,5 @@
-"""A Llama in plain PyTorch: grouped-query attention, rotary positions, SwiGLU, RMSNorm. The model uses nothing of this
-library.
+"""A Llama in plain PyTorch: grouped-query attention, rotary positions, SwiGLU, RMSNorm. The model
+uses nothing of this library.
 
 `tensor_parallel` shards it over a mesh with a tensor axis; `fully_sharded` wraps it.
 """
@@ -56,7 +56,8 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         batch, length, width = x.shape
         query, key, value = (
-            part(x).view(batch, length, -1, self.head).transpose(1, 2) for part in (self.query, self.key, self.value)
+            part(x).view(batch, length, -1, self.head).transpose(1, 2)
+            for part in (self.query, self.key, self.value)
         )
         query, key = rotated(query, cos, sin), rotated(key, cos, sin)
         mixed = scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
@@ -99,8 +100,13 @@ class Llama(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embed(tokens)
         half = self.config.width // self.config.heads // 2
-        frequencies = self.config.theta ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
-        angles = torch.arange(tokens.shape[1], device=x.device, dtype=torch.float32)[:, None] * frequencies
+        frequencies = self.config.theta ** (
+            -torch.arange(half, device=x.device, dtype=torch.float32) / half
+        )
+        angles = (
+            torch.arange(tokens.shape[1], device=x.device, dtype=torch.float32)[:, None]
+            * frequencies
+        )
         cos, sin = angles.cos(), angles.sin()
         for block in self.blocks:
             if self.config.checkpointed and self.training:
@@ -116,9 +122,9 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def tensor_parallel(model: Llama, mesh: spmd.Mesh) -> Callable[[Any, spmd.Mesh], None]:
-    """Shards heads, hidden units and vocabulary over the axis "tensor" (arXiv:1909.08053), and residuals along the
-    sequence (arXiv:2205.05198); the batch over the other axes. It must be called before the model is wrapped, and
-    returns the wrapper's argument `shard_output`."""
+    """Shards heads, hidden units and vocabulary over the axis "tensor" (arXiv:1909.08053), and
+    residuals along the sequence (arXiv:2205.05198); the batch over the other axes. It must be
+    called before the model is wrapped, and returns the wrapper's argument `shard_output`."""
     batch = batch_axes(mesh)
     for block in model.blocks:
         attention = block.attention
@@ -147,7 +153,11 @@ def batch_axes(mesh: spmd.Mesh) -> tuple[str, ...]:
 
 
 def _sharding(
-    mesh: spmd.Mesh, spec: tuple[str | tuple[str, ...] | None, ...], module: nn.Module, args: Any, output: Tensor
+    mesh: spmd.Mesh,
+    spec: tuple[str | tuple[str, ...] | None, ...],
+    module: nn.Module,
+    args: Any,
+    output: Tensor,
 ) -> None:
     spmd.mark_sharding(output, mesh, spec)
 
@@ -158,12 +168,14 @@ PRECISION = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
 def fully_sharded(
     model: Llama, mesh: spmd.Mesh, precision: fsdp.MixedPrecisionPolicy | None = None, **how: Any
 ) -> fsdp.FullyShardedDataParallel:
-    """The model under FSDP, by default in bfloat16 over float32 masters, each block a unit; with heads sharded over the
-    axis "tensor", and replicas over the axis "data"."""
+    """The model under FSDP, by default in bfloat16 over float32 masters, each block a unit; with
+    heads sharded over the axis "tensor", and replicas over the axis "data"."""
     if "tensor" in mesh.axis_names and mesh.shape()["tensor"] > 1:
         model = model.to_empty(device="xla") if model.head.weight.is_meta else model.to("xla")
         how["shard_output"] = tensor_parallel(model, mesh)
     if "data" in mesh.axis_names:
         how["extra_data_axis"] = "data"
     policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block})
-    return fsdp.FullyShardedDataParallel(model, mesh, auto_wrap_policy=policy, mp_policy=precision or PRECISION, **how)
+    return fsdp.FullyShardedDataParallel(
+        model, mesh, auto_wrap_policy=policy, mp_policy=precision or PRECISION, **how
+    )

@@ -1,6 +1,8 @@
-"""The placement of a model and its batches, plain PyTorch or the `xla` device over a mesh, and a table of shardings.
+"""The placement of a model and its batches, plain PyTorch or the `xla` device over a mesh, and a
+table of shardings.
 
-Lives here: the device, batches and sizes of a recipe. Not here: the lines that shard a model, which are in each recipe.
+Lives here: the device, batches and sizes of a recipe. Not here: the lines that shard a model, which
+are in each recipe.
 """
 
 import argparse
@@ -17,7 +19,8 @@ import spmd
 
 
 class Placement:
-    """The placement of model and batch; this one is plain PyTorch on the CPU, so most of its methods do nothing."""
+    """The placement of model and batch; this one is plain PyTorch on the CPU, so most of its
+    methods do nothing."""
 
     def __init__(self) -> None:
         self.device = torch.device("cpu")
@@ -55,7 +58,8 @@ class Placement:
 
 
 class MeshPlacement(Placement):
-    """The `xla` device: a model sharded by `shard(model, mesh)`, batches over the mesh axes of `batch_axes`.
+    """The `xla` device: a model sharded by `shard(model, mesh)`, batches over the mesh axes of
+    `batch_axes`.
 
     devices: simulated ones, if more than the mesh needs.
     """
@@ -68,12 +72,15 @@ class MeshPlacement(Placement):
         devices: int | None = None,
         batch_axes: Sequence[str] = ("data", "fsdp"),
     ) -> None:
-        # Before anything else touches the device: the number of devices is fixed when jax's backend starts.
+        # Before anything else touches the device: the number of devices is fixed when jax's backend
+        # starts.
         spmd.simulate(devices or prod(args.mesh.values()))
         if args.partitioner:
             spmd.config.partitioner = args.partitioner
         self.device, self.shard = torch.device("xla"), shard
-        self.mesh = spmd.Mesh(range(prod(args.mesh.values())), tuple(args.mesh.values()), tuple(args.mesh))
+        self.mesh = spmd.Mesh(
+            range(prod(args.mesh.values())), tuple(args.mesh.values()), tuple(args.mesh)
+        )
         axes = tuple(axis for axis in args.mesh if axis in batch_axes)
         self.rows = prod(args.mesh[axis] for axis in axes)
         self.batch_spec = spmd.P(axes)
@@ -107,7 +114,10 @@ class MeshPlacement(Placement):
         spmd.sync()
         # Narrow enough for 80 columns, so that a log shows every name in full.
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-        table.title, table.title_justify = f"Parameters and their shardings: mesh {self.name()}", "left"
+        table.title, table.title_justify = (
+            f"Parameters and their shardings: mesh {self.name()}",
+            "left",
+        )
         for heading in ("parameter", "shape", "spec"):
             table.add_column(heading, no_wrap=True)
         for heading in ("unsharded", "per device"):
@@ -121,7 +131,13 @@ class MeshPlacement(Placement):
             table.add_row(join_names(names), *description, *sizes(parameters))
         table.add_section()
         parameters = list(model.parameters())
-        table.add_row(f"{sum(p.numel() for p in parameters):,} parameters", "", "", *sizes(parameters), style="bold")
+        table.add_row(
+            f"{sum(p.numel() for p in parameters):,} parameters",
+            "",
+            "",
+            *sizes(parameters),
+            style="bold",
+        )
         return table
 
     def state_line(self, optimizer: torch.optim.Optimizer) -> str:
@@ -137,7 +153,11 @@ class MeshPlacement(Placement):
 def join_names(names: Sequence[str]) -> str:
     """Returns "blocks.0-3.norm.bias" for the same parameter of layers 0 to 3."""
     last = re.search(r"\.(\d+)\.", names[-1])
-    return names[0] if len(names) == 1 or last is None else re.sub(r"\.(\d+)\.", rf".\1-{last[1]}.", names[0], count=1)
+    return (
+        names[0]
+        if len(names) == 1 or last is None
+        else re.sub(r"\.(\d+)\.", rf".\1-{last[1]}.", names[0], count=1)
+    )
 
 
 def describe(parameter: Tensor) -> tuple[str, str]:
@@ -150,7 +170,8 @@ def describe(parameter: Tensor) -> tuple[str, str]:
 
 
 def sizes(tensors: Sequence[Tensor]) -> tuple[str, str]:
-    """Returns the sizes of tensors unsharded and on the fullest device, counted from their real shards."""
+    """Returns the sizes of tensors unsharded and on the fullest device, counted from their real
+    shards."""
     per_device: dict[object, int] = {}
     for tensor in tensors:
         for shard in spmd.local_shards(tensor):

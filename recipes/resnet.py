@@ -1,6 +1,7 @@
 """A ResNet in plain PyTorch: nothing here knows of devices, meshes or shardings.
 
-Lives here: the model and its configuration. Not here: images (`images.py`), training (`train_resnet.py`).
+Lives here: the model and its configuration. Not here: images (`images.py`), training
+(`train_resnet.py`).
 """
 
 from dataclasses import dataclass
@@ -13,8 +14,10 @@ from torch.nn import functional as F
 class ResNetConfig:
     """Sizes of a ResNet of basic blocks; the defaults are ResNet-18's.
 
-    stages: blocks in each stage; a stage doubles the channels and, from the second on, halves the image.
-    stem: "imagenet" is a convolution of 7 x 7 and a pool, which keep a sixteenth of the pixels; "small" a convolution
+    stages: blocks in each stage; a stage doubles the channels and, from the second on, halves the
+    image.
+    stem: "imagenet" is a convolution of 7 x 7 and a pool, which keep a sixteenth of the pixels;
+    "small" a convolution
         of 3 x 3, which keeps all.
     """
 
@@ -26,7 +29,9 @@ class ResNetConfig:
 
     def __post_init__(self) -> None:
         if self.stem not in ("imagenet", "small"):
-            raise ValueError(f"ResNetConfig: expected stem 'imagenet' or 'small', got {self.stem!r}")
+            raise ValueError(
+                f"ResNetConfig: expected stem 'imagenet' or 'small', got {self.stem!r}"
+            )
 
 
 class Block(nn.Module):
@@ -40,7 +45,9 @@ class Block(nn.Module):
         self.norm2 = nn.BatchNorm2d(out)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or channels != out:
-            self.shortcut = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.relu(self.norm1(self.conv1(x)))
@@ -60,7 +67,9 @@ class ResNet(nn.Module):
         for index, blocks in enumerate(config.stages):
             out = config.width * 2**index
             strides = (1 if index == 0 else 2, *[1] * (blocks - 1))
-            layers = [Block(channels if i == 0 else out, out, stride) for i, stride in enumerate(strides)]
+            layers = [
+                Block(channels if i == 0 else out, out, stride) for i, stride in enumerate(strides)
+            ]
             stages.append(nn.Sequential(*layers))
             channels = out
         self.stages = nn.Sequential(*stages)
@@ -77,7 +86,9 @@ def stem(config: ResNetConfig) -> nn.Sequential:
         conv: list[nn.Module] = [nn.Conv2d(config.channels, config.width, 3, padding=1, bias=False)]
         return nn.Sequential(*conv, nn.BatchNorm2d(config.width), nn.ReLU())
     conv = [nn.Conv2d(config.channels, config.width, 7, 2, padding=3, bias=False)]
-    return nn.Sequential(*conv, nn.BatchNorm2d(config.width), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1))
+    return nn.Sequential(
+        *conv, nn.BatchNorm2d(config.width), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)
+    )
 
 
 def _init(module: nn.Module) -> None:

@@ -1,7 +1,8 @@
 """A slow attention model, taken from slow to fast with `spmd.profiler` alone (docs/profiling.md):
 
-python recipes/slow_to_fast.py                        # every version: step, tokens/s, what took the rest
-python recipes/slow_to_fast.py --version slow --hints # the lines that cost
+python recipes/slow_to_fast.py                         # every version: step, tokens/s, what took
+                                                       # the rest
+python recipes/slow_to_fast.py --version slow --hints  # the lines that cost
 python recipes/slow_to_fast.py --version fast --trace folder
 python recipes/slow_to_fast.py --picture slow_to_fast.png
 """
@@ -32,8 +33,9 @@ BUCKET = 32
 
 @dataclass(frozen=True)
 class Version:
-    """One version of the script. falls_back: the distances come from an op without a rule. reads: a layer looks at its
-    scores, and each step at its loss, on the host. pads: sentences are padded to a few lengths."""
+    """One version of the script. falls_back: the distances come from an op without a rule. reads: a
+    layer looks at its scores, and each step at its loss, on the host. pads: sentences are padded to
+    a few lengths."""
 
     name: str
     falls_back: bool = False
@@ -56,7 +58,8 @@ _library.define("distances(Tensor positions, int most) -> Tensor")
 
 
 def distances(positions: Tensor, most: int) -> Tensor:
-    """Returns the distance of each pair of positions, cut at `most`: [length] -> [length, length]."""
+    """Returns the distance of each pair of positions, cut at `most`: [length] -> [length,
+    length]."""
     return (positions[:, None] - positions[None, :]).clamp(-most, most) + most
 
 
@@ -74,9 +77,12 @@ class Attention(nn.Module):
         self.bias = nn.Embedding(2 * most + 1, heads)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Returns the attended values: [batch, length, width] and the mask [batch, length] of real tokens."""
+        """Returns the attended values: [batch, length, width] and the mask [batch, length] of real
+        tokens."""
         batch, length, width = x.shape
-        query, key, value = self.qkv(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        query, key, value = (
+            self.qkv(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        )
         positions = torch.arange(length, device=x.device)
         op = torch.ops.recipe.distances if self.version.falls_back else distances
         bias = self.bias(op(positions, self.most)).permute(2, 0, 1)
@@ -116,7 +122,8 @@ class Classifier(nn.Module):
         self.head = nn.Linear(width, CLASSES)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Returns the scores of the classes: [batch, length] -> [batch, classes]; token 0 is padding."""
+        """Returns the scores of the classes: [batch, length] -> [batch, classes]; token 0 is
+        padding."""
         mask = tokens != 0
         x = self.tokens(tokens)
         for block in self.blocks:
@@ -126,7 +133,8 @@ class Classifier(nn.Module):
 
 
 def batches(version: Version, number: int, rows: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields batches of sentences as long as the longest of them, or padded to a multiple of `BUCKET`."""
+    """Yields batches of sentences as long as the longest of them, or padded to a multiple of
+    `BUCKET`."""
     lengths, draws = random.Random(0), torch.Generator().manual_seed(0)
     for _ in range(number):
         longest = lengths.randint(33, 96)
@@ -156,7 +164,9 @@ def train(version: Version, given: argparse.Namespace) -> dict[str, float]:
     step = step_of(version, given.width, given.layers)
     meter = spmd.profiler.StepMeter(items_per_step=given.rows * 64.5, unit="tokens")
     loss, losses = torch.zeros(()), []
-    for number, (tokens, targets) in enumerate(meter.batches(batches(version, given.steps, given.rows))):
+    for number, (tokens, targets) in enumerate(
+        meter.batches(batches(version, given.steps, given.rows))
+    ):
         with meter.step(), spmd.profiler.StepTrace("train", step_num=number):
             loss = step(tokens.to("xla"), targets.to("xla"))
             if version.reads:
@@ -187,7 +197,8 @@ def draw(measured: dict[str, dict[str, float]], path: Path) -> None:
 
 
 def in_a_process(name: str, arguments: list[str]) -> dict[str, float]:
-    """Trains a version in a process of its own, which has the programs of no other; returns what `train` does."""
+    """Trains a version in a process of its own, which has the programs of no other; returns what
+    `train` does."""
     with tempfile.TemporaryDirectory() as folder:
         into = Path(folder) / "times.json"
         command = [sys.executable, __file__, *arguments, "--version", name, "--into", str(into)]
@@ -197,19 +208,27 @@ def in_a_process(name: str, arguments: list[str]) -> dict[str, float]:
 
 def main() -> None:
     """Trains each version in a process of its own, or one of them here."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--version", choices=VERSIONS, help="one version alone")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--layers", type=int, default=1)
-    parser.add_argument("--hints", action="store_true", help="print the lines that cost time again and again")
-    parser.add_argument("--trace", type=Path, help="trace a version's steps into a folder, and print the table")
+    parser.add_argument(
+        "--hints", action="store_true", help="print the lines that cost time again and again"
+    )
+    parser.add_argument(
+        "--trace", type=Path, help="trace a version's steps into a folder, and print the table"
+    )
     parser.add_argument("--picture", type=Path, help="draw the time of a step of each version")
-    parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)  # a version's figures, for the picture
+    # a version's figures, for the picture
+    parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     spmd.config.fallback = "cpu"
-    spmd.config.program_cache = False  # so that the second run of this script measures what the first did
+    # so that the second run of this script measures what the first did
+    spmd.config.program_cache = False
     if given.version is None:
         if given.trace is not None or given.hints:
             parser.error("--trace and --hints: choose a --version")

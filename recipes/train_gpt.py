@@ -1,17 +1,23 @@
-"""Train a byte-level GPT on real English text, FSDP over eight simulated devices, in a few minutes on a laptop.
+"""Train a byte-level GPT on real English text, FSDP over eight simulated devices, in a few minutes
+on a laptop.
 
-    python recipes/train_gpt.py                                # the main job: 8 devices, FSDP
-    python recipes/train_gpt.py --mesh data=2,fsdp=4           # two replicas of a four-way FSDP
-    python recipes/train_gpt.py --devices 1                    # the same program on one device
-    python recipes/train_gpt.py --partitioner shardy           # by XLA's newer partitioner
-    python recipes/train_gpt.py --compile                      # the step recorded once and replayed, by spmd.compile
-    python recipes/train_gpt.py --device cpu                   # the same file in plain PyTorch, for comparison
-    python -m spmd launch --processes 2 recipes/train_gpt.py   # two processes with four of the devices each
-    python recipes/train_gpt.py --target v5e:2x4               # plan the step for a TPU slice; nothing is trained
+    python recipes/train_gpt.py                               # the main job: 8 devices, FSDP
+    python recipes/train_gpt.py --mesh data=2,fsdp=4          # two replicas of a four-way FSDP
+    python recipes/train_gpt.py --devices 1                   # the same program on one device
+    python recipes/train_gpt.py --partitioner shardy          # by XLA's newer partitioner
+    python recipes/train_gpt.py --compile                     # the step recorded once and replayed,
+                                                              # by spmd.compile
+    python recipes/train_gpt.py --device cpu                  # the same file in plain PyTorch, for
+                                                              # comparison
+    python -m spmd launch --processes 2 recipes/train_gpt.py  # two processes with four of the
+                                                              # devices each
+    python recipes/train_gpt.py --target v5e:2x4              # plan the step for a TPU slice;
+                                                              # nothing is trained
 
-It prints the shardings, trains, evaluates on text that it never trains on, and leaves OUT/loss.png and a sample of the
-model's text. The text is Python's own documentation (`pydoc_data.topics`), which every machine already has. The same
-seed gives the same batches and the same initial weights on any mesh.
+It prints the shardings, trains, evaluates on text that it never trains on, and leaves OUT/loss.png
+and a sample of the model's text. The text is Python's own documentation (`pydoc_data.topics`),
+which every machine already has. The same seed gives the same batches and the same initial weights
+on any mesh.
 """
 
 import argparse
@@ -36,19 +42,28 @@ from recipes.training import History, Loop, Reporter
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     where = parser.add_argument_group("where it runs")
-    where.add_argument("--devices", type=int, metavar="N", help="simulated devices (default 8, or as --mesh needs)")
+    where.add_argument(
+        "--devices", type=int, metavar="N", help="simulated devices (default 8, or as --mesh needs)"
+    )
     where.add_argument(
         "--mesh",
         type=partial(training.parse_mesh, others=("data",)),
         metavar="AXIS=SIZE,...",
-        help="mesh axes in order: fsdp shards parameters and batch, data only the batch (default fsdp=DEVICES)",
+        help=(
+            "mesh axes in order: fsdp shards parameters and batch, data only the batch (default "
+            "fsdp=DEVICES)"
+        ),
     )
     training.add_device_flag(where)
     training.add_place_flags(where)
     model = training.add_model_flags(parser)
-    model.add_argument("--dropout", type=float, default=0.0, metavar="P", help="dropout (default %(default)s)")
+    model.add_argument(
+        "--dropout", type=float, default=0.0, metavar="P", help="dropout (default %(default)s)"
+    )
     training.add_training_flags(parser, steps=400, eval_every=100)
     args = parser.parse_args(arguments)
     try:
@@ -70,7 +85,8 @@ def choose_mesh(mesh: dict[str, int] | None, devices: int | None) -> dict[str, i
 
 
 def shard(model: nn.Module, mesh: spmd.Mesh) -> nn.Module:
-    """Returns the model under FSDP, a unit a block; the batch is sharded over all of the mesh's axes."""
+    """Returns the model under FSDP, a unit a block; the batch is sharded over all of the mesh's
+    axes."""
     return fsdp.FullyShardedDataParallel(
         model,
         mesh=mesh,
@@ -80,7 +96,12 @@ def shard(model: nn.Module, mesh: spmd.Mesh) -> nn.Module:
 
 
 def train_step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor, targets: Tensor, *, clip: float
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    tokens: Tensor,
+    targets: Tensor,
+    *,
+    clip: float,
 ) -> Tensor:
     """Runs one step, written as for one device; returns its loss."""
     loss = cross_entropy(model(tokens), targets)
@@ -94,12 +115,22 @@ def train_step(
 def plan(model: nn.Module, place: Placement, args: argparse.Namespace) -> spmd.Plan:
     """Returns the plan of a step on other devices; nothing is allocated for it."""
     optimizer = training.make_optimizer(model, args)
-    tokens, targets = (place.put(torch.zeros(args.batch, args.sequence, dtype=torch.long)) for _ in range(2))
-    return training.plan_step(train_step, model, optimizer, tokens, targets, clip=args.clip, target=args.target)
+    tokens, targets = (
+        place.put(torch.zeros(args.batch, args.sequence, dtype=torch.long)) for _ in range(2)
+    )
+    return training.plan_step(
+        train_step, model, optimizer, tokens, targets, clip=args.clip, target=args.target
+    )
 
 
 def train(
-    model: nn.Module, place: Placement, corpus: text.Text, args: argparse.Namespace, console: Console, *, bigram: float
+    model: nn.Module,
+    place: Placement,
+    corpus: text.Text,
+    args: argparse.Namespace,
+    console: Console,
+    *,
+    bigram: float,
 ) -> History:
     """Runs the training loop, written as for one device."""
     optimizer = training.make_optimizer(model, args)
@@ -136,10 +167,16 @@ def train(
 def main(arguments: list[str] | None = None) -> None:
     args = parse(arguments)
     started, console = time.perf_counter(), training.make_console()
-    place = MeshPlacement(args, shard, devices=args.devices) if args.device == "xla" else Placement()
+    place = (
+        MeshPlacement(args, shard, devices=args.devices) if args.device == "xla" else Placement()
+    )
     torch.manual_seed(args.seed)
     config = GPTConfig(
-        layers=args.layers, width=args.width, heads=args.heads, sequence=args.sequence, dropout=args.dropout
+        layers=args.layers,
+        width=args.width,
+        heads=args.heads,
+        sequence=args.sequence,
+        dropout=args.dropout,
     )
     with place.device:
         model = GPT(config)
@@ -155,7 +192,10 @@ def main(arguments: list[str] | None = None) -> None:
 
     corpus = text.load()
     bigram = text.bigram_loss(corpus)
-    console.print(f"{len(corpus.train):,} bytes to train on, {len(corpus.heldout):,} held out", highlight=False)
+    console.print(
+        f"{len(corpus.train):,} bytes to train on, {len(corpus.heldout):,} held out",
+        highlight=False,
+    )
     history = train(model, place, corpus, args, console, bigram=bigram)
 
     args.out.mkdir(parents=True, exist_ok=True)
@@ -165,12 +205,17 @@ def main(arguments: list[str] | None = None) -> None:
         training.draw(history, bigram=bigram, title=title, path=args.out / "loss.png")
     if args.sample:
         training.show_sample(
-            model, lambda tokens: model(place.put(tokens)), corpus.heldout, args, console, rows=place.rows
+            model,
+            lambda tokens: model(place.put(tokens)),
+            corpus.heldout,
+            args,
+            console,
+            rows=place.rows,
         )
     heldout = history.heldout[-1][1]
     console.print(
-        f"\nheld-out loss [bold]{heldout:.4f}[/bold] nats per byte, bigram table [bold]{bigram:.4f}[/bold]; "
-        f"{place.compiles()} compiles, {place.loaded()} from disk, "
+        f"\nheld-out loss [bold]{heldout:.4f}[/bold] nats per byte, bigram table "
+        f"[bold]{bigram:.4f}[/bold]; {place.compiles()} compiles, {place.loaded()} from disk, "
         f"{time.perf_counter() - started:.0f} s\n{args.out / 'loss.png'}",
         highlight=False,
         soft_wrap=True,

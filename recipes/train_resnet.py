@@ -1,17 +1,27 @@
-"""Train a ResNet with batch norm over eight simulated devices, in one of three layouts, in minutes on a laptop.
+"""Train a ResNet with batch norm over eight simulated devices, in one of three layouts, in minutes
+on a laptop.
 
-    python recipes/train_resnet.py                             # FSDP: parameters and batch split, units chosen by size
-    python recipes/train_resnet.py --layout data               # data parallel: the batch split, parameters replicated
-    python recipes/train_resnet.py --layout spatial            # each image's rows split; the compiler exchanges halos
-    python recipes/train_resnet.py --fake-data --batch 16 --steps 4      # ResNet-18 at ImageNet's shapes
-    python recipes/train_resnet.py --chart 4 16 64             # chart the bytes of each layout, too: six plans more
-    python recipes/train_resnet.py --compile                   # the step recorded once and replayed, by spmd.compile
-    python recipes/train_resnet.py --device cpu                # the same file in plain PyTorch, for comparison
-    python recipes/train_resnet.py --target v5e:2x4            # plan the step for a TPU slice; nothing is trained
+    python recipes/train_resnet.py                                   # FSDP: parameters and batch
+                                                                     # split, units chosen by size
+    python recipes/train_resnet.py --layout data                     # data parallel: the batch
+                                                                     # split, parameters replicated
+    python recipes/train_resnet.py --layout spatial                  # each image's rows split; the
+                                                                     # compiler exchanges halos
+    python recipes/train_resnet.py --fake-data --batch 16 --steps 4  # ResNet-18 at ImageNet's
+                                                                     # shapes
+    python recipes/train_resnet.py --chart 4 16 64                   # chart the bytes of each
+                                                                     # layout, too: six plans more
+    python recipes/train_resnet.py --compile                         # the step recorded once and
+                                                                     # replayed, by spmd.compile
+    python recipes/train_resnet.py --device cpu                      # the same file in plain
+                                                                     # PyTorch, for comparison
+    python recipes/train_resnet.py --target v5e:2x4                  # plan the step for a TPU
+                                                                     # slice; nothing is trained
 
-It prints the plan of a step, trains on the digits of scikit-learn, tests on digits that it never trains on, and writes
-OUT/loss.png; with --chart also OUT/bytes.png: the bytes that a device needs at several batch sizes, in each layout.
-Batch norm is of the whole batch in every layout, so that losses are those of one device.
+It prints the plan of a step, trains on the digits of scikit-learn, tests on digits that it never
+trains on, and writes OUT/loss.png; with --chart also OUT/bytes.png: the bytes that a device needs
+at several batch sizes, in each layout. Batch norm is of the whole batch in every layout, so that
+losses are those of one device.
 """
 
 import argparse
@@ -46,39 +56,81 @@ from recipes.training import (
     make_console,
     plan_step,
     say_compiled,
-)  # fmt: skip
+)
 
 AXES = {"data": "data", "fsdp": "fsdp", "spatial": "height"}  # the mesh axis of each layout
 UNIT = 20_000  # the least number of parameters of a unit
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     where = parser.add_argument_group("where it runs")
-    where.add_argument("--layout", choices=tuple(AXES), default="fsdp", help="how it is sharded (default %(default)s)")
-    where.add_argument("--devices", type=int, default=8, metavar="N", help="simulated devices (default %(default)s)")
-    where.add_argument("--partitioner", choices=("gspmd", "shardy"), help="XLA's partitioner (default: the library's)")
-    where.add_argument("--device", choices=("xla", "cpu"), default="xla", help="cpu: plain PyTorch (default xla)")
+    where.add_argument(
+        "--layout",
+        choices=tuple(AXES),
+        default="fsdp",
+        help="how it is sharded (default %(default)s)",
+    )
+    where.add_argument(
+        "--devices",
+        type=int,
+        default=8,
+        metavar="N",
+        help="simulated devices (default %(default)s)",
+    )
+    where.add_argument(
+        "--partitioner",
+        choices=("gspmd", "shardy"),
+        help="XLA's partitioner (default: the library's)",
+    )
+    where.add_argument(
+        "--device", choices=("xla", "cpu"), default="xla", help="cpu: plain PyTorch (default xla)"
+    )
     where.add_argument(
         "--target",
         metavar="SLICE",
-        help='plan the step for these devices ("v5e:2x4", "cpu:8") into OUT/plan.html; nothing is trained',
+        help=(
+            'plan the step for these devices ("v5e:2x4", "cpu:8") into OUT/plan.html; nothing is '
+            "trained"
+        ),
     )
     training = parser.add_argument_group("training")
     training.add_argument(
-        "--fake-data", "--fake_data", action="store_true", help="random images of 3 x 224 x 224, 1,000 classes"
+        "--fake-data",
+        "--fake_data",
+        action="store_true",
+        help="random images of 3 x 224 x 224, 1,000 classes",
     )
     training.add_argument(
-        "--fake-images", "--fake_images", type=int, default=64, metavar="N", help="of an epoch (default %(default)s)"
+        "--fake-images",
+        "--fake_images",
+        type=int,
+        default=64,
+        metavar="N",
+        help="of an epoch (default %(default)s)",
     )
     training.add_argument(
-        "--batch", "--batch_size", type=int, metavar="N", help="images a step (default 64, fake ones 16)"
+        "--batch",
+        "--batch_size",
+        type=int,
+        metavar="N",
+        help="images a step (default 64, fake ones 16)",
     )
     length = training.add_mutually_exclusive_group()
-    length.add_argument("--steps", type=int, metavar="N", help="optimizer steps (default: those of the epochs)")
-    length.add_argument("--epochs", "--num_epochs", type=int, metavar="N", help="(default 6, of fake images 1)")
-    training.add_argument("--width", type=int, metavar="N", help="channels of the first stage (default 16, fake 64)")
-    training.add_argument("--lr", type=float, default=5e-3, help="peak learning rate (default %(default)s)")
+    length.add_argument(
+        "--steps", type=int, metavar="N", help="optimizer steps (default: those of the epochs)"
+    )
+    length.add_argument(
+        "--epochs", "--num_epochs", type=int, metavar="N", help="(default 6, of fake images 1)"
+    )
+    training.add_argument(
+        "--width", type=int, metavar="N", help="channels of the first stage (default 16, fake 64)"
+    )
+    training.add_argument(
+        "--lr", type=float, default=5e-3, help="peak learning rate (default %(default)s)"
+    )
     training.add_argument("--seed", type=int, default=0, help="of weights and batches (default 0)")
     add_compile_flag(training)
     report = parser.add_argument_group("report")
@@ -90,14 +142,18 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         metavar="N",
         help="plan every layout at these batch sizes, too, into OUT/bytes.png (default: none)",
     )
-    report.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="for pictures (default out)")
+    report.add_argument(
+        "--out", type=Path, default=Path("out"), metavar="DIR", help="for pictures (default out)"
+    )
     args = parser.parse_args(arguments)
     defaults = {"batch": 16, "epochs": 1, "width": 64} if args.fake_data else {}
     for name, value in ({"batch": 64, "epochs": 6, "width": 16} | defaults).items():
         if getattr(args, name) is None:
             setattr(args, name, value)
     if args.device == "xla" and not splits(args.layout, args.batch, args.devices):
-        parser.error(f"--batch {args.batch} must be a multiple of the {args.devices} devices that share it")
+        parser.error(
+            f"--batch {args.batch} must be a multiple of the {args.devices} devices that share it"
+        )
     if args.target and args.device != "xla":
         parser.error("--target plans for devices of xla; leave --device out")
     if args.compile and args.device != "xla":
@@ -110,12 +166,14 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def splits(layout: str, batch: int, devices: int) -> bool:
-    """Returns True if a layout can shard a batch of this size; spatial shards images, whatever their number."""
+    """Returns True if a layout can shard a batch of this size; spatial shards images, whatever
+    their number."""
     return layout == "spatial" or batch % devices == 0
 
 
 class Placement:
-    """The placement of model and batch; this one is plain PyTorch on the CPU, so its methods do nothing."""
+    """The placement of model and batch; this one is plain PyTorch on the CPU, so its methods do
+    nothing."""
 
     device = torch.device("cpu")
 
@@ -158,15 +216,20 @@ class MeshPlacement(Placement):
         spmd.sync()
 
 
-def make(place: Placement, args: argparse.Namespace, classes: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+def make(
+    place: Placement, args: argparse.Namespace, classes: int
+) -> tuple[nn.Module, torch.optim.Optimizer]:
     """Returns a placed model and its optimizer.
 
-    AdamW has all of its state before the first step, so that the first step is the same program as the others.
+    AdamW has all of its state before the first step, so that the first step is the same program as
+    the others.
     """
     if args.fake_data:
         config = ResNetConfig(width=args.width, classes=classes)
     else:
-        config = ResNetConfig(channels=1, classes=classes, width=args.width, stages=(1, 1, 1), stem="small")
+        config = ResNetConfig(
+            channels=1, classes=classes, width=args.width, stages=(1, 1, 1), stem="small"
+        )
     torch.manual_seed(args.seed)
     with place.device:
         model = ResNet(config)
@@ -177,7 +240,8 @@ def make(place: Placement, args: argparse.Namespace, classes: int) -> tuple[nn.M
 def train_step(
     model: nn.Module, optimizer: torch.optim.Optimizer, pictures: Tensor, labels: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Runs one step, written as for one device; returns its loss and the share of recognised images."""
+    """Runs one step, written as for one device; returns its loss and the share of recognised
+    images."""
     logits = model(pictures)
     loss = F.cross_entropy(logits, labels)
     loss.backward()
@@ -192,7 +256,8 @@ def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, place: Placement, data: images.Images, devices: int) -> float:
-    """Returns the share of held-out images that are recognised, as one batch without the rest that fills no device."""
+    """Returns the share of held-out images that are recognised, as one batch without the rest that
+    fills no device."""
     kept = len(data.heldout[0]) // devices * devices
     pictures, labels = place.put(*(tensor[:kept] for tensor in data.heldout))
     model.eval()
@@ -218,8 +283,13 @@ class History:
     heldout: list[tuple[int, float]] = field(default_factory=list)
 
 
-def train(place: Placement, args: argparse.Namespace, data: images.Images, console: Console) -> History:
-    """Runs the training loop, written as for one device. Values are read after each epoch, so no step waits for one."""
+def train(
+    place: Placement, args: argparse.Namespace, data: images.Images, console: Console
+) -> History:
+    """Runs the training loop, written as for one device.
+
+    Values are read after each epoch, so no step waits for one.
+    """
     model, optimizer = make(place, args, data.classes)
     steps = len(data.train[0]) // args.batch
     total = args.steps or args.epochs * steps
@@ -237,10 +307,14 @@ def train(place: Placement, args: argparse.Namespace, data: images.Images, conso
         for epoch in range(ceil(total / steps)):
             started, found = time.perf_counter(), []
             batches = images.batches(*data.train, batch=args.batch, seed=args.seed + epoch)
-            for number, batch in enumerate(islice(batches, total - epoch * steps), start=epoch * steps + 1):
+            for number, batch in enumerate(
+                islice(batches, total - epoch * steps), start=epoch * steps + 1
+            ):
                 found.append((number, *update(*place.put(*batch))))
                 place.sync()
-                reporter.progress.update(reporter.task, completed=number, description=f"epoch {epoch + 1}")
+                reporter.progress.update(
+                    reporter.task, completed=number, description=f"epoch {epoch + 1}"
+                )
             history.loss += [(number, loss.item()) for number, loss, _ in found]
             history.train += [(number, share.item()) for number, _, share in found]
             rate = len(found) * args.batch / (time.perf_counter() - started)
@@ -263,11 +337,17 @@ def draw_curves(history: History, *, title: str, path: Path) -> None:
     figure, (upper, lower) = pyplot.subplots(2, sharex=True, figsize=(8, 6), layout="constrained")
     upper.plot(*zip(*history.loss, strict=True), color="tab:blue", label="training batch")
     upper.set(ylabel="loss (nats)", title=title, ylim=(0, None))
-    lower.plot(*zip(*history.train, strict=True), color="tab:blue", alpha=0.8, label="training batch")
+    lower.plot(
+        *zip(*history.train, strict=True), color="tab:blue", alpha=0.8, label="training batch"
+    )
     if history.heldout:
-        lower.plot(*zip(*history.heldout, strict=True), "o-", color="tab:orange", label="held-out images")
+        lower.plot(
+            *zip(*history.heldout, strict=True), "o-", color="tab:orange", label="held-out images"
+        )
         last = history.heldout[-1]
-        lower.annotate(f"{last[1]:.1%}", last, xytext=(0, -16), textcoords="offset points", ha="center")
+        lower.annotate(
+            f"{last[1]:.1%}", last, xytext=(0, -16), textcoords="offset points", ha="center"
+        )
     lower.set(xlabel="step", ylabel="recognised", ylim=(0, 1.05))
     for axes in (upper, lower):
         axes.grid(alpha=0.3)
@@ -276,7 +356,9 @@ def draw_curves(history: History, *, title: str, path: Path) -> None:
     pyplot.close(figure)
 
 
-def bytes_by_layout(args: argparse.Namespace, data: images.Images) -> dict[str, list[tuple[int, spmd.Plan]]]:
+def bytes_by_layout(
+    args: argparse.Namespace, data: images.Images
+) -> dict[str, list[tuple[int, spmd.Plan]]]:
     """Returns each layout's plans by batch size, for the sizes that it can shard."""
     return {
         layout: [
@@ -290,25 +372,40 @@ def bytes_by_layout(args: argparse.Namespace, data: images.Images) -> dict[str, 
 
 def bytes_table(found: dict[str, list[tuple[int, spmd.Plan]]]) -> Table:
     """Returns the figures of the chart."""
-    table = Table("layout", "images", "state MiB", "peak MiB", title="A step, per device", box=box.SIMPLE_HEAD)
+    table = Table(
+        "layout", "images", "state MiB", "peak MiB", title="A step, per device", box=box.SIMPLE_HEAD
+    )
     for layout, plans in found.items():
         for batch, planned in plans:
-            table.add_row(layout, str(batch), f"{planned.state / 2**20:.2f}", f"{planned.peak / 2**20:.2f}")
+            table.add_row(
+                layout, str(batch), f"{planned.state / 2**20:.2f}", f"{planned.peak / 2**20:.2f}"
+            )
     return table
 
 
 def draw_bytes(found: dict[str, list[tuple[int, spmd.Plan]]], *, title: str, path: Path) -> None:
-    """Writes the chart of bytes per device against batch size: the peak of a step, and the state between steps."""
+    """Writes the chart of bytes per device against batch size: the peak of a step, and the state
+    between steps."""
     figure, axes = pyplot.subplots(figsize=(8, 6), layout="constrained")
     styles = zip(("tab:blue", "tab:orange", "tab:green"), (4, 1.5, 1.5), strict=True)
     for (layout, plans), (color, width) in zip(found.items(), styles, strict=True):
         sizes = [batch for batch, _ in plans]
-        axes.plot(sizes, [each.peak / 2**20 for _, each in plans], "o-", color=color, label=f"{layout}: peak of a step")
-        # Data parallel and spatial keep the same state: the wide line is visible under the narrow one.
+        axes.plot(
+            sizes,
+            [each.peak / 2**20 for _, each in plans],
+            "o-",
+            color=color,
+            label=f"{layout}: peak of a step",
+        )
+        # Data parallel and spatial keep the same state: the wide line is visible under the narrow
+        # one.
         state = [each.state / 2**20 for _, each in plans]
         axes.plot(sizes, state, ":", color=color, linewidth=width, label=f"{layout}: state")
     axes.set(xscale="log", yscale="log", title=title)
-    axes.set(xlabel="images in a batch, over all devices", ylabel="MiB per device (state: parameters, moments)")
+    axes.set(
+        xlabel="images in a batch, over all devices",
+        ylabel="MiB per device (state: parameters, moments)",
+    )
     ticks = sorted({batch for plans in found.values() for batch, _ in plans})
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.minorticks_off()

@@ -1,7 +1,7 @@
 """A UNet that predicts the noise in an image (Ho et al. 2020, arXiv:2006.11239), in plain PyTorch.
 
-Residual blocks with group norm, attention at the lowest resolution, the noise level as sines and the class as a row of
-a table. It knows neither meshes nor devices.
+Residual blocks with group norm, attention at the lowest resolution, the noise level as sines and
+the class as a row of a table. It knows neither meshes nor devices.
 """
 
 import math
@@ -23,7 +23,8 @@ class UNetConfig:
 
 
 class UNet(nn.Module):
-    """A UNet of images (n, channels, height, width), noise levels (n,) and labels (n,); it returns the noise.
+    """A UNet of images (n, channels, height, width), noise levels (n,) and labels (n,); it returns
+    the noise.
 
     Height and width must be multiples of 2 ** (resolutions - 1).
     """
@@ -39,7 +40,9 @@ class UNet(nn.Module):
         self.middle = ResidualBlock(sizes[-1], sizes[-1], config)
         self.attention = Attention(sizes[-1], config)
         self.up = nn.ModuleList()
-        for number, (before, after) in enumerate(zip(sizes[::-1], [*sizes[-2::-1], sizes[0]], strict=True)):
+        for number, (before, after) in enumerate(
+            zip(sizes[::-1], [*sizes[-2::-1], sizes[0]], strict=True)
+        ):
             self.up.append(Up(before, after, config, double=number < len(sizes) - 1))
         self.norm = nn.GroupNorm(config.groups, sizes[0])
         self.last = nn.Conv2d(sizes[0], config.channels, 3, padding=1)
@@ -62,8 +65,12 @@ class TimeEmbedding(nn.Module):
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
-        self.frequencies = nn.Buffer(torch.exp(-math.log(10_000) * torch.arange(width // 2) / (width // 2)))
-        self.layers = nn.Sequential(nn.Linear(width, 4 * width), nn.SiLU(), nn.Linear(4 * width, 4 * width))
+        self.frequencies = nn.Buffer(
+            torch.exp(-math.log(10_000) * torch.arange(width // 2) / (width // 2))
+        )
+        self.layers = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.SiLU(), nn.Linear(4 * width, 4 * width)
+        )
         self.labels = nn.Embedding(classes, 4 * width)
 
     def forward(self, time: Tensor, labels: Tensor) -> Tensor:
@@ -74,9 +81,15 @@ class TimeEmbedding(nn.Module):
 class ResidualBlock(nn.Module):
     def __init__(self, before: int, after: int, config: UNetConfig) -> None:
         super().__init__()
-        self.norm1, self.conv1 = nn.GroupNorm(config.groups, before), nn.Conv2d(before, after, 3, padding=1)
+        self.norm1, self.conv1 = (
+            nn.GroupNorm(config.groups, before),
+            nn.Conv2d(before, after, 3, padding=1),
+        )
         self.embedding = nn.Linear(4 * config.width, after)
-        self.norm2, self.conv2 = nn.GroupNorm(config.groups, after), nn.Conv2d(after, after, 3, padding=1)
+        self.norm2, self.conv2 = (
+            nn.GroupNorm(config.groups, after),
+            nn.Conv2d(after, after, 3, padding=1),
+        )
         self.skip = nn.Conv2d(before, after, 1) if before != after else nn.Identity()
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
@@ -122,4 +135,8 @@ class Up(nn.Module):
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
         x = self.block(x, embedding)
-        return x if self.smooth is None else self.smooth(F.interpolate(x, scale_factor=2.0, mode="nearest"))
+        return (
+            x
+            if self.smooth is None
+            else self.smooth(F.interpolate(x, scale_factor=2.0, mode="nearest"))
+        )

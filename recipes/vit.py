@@ -1,4 +1,5 @@
-"""A vision transformer (Dosovitskiy et al. 2020, arXiv:2010.11929) for small images, in plain PyTorch.
+"""A vision transformer (Dosovitskiy et al. 2020, arXiv:2010.11929) for small images, in plain
+PyTorch.
 
 It knows neither meshes nor devices.
 """
@@ -23,13 +24,16 @@ class ViTConfig:
 
 
 class ViT(nn.Module):
-    """A class token and the patches of each image, with learned positions, through pre-norm blocks."""
+    """A class token and the patches of each image, with learned positions, through pre-norm
+    blocks."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.patches = nn.Conv2d(config.channels, config.width, config.patch, stride=config.patch)
         self.token = nn.Parameter(torch.zeros(1, 1, config.width))
-        self.positions = nn.Parameter(0.02 * torch.randn(1, 1 + (config.size // config.patch) ** 2, config.width))
+        self.positions = nn.Parameter(
+            0.02 * torch.randn(1, 1 + (config.size // config.patch) ** 2, config.width)
+        )
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm, self.head = nn.LayerNorm(config.width), nn.Linear(config.width, config.classes)
 
@@ -49,7 +53,10 @@ class Block(nn.Module):
         super().__init__()
         self.norm1, self.attention = nn.LayerNorm(config.width), Attention(config)
         self.norm2, self.up = nn.LayerNorm(config.width), nn.Linear(config.width, 4 * config.width)
-        self.down, self.dropout = nn.Linear(4 * config.width, config.width), nn.Dropout(config.dropout)
+        self.down, self.dropout = (
+            nn.Linear(4 * config.width, config.width),
+            nn.Dropout(config.dropout),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.dropout(self.attention(self.norm1(x)))
@@ -65,6 +72,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         split = (
-            layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer in (self.query, self.key, self.value)
+            layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
         )
         return self.out(F.scaled_dot_product_attention(*split).transpose(1, 2).flatten(2))

@@ -1,15 +1,19 @@
-"""A Hugging Face model, unmodified, under FSDP over eight simulated devices: five lines, all in `wrap`.
+"""A Hugging Face model, unmodified, under FSDP over eight simulated devices: five lines, all in
+`wrap`.
 
     python recipes/wrap_hugging_face.py                       # a small LlamaForCausalLM, fsdp=8
-    python recipes/wrap_hugging_face.py --model gpt2          # GPT2LMHeadModel: tied embeddings, dropout
+    python recipes/wrap_hugging_face.py --model gpt2          # GPT2LMHeadModel: tied embeddings,
+                                                              # dropout
     python recipes/wrap_hugging_face.py --mesh data=2,fsdp=4  # two replicas of a four-way FSDP
-    python recipes/wrap_hugging_face.py --compile             # the step recorded once and replayed, by spmd.compile
-    python recipes/wrap_hugging_face.py --target v5e:2x4      # plan the step for a TPU slice; nothing is trained
+    python recipes/wrap_hugging_face.py --compile             # the step recorded once and replayed,
+                                                              # by spmd.compile
+    python recipes/wrap_hugging_face.py --target v5e:2x4      # plan the step for a TPU slice;
+                                                              # nothing is trained
 
-The model is made from a configuration; nothing is downloaded. It is trained on real English text with the loss that it
-computes itself, saved by `save_pretrained`, and loaded by `from_pretrained` into plain PyTorch on the CPU, whose
-held-out loss is printed next to that of the wrapped model. It writes a folder of Hugging Face's, OUT/model, and the
-curve OUT/loss.png.
+The model is made from a configuration; nothing is downloaded. It is trained on real English text
+with the loss that it computes itself, saved by `save_pretrained`, and loaded by `from_pretrained`
+into plain PyTorch on the CPU, whose held-out loss is printed next to that of the wrapped model. It
+writes a folder of Hugging Face's, OUT/model, and the curve OUT/loss.png.
 """
 
 import argparse
@@ -39,7 +43,9 @@ LAYERS = {"llama": "LlamaDecoderLayer", "gpt2": "GPT2Block"}  # the classes of F
 def wrap(config: PretrainedConfig, axes: dict[str, int]) -> nn.Module:
     """Returns the model of a configuration, sharded over a mesh; no device ever holds all of it."""
     mesh = spmd.Mesh(range(prod(axes.values())), tuple(axes.values()), tuple(axes))
-    policy = fsdp.policy_from_config({"fsdp_transformer_layer_cls_to_wrap": LAYERS[config.model_type]})
+    policy = fsdp.policy_from_config(
+        {"fsdp_transformer_layer_cls_to_wrap": LAYERS[config.model_type]}
+    )
     with torch.device("xla"):
         model = AutoModelForCausalLM.from_config(config)
     return fsdp.FullyShardedDataParallel(
@@ -48,7 +54,9 @@ def wrap(config: PretrainedConfig, axes: dict[str, int]) -> nn.Module:
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     where = parser.add_argument_group("where it runs")
     where.add_argument(
         "--mesh",
@@ -59,11 +67,16 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     training.add_place_flags(where)
     model = training.add_model_flags(parser)
-    model.add_argument("--model", choices=tuple(LAYERS), default="llama", help="its family (default %(default)s)")
+    model.add_argument(
+        "--model", choices=tuple(LAYERS), default="llama", help="its family (default %(default)s)"
+    )
     training.add_training_flags(parser, steps=150, eval_every=50)
     args = parser.parse_args(arguments)
     if args.batch % prod(args.mesh.values()):
-        parser.error(f"--batch {args.batch} must be a multiple of the {prod(args.mesh.values())} devices that share it")
+        parser.error(
+            f"--batch {args.batch} must be a multiple of the {prod(args.mesh.values())} devices "
+            "that share it"
+        )
     if args.steps < 1:
         parser.error(f"--steps must be at least 1, got {args.steps}")
     return args
@@ -71,16 +84,30 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def configure(args: argparse.Namespace) -> PretrainedConfig:
     """Returns a configuration over bytes, without tokens for the beginning or the end."""
-    sizes = {"num_hidden_layers": args.layers, "hidden_size": args.width, "num_attention_heads": args.heads}
+    sizes = {
+        "num_hidden_layers": args.layers,
+        "hidden_size": args.width,
+        "num_attention_heads": args.heads,
+    }
     if args.model == "llama":
-        sizes |= {"num_key_value_heads": max(1, args.heads // 2), "intermediate_size": args.width * 8 // 3}
+        sizes |= {
+            "num_key_value_heads": max(1, args.heads // 2),
+            "intermediate_size": args.width * 8 // 3,
+        }
     return AutoConfig.for_model(
-        args.model, vocab_size=256, max_position_embeddings=args.sequence,
-        bos_token_id=None, eos_token_id=None, loss_type="ForCausalLM", **sizes,
-    )  # fmt: skip
+        args.model,
+        vocab_size=256,
+        max_position_embeddings=args.sequence,
+        bos_token_id=None,
+        eos_token_id=None,
+        loss_type="ForCausalLM",
+        **sizes,
+    )
 
 
-def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor, *, clip: float) -> Tensor:
+def train_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor, *, clip: float
+) -> Tensor:
     """Runs one step, written as for one device; returns the loss that the model computes."""
     loss = model(input_ids=tokens, labels=tokens).loss
     loss.backward()
@@ -91,10 +118,13 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tenso
 
 
 def plan(model: nn.Module, args: argparse.Namespace) -> spmd.Plan:
-    """Returns the plan of a step, here or on the devices of --target; nothing is allocated for it."""
+    """Returns the plan of a step, here or on the devices of --target; nothing is allocated for
+    it."""
     tokens = torch.zeros(args.batch, args.sequence, dtype=torch.long).to("xla")
     optimizer = training.make_optimizer(model, args)
-    return training.plan_step(train_step, model, optimizer, tokens, clip=args.clip, target=args.target)
+    return training.plan_step(
+        train_step, model, optimizer, tokens, clip=args.clip, target=args.target
+    )
 
 
 def to_devices(tokens: Tensor) -> Tensor:
@@ -137,22 +167,30 @@ def train(
 
 
 def heldout_loss(
-    model: nn.Module, corpus: text.Text, args: argparse.Namespace, *, put: Callable[[Tensor], Tensor] = Tensor.cpu
+    model: nn.Module,
+    corpus: text.Text,
+    args: argparse.Namespace,
+    *,
+    put: Callable[[Tensor], Tensor] = Tensor.cpu,
 ) -> float:
-    """Returns a model's mean loss over the text that it never trains on; on the CPU, or where `put` moves a batch."""
+    """Returns a model's mean loss over the text that it never trains on; on the CPU, or where `put`
+    moves a batch."""
 
     def loss(tokens: Tensor, targets: Tensor) -> Tensor:
         tokens = put(tokens)
         return model(input_ids=tokens, labels=tokens).loss
 
-    return training.evaluate(model, loss, text.windows(corpus.heldout, batch=args.batch, sequence=args.sequence))
+    return training.evaluate(
+        model, loss, text.windows(corpus.heldout, batch=args.batch, sequence=args.sequence)
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
     args = parse(arguments)
     started, console = time.perf_counter(), training.make_console()
     logging.disable_progress_bar()  # the bar of loading, which takes no time
-    # Before anything else touches the device: the number of devices is fixed when jax's backend starts.
+    # Before anything else touches the device: the number of devices is fixed when jax's backend
+    # starts.
     spmd.simulate(prod(args.mesh.values()))
     if args.partitioner:
         spmd.config.partitioner = args.partitioner
@@ -169,7 +207,10 @@ def main(arguments: list[str] | None = None) -> None:
 
     corpus = text.load()
     bigram = text.bigram_loss(corpus)
-    console.print(f"{len(corpus.train):,} bytes to train on, {len(corpus.heldout):,} held out", highlight=False)
+    console.print(
+        f"{len(corpus.train):,} bytes to train on, {len(corpus.heldout):,} held out",
+        highlight=False,
+    )
     history = train(model, corpus, args, console, bigram=bigram)
     model.save_pretrained(args.out / "model")
     loaded = AutoModelForCausalLM.from_pretrained(args.out / "model")
@@ -180,10 +221,13 @@ def main(arguments: list[str] | None = None) -> None:
     title = f"{kind} of {size / 1e6:.1f}M parameters on Python's documentation ({where})"
     training.draw(history, bigram=bigram, title=title, path=args.out / "loss.png")
     if args.sample:
-        training.show_sample(loaded, lambda tokens: loaded(tokens).logits, corpus.heldout, args, console, rows=1)
+        training.show_sample(
+            loaded, lambda tokens: loaded(tokens).logits, corpus.heldout, args, console, rows=1
+        )
     console.print(
-        f"\nheld-out loss [bold]{history.heldout[-1][1]:.4f}[/bold] nats per byte, bigram table {bigram:.4f}; "
-        f"[bold]{plain:.4f}[/bold] of the model that from_pretrained reads, on the CPU\n"
+        f"\nheld-out loss [bold]{history.heldout[-1][1]:.4f}[/bold] nats per byte, bigram table "
+        f"{bigram:.4f}; [bold]{plain:.4f}[/bold] of the model that from_pretrained reads, on the "
+        "CPU\n"
         f"{spmd.metrics.num_compiles()} compiles, {spmd.metrics.num_loaded()} from disk, "
         f"{time.perf_counter() - started:.0f} s\n"
         f"{args.out / 'loss.png'}, {args.out / 'model'}",

@@ -1,4 +1,5 @@
-"""Global-view SPMD for PyTorch: write for one big device, annotate tensors, XLA partitions the program."""
+"""Global-view SPMD for PyTorch: write for one big device, annotate tensors, XLA partitions the
+program."""
 
 import typing
 

@@ -1,4 +1,5 @@
-"""The library from a shell: `python -m spmd run script.py`, `launch`, `doctor`, `profile host:port folder`, ..."""
+"""The library from a shell: `python -m spmd run script.py`, `launch`, `doctor`,
+`profile host:port folder`, ..."""
 
 import argparse
 import os
@@ -56,24 +57,40 @@ _LAUNCH_EXAMPLES = """examples:
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command; returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m spmd", description="Runs scripts, traces them, and says where ops are lowered."
+        prog="python -m spmd",
+        description="Runs scripts, traces them, and says where ops are lowered.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("run", help="run a script, of PyTorch/XLA's too, on the device xla", add_help=False)
-    commands.add_parser("plan", help="plan a script's training step: memory, collectives, time", add_help=False)
-    commands.add_parser("launch", help="run a script as several processes on this machine", add_help=False)
-    commands.add_parser("doctor", help="versions, devices, cache, limits, and what clashes on this machine")
+    commands.add_parser(
+        "run", help="run a script, of PyTorch/XLA's too, on the device xla", add_help=False
+    )
+    commands.add_parser(
+        "plan", help="plan a script's training step: memory, collectives, time", add_help=False
+    )
+    commands.add_parser(
+        "launch", help="run a script as several processes on this machine", add_help=False
+    )
+    commands.add_parser(
+        "doctor", help="versions, devices, cache, limits, and what clashes on this machine"
+    )
     where = commands.add_parser("where", help="where an op is lowered, per overload")
     where.add_argument("op", help="aten.gelu, aten.add.Tensor, mylib.op")
-    profile = commands.add_parser("profile", help="trace a process that has called spmd.profiler.start_server")
+    profile = commands.add_parser(
+        "profile", help="trace a process that has called spmd.profiler.start_server"
+    )
     profile.add_argument("address", help="host:port of it")
     profile.add_argument("folder", help="for the files, which open in Perfetto and TensorBoard")
     profile.add_argument("--seconds", type=float, default=1.0, help="of the trace (default: 1)")
-    constants = commands.add_parser("calibrate", help="measure the constants of this device for the times of plans")
-    constants.add_argument("--file", type=Path, help="to write (default: that of spmd.config.calibration_file)")
+    constants = commands.add_parser(
+        "calibrate", help="measure the constants of this device for the times of plans"
+    )
+    constants.add_argument(
+        "--file", type=Path, help="to write (default: that of spmd.config.calibration_file)"
+    )
     arguments = sys.argv[1:] if arguments is None else arguments
     of_scripts = {"run": _run, "plan": _plan, "launch": _launch}
-    if arguments and arguments[0] in of_scripts:  # before argparse, which would take options of the script for its own
+    # before argparse, which would take options of the script for its own
+    if arguments and arguments[0] in of_scripts:
         return of_scripts[arguments[0]](arguments[1:], f"python -m spmd {arguments[0]}")
     parsed = parser.parse_args(arguments)
     if parsed.command == "profile":
@@ -86,23 +103,29 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run() -> int:
-    """The console script `spmd-run`: `python -m spmd run` from anywhere, whatever the current folder holds."""
+    """The console script `spmd-run`: `python -m spmd run` from anywhere, whatever the current
+    folder holds."""
     return _run(sys.argv[1:], "spmd-run")
 
 
 def _parser(prog: str, options: str, words: str, examples: str) -> argparse.ArgumentParser:
-    """The parser of a command that runs a script: options, then the script, whose arguments are its own."""
+    """The parser of a command that runs a script: options, then the script, whose arguments are its
+    own."""
     usage = f"{prog} {options} (script | -m module) [args...]"
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         prog, usage, words, examples.format(prog=prog), formatter_class=layout, allow_abbrev=False
     )
-    parser.add_argument("-m", dest="module", action="store_true", help="run a module, as `python -m` does")
+    parser.add_argument(
+        "-m", dest="module", action="store_true", help="run a module, as `python -m` does"
+    )
     parser.add_argument("program", metavar="script", help="the script, or with -m the module")
     return parser
 
 
-def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+def _parse(
+    parser: argparse.ArgumentParser, arguments: Sequence[str]
+) -> tuple[argparse.Namespace, list[str]]:
     """Returns the options and the script of a command line, and the script's own arguments."""
     ours, of_program = script.split(arguments)
     parsed = parser.parse_args(ours)
@@ -117,9 +140,13 @@ def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[a
 
 def _run(arguments: list[str], prog: str) -> int:
     parser = _parser(prog, "[--devices N] [--initialize]", _RUN, _EXAMPLES)
-    parser.add_argument("--devices", type=int, metavar="N", help="simulate N devices on the CPU (spmd.simulate)")
     parser.add_argument(
-        "--initialize", action="store_true", help="join the processes that torchrun, srun, ... have started first"
+        "--devices", type=int, metavar="N", help="simulate N devices on the CPU (spmd.simulate)"
+    )
+    parser.add_argument(
+        "--initialize",
+        action="store_true",
+        help="join the processes that torchrun, srun, ... have started first",
     )
     parsed, of_program = _parse(parser, arguments)
     if parsed.initialize:
@@ -132,9 +159,15 @@ def _run(arguments: list[str], prog: str) -> int:
 
 def _plan(arguments: list[str], prog: str) -> int:
     parser = _parser(prog, "[--target DEVICES] [--devices N] [--json]", _PLAN, _PLAN_EXAMPLES)
-    parser.add_argument("--target", metavar="DEVICES", help='"v5p:4x8x8", "h100:8", "cpu:8" (default: those here)')
-    parser.add_argument("--devices", type=int, metavar="N", help="simulate N (default: as many as the target has)")
-    parser.add_argument("--json", action="store_true", help="print the plan as JSON, and nothing else, on stdout")
+    parser.add_argument(
+        "--target", metavar="DEVICES", help='"v5p:4x8x8", "h100:8", "cpu:8" (default: those here)'
+    )
+    parser.add_argument(
+        "--devices", type=int, metavar="N", help="simulate N (default: as many as the target has)"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the plan as JSON, and nothing else, on stdout"
+    )
     parsed, of_program = _parse(parser, arguments)
     out = os.fdopen(os.dup(1), "w") if parsed.json else sys.stdout
     if parsed.json:
@@ -176,11 +209,25 @@ def _calibrate(file: Path | None) -> int:
 def _launch(arguments: list[str], prog: str) -> int:
     options = "[--processes N] [--devices K] [--logs DIR] [--debug-single-process]"
     parser = _parser(prog, options, _LAUNCH, _LAUNCH_EXAMPLES)
-    parser.add_argument("--processes", type=int, default=2, metavar="N", help="their number (default 2)")
-    parser.add_argument("--devices", type=int, metavar="K", help="devices of each: simulated ones on the CPU, or GPUs")
-    parser.add_argument("--logs", type=Path, metavar="DIR", help="for the output of all but the first (default: new)")
     parser.add_argument(
-        "--debug-single-process", action="store_true", help="run the script here, with the devices of all processes"
+        "--processes", type=int, default=2, metavar="N", help="their number (default 2)"
+    )
+    parser.add_argument(
+        "--devices",
+        type=int,
+        metavar="K",
+        help="devices of each: simulated ones on the CPU, or GPUs",
+    )
+    parser.add_argument(
+        "--logs",
+        type=Path,
+        metavar="DIR",
+        help="for the output of all but the first (default: new)",
+    )
+    parser.add_argument(
+        "--debug-single-process",
+        action="store_true",
+        help="run the script here, with the devices of all processes",
     )
     parsed, of_program = _parse(parser, arguments)
     as_module = ["-m"] if parsed.module else []
@@ -188,7 +235,16 @@ def _launch(arguments: list[str], prog: str) -> int:
         devices = ["--devices", str(parsed.processes * parsed.devices)] if parsed.devices else []
         return _run([*devices, *as_module, parsed.program, *of_program], prog)
     logs = parsed.logs or Path(tempfile.mkdtemp(prefix="spmd-launch-"))
-    command = [sys.executable, "-m", "spmd", "run", "--initialize", *as_module, parsed.program, *of_program]
+    command = [
+        sys.executable,
+        "-m",
+        "spmd",
+        "run",
+        "--initialize",
+        *as_module,
+        parsed.program,
+        *of_program,
+    ]
     return local_processes.run(command, parsed.processes, logs, devices=parsed.devices)
 
 

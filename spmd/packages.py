@@ -1,7 +1,8 @@
-"""The packages around the library, each of which may be left out: what of them is imported, and when.
+"""The packages around the library, each of which may be left out: what of them is imported, and
+when.
 
-A name of theirs in `spmd` is imported at its first use, a module that changes torch when it must, and what joins a
-point of the core at the first use of the device. See docs/extending.md.
+A name of theirs in `spmd` is imported at its first use, a module that changes torch when it must,
+and what joins a point of the core at the first use of the device. See docs/extending.md.
 """
 
 import functools
@@ -18,7 +19,8 @@ from .core import patch_when_imported, points, processes, variables
 
 
 class Aliases:
-    """A finder of `sys.meta_path`: packages, with what is in them, under the names that documents and scripts have.
+    """A finder of `sys.meta_path`: packages, with what is in them, under the names that documents
+    and scripts have.
 
     paths: the full name of a package by the name that it is imported by.
     """
@@ -98,9 +100,13 @@ PICKLED = {
 }
 # Imported with the library: passes, and patches of what torch has imported.
 AT_IMPORT = (
-    "adaptive", "jobs.checkpoint_hooks", "jobs.launching.process_group", "parallel", "steps.exported_graphs",
+    "adaptive",
+    "jobs.checkpoint_hooks",
+    "jobs.launching.process_group",
+    "parallel",
+    "steps.exported_graphs",
     "steps.export_from_device",
-)  # fmt: skip
+)
 # Imported when another module is; a function gets that module.
 WHEN_IMPORTED = {
     "torch._dynamo": "steps.dynamo.join_compiler",
@@ -109,10 +115,12 @@ WHEN_IMPORTED = {
     "torch.distributed.tensor.parallel": "names.torch_words:change",
     "transformers.generation.utils": "steps.decoding.generation",
 }
-# The modules that print a plan, with rich and with jinja2: a process that prints none needs neither.
+# The modules that print a plan, with rich and with jinja2: a process that prints none needs
+# neither.
 VIEWS = {"table": "spmd.tools.reports.table", "page": "spmd.tools.reports.page"}
-# What joins the points of the core, always or while a flag is on, imported at the first use of the device: torch's
-# profiler must not see an import in a step, as it reads names of code that is freed after it.
+# What joins the points of the core, always or while a flag is on, imported at the first use of the
+# device: torch's profiler must not see an import in a step, as it reads names of code that is freed
+# after it.
 JOINS: tuple[tuple[str, list[Any], str], ...] = (
     ("", points.while_compiling, "tools.explain.status:while_compiling"),
     ("", points.names_of, "tools.explain.held_names:held_name"),
@@ -138,7 +146,11 @@ PROGRAM_READERS = {
     "difference": "tools.explain.difference:described",
 }
 
-_modules = {name: module for module, names in NAMES.items() for name in names.split() or [module.rpartition(".")[2]]}
+_modules = {
+    name: module
+    for module, names in NAMES.items()
+    for name in names.split() or [module.rpartition(".")[2]]
+}
 
 
 def _is_installed(package: str) -> bool:
@@ -163,7 +175,9 @@ def _import(path: str, module: ModuleType) -> None:
 
 
 def _add_views(report: ModuleType) -> None:
-    report.VIEWS.update({name: functools.partial(importlib.import_module, path) for name, path in VIEWS.items()})
+    report.VIEWS.update(
+        {name: functools.partial(importlib.import_module, path) for name, path in VIEWS.items()}
+    )
 
 
 def _join_points() -> None:
@@ -205,7 +219,11 @@ def _join() -> None:
 
 def __dir__() -> list[str]:
     # Without the folders and files that the package is made of.
-    names = (name for name, value in vars(sys.modules["spmd"]).items() if not isinstance(value, ModuleType))
+    names = (
+        name
+        for name, value in vars(sys.modules["spmd"]).items()
+        if not isinstance(value, ModuleType)
+    )
     return sorted({"checkpoint_policies", "manual", "metrics", *names, *_modules})
 
 
@@ -214,9 +232,13 @@ def __getattr__(name: str) -> Any:
         return [name for name in __dir__() if not name.startswith("_")]
     module = _modules.get(name)
     if module is None:
-        raise AttributeError(f"module 'spmd' has no attribute {name!r}", name=name, obj=sys.modules["spmd"])
+        raise AttributeError(
+            f"module 'spmd' has no attribute {name!r}", name=name, obj=sys.modules["spmd"]
+        )
     if not is_here(module):
-        raise ImportError(f"spmd.{name} is of the package spmd.{module.partition('.')[0]}, which is not installed")
+        raise ImportError(
+            f"spmd.{name} is of the package spmd.{module.partition('.')[0]}, which is not installed"
+        )
     value = importlib.import_module(f"spmd.{module}")
     if name in NAMES[module].split():
         value = getattr(value, name)

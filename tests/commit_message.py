@@ -17,7 +17,9 @@ def faults(message: str) -> list[str]:
     if not subject:
         sentences.append("the first line, the subject, is empty")
     if len(subject) > MOST:
-        sentences.append(f"the subject has {len(subject)} characters, and at most {MOST} are shown everywhere")
+        sentences.append(
+            f"the subject has {len(subject)} characters, and at most {MOST} are shown everywhere"
+        )
     if subject.endswith("."):
         sentences.append("the subject ends with a full stop")
     if rest and rest[0]:
@@ -30,12 +32,19 @@ def faults(message: str) -> list[str]:
 def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--log"]:
         text = subprocess.run(
-            ["git", "log", "--format=%B%x00", arguments[1]], capture_output=True, text=True, check=True
+            ["git", "log", "--format=%B%x00", arguments[1]],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         messages = [message.strip("\n") for message in text.stdout.split("\0") if message.strip()]
     else:
         messages = [Path(arguments[0]).read_text()]
-    wrong = [(message.splitlines()[0] if message else "", fault) for message in messages for fault in faults(message)]
+    wrong = [
+        (message.splitlines()[0] if message else "", fault)
+        for message in messages
+        for fault in faults(message)
+    ]
     for subject, fault in wrong:
         print(f"{subject!r}: {fault}", file=sys.stderr)
     return bool(wrong)

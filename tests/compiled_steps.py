@@ -1,4 +1,5 @@
-"""A small model with its optimizer, and comparisons with the plain step, for the tests of `spmd.compile`."""
+"""A small model with its optimizer, and comparisons with the plain step, for the tests of
+`spmd.compile`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -47,7 +48,11 @@ class Training:
 
 
 def training(
-    optimizer: Any = torch.optim.AdamW, *, dropout: float = 0.2, scheduler: Any = None, **kwargs: Any
+    optimizer: Any = torch.optim.AdamW,
+    *,
+    dropout: float = 0.2,
+    scheduler: Any = None,
+    **kwargs: Any,
 ) -> Training:
     torch.manual_seed(0)
     model = Net(dropout).to("xla")
@@ -74,7 +79,9 @@ def batches(count: int, *, size: int = 8) -> list[tuple[torch.Tensor, torch.Tens
     return [(torch.randn(size, 4), torch.randint(0, 3, (size,))) for _ in range(count)]
 
 
-def run(step: Step, count: int, *, before: Sequence[tuple[int, Callable[[], Any]]] = (), size: int = 8) -> list[float]:
+def run(
+    step: Step, count: int, *, before: Sequence[tuple[int, Callable[[], Any]]] = (), size: int = 8
+) -> list[float]:
     """The losses of so many steps. before: what is done before which step."""
     data = batches(count, size=size)
     torch.manual_seed(2)
@@ -97,8 +104,8 @@ def both(
     at: int = 5,
     step: Callable[[Training], Step] = lambda training: training.step,
 ) -> Any:
-    """Compares the losses and the state of a compiled training with the plain one's, bit for bit; `change` is called
-    before step `at`. Returns the compiled function."""
+    """Compares the losses and the state of a compiled training with the plain one's, bit for bit;
+    `change` is called before step `at`. Returns the compiled function."""
     plain = make()
     expected = run(step(plain), count, before=[(at, lambda: change(plain))])
     own = make()
@@ -106,7 +113,9 @@ def both(
     seen: list[int] = []
     before = [(at, lambda: seen.append(compiled.num_replayed)), (at, lambda: change(own))]
     assert run(compiled, count, before=before) == expected
-    for mine, its in zip(own.model.state_dict().values(), plain.model.state_dict().values(), strict=True):
+    for mine, its in zip(
+        own.model.state_dict().values(), plain.model.state_dict().values(), strict=True
+    ):
         assert torch.equal(mine.cpu(), its.cpu())
     assert seen[0] >= 2, compiled.explain()  # it was replayed before the change
     return compiled

@@ -1,4 +1,7 @@
-"""The setting of every test: eight simulated devices, meshes over them, a fixed seed. Helpers live in `support.py`."""
+"""The setting of every test: eight simulated devices, meshes over them, a fixed seed.
+
+Helpers live in `support.py`.
+"""
 
 import gc
 import os
@@ -16,29 +19,34 @@ from spmd.core.base import messages
 from spmd.core.base.pace import pace
 from spmd.core.record import recorders, storage
 
-# A test compiles what it is about, and no test writes into the user's folders; nor do the processes that it starts.
-# A folder of programs for one run would save nothing: of the 351 programs of 325 tests none was loaded from it, as
-# equal graphs share a program in memory already.
+# A test compiles what it is about, and no test writes into the user's folders; nor do the processes
+# that it starts. A folder of programs for one run would save nothing: of the 351 programs of 325
+# tests none was loaded from it, as equal graphs share a program in memory already.
 spmd.config.program_cache = False
 os.environ["SPMD_PROGRAM_CACHE"] = "0"
 # After each pass its graph is checked, in these processes, too.
 spmd.config.check_graphs = True
 os.environ["SPMD_CHECK_GRAPHS"] = "1"
 
-# The number of devices is fixed when jax's backend starts, so this stands before any test module is imported.
+# The number of devices is fixed when jax's backend starts, so this stands before any test module is
+# imported.
 spmd.simulate(8)
 
 
 @pytest.fixture(autouse=True)
 def seed() -> None:
-    """Every test draws the same numbers whichever ran before it; barriers, messages and loops have no past."""
+    """Every test draws the same numbers whichever ran before it; barriers, messages and loops have
+    no past."""
     torch.manual_seed(0)
-    torch.distributions.Distribution.set_default_validate_args(True)  # torch.compile turns it off in the process
-    # torch's own test suite, of which tests/sweep takes its databases, forbids setting flags where it is imported.
+    # torch.compile turns it off in the process
+    torch.distributions.Distribution.set_default_validate_args(True)
+    # torch's own test suite, of which tests/sweep takes its databases, forbids setting flags where
+    # it is imported.
     torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
     messages.forget()
     if storage.pending_elsewhere(()) or any(ref() is not None for ref in storage.ASIDE):
-        gc.collect()  # what an error that a test before caught still holds: the next sync would run it
+        # what an error that a test before caught still holds: the next sync would run it
+        gc.collect()
     pace.longest = pace.early = recorders.longest_step.value = 0
     pace.rest(pace.recorded_ops, had_loop=True)
     forgetful = ("explain.idle_devices", "explain.waiting_device", "explain.status")
@@ -66,10 +74,18 @@ def mesh1() -> spmd.Mesh:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--quick", action="store_true", help="what `make test` runs: see tests/selection.py")
+    parser.addoption(
+        "--quick", action="store_true", help="what `make test` runs: see tests/selection.py"
+    )
     parser.addoption("--fifth", action="store_true", help="a fifth of all tests, by the commit")
-    parser.addoption("--commit", type=lambda text: int(text, 16), help="the id that draws shares, not the commit's")
-    parser.addoption("--record", type=Path, help="adds to a file each test's id and seconds of the CPU")
+    parser.addoption(
+        "--commit",
+        type=lambda text: int(text, 16),
+        help="the id that draws shares, not the commit's",
+    )
+    parser.addoption(
+        "--record", type=Path, help="adds to a file each test's id and seconds of the CPU"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -77,7 +93,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if option.quick or option.fifth:
         commit = selection.commit() if option.commit is None else option.commit
         is_quick = option.quick
-        chosen = selection.quick(items, commit, spmd.config.partitioner) if is_quick else selection.fifth(items, commit)
+        chosen = (
+            selection.quick(items, commit, spmd.config.partitioner)
+            if is_quick
+            else selection.fifth(items, commit)
+        )
         items[:], dropped = chosen
         config.hook.pytest_deselected(items=dropped)
 
@@ -94,6 +114,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def _seconds() -> float:
-    """The processor's seconds for this process and those that it waited for; alike on a busy machine."""
+    """The processor's seconds for this process and those that it waited for; alike on a busy
+    machine."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)

@@ -1,7 +1,8 @@
-"""Programs without xla tensors, run as a script: `tests/test_import.py` compares what they print with and without us.
+"""Programs without xla tensors, run as a script: `tests/test_import.py` compares what they print
+with and without us.
 
-A row is a function marked `@program`; it prints what it sees. What it warns of and writes to stderr is printed, too.
-Rows run one after the other in one process, the ones that change it for good last.
+A row is a function marked `@program`; it prints what it sees. What it warns of and writes to stderr
+is printed, too. Rows run one after the other in one process, the ones that change it for good last.
 """
 
 import atexit
@@ -40,7 +41,11 @@ def show(*values: object) -> None:
     """Prints tensors by type, dtype, device, gradient flags and values, and all else as it is."""
     for value in values:
         if isinstance(value, torch.Tensor):
-            flags = value.requires_grad, value.is_leaf, value.grad_fn is not None and value.grad_fn.name()
+            flags = (
+                value.requires_grad,
+                value.is_leaf,
+                value.grad_fn is not None and value.grad_fn.name(),
+            )
             held = value.detach().to_dense() if value.layout != torch.strided else value.detach()
             print(type(value), value.dtype, value.device, value.layout, flags, held.tolist())
         else:
@@ -48,7 +53,8 @@ def show(*values: object) -> None:
 
 
 def moves(make: Callable[[], nn.Module], given: torch.Tensor) -> None:
-    """A module's moves: which objects stay, which computed weights there are, and what comes out."""
+    """A module's moves: which objects stay, which computed weights there are, and what comes
+    out."""
     ways: dict[str, Callable[[nn.Module], object]] = {
         "double": lambda module: module.double(),
         "half": lambda module: module.half().float(),
@@ -59,9 +65,11 @@ def moves(make: Callable[[], nn.Module], given: torch.Tensor) -> None:
         "share_memory": lambda module: module.share_memory(),
         "type": lambda module: module.type(torch.float64),
         "meta": lambda module: module.to("meta"),
-        "a function": lambda module: module._apply(lambda tensor: print(tuple(tensor.shape)) or tensor.clone()),
+        "a function": lambda module: module._apply(
+            lambda tensor: print(tuple(tensor.shape)) or tensor.clone()
+        ),
         "one that fails": lambda module: module._apply(lambda tensor: 1 / 0),
-    }  # fmt: skip
+    }
     for name, way in ways.items():
         torch.manual_seed(0)
         module = make()
@@ -74,11 +82,26 @@ def moves(make: Callable[[], nn.Module], given: torch.Tensor) -> None:
         except Exception as error:
             print(name, type(error), error)
             continue
-        print(name, [one is other for one, other in zip(module.parameters(), parameters, strict=True)])
-        attributes = [(n, t) for part in module.modules() for n, t in vars(part).items() if isinstance(t, torch.Tensor)]
+        print(
+            name, [one is other for one, other in zip(module.parameters(), parameters, strict=True)]
+        )
+        attributes = [
+            (n, t)
+            for part in module.modules()
+            for n, t in vars(part).items()
+            if isinstance(t, torch.Tensor)
+        ]
         for label, tensor in (*module.named_parameters(), *module.named_buffers(), *attributes):
             grad = None if not tensor.is_leaf or tensor.grad is None else tensor.grad.dtype
-            print(label, type(tensor), tensor.dtype, tensor.device, tensor.requires_grad, tensor.is_leaf, grad)
+            print(
+                label,
+                type(tensor),
+                tensor.dtype,
+                tensor.device,
+                tensor.requires_grad,
+                tensor.is_leaf,
+                grad,
+            )
         if name not in ("to_empty", "meta"):
             dtype = next(module.parameters()).dtype
             show(module(given.to(dtype)).sum())
@@ -117,8 +140,16 @@ def moves_under_parametrizations() -> None:
 
 @program
 def moves_of_lazy_modules() -> None:
-    for module in (nn.LazyLinear(2), nn.Sequential(nn.LazyLinear(2), nn.LazyBatchNorm1d()), nn.LazyConv1d(2, 1)):
-        print(module.double(), [type(parameter) for parameter in module.parameters()], module.state_dict().keys())
+    for module in (
+        nn.LazyLinear(2),
+        nn.Sequential(nn.LazyLinear(2), nn.LazyBatchNorm1d()),
+        nn.LazyConv1d(2, 1),
+    ):
+        print(
+            module.double(),
+            [type(parameter) for parameter in module.parameters()],
+            module.state_dict().keys(),
+        )
     model = nn.Sequential(nn.LazyLinear(2), nn.LazyBatchNorm1d()).to(torch.float64)
     show(model(torch.ones(2, 3, dtype=torch.float64)).sum())
     print(model, pickle.loads(pickle.dumps(nn.LazyLinear(2))), copy.deepcopy(nn.LazyLinear(2)))
@@ -126,7 +157,9 @@ def moves_of_lazy_modules() -> None:
     nn.LazyLinear(2)._apply(lambda tensor: calls.append(type(tensor)) or tensor)
     print(calls, nn.parameter.UninitializedParameter(device="meta").device)
     with torch.device("meta"):
-        print(nn.parameter.UninitializedParameter().device, nn.parameter.UninitializedBuffer().device)
+        print(
+            nn.parameter.UninitializedParameter().device, nn.parameter.UninitializedBuffer().device
+        )
 
 
 @program
@@ -148,9 +181,14 @@ def exported_programs() -> None:
 
 @program
 def registered_buffers() -> None:
-    handle = register_module_buffer_registration_hook(lambda module, name, buffer: print(type(module), name, buffer))
+    handle = register_module_buffer_registration_hook(
+        lambda module, name, buffer: print(type(module), name, buffer)
+    )
     module = nn.BatchNorm1d(2)
-    module.plain, module.left_out = nn.Buffer(torch.ones(2)), nn.Buffer(torch.ones(1), persistent=False)
+    module.plain, module.left_out = (
+        nn.Buffer(torch.ones(2)),
+        nn.Buffer(torch.ones(1), persistent=False),
+    )
     module.register_buffer("absent", None)
     module.register_buffer("view", torch.arange(4.0)[1:])
     handle.remove()
@@ -197,7 +235,9 @@ def checkpoints() -> None:
             held = torch.ones(2, 2, requires_grad=True)
             calls: list[str] = []
 
-            def body(*args: torch.Tensor, held: torch.Tensor = held, calls: list[str] = calls) -> torch.Tensor:
+            def body(
+                *args: torch.Tensor, held: torch.Tensor = held, calls: list[str] = calls
+            ) -> torch.Tensor:
                 calls.append(sys._getframe(1).f_code.co_name)
                 return layer(args[0] if args else held)
 
@@ -205,7 +245,11 @@ def checkpoints() -> None:
             show(made)
             if made.requires_grad:
                 made.sum().backward()
-            show(calls, *(tensor.grad for tensor in (*given, held)), *(p.grad for p in layer.parameters()))
+            show(
+                calls,
+                *(tensor.grad for tensor in (*given, held)),
+                *(p.grad for p in layer.parameters()),
+            )
     show(checkpoint_sequential(layer, 2, torch.ones(2, 2, requires_grad=True), use_reentrant=False))
     with contextlib.suppress(ValueError):
         checkpoint(lambda x: x, torch.ones(1), use_reentrant=False, nonsense=1)
@@ -229,7 +273,11 @@ def backward_and_its_errors() -> None:
     try:
         y.sum().backward()
     except Fails as error:
-        print(error, error.__cause__, [frame.name for frame in traceback.extract_tb(error.__traceback__)])
+        print(
+            error,
+            error.__cause__,
+            [frame.name for frame in traceback.extract_tb(error.__traceback__)],
+        )
     print(torch.autograd.is_multithreading_enabled(), torch.autograd.grad((x * x).sum(), x))
     try:
         (x * 2).backward()
@@ -254,7 +302,10 @@ def threads_of_autograd() -> None:
 
 @program
 def interrupts() -> None:
-    print(signal.getsignal(signal.SIGINT), [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGALRM)])
+    print(
+        signal.getsignal(signal.SIGINT),
+        [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGALRM)],
+    )
     x = torch.ones(2, requires_grad=True)
     y = x * 2
     y.register_hook(lambda gradient: signal.raise_signal(signal.SIGINT))
@@ -293,27 +344,43 @@ def optimizers() -> None:
 def files() -> None:
     model = nn.Linear(2, 2)
     things = {
-        "tensor": torch.arange(3), "view": torch.arange(6).view(2, 3)[1], "model": model,
-        "sparse": torch.eye(2).to_sparse(), "bits": torch.ones(2, dtype=torch.bfloat16), "state": model.state_dict(),
+        "tensor": torch.arange(3),
+        "view": torch.arange(6).view(2, 3)[1],
+        "model": model,
+        "sparse": torch.eye(2).to_sparse(),
+        "bits": torch.ones(2, dtype=torch.bfloat16),
+        "state": model.state_dict(),
         "storage": torch.ones(2).untyped_storage(),
-    }  # fmt: skip
+    }
     for name, thing in things.items():
         buffer = io.BytesIO()
         torch.manual_seed(0)
         torch.save(thing, buffer)
-        print(name, len(buffer.getvalue()), torch.load(io.BytesIO(buffer.getvalue()), weights_only=False))
+        print(
+            name,
+            len(buffer.getvalue()),
+            torch.load(io.BytesIO(buffer.getvalue()), weights_only=False),
+        )
         print(len(pickle.dumps(thing)), copy.deepcopy(thing))
         print(torch.load(io.BytesIO(buffer.getvalue()), "cpu", weights_only=False))
     with tempfile.TemporaryDirectory() as folder:
         torch.save(model.state_dict(), f"{folder}/x")
-        print(torch.load(f"{folder}/x", mmap=True, weights_only=True), torch.load(f"{folder}/x", "meta"))
+        print(
+            torch.load(f"{folder}/x", mmap=True, weights_only=True),
+            torch.load(f"{folder}/x", "meta"),
+        )
     print(sorted(map(str, copyreg.dispatch_table)))
 
 
 @program
 def randomness() -> None:
     torch.manual_seed(3)
-    print(torch.rand(2), torch.initial_seed(), torch.Generator().manual_seed(1).initial_seed(), torch.randperm(4))
+    print(
+        torch.rand(2),
+        torch.initial_seed(),
+        torch.Generator().manual_seed(1).initial_seed(),
+        torch.randperm(4),
+    )
     state = torch.get_rng_state()
     torch.rand(2)
     torch.set_rng_state(state)
@@ -324,14 +391,27 @@ def randomness() -> None:
 
 @program
 def defaults() -> None:
-    print(torch.get_default_device(), torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled())
+    print(
+        torch.get_default_device(),
+        torch.get_default_dtype(),
+        torch.get_num_threads(),
+        torch.is_grad_enabled(),
+    )
     with torch.device("cpu"):
         print(torch.ones(1).device, torch.get_default_device())
     print({name: torch.get_autocast_dtype(name) for name in ("cpu", "cuda", "mps", "xpu", "mtia")})
     with torch.autocast("cpu"):
-        show(torch.ones(2, 2) @ torch.ones(2, 2), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"))
+        show(
+            torch.ones(2, 2) @ torch.ones(2, 2),
+            torch.is_autocast_enabled("cpu"),
+            torch.get_autocast_dtype("cpu"),
+        )
     torch.set_autocast_dtype("cpu", torch.float16)
-    print(torch.get_autocast_dtype("cpu"), torch.get_autocast_dtype.__name__, torch.set_autocast_dtype.__name__)
+    print(
+        torch.get_autocast_dtype("cpu"),
+        torch.get_autocast_dtype.__name__,
+        torch.set_autocast_dtype.__name__,
+    )
     torch.set_autocast_dtype("cpu", torch.bfloat16)
     with torch.autocast("cpu", torch.float32):  # it warns of the user's line
         pass
@@ -340,14 +420,25 @@ def defaults() -> None:
             torch.get_autocast_dtype(*wrong)
         except Exception as error:
             print(type(error))
-    print(torch.is_deterministic_algorithms_warn_only_enabled(), torch.get_float32_matmul_precision())
-    print(torch.backends.cudnn.allow_tf32, torch.backends.fp32_precision, torch.get_deterministic_debug_mode())
+    print(
+        torch.is_deterministic_algorithms_warn_only_enabled(), torch.get_float32_matmul_precision()
+    )
+    print(
+        torch.backends.cudnn.allow_tf32,
+        torch.backends.fp32_precision,
+        torch.get_deterministic_debug_mode(),
+    )
 
 
 @program
 def tensors_of_other_kinds() -> None:
     x = torch.eye(2)
-    for made in (x.to_sparse(), x.to_sparse_csr(), torch.quantize_per_tensor(x, 0.1, 0, torch.qint8), x.to("meta")):
+    for made in (
+        x.to_sparse(),
+        x.to_sparse_csr(),
+        torch.quantize_per_tensor(x, 0.1, 0, torch.qint8),
+        x.to("meta"),
+    ):
         print(made, (made * 2).layout if made.layout != torch.sparse_csr else made.values())
     print(torch.nested.nested_tensor([x, x]).to_padded_tensor(0.0), torch.empty(2, device="meta"))
     torch.use_deterministic_algorithms(True)
@@ -375,12 +466,29 @@ def compilation() -> None:
 
 @program
 def the_process() -> None:
-    print(sys.excepthook, sys.displayhook, sys.unraisablehook, threading.excepthook, sys.getswitchinterval())
-    # Without the finder by which modules of torch are patched when they are imported (`torch_state/when_imported.py`).
-    finders = [type(finder) for finder in sys.meta_path if not finder.__module__.startswith("spmd.")]
+    print(
+        sys.excepthook,
+        sys.displayhook,
+        sys.unraisablehook,
+        threading.excepthook,
+        sys.getswitchinterval(),
+    )
+    # Without the finder by which modules of torch are patched when they are imported
+    # (`torch_state/when_imported.py`).
+    finders = [
+        type(finder) for finder in sys.meta_path if not finder.__module__.startswith("spmd.")
+    ]
     print(finders, sys.path_hooks[1:], sys.getrecursionlimit())
-    print(warnings.showwarning.__module__, faulted(), os.getcwd() == sys.path[0], sys.flags.dont_write_bytecode)
-    print(sorted(map(str, torch.serialization.get_safe_globals())), torch.overrides.is_tensor_like(torch.ones(1)))
+    print(
+        warnings.showwarning.__module__,
+        faulted(),
+        os.getcwd() == sys.path[0],
+        sys.flags.dont_write_bytecode,
+    )
+    print(
+        sorted(map(str, torch.serialization.get_safe_globals())),
+        torch.overrides.is_tensor_like(torch.ones(1)),
+    )
 
 
 def faulted() -> bool:
@@ -392,8 +500,13 @@ def assigned_state() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
     state = {name: value.clone() for name, value in model.state_dict().items()}
     before = model[0].weight
-    print(model.load_state_dict(state, assign=True), model[0].weight is before, type(model[0].weight))
-    print(model[1].running_mean is state["1.running_mean"], model.load_state_dict({}, strict=False, assign=True))
+    print(
+        model.load_state_dict(state, assign=True), model[0].weight is before, type(model[0].weight)
+    )
+    print(
+        model[1].running_mean is state["1.running_mean"],
+        model.load_state_dict({}, strict=False, assign=True),
+    )
     print(torch.nn.Module.__dict__["_load_from_state_dict"].__name__)
 
 
@@ -401,7 +514,9 @@ def assigned_state() -> None:
 def higher_order_ops() -> None:
     module = importlib.import_module("torch.nn.attention.flex_attention")
     x = torch.arange(8.0).reshape(1, 1, 4, 2)
-    mask = module.create_block_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, 4, 4, device="cpu")
+    mask = module.create_block_mask(
+        lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, 4, 4, device="cpu"
+    )
     show(mask.kv_num_blocks, mask.to_dense())
     for flag in (None, True, False):
         if flag is not None:
@@ -411,7 +526,9 @@ def higher_order_ops() -> None:
         module.flex_attention(x.clone().requires_grad_(), x, x)
     except NotImplementedError as error:
         print(error)
-    associative_scan = importlib.import_module("torch._higher_order_ops.associative_scan").associative_scan
+    associative_scan = importlib.import_module(
+        "torch._higher_order_ops.associative_scan"
+    ).associative_scan
     show(associative_scan(torch.add, torch.arange(5.0), 0, combine_mode="generic"))
     for how in ({}, {"combine_mode": "other"}, {"reverse": 1}):
         try:
@@ -425,7 +542,9 @@ def compiled_functions() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return torch.cat([torch.tensor([1.0, 2.0]), x * 2]).sum() + 1
 
-    made_inside = torch.compile(lambda x: nn.BCEWithLogitsLoss()(x, x), backend="eager", fullgraph=True)
+    made_inside = torch.compile(
+        lambda x: nn.BCEWithLogitsLoss()(x, x), backend="eager", fullgraph=True
+    )
     show(made_inside(torch.ones(3)))
     for backend in ("eager", "aot_eager"):
         x = torch.ones(3, requires_grad=True)
@@ -441,7 +560,13 @@ def jax_and_the_environment() -> None:
     # The one row that imports jax in both processes, and so compares what a JAX program sees.
     jax = importlib.import_module("jax")
     print(dict(sorted(jax.config.values.items())))
-    print({name: value for name, value in sorted(os.environ.items()) if name.startswith(("XLA", "TF_", "JAX", "PJRT"))})
+    print(
+        {
+            name: value
+            for name, value in sorted(os.environ.items())
+            if name.startswith(("XLA", "TF_", "JAX", "PJRT"))
+        }
+    )
     print(jax.numpy.arange(2.0).dtype, jax.devices(), jax.jit(lambda x: x + 1)(1.0).dtype)
 
 
@@ -454,7 +579,13 @@ def run(row: Callable[[], None]) -> None:
         except BaseException as error:
             print(type(error), error)
     for warning in seen:
-        print("warned", warning.category.__name__, warning.filename, warning.lineno, str(warning.message)[:200])
+        print(
+            "warned",
+            warning.category.__name__,
+            warning.filename,
+            warning.lineno,
+            str(warning.message)[:200],
+        )
     print("stderr", written.getvalue())
 
 

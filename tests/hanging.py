@@ -1,17 +1,23 @@
-"""Run programs that could take all threads of XLA's CPU client, many times, and report those that never end.
+"""Run programs that could take all threads of XLA's CPU client, many times, and report those that
+never end.
 
-    python tests/hanging.py                                        # 200 runs of each program, under both partitioners
-    python tests/hanging.py --runs 10000 --programs queue mix      # more of some of them
+    python tests/hanging.py                                             # 200 runs of each program,
+                                                                        # under both partitioners
+    python tests/hanging.py --runs 10000 --programs queue mix           # more of some of them
     python tests/hanging.py --runs 500 --devices 64
-    python tests/hanging.py --without queue --programs queue --width 8  # any number of programs in flight: hangs
-    python tests/hanging.py --without width --programs callback    # a thread for each device and no more: hangs
-    python tests/hanging.py --width 12 --programs loops --runs 20  # one and a half for each: hangs
+    python tests/hanging.py --without queue --programs queue --width 8  # any number of programs in
+                                                                        # flight: hangs
+    python tests/hanging.py --without width --programs callback         # a thread for each device
+                                                                        # and no more: hangs
+    python tests/hanging.py --width 12 --programs loops --runs 20       # one and a half for each:
+                                                                        # hangs
 
-`queue` launches programs that need no result of each other, none waited for. `callback` is a program that calls Python
-on each device with arrays that XLA copies there. `mix` has every kind of collective, in loops and outside, over the
-mesh and over each of its axes, not ordered by data. `loops` are recurrent layers whose time is split over the devices,
-each a loop with collectives of its own, and their gradients. `step` trains a transformer whose layers are a loop of the
-program. A run that shows no progress for `--patience` seconds is a hang. The exit status is 1 where one hung.
+`queue` launches programs that need no result of each other, none waited for. `callback` is a
+program that calls Python on each device with arrays that XLA copies there. `mix` has every kind of
+collective, in loops and outside, over the mesh and over each of its axes, not ordered by data.
+`loops` are recurrent layers whose time is split over the devices, each a loop with collectives of
+its own, and their gradients. `step` trains a transformer whose layers are a loop of the program. A
+run that shows no progress for `--patience` seconds is a hang. The exit status is 1 where one hung.
 """
 
 import argparse
@@ -31,14 +37,28 @@ sys.path.insert(0, str(ROOT))  # runs without being installed, too
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--programs", nargs="+", choices=tuple(PROGRAMS))
-    parser.add_argument("--partitioners", nargs="+", choices=("gspmd", "shardy"), default=["gspmd", "shardy"])
-    parser.add_argument("--runs", type=int, default=200, help="of each program under each partitioner (default 200)")
-    parser.add_argument("--devices", type=int, default=8, help="simulated devices, an even number (default 8)")
-    parser.add_argument("--without", choices=("queue", "width"), help="what to leave out of the library")
-    parser.add_argument("--width", type=int, help="threads in XLA's pools, instead of the library's number")
-    parser.add_argument("--patience", type=float, default=60, help="seconds without an ended run (default 60)")
+    parser.add_argument(
+        "--partitioners", nargs="+", choices=("gspmd", "shardy"), default=["gspmd", "shardy"]
+    )
+    parser.add_argument(
+        "--runs", type=int, default=200, help="of each program under each partitioner (default 200)"
+    )
+    parser.add_argument(
+        "--devices", type=int, default=8, help="simulated devices, an even number (default 8)"
+    )
+    parser.add_argument(
+        "--without", choices=("queue", "width"), help="what to leave out of the library"
+    )
+    parser.add_argument(
+        "--width", type=int, help="threads in XLA's pools, instead of the library's number"
+    )
+    parser.add_argument(
+        "--patience", type=float, default=60, help="seconds without an ended run (default 60)"
+    )
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
     args.programs = args.programs or list(PROGRAMS)
@@ -46,10 +66,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def queued(devices: int) -> Callable[[], None]:
-    """Each run launches 12 programs, with an array uploaded for each; XLA takes 32 in flight on a device."""
+    """Each run launches 12 programs, with an array uploaded for each; XLA takes 32 in flight on a
+    device."""
     mesh = spmd.Mesh(range(devices), (devices,), ("x",))
     kept: deque[torch.Tensor] = deque(maxlen=1)  # what is dropped before its barrier never runs
-    rows = [spmd.mark_sharding(torch.zeros(512, 512).to("xla"), mesh, ("x", None)) for _ in range(6)]
+    rows = [
+        spmd.mark_sharding(torch.zeros(512, 512).to("xla"), mesh, ("x", None)) for _ in range(6)
+    ]
 
     def run() -> None:
         for row in rows * 2:
@@ -64,7 +87,9 @@ def calling_python(devices: int) -> Callable[[], None]:
     values = spmd.mark_sharding(torch.ones(512 * devices, 512).to("xla"), mesh, ("x", None))
 
     def double(array: jax.Array) -> jax.Array:
-        return jax.pure_callback(lambda value: np.asarray(value) * 2, jax.ShapeDtypeStruct(array.shape, "f4"), array)
+        return jax.pure_callback(
+            lambda value: np.asarray(value) * 2, jax.ShapeDtypeStruct(array.shape, "f4"), array
+        )
 
     def run() -> None:
         assert spmd.call_jax(double, values).sum().item() == 2 * values.numel()
@@ -94,12 +119,16 @@ def mixed(devices: int) -> Callable[[], None]:
             for _ in range(number % 3):  # some are ready before others
                 start = jnp.tanh(start @ start.T @ start)
             total += exchanged(start, kind, axis, size)
-            total += lax.fori_loop(0, 4, lambda _, carry, k=kind, a=axis, s=size: exchanged(carry, k, a, s), start)
+            total += lax.fori_loop(
+                0, 4, lambda _, carry, k=kind, a=axis, s=size: exchanged(carry, k, a, s), start
+            )
         return total
 
     spec = jax.sharding.PartitionSpec(("x", "y"))
     program = jax.shard_map(body, mesh=jax_mesh, in_specs=spec, out_specs=spec, check_vma=False)
-    values = spmd.mark_sharding(torch.rand(devices * devices, 64).to("xla"), mesh, (("x", "y"), None))
+    values = spmd.mark_sharding(
+        torch.rand(devices * devices, 64).to("xla"), mesh, (("x", "y"), None)
+    )
 
     def run() -> None:
         assert spmd.call_jax(program, values).isfinite().all()
@@ -108,20 +137,28 @@ def mixed(devices: int) -> Callable[[], None]:
 
 
 def recurrent(devices: int) -> Callable[[], None]:
-    """Train recurrent layers: 18 loops with collectives, twelve of them not ordered by data, and as many for gradients.
+    """Train recurrent layers: 18 loops with collectives, twelve of them not ordered by data, and as
+    many for gradients.
 
-    XLA's executor starts the op behind a loop while an iteration still runs, so that a device waits in two collectives.
+    XLA's executor starts the op behind a loop while an iteration still runs, so that a device waits
+    in two collectives.
     """
     mesh = spmd.Mesh(range(devices), (devices,), ("x",))
     torch.manual_seed(0)
     layers: list[nn.RNNBase] = []
     for cls in (nn.LSTM, nn.GRU, nn.RNN):
-        for settings in ({}, {"num_layers": 2, "bidirectional": True}, {"bias": False, "batch_first": True}):
+        for settings in (
+            {},
+            {"num_layers": 2, "bidirectional": True},
+            {"bias": False, "batch_first": True},
+        ):
             layers.append(cls(4, 6, dtype=torch.float64, **settings).to("xla"))
     for parameter in chain.from_iterable(layer.parameters() for layer in layers):
         if parameter.shape[0] % devices == 0:
             spmd.mark_sharding(parameter, mesh, ("x", *[None] * (parameter.ndim - 1)))
-    values = spmd.mark_sharding(torch.rand(devices, 3, 4, dtype=torch.float64).to("xla"), mesh, ("x", None, None))
+    values = spmd.mark_sharding(
+        torch.rand(devices, 3, 4, dtype=torch.float64).to("xla"), mesh, ("x", None, None)
+    )
 
     def run() -> None:
         made = []
@@ -141,7 +178,9 @@ def training(devices: int) -> Callable[[], None]:
     config = GPTConfig(layers=4, width=64, heads=4, sequence=16)
     model = fsdp.FullyShardedDataParallel(GPT(config).to("xla"), mesh=mesh, auto_wrap_policy=policy)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    tokens = spmd.mark_sharding(torch.ones(devices, 16, dtype=torch.long).to("xla"), mesh, ("fsdp", None))
+    tokens = spmd.mark_sharding(
+        torch.ones(devices, 16, dtype=torch.long).to("xla"), mesh, ("fsdp", None)
+    )
 
     def run() -> None:
         cross_entropy(model(tokens), tokens).backward()
@@ -152,7 +191,13 @@ def training(devices: int) -> Callable[[], None]:
     return run
 
 
-PROGRAMS = {"queue": queued, "callback": calling_python, "mix": mixed, "loops": recurrent, "step": training}
+PROGRAMS = {
+    "queue": queued,
+    "callback": calling_python,
+    "mix": mixed,
+    "loops": recurrent,
+    "step": training,
+}
 
 
 def child(args: argparse.Namespace) -> None:
@@ -175,16 +220,21 @@ def child(args: argparse.Namespace) -> None:
 
 
 def watch(program: str, partitioner: str, args: argparse.Namespace) -> str:
-    """Return how the runs of a program ended, in a process of their own: "ended", "HUNG" or "FAILED"."""
+    """Return how the runs of a program ended, in a process of their own: "ended", "HUNG" or
+    "FAILED"."""
     flags = ["--child", "--programs", program, "--partitioners", partitioner]
     flags += ["--runs", str(args.runs), "--devices", str(args.devices)]
     flags += ["--without", args.without] if args.without else []
     environment = {name: value for name, value in os.environ.items() if name != "PJRT_NPROC"}
     if args.without == "width" or args.width:
         environment["PJRT_NPROC"] = str(args.width or args.devices)
-    process = subprocess.Popen([sys.executable, __file__, *flags], stdout=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(
+        [sys.executable, __file__, *flags], stdout=subprocess.PIPE, text=True, env=environment
+    )
     lines: queue.Queue[str] = queue.Queue()
-    threading.Thread(target=lambda: [lines.put(line) for line in chain(process.stdout, [""])], daemon=True).start()
+    threading.Thread(
+        target=lambda: [lines.put(line) for line in chain(process.stdout, [""])], daemon=True
+    ).start()
     started, count, verdict = perf_counter(), 0, "HUNG"
     try:
         lines.get(timeout=600)  # imports, and what is on the devices before the first run
@@ -196,7 +246,11 @@ def watch(program: str, partitioner: str, args: argparse.Namespace) -> str:
         process.kill()
         process.wait()
     seconds = perf_counter() - started
-    print(f"{program:9}{partitioner:7}{args.devices:4} devices {count:7} runs {seconds:8.1f} s  {verdict}", flush=True)
+    print(
+        f"{program:9}{partitioner:7}{args.devices:4} devices {count:7} runs {seconds:8.1f} s  "
+        f"{verdict}",
+        flush=True,
+    )
     return verdict
 
 

@@ -1,4 +1,5 @@
-"""Hides packages of the library from imports, before any: `HIDDEN="tools jobs" python -m pytest -p hidden ...`."""
+"""Hides packages of the library from imports, before any:
+`HIDDEN="tools jobs" python -m pytest -p hidden ...`."""
 
 import os
 import sys
@@ -12,7 +13,9 @@ class Hide:
     """A finder that says of these packages, and of what is in them, that they do not exist."""
 
     @staticmethod
-    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
+    def find_spec(
+        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> None:
         if name.startswith(tuple(f"{hidden}." for hidden in NAMES)) or name in NAMES:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 

@@ -1,4 +1,5 @@
-"""Twenty steps of the main job, as test_removable.py runs them without packages: a GPT under FSDP with AdamW."""
+"""Twenty steps of the main job, as test_removable.py runs them without packages: a GPT under FSDP
+with AdamW."""
 
 import functools
 
@@ -18,8 +19,12 @@ def test_twenty_steps() -> None:
         model = GPT(GPTConfig(vocabulary=32, sequence=16, layers=2, heads=2, width=32)).to(device)
         if device == "xla":
             mesh = spmd.Mesh(range(8), (2, 4), ("data", "fsdp"))
-            policy = functools.partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block})
-            model = fsdp.FullyShardedDataParallel(model, mesh=mesh, auto_wrap_policy=policy, extra_data_axis="data")
+            policy = functools.partial(
+                fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block}
+            )
+            model = fsdp.FullyShardedDataParallel(
+                model, mesh=mesh, auto_wrap_policy=policy, extra_data_axis="data"
+            )
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         for batch in tokens:
             loss = cross_entropy(model(batch[:, :-1].to(device)), batch[:, 1:].to(device))

@@ -1,4 +1,5 @@
-"""The files of some folders in parts that take about equally long, by `tests/baseline/durations.tsv.gz`.
+"""The files of some folders in parts that take about equally long, by
+`tests/baseline/durations.tsv.gz`.
 
     python tests/parts.py 1 2 tests/core              the files of the first of two parts
     python tests/parts.py --quick 1 2 tests/core      as long as they take in `make test`
@@ -20,7 +21,9 @@ _PER_LINE = 0.05  # seconds of the CPU: about the mean over all files
 
 def durations() -> dict[str, float | None]:
     """By test id, its seconds of the CPU when they were last recorded; None where they were not."""
-    rows = (row.split("\t") for row in gzip.decompress(DURATIONS.read_bytes()).decode().splitlines())
+    rows = (
+        row.split("\t") for row in gzip.decompress(DURATIONS.read_bytes()).decode().splitlines()
+    )
     return {name: float(seconds) if seconds else None for name, seconds in rows}
 
 
@@ -33,7 +36,10 @@ def parts(files: list[Path], number: int, *, quick: bool = False) -> list[list[P
     taken: defaultdict[str, float] = defaultdict(float)
     for name, seconds in by_test.items():
         taken[name.partition("::")[0]] += min(seconds, MOST) if quick else seconds
-    by_file = {file: taken.get(_name(file)) or _PER_LINE * len(file.read_text().splitlines()) for file in files}
+    by_file = {
+        file: taken.get(_name(file)) or _PER_LINE * len(file.read_text().splitlines())
+        for file in files
+    }
     made: list[list[Path]] = [[] for _ in range(number)]
     for file in sorted(files, key=lambda file: (-by_file[file], file)):
         min(made, key=lambda part: sum(by_file[f] for f in part)).append(file)
@@ -48,6 +54,8 @@ if __name__ == "__main__":
     quick = sys.argv[1] == "--quick"
     part, number, *folders = sys.argv[1 + quick :]
     paths = [ROOT / folder for folder in folders]
-    files = sorted(file for path in paths for file in ([path] if path.is_file() else path.rglob("test_*.py")))
+    files = sorted(
+        file for path in paths for file in ([path] if path.is_file() else path.rglob("test_*.py"))
+    )
     for file in parts(files, int(number), quick=quick)[int(part) - 1]:
         print(_name(file))

@@ -13,7 +13,9 @@ from spmd import Mesh
 SMALL = GPTConfig(layers=2, width=32, heads=2, sequence=8)
 
 
-def training(mesh: Mesh, *, dropout: float = 0.0, clip: bool = True, layers: int = 2) -> tuple[nn.Module, Any, Any]:
+def training(
+    mesh: Mesh, *, dropout: float = 0.0, clip: bool = True, layers: int = 2
+) -> tuple[nn.Module, Any, Any]:
     """An FSDP model, its optimizer, and the step that a user would write."""
     with torch.device("xla"):
         model = GPT(GPTConfig(layers=layers, width=32, heads=2, sequence=8, dropout=dropout))

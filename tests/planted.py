@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-LINT = "-c", "from importlinter.cli import lint_imports_command; lint_imports_command(['--no-cache'])"
+LINT = (
+    "-c",
+    "from importlinter.cli import lint_imports_command; lint_imports_command(['--no-cache'])",
+)
 TESTS = "-m", "pytest", "-q", "-p", "no:cacheprovider"
 FLOORS = *TESTS, "tests/test_floors.py"
 SIZE = *TESTS, "tests/test_size.py"
@@ -27,19 +30,61 @@ class Fault(NamedTuple):
 
 
 FAULTS = (
-    Fault(LINT, "spmd/core/base/dtypes.py", "from ..record import storage\n", "own layer and lower ones BROKEN"),
-    Fault(LINT, "spmd/mesh/notes.py", "from .. import tensors\nfrom ..tensors import shards\n", "lower ones BROKEN"),
-    Fault(LINT, "spmd/tools/hlo/program_facts.py", "from ...core.graph import store\n", "past its doors BROKEN"),
+    Fault(
+        LINT,
+        "spmd/core/base/dtypes.py",
+        "from ..record import storage\n",
+        "own layer and lower ones BROKEN",
+    ),
+    Fault(
+        LINT,
+        "spmd/mesh/notes.py",
+        "from .. import tensors\nfrom ..tensors import shards\n",
+        "lower ones BROKEN",
+    ),
+    Fault(
+        LINT,
+        "spmd/tools/hlo/program_facts.py",
+        "from ...core.graph import store\n",
+        "past its doors BROKEN",
+    ),
     Fault(LINT, "spmd/names/torch_words.py", "from ..core import extend\n", "door BROKEN"),
-    Fault(LINT, "fsdp/units.py", "from spmd.tensors import shards\n", "FSDP reaches spmd through its door BROKEN"),
+    Fault(
+        LINT,
+        "fsdp/units.py",
+        "from spmd.tensors import shards\n",
+        "FSDP reaches spmd through its door BROKEN",
+    ),
     Fault(LINT, "spmd/mesh/notes.py", "import fsdp.units\n", "own layer and lower ones BROKEN"),
     Fault(LINT, "fsdp/policies.py", "import spmd\n", "Policies and plans touch no device BROKEN"),
-    Fault(LINT, "spmd/ops/floats.py", "from ..core.base import config\n", "jax and torch alone BROKEN"),
-    Fault(LINT, "spmd/core/graph/meta.py", "from . import rewrite\n", "No cycle inside a package BROKEN"),
+    Fault(
+        LINT, "spmd/ops/floats.py", "from ..core.base import config\n", "jax and torch alone BROKEN"
+    ),
+    Fault(
+        LINT,
+        "spmd/core/graph/meta.py",
+        "from . import rewrite\n",
+        "No cycle inside a package BROKEN",
+    ),
     Fault(FLOORS, "spmd/tools/unlisted.py", "NUMBER = 1\n", "test_each_package_has_a_layer"),
-    Fault(FLOORS, "spmd/mesh/notes.py", "def late():\n    import json\n", "test_no_import_inside_a_function"),
-    Fault(FLOORS, "spmd/mesh/notes.py", "import os\nHOME = os.environ['HOME']\n", "test_only_config_reads"),
-    Fault(FLOORS, "spmd/mesh/notes.py", "import jax._src.core\n", "test_only_one_file_knows_private_names_of_jax"),
+    Fault(
+        FLOORS,
+        "spmd/mesh/notes.py",
+        "def late():\n    import json\n",
+        "test_no_import_inside_a_function",
+    ),
+    Fault(
+        FLOORS,
+        "spmd/mesh/notes.py",
+        "import os\nHOME = os.environ['HOME']\n",
+        "test_only_config_reads",
+    ),
+    Fault(
+        FLOORS,
+        "spmd/mesh/notes.py",
+        "import jax._src.core\n",
+        "test_only_one_file_knows_private_names_of_jax",
+    ),
     Fault(FLOORS, "spmd/core/__init__.py", "NUMBER = 1\n", "test_doors_only_open"),
     Fault(SIZE, "spmd/adaptive/lm_head.py", "NUMBER = 1\n" * 60, "commit tests/size.tsv alone"),
 )
@@ -47,7 +92,9 @@ FAULTS = (
 
 def copy_tree(folder: Path) -> None:
     """Copies the files of the checkout into a folder."""
-    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
     for name in filter(None, tracked.split("\0")):
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -55,14 +102,21 @@ def copy_tree(folder: Path) -> None:
 
 
 def unnoticed(faults: tuple[Fault, ...] = FAULTS) -> Iterator[str]:
-    """The faults that their guard does not name, a line each; first of all a guard that fails without one."""
+    """The faults that their guard does not name, a line each; first of all a guard that fails
+    without one."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
         copy_tree(copy)
 
         def answer(guard: tuple[str, ...]) -> tuple[int, str]:
-            environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"}
-            done = subprocess.run([sys.executable, *guard], cwd=copy, env=environment, capture_output=True, text=True)
+            environment = os.environ | {
+                "PYTHONPATH": str(copy),
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "COLUMNS": "200",
+            }
+            done = subprocess.run(
+                [sys.executable, *guard], cwd=copy, env=environment, capture_output=True, text=True
+            )
             return done.returncode, done.stdout + done.stderr
 
         for guard in dict.fromkeys(fault.guard for fault in faults):

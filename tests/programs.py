@@ -1,4 +1,5 @@
-"""Random programs as data: steps of Python text that run on the CPU and on the device, are compared, and shrink.
+"""Random programs as data: steps of Python text that run on the CPU and on the device, are
+compared, and shrink.
 
 How they are drawn stands in `drawing.py`. A program prints as a script that shows what it found.
 """
@@ -18,8 +19,9 @@ import spmd
 class Step:
     """One line of a program.
 
-    makes: the variable that it binds. reads: all variables that it needs. writes: those whose memory it changes.
-    uniform: it writes one number everywhere. pauses: it is a barrier, or reads a value.
+    makes: the variable that it binds. reads: all variables that it needs. writes: those whose
+    memory it changes. uniform: it writes one number everywhere. pauses: it is a barrier, or reads a
+    value.
     """
 
     text: str
@@ -48,27 +50,37 @@ class MeshShape:
         return spmd.Mesh(self.devices, self.shape, self.axes)
 
 
-# What the steps may call besides torch; `dev` is "cpu" or "xla", and on the CPU an annotation does nothing.
+# What the steps may call besides torch; `dev` is "cpu" or "xla", and on the CPU an annotation does
+# nothing.
 PRELUDE = '''
 def data(start, *shape, dtype=torch.float64):
     """Small whole numbers, so that no sum of them is rounded."""
     count = torch.Size(shape).numel()
     return ((torch.arange(count) * 7 + start) % 11 - 5).reshape(shape).to(dtype)
 
+
 def mark(tensor, mesh, spec):
     assert len(spec) == tensor.dim()
     return tensor if dev == "cpu" else spmd.mark_sharding(tensor, meshes[mesh], spec)
 
+
 def unmark(tensor):
     return tensor if dev == "cpu" else spmd.clear_sharding(tensor)
 
+
 def use(tensor, mesh, spec):
     assert len(spec) == tensor.dim()
-    return contextlib.nullcontext() if dev == "cpu" else spmd.use_sharding([tensor], meshes[mesh], spec)
+    return (
+        contextlib.nullcontext()
+        if dev == "cpu"
+        else spmd.use_sharding([tensor], meshes[mesh], spec)
+    )
+
 
 def sync():
     if dev == "xla":
         spmd.sync()
+
 
 def see(tensor):
     seen.append(tensor.detach().cpu().clone())
@@ -130,13 +142,19 @@ for name, value in [*expected[0].items(), *enumerate(expected[1])]:
 
 
 class Run:
-    """A program on one device, advanced from pause to pause, so that many can share each barrier."""
+    """A program on one device, advanced from pause to pause, so that many can share each
+    barrier."""
 
     def __init__(self, program: Program, device: str, meshes: Sequence[spmd.Mesh] = ()):
         self.steps = program.steps
         self.names: dict[str, Any] = {
-            "torch": torch, "spmd": spmd, "contextlib": contextlib, "dev": device, "meshes": meshes, "seen": [],
-        }  # fmt: skip
+            "torch": torch,
+            "spmd": spmd,
+            "contextlib": contextlib,
+            "dev": device,
+            "meshes": meshes,
+            "seen": [],
+        }
         exec(_PRELUDE, self.names)
         self._known = set(self.names)
         self.done = 0
@@ -164,7 +182,8 @@ class Run:
         self.done += 1
 
     def copy(self) -> None:
-        """Reads every view on the device, too: a read on the host takes it out of its base there."""
+        """Reads every view on the device, too: a read on the host takes it out of its base
+        there."""
         for name, value in self.results().items():
             if value._is_view():
                 self.copies[name] = value.detach().clone()
@@ -177,7 +196,8 @@ class Run:
         self.copy()
 
     def results(self) -> dict[str, torch.Tensor]:
-        """Every tensor that the program made and still has, its gradient, and what it read on its way."""
+        """Every tensor that the program made and still has, its gradient, and what it read on its
+        way."""
         found: dict[str, torch.Tensor] = {}
         for name, value in self.names.items():
             if name not in self._known and isinstance(value, torch.Tensor):
@@ -187,7 +207,7 @@ class Run:
         return found | {f"seen[{i}]": value for i, value in enumerate(self.names["seen"])}
 
 
-# --- memory: what torch leaves undefined ------------------------------------------------------------------------------
+# --- memory: what torch leaves undefined ----------------------------------------------------------
 
 
 def places(tensor: torch.Tensor) -> torch.Tensor:
@@ -217,18 +237,23 @@ def shares(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def covers(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """True for a CPU tensor with every place in memory that another one of its storage and dtype has."""
+    """True for a CPU tensor with every place in memory that another one of its storage and dtype
+    has."""
     return set(places(other).reshape(-1).tolist()) <= set(places(one).reshape(-1).tolist())
 
 
 def _same_layout(one: torch.Tensor, other: torch.Tensor) -> bool:
     return (one.shape, one.stride(), one.storage_offset(), one.dtype) == (
-        other.shape, other.stride(), other.storage_offset(), other.dtype,
-    )  # fmt: skip
+        other.shape,
+        other.stride(),
+        other.storage_offset(),
+        other.dtype,
+    )
 
 
 def is_defined(step: Step, names: dict[str, Any]) -> bool:
-    """True for a step that torch defines: not where memory is written twice, or read while it is written."""
+    """True for a step that torch defines: not where memory is written twice, or read while it is
+    written."""
     if any(name not in names for name in step.reads):
         return False
     for name in step.writes:
@@ -237,14 +262,19 @@ def is_defined(step: Step, names: dict[str, Any]) -> bool:
             return False
         for other in step.reads:
             operand = names[other]
-            if other == name or not isinstance(operand, torch.Tensor) or not shares(target, operand):
+            if (
+                other == name
+                or not isinstance(operand, torch.Tensor)
+                or not shares(target, operand)
+            ):
                 continue
             if not _same_layout(target, operand) or other in step.writes:
                 return False
     return True
 
 
-# No value, nor a sum of products of two, comes near the whole numbers that float32 cannot tell apart.
+# No value, nor a sum of products of two, comes near the whole numbers that float32 cannot tell
+# apart.
 LARGEST = 1 << 10
 
 
@@ -257,11 +287,12 @@ def is_small(run: Run) -> bool:
     )
 
 
-# --- comparing --------------------------------------------------------------------------------------------------------
+# --- comparing ------------------------------------------------------------------------------------
 
 
 def on_cpu(program: Program) -> dict[str, torch.Tensor] | None:
-    """The program's results on the CPU, or None where it does not run there or torch does not say what it does."""
+    """The program's results on the CPU, or None where it does not run there or torch does not say
+    what it does."""
     run = Run(program, "cpu")
     for step in program.steps:
         if not is_defined(step, run.names):
@@ -274,7 +305,8 @@ def on_cpu(program: Program) -> dict[str, torch.Tensor] | None:
 
 
 def difference(run: Run, expected: dict[str, torch.Tensor]) -> str | None:
-    """The first result of a run on the device that is not the CPU's, in words; None where all agree."""
+    """The first result of a run on the device that is not the CPU's, in words; None where all
+    agree."""
     actual = run.results()
     if actual.keys() != expected.keys():
         return f"results {sorted(actual)}, on the CPU {sorted(expected)}"
@@ -290,9 +322,11 @@ def difference(run: Run, expected: dict[str, torch.Tensor]) -> str | None:
     return None
 
 
-def check_together(programs: Sequence[Program], expected: Sequence[dict[str, torch.Tensor]]) -> list[str | None]:
-    """Runs programs whose barriers are shared, and says of each what differs. An error in one is an answer, too; one
-    in a shared barrier is raised."""
+def check_together(
+    programs: Sequence[Program], expected: Sequence[dict[str, torch.Tensor]]
+) -> list[str | None]:
+    """Runs programs whose barriers are shared, and says of each what differs. An error in one is an
+    answer, too; one in a shared barrier is raised."""
     meshes = [[shape.make() for shape in program.meshes] for program in programs]
     runs = [Run(program, "xla", mine) for program, mine in zip(programs, meshes, strict=True)]
     answers: list[str | None] = [None] * len(runs)
@@ -317,7 +351,8 @@ def check_together(programs: Sequence[Program], expected: Sequence[dict[str, tor
 
 
 def check_alone(program: Program) -> str | None:
-    """The differences of a program that runs by itself, with its barriers where it has them; errors among them."""
+    """The differences of a program that runs by itself, with its barriers where it has them; errors
+    among them."""
     expected = on_cpu(program)
     if expected is None:
         return None
@@ -329,7 +364,7 @@ def check_alone(program: Program) -> str | None:
         return f"{type(error).__name__}: {error}"
 
 
-# --- shrinking --------------------------------------------------------------------------------------------------------
+# --- shrinking ------------------------------------------------------------------------------------
 
 
 def shrunk(program: Program, fails: Callable[[Program], bool]) -> Program:

@@ -1,7 +1,8 @@
-"""Kinds of Python state that a step may read, for the tests of what a replayed call does when they change.
+"""Kinds of Python state that a step may read, for the tests of what a replayed call does when they
+change.
 
-Each function returns (read, change): `read` gives 2.0 until `change` was called, and 3.0 from then on. Those without a
-change give another number at each call.
+Each function returns (read, change): `read` gives 2.0 until `change` was called, and 3.0 from then
+on. Those without a change give another number at each call.
 """
 
 import array
@@ -40,9 +41,13 @@ HIDDEN: dict[str, Make] = {}  # a check finds it
 MOVING: dict[str, Make] = {}  # another number at each call
 # Of the known, those with which a call runs uncompiled.
 READ_AT_EACH_CALL = (
-    "text_of_a_file", "text_of_a_path", "existence_of_a_file", "existence_of_a_file_by_os", "file_of_numpy",
+    "text_of_a_file",
+    "text_of_a_path",
+    "existence_of_a_file",
+    "existence_of_a_file_by_os",
+    "file_of_numpy",
     "text_in_memory",
-)  # fmt: skip
+)
 settings: Any = types.ModuleType("settings_of_a_test")
 sys.modules["settings_of_a_test"] = settings
 
@@ -70,7 +75,7 @@ def over(box: Any, name: str = "value") -> Callable[[], None]:
     return lambda: setattr(box, name, 3.0)
 
 
-# --- objects ----------------------------------------------------------------------------------------------------------
+# --- objects --------------------------------------------------------------------------------------
 
 
 @known
@@ -278,7 +283,7 @@ def object_that_a_weak_reference_names() -> Any:
     return lambda: reference().value, over(box)  # type: ignore[union-attr]
 
 
-# --- containers -------------------------------------------------------------------------------------------------------
+# --- containers -----------------------------------------------------------------------------------
 
 
 @known
@@ -324,7 +329,7 @@ def keywords_of_a_partial() -> Any:
     return lambda: part(), lambda: part.keywords.update(value=3.0)
 
 
-# --- functions and modules --------------------------------------------------------------------------------------------
+# --- functions and modules ------------------------------------------------------------------------
 
 
 @known
@@ -438,19 +443,25 @@ def attribute_of_a_module_by_its_name() -> Any:
 @known
 def variable_of_the_environment() -> Any:
     os.environ["STATE_OF_A_TEST"] = "2.0"
-    return lambda: float(os.environ["STATE_OF_A_TEST"]), lambda: os.environ.update(STATE_OF_A_TEST="3.0")
+    return lambda: float(os.environ["STATE_OF_A_TEST"]), lambda: os.environ.update(
+        STATE_OF_A_TEST="3.0"
+    )
 
 
 @known
 def new_variable_of_the_environment() -> Any:
     os.environ.pop("STATE_OF_A_TEST", None)
-    return lambda: float(os.getenv("STATE_OF_A_TEST", "2.0")), lambda: os.environ.update(STATE_OF_A_TEST="3.0")
+    return lambda: float(os.getenv("STATE_OF_A_TEST", "2.0")), lambda: os.environ.update(
+        STATE_OF_A_TEST="3.0"
+    )
 
 
 @known
 def presence_in_the_environment() -> Any:
     os.environ.pop("STATE_OF_A_TEST", None)
-    return lambda: 2.0 + ("STATE_OF_A_TEST" in os.environ), lambda: os.environ.update(STATE_OF_A_TEST="1")
+    return lambda: 2.0 + ("STATE_OF_A_TEST" in os.environ), lambda: os.environ.update(
+        STATE_OF_A_TEST="1"
+    )
 
 
 @known
@@ -464,7 +475,7 @@ def generator_whose_copy_draws() -> Any:
     return lambda: copy.copy(generator).choice(scale), change
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def _file(text: str = "2.0") -> pathlib.Path:
@@ -509,7 +520,7 @@ def file_of_numpy() -> Any:
     return lambda: float(np.load(path)), lambda: np.save(path, np.float64(3.0))
 
 
-# --- hidden -----------------------------------------------------------------------------------------------------------
+# --- hidden ---------------------------------------------------------------------------------------
 
 
 @hidden
@@ -612,10 +623,12 @@ def name_that_is_computed() -> Any:
 @hidden
 def limit_of_the_interpreter() -> Any:
     limit = sys.getrecursionlimit()
-    return lambda: 2.0 + (sys.getrecursionlimit() != limit), lambda: sys.setrecursionlimit(limit + 1)
+    return lambda: 2.0 + (sys.getrecursionlimit() != limit), lambda: sys.setrecursionlimit(
+        limit + 1
+    )
 
 
-# --- another number at each call --------------------------------------------------------------------------------------
+# --- another number at each call ------------------------------------------------------------------
 
 
 @moving

@@ -1,6 +1,7 @@
 """Ops written out in float64: those whose CPU kernel differs from one processor to the next.
 
-With AMX torch's CPU takes oneDNN's products of eight-bit floats: fewer dtypes, and NaN where a result overflows.
+With AMX torch's CPU takes oneDNN's products of eight-bit floats: fewer dtypes, and NaN where a
+result overflows.
 """
 
 from collections.abc import Callable
@@ -8,16 +9,25 @@ from typing import Any
 
 import torch
 
-# Past their largest number the products of these stop there, as the instruction by which CUDA rounds them does.
+# Past their largest number the products of these stop there, as the instruction by which CUDA
+# rounds them does.
 STOPS = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def scaled_mm(
-    self: torch.Tensor, mat2: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor,
-    bias: torch.Tensor | None = None, scale_result: torch.Tensor | None = None, out_dtype: torch.dtype | None = None,
-    use_fast_accum: bool = False, *, out: torch.Tensor | None = None,
-) -> torch.Tensor:  # fmt: skip
-    """`torch._scaled_mm`: rounded once, at the end; a scale of the result divides it where that has eight bits."""
+    self: torch.Tensor,
+    mat2: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    scale_result: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    use_fast_accum: bool = False,
+    *,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`torch._scaled_mm`: rounded once, at the end; a scale of the result divides it where that has
+    eight bits."""
     made = (self.double() * scale_a.double()) @ (mat2.double() * scale_b.double())
     made = made if bias is None else made + bias.double()
     dtype = out_dtype or self.dtype
@@ -29,10 +39,21 @@ def scaled_mm(
 
 
 def scaled_mm_v2(
-    self: torch.Tensor, mat2: torch.Tensor, scale_a: list[torch.Tensor], recipe_a: Any, swizzle_a: Any,
-    scale_b: list[torch.Tensor], recipe_b: Any, swizzle_b: Any, bias: torch.Tensor | None, out_dtype: torch.dtype,
-    contraction_dim: tuple[int, ...] = (), use_fast_accum: bool = False, *, out: torch.Tensor | None = None,
-) -> torch.Tensor:  # fmt: skip
+    self: torch.Tensor,
+    mat2: torch.Tensor,
+    scale_a: list[torch.Tensor],
+    recipe_a: Any,
+    swizzle_a: Any,
+    scale_b: list[torch.Tensor],
+    recipe_b: Any,
+    swizzle_b: Any,
+    bias: torch.Tensor | None,
+    out_dtype: torch.dtype,
+    contraction_dim: tuple[int, ...] = (),
+    use_fast_accum: bool = False,
+    *,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
     """`torch._scaled_mm_v2` with one scale a matrix, or one a row and column."""
     if out is not None and out.dtype != out_dtype:
         raise ValueError(f"expected an out tensor of {out_dtype}, got {out.dtype}")

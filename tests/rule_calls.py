@@ -13,8 +13,12 @@ from spmd.ops.partition import partitioned
 
 @contextlib.contextmanager
 def known(arrays: Sequence[jax.Array], shardings: Sequence[jax.NamedSharding]) -> Iterator[None]:
-    """A context in which these arrays are the operands of an op that is lowered; without shardings none is known."""
-    dims = [sharded.dims_in(sharding, array.shape) for array, sharding in zip(arrays, shardings, strict=False)]
+    """A context in which these arrays are the operands of an op that is lowered; without shardings
+    none is known."""
+    dims = [
+        sharded.dims_in(sharding, array.shape)
+        for array, sharding in zip(arrays, shardings, strict=False)
+    ]
     with sharded.tracing(sharded.Facts.of(shardings)), sharded.call(arrays[: len(dims)], dims):
         yield
 

@@ -1,11 +1,12 @@
-"""Tests by name: the longer ones that `make test` runs all the same, and the promises that Shardy keeps.
+"""Tests by name: the longer ones that `make test` runs all the same, and the promises that Shardy
+keeps.
 
-A name is that of a test, with or without its parameters, of a class or of a file. `tests/baseline/check.py` refuses one
-that no test has.
+A name is that of a test, with or without its parameters, of a class or of a file.
+`tests/baseline/check.py` refuses one that no test has.
 """
 
-# The tests of the tree as a whole, of each package what goes from a user's call to a result, and of the core what takes
-# a process of its own.
+# The tests of the tree as a whole, of each package what goes from a user's call to a result, and of
+# the core what takes a process of its own.
 END_TO_END = {
     "tests/golden/test_golden.py",
     "tests/test_baseline.py",
@@ -32,7 +33,10 @@ END_TO_END = {
     "tests/loops/recompute/test_checkpoint.py::TestMemory::test_sharded",
     "tests/steps/exporting/test_export.py::TestFiles::test_without_the_python_that_made_it",
     "tests/steps/replay/test_compiled.py::TestSteps::test_a_wrapped_model[gspmd]",
-    "tests/tools/planning/test_plan.py::TestAgainstARun::test_same_bytes_and_collectives[shape0-rolled]",
+    (
+        "tests/tools/planning/test_plan.py::TestAgainstARun::test_same_bytes_and_"
+        "collectives[shape0-rolled]"
+    ),
     "tests/tools/suggestions/test_suggest.py::TestSuggest::test_ranking_and_reasons",
     "tests/frameworks/test_trainer.py::TestSharded::test_agrees_and_resumes",
     "tests/models/test_planned.py::TestPlanned::test_as_in_a_run[llama]",
@@ -46,18 +50,24 @@ END_TO_END = {
     "tests/docs/test_docs.py::TestPages::test_runs[guide.md]",
 }
 
-# What both partitioners must keep, and the tests that show it under Shardy, besides `tests/spmd`, `tests/manual`,
-# `tests/golden` and each class TestSharded.
+# What both partitioners must keep, and the tests that show it under Shardy, besides `tests/spmd`,
+# `tests/manual`, `tests/golden` and each class TestSharded.
 PROMISES = {
     "placement": [
         "tests/names/dtensor/test_dtensor.py::TestParallelizeModule",
         "tests/names/dtensor/test_dtensor.py::TestFsdp",
         "tests/fsdp/test_fully_shard.py::TestModule::test_the_same_program_as_the_wrappers",
         "tests/fsdp/test_fully_shard.py::TestShardPlacementFn::test_rules",
-        "tests/fsdp/test_memory.py::TestEachDeviceHoldsItsShare::test_a_module_from_the_cpu_is_uploaded_in_shards",
+        (
+            "tests/fsdp/test_memory.py::TestEachDeviceHoldsItsShare::test_a_module_from_the_cpu_"
+            "is_uploaded_in_shards"
+        ),
         "tests/fsdp/test_memory.py::TestBornSharded::test_reset_parameters_of_torch",
         "tests/fsdp/test_reshard.py::TestCollectives",
-        "tests/fsdp/test_reshard_within.py::TestReshardAfterForward::test_backward_gathers_among_neighbours[shardy]",
+        (
+            "tests/fsdp/test_reshard_within.py::TestReshardAfterForward::test_backward_gathers_"
+            "among_neighbours[shardy]"
+        ),
     ],
     "gradients": [
         "tests/fsdp/test_fully_shard.py::TestModule::test_gradients",
@@ -65,7 +75,10 @@ PROMISES = {
         "tests/fsdp/test_fully_shard.py::TestMesh::test_two_axes_are_replicas_and_shards",
         "tests/fsdp/test_parity_models.py::TestSameAsPlainTorch::test_training[gpt-2-adamw]",
         "tests/fsdp/test_parity_models.py::TestSameAsPlainTorch::test_training[t5-2-adamw]",
-        "tests/fsdp/test_accumulation.py::TestAccumulateGradients::test_training_is_a_plain_loop_of_parts",
+        (
+            "tests/fsdp/test_accumulation.py::TestAccumulateGradients::test_training_is_a_plain_"
+            "loop_of_parts"
+        ),
         "tests/fsdp/test_mixed_precision.py::TestGradients::test_units",
         "tests/fsdp/test_reshard.py::TestNumbers",
         "tests/fsdp/test_mixed_precision.py::TestTensorParallel",
@@ -75,7 +88,10 @@ PROMISES = {
     ],
     "uneven": [
         "tests/fsdp/test_fully_shard.py::TestShardPlacementFn::test_an_uneven_dim_is_padded",
-        "tests/fsdp/test_reshard_within.py::TestReshardAfterForward::test_uneven_dims_and_a_barrier_between",
+        (
+            "tests/fsdp/test_reshard_within.py::TestReshardAfterForward::test_uneven_dims_and_a_"
+            "barrier_between"
+        ),
     ],
     "checkpoint": [
         "tests/jobs/checkpoint/test_distributed_checkpoint.py::TestLayouts",
@@ -100,7 +116,10 @@ PROMISES = {
         "tests/core/programs/test_stores.py",
         "tests/core/programs/test_store_programs.py",
         "tests/core/run/test_execute.py::TestUnmarkedState",
-        "tests/adaptive/test_cutting.py::TestRandomDepth::test_a_graph_that_runs_often_becomes_one_program",
+        (
+            "tests/adaptive/test_cutting.py::TestRandomDepth::test_a_graph_that_runs_often_"
+            "becomes_one_program"
+        ),
         "tests/core/record/test_computed_weights.py::TestMoves",
         "tests/core/test_properties.py::TestRandomPrograms",
     ],
@@ -115,7 +134,8 @@ PROMISES = {
 
 
 def names(item_id: str) -> list[str]:
-    """The names under which a table may hold a test: itself, without parameters, its class, its file."""
+    """The names under which a table may hold a test: itself, without parameters, its class, its
+    file."""
     file, *parts = item_id.partition("[")[0].split("::")
     return [item_id, *("::".join([file, *parts[:count]]) for count in range(len(parts), -1, -1))]
 

@@ -1,15 +1,17 @@
-"""The tests that `make test` runs (`--quick`) of those that `make test-all` runs, and the fifth of these in `.ci/run`.
+"""The tests that `make test` runs (`--quick`) of those that `make test-all` runs, and the fifth of
+these in `.ci/run`.
 
-In `make test` a test takes at most `MOST` seconds of the processor, by `baseline/durations.tsv.gz`. Of a parametrized
-test whose cases take longer together, a share of these runs, by the commit and at least one. What takes longer by
-itself does not run, nor what is marked `long`, but for what `selected.py` names.
+In `make test` a test takes at most `MOST` seconds of the processor, by `baseline/durations.tsv.gz`.
+Of a parametrized test whose cases take longer together, a share of these runs, by the commit and at
+least one. What takes longer by itself does not run, nor what is marked `long`, but for what
+`selected.py` names.
 
-Under Shardy run of these the promises that both partitioners must keep: the tests of `tests/spmd`, `tests/manual` and
-`tests/golden`, each class `TestSharded`, and what `selected.py` or a marker names
-(`@pytest.mark.partitioned("gradients")`).
+Under Shardy run of these the promises that both partitioners must keep: the tests of `tests/spmd`,
+`tests/manual` and `tests/golden`, each class `TestSharded`, and what `selected.py` or a marker
+names (`@pytest.mark.partitioned("gradients")`).
 
-A test without a row in the table is new and counts as short. `pytest --record FILE` writes rows, and
-`python tests/baseline/check.py FILE` takes them over.
+A test without a row in the table is new and counts as short. `pytest --record FILE` writes rows,
+and `python tests/baseline/check.py FILE` takes them over.
 """
 
 import datetime
@@ -32,7 +34,9 @@ Chosen = tuple[list[pytest.Item], list[pytest.Item]]  # the tests that run, and 
 
 def commit() -> int:
     """The commit's id as a number, which draws shares; where there is no git, the day."""
-    git = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=_TESTS, check=False)
+    git = subprocess.run(
+        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=_TESTS, check=False
+    )
     return int(git.stdout, 16) if git.returncode == 0 else datetime.date.today().toordinal()
 
 
@@ -44,7 +48,9 @@ def quick(items: Iterable[pytest.Item], commit: int, partitioner: str) -> Chosen
     chosen: set[pytest.Item] = set()
     for item in items:
         known = names(item.nodeid)
-        if item.get_closest_marker("long") or (partitioner == "shardy" and not _is_promised(item, known)):
+        if item.get_closest_marker("long") or (
+            partitioner == "shardy" and not _is_promised(item, known)
+        ):
             continue
         if not END_TO_END.isdisjoint(known):
             chosen.add(item)
@@ -63,7 +69,9 @@ def fifth(items: Iterable[pytest.Item], commit: int) -> Chosen:
 
 
 def _is_promised(item: pytest.Item, known: Iterable[str]) -> bool:
-    if hasattr(item, "callspec") and not {"gspmd", "shardy"}.isdisjoint(map(str, item.callspec.params.values())):
+    if hasattr(item, "callspec") and not {"gspmd", "shardy"}.isdisjoint(
+        map(str, item.callspec.params.values())
+    ):
         return False  # it sets the partitioner itself, and runs under both
     folder = item.path.relative_to(_TESTS).parts[0]
     is_named = "::TestSharded::" in item.nodeid or not PROMISED.keys().isdisjoint(known)
@@ -75,4 +83,6 @@ def _hash(item: pytest.Item) -> int:
 
 
 def _split(items: list[pytest.Item], chosen: set[pytest.Item]) -> Chosen:
-    return [item for item in items if item in chosen], [item for item in items if item not in chosen]
+    return [item for item in items if item in chosen], [
+        item for item in items if item not in chosen
+    ]

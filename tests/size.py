@@ -2,8 +2,8 @@
 
     python tests/size.py [CHECKOUT] [--json]
 
-A statement is an `ast.stmt` that is no docstring: how a line is packed does not change their number. Names are the
-targets of assignments, loops, comprehensions and `with`, and arguments.
+A statement is an `ast.stmt` that is no docstring: how a line is packed does not change their
+number. Names are the targets of assignments, loops, comprehensions and `with`, and arguments.
 """
 
 import ast
@@ -15,14 +15,49 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _LIBRARY = {"mesh", "tensors", "rules", "loops", "manual"}
-_EMPTY = frozenset((
-    "made", "found", "one", "place", "given", "own", "there", "before", "behind", "here", "known", "again", "left",
-    "rest", "what",
-))  # fmt: skip
-_NOUNLESS = frozenset((
-    "taken", "kept", "chosen", "said", "others", "other", "each", "wanted", "at", "now", "held", "asked", "both",
-    "these", "those", "such", "ones", "told", "seen", "gone",
-))  # fmt: skip
+_EMPTY = frozenset(
+    (
+        "made",
+        "found",
+        "one",
+        "place",
+        "given",
+        "own",
+        "there",
+        "before",
+        "behind",
+        "here",
+        "known",
+        "again",
+        "left",
+        "rest",
+        "what",
+    )
+)
+_NOUNLESS = frozenset(
+    (
+        "taken",
+        "kept",
+        "chosen",
+        "said",
+        "others",
+        "other",
+        "each",
+        "wanted",
+        "at",
+        "now",
+        "held",
+        "asked",
+        "both",
+        "these",
+        "those",
+        "such",
+        "ones",
+        "told",
+        "seen",
+        "gone",
+    )
+)
 _SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -43,7 +78,9 @@ def _package(parts: tuple[str, ...]) -> str:
 
 def num_statements(tree: ast.Module) -> int:
     """The statements of a file, without docstrings."""
-    docstrings = sum(isinstance(node, _SCOPES) and _docstring(node) is not None for node in ast.walk(tree))
+    docstrings = sum(
+        isinstance(node, _SCOPES) and _docstring(node) is not None for node in ast.walk(tree)
+    )
     return sum(isinstance(node, ast.stmt) for node in ast.walk(tree)) - docstrings
 
 
@@ -62,8 +99,13 @@ def statements(root: Path) -> Counter[str]:
 def figures(root: Path) -> dict[str, object]:
     """All that is printed, by name."""
     nodes = [node for _, tree in sources(root) for node in ast.walk(tree)]
-    names = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
-    names = [name.strip("_") for name in (*names, *(node.arg for node in nodes if isinstance(node, ast.arg)))]
+    names = [
+        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    ]
+    names = [
+        name.strip("_")
+        for name in (*names, *(node.arg for node in nodes if isinstance(node, ast.arg)))
+    ]
     prose = " ".join(_docstring(node) or "" for node in nodes)
     words = [word.lower() for word in re.findall(r"[A-Za-z_']+", prose)]
     sizes = statements(root)
@@ -74,7 +116,9 @@ def figures(root: Path) -> dict[str, object]:
     return {
         "statements": dict(sizes.most_common()) | {"all": sizes.total()},
         "empty names in 1,000 bound": rate(sum(name in _EMPTY for name in names), names),
-        "names without a noun in 1,000 bound": rate(sum(name in _NOUNLESS for name in names), names),
+        "names without a noun in 1,000 bound": rate(
+            sum(name in _NOUNLESS for name in names), names
+        ),
         "words of docstrings": len(words),
         "'that' in 1,000 words": rate(words.count("that"), words),
         "'whose', 'those', 'which' in 1,000 words": rate(
@@ -92,7 +136,11 @@ def main(arguments: list[str]) -> None:
         print(json.dumps(values))
     else:
         for name, value in values.items():
-            text = ", ".join(f"{k} {v:,}" for k, v in value.items()) if isinstance(value, dict) else value
+            text = (
+                ", ".join(f"{k} {v:,}" for k, v in value.items())
+                if isinstance(value, dict)
+                else value
+            )
             print(f"{name}: {text}")
 
 

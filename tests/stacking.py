@@ -1,4 +1,5 @@
-"""Helpers of the tests of stores: equal layers, which leaf a tensor has, how much memory is in use."""
+"""Helpers of the tests of stores: equal layers, which leaf a tensor has, how much memory is in
+use."""
 
 import gc
 
@@ -29,10 +30,18 @@ def leaf(tensor: torch.Tensor) -> DeviceData:
 class Layers(nn.Module):
     """Equal parameters, and their twins on the CPU."""
 
-    def __init__(self, mesh: spmd.Mesh | None, *shape: int, num: int = LAYERS, dtype: torch.dtype = torch.float32):
+    def __init__(
+        self,
+        mesh: spmd.Mesh | None,
+        *shape: int,
+        num: int = LAYERS,
+        dtype: torch.dtype = torch.float32,
+    ):
         super().__init__()
         self.twins = [distinct(*shape, dtype=dtype) for _ in range(num)]
-        self.layers = nn.ParameterList(nn.Parameter(twin.to("xla"), requires_grad=False) for twin in self.twins)
+        self.layers = nn.ParameterList(
+            nn.Parameter(twin.to("xla"), requires_grad=False) for twin in self.twins
+        )
         for layer in self.layers:
             if mesh is not None:
                 spmd.mark_sharding(layer, mesh, ("fsdp", None)[: len(shape)])

@@ -1,4 +1,5 @@
-"""Files that a repository is expected to have: they agree with each other, and name what is to be filled in."""
+"""Files that a repository is expected to have: they agree with each other, and name what is to be
+filled in."""
 
 import subprocess
 import sys
@@ -18,10 +19,14 @@ PACKAGES = ("spmd", "fsdp")
 
 
 def tracked() -> list[Path]:
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
-        "\n"
-    )
-    return [ROOT / name for name in listed if name.endswith((".md", ".toml", ".yml", ".cff", ".txt", ".py", "LICENSE"))]
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split("\n")
+    return [
+        ROOT / name
+        for name in listed
+        if name.endswith((".md", ".toml", ".yml", ".cff", ".txt", ".py", "LICENSE"))
+    ]
 
 
 class TestOneFact:
@@ -36,19 +41,32 @@ class TestOneFact:
     def test_what_is_to_be_filled_in(self, text: str) -> None:
         """CONTRIBUTING lists the files of each unknown, and no other file has it."""
         here = Path(__file__).resolve()
-        holding = {path.relative_to(ROOT).as_posix() for path in tracked() if path != here and text in path.read_text()}
+        holding = {
+            path.relative_to(ROOT).as_posix()
+            for path in tracked()
+            if path != here and text in path.read_text()
+        }
         row = next(
-            line for line in (ROOT / "CONTRIBUTING.md").read_text().splitlines() if line.startswith(f"| `{text}`")
+            line
+            for line in (ROOT / "CONTRIBUTING.md").read_text().splitlines()
+            if line.startswith(f"| `{text}`")
         )
-        assert holding - {"CONTRIBUTING.md"} == {name.strip(" `") for name in row.split("|")[3].split(",")}
+        assert holding - {"CONTRIBUTING.md"} == {
+            name.strip(" `") for name in row.split("|")[3].split(",")
+        }
 
 
 class TestLlms:
     """llms.txt is made of the pages as they are."""
 
     def test_as_made(self) -> None:
-        script = "import sys; sys.path.insert(0, 'docs/site'); import llms; sys.stdout.write(llms.llms())"
-        printed = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+        script = (
+            "import sys; sys.path.insert(0, 'docs/site'); import llms; "
+            "sys.stdout.write(llms.llms())"
+        )
+        printed = subprocess.run(
+            [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+        )
         assert printed.stdout == (ROOT / "llms.txt").read_text(), "run python docs/site/llms.py"
 
 
@@ -74,13 +92,19 @@ class TestCommitMessage:
     def test_as_a_hook(self, tmp_path: Path) -> None:
         (tmp_path / "message").write_text("A table\n")
         done = subprocess.run(
-            [sys.executable, ROOT / "tests/commit_message.py", tmp_path / "message"], capture_output=True, text=True
+            [sys.executable, ROOT / "tests/commit_message.py", tmp_path / "message"],
+            capture_output=True,
+            text=True,
         )
-        assert (done.returncode, done.stderr) == (1, "'A table': after an empty line the message must say why\n")
+        assert (done.returncode, done.stderr) == (
+            1,
+            "'A table': after an empty line the message must say why\n",
+        )
 
 
 class TestNames:
-    """`spmd.<tab>` and `from spmd import *` have what docs/api.md lists, and no folder of the code."""
+    """`spmd.<tab>` and `from spmd import *` have what docs/api.md lists, and no folder of the
+    code."""
 
     @pytest.mark.parametrize("package", [spmd, fsdp], ids=PACKAGES)
     def test_no_folder(self, package: object) -> None:

@@ -1,4 +1,5 @@
-"""Each package around the library, and all of them, may be missing: the rest imports, records, compiles and trains."""
+"""Each package around the library, and all of them, may be missing: the rest imports, records,
+compiles and trains."""
 
 import os
 import subprocess
@@ -18,10 +19,18 @@ HIDE = f"import sys; sys.path.insert(0, {str(ROOT / 'tests')!r}); import hidden\
 
 @pytest.mark.parametrize("hidden", [*PACKAGES, " ".join(PACKAGES)])
 def test_tour_and_main_job(hidden: str) -> None:
-    environment = {**os.environ, "HIDDEN": hidden, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+    environment = {
+        **os.environ,
+        "HIDDEN": hidden,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+    }
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "hidden"]
     done = subprocess.run(
-        [*command, "tests/test_tour.py", "tests/main_job.py"], cwd=ROOT, env=environment, capture_output=True, text=True
+        [*command, "tests/test_tour.py", "tests/main_job.py"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stdout[-3000:]
     assert "8 passed" in done.stdout

@@ -23,8 +23,9 @@ def excesses(sizes: Counter[str], limits: dict[str, int]) -> Iterator[str]:
     for package, size in sizes.items():
         if size > limits.get(package, 0) * SLACK:
             yield (
-                f"{package}: {size:,} statements, committed {limits.get(package, 0):,} and 1 %; shorten it, or run "
-                f"python tests/test_size.py and commit tests/size.tsv alone, with what the statements are for"
+                f"{package}: {size:,} statements, committed {limits.get(package, 0):,} and 1 %; "
+                "shorten it, or run python tests/test_size.py and commit tests/size.tsv alone, "
+                "with what the statements are for"
             )
 
 
@@ -36,8 +37,14 @@ def test_size() -> None:
 
 def test_excess_names_the_command() -> None:
     words = [*excesses(Counter(core=1012, tools=1010), {"core": 1000, "tools": 1000})]
-    assert len(words) == 1 and words[0].startswith("core: 1,012 statements") and "python tests/test_size.py" in words[0]
+    assert (
+        len(words) == 1
+        and words[0].startswith("core: 1,012 statements")
+        and "python tests/test_size.py" in words[0]
+    )
 
 
 if __name__ == "__main__":
-    TABLE.write_text("".join(f"{package}\t{size}\n" for package, size in sorted(statements(ROOT).items())))
+    TABLE.write_text(
+        "".join(f"{package}\t{size}\n" for package, size in sorted(statements(ROOT).items()))
+    )

@@ -29,4 +29,8 @@ class TestBatch:
 
     def test_a_gradient(self) -> None:
         words = self.failure(0.0, 2.0)
-        assert "scaled, gradient of argument 1: " in words and "result" not in words and "argument 0" not in words
+        assert (
+            "scaled, gradient of argument 1: " in words
+            and "result" not in words
+            and "argument 0" not in words
+        )

@@ -30,9 +30,14 @@ class TestTour:
     def test_a_sharding_stands_in_the_program_before_xla_sees_it(self, mesh2x4: spmd.Mesh) -> None:
         x = spmd.mark_sharding(torch.ones(8, 4, device="xla"), mesh2x4, ("fsdp", None))
         y = spmd.mark_sharding(x * 2, mesh2x4, spmd.P("data", "fsdp"))
-        assert spmd.get_sharding(x).text(2) == "{devices=[4,1,2]0,4,1,5,2,6,3,7 last_tile_dim_replicate}"
+        assert (
+            spmd.get_sharding(x).text(2)
+            == "{devices=[4,1,2]0,4,1,5,2,6,3,7 last_tile_dim_replicate}"
+        )
         attribute = (
-            'mhlo.sharding = "{devices=[2,4]<=[8]}"' if spmd.config.partitioner == "gspmd" else '[{"data"}, {"fsdp"}]'
+            'mhlo.sharding = "{devices=[2,4]<=[8]}"'
+            if spmd.config.partitioner == "gspmd"
+            else '[{"data"}, {"fsdp"}]'
         )
         assert attribute in spmd.get_stablehlo([y])
         assert [shard.data.shape for shard in spmd.local_shards(y)] == [(4, 1)] * 8
@@ -42,21 +47,25 @@ class TestTour:
     def test_a_model_trains_sharded(self, mesh8: spmd.Mesh) -> None:
         with torch.device("xla"):
             model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 8))
-        model = fsdp.FullyShardedDataParallel(model, mesh=mesh8, auto_wrap_policy=fsdp.always_wrap_policy)
+        model = fsdp.FullyShardedDataParallel(
+            model, mesh=mesh8, auto_wrap_policy=fsdp.always_wrap_policy
+        )
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
         x, y = torch.randn(8, 16).to("xla"), torch.randn(8, 8).to("xla")
         losses = []
         before = spmd.metrics.num_compiles()
         for step in range(4):
             for group in optimizer.param_groups:
-                group["lr"] = 1e-2 / (step + 1)  # a schedule: another number each step, the same program
+                # a schedule: another number each step, the same program
+                group["lr"] = 1e-2 / (step + 1)
             loss = nn.functional.mse_loss(model(x), y)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
             losses.append(loss.item())
         assert losses == sorted(losses, reverse=True)
-        assert spmd.metrics.num_compiles() - before == 2, spmd.metrics.report()  # initialisation, and one step
+        # initialisation, and one step
+        assert spmd.metrics.num_compiles() - before == 2, spmd.metrics.report()
         first = next(model.parameters())
         for tensor in (first, optimizer.state[first]["exp_avg"]):
             assert spmd.get_sharding(tensor).shard_shape(tensor.shape) == (4, 16)
@@ -66,7 +75,8 @@ class TestTour:
 
 
 class TestBarrier:
-    """The loop `for x in xs: z += x` compiles one program with a barrier inside it, and one per length without."""
+    """The loop `for x in xs: z += x` compiles one program with a barrier inside it, and one per
+    length without."""
 
     def test_inside_the_loop(self) -> None:
         counts = []

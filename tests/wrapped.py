@@ -62,12 +62,15 @@ def train(
 
 
 def same_training(make: Callable[[], nn.Module], mesh: spmd.Mesh, *shape: int, **how: Any) -> FSDP:
-    """Trains twins, one in plain torch and one wrapped, asserts equal losses and weights, returns the wrapped one."""
+    """Trains twins, one in plain torch and one wrapped, asserts equal losses and weights, returns
+    the wrapped one."""
     plain = make()
     wrapped = FSDP(copy.deepcopy(plain), mesh=mesh, **how)
     x = torch.randn(*shape)
     assert train(wrapped, x.to("xla")) == pytest.approx(train(plain, x), rel=1e-5)
-    for (name, value), (other, expected) in zip(wrapped.state_dict().items(), plain.state_dict().items(), strict=True):
+    for (name, value), (other, expected) in zip(
+        wrapped.state_dict().items(), plain.state_dict().items(), strict=True
+    ):
         assert name == other
         check(value, expected)
     return wrapped

@@ -1,7 +1,8 @@
-"""The pages of public names: docs/api.md as tables, and on the site a page for each table. `python docs/site/api.py`.
+"""The pages of public names: docs/api.md as tables, and on the site a page for each table.
+`python docs/site/api.py`.
 
-mkdocs calls the `on_` functions. On a code host a name of docs/api.md leads to its file, on the site to its signature,
-docstring and example.
+mkdocs calls the `on_` functions. On a code host a name of docs/api.md leads to its file, on the
+site to its signature, docstring and example.
 """
 
 import inspect
@@ -15,12 +16,16 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docs/api.md"
-ON_A_HOST = "A name links to its file; on the site that `make site` builds, to its signature, docstring and example."
+ON_A_HOST = (
+    "A name links to its file; on the site that `make site` builds, to its signature, docstring "
+    "and example."
+)
 
 
 @dataclass(frozen=True)
 class Topic:
-    """A table of docs/api.md and a page of the site: names by the module that a script takes them from."""
+    """A table of docs/api.md and a page of the site: names by the module that a script takes them
+    from."""
 
     title: str
     page: str
@@ -40,8 +45,8 @@ TOPICS = (
         "sharding seeing guide",
         {
             "spmd": (
-                "Mesh PartitionSpec P mark_sharding simulate reshard shard_as clear_sharding use_sharding get_sharding "
-                "inspect show_sharding residence Sharding HybridMesh"
+                "Mesh PartitionSpec P mark_sharding simulate reshard shard_as clear_sharding "
+                "use_sharding get_sharding inspect show_sharding residence Sharding HybridMesh"
             )
         },
     ),
@@ -51,8 +56,8 @@ TOPICS = (
         "getting-started sharding",
         {
             "spmd": (
-                "device device_ids sync on_sync manual_seed full_tensor local_shards from_local_shards "
-                "load_local_shards_"
+                "device device_ids sync on_sync manual_seed full_tensor local_shards "
+                "from_local_shards load_local_shards_"
             )
         },
     ),
@@ -62,12 +67,14 @@ TOPICS = (
         "fsdp",
         {
             "fsdp": (
-                "fully_shard FSDPModule UnshardHandle register_fsdp_forward_method FullyShardedDataParallel "
-                "MixedPrecisionPolicy OffloadPolicy CPUOffloadPolicy transformer_auto_wrap_policy "
-                "size_based_auto_wrap_policy lambda_auto_wrap_policy always_wrap_policy or_policy policy_from_config "
-                "checkpoint_module accumulate_gradients gradient_accumulation show Shown summon_full_params plan_units "
-                "parameter_spec recursive_wrap ZeroRedundancyOptimizer SpmdFullyShardedDataParallel "
-                "XlaFullyShardedDataParallel consolidate_sharded_model_checkpoints consolidate_sharded_state_dicts"
+                "fully_shard FSDPModule UnshardHandle register_fsdp_forward_method "
+                "FullyShardedDataParallel MixedPrecisionPolicy OffloadPolicy CPUOffloadPolicy "
+                "transformer_auto_wrap_policy size_based_auto_wrap_policy lambda_auto_wrap_policy "
+                "always_wrap_policy or_policy policy_from_config checkpoint_module "
+                "accumulate_gradients gradient_accumulation show Shown summon_full_params "
+                "plan_units parameter_spec recursive_wrap ZeroRedundancyOptimizer "
+                "SpmdFullyShardedDataParallel XlaFullyShardedDataParallel "
+                "consolidate_sharded_model_checkpoints consolidate_sharded_state_dicts"
             ),
             "fsdp.state_dict": (
                 "get_model_state_dict get_optimizer_state_dict get_state_dict set_model_state_dict "
@@ -76,15 +83,20 @@ TOPICS = (
         },
     ),
     Topic("Rules", "rules", "rules", {"spmd": "ShardingRules register_units"}),
-    Topic("Planning", "planning", "planning", {"spmd": "plan Plan suggest warm load_programs describe_gpu"}),
+    Topic(
+        "Planning",
+        "planning",
+        "planning",
+        {"spmd": "plan Plan suggest warm load_programs describe_gpu"},
+    ),
     Topic(
         "Checks",
         "checks",
         "verify debugging seeing",
         {
             "spmd": (
-                "verify Verification check eager nan_guard no_recompile RecompileError allow CollectiveError "
-                "no_host_transfer explain get_hlo get_stablehlo AbstractError"
+                "verify Verification check eager nan_guard no_recompile RecompileError allow "
+                "CollectiveError no_host_transfer explain get_hlo get_stablehlo AbstractError"
             )
         },
     ),
@@ -101,20 +113,22 @@ TOPICS = (
         {
             "spmd": "CheckpointManager save_checkpoint load_checkpoint full_state_dict",
             "spmd.checkpoint": (
-                "RandomState SaveReport RestorePlan ProcessPlan SaveError DamagedError prime_optimizer fill_shards "
-                "load_orbax save_orbax bare_name"
+                "RandomState SaveReport RestorePlan ProcessPlan SaveError DamagedError "
+                "prime_optimizer fill_shards load_orbax save_orbax bare_name"
             ),
         },
     ),
-    Topic("Data", "data", "data", {"spmd": "DataLoader mark_dynamic", "spmd.data": "PackedDocuments"}),
+    Topic(
+        "Data", "data", "data", {"spmd": "DataLoader mark_dynamic", "spmd.data": "PackedDocuments"}
+    ),
     Topic(
         "Loops and JAX functions",
         "loops",
         "loops",
         {
             "spmd": (
-                "scan scan_layers while_loop cond LayersDifferError BodyError linear_cross_entropy call_jax "
-                "register_lowering kernel"
+                "scan scan_layers while_loop cond LayersDifferError BodyError "
+                "linear_cross_entropy call_jax register_lowering kernel"
             )
         },
     ),
@@ -137,7 +151,8 @@ TOPICS = (
         {
             "spmd": "shard_map unreduced reduce_gradient_in",
             "spmd.manual": (
-                "all_reduce all_gather reduce_scatter all_to_all collective_permute broadcast axis_index axis_size"
+                "all_reduce all_gather reduce_scatter all_to_all collective_permute broadcast "
+                "axis_index axis_size"
             ),
         },
     ),
@@ -153,8 +168,8 @@ TOPICS = (
         "profiling",
         {
             "spmd.profiler": (
-                "trace start_trace stop_trace Trace StepTrace summary Summary StepMeter trainer_callback "
-                "lightning_callback hints Hint start_server stop_server capture"
+                "trace start_trace stop_trace Trace StepTrace summary Summary StepMeter "
+                "trainer_callback lightning_callback hints Hint start_server stop_server capture"
             )
         },
     ),
@@ -165,8 +180,8 @@ TOPICS = (
         {
             "spmd": "config",
             "spmd.metrics": (
-                "report counter counter_names timer compiles CompileRecord Collective Move num_compiles num_loaded "
-                "fallback_ops trivial_dispatch_seconds clear"
+                "report counter counter_names timer compiles CompileRecord Collective Move "
+                "num_compiles num_loaded fallback_ops trivial_dispatch_seconds clear"
             ),
         },
     ),
@@ -178,13 +193,15 @@ TOPICS = (
             "spmd": "use",
             "spmd.compat": "install uninstall",
             "spmd.torch_xla": (
-                "get_global_mesh set_global_mesh get_1d_mesh ShardingSpec ShardingType XLAShard XLAShardedTensor "
-                "wrap_as_sharded_tensor wrap_if_sharded unwrap_sharded_tensor mark_sharding_with_gradients "
-                "MarkShardingFunction annotate_custom_sharding enable_manual_sharding disable_manual_sharding "
-                "construct_v1_sharding_str visualize_sharding visualize_tensor_sharding mark_step add_step_closure "
-                "device_attributes DeviceAttributes optimization_barrier_ apply_backward_optimization_barrier "
-                "apply_xla_patch_to_nn_linear EinsumLinear exported_program_to_stablehlo save_as_stablehlo "
-                "save_torch_model_as_stablehlo StableHLOExportOptions StableHLOGraphModule stablehlo_custom_call"
+                "get_global_mesh set_global_mesh get_1d_mesh ShardingSpec ShardingType XLAShard "
+                "XLAShardedTensor wrap_as_sharded_tensor wrap_if_sharded unwrap_sharded_tensor "
+                "mark_sharding_with_gradients MarkShardingFunction annotate_custom_sharding "
+                "enable_manual_sharding disable_manual_sharding construct_v1_sharding_str "
+                "visualize_sharding visualize_tensor_sharding mark_step add_step_closure "
+                "device_attributes DeviceAttributes optimization_barrier_ "
+                "apply_backward_optimization_barrier apply_xla_patch_to_nn_linear EinsumLinear "
+                "exported_program_to_stablehlo save_as_stablehlo save_torch_model_as_stablehlo "
+                "StableHLOExportOptions StableHLOGraphModule stablehlo_custom_call"
             ),
         },
     ),
@@ -194,10 +211,11 @@ TOPICS = (
         "from-dtensor",
         {
             "spmd.dtensor": (
-                "init_device_mesh DeviceMesh distribute_tensor DTensor distribute_module parallelize_module "
-                "placements_of empty full ones rand randn zeros loss_parallel Shard Replicate Partial Placement "
-                "ColwiseParallel RowwiseParallel SequenceParallel PrepareModuleInput PrepareModuleOutput "
-                "PrepareModuleInputOutput ParallelStyle"
+                "init_device_mesh DeviceMesh distribute_tensor DTensor distribute_module "
+                "parallelize_module placements_of empty full ones rand randn zeros loss_parallel "
+                "Shard Replicate Partial Placement ColwiseParallel RowwiseParallel "
+                "SequenceParallel PrepareModuleInput PrepareModuleOutput PrepareModuleInputOutput "
+                "ParallelStyle"
             )
         },
     ),
@@ -236,13 +254,15 @@ class Name:
 
     @property
     def is_in_the_code(self) -> bool:
-        """False for a function that the code makes of a template, as it does `spmd.dtensor.empty` and its like."""
+        """False for a function that the code makes of a template, as it does `spmd.dtensor.empty`
+        and its like."""
         function = inspect.unwrap(self.value) if callable(self.value) else self.value
         return not inspect.isfunction(function) or "<locals>" not in function.__code__.co_qualname
 
     @property
     def identifier(self) -> str:
-        """Its path for mkdocstrings, which reads the code: `fsdp.fully_shard` is a module there, too."""
+        """Its path for mkdocstrings, which reads the code: `fsdp.fully_shard` is a module there,
+        too."""
         if not callable(self.value):  # a value has its class's docstring
             return f"{self.home}.{type(self.value).__qualname__}"
         return f"{self.home}.{self.name}" if self.full == self.home else self.full
@@ -267,7 +287,10 @@ def names(topic: Topic) -> Iterator[Name]:
 
 def links(topic: Topic, to_docs: str = "") -> str:
     """The pages that show its names at work."""
-    titles = {page: (ROOT / f"docs/{page}.md").read_text().partition("\n")[0][2:] for page in topic.guides.split()}
+    titles = {
+        page: (ROOT / f"docs/{page}.md").read_text().partition("\n")[0][2:]
+        for page in topic.guides.split()
+    }
     return ", ".join(f"[{title}]({to_docs}{page}.md)" for page, title in titles.items())
 
 
@@ -281,12 +304,24 @@ def tables() -> str:
         ON_A_HOST,
     ]
     for topic in TOPICS:
-        lines += ["", f"## {topic.title}", "", f"See {links(topic)}.", "", "| name | meaning |", "|---|---|"]
+        lines += [
+            "",
+            f"## {topic.title}",
+            "",
+            f"See {links(topic)}.",
+            "",
+            "| name | meaning |",
+            "|---|---|",
+        ]
         for name in names(topic):
             if name.is_of_torch:
                 lines.append(f"| `{name.full}` | `{name.home}.{name.name}`, torch's own |")
             else:
-                line = "Short for `spmd.PartitionSpec`" if name.full == "spmd.P" else name.line().replace("|", r"\|")
+                line = (
+                    "Short for `spmd.PartitionSpec`"
+                    if name.full == "spmd.P"
+                    else name.line().replace("|", r"\|")
+                )
                 lines.append(f"| [`{name.full}`](../{name.file}) | {line} |")
     return "\n".join([*lines, ""])
 
@@ -309,7 +344,10 @@ def entry(name: Name) -> Iterator[str]:
         yield f"## {name.full} {{#{name.full}}}\n"
         yield f"```python\n{name.name}{inspect.signature(name.value)}\n```\n\n{name.line()}.\n"
     else:
-        yield f"::: {name.identifier}\n    options:\n      heading: {name.full}\n      toc_label: {name.name}"
+        yield (
+            f"::: {name.identifier}\n    options:\n      heading: {name.full}\n      toc_label: "
+            f"{name.name}"
+        )
         if name.full in METHODS or name.is_error:
             yield f"      members: [{', '.join(METHODS.get(name.full, ()))}]"
         yield ""
@@ -319,7 +357,8 @@ def entry(name: Name) -> Iterator[str]:
 
 def page(topic: Topic) -> str:
     """The text of a topic's page, which mkdocstrings fills in."""
-    boost = 1 if topic.page in ("torch_xla", "dtensor") else 2  # in a search, names of ours come first
+    # in a search, names of ours come first
+    boost = 1 if topic.page in ("torch_xla", "dtensor") else 2
     lines = [f"---\nsearch: {{boost: {boost}}}\n---\n# API: {topic.title}\n"]
     lines += [f"In use: {links(topic, '../')}. [All public names](../api.md)\n"]
     return "\n".join([*lines, *(line for name in names(topic) for line in entry(name))])
@@ -347,9 +386,13 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Has the names of docs/api.md lead to their places on the pages."""
     if page.file.src_uri != "api.md":
         return markdown
-    paths = {name.full: f"{topic.path}#{name.identifier}" for topic in TOPICS for name in names(topic)}
+    paths = {
+        name.full: f"{topic.path}#{name.identifier}" for topic in TOPICS for name in names(topic)
+    }
     markdown = markdown.replace(ON_A_HOST, "A name links to its signature, docstring and example.")
-    return re.sub(r"\[`([\w.]+)`\]\(\.\./\S+?\)", lambda found: f"[`{found[1]}`]({paths[found[1]]})", markdown)
+    return re.sub(
+        r"\[`([\w.]+)`\]\(\.\./\S+?\)", lambda found: f"[`{found[1]}`]({paths[found[1]]})", markdown
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""The picture at the top of the README: `python docs/site/front.py` runs its step and draws it, light and dark."""
+"""The picture at the top of the README: `python docs/site/front.py` runs its step and draws it,
+light and dark."""
 
 import sys
 from pathlib import Path
@@ -29,7 +30,8 @@ loss = F.mse_loss(layer(x), y)
 loss.backward()
 optimizer.step()"""
 SHADES = ("#4c78a8", "#f58518", "#54a24b", "#b279a2")  # one for each quarter of the weight
-SCHEMES = {"light": ("#1f2328", "#f6f8fa", "#0969da"), "dark": ("#e6edf3", "#161b22", "#58a6ff")}  # text, ground, line
+# text, ground, line
+SCHEMES = {"light": ("#1f2328", "#f6f8fa", "#0969da"), "dark": ("#e6edf3", "#161b22", "#58a6ff")}
 Parts = dict[int, tuple[slice, ...]]
 
 
@@ -49,7 +51,9 @@ def run() -> tuple[Parts, Parts, list[float]]:
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-    weight, rows = ({shard.device: shard.indices for shard in spmd.local_shards(of)} for of in (layer.weight, x))
+    weight, rows = (
+        {shard.device: shard.indices for shard in spmd.local_shards(of)} for of in (layer.weight, x)
+    )
     return weight, rows, losses
 
 
@@ -60,19 +64,32 @@ def rows_of(indices: tuple[slice, ...]) -> str:
 def draw(weight: Parts, rows: Parts, losses: list[float], scheme: str) -> Figure:
     """Three panels: the code, the mesh with each device's rows, the loss."""
     text, ground, line = SCHEMES[scheme]
-    matplotlib.rcParams.update(dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), text))
+    matplotlib.rcParams.update(
+        dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), text)
+    )
     figure, (code, grid, curve) = pyplot.subplots(
         1, 3, figsize=(13, 3.6), layout="constrained", width_ratios=(4.6, 4.6, 2.8)
     )
     code.add_patch(Rectangle((0, 0), 1, 1, transform=code.transAxes, color=ground))
-    code.text(0.03, 0.95, CODE, family="monospace", size=10, va="top", transform=code.transAxes, linespacing=1.45)
+    code.text(
+        0.03,
+        0.95,
+        CODE,
+        family="monospace",
+        size=10,
+        va="top",
+        transform=code.transAxes,
+        linespacing=1.45,
+    )
     code.set_title("plain PyTorch, and two marks", size=11)
     begins = sorted({indices[0].start for indices in weight.values()})
     for device in range(8):
         left, top = device % 4, 1 - device // 4
         shade = SHADES[begins.index(weight[device][0].start)]
         alpha = 1.0 if device < 4 else 0.85
-        grid.add_patch(Rectangle((left + 0.04, top + 0.05), 0.92, 0.9, color=shade, alpha=alpha, linewidth=0))
+        grid.add_patch(
+            Rectangle((left + 0.04, top + 0.05), 0.92, 0.9, color=shade, alpha=alpha, linewidth=0)
+        )
         label = f"device {device}\n\nweight{rows_of(weight[device])}\nx{rows_of(rows[device])}"
         grid.text(left + 0.5, top + 0.5, label, ha="center", va="center", size=9, color="white")
     grid.set(xlim=(0, 4), ylim=(0, 2), title="where the rows live: 2 x 4 devices")

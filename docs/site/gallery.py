@@ -1,6 +1,8 @@
-"""The pictures of the README's recipes, each drawn by its own recipe: `python docs/site/gallery.py [NAME ...]`.
+"""The pictures of the README's recipes, each drawn by its own recipe:
+`python docs/site/gallery.py [NAME ...]`.
 
-All of them take about half an hour on two cores. A picture is scaled to the width at which the README shows it, twice.
+All of them take about half an hour on two cores. A picture is scaled to the width at which the
+README shows it, twice.
 """
 
 import subprocess
@@ -38,7 +40,9 @@ def draw(name: str) -> Path:
     path = FOLDER / f"{name}.png"
     with Image.open(out / picture) as drawn:
         height = round(drawn.height * WIDTH / drawn.width)
-        drawn.convert("RGB").resize((WIDTH, height), Image.Resampling.LANCZOS).save(path, optimize=True)
+        drawn.convert("RGB").resize((WIDTH, height), Image.Resampling.LANCZOS).save(
+            path, optimize=True
+        )
     return path
 
 

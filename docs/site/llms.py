@@ -1,4 +1,7 @@
-"""llms.txt (llmstxt.org): the pages of the documentation, each with its first sentence. `python docs/site/llms.py`."""
+"""llms.txt (llmstxt.org): the pages of the documentation, each with its first sentence.
+
+`python docs/site/llms.py`.
+"""
 
 import json
 import re
@@ -22,8 +25,12 @@ _Names.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix,
 def first_sentence(page: str) -> str:
     """The first sentence below a page's title, without marks of emphasis and links."""
     paragraphs = page.split("\n\n")
-    texts = (text for text in paragraphs[1:] if not text.startswith(("#", "```", "    ", "|", "!", "-")))
-    text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", " ".join(next(texts, "").split())).replace("**", "")
+    texts = (
+        text for text in paragraphs[1:] if not text.startswith(("#", "```", "    ", "|", "!", "-"))
+    )
+    text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", " ".join(next(texts, "").split())).replace(
+        "**", ""
+    )
     return re.split(r"(?<=[.:]) (?=[A-Z`])", text)[0].rstrip(":")
 
 
@@ -38,14 +45,20 @@ def text_of(path: Path) -> str:
 def llms() -> str:
     """The text of the file."""
     config = yaml.load((ROOT / "mkdocs.yml").read_text(), _Names)
-    lines = [f"# {config['site_name']}", "", f"> {first_sentence((ROOT / 'docs/index.md').read_text())}"]
+    lines = [
+        f"# {config['site_name']}",
+        "",
+        f"> {first_sentence((ROOT / 'docs/index.md').read_text())}",
+    ]
     for part in config["nav"]:
         for heading, pages in part.items():
             lines += ["", f"## {heading}", ""]
             for name in pages:
                 page = text_of(ROOT / "docs" / name)
                 title = page.partition("\n")[0].removeprefix("# ")
-                lines.append(f"- [{title}]({SITE}/{name.rpartition('.')[0]}.html): {first_sentence(page)}")
+                lines.append(
+                    f"- [{title}]({SITE}/{name.rpartition('.')[0]}.html): {first_sentence(page)}"
+                )
     return "\n".join([*lines, ""])
 
 

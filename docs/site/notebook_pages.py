@@ -1,4 +1,5 @@
-"""The notebooks of docs/notebooks as pages of the site: a hook of mkdocs, which makes Markdown of each."""
+"""The notebooks of docs/notebooks as pages of the site: a hook of mkdocs, which makes Markdown of
+each."""
 
 import json
 import re
@@ -24,14 +25,18 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 
 
 def on_page_markdown(markdown: str, **kwargs: Any) -> str:
-    """Links to a notebook are links to its page here; on a code host they are those to the notebook."""
+    """Links to a notebook are links to its page here; on a code host they are those to the
+    notebook."""
     return _NOTEBOOK.sub(".md", markdown)
 
 
 def page_of(notebook: dict[str, Any], name: str) -> str:
     """Returns a notebook as Markdown. name: the file, for the link below the title's cell."""
     title, *cells = notebook["cells"]
-    parts = ["".join(title["source"]), f'<p><a href="{name}" download>Download this notebook</a></p>']
+    parts = [
+        "".join(title["source"]),
+        f'<p><a href="{name}" download>Download this notebook</a></p>',
+    ]
     for cell in cells:
         source = "".join(cell["source"])
         parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
@@ -47,7 +52,9 @@ def _html(output: dict[str, Any]) -> str:
             return "".join(data[kind])
     text = "".join(data["text/plain"]).rstrip()
     # A browser wraps sentences, and no table.
-    is_prose = "\N{BOX DRAWINGS LIGHT HORIZONTAL}" not in text and max(map(len, text.splitlines())) > 100
+    is_prose = (
+        "\N{BOX DRAWINGS LIGHT HORIZONTAL}" not in text and max(map(len, text.splitlines())) > 100
+    )
     wrap = "; white-space: pre-wrap" if is_prose else ""
     return f'<pre><code style="background: none{wrap}">{escape(text)}</code></pre>'
 
@@ -55,4 +62,8 @@ def _html(output: dict[str, Any]) -> str:
 def _pages(nav: Any) -> Any:
     if isinstance(nav, str):
         return _NOTEBOOK.sub(".md", nav)
-    return {name: _pages(part) for name, part in nav.items()} if isinstance(nav, dict) else [*map(_pages, nav)]
+    return (
+        {name: _pages(part) for name, part in nav.items()}
+        if isinstance(nav, dict)
+        else [*map(_pages, nav)]
+    )

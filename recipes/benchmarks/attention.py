@@ -1,11 +1,13 @@
-"""Compare the bytes moved and the operations of torch's attention over several devices with attention written plainly.
+"""Compare the bytes moved and the operations of torch's attention over several devices with
+attention written plainly.
 
-    python recipes/benchmarks/attention.py                      # eight simulated devices
-    python recipes/benchmarks/attention.py --target v5e:2x4     # by the TPU's compiler; needs libtpu
+    python recipes/benchmarks/attention.py                   # eight simulated devices
+    python recipes/benchmarks/attention.py --target v5e:2x4  # by the TPU's compiler; needs libtpu
 
-The figures are the compiler's. nn.MultiheadAttention merges batch and heads (and has the sequence first, without
-`batch_first`); written plainly, its projection is `view(batch, sequence, 3, heads, width)`. Forward and backward, under
-FSDP and under tensor parallelism (heads over four devices, the batch over two).
+The figures are the compiler's. nn.MultiheadAttention merges batch and heads (and has the sequence
+first, without `batch_first`); written plainly, its projection is
+`view(batch, sequence, 3, heads, width)`. Forward and backward, under FSDP and under tensor
+parallelism (heads over four devices, the batch over two).
 """
 
 import argparse
@@ -25,11 +27,17 @@ import fsdp
 import spmd
 
 HEADS = 8
-SPLIT = {"in_proj_weight": ("model", None), "in_proj_bias": ("model",), "out_proj.weight": (None, "model")}
+SPLIT = {
+    "in_proj_weight": ("model", None),
+    "in_proj_bias": ("model",),
+    "out_proj.weight": (None, "model"),
+}
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--target", help="eight devices, such as v5e:2x4 (default: simulated ones)")
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--batch", type=int, default=16)
@@ -54,14 +62,19 @@ class Plain(Torchs):
     def forward(self, x: Tensor) -> Tensor:
         own, is_second = self.attention, not self.attention.batch_first
         x = x.transpose(0, 1) if is_second else x
-        projected = F.linear(x, own.in_proj_weight, own.in_proj_bias).view(*x.shape[:2], 3, HEADS, -1)
+        projected = F.linear(x, own.in_proj_weight, own.in_proj_bias).view(
+            *x.shape[:2], 3, HEADS, -1
+        )
         heads = F.scaled_dot_product_attention(*projected.permute(2, 0, 3, 1, 4))
         out = own.out_proj(heads.transpose(1, 2).reshape(x.shape))
         return out.transpose(0, 1) if is_second else out
 
 
 def planned(
-    made: Callable[[int, bool], nn.Module], batch_first: bool, is_split: bool, args: argparse.Namespace
+    made: Callable[[int, bool], nn.Module],
+    batch_first: bool,
+    is_split: bool,
+    args: argparse.Namespace,
 ) -> spmd.Plan:
     """Returns the plan of a forward and a backward pass."""
     shape, axes = ((2, 4), ("fsdp", "model")) if is_split else ((8,), ("fsdp",))
@@ -87,7 +100,15 @@ def planned(
 def main() -> None:
     args = parse()
     spmd.simulate(8)
-    table = Table("layout", "batch", "moved, nn", "moved, plain", "ratio", "operations, ratio", "cycles, ratio")
+    table = Table(
+        "layout",
+        "batch",
+        "moved, nn",
+        "moved, plain",
+        "ratio",
+        "operations, ratio",
+        "cycles, ratio",
+    )
     for is_split in (False, True):
         for batch_first in (True, False):
             one, two = (planned(made, batch_first, is_split, args) for made in (Torchs, Plain))

@@ -1,9 +1,12 @@
-"""Run the benchmarks of docs/benchmarks.md, keep their figures in docs/results/, write the page (`make bench-all`).
+"""Run the benchmarks of docs/benchmarks.md, keep their figures in docs/results/, write the page
+(`make bench-all`).
 
-    python -m recipes.benchmarks.bench_all                    # every section that the CPU runs
-    python -m recipes.benchmarks.bench_all step layouts       # these
-    python -m recipes.benchmarks.bench_all --list             # of what commit each is, and what has changed since
-    python -m recipes.benchmarks.bench_all --page             # runs nothing: the page from the figures that there are
+    python -m recipes.benchmarks.bench_all               # every section that the CPU runs
+    python -m recipes.benchmarks.bench_all step layouts  # these
+    python -m recipes.benchmarks.bench_all --list        # of what commit each is, and what has
+                                                         # changed since
+    python -m recipes.benchmarks.bench_all --page        # runs nothing: the page from the figures
+                                                         # that there are
 
 A section whose command fails keeps the figures that it had, and is named at the end.
 """
@@ -29,10 +32,15 @@ def state(name: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     usual = [name for name, section in SECTIONS.items() if section.platform == "cpu"]
     parser.add_argument(
-        "sections", nargs="*", metavar="SECTION", help=f"{', '.join(SECTIONS)} (default: those of the CPU)"
+        "sections",
+        nargs="*",
+        metavar="SECTION",
+        help=f"{', '.join(SECTIONS)} (default: those of the CPU)",
     )
     parser.add_argument("--list", action="store_true", help="say how old each section is")
     parser.add_argument("--page", action="store_true", help="run nothing, write the page")

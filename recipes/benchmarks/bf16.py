@@ -1,12 +1,15 @@
-"""Compare losses of FSDP in bfloat16 over float32 parameters with float32, and float32 from other seeds' weights.
+"""Compare losses of FSDP in bfloat16 over float32 parameters with float32, and float32 from other
+seeds' weights.
 
-    python recipes/benchmarks/bf16.py                    # 500 steps each: float32, bfloat16, float32 from other weights
-    python recipes/benchmarks/bf16.py --seeds 0 1 2 3    # more seeds, each pair of them compared
+    python recipes/benchmarks/bf16.py                  # 500 steps each: float32, bfloat16, float32
+                                                       # from other weights
+    python recipes/benchmarks/bf16.py --seeds 0 1 2 3  # more seeds, each pair of them compared
 
-A byte-level GPT on the text of `recipes/text.py`, AdamW with warm-up, cosine and clipping, over 8 simulated devices.
-`fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)` gathers and computes in bfloat16; parameters, gradients and the
-optimizer's state stay float32. All runs read the same batches. The gap of two runs is the mean of |difference| of their
-training losses, step by step, and that of their held-out losses at the end.
+A byte-level GPT on the text of `recipes/text.py`, AdamW with warm-up, cosine and clipping, over 8
+simulated devices. `fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)` gathers and computes in
+bfloat16; parameters, gradients and the optimizer's state stay float32. All runs read the same
+batches. The gap of two runs is the mean of |difference| of their training losses, step by step, and
+that of their held-out losses at the end.
 """
 
 import argparse
@@ -43,9 +46,17 @@ class Run(NamedTuple):
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1], help="seeds of weights; bfloat16 has the first")
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        nargs="+",
+        default=[0, 1],
+        help="seeds of weights; bfloat16 has the first",
+    )
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--sequence", type=int, default=64)
@@ -57,14 +68,18 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return options
 
 
-def train(policy: fsdp.MixedPrecisionPolicy, seed: int, options: argparse.Namespace, corpus: text.Text) -> Run:
+def train(
+    policy: fsdp.MixedPrecisionPolicy, seed: int, options: argparse.Namespace, corpus: text.Text
+) -> Run:
     """Trains from a seed's weights, and returns the losses."""
     torch.manual_seed(seed)
     mesh = spmd.Mesh(range(8), (8,), ("fsdp",))
     config = GPTConfig(options.layers, options.width, 4, options.sequence)
     how = {"auto_wrap_policy": {Block}, "mp_policy": policy}
     model = fsdp.FullyShardedDataParallel(GPT(config), mesh, **how)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr, betas=(0.9, 0.95), weight_decay=0.1)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=options.lr, betas=(0.9, 0.95), weight_decay=0.1
+    )
     factor = partial(learning_rate_factor, warmup=min(30, options.steps // 4), steps=options.steps)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
     sizes = {"batch": options.batch, "sequence": options.sequence}
@@ -101,13 +116,24 @@ def gap(one: Run, other: Run) -> tuple[float, float]:
     return apart, abs(one.heldout - other.heldout)
 
 
-def compare(options: argparse.Namespace, corpus: text.Text) -> tuple[dict[str, Run], dict[str, tuple[float, float]]]:
+def compare(
+    options: argparse.Namespace, corpus: text.Text
+) -> tuple[dict[str, Run], dict[str, tuple[float, float]]]:
     """Returns all runs and the gaps between them; the first gap is that of bfloat16."""
-    runs = {f"float32, seed {seed}": train(FLOAT32, seed, options, corpus) for seed in options.seeds}
+    runs = {
+        f"float32, seed {seed}": train(FLOAT32, seed, options, corpus) for seed in options.seeds
+    }
     half = f"bfloat16, seed {options.seeds[0]}"
     first, *others = runs
-    gaps = {f"{half} - {first}": gap(half_run := train(BFLOAT16, options.seeds[0], options, corpus), runs[first])}
-    gaps |= {f"{one} - {other}": gap(runs[one], runs[other]) for one, other in combinations([first, *others], 2)}
+    gaps = {
+        f"{half} - {first}": gap(
+            half_run := train(BFLOAT16, options.seeds[0], options, corpus), runs[first]
+        )
+    }
+    gaps |= {
+        f"{one} - {other}": gap(runs[one], runs[other])
+        for one, other in combinations([first, *others], 2)
+    }
     return {half: half_run, **runs}, gaps
 
 
@@ -115,7 +141,9 @@ def tables(runs: dict[str, Run], gaps: dict[str, tuple[float, float]]) -> Sequen
     """Returns the tables of the losses and of the gaps."""
     measured = Table("run", "first step", "last 50 steps", "held-out")
     for name, run in runs.items():
-        measured.add_row(name, f"{run.losses[0]:.4f}", f"{fmean(run.losses[-50:]):.4f}", f"{run.heldout:.4f}")
+        measured.add_row(
+            name, f"{run.losses[0]:.4f}", f"{fmean(run.losses[-50:]):.4f}", f"{run.heldout:.4f}"
+        )
     apart = Table("gap", "training, mean of steps", "held-out")
     for name, (training, heldout) in gaps.items():
         apart.add_row(name, f"{training:.4f}", f"{heldout:.4f}")

@@ -1,11 +1,13 @@
 """Time torch's own CPU kernels, called back by XLA, next to torch eager and XLA's kernels.
 
     OMP_NUM_THREADS=1 python recipes/benchmarks/callbacks.py              # one device
-    OMP_NUM_THREADS=1 python recipes/benchmarks/callbacks.py --devices 8  # a part of the batch on each of 8
+    OMP_NUM_THREADS=1 python recipes/benchmarks/callbacks.py --devices 8  # a part of the batch on
+                                                                          # each of 8
 
-Sixteen convolutions one after the other and all their gradients, in one program. "handler" is a function of XLA's FFI,
-written with ctypes: it makes tensors of the buffers without a copy, and takes Python's lock. The decision that this
-led to is docs/decisions/callbacks.md; nothing here asserts a time.
+Sixteen convolutions one after the other and all their gradients, in one program. "handler" is a
+function of XLA's FFI, written with ctypes: it makes tensors of the buffers without a copy, and
+takes Python's lock. The decision that this led to is docs/decisions/callbacks.md; nothing here
+asserts a time.
 """
 
 import argparse
@@ -39,28 +41,50 @@ POINTER, SIZE, INT, LONG = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctype
 
 
 def structure(name: str, **fields: Any) -> Any:
-    """A struct of XLA's FFI (xla/ffi/api/c_api.h), which begins with its size and a pointer to extensions."""
+    """A struct of XLA's FFI (xla/ffi/api/c_api.h), which begins with its size and a pointer to
+    extensions."""
     head = [("struct_size", SIZE), ("extension", fields.pop("extension", POINTER))]
     return type(name, (ctypes.Structure,), {"_fields_": [*head, *fields.items()]})
 
 
 Version = structure("Version", major=INT, minor=INT)
-Metadata = type("Metadata", (ctypes.Structure,), {"_fields_": [("struct_size", SIZE), ("version", Version)]})
+Metadata = type(
+    "Metadata", (ctypes.Structure,), {"_fields_": [("struct_size", SIZE), ("version", Version)]}
+)
 Asked = type(
     "Asked",
     (ctypes.Structure,),
-    {"_fields_": [("size", SIZE), ("type", INT), ("next", POINTER), ("metadata", ctypes.POINTER(Metadata))]},
+    {
+        "_fields_": [
+            ("size", SIZE),
+            ("type", INT),
+            ("next", POINTER),
+            ("metadata", ctypes.POINTER(Metadata)),
+        ]
+    },
 )
 Buffer = structure("Buffer", dtype=INT, data=POINTER, rank=LONG, dims=ctypes.POINTER(LONG))
-Buffers = structure("Buffers", size=LONG, types=POINTER, items=ctypes.POINTER(ctypes.POINTER(Buffer)))
+Buffers = structure(
+    "Buffers", size=LONG, types=POINTER, items=ctypes.POINTER(ctypes.POINTER(Buffer))
+)
 Text = type("Text", (ctypes.Structure,), {"_fields_": [("data", POINTER), ("size", SIZE)]})
 Attributes = structure(
-    "Attributes", size=LONG, types=POINTER, names=POINTER, items=ctypes.POINTER(ctypes.POINTER(Text))
+    "Attributes",
+    size=LONG,
+    types=POINTER,
+    names=POINTER,
+    items=ctypes.POINTER(ctypes.POINTER(Text)),
 )
 Frame = structure(
-    "Frame", extension=ctypes.POINTER(Asked), api=POINTER, context=POINTER, stage=INT, arguments=Buffers,
-    results=Buffers, attributes=Attributes,
-)  # fmt: skip
+    "Frame",
+    extension=ctypes.POINTER(Asked),
+    api=POINTER,
+    context=POINTER,
+    stage=INT,
+    arguments=Buffers,
+    results=Buffers,
+    attributes=Attributes,
+)
 
 kernels: dict[bytes, Callable[[list[torch.Tensor], list[torch.Tensor]], None]] = {}
 
@@ -93,7 +117,9 @@ def handler(pointer: Any) -> None:
         )
 
 
-def by_handler(name: str, run: Callable[..., tuple[torch.Tensor, ...]], results: list[Any]) -> Callable[..., Any]:
+def by_handler(
+    name: str, run: Callable[..., tuple[torch.Tensor, ...]], results: list[Any]
+) -> Callable[..., Any]:
     def kernel(operands: list[torch.Tensor], buffers: list[torch.Tensor]) -> None:
         for buffer, made in zip(buffers, run(*operands), strict=True):
             buffer.copy_(made)
@@ -114,18 +140,28 @@ def chain(forward: Callable[..., Any], backward: Callable[..., Any], x: Any, ker
     return x, gradient
 
 
-def chain_row(name: str, channels: int, size: int, window: int, groups: int, devices: int) -> list[str]:
+def chain_row(
+    name: str, channels: int, size: int, window: int, groups: int, devices: int
+) -> list[str]:
     torch.manual_seed(0)
     x = torch.randn(BATCH, channels, size, size)
-    weight = torch.randn(channels, channels // groups, window, window) / window / (channels // groups) ** 0.5
+    weight = (
+        torch.randn(channels, channels // groups, window, window)
+        / window
+        / (channels // groups) ** 0.5
+    )
     pad, shape = window // 2, (BATCH // devices, channels, size, size)
     how = [1, 1], [pad, pad], [1, 1], False, [0, 0], groups
 
     def forward(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (aten.convolution(x, weight, None, *how),)
 
-    def backward(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(aten.convolution_backward(grad, x, weight, None, *how, [True, True, False])[:2])
+    def backward(
+        grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        return tuple(
+            aten.convolution_backward(grad, x, weight, None, *how, [True, True, False])[:2]
+        )
 
     def convolution(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, ...]:
         numbers = ("NCHW", "OIHW", "NCHW")
@@ -138,7 +174,10 @@ def chain_row(name: str, channels: int, size: int, window: int, groups: int, dev
     result = [jax.ShapeDtypeStruct(shape, jnp.float32)]
     results = [*result, jax.ShapeDtypeStruct(weight.shape, jnp.float32)]
     ways = {
-        "handler": (by_handler(f"{name}, forward", forward, result), by_handler(f"{name}, back", backward, results)),
+        "handler": (
+            by_handler(f"{name}, forward", forward, result),
+            by_handler(f"{name}, back", backward, results),
+        ),
         "XLA": (convolution, convolution_backward),
     }
     mesh = jax.make_mesh((devices,), ("data",))
@@ -151,7 +190,9 @@ def chain_row(name: str, channels: int, size: int, window: int, groups: int, dev
             return x, jax.lax.psum(gradient, "data")
 
         specs = PartitionSpec("data"), PartitionSpec()
-        program = jax.jit(jax.shard_map(part, mesh=mesh, in_specs=specs, out_specs=specs, check_vma=False))
+        program = jax.jit(
+            jax.shard_map(part, mesh=mesh, in_specs=specs, out_specs=specs, check_vma=False)
+        )
         return lambda: jax.block_until_ready(program(placed, copied))
 
     sides: dict[str, Callable[[], Any]] = {"torch": lambda: chain(forward, backward, x, weight)}
@@ -159,13 +200,17 @@ def chain_row(name: str, channels: int, size: int, window: int, groups: int, dev
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--devices", type=int, default=1)
     devices = parser.parse_args().devices
     spmd.simulate(devices)
     address = ctypes.cast(handler, POINTER).value
     assert address is not None
-    jax.ffi.register_ffi_target("torch_kernel", jax.ffi.pycapsule(address), platform="cpu", api_version=1)  # type: ignore[arg-type]
+    jax.ffi.register_ffi_target(
+        "torch_kernel", jax.ffi.pycapsule(address), platform="cpu", api_version=1
+    )  # type: ignore[arg-type]
     table = Table("", "torch ms", "handler", "XLA", title=f"over torch's time, {devices} devices")
     for case in (
         ("64 features of 16 x 16, 3 x 3", 64, 16, 3, 1),

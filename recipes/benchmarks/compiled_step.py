@@ -1,13 +1,15 @@
-"""Time the host's part of a training step: recorded by Python, compiled by `spmd.compile`, and a call of `jax.jit`.
+"""Time the host's part of a training step: recorded by Python, compiled by `spmd.compile`, and a
+call of `jax.jit`.
 
-    python recipes/benchmarks/compiled_step.py                  # 12 layers, 8 simulated devices, FSDP, AdamW
+    python recipes/benchmarks/compiled_step.py  # 12 layers, 8 simulated devices, FSDP, AdamW
     python recipes/benchmarks/compiled_step.py --layers 2 --pairs 5
 
-The step is compiled twice: with the layers' weights in stacks, as this library does unasked, and with an argument for
-each tensor of the state (`config.scan_layers = "never"`). Its program is replaced by one with the same arguments,
-donation and results that computes nothing, as the time of a call on a CPU would hold device work otherwise. `jax.jit`
-is called with the same arrays, as a list, and its results replace them, which frees the old ones. All are timed one
-after the other, so that other load of the machine falls on all. A check is a call of the compiled step that runs as
+The step is compiled twice: with the layers' weights in stacks, as this library does unasked, and
+with an argument for each tensor of the state (`config.scan_layers = "never"`). Its program is
+replaced by one with the same arguments, donation and results that computes nothing, as the time of
+a call on a CPU would hold device work otherwise. `jax.jit` is called with the same arrays, as a
+list, and its results replace them, which frees the old ones. All are timed one after the other, so
+that other load of the machine falls on all. A check is a call of the compiled step that runs as
 Python and is compared with the recording. Nothing here asserts a time.
 """
 
@@ -41,9 +43,13 @@ from spmd.core.sharding.partitioner import compiler_context
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--width", type=int, default=64, help="of the model, which is not run (default 64)")
+    parser.add_argument(
+        "--width", type=int, default=64, help="of the model, which is not run (default 64)"
+    )
     parser.add_argument("--devices", type=int, default=8, help="simulated devices (default 8)")
     parser.add_argument("--pairs", type=int, default=15, help="timed rounds (default 15)")
     return parser.parse_args(arguments)
@@ -54,7 +60,9 @@ def training(args: argparse.Namespace) -> tuple[Callable[..., Any], Sequence[tor
     mesh = spmd.Mesh(range(args.devices), (args.devices,), ("fsdp",))
     config = GPTConfig(layers=args.layers, width=args.width, heads=4, sequence=32)
     policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block})
-    model: Any = fsdp.FullyShardedDataParallel(GPT(config).to("xla"), mesh=mesh, auto_wrap_policy=policy)
+    model: Any = fsdp.FullyShardedDataParallel(
+        GPT(config).to("xla"), mesh=mesh, auto_wrap_policy=policy
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.01)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1000)
 
@@ -73,13 +81,16 @@ def training(args: argparse.Namespace) -> tuple[Callable[..., Any], Sequence[tor
 
 
 class Trivial:
-    """A program with the arguments, donation and results of another one that computes nothing. calls: its function
-    under `jax.jit`. executable: the same, compiled ahead, as this library calls programs."""
+    """A program with the arguments, donation and results of another one that computes nothing.
+    calls: its function under `jax.jit`. executable: the same, compiled ahead, as this library calls
+    programs."""
 
     def __init__(self, program: Any) -> None:
         arguments = [
             jax.ShapeDtypeStruct(
-                port.sharding.padded_shape(port.meta.shape), port.meta.struct.dtype, sharding=port.sharding.jax
+                port.sharding.padded_shape(port.meta.shape),
+                port.meta.struct.dtype,
+                sharding=port.sharding.jax,
             )
             for port in program.inputs
         ]
@@ -103,23 +114,33 @@ class Trivial:
             )
 
         self.calls = jax.jit(
-            nothing, donate_argnums=donated, keep_unused=True, out_shardings=tuple(sharding for *_, sharding in results)
+            nothing,
+            donate_argnums=donated,
+            keep_unused=True,
+            out_shardings=tuple(sharding for *_, sharding in results),
         )
         floats, integers = (sum(op.numbers.count(kind) for op in program.entries) for kind in "fi")
-        vectors = [jax.ShapeDtypeStruct((floats,), np.float64), jax.ShapeDtypeStruct((integers,), np.int64)]
+        vectors = [
+            jax.ShapeDtypeStruct((floats,), np.float64),
+            jax.ShapeDtypeStruct((integers,), np.int64),
+        ]
         self.vectors = [np.zeros(floats), np.zeros(integers, np.int64)]
         self.executable = self.calls.lower(*arguments, *vectors).compile()
-        self.state = [jax.device_put(np.zeros(one.shape, one.dtype), one.sharding) for one in arguments]
+        self.state = [
+            jax.device_put(np.zeros(one.shape, one.dtype), one.sharding) for one in arguments
+        ]
         self._into = {place: i for i, place in enumerate(taken) if place is not None}
 
     def call(self) -> float:
-        """Calls the function under `jax.jit` with the results of the last call, which the new ones replace; returns the
-        seconds."""
+        """Calls the function under `jax.jit` with the results of the last call, which the new ones
+        replace; returns the seconds."""
         jax.block_until_ready(self.state)
         with jax.enable_x64(True):
             started = perf_counter()
             made = self.calls(*self.state, *self.vectors)
-            self.state = [made[self._into[i]] if i in self._into else one for i, one in enumerate(self.state)]
+            self.state = [
+                made[self._into[i]] if i in self._into else one for i, one in enumerate(self.state)
+            ]
             return perf_counter() - started
 
 
@@ -128,7 +149,8 @@ def _changed(array: jax.Array) -> jax.Array:
 
 
 def timed(step: Callable[..., Any], batch: Sequence[torch.Tensor]) -> float:
-    """Returns the seconds of a step's call and its sync, with nothing of an earlier step still running."""
+    """Returns the seconds of a step's call and its sync, with nothing of an earlier step still
+    running."""
     spmd.sync(wait=True)
     started = perf_counter()
     step(*batch)
@@ -147,7 +169,8 @@ class Side(NamedTuple):
 
 
 def sides(args: argparse.Namespace, scan: str, words: str) -> list[Side]:
-    """Returns the step as it is recorded, compiled, and `jax.jit`, for one way to pass the state."""
+    """Returns the step as it is recorded, compiled, and `jax.jit`, for one way to pass the
+    state."""
     spmd.config.scan_layers = scan
     torch.manual_seed(0)
     step, batch = training(args)
@@ -182,7 +205,9 @@ def sides(args: argparse.Namespace, scan: str, words: str) -> list[Side]:
         return call()
 
     return [
-        Side(f"{name}, {words}", len(program.inputs), partial(called, call), f"jax.jit, {words}", [])
+        Side(
+            f"{name}, {words}", len(program.inputs), partial(called, call), f"jax.jit, {words}", []
+        )
         for name, call in calls.items()
     ]
 
@@ -197,21 +222,30 @@ def main(arguments: list[str] | None = None) -> None:
             if number >= 2:
                 side.seconds.append(seconds)
     by_name = {side.name: side for side in every}
-    table = Table(title="The host's time of one step, on a program that computes nothing", title_justify="left")
+    table = Table(
+        title="The host's time of one step, on a program that computes nothing",
+        title_justify="left",
+    )
     for heading in ("", "arguments", "median ms", "fastest ms", "to jax.jit of the same"):
         table.add_column(heading, justify="right" if heading else "left")
     for side in every:
         pairs = zip(side.seconds, by_name[side.jit].seconds, strict=True)
         ratio = statistics.median(one / other for one, other in pairs)
         times = (1e3 * statistics.median(side.seconds), 1e3 * min(side.seconds))
-        table.add_row(side.name, str(side.num_arguments), *(f"{value:.2f}" for value in (*times, ratio)))
+        table.add_row(
+            side.name, str(side.num_arguments), *(f"{value:.2f}" for value in (*times, ratio))
+        )
     Console(width=140).print(table)
     for words in ("stacks", "each tensor"):
         check, replay = (
-            statistics.median(by_name[f"{name}, {words}"].seconds) for name in ("spmd.compile, a check", "spmd.compile")
+            statistics.median(by_name[f"{name}, {words}"].seconds)
+            for name in ("spmd.compile, a check", "spmd.compile")
         )
         share = 100 * (check / replay - 1) / spmd.config.check_replays
-        print(f"{words}: a check takes {check / replay:.1f} replays: {share:.1f} % where each 1,000th call is one")
+        print(
+            f"{words}: a check takes {check / replay:.1f} replays: {share:.1f} % where each "
+            "1,000th call is one"
+        )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""Time XLA's own options for the CPU next to its defaults and torch: single ops, and the GPT step written in JAX.
+"""Time XLA's own options for the CPU next to its defaults and torch: single ops, and the GPT step
+written in JAX.
 
-    OMP_NUM_THREADS=1 python recipes/benchmarks/cpu_options.py             # ops, and a step of 4 layers on one device
+    OMP_NUM_THREADS=1 python recipes/benchmarks/cpu_options.py  # ops, and a step of 4 layers on one
+                                                                # device
     python recipes/benchmarks/cpu_options.py --only step --layers 12 --rounds 9
 
-All sides alternate in one process; printed are the fastest wall time over torch's fastest, and the median of processor
-time over torch's in brackets. Benchmarks report; nothing here asserts a time.
+All sides alternate in one process; printed are the fastest wall time over torch's fastest, and the
+median of processor time over torch's in brackets. Benchmarks report; nothing here asserts a time.
 """
 
 import argparse
@@ -40,7 +42,10 @@ OPTIONS: dict[str, dict[str, str]] = {
     "no YNNPACK": {"xla_cpu_experimental_ynn_fusion_type": ""},
     "XNNPACK": {"xla_cpu_experimental_xnn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"},
     "oneDNN": {"xla_cpu_experimental_onednn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"},
-    "oneDNN calls": {"xla_cpu_use_onednn": "True", "xla_cpu_experimental_onednn_custom_call": "True"},
+    "oneDNN calls": {
+        "xla_cpu_use_onednn": "True",
+        "xla_cpu_experimental_onednn_custom_call": "True",
+    },
     "one thread": {"xla_cpu_multi_thread_eigen": "False"},
     "fast runtime": {"xla_cpu_opt_preset": "CPU_OPT_PRESET_FAST_RUNTIME"},
     "concurrency": {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_CONCURRENCY_OPTIMIZED"},
@@ -62,17 +67,35 @@ def layer_norm(x: Any) -> Any:
 Op = tuple[Callable[..., Any], Callable[..., Any], tuple[tuple[int, ...], ...]]
 OPS: dict[str, Op] = {
     "x @ w, 2,048 x 256 x 1,024": (torch.matmul, jnp.matmul, ((2048, 256), (256, 1024))),
-    "x @ w.T, 2,048 x 1,024 x 256": (lambda x, w: x @ w.T, lambda x, w: x @ w.T, ((2048, 1024), (256, 1024))),
-    "x.T @ y, 256 x 2,048 x 1,024": (lambda x, y: x.T @ y, lambda x, y: x.T @ y, ((2048, 256), (2048, 1024))),
-    "layer norm, 2,048 x 256": (lambda x: F.layer_norm(x, x.shape[-1:]), layer_norm, ((2048, 256),)),
+    "x @ w.T, 2,048 x 1,024 x 256": (
+        lambda x, w: x @ w.T,
+        lambda x, w: x @ w.T,
+        ((2048, 1024), (256, 1024)),
+    ),
+    "x.T @ y, 256 x 2,048 x 1,024": (
+        lambda x, y: x.T @ y,
+        lambda x, y: x.T @ y,
+        ((2048, 256), (2048, 1024)),
+    ),
+    "layer norm, 2,048 x 256": (
+        lambda x: F.layer_norm(x, x.shape[-1:]),
+        layer_norm,
+        ((2048, 256),),
+    ),
     "softmax, 16,384 x 128": (lambda x: x.softmax(-1), jax.nn.softmax, ((16384, 128),)),
-    "attention, 16 x 8 x 128 x 32": (F.scaled_dot_product_attention, attention, ((16, 8, 128, 32),) * 3),
+    "attention, 16 x 8 x 128 x 32": (
+        F.scaled_dot_product_attention,
+        attention,
+        ((16, 8, 128, 32),) * 3,
+    ),
     "gelu, 2,048 x 1,024": (F.gelu, partial(jax.nn.gelu, approximate=False), ((2048, 1024),)),
 }
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", choices=("ops", "step"))
     parser.add_argument("--options", nargs="+", choices=tuple(OPTIONS), default=list(OPTIONS))
     parser.add_argument("--layers", type=int, default=4)
@@ -81,8 +104,8 @@ def parse() -> argparse.Namespace:
 
 
 def times(sides: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, tuple[float, float]]:
-    """Returns the fastest wall seconds and the median processor seconds of each side; they alternate, after two rounds
-    that are not counted."""
+    """Returns the fastest wall seconds and the median processor seconds of each side; they
+    alternate, after two rounds that are not counted."""
     wall: dict[str, list[float]] = {name: [] for name in sides}
     processor: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(rounds + 2):
@@ -124,16 +147,29 @@ def step_row(layers: int, options: list[str], rounds: int) -> list[str]:
     arrays = {name: value.numpy() for name, value in weights.items()}
     shapes = {name: value.shape for name, value in arrays.items()}
     tokens = torch.randint(config.vocabulary, (batch, config.sequence))
-    sides: dict[str, Callable[[], Any]] = {"torch": partial(torch_side(weights, config)[1], tokens, tokens)}
+    sides: dict[str, Callable[[], Any]] = {
+        "torch": partial(torch_side(weights, config)[1], tokens, tokens)
+    }
     for option in options:
-        how = {"batch": batch, "sequence": 128, "heads": 8, "devices": 1, "compiler_options": OPTIONS[option]}
+        how = {
+            "batch": batch,
+            "sequence": 128,
+            "heads": 8,
+            "devices": 1,
+            "compiler_options": OPTIONS[option],
+        }
         sides[option] = partial(JaxStep(jax_gpt.build(shapes, **how), arrays), tokens, tokens)  # type: ignore[arg-type]
     return row(f"GPT step, {layers} layers", sides, rounds)
 
 
 def main() -> None:
     args = parse()
-    table = Table(title=f"over torch's time; in brackets: processor time; torch's threads: {torch.get_num_threads()}")
+    table = Table(
+        title=(
+            "over torch's time; in brackets: processor time; torch's threads: "
+            f"{torch.get_num_threads()}"
+        )
+    )
     for column in ("", "torch ms", *args.options):
         table.add_column(column, justify="right" if column else "left")
     if args.only != "step":

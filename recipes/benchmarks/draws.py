@@ -1,10 +1,11 @@
-"""Compare random generators for initialising parameters: compile time, run time, memory of one program of many draws.
+"""Compare random generators for initialising parameters: compile time, run time, memory of one
+program of many draws.
 
-    python recipes/benchmarks/draws.py                # 96 draws of 1,024 x 1,024, split over 8 simulated devices
+    python recipes/benchmarks/draws.py  # 96 draws of 1,024 x 1,024, split over 8 simulated devices
     python recipes/benchmarks/draws.py --draws 24
 
-"squares" is this library's generator (`spmd/ops/random.py`), "threefry" is JAX's default. Both make standard
-normal float32 numbers, sharded along dim 0.
+"squares" is this library's generator (`spmd/ops/random.py`), "threefry" is JAX's default. Both make
+standard normal float32 numbers, sharded along dim 0.
 """
 
 import argparse
@@ -28,9 +29,13 @@ from spmd.core.sharding.partitioner import compiler_context  # isort: skip
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--draws", type=int, default=96)
-    parser.add_argument("--size", type=int, default=1024, help="each draw is size x size (default 1024)")
+    parser.add_argument(
+        "--size", type=int, default=1024, help="each draw is size x size (default 1024)"
+    )
     parser.add_argument("--devices", type=int, default=8)
     return parser.parse_args()
 
@@ -43,12 +48,16 @@ def threefry(seed: jax.Array, index: int, shape: tuple[int, int]) -> jax.Array:
     return jax.random.normal(jax.random.fold_in(jax.random.key(seed), index), shape, jnp.float32)
 
 
-def measure(draw: Callable[..., jax.Array], args: argparse.Namespace) -> tuple[float, float, float, float]:
+def measure(
+    draw: Callable[..., jax.Array], args: argparse.Namespace
+) -> tuple[float, float, float, float]:
     """Returns (seconds to compile, seconds to run, temporary bytes and result bytes per device)."""
     mesh = spmd.Mesh(range(args.devices), (args.devices,), ("fsdp",))
     sharding = mesh.sharding(("fsdp", None), 2).jax
     shape = (args.size, args.size)
-    program = jax.jit(lambda seed: [draw(seed, i, shape) for i in range(args.draws)], out_shardings=sharding)
+    program = jax.jit(
+        lambda seed: [draw(seed, i, shape) for i in range(args.draws)], out_shardings=sharding
+    )
     with compiler_context():
         seed = np.int64(7)
         lowered = program.lower(seed)
@@ -67,13 +76,25 @@ def main() -> None:
     args = parse()
     spmd.simulate(args.devices)
     table = Table(
-        title=f"{args.draws} draws of {args.size} x {args.size}, {args.devices} devices", title_justify="left"
+        title=f"{args.draws} draws of {args.size} x {args.size}, {args.devices} devices",
+        title_justify="left",
     )
-    for heading in ("generator", "compile s", "run s", "temporary MB per device", "results MB per device"):
+    for heading in (
+        "generator",
+        "compile s",
+        "run s",
+        "temporary MB per device",
+        "results MB per device",
+    ):
         table.add_column(heading, justify="left" if heading == "generator" else "right")
     for draw in (squares, threefry):
         compile_seconds, run_seconds, temporary, results = measure(draw, args)
-        figures = (f"{compile_seconds:.2f}", f"{run_seconds:.2f}", f"{temporary / 1e6:.1f}", f"{results / 1e6:.1f}")
+        figures = (
+            f"{compile_seconds:.2f}",
+            f"{run_seconds:.2f}",
+            f"{temporary / 1e6:.1f}",
+            f"{results / 1e6:.1f}",
+        )
         table.add_row(draw.__name__, *figures)
     Console(width=140).print(table)
 

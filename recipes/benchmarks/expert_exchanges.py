@@ -1,12 +1,14 @@
-"""The rows that each device multiplies in each step of the exchanges of experts, of a router that prefers some.
+"""The rows that each device multiplies in each step of the exchanges of experts, of a router that
+prefers some.
 
-    python -m recipes.benchmarks.expert_exchanges                               the rows, and what is moved
+    python -m recipes.benchmarks.expert_exchanges  the rows, and what is moved
     python -m recipes.benchmarks.expert_exchanges --picture docs/pictures/experts.png
 
-Four devices with two of eight experts each, and 1,024 choices a device of experts that are drawn with the odds
-ODDS. Gathered weights compute a device's own rows; an all-to-all has room for an even share of each pair of devices,
-and a sixteenth more, at once, and for a quarter of it in each further round; a ring brings each device's tokens to all.
-With a capacity the rows beyond it go nowhere.
+Four devices with two of eight experts each, and 1,024 choices a device of experts that are drawn
+with the odds ODDS. Gathered weights compute a device's own rows; an all-to-all has room for an even
+share of each pair of devices, and a sixteenth more, at once, and for a quarter of it in each
+further round; a ring brings each device's tokens to all. With a capacity the rows beyond it go
+nowhere.
 """
 
 import argparse
@@ -30,15 +32,19 @@ def routed(seed: int = 0) -> np.ndarray:
 
 def exchanges(counts: np.ndarray) -> dict[str, Steps]:
     """The steps of each exchange."""
-    queues = counts.reshape(DEVICES, DEVICES, -1).sum(2).T  # of experts' devices, from tokens' devices
+    # of experts' devices, from tokens' devices
+    queues = counts.reshape(DEVICES, DEVICES, -1).sum(2).T
     share = CHOICES // DEVICES
     first, more = share * 17 // 16, share // 4
     rounds = [np.minimum(queues, first)]
     while (left := queues - sum(rounds)).any():
         rounds.append(np.minimum(left, more))
-    kept = np.minimum(counts, int(CAPACITY * CHOICES / EXPERTS)).reshape(DEVICES, DEVICES, -1).sum(2).T
+    kept = (
+        np.minimum(counts, int(CAPACITY * CHOICES / EXPERTS)).reshape(DEVICES, DEVICES, -1).sum(2).T
+    )
     ring = [
-        np.where(np.eye(DEVICES, k=-step) + np.eye(DEVICES, k=DEVICES - step), queues, 0) for step in range(DEVICES)
+        np.where(np.eye(DEVICES, k=-step) + np.eye(DEVICES, k=DEVICES - step), queues, 0)
+        for step in range(DEVICES)
     ]
     return {
         "weights gathered": [np.diag(counts.sum(1))],
@@ -60,7 +66,14 @@ def draw(path: Path) -> None:
             for source in range(DEVICES):
                 places = np.arange(DEVICES) - 0.4 + width * (step + 0.5)
                 label = f"tokens of device {source}" if step == 0 else None
-                axes.bar(places, rows[:, source], width * 0.9, bottom=bottom, color=colors[source], label=label)
+                axes.bar(
+                    places,
+                    rows[:, source],
+                    width * 0.9,
+                    bottom=bottom,
+                    color=colors[source],
+                    label=label,
+                )
                 bottom += rows[:, source]
         plural = "steps" if len(parts) > 1 else "step"
         axes.set(title=f"{name}: {len(parts)} {plural}", xlabel="device", xticks=range(DEVICES))
@@ -71,16 +84,29 @@ def draw(path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--picture", type=Path, help="draw into this file, and print nothing")
     given = parser.parse_args()
     if given.picture:
         return draw(given.picture)
-    table = Table("exchange", "steps", "rows", "dropped", "most of a device", "most of each step, in all", box=None)
+    table = Table(
+        "exchange",
+        "steps",
+        "rows",
+        "dropped",
+        "most of a device",
+        "most of each step, in all",
+        box=None,
+    )
     for name, steps in exchanges(routed()).items():
         total, slowest = sum(steps), sum(rows.sum(1).max() for rows in steps)
         dropped = DEVICES * CHOICES - total.sum()
-        table.add_row(name, *(f"{x:,}" for x in (len(steps), total.sum(), dropped, total.sum(1).max(), slowest)))
+        table.add_row(
+            name,
+            *(f"{x:,}" for x in (len(steps), total.sum(), dropped, total.sum(1).max(), slowest)),
+        )
     Console(width=120).print(table)
     return None
 

@@ -1,16 +1,18 @@
-"""Mixture-of-experts steps with experts sharded over a mesh axis, next to JAX by hand, by the compilers of real TPUs.
+"""Mixture-of-experts steps with experts sharded over a mesh axis, next to JAX by hand, by the
+compilers of real TPUs.
 
     python -m recipes.benchmarks.experts                          every row and side
     python -m recipes.benchmarks.experts --rows mixtral --sides ours jax
 
-No TPU is needed, but libtpu is (extra `tpu`), except for the toy. Ours is Hugging Face's model on meta, planned by
-`spmd.plan`: side "ours" with its experts marked, "off" the same as `config.parallel = "off"` computes it. JAX's is
-`jax_experts.py`. Each side has a process of its own; figures are those of `sides.py`, of one chip. The rounds of an
-exchange of rows depend on the router: figures are of a balanced one.
+No TPU is needed, but libtpu is (extra `tpu`), except for the toy. Ours is Hugging Face's model on
+meta, planned by `spmd.plan`: side "ours" with its experts marked, "off" the same as
+`config.parallel = "off"` computes it. JAX's is `jax_experts.py`. Each side has a process of its
+own; figures are those of `sides.py`, of one chip. The rounds of an exchange of rows depend on the
+router: figures are of a balanced one.
 
-A training step recomputes its layers, and AdamW's moments have the dtype of the weights; DeepSeek-V3's 671 billion
-parameters are planned only. A row of a layer is the forward and backward of a layer of its routed experts by a softmax
-router.
+A training step recomputes its layers, and AdamW's moments have the dtype of the weights;
+DeepSeek-V3's 671 billion parameters are planned only. A row of a layer is the forward and backward
+of a layer of its routed experts by a softmax router.
 """
 
 import math
@@ -23,23 +25,41 @@ from recipes.benchmarks import sides
 
 AXES = ("fsdp", "expert")  # the batch is sharded over both
 MIXTRAL = {
-    "hidden_size": 4096, "intermediate_size": 14_336, "num_attention_heads": 32, "num_key_value_heads": 8,
-    "vocab_size": 32_000, "num_local_experts": 8, "num_experts_per_tok": 2,
-}  # fmt: skip
+    "hidden_size": 4096,
+    "intermediate_size": 14_336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 32_000,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+}
 TOY = {
-    "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 8, "num_key_value_heads": 2,
-    "vocab_size": 256, "num_local_experts": 8, "num_experts_per_tok": 2,
-}  # fmt: skip
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "vocab_size": 256,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+}
 DEEPSEEK = {
-    "hidden_size": 7168, "moe_intermediate_size": 2048, "n_routed_experts": 256, "num_experts_per_tok": 8,
-}  # fmt: skip
-DEEPSEEK_671B: dict[str, Any] = {"layers": 61, "shapes": {}, "config": "DeepseekV3Config", "sides": ("ours",)}
+    "hidden_size": 7168,
+    "moe_intermediate_size": 2048,
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 8,
+}
+DEEPSEEK_671B: dict[str, Any] = {
+    "layers": 61,
+    "shapes": {},
+    "config": "DeepseekV3Config",
+    "sides": ("ours",),
+}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One step. shards: of fsdp and of expert; layers: 0 for a layer of experts alone; weights: their dtype; shapes:
-    as transformers names them."""
+    """One step. shards: of fsdp and of expert; layers: 0 for a layer of experts alone; weights:
+    their dtype; shapes: as transformers names them."""
 
     name: str
     target: str
@@ -101,11 +121,16 @@ def _training(row: Row, mesh: Any) -> tuple[Callable[..., Any], Any]:
     from spmd import P
 
     config = getattr(transformers, row.config)(
-        **row.shapes, num_hidden_layers=row.layers, max_position_embeddings=row.sequence, use_cache=False,
+        **row.shapes,
+        num_hidden_layers=row.layers,
+        max_position_embeddings=row.sequence,
+        use_cache=False,
         attn_implementation="sdpa",
-    )  # fmt: skip
+    )
     with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(config).to(getattr(torch, row.weights))
+        model = transformers.AutoModelForCausalLM.from_config(config).to(
+            getattr(torch, row.weights)
+        )
     model.config._experts_implementation = row.experts
     model.gradient_checkpointing_enable()
     rules = {"**.experts.*": P("expert", None, None)}
@@ -136,7 +161,9 @@ def _layer(row: Row, mesh: Any) -> tuple[Callable[..., Any], Any]:
     config._experts_implementation = "grouped_mm"
     with torch.device("meta"):
         experts = DeepseekV3Experts(config).to(dtype)
-        router = torch.nn.Linear(row.shapes["hidden_size"], row.shapes["n_routed_experts"], bias=False, dtype=dtype)
+        router = torch.nn.Linear(
+            row.shapes["hidden_size"], row.shapes["n_routed_experts"], bias=False, dtype=dtype
+        )
     spmd.ShardingRules({"*": P("expert", None, None)}).apply(experts, mesh)
     spmd.ShardingRules({"*": P()}).apply(router, mesh)
 
@@ -147,9 +174,13 @@ def _layer(row: Row, mesh: Any) -> tuple[Callable[..., Any], Any]:
         weights, index = torch.topk(probabilities, row.shapes["num_experts_per_tok"], dim=-1)
         result = experts(hidden, index, weights / weights.sum(-1, keepdim=True))
         loss = result.float().sin().sum()
-        return loss, *torch.autograd.grad(loss, [hidden, *router.parameters(), *experts.parameters()])
+        return loss, *torch.autograd.grad(
+            loss, [hidden, *router.parameters(), *experts.parameters()]
+        )
 
-    return step, torch.zeros(row.batch * row.sequence, row.shapes["hidden_size"], dtype=dtype, device="meta")
+    return step, torch.zeros(
+        row.batch * row.sequence, row.shapes["hidden_size"], dtype=dtype, device="meta"
+    )
 
 
 # -- JAX's.
@@ -170,15 +201,24 @@ def _lowered(row: Row, mesh: Any) -> Any:
     stored = getattr(jnp, row.weights)
     if not row.layers:
         experts = jax_experts.Experts(
-            row.shapes["hidden_size"], row.shapes["moe_intermediate_size"], row.shapes["n_routed_experts"],
-            row.shapes["num_experts_per_tok"], products,
-        )  # fmt: skip
+            row.shapes["hidden_size"],
+            row.shapes["moe_intermediate_size"],
+            row.shapes["n_routed_experts"],
+            row.shapes["num_experts_per_tok"],
+            products,
+        )
         return experts.lower(mesh, row.batch * row.sequence, stored)
     model = jax_experts.Mixtral(
-        row.layers, row.shapes["hidden_size"], row.shapes["num_attention_heads"], row.shapes["num_key_value_heads"],
-        row.shapes["intermediate_size"], row.shapes["vocab_size"], row.shapes["num_local_experts"],
-        row.shapes["num_experts_per_tok"], products=products,
-    )  # fmt: skip
+        row.layers,
+        row.shapes["hidden_size"],
+        row.shapes["num_attention_heads"],
+        row.shapes["num_key_value_heads"],
+        row.shapes["intermediate_size"],
+        row.shapes["vocab_size"],
+        row.shapes["num_local_experts"],
+        row.shapes["num_experts_per_tok"],
+        products=products,
+    )
     how: dict[str, Any] = {"attention": dot_attention, "dtype": jnp.float32} if row.is_toy else {}
     return jax_experts.Step(model, mesh, row.batch, row.sequence, stored=stored, **how).lower()
 
@@ -186,8 +226,17 @@ def _lowered(row: Row, mesh: Any) -> Any:
 def _title(row: Row) -> str:
     shards = ", ".join(f"{axis}={size}" for axis, size in zip(AXES, row.shards, strict=True))
     kind = f"{row.layers} layers" if row.layers else "a layer of experts"
-    return f"{row.name}: {kind} on {row.target}, {shards}, {row.batch} x {row.sequence:,}, masters in {row.weights}"
+    return (
+        f"{row.name}: {kind} on {row.target}, {shards}, {row.batch} x {row.sequence:,}, masters "
+        f"in {row.weights}"
+    )
 
 
 if __name__ == "__main__":
-    sides.main("recipes.benchmarks.experts", __doc__, ROWS, {"ours": ours, "off": ours, "jax": by_hand}, _title)
+    sides.main(
+        "recipes.benchmarks.experts",
+        __doc__,
+        ROWS,
+        {"ours": ours, "off": ours, "jax": by_hand},
+        _title,
+    )

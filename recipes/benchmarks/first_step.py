@@ -1,11 +1,13 @@
-"""Print the processor seconds of the first step of small models, by what they are for, and the time of a later step.
+"""Print the processor seconds of the first step of small models, by what they are for, and the time
+of a later step.
 
-    python recipes/benchmarks/first_step.py                       # a stack of linear layers, a transformer, a UNet
+    python recipes/benchmarks/first_step.py  # a stack of linear layers, a transformer, a UNet
     python recipes/benchmarks/first_step.py --models unet --devices 1
-    XLA_FLAGS=--xla_backend_optimization_level=0 python recipes/benchmarks/first_step.py  # without LLVM's passes
+    XLA_FLAGS=--xla_backend_optimization_level=0 python recipes/benchmarks/first_step.py
+                                             # without LLVM's passes
 
-Each model is a process of its own, under FSDP where there are several devices, without the cache on disk. Benchmarks
-report; nothing here asserts a time.
+Each model is a process of its own, under FSDP where there are several devices, without the cache on
+disk. Benchmarks report; nothing here asserts a time.
 """
 
 import argparse
@@ -29,7 +31,11 @@ class Convolutions(nn.Sequential):
     def __init__(self, inputs: int, outputs: int) -> None:
         layers: list[nn.Module] = []
         for channels in (inputs, outputs):
-            layers += [nn.Conv2d(channels, outputs, 3, padding=1), nn.GroupNorm(4, outputs), nn.SiLU()]
+            layers += [
+                nn.Conv2d(channels, outputs, 3, padding=1),
+                nn.GroupNorm(4, outputs),
+                nn.SiLU(),
+            ]
         super().__init__(*layers)
 
 
@@ -52,7 +58,9 @@ class UNet(nn.Module):
 
 
 def linear() -> tuple[nn.Module, torch.Tensor]:
-    return nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(128, 128), nn.ReLU())]), torch.randn(64, 128)
+    return nn.Sequential(
+        *[layer for _ in range(4) for layer in (nn.Linear(128, 128), nn.ReLU())]
+    ), torch.randn(64, 128)
 
 
 def transformer() -> tuple[nn.Module, torch.Tensor]:
@@ -60,12 +68,18 @@ def transformer() -> tuple[nn.Module, torch.Tensor]:
     return nn.TransformerEncoder(layer, 4), torch.randn(8, 32, 64)
 
 
-MODELS = {"linear": linear, "transformer": transformer, "unet": lambda: (UNet(), torch.randn(8, 3, 32, 32))}
+MODELS = {
+    "linear": linear,
+    "transformer": transformer,
+    "unet": lambda: (UNet(), torch.randn(8, 3, 32, 32)),
+}
 COLUMNS = ("first step", "recorded", "lowered", "compiled by XLA", "later, wall ms")
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=list(MODELS))
     parser.add_argument("--devices", type=int, default=8, help="simulated devices (default 8)")
     parser.add_argument("--steps", type=int, default=20, help="later steps (default 20)")
@@ -81,7 +95,9 @@ def child(args: argparse.Namespace) -> None:
     module, batch = MODELS[args.models[0]]()
     model = module.to("xla")
     if args.devices > 1:
-        model = fsdp.FullyShardedDataParallel(model, mesh=spmd.Mesh(range(args.devices), (args.devices,), ("fsdp",)))
+        model = fsdp.FullyShardedDataParallel(
+            model, mesh=spmd.Mesh(range(args.devices), (args.devices,), ("fsdp",))
+        )
     optimizer, inputs = torch.optim.AdamW(model.parameters()), batch.to("xla")
     spmd.sync(wait=True)
 
@@ -95,14 +111,21 @@ def child(args: argparse.Namespace) -> None:
     record()
     recorded = process_time() - began
     spmd.sync(wait=True)
-    first, lowered = process_time() - began, spmd.metrics.report().partition("lower: ")[2].partition(" s")[0]
+    first, lowered = (
+        process_time() - began,
+        spmd.metrics.report().partition("lower: ")[2].partition(" s")[0],
+    )
     start, spent = perf_counter(), process_time()
     for _ in range(args.steps):
         record()
         spmd.sync(wait=True)
     later, ran = (perf_counter() - start) / args.steps, (process_time() - spent) / args.steps
     compiled = first - float(lowered) - ran  # a later step records as much
-    print("\t".join(f"{value:.2f}" for value in (first, recorded, float(lowered), compiled, later * 1e3)))
+    print(
+        "\t".join(
+            f"{value:.2f}" for value in (first, recorded, float(lowered), compiled, later * 1e3)
+        )
+    )
 
 
 def main() -> None:
@@ -112,12 +135,26 @@ def main() -> None:
         return
     print(f"{'processor seconds':17}" + "".join(f"{name:>18}" for name in COLUMNS))
     for name in args.models:
-        flags = ["--child", "--models", name, "--devices", str(args.devices), "--steps", str(args.steps)]
+        flags = [
+            "--child",
+            "--models",
+            name,
+            "--devices",
+            str(args.devices),
+            "--steps",
+            str(args.steps),
+        ]
         printed = subprocess.run(
-            [sys.executable, __file__, *flags], stdout=subprocess.PIPE, text=True, check=True,
+            [sys.executable, __file__, *flags],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
             env={**os.environ, "SPMD_SLOW_COMPILE_SECONDS": "0"},
-        ).stdout  # fmt: skip
-        print(f"{name:17}" + "".join(f"{value:>18}" for value in printed.strip().split("\t")), flush=True)
+        ).stdout
+        print(
+            f"{name:17}" + "".join(f"{value:>18}" for value in printed.strip().split("\t")),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""Programs of plans, kept as text, their times by the constants of a clock, and constants fitted to published steps.
+"""Programs of plans, kept as text, their times by the constants of a clock, and constants fitted to
+published steps.
 
-`python -m recipes.benchmarks.published_steps` calls it: no step is compiled again for other constants.
+`python -m recipes.benchmarks.published_steps` calls it: no step is compiled again for other
+constants.
 """
 
 import dataclasses
@@ -27,11 +29,18 @@ def _describe() -> None:
     """Adds the GPU of published steps that the library does not have."""
     h100 = GPUS["h100"]
     gpu = dataclasses.replace(
-        h100, kind="NVIDIA H100 96GB HBM2e", memory_bytes=rows.H100_HBM2E_MEMORY, bandwidth=rows.H100_HBM2E_BANDWIDTH
+        h100,
+        kind="NVIDIA H100 96GB HBM2e",
+        memory_bytes=rows.H100_HBM2E_MEMORY,
+        bandwidth=rows.H100_HBM2E_BANDWIDTH,
     )
     link, network = CHIPS[h100.kind].link_bytes, CHIPS[h100.kind].network_bytes
     describe_gpu(
-        rows.H100_HBM2E, gpu.description, peak_flops=rows.H100_HBM2E_PEAK, link_bytes=link, network_bytes=network
+        rows.H100_HBM2E,
+        gpu.description,
+        peak_flops=rows.H100_HBM2E_PEAK,
+        link_bytes=link,
+        network_bytes=network,
     )
 
 
@@ -40,7 +49,8 @@ _describe()
 
 @dataclass(frozen=True)
 class Kept:
-    """A program of a plan. slices, places: of each of its devices, the slice (node) and a TPU's coordinates."""
+    """A program of a plan. slices, places: of each of its devices, the slice (node) and a TPU's
+    coordinates."""
 
     text: str
     kind: str
@@ -67,7 +77,9 @@ class Keeper:
                 texts.append(text_of(executable))
                 return Module.of(executable)
 
-        def terms_of(module: Module, chip: Any, slices: tuple[int, ...], devices: Sequence[Any]) -> Any:
+        def terms_of(
+            module: Module, chip: Any, slices: tuple[int, ...], devices: Sequence[Any]
+        ) -> Any:
             places = () if chip.is_gpu else tuple(tuple(device.coords) for device in devices)
             self.programs.append(Kept(texts[-1], devices[0].device_kind, slices, places))
             return self._before[1](module, chip, slices, devices)
@@ -88,7 +100,8 @@ def read(path: Path) -> Programs:
 
 
 def seconds_by_term(programs: Programs, rates: Any) -> dict[str, float]:
-    """The seconds of programs, one after the other, by what they are spent on. rates: of the chip's clock."""
+    """The seconds of programs, one after the other, by what they are spent on. rates: of the chip's
+    clock."""
     sums: dict[str, float] = {}
     for module, kept in programs:
         chip = CHIPS[kept.kind]
@@ -109,7 +122,9 @@ def seconds_of(programs: Programs, rates: Any) -> float:
 def times(programs: Programs) -> tuple[float, float, float]:
     """The seconds of programs: expected, at best and at worst."""
     clock = gpu_clock if programs and CHIPS[programs[0][1].kind].is_gpu else tpu_clock
-    expected, low, high = (seconds_of(programs, rates) for rates in (clock.EXPECTED, clock.BEST, clock.WORST))
+    expected, low, high = (
+        seconds_of(programs, rates) for rates in (clock.EXPECTED, clock.BEST, clock.WORST)
+    )
     return expected, low, high
 
 
@@ -123,24 +138,38 @@ class Step:
 
 
 # The constants that are fitted: the value before any fit, and the factor by which it may be wrong.
-FIRST = {"cycles": (1.0, 1.1), "attention": (0.45, 1.35), "kernels": (0.85, 1.15), "link": (0.75, 1.25)}
+FIRST = {
+    "cycles": (1.0, 1.1),
+    "attention": (0.45, 1.35),
+    "kernels": (0.85, 1.15),
+    "link": (0.75, 1.25),
+}
 _ERROR = 0.15  # the expected error of a step, relative
 
 
 def fit(steps: Sequence[Step]) -> TpuRates:
-    """The most probable constants: least squares of the logarithms, in which an outlier counts linearly (pseudo-Huber),
-    within the range that a plan states."""
+    """The most probable constants: least squares of the logarithms, in which an outlier counts
+    linearly (pseudo-Huber), within the range that a plan states."""
     start = [math.log(value) for value, _ in FIRST.values()]
     ends = [sorted(math.log(getattr(rates, name)) for rates in (BEST, WORST)) for name in FIRST]
 
     def residuals(point: np.ndarray) -> list[float]:
         rates = _at(point)
-        errors = [math.log(seconds_of(step.programs, rates) / step.seconds) / _ERROR for step in steps]
-        limited = [math.copysign(math.sqrt(2 * (math.hypot(1, error) - 1)), error) for error in errors]
+        errors = [
+            math.log(seconds_of(step.programs, rates) / step.seconds) / _ERROR for step in steps
+        ]
+        limited = [
+            math.copysign(math.sqrt(2 * (math.hypot(1, error) - 1)), error) for error in errors
+        ]
         spreads = [math.log(spread) for _, spread in FIRST.values()]
-        return [*limited, *((at - of) / by for at, of, by in zip(point, start, spreads, strict=True))]
+        return [
+            *limited,
+            *((at - of) / by for at, of, by in zip(point, start, spreads, strict=True)),
+        ]
 
-    return _at(least_squares(residuals, start, bounds=tuple(zip(*ends, strict=True)), diff_step=1e-2).x)
+    return _at(
+        least_squares(residuals, start, bounds=tuple(zip(*ends, strict=True)), diff_step=1e-2).x
+    )
 
 
 def _at(point: Sequence[float]) -> TpuRates:

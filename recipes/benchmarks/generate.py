@@ -3,10 +3,11 @@
     python -m recipes.benchmarks.generate                     one prompt and eight
     python -m recipes.benchmarks.generate --rounds 5 --prompts 1
 
-A Llama in float32 with 12 layers of width 256 writes 64 tokens behind 16, greedily, on one device: by `generate` with a
-static cache, in torch on the CPU and in torch-spmd; in torch with its usual cache, which grows; and by `jax_decode.py`,
-one jitted call a token that the host reads. The sides alternate; figures are medians of the rounds, and their ratios of
-these. Tokens of all sides are compared.
+A Llama in float32 with 12 layers of width 256 writes 64 tokens behind 16, greedily, on one device:
+by `generate` with a static cache, in torch on the CPU and in torch-spmd; in torch with its usual
+cache, which grows; and by `jax_decode.py`, one jitted call a token that the host reads. The sides
+alternate; figures are medians of the rounds, and their ratios of these. Tokens of all sides are
+compared.
 """
 
 import argparse
@@ -35,9 +36,14 @@ def model() -> transformers.LlamaForCausalLM:
     """A Llama with weights by a seed."""
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=4 * WIDTH, num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS, num_key_value_heads=HEADS, max_position_embeddings=256,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        hidden_size=WIDTH,
+        intermediate_size=4 * WIDTH,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=HEADS,
+        max_position_embeddings=256,
+    )
     made = transformers.LlamaForCausalLM(config).eval()
     with torch.no_grad():
         made.lm_head.weight[NEVER] = 0
@@ -51,9 +57,14 @@ def by_generate(network: transformers.LlamaForCausalLM, device: str, cache: str 
     def run(prompt: torch.Tensor) -> torch.Tensor:
         prompt = prompt.to(device)
         result: torch.Tensor = network.generate(
-            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=TOKENS, do_sample=False,
-            cache_implementation=cache, eos_token_id=NEVER, pad_token_id=NEVER,
-        )  # fmt: skip
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=TOKENS,
+            do_sample=False,
+            cache_implementation=cache,
+            eos_token_id=NEVER,
+            pad_token_id=NEVER,
+        )
         return result.cpu()
 
     return run
@@ -62,9 +73,15 @@ def by_generate(network: transformers.LlamaForCausalLM, device: str, cache: str 
 def by_hand(network: transformers.LlamaForCausalLM) -> Side:
     """JAX's loop with the weights of a model."""
     config = network.config
-    shapes = Shapes(LAYERS, WIDTH, HEADS, HEADS, config.rope_parameters["rope_theta"], config.rms_norm_eps)
-    decoder = Decoder(shapes, {name: x.numpy() for name, x in network.state_dict().items()}, PROMPT + TOKENS)
-    return lambda prompt: torch.from_numpy(np.array(decoder.generate(prompt.numpy(), TOKENS, NEVER)))
+    shapes = Shapes(
+        LAYERS, WIDTH, HEADS, HEADS, config.rope_parameters["rope_theta"], config.rms_norm_eps
+    )
+    decoder = Decoder(
+        shapes, {name: x.numpy() for name, x in network.state_dict().items()}, PROMPT + TOKENS
+    )
+    return lambda prompt: torch.from_numpy(
+        np.array(decoder.generate(prompt.numpy(), TOKENS, NEVER))
+    )
 
 
 def seconds(side: Side, prompt: torch.Tensor) -> tuple[float, torch.Tensor]:
@@ -75,9 +92,15 @@ def seconds(side: Side, prompt: torch.Tensor) -> tuple[float, torch.Tensor]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--prompts", type=int, nargs="+", default=[1, 8], metavar="N", help="at once (default 1 8)")
-    parser.add_argument("--rounds", type=int, default=5, help="timed calls of each side (default 5)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--prompts", type=int, nargs="+", default=[1, 8], metavar="N", help="at once (default 1 8)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="timed calls of each side (default 5)"
+    )
     options = parser.parse_args()
     transformers.utils.logging.set_verbosity_error()
     sides = {
@@ -86,11 +109,22 @@ def main() -> None:
         "JAX by hand": by_hand(model()),
         "torch-spmd": by_generate(model(), "xla"),
     }
-    table = Table("prompts", "side", "tokens a second", "of JAX's", "of torch's", "ms a token", "tokens equal torch's")
+    table = Table(
+        "prompts",
+        "side",
+        "tokens a second",
+        "of JAX's",
+        "of torch's",
+        "ms a token",
+        "tokens equal torch's",
+    )
     for count in options.prompts:
-        prompt = torch.randint(1, VOCABULARY, (count, PROMPT), generator=torch.Generator().manual_seed(1))
+        prompt = torch.randint(
+            1, VOCABULARY, (count, PROMPT), generator=torch.Generator().manual_seed(1)
+        )
         taken: dict[str, list[float]] = {name: [] for name in sides}
-        tokens = {name: [side(prompt) for _ in range(2)][-1] for name, side in sides.items()}  # compiled, recorded
+        # compiled, recorded
+        tokens = {name: [side(prompt) for _ in range(2)][-1] for name, side in sides.items()}
         for _ in range(options.rounds):
             for name, side in sides.items():
                 taken[name].append(seconds(side, prompt)[0])
@@ -98,10 +132,14 @@ def main() -> None:
         for name, each in speed.items():
             ratios = [f"{each / speed[other]:.2f}" for other in ("JAX by hand", "torch")]
             is_equal = "yes" if torch.equal(tokens[name], tokens["torch"]) else "no"
-            table.add_row(str(count), name, f"{each:,.0f}", *ratios, f"{1e3 * count / each:.2f}", is_equal)
+            table.add_row(
+                str(count), name, f"{each:,.0f}", *ratios, f"{1e3 * count / each:.2f}", is_equal
+            )
     console = Console(width=120)
     console.print(table)
-    console.print(f"torch {torch.__version__}, spmd on jax, {os.cpu_count()} cores", highlight=False)
+    console.print(
+        f"torch {torch.__version__}, spmd on jax, {os.cpu_count()} cores", highlight=False
+    )
     spmd.sync()
 
 

@@ -1,14 +1,16 @@
-"""Measure the host's part of the work: recording an op, a sync of a known program, and a step on many devices.
+"""Measure the host's part of the work: recording an op, a sync of a known program, and a step on
+many devices.
 
     python recipes/benchmarks/host_cost.py                                  # all three, minutes
     python recipes/benchmarks/host_cost.py --parts ops syncs                # some of them
     python recipes/benchmarks/host_cost.py --parts devices --devices 1 8    # fewer devices
 
-ops: the time to record one op, next to torch's eager op on the CPU with tensors of one element. syncs: the time of a
-sync whose program is known, without the device's work, for models of 100, 1,000 and 10,000 nodes: from the graph to
-its program (key), and the call of an empty program with the same arguments (dispatch). devices: the host's time of one
-training step of a tiny GPT under FSDP (trace, key, dispatch), in a process for each number of simulated devices. What
-is compared alternates. It leaves OUT/host_cost.png. Nothing here asserts a time.
+ops: the time to record one op, next to torch's eager op on the CPU with tensors of one element.
+syncs: the time of a sync whose program is known, without the device's work, for models of 100,
+1,000 and 10,000 nodes: from the graph to its program (key), and the call of an empty program with
+the same arguments (dispatch). devices: the host's time of one training step of a tiny GPT under
+FSDP (trace, key, dispatch), in a process for each number of simulated devices. What is compared
+alternates. It leaves OUT/host_cost.png. Nothing here asserts a time.
 """
 
 import argparse
@@ -45,14 +47,28 @@ Costs = dict[str, float]  # milliseconds
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="(default all)")
     parser.add_argument("--rounds", type=int, default=9, help="timed rounds of each (default 9)")
-    parser.add_argument("--nodes", type=int, nargs="+", default=[100, 1_000, 10_000], help="sizes of the programs")
-    parser.add_argument("--devices", type=int, nargs="+", default=[1, 8, 64, 256], help="numbers of simulated devices")
-    parser.add_argument("--layers", type=int, default=1, help="of the GPT that the devices train (default 1)")
+    parser.add_argument(
+        "--nodes", type=int, nargs="+", default=[100, 1_000, 10_000], help="sizes of the programs"
+    )
+    parser.add_argument(
+        "--devices",
+        type=int,
+        nargs="+",
+        default=[1, 8, 64, 256],
+        help="numbers of simulated devices",
+    )
+    parser.add_argument(
+        "--layers", type=int, default=1, help="of the GPT that the devices train (default 1)"
+    )
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="for the picture (default out)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out"), metavar="DIR", help="for the picture (default out)"
+    )
     return parser.parse_args(arguments)
 
 
@@ -97,7 +113,9 @@ def op_costs(args: argparse.Namespace) -> dict[str, list[tuple[float, float]]]:
     for number in range(args.rounds + 1):
         for name in ours:
             count = 1e6 / (148 if "148" in name else 1) / REPEAT
-            pair = tuple(count * seconds_of(partial(_repeat, side[name])) for side in (ours, theirs))
+            pair = tuple(
+                count * seconds_of(partial(_repeat, side[name])) for side in (ours, theirs)
+            )
             spmd.sync(wait=True)
             if number:  # the first of each compiles
                 found[name].append(pair)
@@ -110,14 +128,18 @@ def _repeat(call: Callable[[], object]) -> None:
 
 
 def ops_table(found: dict[str, list[tuple[float, float]]]) -> Table:
-    table = Table("op", title="Recording one op (microseconds; tensors of one element)", title_justify="left")
+    table = Table(
+        "op", title="Recording one op (microseconds; tensors of one element)", title_justify="left"
+    )
     for heading in ("recorded", "eager on the CPU", "ratio", "from", "to"):
         table.add_column(heading, justify="right")
     for name, pairs in found.items():
         ratios = [mine / theirs for mine, theirs in pairs]
         times = (statistics.median(side) for side in zip(*pairs, strict=True))
         shown = (statistics.median(ratios), min(ratios), max(ratios))
-        table.add_row(name, *(f"{time:.2f}" for time in times), *(f"{ratio:.1f}" for ratio in shown))
+        table.add_row(
+            name, *(f"{time:.2f}" for time in times), *(f"{ratio:.1f}" for ratio in shown)
+        )
     return table
 
 
@@ -125,7 +147,8 @@ def ops_table(found: dict[str, list[tuple[float, float]]]) -> Table:
 
 
 def deep(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """Returns a value of layers of `LAYER` ops, each with a weight of its own; deep ones run as a loop over layers."""
+    """Returns a value of layers of `LAYER` ops, each with a weight of its own; deep ones run as a
+    loop over layers."""
     for weight in weights:
         x = x * weight
         for number in range(LAYER - 1):
@@ -134,8 +157,8 @@ def deep(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
 
 
 def host_costs(step: Callable[[], object], rounds: int) -> Costs:
-    """Returns the medians of a step's costs whose program is known: recording it, its key, and dispatch of an empty
-    program with the same arguments."""
+    """Returns the medians of a step's costs whose program is known: recording it, its key, and
+    dispatch of an empty program with the same arguments."""
     traced, keyed = [], []
     for number in range(rounds + 2):
         spmd.sync(wait=True)
@@ -147,7 +170,11 @@ def host_costs(step: Callable[[], object], rounds: int) -> Costs:
             traced.append(seconds)
             keyed.append(spmd.metrics.timer("key") - before)
     dispatch = spmd.metrics.trivial_dispatch_seconds()
-    return {TRACE: 1e3 * statistics.median(traced), KEY: 1e3 * statistics.median(keyed), DISPATCH: 1e3 * dispatch}
+    return {
+        TRACE: 1e3 * statistics.median(traced),
+        KEY: 1e3 * statistics.median(keyed),
+        DISPATCH: 1e3 * dispatch,
+    }
 
 
 def sync_costs(args: argparse.Namespace) -> dict[int, Costs]:
@@ -161,7 +188,13 @@ def sync_costs(args: argparse.Namespace) -> dict[int, Costs]:
 
 def costs_table(found: dict[int, Costs], what: str, title: str) -> Table:
     table = Table(what, title=title, title_justify="left")
-    for heading in ("trace ms", "key ms", "dispatch ms", "a sync: key + dispatch, ms", "to the first row"):
+    for heading in (
+        "trace ms",
+        "key ms",
+        "dispatch ms",
+        "a sync: key + dispatch, ms",
+        "to the first row",
+    ):
         table.add_column(heading, justify="right")
     syncs = [costs[KEY] + costs[DISPATCH] for costs in found.values()]
     for (size, costs), sync in zip(found.items(), syncs, strict=True):
@@ -179,7 +212,9 @@ def device_costs(args: argparse.Namespace) -> dict[int, Costs]:
     for devices in args.devices:
         command = [sys.executable, "-W", "ignore", __file__, "--child", str(devices)]
         command += ["--layers", str(args.layers), "--rounds", str(args.rounds)]
-        done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=dict(os.environ), check=False
+        )
         lines = [line for line in done.stdout.splitlines() if line.startswith("COSTS ")]
         if not lines:
             raise SystemExit(f"{devices} devices: {done.stderr[-2000:]}")
@@ -204,20 +239,29 @@ def child(devices: int, args: argparse.Namespace) -> None:
 
 def draw(found: dict[str, Any], path: Path) -> None:
     """Writes the picture: a panel for each part that was measured."""
-    figure, panels = pyplot.subplots(1, len(found), squeeze=False, figsize=(4.2 * len(found), 4), layout="constrained")
+    figure, panels = pyplot.subplots(
+        1, len(found), squeeze=False, figsize=(4.2 * len(found), 4), layout="constrained"
+    )
     for axes, (part, costs) in zip(panels[0], found.items(), strict=True):
         if part == "ops":
-            ratios = {name: statistics.median(mine / theirs for mine, theirs in pairs) for name, pairs in costs.items()}
+            ratios = {
+                name: statistics.median(mine / theirs for mine, theirs in pairs)
+                for name, pairs in costs.items()
+            }
             bars = axes.barh(list(ratios), list(ratios.values()), color="tab:blue")
             axes.bar_label(bars, fmt="{:.1f}", padding=3, size=8)
             axes.invert_yaxis()
-            axes.set(title="recording an op / eager on the CPU", xlim=(0, 1.2 * max(ratios.values())))
+            axes.set(
+                title="recording an op / eager on the CPU", xlim=(0, 1.2 * max(ratios.values()))
+            )
             axes.tick_params(axis="y", labelsize=8)
             continue
         for name in (TRACE, KEY, DISPATCH):
             axes.plot(list(costs), [each[name] for each in costs.values()], "o-", label=name)
         what = "nodes of a program" if part == "syncs" else "simulated devices"
-        axes.set(xscale="log", yscale="log", xlabel=what, ylabel="ms of the host", title=f"by {what}")
+        axes.set(
+            xscale="log", yscale="log", xlabel=what, ylabel="ms of the host", title=f"by {what}"
+        )
         axes.set_xticks(list(costs), [f"{size:,}" for size in costs])
         axes.minorticks_off()
         axes.grid(alpha=0.3)

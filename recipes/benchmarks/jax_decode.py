@@ -1,4 +1,5 @@
-"""A Llama that decodes greedily with a static cache, by hand in JAX: one jitted call makes each token."""
+"""A Llama that decodes greedily with a static cache, by hand in JAX: one jitted call makes each
+token."""
 
 import math
 from collections.abc import Mapping
@@ -11,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 Params = dict[str, jax.Array]
-Cache = list[tuple[jax.Array, jax.Array]]  # of each layer, keys and values [batch, heads, length, width of a head]
+# of each layer, keys and values [batch, heads, length, width of a head]
+Cache = list[tuple[jax.Array, jax.Array]]
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,14 @@ class Decoder:
         """A cache without tokens."""
         shape = batch, self.shapes.num_key_value_heads, self.length, self.shapes.head_dim
         dtype = self.params["lm_head.weight"].dtype
-        return [(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(self.shapes.num_hidden_layers)]
+        return [
+            (jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+            for _ in range(self.shapes.num_hidden_layers)
+        ]
 
     def generate(self, prompt: np.ndarray, count: int, end: int) -> np.ndarray:
-        """The prompt [batch, length] with so many tokens behind it, fewer where all sequences have ended."""
+        """The prompt [batch, length] with so many tokens behind it, fewer where all sequences have
+        ended."""
         cache, tokens, start = self.empty(len(prompt)), jnp.asarray(prompt), 0
         found = [prompt]
         for _ in range(count):
@@ -57,12 +63,21 @@ class Decoder:
         return np.concatenate(found, axis=1)
 
 
-def _step(shapes: Shapes, params: Params, cache: Cache, tokens: jax.Array, start: jax.Array) -> tuple[jax.Array, Cache]:
-    """The best token after these [batch, count], which stand from `start` on, and the cache with them."""
+def _step(
+    shapes: Shapes, params: Params, cache: Cache, tokens: jax.Array, start: jax.Array
+) -> tuple[jax.Array, Cache]:
+    """The best token after these [batch, count], which stand from `start` on, and the cache with
+    them."""
     x, new = params["model.embed_tokens.weight"][tokens], []
     for layer, pair in enumerate(cache):
-        of = {name.split(".", 3)[3]: x for name, x in params.items() if name.startswith(f"model.layers.{layer}.")}
-        attended, pair = _attention(shapes, of, _norm(x, of["input_layernorm.weight"], shapes), pair, start)
+        of = {
+            name.split(".", 3)[3]: x
+            for name, x in params.items()
+            if name.startswith(f"model.layers.{layer}.")
+        }
+        attended, pair = _attention(
+            shapes, of, _norm(x, of["input_layernorm.weight"], shapes), pair, start
+        )
         x = x + attended
         hidden = _norm(x, of["post_attention_layernorm.weight"], shapes)
         gate, up = (hidden @ of[f"mlp.{name}_proj.weight"].T for name in ("gate", "up"))
@@ -82,22 +97,34 @@ def _attention(
     shapes: Shapes, of: Params, x: jax.Array, pair: tuple[jax.Array, jax.Array], start: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     batch, count, width = x.shape
-    heads, groups = shapes.num_key_value_heads, shapes.num_attention_heads // shapes.num_key_value_heads
+    heads, groups = (
+        shapes.num_key_value_heads,
+        shapes.num_attention_heads // shapes.num_key_value_heads,
+    )
     q, k, v = (
-        (x @ of[f"self_attn.{name}_proj.weight"].T).reshape(batch, count, -1, shapes.head_dim).swapaxes(1, 2)
+        (x @ of[f"self_attn.{name}_proj.weight"].T)
+        .reshape(batch, count, -1, shapes.head_dim)
+        .swapaxes(1, 2)
         for name in "qkv"
     )
     places = start + jnp.arange(count)
     q, k = _rotated(q, places, shapes), _rotated(k, places, shapes)
     keys, values = (
-        jax.lax.dynamic_update_slice_in_dim(old, new, start, axis=2) for old, new in zip(pair, (k, v), strict=True)
+        jax.lax.dynamic_update_slice_in_dim(old, new, start, axis=2)
+        for old, new in zip(pair, (k, v), strict=True)
     )
     q = q.reshape(batch, heads, groups, count, shapes.head_dim)
-    scores = jnp.einsum("bhgqd,bhkd->bhgqk", q, keys, preferred_element_type=jnp.float32) / math.sqrt(shapes.head_dim)
+    scores = jnp.einsum(
+        "bhgqd,bhkd->bhgqk", q, keys, preferred_element_type=jnp.float32
+    ) / math.sqrt(shapes.head_dim)
     is_seen = jnp.arange(keys.shape[2]) <= places[:, None]
     seen = jax.nn.softmax(jnp.where(is_seen, scores, -jnp.inf)).astype(x.dtype)
     result = jnp.einsum("bhgqk,bhkd->bhgqd", seen, values)
-    result = result.reshape(batch, -1, count, shapes.head_dim).swapaxes(1, 2).reshape(batch, count, width)
+    result = (
+        result.reshape(batch, -1, count, shapes.head_dim)
+        .swapaxes(1, 2)
+        .reshape(batch, count, width)
+    )
     return result @ of["self_attn.o_proj.weight"].T, (keys, values)
 
 
@@ -107,4 +134,6 @@ def _rotated(x: jax.Array, places: jax.Array, shapes: Shapes) -> jax.Array:
     angles: Any = places[:, None] / shapes.rope_theta ** (jnp.arange(half) / half)
     cos, sin = (jnp.concatenate([f(angles)] * 2, axis=-1) for f in (jnp.cos, jnp.sin))
     wide = x.astype(jnp.float32)
-    return (wide * cos + jnp.concatenate([-wide[..., half:], wide[..., :half]], axis=-1) * sin).astype(x.dtype)
+    return (
+        wide * cos + jnp.concatenate([-wide[..., half:], wide[..., :half]], axis=-1) * sin
+    ).astype(x.dtype)

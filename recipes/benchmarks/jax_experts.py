@@ -1,14 +1,16 @@
-"""Mixtral with its experts sharded over a mesh axis, and its training step, written by hand in JAX as an expert would.
+"""Mixtral with its experts sharded over a mesh axis, and its training step, written by hand in JAX
+as an expert would.
 
 Nothing is allocated: programs are compiled from shapes alone. It imports neither torch nor spmd.
 
-The batch is sharded over all devices. Rows travel to the devices of their experts and back in rounds of an all-to-all,
-each with 1.25 times an even share of rows for a pair of devices, until the longest queue is empty: no row is dropped,
-and memory does not depend on the router (Lepikhin et al. 2020, arXiv:2006.16668, drops the rows of later rounds). On a
-device rows are sorted by expert and multiplied in groups by jax's kernels for TPUs (Gale et al. 2022,
-arXiv:2211.15841). Backward keeps the inputs of a layer of experts alone, and is a loop of the same rounds. Weights are
-cast and gathered over fsdp, not over the experts, in the scan's body; layers are recomputed; logits are computed in
-chunks.
+The batch is sharded over all devices. Rows travel to the devices of their experts and back in
+rounds of an all-to-all, each with 1.25 times an even share of rows for a pair of devices, until the
+longest queue is empty: no row is dropped, and memory does not depend on the router (Lepikhin et al.
+2020, arXiv:2006.16668, drops the rows of later rounds). On a device rows are sorted by expert and
+multiplied in groups by jax's kernels for TPUs (Gale et al. 2022, arXiv:2211.15841). Backward keeps
+the inputs of a layer of experts alone, and is a loop of the same rounds. Weights are cast and
+gathered over fsdp, not over the experts, in the scan's body; layers are recomputed; logits are
+computed in chunks.
 """
 
 import math
@@ -36,9 +38,10 @@ _ROWS_OF_LOGITS = 2048
 
 
 class Products(NamedTuple):
-    """of_rows: (rows [n, in], weights [experts, in, out], group) -> [n, out], undefined for rows of no expert; the
-    weights may be transposed. of_groups: (left [n, in], right [n, out], group, sums [experts, in, out]) -> the sums,
-    with the product of each group added. block: rows come in multiples of so many."""
+    """of_rows: (rows [n, in], weights [experts, in, out], group) -> [n, out], undefined for rows of
+    no expert; the weights may be transposed. of_groups: (left [n, in], right [n, out], group, sums
+    [experts, in, out]) -> the sums, with the product of each group added. block: rows come in
+    multiples of so many."""
 
     of_rows: Callable[..., jax.Array]
     of_groups: Callable[..., jax.Array]
@@ -46,39 +49,54 @@ class Products(NamedTuple):
 
 
 class Group(NamedTuple):
-    """sizes: the rows of each expert. computed: the rows that a kernel computes if the router is balanced."""
+    """sizes: the rows of each expert. computed: the rows that a kernel computes if the router is
+    balanced."""
 
     sizes: jax.Array
     computed: int
 
 
-def _rows_by_ragged_dot(rows: jax.Array, weights: jax.Array, group: Group, *, is_transposed: bool = False) -> jax.Array:
-    return lax.ragged_dot(rows, jnp.swapaxes(weights, 1, 2) if is_transposed else weights, group.sizes)
+def _rows_by_ragged_dot(
+    rows: jax.Array, weights: jax.Array, group: Group, *, is_transposed: bool = False
+) -> jax.Array:
+    return lax.ragged_dot(
+        rows, jnp.swapaxes(weights, 1, 2) if is_transposed else weights, group.sizes
+    )
 
 
-def _groups_by_ragged_dot(left: jax.Array, right: jax.Array, group: Group, sums: jax.Array) -> jax.Array:
-    dims = lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), lhs_ragged_dimensions=[0], rhs_group_dimensions=[])
+def _groups_by_ragged_dot(
+    left: jax.Array, right: jax.Array, group: Group, sums: jax.Array
+) -> jax.Array:
+    dims = lax.RaggedDotDimensionNumbers(
+        (((0,), (0,)), ((), ())), lhs_ragged_dimensions=[0], rhs_group_dimensions=[]
+    )
     return sums + lax.ragged_dot_general(left, right, group.sizes, dims)
 
 
 BY_RAGGED_DOT = Products(_rows_by_ragged_dot, _groups_by_ragged_dot, 1)
 
 
-def _rows_by_kernel(rows: jax.Array, weights: jax.Array, group: Group, *, is_transposed: bool = False) -> jax.Array:
+def _rows_by_kernel(
+    rows: jax.Array, weights: jax.Array, group: Group, *, is_transposed: bool = False
+) -> jax.Array:
     how = {"tiling": (_ROWS, _COLUMNS, _COLUMNS), "transpose_rhs": is_transposed}
     with _scope(group):
         return gmm(rows, weights, group.sizes, preferred_element_type=rows.dtype, **how)
 
 
-def _groups_by_kernel(left: jax.Array, right: jax.Array, group: Group, sums: jax.Array) -> jax.Array:
-    # The kernel has the sums twice, each with two buffers, and a block in float32: wider ones do not fit into VMEM.
+def _groups_by_kernel(
+    left: jax.Array, right: jax.Array, group: Group, sums: jax.Array
+) -> jax.Array:
+    # The kernel has the sums twice, each with two buffers, and a block in float32: wider ones do
+    # not fit into VMEM.
     how = {"tiling": (_ROWS, _COLUMNS, _COLUMNS // 2), "existing_out": sums}
     with _scope(group):
         return tgmm(left.T, right, group.sizes, preferred_element_type=sums.dtype, **how)
 
 
 def _scope(group: Group) -> Any:
-    # The kernels' own cost estimate is of all rows of the buffer: the benchmark reads this scope instead.
+    # The kernels' own cost estimate is of all rows of the buffer: the benchmark reads this scope
+    # instead.
     return jax.named_scope(f"rows={group.computed}")
 
 
@@ -89,8 +107,8 @@ BY_KERNEL = Products(_rows_by_kernel, _groups_by_kernel, _ROWS)
 
 
 class Part(NamedTuple):
-    """The rows of a round, [devices * rows]: the choices sent, the places of what returns (past the last choice for
-    unused rows), and the experts of rows received, their number for unused ones."""
+    """The rows of a round, [devices * rows]: the choices sent, the places of what returns (past the
+    last choice for unused rows), and the experts of rows received, their number for unused ones."""
 
     choices: jax.Array
     targets: jax.Array
@@ -99,11 +117,13 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Queues:
-    """A device's choices sorted by expert, as a queue for each device of the axis. A choice is numbered by its rank,
-    then by its token: a sum over a token's choices is then one of whole arrays.
+    """A device's choices sorted by expert, as a queue for each device of the axis. A choice is
+    numbered by its rank, then by its token: a sum over a token's choices is then one of whole
+    arrays.
 
-    order: [choices]. starts, lengths: [devices], of the queues in that order. ends: [devices, experts], of the experts
-    in the queues that others have for this device. rows: of a queue in a round.
+    order: [choices]. starts, lengths: [devices], of the queues in that order. ends: [devices,
+    experts], of the experts in the queues that others have for this device. rows: of a queue in a
+    round.
     """
 
     order: jax.Array
@@ -114,14 +134,19 @@ class Queues:
 
     @classmethod
     def of(cls, index: jax.Array, num_experts: int, block: int) -> "Queues":
-        """index: the choices, [tokens, chosen]; num_experts: of a device; block: rows come in multiples of so many."""
+        """index: the choices, [tokens, chosen]; num_experts: of a device; block: rows come in
+        multiples of so many."""
         choices, num_devices = index.T.reshape(-1), lax.axis_size("expert")
         counts = _counts(choices, num_experts * num_devices).reshape(num_devices, num_experts)
         lengths = jnp.sum(counts, 1)
         step = block // math.gcd(block, num_devices)
         rows = -(-math.ceil(_ROOM * choices.size / num_devices) // step) * step
         return cls(
-            jnp.argsort(choices), jnp.cumsum(lengths) - lengths, lengths, jnp.cumsum(_exchanged(counts), 1), rows
+            jnp.argsort(choices),
+            jnp.cumsum(lengths) - lengths,
+            lengths,
+            jnp.cumsum(_exchanged(counts), 1),
+            rows,
         )
 
     def num_rounds(self) -> jax.Array:
@@ -151,8 +176,8 @@ def _put(results: jax.Array, part: Part, rows: jax.Array) -> jax.Array:
 
 
 def _sorted(part: Part, num_experts: int, computed: int) -> tuple[jax.Array, jax.Array, Group]:
-    """The order of rows by expert, its inverse, and their group. Rows of no expert are the last: products neither read
-    nor write them, and what returns of them is dropped."""
+    """The order of rows by expert, its inverse, and their group. Rows of no expert are the last:
+    products neither read nor write them, and what returns of them is dropped."""
     order = jnp.argsort(part.experts)
     # A block of rows is computed once for each expert that it has rows of.
     group = Group(_counts(part.experts, num_experts), computed + (num_experts - 1) * _ROWS)
@@ -178,16 +203,21 @@ def _of_tokens(values: jax.Array, weights: jax.Array, dtype: Any) -> jax.Array:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def rounds(products: Products, x: jax.Array, index: jax.Array, weights: jax.Array, *stacks: jax.Array) -> jax.Array:
+def rounds(
+    products: Products, x: jax.Array, index: jax.Array, weights: jax.Array, *stacks: jax.Array
+) -> jax.Array:
     """The weighted sum of the chosen experts' results for each token, [tokens, width].
 
-    x: a device's tokens, [tokens, width]. index, weights: [tokens, chosen], the weights in float32. stacks: of this
-    device's experts, gate and up [experts, width, hidden], down [experts, hidden, width].
+    x: a device's tokens, [tokens, width]. index, weights: [tokens, chosen], the weights in float32.
+    stacks: of this device's experts, gate and up [experts, width, hidden], down [experts, hidden,
+    width].
     """
     return _rounds_forward(products, x, index, weights, *stacks)[0]
 
 
-def _rounds_forward(products: Products, *inputs: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+def _rounds_forward(
+    products: Products, *inputs: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     x, index, weights, gate, up, down = inputs
     queues = Queues.of(index, len(gate), products.block)
 
@@ -204,7 +234,9 @@ def _rounds_forward(products: Products, *inputs: jax.Array) -> tuple[jax.Array, 
     return _of_tokens(results, weights, x.dtype), inputs
 
 
-def _rounds_backward(products: Products, inputs: tuple[jax.Array, ...], gradient: jax.Array) -> tuple[Any, ...]:
+def _rounds_backward(
+    products: Products, inputs: tuple[jax.Array, ...], gradient: jax.Array
+) -> tuple[Any, ...]:
     x, index, weights, gate, up, down = inputs
     queues = Queues.of(index, len(gate), products.block)
 
@@ -215,14 +247,18 @@ def _rounds_backward(products: Products, inputs: tuple[jax.Array, ...], gradient
         tokens = part.choices % len(x)
         rows, grads = _exchanged(x[tokens])[order], _exchanged(gradient[tokens])[order]
         weight = _exchanged(weights.T.reshape(-1)[part.choices])[order, None]
-        hidden, pull_back = jax.vjp(_gated, *(products.of_rows(rows, stack, group) for stack in (gate, up)))
-        # The gradient of a weight is result . gradient = hidden . (gradient @ down'): no result is computed again.
+        hidden, pull_back = jax.vjp(
+            _gated, *(products.of_rows(rows, stack, group) for stack in (gate, up))
+        )
+        # The gradient of a weight is result . gradient = hidden . (gradient @ down'): no result is
+        # computed again.
         of_hidden = products.of_rows(grads, down, group, is_transposed=True).astype(jnp.float32)
         of_weight = jnp.sum(hidden * of_hidden, axis=1)
         of_down = products.of_groups((hidden * weight).astype(x.dtype), grads, group, of_down)
         sides = pull_back((of_hidden * weight).astype(x.dtype))
         of_gate, of_up = (
-            products.of_groups(rows, side, group, sums) for side, sums in zip(sides, (of_gate, of_up), strict=True)
+            products.of_groups(rows, side, group, sums)
+            for side, sums in zip(sides, (of_gate, of_up), strict=True)
         )
         of_rows = sum(
             products.of_rows(side, stack, group, is_transposed=True)
@@ -233,9 +269,18 @@ def _rounds_backward(products: Products, inputs: tuple[jax.Array, ...], gradient
         return number + 1, (of_x, of_weights, of_gate, of_up, of_down)
 
     # One round is the rule: sums over rounds need no wider dtype than the gradients.
-    start = (_of_choices(index, x), jnp.zeros(index.size, weights.dtype), *map(jnp.zeros_like, (gate, up, down)))
+    start = (
+        _of_choices(index, x),
+        jnp.zeros(index.size, weights.dtype),
+        *map(jnp.zeros_like, (gate, up, down)),
+    )
     of_x, of_weights, *of_stacks = _loop(queues, one_round, start)
-    return _of_tokens(of_x, jnp.ones_like(weights), x.dtype), None, of_weights.reshape(weights.T.shape).T, *of_stacks
+    return (
+        _of_tokens(of_x, jnp.ones_like(weights), x.dtype),
+        None,
+        of_weights.reshape(weights.T.shape).T,
+        *of_stacks,
+    )
 
 
 rounds.defvjp(_rounds_forward, _rounds_backward)
@@ -243,7 +288,9 @@ rounds.defvjp(_rounds_forward, _rounds_backward)
 
 def _loop(queues: Queues, one_round: Callable[[Any], Any], start: Any) -> Any:
     num_rounds = queues.num_rounds()
-    return lax.while_loop(lambda carry: carry[0] < num_rounds, one_round, (jnp.zeros_like(num_rounds), start))[1]
+    return lax.while_loop(
+        lambda carry: carry[0] < num_rounds, one_round, (jnp.zeros_like(num_rounds), start)
+    )[1]
 
 
 # -- A layer of experts.
@@ -254,7 +301,11 @@ Weight = tuple[tuple[int, ...], PartitionSpec]  # a shape and its spec
 def gathered(weight: jax.Array, spec: PartitionSpec, dtype: Any) -> jax.Array:
     """A weight cast and gathered over fsdp, inside of `shard_map`."""
     weight = weight.astype(dtype)
-    return lax.all_gather(weight, "fsdp", axis=spec.index("fsdp"), tiled=True) if "fsdp" in spec else weight
+    return (
+        lax.all_gather(weight, "fsdp", axis=spec.index("fsdp"), tiled=True)
+        if "fsdp" in spec
+        else weight
+    )
 
 
 @dataclass(frozen=True)
@@ -281,22 +332,31 @@ class Experts:
         probabilities = jax.nn.softmax((x @ weights["router"]).astype(jnp.float32), axis=-1)
         shares, index = lax.top_k(probabilities, self.chosen)
         shares = shares / jnp.sum(shares, axis=-1, keepdims=True)
-        return rounds(self.products, x, index, shares, *(weights[name] for name in ("gate", "up", "down")))
+        return rounds(
+            self.products, x, index, shares, *(weights[name] for name in ("gate", "up", "down"))
+        )
 
     def loss(self, mesh: Mesh, stored: Tree, x: jax.Array) -> jax.Array:
         """The sum of the sines of the results for x, [tokens, width]."""
         specs = {name: spec for name, (_, spec) in self.weights().items()}
 
         def on_device(x: jax.Array, stored: Tree) -> jax.Array:
-            return self(x, {name: gathered(weight, specs[name], x.dtype) for name, weight in stored.items()})
+            return self(
+                x, {name: gathered(weight, specs[name], x.dtype) for name, weight in stored.items()}
+            )
 
-        layer = jax.shard_map(on_device, mesh=mesh, in_specs=(P(ALL), specs), out_specs=P(ALL), check_vma=False)
+        layer = jax.shard_map(
+            on_device, mesh=mesh, in_specs=(P(ALL), specs), out_specs=P(ALL), check_vma=False
+        )
         return jnp.sum(jnp.sin(layer(x, stored).astype(jnp.float32)))
 
     def lower(self, mesh: Mesh, num_tokens: int, dtype: Any) -> Any:
-        """Returns `loss` with its gradients by weights and x as a `jax.stages.Lowered`, from shapes alone."""
+        """Returns `loss` with its gradients by weights and x as a `jax.stages.Lowered`, from shapes
+        alone."""
         weights = _structs(self.weights(), mesh, dtype)
-        x = jax.ShapeDtypeStruct((num_tokens, self.width), dtype, sharding=NamedSharding(mesh, P(ALL)))
+        x = jax.ShapeDtypeStruct(
+            (num_tokens, self.width), dtype, sharding=NamedSharding(mesh, P(ALL))
+        )
         out_shardings = NamedSharding(mesh, P()), jax.tree.map(lambda x: x.sharding, (weights, x))
         function = jax.value_and_grad(partial(self.loss, mesh), argnums=(0, 1))
         return jax.jit(function, out_shardings=out_shardings).lower(weights, x)
@@ -318,7 +378,8 @@ def _structs(weights: Tree, mesh: Mesh, dtype: Any) -> Tree:
 
 @dataclass(frozen=True)
 class Mixtral:
-    """The shapes of a model: those of Mixtral 8x7B by default (arXiv:2401.04088). hidden: of one expert."""
+    """The shapes of a model: those of Mixtral 8x7B by default (arXiv:2401.04088). hidden: of one
+    expert."""
 
     layers: int
     width: int = 4096
@@ -339,14 +400,22 @@ class Mixtral:
     def layer(self) -> dict[str, Weight]:
         """The weights of a layer."""
         width, keys = self.width, self.kv_heads * (self.width // self.heads)
-        shapes = {"query": (width, width), "key": (width, keys), "value": (width, keys), "out": (width, width)}
+        shapes = {
+            "query": (width, width),
+            "key": (width, keys),
+            "value": (width, keys),
+            "out": (width, width),
+        }
         weights = {name: (shape, P("fsdp", None)) for name, shape in shapes.items()}
         norms = {name: ((width,), P("fsdp")) for name in ("norm1", "norm2")}
         return {**weights, **norms, **self.experts.weights()}
 
     def weights(self) -> Tree:
         """All weights; those of a layer have the number of layers as leading dim."""
-        layers = {name: ((self.layers, *shape), P(None, *spec)) for name, (shape, spec) in self.layer().items()}
+        layers = {
+            name: ((self.layers, *shape), P(None, *spec))
+            for name, (shape, spec) in self.layer().items()
+        }
         ends = {
             "embed": ((self.vocabulary, self.width), P("fsdp", None)),
             "head": ((self.width, self.vocabulary), P("fsdp", None)),
@@ -368,18 +437,24 @@ class Step:
     dtype: Any = jnp.bfloat16  # the dtype of gathered weights and of the layers' computation
     optimizer: AdamW = AdamW()
 
-    def on_devices(self, function: Callable[..., Any], weights: Tree, out_specs: Any) -> Callable[..., Any]:
-        """A function of weights and arrays, which are sharded by the batch, on each device. weights: with their specs;
-        the function takes them gathered."""
+    def on_devices(
+        self, function: Callable[..., Any], weights: Tree, out_specs: Any
+    ) -> Callable[..., Any]:
+        """A function of weights and arrays, which are sharded by the batch, on each device.
+        weights: with their specs; the function takes them gathered."""
         specs = jax.tree.map(lambda weight: weight[1], weights, is_leaf=_is_weight)
 
         def on_device(stored: Tree, *batch: jax.Array) -> Any:
             gather = partial(gathered, dtype=self.dtype)
-            return function(jax.tree.map(lambda spec, weight: gather(weight, spec), specs, stored), *batch)
+            return function(
+                jax.tree.map(lambda spec, weight: gather(weight, spec), specs, stored), *batch
+            )
 
         def run(stored: Tree, *batch: jax.Array) -> Any:
             in_specs = (specs, *[P(ALL)] * len(batch))
-            body = jax.shard_map(on_device, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+            body = jax.shard_map(
+                on_device, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
+            )
             return body(stored, *batch)
 
         return run
@@ -389,7 +464,9 @@ class Step:
         model = self.model
         shape = (*x.shape[:2], model.kv_heads, -1, model.width // model.heads)
         normed = rms_norm(x, weights["norm1"], model.eps)
-        query, key, value = ((normed @ weights[name]).reshape(shape) for name in ("query", "key", "value"))
+        query, key, value = (
+            (normed @ weights[name]).reshape(shape) for name in ("query", "key", "value")
+        )
         key, value = key[:, :, :, 0], value[:, :, :, 0]
         mixed = self.attention(rope(query, model.theta), rope(key, model.theta), value)
         x = x + mixed.reshape(x.shape) @ weights["out"]
@@ -397,7 +474,8 @@ class Step:
         return x + model.experts(normed.reshape(-1, model.width), weights).reshape(x.shape)
 
     def summed_losses(self, weights: Tree, x: jax.Array, targets: jax.Array) -> jax.Array:
-        """The sum of the cross entropies of all devices; never with the logits of all rows of one."""
+        """The sum of the cross entropies of all devices; never with the logits of all rows of
+        one."""
 
         def chunk(total: jax.Array, operands: Any) -> Any:
             rows, targets = operands
@@ -415,18 +493,26 @@ class Step:
         """The mean cross entropy of tokens and targets, both [batch, length]."""
 
         def ends(*names: str) -> tuple[Tree, Tree]:
-            return {name: weights[name] for name in names}, {name: parameters[name] for name in names}
+            return {name: weights[name] for name in names}, {
+                name: parameters[name] for name in names
+            }
 
         weights = self.model.weights()
         of_embed, embed = ends("embed")
-        x = self.on_devices(lambda weights, tokens: weights["embed"][tokens], of_embed, P(ALL))(embed, tokens)
+        x = self.on_devices(lambda weights, tokens: weights["embed"][tokens], of_embed, P(ALL))(
+            embed, tokens
+        )
         layer = self.on_devices(self.layer, self.model.layer(), P(ALL))
-        layer = jax.checkpoint(layer, prevent_cse=False, policy=jax.checkpoint_policies.nothing_saveable)
+        layer = jax.checkpoint(
+            layer, prevent_cse=False, policy=jax.checkpoint_policies.nothing_saveable
+        )
         x, _ = lax.scan(lambda x, stored: (layer(stored, x), None), x, parameters["layers"])
         of_head, head = ends("norm", "head")
         return self.on_devices(self.summed_losses, of_head, P())(head, x, targets) / targets.size
 
-    def __call__(self, state: Tree, tokens: jax.Array, targets: jax.Array) -> tuple[Tree, jax.Array]:
+    def __call__(
+        self, state: Tree, tokens: jax.Array, targets: jax.Array
+    ) -> tuple[Tree, jax.Array]:
         value, gradients = jax.value_and_grad(self.loss)(state[0], tokens, targets)
         # The optimizer computes in float32.
         updated = self.optimizer.update(state, gradients)
@@ -436,8 +522,15 @@ class Step:
         """Returns the step as a `jax.stages.Lowered`, from shapes alone."""
         weights = _structs(self.model.weights(), self.mesh, self.stored)
         replicated = NamedSharding(self.mesh, P())
-        state = (weights, weights, weights, jax.ShapeDtypeStruct((), jnp.float32, sharding=replicated))
+        state = (
+            weights,
+            weights,
+            weights,
+            jax.ShapeDtypeStruct((), jnp.float32, sharding=replicated),
+        )
         batch = NamedSharding(self.mesh, P(ALL))
         tokens = jax.ShapeDtypeStruct((self.batch, self.sequence), jnp.int32, sharding=batch)
         out_shardings = (jax.tree.map(lambda x: x.sharding, state), replicated)
-        return jax.jit(self, donate_argnums=0, out_shardings=out_shardings).lower(state, tokens, tokens)
+        return jax.jit(self, donate_argnums=0, out_shardings=out_shardings).lower(
+            state, tokens, tokens
+        )

@@ -1,16 +1,18 @@
-"""The reference program: the GPT of `recipes/gpt.py` and its training step, written by hand in JAX as an expert would.
+"""The reference program: the GPT of `recipes/gpt.py` and its training step, written by hand in JAX
+as an expert would.
 
-Lives here: parameters, loss, AdamW, clipping, and their compilation over a mesh. It imports neither torch nor spmd.
+Lives here: parameters, loss, AdamW, clipping, and their compilation over a mesh. It imports neither
+torch nor spmd.
 
-It is fast on XLA's CPU backend because activations are flattened to 2-d before each matmul (worth 20%), queries, keys
-and values are split before they are cut into heads (2%), the state is donated and its shardings are pinned, weights are
-gathered once, and every block's output is constrained to the batch's sharding. Measured alternately with it, and no
-faster: weights stored (in, out), `jax.nn.dot_product_attention`, batch and heads merged, one-hot products instead of
-gathers, Shardy.
+It is fast on XLA's CPU backend because activations are flattened to 2-d before each matmul (worth
+20%), queries, keys and values are split before they are cut into heads (2%), the state is donated
+and its shardings are pinned, weights are gathered once, and every block's output is constrained to
+the batch's sharding. Measured alternately with it, and no faster: weights stored (in, out),
+`jax.nn.dot_product_attention`, batch and heads merged, one-hot products instead of gathers, Shardy.
 
-The layouts "data" and "tensor" are the same program with other shardings: parameters replicated, or heads, hidden units
-and vocabulary sharded as in Megatron (arXiv:1909.08053) and activations between them replicated. Heads are sharded only
-where queries, keys and values are three parameters.
+The layouts "data" and "tensor" are the same program with other shardings: parameters replicated, or
+heads, hidden units and vocabulary sharded as in Megatron (arXiv:1909.08053) and activations between
+them replicated. Heads are sharded only where queries, keys and values are three parameters.
 """
 
 import re
@@ -27,12 +29,14 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 Parameters = dict[str, jax.Array]  # by the names of the torch model's state_dict
-State = tuple[Parameters, Parameters, Parameters, jax.Array]  # parameters, first and second moments, steps done
+# parameters, first and second moments, steps done
+State = tuple[Parameters, Parameters, Parameters, jax.Array]
 
 
 @dataclass(frozen=True)
 class AdamW:
-    """AdamW as `torch.optim.AdamW` defines it, after clipping by the global norm as `clip_grad_norm_` does."""
+    """AdamW as `torch.optim.AdamW` defines it, after clipping by the global norm as
+    `clip_grad_norm_` does."""
 
     beta1: float = 0.9
     beta2: float = 0.999
@@ -68,10 +72,15 @@ def layer_norm(x: jax.Array, parameters: Parameters, name: str, eps: float = 1e-
     mean = x.mean(-1, keepdims=True)
     centred = x - mean
     variance = jnp.square(centred).mean(-1, keepdims=True)
-    return centred * jax.lax.rsqrt(variance + eps) * parameters[f"{name}.weight"] + parameters[f"{name}.bias"]
+    return (
+        centred * jax.lax.rsqrt(variance + eps) * parameters[f"{name}.weight"]
+        + parameters[f"{name}.bias"]
+    )
 
 
-def attention(x: jax.Array, parameters: Parameters, name: str, *, batch: int, heads: int) -> jax.Array:
+def attention(
+    x: jax.Array, parameters: Parameters, name: str, *, batch: int, heads: int
+) -> jax.Array:
     """Returns causal self-attention of x (batch * sequence, width)."""
     tokens, width = x.shape
     if f"{name}.qkv.weight" in parameters:
@@ -79,7 +88,8 @@ def attention(x: jax.Array, parameters: Parameters, name: str, *, batch: int, he
     else:
         parts = [linear(x, parameters, f"{name}.{part}") for part in ("query", "key", "value")]
     query, key, value = (
-        part.reshape(batch, tokens // batch, heads, width // heads).transpose(0, 2, 1, 3) for part in parts
+        part.reshape(batch, tokens // batch, heads, width // heads).transpose(0, 2, 1, 3)
+        for part in parts
     )
     scores = jnp.einsum("bhqd,bhkd->bhqk", query * (width // heads) ** -0.5, key)
     causal = jnp.tril(jnp.ones(scores.shape[-2:], bool))
@@ -109,9 +119,13 @@ def loss(
     used: the sharding in which the step computes with each parameter.
     """
     batch, sequence = tokens.shape
-    # With this constraint each weight is gathered once (otherwise LayerNorm's twice) and the gradients, which get the
-    # same constraint in backward, share one variadic all-reduce instead of 150; time and memory stay the same.
-    parameters = {name: jax.lax.with_sharding_constraint(value, used[name]) for name, value in parameters.items()}
+    # With this constraint each weight is gathered once (otherwise LayerNorm's twice) and the
+    # gradients, which get the same constraint in backward, share one variadic all-reduce instead of
+    # 150; time and memory stay the same.
+    parameters = {
+        name: jax.lax.with_sharding_constraint(value, used[name])
+        for name, value in parameters.items()
+    }
     x = parameters["tokens.weight"][tokens] + parameters["positions.weight"][jnp.arange(sequence)]
     x = jax.lax.with_sharding_constraint(x.reshape(batch * sequence, -1), batched)
     for i in range(num_layers(parameters)):
@@ -138,22 +152,26 @@ def use_partitioner(name: str | None) -> Iterator[None]:
 
 
 def spec(shape: tuple[int, ...], axis: str, size: int) -> PartitionSpec:
-    """Returns a spec that shards the largest dim that `size` divides, the first of equals; an empty one without such a
-    dim."""
+    """Returns a spec that shards the largest dim that `size` divides, the first of equals; an empty
+    one without such a dim."""
     dims = [dim for dim in range(len(shape)) if shape[dim] % size == 0]
     cut = max(dims, key=lambda dim: shape[dim], default=None)
     return PartitionSpec() if cut is None else PartitionSpec(*[None] * cut, axis)
 
 
 def tensor_spec(name: str, axis: str) -> PartitionSpec:
-    """Returns the spec of a parameter in the layout "tensor": heads, hidden units and vocabulary are sharded."""
+    """Returns the spec of a parameter in the layout "tensor": heads, hidden units and vocabulary
+    are sharded."""
     if re.search(r"(query|key|value|up)\.(weight|bias)$|^(tokens|head)\.weight$", name):
         return PartitionSpec(axis)
     return PartitionSpec(None, axis) if re.search(r"(out|down)\.weight$", name) else PartitionSpec()
 
 
-def stored(shapes: Mapping[str, tuple[int, ...]], layout: str, mesh: Mesh) -> dict[str, NamedSharding]:
-    """Returns the sharding of each parameter between steps in a layout, which is the name of the mesh's axis."""
+def stored(
+    shapes: Mapping[str, tuple[int, ...]], layout: str, mesh: Mesh
+) -> dict[str, NamedSharding]:
+    """Returns the sharding of each parameter between steps in a layout, which is the name of the
+    mesh's axis."""
     specs = {
         "fsdp": lambda name: spec(shapes[name], layout, mesh.size),
         "data": lambda name: PartitionSpec(),
@@ -164,7 +182,8 @@ def stored(shapes: Mapping[str, tuple[int, ...]], layout: str, mesh: Mesh) -> di
 
 @dataclass(frozen=True)
 class Program:
-    """A compiled training step over a mesh: `step(state, tokens, targets, learning_rate) -> (state, loss)`."""
+    """A compiled training step over a mesh: `step(state, tokens, targets, learning_rate) -> (state,
+    loss)`."""
 
     step: Any  # jax.stages.Compiled
     initialise: Callable[[Mapping[str, np.ndarray]], State]
@@ -182,7 +201,8 @@ class Program:
 
     @property
     def collectives(self) -> dict[str, int]:
-        """The number of collectives of each kind in the compiled program; an asynchronous pair counts once."""
+        """The number of collectives of each kind in the compiled program; an asynchronous pair
+        counts once."""
         kinds = "all-gather|all-reduce|reduce-scatter|collective-permute|all-to-all"
         found = re.findall(rf" ({kinds})(?:-start)?\(", self.step.as_text())
         return dict(sorted(Counter(found).items()))
@@ -202,10 +222,12 @@ def build(
 ) -> Program:
     """Compiles the training step over one mesh axis.
 
-    devices: their number, or those of a topology, for which it is only compiled. layout: "fsdp" shards state and batch,
-    "data" the batch, "tensor" heads, hidden units and vocabulary.
+    devices: their number, or those of a topology, for which it is only compiled. layout: "fsdp"
+    shards state and batch, "data" the batch, "tensor" heads, hidden units and vocabulary.
     """
-    mesh = Mesh(np.array(jax.devices()[:devices] if isinstance(devices, int) else devices), (layout,))
+    mesh = Mesh(
+        np.array(jax.devices()[:devices] if isinstance(devices, int) else devices), (layout,)
+    )
     batched = NamedSharding(mesh, PartitionSpec(None if layout == "tensor" else layout, None))
     replicated = NamedSharding(mesh, PartitionSpec())
     cut = stored(shapes, layout, mesh)
@@ -213,22 +235,34 @@ def build(
     shardings = (cut, cut, cut, replicated)
 
     @partial(jax.jit, donate_argnums=0, out_shardings=(shardings, replicated))
-    def step(state: State, tokens: jax.Array, targets: jax.Array, learning_rate: jax.Array) -> tuple[State, jax.Array]:
-        value, gradients = jax.value_and_grad(loss)(state[0], tokens, targets, heads=heads, batched=batched, used=used)
+    def step(
+        state: State, tokens: jax.Array, targets: jax.Array, learning_rate: jax.Array
+    ) -> tuple[State, jax.Array]:
+        value, gradients = jax.value_and_grad(loss)(
+            state[0], tokens, targets, heads=heads, batched=batched, used=used
+        )
         return optimizer.update(state, gradients, learning_rate), value
 
     def initialise(values: Mapping[str, np.ndarray]) -> State:
         zeros = {name: np.zeros(value.shape, value.dtype) for name, value in values.items()}
         return jax.device_put((dict(values), zeros, zeros, np.zeros((), np.float32)), shardings)
 
-    def abstract(shape: tuple[int, ...], dtype: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+    def abstract(
+        shape: tuple[int, ...], dtype: Any, sharding: NamedSharding
+    ) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
     weights = {name: abstract(shape, np.float32, cut[name]) for name, shape in shapes.items()}
     tokens = abstract((batch, sequence), np.int32, batched)
     scalar = abstract((), np.float32, replicated)
     # Products of torch's precision: JAX's own default for TPUs is one pass of bfloat16.
-    with jax.enable_x64(False), use_partitioner(partitioner), jax.default_matmul_precision("highest"):
+    with (
+        jax.enable_x64(False),
+        use_partitioner(partitioner),
+        jax.default_matmul_precision("highest"),
+    ):
         lowered = step.lower((weights, weights, weights, scalar), tokens, tokens, scalar)
         compiled = lowered.compile(compiler_options=dict(compiler_options or {}))
-    return Program(compiled, initialise, lambda values: jax.device_put(values.astype(np.int32), batched))
+    return Program(
+        compiled, initialise, lambda values: jax.device_put(values.astype(np.int32), batched)
+    )

@@ -1,13 +1,15 @@
-"""A Llama whose rows are sharded over a mesh axis, and its training step, written by hand in JAX as an expert would.
+"""A Llama whose rows are sharded over a mesh axis, and its training step, written by hand in JAX as
+an expert would.
 
 Nothing is allocated: the step is compiled from shapes alone. It imports neither torch nor spmd.
 
-Attention is a ring in zigzag order (Liu et al. 2023, arXiv:2310.01889; Brandon et al. 2023, arXiv:2311.09431): device i
-has the chunks i and 2n-1-i of the rows, so that a step of the ring is two whole pairs of chunks on each device. Keys
-and values travel, in backward their gradients with them, and outputs are merged by their log-sum-exp. A pair is jax's
-kernel for TPUs, whose private backward takes the log-sum-exp of all keys. Tokens, targets and positions come in zigzag
-order. Master weights are sharded over all devices, cast, and gathered in the loop's body; layers are recomputed; logits
-are computed in chunks.
+Attention is a ring in zigzag order (Liu et al. 2023, arXiv:2310.01889; Brandon et al. 2023,
+arXiv:2311.09431): device i has the chunks i and 2n-1-i of the rows, so that a step of the ring is
+two whole pairs of chunks on each device. Keys and values travel, in backward their gradients with
+them, and outputs are merged by their log-sum-exp. A pair is jax's kernel for TPUs, whose private
+backward takes the log-sum-exp of all keys. Tokens, targets and positions come in zigzag order.
+Master weights are sharded over all devices, cast, and gathered in the loop's body; layers are
+recomputed; logits are computed in chunks.
 """
 
 from collections.abc import Callable
@@ -37,12 +39,14 @@ def zigzag(length: int, num_devices: int) -> np.ndarray:
     return np.concatenate([np.concatenate([chunks[i], chunks[-1 - i]]) for i in range(num_devices)])
 
 
-# -- One pair of chunks: query [batch, heads, rows, width], key and value with their own heads and columns.
+# -- One pair of chunks: query [batch, heads, rows, width], key and value with their own heads and
+# columns.
 
 
 class Pair(NamedTuple):
-    """forward: (query, key, value, is_causal) -> output, log-sum-exp; backward: (query, key, value, output,
-    log-sum-exp, gradient, is_causal) -> the gradients of the first three. Results are in float32."""
+    """forward: (query, key, value, is_causal) -> output, log-sum-exp; backward: (query, key, value,
+    output, log-sum-exp, gradient, is_causal) -> the gradients of the first three. Results are in
+    float32."""
 
     forward: Callable[..., Any]
     backward: Callable[..., Any]
@@ -53,12 +57,16 @@ def _grouped(x: jax.Array, like: jax.Array) -> jax.Array:
 
 
 def _scores(query: jax.Array, key: jax.Array, is_causal: bool) -> jax.Array:
-    scores = jnp.einsum("bkgrd,bkcd->bkgrc", _grouped(query, key), key, preferred_element_type=jnp.float32)
+    scores = jnp.einsum(
+        "bkgrd,bkcd->bkgrc", _grouped(query, key), key, preferred_element_type=jnp.float32
+    )
     allowed = jnp.tri(*scores.shape[-2:], dtype=bool) if is_causal else True
     return jnp.where(allowed, scores * query.shape[-1] ** -0.5, -1e30)
 
 
-def _forward_by_products(query: jax.Array, key: jax.Array, value: jax.Array, is_causal: bool) -> Any:
+def _forward_by_products(
+    query: jax.Array, key: jax.Array, value: jax.Array, is_causal: bool
+) -> Any:
     scores = _scores(query, key, is_causal)
     logsumexp = jax.nn.logsumexp(scores, axis=-1)
     weights = jnp.exp(scores - logsumexp[..., None])
@@ -67,7 +75,13 @@ def _forward_by_products(query: jax.Array, key: jax.Array, value: jax.Array, is_
 
 
 def _backward_by_products(
-    query: jax.Array, key: jax.Array, value: jax.Array, output: Any, logsumexp: Any, gradient: Any, is_causal: bool
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    output: Any,
+    logsumexp: Any,
+    gradient: Any,
+    is_causal: bool,
 ) -> Any:
     weights = jnp.exp(_scores(query, key, is_causal) - _grouped(logsumexp, key)[..., None])
     gradient, products = _grouped(gradient, key), _grouped(jnp.sum(output * gradient, axis=-1), key)
@@ -87,16 +101,25 @@ def _kernel(query: jax.Array, key: jax.Array, is_causal: bool, *, saves_residual
     shape = query.shape[2], key.shape[2]
     mask = masks.CausalMask(shape) if is_causal else masks.FullMask(shape)
     block, step = min(_BLOCK, *shape), min(_STEP, *shape)
-    # Of a causal mask in this library's block sizes: wider ones would compute more of the masked half.
+    # Of a causal mask in this library's block sizes: wider ones would compute more of the masked
+    # half.
     rows, columns = (step, step) if is_causal else (block, block)
     sizes = kernels.BlockSizes(
-        block_q=rows, block_kv=columns, block_kv_compute=step,
-        block_q_dkv=rows, block_kv_dkv=block, block_kv_dkv_compute=step, use_fused_bwd_kernel=True,
-    )  # fmt: skip
+        block_q=rows,
+        block_kv=columns,
+        block_kv_compute=step,
+        block_q_dkv=rows,
+        block_kv_dkv=block,
+        block_kv_dkv_compute=step,
+        use_fused_bwd_kernel=True,
+    )
     return kernels.make_splash_mha(
-        mask=masks.MultiHeadMask([mask] * query.shape[1]), block_sizes=sizes, head_shards=1, q_seq_shards=1,
+        mask=masks.MultiHeadMask([mask] * query.shape[1]),
+        block_sizes=sizes,
+        head_shards=1,
+        q_seq_shards=1,
         save_residuals=saves_residuals,
-    )  # fmt: skip
+    )
 
 
 def _scaled(query: jax.Array) -> jax.Array:
@@ -112,15 +135,30 @@ def _forward_by_kernel(query: jax.Array, key: jax.Array, value: jax.Array, is_ca
 def _backward_by_kernel(query: jax.Array, key: jax.Array, value: jax.Array, *rest: Any) -> Any:
     *saved, is_causal = rest
     kernel = _kernel(query, key, is_causal, saves_residuals=False)
-    how = {"save_residuals": False, "residual_checkpoint_name": None, "mask_function": None,
-           "attn_logits_soft_cap": None, "interpret": False} | kernel.kwargs  # fmt: skip
-    names = ("save_residuals", "mask_value", "is_mqa", "block_sizes", "residual_checkpoint_name", "mask_function",
-             "attn_logits_soft_cap", "interpret")  # fmt: skip
+    how = {
+        "save_residuals": False,
+        "residual_checkpoint_name": None,
+        "mask_function": None,
+        "attn_logits_soft_cap": None,
+        "interpret": False,
+    } | kernel.kwargs
+    names = (
+        "save_residuals",
+        "mask_value",
+        "is_mqa",
+        "block_sizes",
+        "residual_checkpoint_name",
+        "mask_function",
+        "attn_logits_soft_cap",
+        "interpret",
+    )
 
     def one(query: Any, key: Any, value: Any, output: Any, logsumexp: Any, gradient: Any) -> Any:
         infos = kernel.dq_mask_info, kernel.dkv_mask_info
         residuals = (query, key, value, None, None, output, logsumexp, *infos)
-        return kernels._splash_attention_bwd(*(how[name] for name in names), residuals, gradient)[3:6]
+        return kernels._splash_attention_bwd(*(how[name] for name in names), residuals, gradient)[
+            3:6
+        ]
 
     grads = [grad.astype(jnp.float32) for grad in jax.vmap(one)(_scaled(query), key, value, *saved)]
     return _scaled(grads[0]), *grads[1:]
@@ -161,7 +199,8 @@ def _one_of(condition: Any, one: Tree, other: Tree) -> Tree:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def ring(pair: Pair, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-    """Causal attention of a device's two chunks of rows to the keys of all devices, inside of `shard_map`."""
+    """Causal attention of a device's two chunks of rows to the keys of all devices, inside of
+    `shard_map`."""
     return _ring_forward(pair, query, key, value)[0]
 
 
@@ -170,10 +209,13 @@ def _ring_forward(pair: Pair, query: jax.Array, key: jax.Array, value: jax.Array
     low_rows, high_rows = _halves(query)
     low_keys, high_keys = _halves((key, value))
     low = pair.forward(low_rows, *low_keys, True)
-    high = _merged(pair.forward(high_rows, *high_keys, True), pair.forward(high_rows, *low_keys, False))
+    high = _merged(
+        pair.forward(high_rows, *high_keys, True), pair.forward(high_rows, *low_keys, False)
+    )
 
     def step(carry: Any, distance: Any) -> Any:
-        """The keys of device `at - distance`: high rows see its low ones; low rows too, or high rows its high ones."""
+        """The keys of device `at - distance`: high rows see its low ones; low rows too, or high
+        rows its high ones."""
         keys, low, high = carry
         keys = _passed_on(keys)
         low_keys, high_keys = _halves(keys)
@@ -203,7 +245,10 @@ def _ring_backward(pair: Pair, saved: Any, gradient: jax.Array) -> Any:
         return jax.tree.map(lambda *parts: sum(parts), *trees)
 
     low_keys, high_keys = _halves((key, value))
-    (of_low, low_low), (of_high, high_high) = grads(low_rows, low_keys, True), grads(high_rows, high_keys, True)
+    (of_low, low_low), (of_high, high_high) = (
+        grads(low_rows, low_keys, True),
+        grads(high_rows, high_keys, True),
+    )
     of_high_too, high_low = grads(high_rows, low_keys)
 
     def step(carry: Any, distance: Any) -> Any:
@@ -212,18 +257,25 @@ def _ring_backward(pair: Pair, saved: Any, gradient: jax.Array) -> Any:
         low_keys, high_keys = _halves(keys)
         is_low = distance <= at
         first, of_low_keys = grads(high_rows, low_keys)
-        second, more = grads(_one_of(is_low, low_rows, high_rows), _one_of(is_low, low_keys, high_keys))
+        second, more = grads(
+            _one_of(is_low, low_rows, high_rows), _one_of(is_low, low_keys, high_keys)
+        )
         zero = jax.tree.map(jnp.zeros_like, more)
-        of_pair = _joined(sums(of_low_keys, _one_of(is_low, more, zero)), _one_of(is_low, zero, more))
+        of_pair = _joined(
+            sums(of_low_keys, _one_of(is_low, more, zero)), _one_of(is_low, zero, more)
+        )
         of_low = of_low + jnp.where(is_low, second, 0)
         of_high = of_high + first + jnp.where(is_low, 0, second)
         return (keys, sums(of_keys, of_pair), of_low, of_high), None
 
     carry = (key, value), _joined(sums(low_low, high_low), high_high), of_low, of_high + of_high_too
-    (_, of_keys, of_low, of_high), _ = lax.scan(step, carry, jnp.arange(1, lax.axis_size("context")))
+    (_, of_keys, of_low, of_high), _ = lax.scan(
+        step, carry, jnp.arange(1, lax.axis_size("context"))
+    )
     of_keys = _passed_on(of_keys)
     return tuple(
-        grad.astype(x.dtype) for grad, x in zip((_joined(of_low, of_high), *of_keys), (query, key, value), strict=True)
+        grad.astype(x.dtype)
+        for grad, x in zip((_joined(of_low, of_high), *of_keys), (query, key, value), strict=True)
     )
 
 
@@ -251,7 +303,9 @@ class Step:
         return NamedSharding(self.mesh, P(*spec))
 
     def rows(self, x: jax.Array) -> jax.Array:
-        return lax.with_sharding_constraint(x, self.sharding("fsdp", "context", *(None,) * (x.ndim - 2)))
+        return lax.with_sharding_constraint(
+            x, self.sharding("fsdp", "context", *(None,) * (x.ndim - 2))
+        )
 
     def gathered(self, weight: jax.Array) -> jax.Array:
         return lax.with_sharding_constraint(weight.astype(self.dtype), self.sharding())
@@ -260,7 +314,11 @@ class Step:
         """Attention of query, key and value, all [batch, length, heads, width]."""
         spec = P("fsdp", None, "context")
         body = jax.shard_map(
-            partial(ring, self.pair), mesh=self.mesh, in_specs=(spec,) * 3, out_specs=spec, check_vma=False
+            partial(ring, self.pair),
+            mesh=self.mesh,
+            in_specs=(spec,) * 3,
+            out_specs=spec,
+            check_vma=False,
         )
         return body(*(x.transpose(0, 2, 1, 3) for x in arrays)).transpose(0, 2, 1, 3)
 
@@ -268,23 +326,38 @@ class Step:
         model, weights = self.model, jax.tree.map(self.gathered, stored)
         shape = (*x.shape[:2], -1, model.head)
         normed = rms_norm(x, weights["norm1"], model.eps)
-        query, key, value = ((normed @ weights[name]).reshape(shape) for name in ("query", "key", "value"))
-        mixed = self.mixed(rope(query, model.theta, positions), rope(key, model.theta, positions), value)
+        query, key, value = (
+            (normed @ weights[name]).reshape(shape) for name in ("query", "key", "value")
+        )
+        mixed = self.mixed(
+            rope(query, model.theta, positions), rope(key, model.theta, positions), value
+        )
         x = self.rows(x + mixed.reshape(x.shape) @ weights["out"])
         normed = rms_norm(x, weights["norm2"], model.eps)
         hidden = jax.nn.silu(normed @ weights["gate"]) * (normed @ weights["up"])
         return self.rows(x + hidden @ weights["down"])
 
-    def loss(self, parameters: Tree, tokens: jax.Array, targets: jax.Array, positions: jax.Array) -> jax.Array:
-        """The mean cross entropy of tokens and targets, both [batch, length], at positions [length]."""
+    def loss(
+        self, parameters: Tree, tokens: jax.Array, targets: jax.Array, positions: jax.Array
+    ) -> jax.Array:
+        """The mean cross entropy of tokens and targets, both [batch, length], at positions
+        [length]."""
         x = self.rows(jnp.take(self.gathered(parameters["embed"]), tokens, axis=0))
-        kept = jax.checkpoint_policies.nothing_saveable if self.checkpointed else all_but_constrained
+        kept = (
+            jax.checkpoint_policies.nothing_saveable if self.checkpointed else all_but_constrained
+        )
         layer = jax.checkpoint(self.layer, prevent_cse=False, policy=kept)
-        x, _ = lax.scan(lambda x, stored: (layer(x, stored, positions), None), x, parameters["layers"])
+        x, _ = lax.scan(
+            lambda x, stored: (layer(x, stored, positions), None), x, parameters["layers"]
+        )
         x = rms_norm(x, self.gathered(parameters["norm"]), self.model.eps)
         spec = P("fsdp", "context")
         losses = jax.shard_map(
-            _summed_losses, mesh=self.mesh, in_specs=(P(*spec, None), P(), spec), out_specs=P(), check_vma=False
+            _summed_losses,
+            mesh=self.mesh,
+            in_specs=(P(*spec, None), P(), spec),
+            out_specs=P(),
+            check_vma=False,
         )
         return losses(x, self.gathered(parameters["head"]), targets) / targets.size
 
@@ -296,11 +369,16 @@ class Step:
         """Returns the step as a `jax.stages.Lowered`, from shapes alone."""
 
         def sharded(shape: tuple[int, ...], is_stacked: bool) -> Any:
-            return jax.ShapeDtypeStruct(shape, self.stored, sharding=self.sharding(*[None] * is_stacked, ALL))
+            return jax.ShapeDtypeStruct(
+                shape, self.stored, sharding=self.sharding(*[None] * is_stacked, ALL)
+            )
 
         shapes = self.model.shapes()
         layers = {name: sharded(shape, True) for name, shape in shapes.pop("layers").items()}
-        weights = {"layers": layers, **{name: sharded(shape, False) for name, shape in shapes.items()}}
+        weights = {
+            "layers": layers,
+            **{name: sharded(shape, False) for name, shape in shapes.items()},
+        }
         count = jax.ShapeDtypeStruct((), jnp.float32, sharding=self.sharding())
         batch = (self.batch, self.sequence)
         tokens = jax.ShapeDtypeStruct(batch, jnp.int32, sharding=self.sharding("fsdp", "context"))
@@ -312,7 +390,8 @@ class Step:
 
 
 def _summed_losses(x: jax.Array, head: jax.Array, targets: jax.Array) -> jax.Array:
-    """The sum of the cross entropies of all devices, from one's rows; never with the logits of all its rows."""
+    """The sum of the cross entropies of all devices, from one's rows; never with the logits of all
+    its rows."""
 
     def chunk(total: jax.Array, operands: Any) -> Any:
         rows, targets = operands
@@ -321,6 +400,9 @@ def _summed_losses(x: jax.Array, head: jax.Array, targets: jax.Array) -> jax.Arr
         return total + jnp.sum(jax.nn.logsumexp(logits, axis=-1) - chosen), None
 
     size = min(_ROWS_OF_LOGITS, x.shape[1])
-    chunks = [part.reshape(part.shape[0], -1, size, *part.shape[2:]).swapaxes(0, 1) for part in (x, targets)]
+    chunks = [
+        part.reshape(part.shape[0], -1, size, *part.shape[2:]).swapaxes(0, 1)
+        for part in (x, targets)
+    ]
     total, _ = lax.scan(jax.checkpoint(chunk), jnp.zeros((), jnp.float32), tuple(chunks))
     return lax.psum(total, ALL)

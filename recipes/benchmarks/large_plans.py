@@ -1,12 +1,12 @@
 """Time the plan of a large model of Hugging Face's for chips that are not present.
 
-    python recipes/benchmarks/large_plans.py                         # T5-large and Whisper-large, on v5e:2x4
+    python recipes/benchmarks/large_plans.py  # T5-large and Whisper-large, on v5e:2x4
     python recipes/benchmarks/large_plans.py --models llama --target h100:8 --show
     python recipes/benchmarks/large_plans.py --models vit --batch 64 --target v5p:2x2x2
     python recipes/benchmarks/large_plans.py --models t5 --layers 2 --target cpu:8
 
-T5, Whisper and ViT-B are in float32, Llama-1B and eight layers of a Mixtral of width 2,048 in bfloat16 with 4,096 and
-1,024 tokens a sequence. Needs the extras `recipes` and `tpu` or `gpu-plan`.
+T5, Whisper and ViT-B are in float32, Llama-1B and eight layers of a Mixtral of width 2,048 in
+bfloat16 with 4,096 and 1,024 tokens a sequence. Needs the extras `recipes` and `tpu` or `gpu-plan`.
 """
 
 import argparse
@@ -31,7 +31,12 @@ Made = tuple[nn.Module, set[type[nn.Module]], dict[str, torch.Tensor]]
 
 def t5(layers: int | None, batch: int) -> Made:
     config = hf.T5Config(
-        d_model=1024, d_kv=64, d_ff=4096, num_heads=16, num_layers=layers or 24, decoder_start_token_id=0
+        d_model=1024,
+        d_kv=64,
+        d_ff=4096,
+        num_heads=16,
+        num_layers=layers or 24,
+        decoder_start_token_id=0,
     )
     ids = torch.zeros(batch, 512, dtype=torch.long, device="meta")
     model = hf.T5ForConditionalGeneration(config)
@@ -39,13 +44,25 @@ def t5(layers: int | None, batch: int) -> Made:
 
 
 def whisper(
-    layers: int | None, batch: int, *, width: int = 1280, depth: int = 32, mel_bins: int = 128, vocabulary: int = 51_866
+    layers: int | None,
+    batch: int,
+    *,
+    width: int = 1280,
+    depth: int = 32,
+    mel_bins: int = 128,
+    vocabulary: int = 51_866,
 ) -> Made:
     config = hf.WhisperConfig(
-        d_model=width, encoder_layers=layers or depth, decoder_layers=layers or depth,
-        encoder_attention_heads=width // 64, decoder_attention_heads=width // 64, encoder_ffn_dim=4 * width,
-        decoder_ffn_dim=4 * width, num_mel_bins=mel_bins, vocab_size=vocabulary,
-    )  # fmt: skip
+        d_model=width,
+        encoder_layers=layers or depth,
+        decoder_layers=layers or depth,
+        encoder_attention_heads=width // 64,
+        decoder_attention_heads=width // 64,
+        encoder_ffn_dim=4 * width,
+        decoder_ffn_dim=4 * width,
+        num_mel_bins=mel_bins,
+        vocab_size=vocabulary,
+    )
     model = hf.WhisperForConditionalGeneration(config)
     inputs = {
         "input_features": torch.empty(batch, mel_bins, 3000, device="meta"),
@@ -55,7 +72,9 @@ def whisper(
 
 
 def vit(layers: int | None, batch: int) -> Made:
-    model = hf.ViTForImageClassification(hf.ViTConfig(num_hidden_layers=layers or 12, num_labels=1000))
+    model = hf.ViTForImageClassification(
+        hf.ViTConfig(num_hidden_layers=layers or 12, num_labels=1000)
+    )
     inputs = {
         "pixel_values": torch.empty(batch, 3, 224, 224, device="meta"),
         "labels": torch.zeros(batch, dtype=torch.long, device="meta"),
@@ -65,9 +84,12 @@ def vit(layers: int | None, batch: int) -> Made:
 
 def mixtral(layers: int | None, batch: int) -> Made:
     config = hf.MixtralConfig(
-        hidden_size=2048, intermediate_size=3584, num_hidden_layers=layers or 8, vocab_size=32_000,
+        hidden_size=2048,
+        intermediate_size=3584,
+        num_hidden_layers=layers or 8,
+        vocab_size=32_000,
         experts_implementation="grouped_mm",
-    )  # fmt: skip
+    )
     model = hf.MixtralForCausalLM(config).bfloat16()
     ids = torch.zeros(batch, 1024, dtype=torch.long, device="meta")
     return model, {type(model.model.layers[0])}, {"input_ids": ids, "labels": ids}
@@ -75,9 +97,15 @@ def mixtral(layers: int | None, batch: int) -> Made:
 
 def llama(layers: int | None, batch: int) -> Made:
     config = hf.LlamaConfig(
-        hidden_size=2048, intermediate_size=8192, num_hidden_layers=layers or 16, num_attention_heads=32,
-        num_key_value_heads=8, vocab_size=128_256, max_position_embeddings=8192, tie_word_embeddings=True,
-    )  # fmt: skip
+        hidden_size=2048,
+        intermediate_size=8192,
+        num_hidden_layers=layers or 16,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        vocab_size=128_256,
+        max_position_embeddings=8192,
+        tie_word_embeddings=True,
+    )
     model = hf.LlamaForCausalLM(config).bfloat16()
     ids = torch.zeros(batch, 4096, dtype=torch.long, device="meta")
     return model, {type(model.model.layers[0])}, {"input_ids": ids, "labels": ids}
@@ -110,9 +138,13 @@ def plan_of(name: str, layers: int | None, batch: int, target: str) -> spmd.Plan
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=["t5", "whisper"])
-    parser.add_argument("--layers", type=int, help="layers of encoder and decoder, instead of the model's own")
+    parser.add_argument(
+        "--layers", type=int, help="layers of encoder and decoder, instead of the model's own"
+    )
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--target", default="v5e:2x4", help="eight chips (default v5e:2x4)")
     parser.add_argument("--show", action="store_true", help="print the plan, too")
@@ -122,10 +154,13 @@ def main() -> None:
         started = time.perf_counter()
         plan = plan_of(name, given.layers, given.batch, given.target)
         loops = [note for note in plan.notes if "equal layers" in note]
-        seconds, number = time.perf_counter() - started, f"{plan.num_ops:,} ops in {plan.num_programs}"
+        seconds, number = (
+            time.perf_counter() - started,
+            f"{plan.num_ops:,} ops in {plan.num_programs}",
+        )
         print(
-            f"{name}: {seconds:.0f} s, {plan.compile_seconds:.0f} of them to compile {number} program(s); {len(loops)} "
-            f"loops; peak {plan.peak / 2**30:.2f} GiB a device"
+            f"{name}: {seconds:.0f} s, {plan.compile_seconds:.0f} of them to compile {number} "
+            f"program(s); {len(loops)} loops; peak {plan.peak / 2**30:.2f} GiB a device"
         )
         if given.show:
             print(plan)

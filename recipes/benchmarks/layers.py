@@ -1,11 +1,14 @@
-"""Time the compilation of deeper models: the blocks of a GPT scanned by `spmd.scan_layers`, or one after the other.
+"""Time the compilation of deeper models: the blocks of a GPT scanned by `spmd.scan_layers`, or one
+after the other.
 
-    python recipes/benchmarks/layers.py                              # 4 and 64 blocks, scanned
-    python recipes/benchmarks/layers.py --plain --depths 4 8 12      # also a plain Python loop over the blocks
-    python recipes/benchmarks/layers.py --fsdp                       # over 8 simulated devices
+    python recipes/benchmarks/layers.py                          # 4 and 64 blocks, scanned
+    python recipes/benchmarks/layers.py --plain --depths 4 8 12  # also a plain Python loop over the
+                                                                 # blocks
+    python recipes/benchmarks/layers.py --fsdp                   # over 8 simulated devices
 
-One training step of forward, backward and SGD at the shapes of the 12-layer GPT of `step.py` (width 256, sequence 128,
-batch 16). Compile is from the end of recording to the executable, lowering included; a step is the median of several.
+One training step of forward, backward and SGD at the shapes of the 12-layer GPT of `step.py` (width
+256, sequence 128, batch 16). Compile is from the end of recording to the executable, lowering
+included; a step is the median of several.
 """
 
 import argparse
@@ -28,16 +31,24 @@ from spmd.core.base.counters import now
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--depths", type=int, nargs="+", default=[4, 64])
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--sequence", type=int, default=128)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--dropout", type=float, default=0.1)
-    parser.add_argument("--policy", choices=("nothing", "dots"), help="values of a block that are saved (default: all)")
+    parser.add_argument(
+        "--policy",
+        choices=("nothing", "dots"),
+        help="values of a block that are saved (default: all)",
+    )
     parser.add_argument("--plain", action="store_true", help="also without a scan")
-    parser.add_argument("--fsdp", action="store_true", help="parameters and batch split over 8 simulated devices")
+    parser.add_argument(
+        "--fsdp", action="store_true", help="parameters and batch split over 8 simulated devices"
+    )
     return parser.parse_args(arguments)
 
 
@@ -83,10 +94,14 @@ def measure(depth: int, options: argparse.Namespace, *, scanned: bool) -> list[s
     largest = max(programs, key=lambda program: program.flops)
     form = "scanned" if scanned else "plain"
     return [
-        form, str(depth), f"{1e3 * statistics.median(recorded[2:]):.0f}", f"{largest.nodes:,}",
+        form,
+        str(depth),
+        f"{1e3 * statistics.median(recorded[2:]):.0f}",
+        f"{largest.nodes:,}",
         f"{largest.seconds:.2f}",
-        f"{largest.temp_bytes / 2**20:.1f}", f"{1e3 * statistics.median(steps[2:]):.0f}",
-    ]  # fmt: skip
+        f"{largest.temp_bytes / 2**20:.1f}",
+        f"{1e3 * statistics.median(steps[2:]):.0f}",
+    ]
 
 
 def main() -> None:
@@ -94,7 +109,9 @@ def main() -> None:
     spmd.config.program_cache = False
     if options.fsdp:
         spmd.simulate(8)
-    table = Table("blocks are", "blocks", "record ms", "ops", "compile s", "temporaries MiB", "step ms")
+    table = Table(
+        "blocks are", "blocks", "record ms", "ops", "compile s", "temporaries MiB", "step ms"
+    )
     for scanned in (True, False) if options.plain else (True,):
         for depth in options.depths:
             table.add_row(*measure(depth, options, scanned=scanned))

@@ -1,4 +1,5 @@
-"""The GPT of the recipes in the three layouts of one mesh axis that the benchmarks compare: "fsdp", "data", "tensor".
+"""The GPT of the recipes in the three layouts of one mesh axis that the benchmarks compare: "fsdp",
+"data", "tensor".
 
 Lives here: the model and its shardings. `jax_gpt.py` has the same layouts in JAX.
 """
@@ -20,7 +21,8 @@ PARTS = ("query", "key", "value")
 
 
 class SplitAttention(nn.Module):
-    """The recipes' attention with queries, keys and values by three projections, which can be sharded by heads."""
+    """The recipes' attention with queries, keys and values by three projections, which can be
+    sharded by heads."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -31,7 +33,9 @@ class SplitAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         batch, sequence, width = x.shape
         query, key, value = (
-            self.get_submodule(name)(x).view(batch, sequence, self.heads, width // self.heads).transpose(1, 2)
+            self.get_submodule(name)(x)
+            .view(batch, sequence, self.heads, width // self.heads)
+            .transpose(1, 2)
             for name in PARTS
         )
         y = F.scaled_dot_product_attention(query, key, value, is_causal=True)
@@ -39,7 +43,8 @@ class SplitAttention(nn.Module):
 
 
 def model_of(config: GPTConfig, layout: str) -> GPT:
-    """Returns the model of a layout: heads can be sharded only where their projections are three parameters."""
+    """Returns the model of a layout: heads can be sharded only where their projections are three
+    parameters."""
     model = GPT(config)
     if layout == "tensor":
         for block in model.blocks:
@@ -52,7 +57,10 @@ def weights_of(weights: Mapping[str, Tensor], layout: str) -> dict[str, Tensor]:
     found = dict[str, Tensor]()
     for name, value in weights.items():
         if layout == "tensor" and ".qkv." in name:
-            found |= {name.replace("qkv", part): piece for part, piece in zip(PARTS, value.chunk(3), strict=True)}
+            found |= {
+                name.replace("qkv", part): piece
+                for part, piece in zip(PARTS, value.chunk(3), strict=True)
+            }
         else:
             found[name] = value
     return found
@@ -62,12 +70,16 @@ def sharded(model: GPT, layout: str, mesh: spmd.Mesh, *, keep: bool = False) -> 
     """Returns a model on xla, sharded. keep: FSDP's reshard_after_forward=False."""
     if layout == "fsdp":
         policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block})
-        return fsdp.FullyShardedDataParallel(model, mesh=mesh, auto_wrap_policy=policy, reshard_after_forward=not keep)
+        return fsdp.FullyShardedDataParallel(
+            model, mesh=mesh, auto_wrap_policy=policy, reshard_after_forward=not keep
+        )
     for name, parameter in model.named_parameters():
         spec = jax_gpt.tensor_spec(name, layout) if layout == "tensor" else ()
         spmd.mark_sharding(parameter, mesh, (*spec, *[None] * (parameter.dim() - len(spec))))
     if layout == "tensor":
-        linears = [linear for block in model.blocks for linear in (block.attention.out, block.mlp.down)]
+        linears = [
+            linear for block in model.blocks for linear in (block.attention.out, block.mlp.down)
+        ]
         for module in (model.dropout, *linears):
             module.register_forward_hook(partial(_replicated, mesh))
     return model

@@ -1,12 +1,15 @@
 """A dozen layouts by hand of five models, next to what `spmd.suggest` finds in a given time.
 
-    python -m recipes.benchmarks.layouts_by_hand --case unet             # or conv, llama-8b, llama-70b, mixtral
-    python -m recipes.benchmarks.layouts_by_hand --case unet --hand      # only the layouts by hand
-    python -m recipes.benchmarks.layouts_by_hand --case unet --table     # only the table, of what the files have
+    python -m recipes.benchmarks.layouts_by_hand --case unet          # or conv, llama-8b,
+                                                                      # llama-70b, mixtral
+    python -m recipes.benchmarks.layouts_by_hand --case unet --hand   # only the layouts by hand
+    python -m recipes.benchmarks.layouts_by_hand --case unet --table  # only the table, of what the
+                                                                      # files have
 
-The layouts by hand stand in this file and were written before any search of these models ran. Plans are kept in files
-(`--folder`), so that a run that was stopped goes on; the search's budget counts only what it compiles itself. Needs the
-extras `tpu` and `test` (transformers, diffusers). Nothing is allocated.
+The layouts by hand stand in this file and were written before any search of these models ran. Plans
+are kept in files (`--folder`), so that a run that was stopped goes on; the search's budget counts
+only what it compiles itself. Needs the extras `tpu` and `test` (transformers, diffusers). Nothing
+is allocated.
 """
 
 import argparse
@@ -35,7 +38,8 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Hand:
-    """A layout by hand. axes: of the mesh; checkpoint: as of `ShardingRules`; sequence: residuals split along it."""
+    """A layout by hand. axes: of the mesh; checkpoint: as of `ShardingRules`; sequence: residuals
+    split along it."""
 
     axes: dict[str, int]
     checkpoint: dict[str, str] = field(default_factory=dict)
@@ -43,7 +47,10 @@ class Hand:
     reshard: bool = True
 
     def __str__(self) -> str:
-        said = [", ".join(f"{name}={size}" for name, size in self.axes.items()), *["sequence"] * self.sequence]
+        said = [
+            ", ".join(f"{name}={size}" for name, size in self.axes.items()),
+            *["sequence"] * self.sequence,
+        ]
         said += [
             *["kept unsharded"] * (not self.reshard),
             *(f"{pattern}: {word}" for pattern, word in self.checkpoint.items()),
@@ -51,10 +58,16 @@ class Hand:
         return "; ".join(said)
 
 
-def _llama(name: str) -> Callable[[int], tuple[nn.Module, Callable[..., Any], tuple[torch.Tensor, ...]]]:
+def _llama(
+    name: str,
+) -> Callable[[int], tuple[nn.Module, Callable[..., Any], tuple[torch.Tensor, ...]]]:
     def make(rows: int) -> tuple[nn.Module, Callable[..., Any], tuple[torch.Tensor, ...]]:
         model = Llama(dataclasses.replace(CONFIGS[name], checkpointed=False))
-        return model, lambda tokens: cross_entropy(model(tokens), tokens), (torch.zeros(rows, 4096, dtype=torch.long),)
+        return (
+            model,
+            lambda tokens: cross_entropy(model(tokens), tokens),
+            (torch.zeros(rows, 4096, dtype=torch.long),),
+        )
 
     return make
 
@@ -63,21 +76,30 @@ def _mixtral(rows: int) -> tuple[nn.Module, Callable[..., Any], tuple[torch.Tens
     import transformers
 
     config = transformers.MixtralConfig(
-        num_hidden_layers=32, hidden_size=4096, num_attention_heads=32, num_key_value_heads=8, intermediate_size=14_336,
-        vocab_size=32_000, use_cache=False,
-    )  # fmt: skip
+        num_hidden_layers=32,
+        hidden_size=4096,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        intermediate_size=14_336,
+        vocab_size=32_000,
+        use_cache=False,
+    )
     model = transformers.MixtralForCausalLM(config)
     tokens = torch.zeros(rows, 2048, dtype=torch.long)
     return model, lambda ids: model(input_ids=ids, labels=ids).loss, (tokens,)
 
 
 def _conv(rows: int) -> tuple[nn.Module, Callable[..., Any], tuple[torch.Tensor, ...]]:
-    """A ResNet of basic blocks for images of 32 x 32: libtpu works a quarter of a minute on each different
-    convolution and its gradients, so that a ResNet-50 takes it more than ten."""
+    """A ResNet of basic blocks for images of 32 x 32: libtpu works a quarter of a minute on each
+    different convolution and its gradients, so that a ResNet-50 takes it more than ten."""
     import transformers
 
     config = transformers.ResNetConfig(
-        depths=[3, 3, 3], hidden_sizes=[64, 128, 256], embedding_size=64, layer_type="basic", num_labels=1000
+        depths=[3, 3, 3],
+        hidden_sizes=[64, 128, 256],
+        embedding_size=64,
+        layer_type="basic",
+        num_labels=1000,
     )
     model = transformers.ResNetForImageClassification(config)
 
@@ -88,15 +110,21 @@ def _conv(rows: int) -> tuple[nn.Module, Callable[..., Any], tuple[torch.Tensor,
 
 
 def _unet(rows: int) -> tuple[nn.Module, Callable[..., Any], tuple[torch.Tensor, ...]]:
-    """A small UNet of DDPM's kind for images of 16 x 16, with attention (arXiv:2006.11239), of few different
-    convolutions for the same reason."""
+    """A small UNet of DDPM's kind for images of 16 x 16, with attention (arXiv:2006.11239), of few
+    different convolutions for the same reason."""
     import diffusers
 
     model = diffusers.UNet2DModel(
-        sample_size=16, block_out_channels=(64, 64), layers_per_block=1, downsample_padding=0,
-        flip_sin_to_cos=False, freq_shift=1, norm_eps=1e-6,
-        down_block_types=("DownBlock2D", "AttnDownBlock2D"), up_block_types=("AttnUpBlock2D", "UpBlock2D"),
-    )  # fmt: skip
+        sample_size=16,
+        block_out_channels=(64, 64),
+        layers_per_block=1,
+        downsample_padding=0,
+        flip_sin_to_cos=False,
+        freq_shift=1,
+        norm_eps=1e-6,
+        down_block_types=("DownBlock2D", "AttnDownBlock2D"),
+        up_block_types=("AttnUpBlock2D", "UpBlock2D"),
+    )
 
     def loss(noisy: torch.Tensor, levels: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
         return F.mse_loss(model(noisy, levels).sample.float(), noise)
@@ -107,20 +135,27 @@ def _unet(rows: int) -> tuple[nn.Module, Callable[..., Any], tuple[torch.Tensor,
 
 COLUMN, ROW = P("tensor", None), P(None, "tensor")
 LLAMA = {
-    "blocks.*.attention.{query,key,value}.weight": COLUMN, "blocks.*.{gate,up}.weight": COLUMN,
-    "blocks.*.{attention.out,down}.weight": ROW, "{embed,head}.weight": COLUMN,
-}  # fmt: skip
+    "blocks.*.attention.{query,key,value}.weight": COLUMN,
+    "blocks.*.{gate,up}.weight": COLUMN,
+    "blocks.*.{attention.out,down}.weight": ROW,
+    "{embed,head}.weight": COLUMN,
+}
 MIXTRAL = {
-    "model.layers.*.self_attn.{q,k,v}_proj.weight": COLUMN, "model.layers.*.self_attn.o_proj.weight": ROW,
+    "model.layers.*.self_attn.{q,k,v}_proj.weight": COLUMN,
+    "model.layers.*.self_attn.o_proj.weight": ROW,
     "model.layers.*.mlp.experts.gate_up_proj": P(None, "tensor", None),
     "model.layers.*.mlp.experts.down_proj": P(None, None, "tensor"),
     "{model.embed_tokens,lm_head}.weight": COLUMN,
-}  # fmt: skip
+}
 
 
 def _llama_sites(batch: Any, sequence: bool) -> dict[str, P]:
     along = "tensor" if sequence else None
-    whole = {"blocks.*.norm?:output": P(batch, None, None), "norm:output": P(batch, None, None)} if sequence else {}
+    whole = (
+        {"blocks.*.norm?:output": P(batch, None, None), "norm:output": P(batch, None, None)}
+        if sequence
+        else {}
+    )
     return whole | {
         "{embed,blocks.*}:output": P(batch, along, None),
         "blocks.*.{attention.out,down}:output": P(batch, along, None),
@@ -138,8 +173,9 @@ def _mixtral_sites(batch: Any, sequence: bool) -> dict[str, P]:
 
 @dataclass(frozen=True)
 class Case:
-    """A model and its dozen. make: the model, its loss and its inputs, of so many rows. table, sites: the rules of a
-    tensor axis, of parameters and of activations (batch axes, whether the sequence is split)."""
+    """A model and its dozen. make: the model, its loss and its inputs, of so many rows. table,
+    sites: the rules of a tensor axis, of parameters and of activations (batch axes, whether the
+    sequence is split)."""
 
     make: Callable[[int], Any]
     target: str
@@ -156,9 +192,12 @@ class Case:
         has_tensor = hand.axes.get("tensor", 1) > 1
         sites = self.sites(batch, hand.sequence) if has_tensor and self.sites is not None else {}
         return ShardingRules(
-            (self.table if has_tensor else {}) | sites, units=self.units, reshard_after_forward=hand.reshard,
-            extra_data_axis="data" if "data" in hand.axes else None, checkpoint=hand.checkpoint,
-        )  # fmt: skip
+            (self.table if has_tensor else {}) | sites,
+            units=self.units,
+            reshard_after_forward=hand.reshard,
+            extra_data_axis="data" if "data" in hand.axes else None,
+            checkpoint=hand.checkpoint,
+        )
 
 
 def _dense(count: int, blocks: str) -> tuple[Hand, ...]:
@@ -166,13 +205,19 @@ def _dense(count: int, blocks: str) -> tuple[Hand, ...]:
     all_, dots = {blocks: "nothing"}, {blocks: "dots"}
     half = {f"{blocks}[02468]": "nothing"}
     return (
-        Hand({"fsdp": count}), Hand({"fsdp": count}, all_), Hand({"fsdp": count}, dots), Hand({"fsdp": count}, half),
-        Hand({"fsdp": count}, all_, reshard=False), Hand({"data": 2, "fsdp": count // 2}, all_),
-        Hand({"data": 2, "fsdp": count // 2}), Hand({"fsdp": count // 2, "tensor": 2}, all_),
-        Hand({"fsdp": count // 2, "tensor": 2}, sequence=True), Hand({"fsdp": count // 4, "tensor": 4}, sequence=True),
+        Hand({"fsdp": count}),
+        Hand({"fsdp": count}, all_),
+        Hand({"fsdp": count}, dots),
+        Hand({"fsdp": count}, half),
+        Hand({"fsdp": count}, all_, reshard=False),
+        Hand({"data": 2, "fsdp": count // 2}, all_),
+        Hand({"data": 2, "fsdp": count // 2}),
+        Hand({"fsdp": count // 2, "tensor": 2}, all_),
+        Hand({"fsdp": count // 2, "tensor": 2}, sequence=True),
+        Hand({"fsdp": count // 4, "tensor": 4}, sequence=True),
         Hand({"fsdp": count // 4, "tensor": 4}, all_, sequence=True),
         Hand({"fsdp": count // 8, "tensor": 8}, all_, sequence=True),
-    )  # fmt: skip
+    )
 
 
 def _images(blocks: str) -> tuple[Hand, ...]:
@@ -180,11 +225,19 @@ def _images(blocks: str) -> tuple[Hand, ...]:
     all_, dots = {blocks: "nothing"}, {blocks: "dots"}
     whole = {"data": 8, "fsdp": 1}
     return (
-        Hand(whole), Hand(whole, dots), Hand(whole, all_), Hand({"fsdp": 8}), Hand({"fsdp": 8}, dots),
-        Hand({"fsdp": 8}, all_), Hand({"fsdp": 8}, reshard=False), Hand({"fsdp": 8}, all_, reshard=False),
-        Hand({"data": 4, "fsdp": 2}), Hand({"data": 4, "fsdp": 2}, all_), Hand({"data": 2, "fsdp": 4}),
+        Hand(whole),
+        Hand(whole, dots),
+        Hand(whole, all_),
+        Hand({"fsdp": 8}),
+        Hand({"fsdp": 8}, dots),
+        Hand({"fsdp": 8}, all_),
+        Hand({"fsdp": 8}, reshard=False),
+        Hand({"fsdp": 8}, all_, reshard=False),
+        Hand({"data": 4, "fsdp": 2}),
+        Hand({"data": 4, "fsdp": 2}, all_),
+        Hand({"data": 2, "fsdp": 4}),
         Hand({"data": 2, "fsdp": 4}, all_),
-    )  # fmt: skip
+    )
 
 
 _ALL, _DOTS = {"blocks.*": "nothing"}, {"blocks.*": "dots"}
@@ -192,23 +245,35 @@ _LARGE = (
     *(Hand({"fsdp": 256 // ways, "tensor": ways}, _ALL, sequence=True) for ways in (2, 4, 8, 16)),
     *(Hand({"fsdp": 256 // ways, "tensor": ways}, _ALL) for ways in (4, 8)),
     *(Hand({"fsdp": 256 // ways, "tensor": ways}, _DOTS, sequence=True) for ways in (4, 8)),
-    Hand({"fsdp": 256}, _ALL), Hand({"fsdp": 256}, _DOTS), Hand({"data": 2, "fsdp": 128}, _ALL),
+    Hand({"fsdp": 256}, _ALL),
+    Hand({"fsdp": 256}, _DOTS),
+    Hand({"data": 2, "fsdp": 128}, _ALL),
     Hand({"fsdp": 32, "tensor": 8}, sequence=True),
-)  # fmt: skip
+)
 _LAYERS = {"model.layers.*": "nothing"}
 _EXPERTS = (
-    Hand({"fsdp": 128}, _LAYERS), Hand({"fsdp": 128}), Hand({"fsdp": 128}, {"model.layers.*": "dots"}),
-    Hand({"fsdp": 128}, {"model.layers.*[02468]": "nothing"}), Hand({"fsdp": 128}, _LAYERS, reshard=False),
-    Hand({"data": 2, "fsdp": 64}, _LAYERS), Hand({"data": 4, "fsdp": 32}, _LAYERS),
-    Hand({"fsdp": 64, "tensor": 2}, _LAYERS), Hand({"fsdp": 64, "tensor": 2}, _LAYERS, sequence=True),
-    Hand({"fsdp": 32, "tensor": 4}, _LAYERS, sequence=True), Hand({"fsdp": 16, "tensor": 8}, _LAYERS, sequence=True),
+    Hand({"fsdp": 128}, _LAYERS),
+    Hand({"fsdp": 128}),
+    Hand({"fsdp": 128}, {"model.layers.*": "dots"}),
+    Hand({"fsdp": 128}, {"model.layers.*[02468]": "nothing"}),
+    Hand({"fsdp": 128}, _LAYERS, reshard=False),
+    Hand({"data": 2, "fsdp": 64}, _LAYERS),
+    Hand({"data": 4, "fsdp": 32}, _LAYERS),
+    Hand({"fsdp": 64, "tensor": 2}, _LAYERS),
+    Hand({"fsdp": 64, "tensor": 2}, _LAYERS, sequence=True),
+    Hand({"fsdp": 32, "tensor": 4}, _LAYERS, sequence=True),
+    Hand({"fsdp": 16, "tensor": 8}, _LAYERS, sequence=True),
     Hand({"data": 2, "fsdp": 32, "tensor": 2}, _LAYERS),
-)  # fmt: skip
+)
 
 
 def _without_dots(hands: tuple[Hand, ...]) -> tuple[Hand, ...]:
-    """The same with others in place of those that save products: such a UNet takes libtpu more than five minutes."""
-    others = Hand({"data": 4, "fsdp": 2}, reshard=False), Hand({"data": 2, "fsdp": 4}, reshard=False)
+    """The same with others in place of those that save products: such a UNet takes libtpu more than
+    five minutes."""
+    others = (
+        Hand({"data": 4, "fsdp": 2}, reshard=False),
+        Hand({"data": 2, "fsdp": 4}, reshard=False),
+    )
     return (*(hand for hand in hands if "dots" not in hand.checkpoint.values()), *others)
 
 
@@ -218,13 +283,23 @@ CASES = {
     "conv": Case(_conv, "v5e:2x4", 8, 128, (_RESIDUALS,), 10, _images(_RESIDUALS)),
     "unet": Case(_unet, "v5e:2x4", 8, 128, (_PARTS,), 10, _without_dots(_images(_PARTS))),
     "llama-8b": Case(
-        _llama("8b"), "v5p:2x2x2", 8, 8, ("blocks.*",), 10, _dense(8, "blocks.*"), LLAMA, _llama_sites
+        _llama("8b"),
+        "v5p:2x2x2",
+        8,
+        8,
+        ("blocks.*",),
+        10,
+        _dense(8, "blocks.*"),
+        LLAMA,
+        _llama_sites,
     ),
-    "llama-70b": Case(_llama("70b"), "v5p:4x8x8", 256, 256, ("blocks.*",), 30, _LARGE, LLAMA, _llama_sites),
+    "llama-70b": Case(
+        _llama("70b"), "v5p:4x8x8", 256, 256, ("blocks.*",), 30, _LARGE, LLAMA, _llama_sites
+    ),
     "mixtral": Case(
         _mixtral, "v5p:4x4x8", 128, 128, ("model.layers.*",), 30, _EXPERTS, MIXTRAL, _mixtral_sites
     ),
-}  # fmt: skip
+}
 
 
 def step_of(case: Case) -> tuple[Callable[..., Any], nn.Module, tuple[torch.Tensor, ...]]:
@@ -245,29 +320,46 @@ def step_of(case: Case) -> tuple[Callable[..., Any], nn.Module, tuple[torch.Tens
 def by_hand(case: Case, hand: Hand) -> dict[str, Any]:
     """The figures of a plan of a layout by hand."""
     step, model, inputs = step_of(case)
-    mesh = spmd.Mesh(range(case.devices), tuple(hand.axes.values()), tuple(hand.axes), target=case.target)
+    mesh = spmd.Mesh(
+        range(case.devices), tuple(hand.axes.values()), tuple(hand.axes), target=case.target
+    )
     case.rules(hand).apply(model, mesh, strict=False, mp_policy=PRECISION)
     plan = spmd.plan(step, *inputs)
     return {
-        "seconds": plan.seconds, "cycles": plan.cycles, "peak": plan.peak, "moved": plan.moved_bytes, "fits": plan.fits,
+        "seconds": plan.seconds,
+        "cycles": plan.cycles,
+        "peak": plan.peak,
+        "moved": plan.moved_bytes,
+        "fits": plan.fits,
         "compile": plan.compile_seconds,
-    }  # fmt: skip
+    }
 
 
 def found_by_search(case: Case, file: Path) -> dict[str, Any]:
     step, model, inputs = step_of(case)
     found = spmd.suggest(
-        step, *inputs, target=case.target, model=model, mp_policy=PRECISION, budget=60 * case.minutes, file=file
+        step,
+        *inputs,
+        target=case.target,
+        model=model,
+        mp_policy=PRECISION,
+        budget=60 * case.minutes,
+        file=file,
     )
     Console(width=160).print(found)
     rows = [
         {
-            "name": trial.name, "seconds": trial.seconds, "cycles": trial.plan.cycles, "peak": trial.plan.peak,
-            "moved": trial.plan.moved_bytes, "fits": trial.fits, "compile": trial.plan.compile_seconds,
+            "name": trial.name,
+            "seconds": trial.seconds,
+            "cycles": trial.plan.cycles,
+            "peak": trial.plan.peak,
+            "moved": trial.plan.moved_bytes,
+            "fits": trial.fits,
+            "compile": trial.plan.compile_seconds,
         }
         for trial in found.trials
         if trial.plan is not None
-    ]  # fmt: skip
+    ]
     return {"spent": found.spent, "trials": rows}
 
 
@@ -284,14 +376,18 @@ def show(name: str, known: dict[str, Any]) -> None:
         table.add_row(name, *(f"{figure:,.2f}" for figure in figures))
 
     hand = known.get("hand", {})
-    for layout, row in sorted(hand.items(), key=lambda item: (not item[1]["fits"], item[1]["seconds"] or 0)):
+    for layout, row in sorted(
+        hand.items(), key=lambda item: (not item[1]["fits"], item[1]["seconds"] or 0)
+    ):
         add(layout, row)
     table.add_section()
     found = known.get("found", {"trials": []})
     for row in found["trials"]:
         add(row["name"], row)
     Console(width=140).print(table)
-    fitting, suggested = ([row for row in rows if row["fits"]] for rows in (hand.values(), found["trials"]))
+    fitting, suggested = (
+        [row for row in rows if row["fits"]] for rows in (hand.values(), found["trials"])
+    )
     for what in ("seconds", "cycles", "peak") if fitting and suggested else ():
         ours, best = (min(row[what] for row in rows) for rows in (suggested, fitting))
         print(f"least {what}: suggest {ours / best:.3f} of the best by hand")
@@ -300,7 +396,9 @@ def show(name: str, known: dict[str, Any]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--case", choices=tuple(CASES), required=True)
     parser.add_argument("--hand", action="store_true", help="plan only the layouts by hand")
     parser.add_argument("--table", action="store_true", help="plan nothing")

@@ -1,13 +1,15 @@
-"""Compare programs whose lengths are operands with a program for each length: programs, seconds, warm ratios.
+"""Compare programs whose lengths are operands with a program for each length: programs, seconds,
+warm ratios.
 
-    python recipes/benchmarks/lengths.py                       # all three, 20 lengths each, 9 pairs of warm rounds
+    python recipes/benchmarks/lengths.py  # all three, 20 lengths each, 9 pairs of warm rounds
     python recipes/benchmarks/lengths.py --only generate --pairs 3
 
-A transformer's block of nanoGPT's form fills a cache that it slices, Llama of `transformers` generates with its default
-cache, which `torch.cat` extends, and a transformer trains on batches of many lengths, the dim named by
-`spmd.mark_dynamic`. Each runs in two processes, one with `config.pad_lengths` and one without, which run alternately.
-"first" is a round over all lengths in a new process, compiles included; warm rounds compile nothing, and their ratio is
-the median of pairs. Benchmarks report; nothing here asserts a time.
+A transformer's block of nanoGPT's form fills a cache that it slices, Llama of `transformers`
+generates with its default cache, which `torch.cat` extends, and a transformer trains on batches of
+many lengths, the dim named by `spmd.mark_dynamic`. Each runs in two processes, one with
+`config.pad_lengths` and one without, which run alternately. "first" is a round over all lengths in
+a new process, compiles included; warm rounds compile nothing, and their ratio is the median of
+pairs. Benchmarks report; nothing here asserts a time.
 """
 
 import argparse
@@ -34,12 +36,16 @@ Round = Callable[[], None]
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--lengths", type=int, default=20, help="lengths of a round (default 20)")
     parser.add_argument("--pairs", type=int, default=9)
     parser.add_argument("--only", choices=ROUNDS)
-    parser.add_argument("--serve", choices=ROUNDS, help=argparse.SUPPRESS)  # run a round for each line of stdin
-    parser.add_argument("--exact", action="store_true", help=argparse.SUPPRESS)  # a program for each length
+    # run a round for each line of stdin
+    parser.add_argument("--serve", choices=ROUNDS, help=argparse.SUPPRESS)
+    # a program for each length
+    parser.add_argument("--exact", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -78,18 +84,28 @@ def sliced(lengths: int) -> Round:
 def generate(lengths: int) -> Round:
     """Generates so many tokens after a prompt."""
     config = LlamaConfig(
-        vocab_size=256, hidden_size=WIDTH, intermediate_size=2 * WIDTH, num_hidden_layers=4, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=256,
-    )  # fmt: skip
+        vocab_size=256,
+        hidden_size=WIDTH,
+        intermediate_size=2 * WIDTH,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+    )
     model = LlamaForCausalLM(config).eval().to("xla")
     prompt = torch.randint(3, 256, (2, 8)).to("xla")
     mask = torch.ones_like(prompt)
 
     def run() -> None:
         model.generate(
-            prompt, attention_mask=mask, max_new_tokens=lengths, min_new_tokens=lengths, do_sample=False,
-            pad_token_id=0, eos_token_id=2,
-        ).cpu()  # fmt: skip
+            prompt,
+            attention_mask=mask,
+            max_new_tokens=lengths,
+            min_new_tokens=lengths,
+            do_sample=False,
+            pad_token_id=0,
+            eos_token_id=2,
+        ).cpu()
 
     return run
 
@@ -136,7 +152,8 @@ ROUNDS: dict[str, Callable[[int], Round]] = {
 
 
 def serve(name: str, lengths: int, *, exact: bool) -> None:
-    """Runs a round for each line of stdin; prints its seconds and the number of programs that it compiled."""
+    """Runs a round for each line of stdin; prints its seconds and the number of programs that it
+    compiled."""
     spmd.config.program_cache = False  # compiles are counted and timed
     spmd.config.pad_lengths = not exact
     torch.manual_seed(0)
@@ -167,7 +184,9 @@ class Child:
         print(file=self.process.stdin, flush=True)
         line = self.process.stdout.readline()
         if not line:
-            raise RuntimeError(f"{' '.join(map(str, self.process.args))} ended with {self.process.wait()}")
+            raise RuntimeError(
+                f"{' '.join(map(str, self.process.args))} ended with {self.process.wait()}"
+            )
         seconds, programs = line.split()
         return float(seconds), int(programs)
 
@@ -180,7 +199,10 @@ def row(name: str, lengths: int, pairs: int) -> list[str]:
     children = [Child(name, lengths, exact=exact) for exact in (False, True)]
     firsts = [child.round() for child in children]
     more = [child.round() for child in children]  # the second round may still compile
-    seconds = [[child.round()[0] for child in (children if pair % 2 else children[::-1])] for pair in range(pairs)]
+    seconds = [
+        [child.round()[0] for child in (children if pair % 2 else children[::-1])]
+        for pair in range(pairs)
+    ]
     seconds = [both if pair % 2 else both[::-1] for pair, both in enumerate(seconds)]
     for child in children:
         child.end()
@@ -201,9 +223,14 @@ def main() -> None:
         serve(args.serve, args.lengths, exact=args.exact)
         return
     table = Table(
-        f"{args.lengths} lengths", "programs", "one a length", "first, ratio", "warm, ms each", "one a length",
+        f"{args.lengths} lengths",
+        "programs",
+        "one a length",
+        "first, ratio",
+        "warm, ms each",
+        "one a length",
         "warm, ratio",
-    )  # fmt: skip
+    )
     for name in [args.only] if args.only else ROUNDS:
         table.add_row(*row(name, args.lengths, args.pairs))
     Console(width=110).print(table)

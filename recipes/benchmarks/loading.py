@@ -1,13 +1,17 @@
 """Time a training step that a loader feeds: a loop with `.to("xla")` against `spmd.DataLoader`.
 
-    python recipes/benchmarks/loading.py                   # a source that takes half the step's time, batches of 17 MB
-    python recipes/benchmarks/loading.py --delay 0         # a source that is ready at once: the upload alone
-    python recipes/benchmarks/loading.py --width 16384 --hidden 128    # batches of 67 MB, a small model
+    python recipes/benchmarks/loading.py                             # a source that takes half the
+                                                                     # step's time, batches of 17 MB
+    python recipes/benchmarks/loading.py --delay 0                   # a source that is ready at
+                                                                     # once: the upload alone
+    python recipes/benchmarks/loading.py --width 16384 --hidden 128  # batches of 67 MB, a small
+                                                                     # model
 
-The source waits (`--delay`, a part of the step's own time, which is measured first) as for a disk, and fills one buffer
-again and again. The two loops alternate in one process, and read the loss after each step (`--no-read`: at the end
-alone, so that the host runs ahead of the devices by itself). "Waited" is the time in which the loop has no batch: in
-the source and, in the plain loop, in `.to("xla")` and `mark_sharding`; each pass waits for its first batch.
+The source waits (`--delay`, a part of the step's own time, which is measured first) as for a disk,
+and fills one buffer again and again. The two loops alternate in one process, and read the loss
+after each step (`--no-read`: at the end alone, so that the host runs ahead of the devices by
+itself). "Waited" is the time in which the loop has no batch: in the source and, in the plain loop,
+in `.to("xla")` and `mark_sharding`; each pass waits for its first batch.
 """
 
 import argparse
@@ -28,18 +32,40 @@ import spmd
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--delay", type=float, default=0.5, metavar="STEPS", help="the source's wait (default half a step)"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", type=int, default=1024, help="rows of a batch (default %(default)s)")
-    parser.add_argument("--width", type=int, default=4096, help="floats in a row (default %(default)s)")
-    parser.add_argument("--hidden", type=int, default=512, help="width of the model (default %(default)s)")
-    parser.add_argument("--steps", type=int, default=12, help="steps of a pass (default %(default)s)")
-    parser.add_argument("--pairs", type=int, default=5, help="passes of each loop (default %(default)s)")
-    parser.add_argument("--devices", type=int, default=8, help="simulated devices (default %(default)s)")
-    parser.add_argument("--prefetch", type=int, default=2, help="batches uploaded ahead (default %(default)s)")
-    parser.add_argument("--read", action=argparse.BooleanOptionalAction, default=True, help="read each step's loss")
+    parser.add_argument(
+        "--delay",
+        type=float,
+        default=0.5,
+        metavar="STEPS",
+        help="the source's wait (default half a step)",
+    )
+    parser.add_argument(
+        "--rows", type=int, default=1024, help="rows of a batch (default %(default)s)"
+    )
+    parser.add_argument(
+        "--width", type=int, default=4096, help="floats in a row (default %(default)s)"
+    )
+    parser.add_argument(
+        "--hidden", type=int, default=512, help="width of the model (default %(default)s)"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=12, help="steps of a pass (default %(default)s)"
+    )
+    parser.add_argument(
+        "--pairs", type=int, default=5, help="passes of each loop (default %(default)s)"
+    )
+    parser.add_argument(
+        "--devices", type=int, default=8, help="simulated devices (default %(default)s)"
+    )
+    parser.add_argument(
+        "--prefetch", type=int, default=2, help="batches uploaded ahead (default %(default)s)"
+    )
+    parser.add_argument(
+        "--read", action=argparse.BooleanOptionalAction, default=True, help="read each step's loss"
+    )
     return parser.parse_args(arguments)
 
 
@@ -60,7 +86,9 @@ class Source:
 def make_step(args: argparse.Namespace) -> Callable[[Tensor], Tensor]:
     """Returns a training step; the loss is on the device."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(args.width, args.hidden), nn.GELU(), nn.Linear(args.hidden, 1)).to("xla")
+    model = nn.Sequential(
+        nn.Linear(args.width, args.hidden), nn.GELU(), nn.Linear(args.hidden, 1)
+    ).to("xla")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
     def step(batch: Tensor) -> Tensor:
@@ -74,7 +102,9 @@ def make_step(args: argparse.Namespace) -> Callable[[Tensor], Tensor]:
     return step
 
 
-def timed(batches: Iterator[Tensor], step: Callable[[Tensor], Tensor], *, read: bool) -> tuple[float, float, int]:
+def timed(
+    batches: Iterator[Tensor], step: Callable[[Tensor], Tensor], *, read: bool
+) -> tuple[float, float, int]:
     """Returns the seconds of a pass, those that it waited for data, and its steps."""
     start, waited, count, loss = time.perf_counter(), 0.0, 0, None
     while True:
@@ -115,13 +145,22 @@ def main(arguments: list[str] | None = None) -> None:
             seconds, waited, count = timed(make(), step, read=args.read)
             found[name].append((seconds / count * 1e3, waited / count * 1e3))
     report(args, alone * 1e3, source.delay * 1e3, found)
-    Console(width=140).print(f"{spmd.metrics.num_compiles() - programs} programs compiled while it was timed")
+    Console(width=140).print(
+        f"{spmd.metrics.num_compiles() - programs} programs compiled while it was timed"
+    )
 
 
-def report(args: argparse.Namespace, alone: float, delay: float, found: dict[str, list[tuple[float, float]]]) -> None:
+def report(
+    args: argparse.Namespace,
+    alone: float,
+    delay: float,
+    found: dict[str, list[tuple[float, float]]],
+) -> None:
     size = args.rows * args.width * 4 / 1e6
     table = Table(title_justify="left")
-    table.title = f"{size:.1f} MB a batch; the step alone {alone:.0f} ms, the source's wait {delay:.0f} ms"
+    table.title = (
+        f"{size:.1f} MB a batch; the step alone {alone:.0f} ms, the source's wait {delay:.0f} ms"
+    )
     for heading in ("loop", "ms a step", "waited for data, ms", "step against the first"):
         table.add_column(heading, justify="left" if heading == "loop" else "right")
     first = next(iter(found.values()))

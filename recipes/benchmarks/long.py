@@ -1,12 +1,13 @@
-"""Temporary memory per chip of long sequences and large vocabularies, by the TPU's compiler; no TPU is needed.
+"""Temporary memory per chip of long sequences and large vocabularies, by the TPU's compiler; no TPU
+is needed.
 
-    TPU_SKIP_MDS_QUERY=1 python recipes/benchmarks/long.py                       # v5e:2x4; needs libtpu, minutes
+    TPU_SKIP_MDS_QUERY=1 python recipes/benchmarks/long.py  # v5e:2x4; needs libtpu, minutes
     python recipes/benchmarks/long.py --target cpu:8 --lengths 2048 --classes 32000
 
-Attention, forward and backward, bfloat16, 8 heads of width 128 (2 of keys and values), causal, a sequence per device:
-by the library's choice, block by block, and with all scores as one array. Then the loss of an LM head, forward and
-backward, of 4,096 tokens per device and width 4,096: with and without all logits, FSDP over all devices, and classes
-sharded over two.
+Attention, forward and backward, bfloat16, 8 heads of width 128 (2 of keys and values), causal, a
+sequence per device: by the library's choice, block by block, and with all scores as one array. Then
+the loss of an LM head, forward and backward, of 4,096 tokens per device and width 4,096: with and
+without all logits, FSDP over all devices, and classes sharded over two.
 """
 
 import argparse
@@ -37,8 +38,12 @@ from spmd.ops.kernels import splash
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--target", default="v5e:2x4", help="a slice of eight chips (default v5e:2x4)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--target", default="v5e:2x4", help="a slice of eight chips (default v5e:2x4)"
+    )
     parser.add_argument("--lengths", type=int, nargs="+", default=[2048, 8192, 32768])
     parser.add_argument("--classes", type=int, default=128_256)
     return parser.parse_args()
@@ -65,7 +70,10 @@ def temporaries() -> str:
 def attend(target: str, length: int) -> str:
     mesh = spmd.Mesh(range(8), (8,), ("data",), target=target)
     shapes = ((8, heads, length, 128) for heads in (8, 2, 2))
-    inputs = [tensor(mesh, ("data", None, None, None), shape, torch.bfloat16).requires_grad_() for shape in shapes]
+    inputs = [
+        tensor(mesh, ("data", None, None, None), shape, torch.bfloat16).requires_grad_()
+        for shape in shapes
+    ]
     made = F.scaled_dot_product_attention(*inputs, is_causal=True, enable_gqa=True)
     grads = torch.autograd.grad(made.sum(), inputs)
     return temporaries() if grads else ""
@@ -89,7 +97,9 @@ def head(target: str, shape: tuple[int, int], classes: int, max_logits_bytes: in
     mesh = spmd.Mesh(range(8), shape, ("fsdp", "tensor"), target=target)
     by_class = "tensor" if shape[1] > 1 else None
     x = tensor(mesh, ("fsdp", None, None), (8, 4096, 4096), torch.bfloat16).requires_grad_()
-    weight = tensor(mesh, (("tensor", "fsdp"), None), (classes, 4096), torch.float32).requires_grad_()
+    weight = tensor(
+        mesh, (("tensor", "fsdp"), None), (classes, 4096), torch.float32
+    ).requires_grad_()
     labels = tensor(mesh, ("fsdp", None), (8, 4096), torch.int64)
     gathered = spmd.mark_sharding(weight.bfloat16(), mesh, (by_class, None))  # as FSDP gathers it
     loss = F.cross_entropy(F.linear(x, gathered).float().view(-1, classes), labels.view(-1))
@@ -114,7 +124,11 @@ def main() -> None:
             ("length", "the kernel (default)", "in blocks", "all scores"),
             attentions,
         ),
-        (f"Loss over {args.classes:,} classes: temporary MiB per device", ("", "in chunks", "all logits"), heads),
+        (
+            f"Loss over {args.classes:,} classes: temporary MiB per device",
+            ("", "in chunks", "all logits"),
+            heads,
+        ),
     ):
         table = Table(*headings, title=title, title_justify="left", min_width=len(title))
         with console.status(title):

@@ -1,13 +1,16 @@
-"""Temporary bytes per device of one GPT training step under FSDP, by the compiler's own figures, against a bar.
+"""Temporary bytes per device of one GPT training step under FSDP, by the compiler's own figures,
+against a bar.
 
-    python recipes/benchmarks/memory.py                          # 101 million parameters, 8 simulated devices
+    python recipes/benchmarks/memory.py                   # 101 million parameters, 8 simulated
+                                                          # devices
     python recipes/benchmarks/memory.py --partitioner shardy --layers 4
-    python recipes/benchmarks/memory.py --target v5e:2x4         # by the TPU compiler, too (the extra `tpu`)
+    python recipes/benchmarks/memory.py --target v5e:2x4  # by the TPU compiler, too (the extra
+                                                          # `tpu`)
 
-The bar for a step without clipping is the bytes that autograd saves and the largest result of an op, plus two units'
-parameters and two units' gradients, unsharded; with clipping the sharded gradients once more. Where all parameters stay
-gathered there is none. Small gathers are in a
-TPU's on-chip memory and are not counted there. Nothing here asserts.
+The bar for a step without clipping is the bytes that autograd saves and the largest result of an
+op, plus two units' parameters and two units' gradients, unsharded; with clipping the sharded
+gradients once more. Where all parameters stay gathered there is none. Small gathers are in a TPU's
+on-chip memory and are not counted there. Nothing here asserts.
 """
 
 import argparse
@@ -30,11 +33,15 @@ MIB = 2**20
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--sequence", type=int, default=32)
-    parser.add_argument("--batch", type=int, default=8, help="sequences per step, over all devices (default 8)")
+    parser.add_argument(
+        "--batch", type=int, default=8, help="sequences per step, over all devices (default 8)"
+    )
     parser.add_argument("--devices", type=int, default=8, help="simulated devices (default 8)")
     parser.add_argument("--partitioner", choices=("gspmd", "shardy"), default="gspmd")
     parser.add_argument("--target", help="a TPU slice with as many chips as devices, e.g. v5e:2x4")
@@ -42,7 +49,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def saved_bytes(model: nn.Module, tokens: Tensor) -> int:
-    """Returns the bytes that autograd saves of a forward pass, without parameters, with the largest value twice."""
+    """Returns the bytes that autograd saves of a forward pass, without parameters, with the largest
+    value twice."""
     parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     saved: dict[int, int] = {}
 
@@ -58,13 +66,17 @@ def saved_bytes(model: nn.Module, tokens: Tensor) -> int:
     return sum(saved.values()) + max(saved.values())
 
 
-def plan_of(config: GPTConfig, args: argparse.Namespace, target: str | None, *, reshard: bool, clip: bool) -> spmd.Plan:
+def plan_of(
+    config: GPTConfig, args: argparse.Namespace, target: str | None, *, reshard: bool, clip: bool
+) -> spmd.Plan:
     """Returns the plan of one step; nothing runs."""
     mesh = spmd.Mesh(range(args.devices), (args.devices,), ("fsdp",))
     policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block})
     with torch.device("xla"):
         model = GPT(config)
-    model = fsdp.FullyShardedDataParallel(model, mesh=mesh, auto_wrap_policy=policy, reshard_after_forward=reshard)
+    model = fsdp.FullyShardedDataParallel(
+        model, mesh=mesh, auto_wrap_policy=policy, reshard_after_forward=reshard
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
 
     def step(tokens: Tensor) -> None:
@@ -75,7 +87,9 @@ def plan_of(config: GPTConfig, args: argparse.Namespace, target: str | None, *, 
         optimizer.step()
         optimizer.zero_grad()
 
-    return spmd.plan(step, torch.randint(config.vocabulary, (args.batch, args.sequence)), target=target)
+    return spmd.plan(
+        step, torch.randint(config.vocabulary, (args.batch, args.sequence)), target=target
+    )
 
 
 def main() -> None:
@@ -87,9 +101,20 @@ def main() -> None:
     numel = sum(parameter.numel() for parameter in plain.parameters())
     units = [sum(parameter.numel() for parameter in block.parameters()) for block in plain.blocks]
     unit = max(*units, numel - sum(units))
-    activations = saved_bytes(plain, torch.randint(config.vocabulary, (args.batch, args.sequence))) / args.devices
-    table = Table(title=f"{numel / 1e6:.1f} million parameters, {args.devices} devices: MiB per device")
-    for heading in ("reshard_after_forward", "clipping", "bar", "CPU compiler", args.target or "TPU compiler"):
+    activations = (
+        saved_bytes(plain, torch.randint(config.vocabulary, (args.batch, args.sequence)))
+        / args.devices
+    )
+    table = Table(
+        title=f"{numel / 1e6:.1f} million parameters, {args.devices} devices: MiB per device"
+    )
+    for heading in (
+        "reshard_after_forward",
+        "clipping",
+        "bar",
+        "CPU compiler",
+        args.target or "TPU compiler",
+    ):
         table.add_column(heading, justify="right")
     for reshard in (True, False):
         for clip in (False, True):
@@ -99,7 +124,13 @@ def main() -> None:
             if args.target:
                 planned = plan_of(config, args, args.target, reshard=reshard, clip=clip).temporaries
                 tpu = f"{planned / MIB:.1f}"
-            table.add_row(str(reshard), str(clip), f"{bar / MIB:.1f}" if reshard else "-", f"{found / MIB:.1f}", tpu)
+            table.add_row(
+                str(reshard),
+                str(clip),
+                f"{bar / MIB:.1f}" if reshard else "-",
+                f"{found / MIB:.1f}",
+                tpu,
+            )
     Console(width=140).print(table)
 
 

@@ -20,13 +20,17 @@ Note = dict[str, Any]
 
 def plain(value: Any) -> str:
     """The text of a value, without markup."""
-    return " ".join((value if isinstance(value, Text) else Text.from_markup(str(value))).plain.split())
+    return " ".join(
+        (value if isinstance(value, Text) else Text.from_markup(str(value))).plain.split()
+    )
 
 
 def note_of(table: Table) -> Note:
     """A table as lists of texts."""
     columns = [plain(column.header) for column in table.columns]
-    rows = [[*map(plain, row)] for row in zip(*(column.cells for column in table.columns), strict=True)]
+    rows = [
+        [*map(plain, row)] for row in zip(*(column.cells for column in table.columns), strict=True)
+    ]
     return {"title": plain(table.title or ""), "columns": columns, "rows": rows}
 
 

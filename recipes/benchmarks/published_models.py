@@ -1,4 +1,5 @@
-"""Models of published steps on meta, sharded and recomputed as their rows say, with their losses and optimizers.
+"""Models of published steps on meta, sharded and recomputed as their rows say, with their losses
+and optimizers.
 
 The values that a row keeps or offloads have MaxText's names, by hooks on the modules of a layer.
 """
@@ -19,7 +20,17 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeDecoderLaye
 import fsdp
 import spmd
 from recipes.benchmarks.experts_of_capacity import use_experts_of_capacity
-from recipes.benchmarks.published_rows import CONTEXT, INPUT, KEY, MLP_OUT, OUT, QUERY, VALUE, Recompute, Row
+from recipes.benchmarks.published_rows import (
+    CONTEXT,
+    INPUT,
+    KEY,
+    MLP_OUT,
+    OUT,
+    QUERY,
+    VALUE,
+    Recompute,
+    Row,
+)
 from recipes.llama import Llama, LlamaConfig, cross_entropy, fully_sharded
 
 Loss = Callable[[nn.Module, Tensor], Tensor]
@@ -48,12 +59,15 @@ def model_of(row: Row, mesh: spmd.Mesh, layers: int | None) -> Model:
         return _over_experts(row, module, mesh)
     policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={layer_class})
     precision = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
-    wrapped = fsdp.FullyShardedDataParallel(module, mesh, auto_wrap_policy=policy, mp_policy=precision)
+    wrapped = fsdp.FullyShardedDataParallel(
+        module, mesh, auto_wrap_policy=policy, mp_policy=precision
+    )
     return Model(wrapped, lambda model, tokens: model(input_ids=tokens, labels=tokens).loss)
 
 
 def _over_experts(row: Row, module: nn.Module, mesh: spmd.Mesh) -> Model:
-    """A model whose experts an axis shards; FSDP shards all weights over the other axis, if there is one."""
+    """A model whose experts an axis shards; FSDP shards all weights over the other axis, if there
+    is one."""
     rules = {"**.experts.*": spmd.P("expert", None, None)}
     if row.expert < row.devices:
         precision = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
@@ -77,25 +91,38 @@ _LLAMAS = {
 def _llama(row: Row, mesh: spmd.Mesh, layers: int | None) -> Model:
     num_layers, *shapes = _LLAMAS[row.model]
     with torch.device("meta"):
-        llama = Llama(LlamaConfig(layers or num_layers, *shapes, row.sequence)).to(getattr(torch, row.weights))
+        llama = Llama(LlamaConfig(layers or num_layers, *shapes, row.sequence)).to(
+            getattr(torch, row.weights)
+        )
     _recompute(llama.blocks, row.recompute)
-    return Model(fully_sharded(llama, mesh), lambda model, tokens: cross_entropy(model(tokens), tokens))
+    return Model(
+        fully_sharded(llama, mesh), lambda model, tokens: cross_entropy(model(tokens), tokens)
+    )
 
 
 def _long(row: Row, mesh: spmd.Mesh, layers: int | None) -> Model:
     """A model of long sequences, whose weights all devices shard."""
     shapes = {
-        "vocab_size": 128_256, "hidden_size": 8192, "intermediate_size": 28_672, "num_hidden_layers": layers or 80,
-        "num_attention_heads": 64, "num_key_value_heads": 8, "use_cache": False,
-    }  # fmt: skip
+        "vocab_size": 128_256,
+        "hidden_size": 8192,
+        "intermediate_size": 28_672,
+        "num_hidden_layers": layers or 80,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "use_cache": False,
+    }
     with torch.device("meta"):
         if row.model == "llama3.1-70b":
             module = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shapes))
         else:
             shapes |= {
-                "vocab_size": 151_936, "hidden_size": 4096, "intermediate_size": 12_288,
-                "num_hidden_layers": layers or 36, "num_attention_heads": 32, "head_dim": 128,
-            }  # fmt: skip
+                "vocab_size": 151_936,
+                "hidden_size": 4096,
+                "intermediate_size": 12_288,
+                "num_hidden_layers": layers or 36,
+                "num_attention_heads": 32,
+                "head_dim": 128,
+            }
             module = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**shapes))
     module.to(getattr(torch, row.weights))
     _recompute(module.model.layers, row.recompute)
@@ -113,9 +140,14 @@ def _mixtral(row: Row, mesh: spmd.Mesh, layers: int | None) -> tuple[nn.Module, 
     config = transformers.MixtralConfig(num_hidden_layers=layers or 32, use_cache=False)
     if row.model == "mixtral-8x22b":
         config = transformers.MixtralConfig(
-            hidden_size=6144, intermediate_size=16_384, num_hidden_layers=layers or 56, num_attention_heads=48,
-            num_key_value_heads=8, vocab_size=32_768, use_cache=False,
-        )  # fmt: skip
+            hidden_size=6144,
+            intermediate_size=16_384,
+            num_hidden_layers=layers or 56,
+            num_attention_heads=48,
+            num_key_value_heads=8,
+            vocab_size=32_768,
+            use_cache=False,
+        )
     _use_experts(config, mesh, row)
     with torch.device("meta"):
         return transformers.MixtralForCausalLM(config), MixtralDecoderLayer
@@ -125,7 +157,10 @@ def _deepseek(row: Row, mesh: spmd.Mesh, layers: int | None) -> tuple[nn.Module,
     """DeepSeek-V3 without its module of further tokens, which MaxText leaves out, too."""
     num_dense = {} if layers is None else {"num_hidden_layers": layers, "first_k_dense_replace": 1}
     config = transformers.DeepseekV3Config(
-        max_position_embeddings=row.sequence, num_nextn_predict_layers=0, use_cache=False, **num_dense
+        max_position_embeddings=row.sequence,
+        num_nextn_predict_layers=0,
+        use_cache=False,
+        **num_dense,
     )
     _use_experts(config, mesh, row)
     with torch.device("meta"):
@@ -135,12 +170,23 @@ def _deepseek(row: Row, mesh: spmd.Mesh, layers: int | None) -> tuple[nn.Module,
 def _qwen(row: Row, mesh: spmd.Mesh, layers: int | None) -> tuple[nn.Module, type[nn.Module]]:
     """Qwen3-235B-A22B and 30B-A3B."""
     # layers, width, heads, an expert's width
-    num_layers, width, heads, inner = (94, 4096, 64, 1536) if row.model == "qwen3-235b" else (48, 2048, 32, 768)
+    num_layers, width, heads, inner = (
+        (94, 4096, 64, 1536) if row.model == "qwen3-235b" else (48, 2048, 32, 768)
+    )
     config = transformers.Qwen3MoeConfig(
-        vocab_size=151_936, hidden_size=width, intermediate_size=3 * width, num_hidden_layers=layers or num_layers,
-        num_attention_heads=heads, num_key_value_heads=4, head_dim=128, moe_intermediate_size=inner,
-        num_experts_per_tok=8, num_experts=128, norm_topk_prob=True, use_cache=False,
-    )  # fmt: skip
+        vocab_size=151_936,
+        hidden_size=width,
+        intermediate_size=3 * width,
+        num_hidden_layers=layers or num_layers,
+        num_attention_heads=heads,
+        num_key_value_heads=4,
+        head_dim=128,
+        moe_intermediate_size=inner,
+        num_experts_per_tok=8,
+        num_experts=128,
+        norm_topk_prob=True,
+        use_cache=False,
+    )
     _use_experts(config, mesh, row)
     with torch.device("meta"):
         return transformers.Qwen3MoeForCausalLM(config), Qwen3MoeDecoderLayer
@@ -148,21 +194,29 @@ def _qwen(row: Row, mesh: spmd.Mesh, layers: int | None) -> tuple[nn.Module, typ
 
 def _use_experts(config: Any, mesh: spmd.Mesh, row: Row) -> None:
     if row.capacity:
-        use_experts_of_capacity(config, mesh, "fsdp", row.capacity, expert="expert" if row.expert > 1 else None)
+        use_experts_of_capacity(
+            config, mesh, "fsdp", row.capacity, expert="expert" if row.expert > 1 else None
+        )
 
 
 def _gpt2(row: Row, mesh: spmd.Mesh, layers: int | None) -> tuple[nn.Module, type[nn.Module]]:
     """GPT-2 with 16 billion parameters."""
     shapes = {"n_embd": 6144, "n_head": 48, "n_layer": layers or 32, "n_positions": row.sequence}
-    config = transformers.GPT2Config(**shapes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False)
+    config = transformers.GPT2Config(
+        **shapes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False
+    )
     with torch.device("meta"):
         return transformers.GPT2LMHeadModel(config), GPT2Block
 
 
 _HUGGING_FACE = {
-    "mixtral-8x7b": _mixtral, "mixtral-8x22b": _mixtral, "deepseek-v3": _deepseek, "qwen3-235b": _qwen,
-    "qwen3-30b": _qwen, "gpt2-16b": _gpt2,
-}  # fmt: skip
+    "mixtral-8x7b": _mixtral,
+    "mixtral-8x22b": _mixtral,
+    "deepseek-v3": _deepseek,
+    "qwen3-235b": _qwen,
+    "qwen3-30b": _qwen,
+    "gpt2-16b": _gpt2,
+}
 
 
 # -- What backward computes again.
@@ -190,8 +244,9 @@ def _recompute(layers: nn.ModuleList, recompute: Recompute) -> None:
 
 
 def policy_of(recompute: Recompute) -> spmd.checkpoint_policies.Policy:
-    """The policy of a layer. MaxText's "context" names what the backward pass of attention reads: a rule on the op.
-    torchtitan keeps, "by op", attention and the first, third, ... product of a layer."""
+    """The policy of a layer. MaxText's "context" names what the backward pass of attention reads: a
+    rule on the op. torchtitan keeps, "by op", attention and the first, third, ... product of a
+    layer."""
     policies = spmd.checkpoint_policies
     kept = (QUERY, VALUE, CONTEXT, _GATE, MLP_OUT) if recompute.ops else recompute.kept
     named = policies.save_and_offload_only_these_names(
@@ -237,7 +292,8 @@ def _named_output(name: str, module: nn.Module, args: tuple[Any, ...], output: T
 
 
 class AdamW(torch.optim.AdamW):
-    """torch's AdamW, whose first moments have another dtype between its steps, as optax's `mu_dtype`."""
+    """torch's AdamW, whose first moments have another dtype between its steps, as optax's
+    `mu_dtype`."""
 
     moment: torch.dtype | None = None
 

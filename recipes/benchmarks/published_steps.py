@@ -1,14 +1,17 @@
 """Steps that others have published, as they were run, next to the times of their plans.
 
-    python -m recipes.benchmarks.published_steps                              rows without a plan; the table
-    python -m recipes.benchmarks.published_steps --rows llama3.1-8b-v6e-256   these rows, also where they have one
-    python -m recipes.benchmarks.published_steps --layers 2                   with so many layers: does a row compile?
-    python -m recipes.benchmarks.published_steps --table                      only the table, by today's constants
-    python -m recipes.benchmarks.published_steps --fit                        constants by the chosen half
+    python -m recipes.benchmarks.published_steps             rows without a plan; the table
+    python -m recipes.benchmarks.published_steps --rows llama3.1-8b-v6e-256
+                                                             these rows, also where they have one
+    python -m recipes.benchmarks.published_steps --layers 2  with so many layers: does a row
+                                                             compile?
+    python -m recipes.benchmarks.published_steps --table     only the table, by today's constants
+    python -m recipes.benchmarks.published_steps --fit       constants by the chosen half
 
-No TPU or GPU is needed, but libtpu (extra `tpu`), and for rows on GPUs the extra `gpu-plan`. Each plan has a process of
-its own. Its figures go to a file (`--file`), its programs to a folder of that name, so that other constants need no
-other plan. One half of the rows is held out, by a seed: constants are chosen by the other.
+No TPU or GPU is needed, but libtpu (extra `tpu`), and for rows on GPUs the extra `gpu-plan`. Each
+plan has a process of its own. Its figures go to a file (`--file`), its programs to a folder of that
+name, so that other constants need no other plan. One half of the rows is held out, by a seed:
+constants are chosen by the other.
 """
 
 import argparse
@@ -56,7 +59,9 @@ def plan_of(row: Row, options: Mapping[str, Any], layers: int | None = None) -> 
     mesh = _mesh(row)
     model = model_of(row, mesh, layers)
     module, optimizer = model.module, optimizer_of(row, model.module)
-    tokens = torch.zeros(row.batch * row.devices // row.context, row.sequence, dtype=torch.int64, device="meta")
+    tokens = torch.zeros(
+        row.batch * row.devices // row.context, row.sequence, dtype=torch.int64, device="meta"
+    )
 
     def step(tokens: torch.Tensor) -> torch.Tensor:
         batch = tuple(name for name in ("fsdp", "expert") if name in mesh.axis_names)
@@ -69,7 +74,8 @@ def plan_of(row: Row, options: Mapping[str, Any], layers: int | None = None) -> 
             optimizer.zero_grad()
         return loss
 
-    # No sequences are packed; of a large batch the check would read a value, which a plan does not have.
+    # No sequences are packed; of a large batch the check would read a value, which a plan does not
+    # have.
     masks = transformers.masking_utils
     with mock.patch.object(masks, "find_packed_sequence_indices", lambda position_ids: None):
         return spmd.plan(step, tokens, compiler_options=options)
@@ -80,7 +86,10 @@ def _mesh(row: Row) -> Any:
 
     if row.target.startswith("2xv"):  # parameters are sharded over both slices
         return spmd.HybridMesh(
-            ici_mesh_shape=(row.devices // 2,), dcn_mesh_shape=(2,), axis_names=("fsdp",), target=row.target
+            ici_mesh_shape=(row.devices // 2,),
+            dcn_mesh_shape=(2,),
+            axis_names=("fsdp",),
+            target=row.target,
         )
     sizes = {"context": row.context, "expert": row.expert, "tensor": row.tensor}
     inner = {axis: size for axis, size in sizes.items() if size > 1}
@@ -107,11 +116,12 @@ def planned(row: Row, programs: Path, layers: int | None) -> dict[str, Any]:
             del known[refused[0]]
     fitted.keep(keeper.programs, programs)
     return {
-        "fits": plan.fits, "message": plan.verdict, "peak": plan.peak, "memory": plan.memory, "host": plan.host,
-        "arguments": plan.arguments, "temporaries": plan.temporaries, "flops": plan.flops,
-        "kernel_flops": plan.kernel_flops, "moved": plan.moved_bytes, "hidden": plan.hidden_bytes,
-        "compile": plan.compile_seconds, "unknown_options": sorted({*row.options} - {*known}),
-        "notes": list(plan.notes), "terms": {term.name: term.seconds for term in plan.terms},
+        "fits": plan.fits, "message": plan.verdict, "peak": plan.peak, "memory": plan.memory,
+        "host": plan.host, "arguments": plan.arguments, "temporaries": plan.temporaries,
+        "flops": plan.flops, "kernel_flops": plan.kernel_flops, "moved": plan.moved_bytes,
+        "hidden": plan.hidden_bytes, "compile": plan.compile_seconds,
+        "unknown_options": sorted({*row.options} - {*known}), "notes": list(plan.notes),
+        "terms": {term.name: term.seconds for term in plan.terms},
     }  # fmt: skip
 
 
@@ -152,15 +162,22 @@ def results(figures: Mapping[str, Any], folder: Path) -> list[Result]:
 def show(steps: Sequence[Result], figures: Mapping[str, Any]) -> None:
     table, outside = Table(title="published steps"), held_out(ROWS)
     for column in ("row", "backward", "published", "plan", "range", "high / low", "error", "half"):
-        table.add_column(column, justify="left" if column in ("row", "backward", "half") else "right")
+        table.add_column(
+            column, justify="left" if column in ("row", "backward", "half") else "right"
+        )
     for step in steps:
         row = step.row
         half = "shown only" if row.unknown else "held out" if row.name in outside else "chosen by"
         table.add_row(
-            f"{row.name}, {row.batch} x {row.sequence:,}", str(row.recompute), f"{row.published:.3f} s",
-            f"{step.seconds:.3f} s", f"{step.low:.3f} to {step.high:.3f}", f"{step.high / step.low:.2f}",
-            "" if row.unknown else f"{step.error:+.0%}", half,
-        )  # fmt: skip
+            f"{row.name}, {row.batch} x {row.sequence:,}",
+            str(row.recompute),
+            f"{row.published:.3f} s",
+            f"{step.seconds:.3f} s",
+            f"{step.low:.3f} to {step.high:.3f}",
+            f"{step.high / step.low:.2f}",
+            "" if row.unknown else f"{step.error:+.0%}",
+            half,
+        )
     console = Console(width=170)
     console.print(table)
     known = [step for step in steps if not step.row.unknown]
@@ -176,14 +193,15 @@ def _summary(head: str, steps: Sequence[Result]) -> None:
         return
     sizes = [abs(step.error) for step in steps]
     print(
-        f"{head}: {len(steps)} rows, median error {statistics.median(sizes):.1%}, worst {max(sizes):.1%}, "
-        f"{sum(step.is_inside for step in steps)} inside their range, whose factor is at most "
-        f"{max(step.high / step.low for step in steps):.2f}"
+        f"{head}: {len(steps)} rows, median error {statistics.median(sizes):.1%}, worst "
+        f"{max(sizes):.1%}, {sum(step.is_inside for step in steps)} inside their range, whose "
+        f"factor is at most {max(step.high / step.low for step in steps):.2f}"
     )
 
 
 def _show_rest(steps: Sequence[Result], figures: Mapping[str, Any]) -> None:
-    """Memory, what the sources of some rows do not say, options that are left out, and rows that are."""
+    """Memory, what the sources of some rows do not say, options that are left out, and rows that
+    are."""
     for step in steps:
         if step.row.memory:
             peaks = f"{step.peak / 2**30:.1f} GiB, published {step.row.memory / 2**30:.1f}"
@@ -193,7 +211,9 @@ def _show_rest(steps: Sequence[Result], figures: Mapping[str, Any]) -> None:
             print(f"{row.name}: not known: {row.unknown}")
         row_figures = figures.get(row.name, {})
         if row_figures.get("unknown_options"):
-            print(f"{row.name}: not known to this libtpu: {', '.join(row_figures['unknown_options'])}")
+            print(
+                f"{row.name}: not known to this libtpu: {', '.join(row_figures['unknown_options'])}"
+            )
         if row_figures and not row_figures["fits"]:
             print(f"{row.name}: does not fit: {row_figures['message'] or row_figures['peak']}")
     for name, reason in LEFT_OUT.items():
@@ -201,7 +221,8 @@ def _show_rest(steps: Sequence[Result], figures: Mapping[str, Any]) -> None:
 
 
 def show_fit(steps: Sequence[Result], folder: Path) -> None:
-    """Prints constants that are fitted to the chosen half of the rows on TPUs, and the errors of both halves."""
+    """Prints constants that are fitted to the chosen half of the rows on TPUs, and the errors of
+    both halves."""
     outside = held_out(ROWS)
     on_tpus = [
         fitted.Step(step.row.name, step.row.published, fitted.read(folder / f"{step.row.name}.gz"))
@@ -217,7 +238,9 @@ def show_fit(steps: Sequence[Result], folder: Path) -> None:
             if (step.name in outside) is is_held_out:
                 error = fitted.seconds_of(step.programs, rates) / step.seconds - 1
                 sizes.append(abs(error))
-                print(f"{step.name:28} {'held out' if is_held_out else 'chosen by':10} {error:+.1%}")
+                print(
+                    f"{step.name:28} {'held out' if is_held_out else 'chosen by':10} {error:+.1%}"
+                )
         if sizes:
             print(f"median error {statistics.median(sizes):.1%}, worst {max(sizes):.1%}")
 
@@ -227,12 +250,22 @@ def plan_rows(rows: Sequence[Row], file: Path, layers: int | None) -> dict[str, 
     figures = json.loads(file.read_text()) if file.exists() else {}
     for row in rows:
         print(f"{row.name} ...", file=sys.stderr, flush=True)
-        command = [sys.executable, "-m", "recipes.benchmarks.published_steps", "--child", row.name, "--file", str(file)]
+        command = [
+            sys.executable,
+            "-m",
+            "recipes.benchmarks.published_steps",
+            "--child",
+            row.name,
+            "--file",
+            str(file),
+        ]
         command += [] if layers is None else ["--layers", str(layers)]
         done = subprocess.run(command, capture_output=True, text=True)
         (file.with_suffix("") / f"{row.name}.log").write_text(done.stderr)
         if done.returncode:
-            print(f"{row.name}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr, flush=True)
+            print(
+                f"{row.name}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr, flush=True
+            )
             continue
         figures[row.name] = json.loads(done.stdout.splitlines()[-1])
         file.write_text(json.dumps(figures, indent=1))
@@ -240,12 +273,20 @@ def plan_rows(rows: Sequence[Row], file: Path, layers: int | None) -> dict[str, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", nargs="+", choices=[*BY_NAME], metavar="ROW", help=", ".join(BY_NAME))
-    parser.add_argument("--layers", type=int, help="so many layers instead of the model's own, in another file")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rows", nargs="+", choices=[*BY_NAME], metavar="ROW", help=", ".join(BY_NAME)
+    )
+    parser.add_argument(
+        "--layers", type=int, help="so many layers instead of the model's own, in another file"
+    )
     parser.add_argument("--file", type=Path, help="default out/published_steps.json")
     parser.add_argument("--table", action="store_true", help="plan nothing")
-    parser.add_argument("--fit", action="store_true", help="plan nothing; fit constants of TPUs to the chosen half")
+    parser.add_argument(
+        "--fit", action="store_true", help="plan nothing; fit constants of TPUs to the chosen half"
+    )
     parser.add_argument("--child", choices=[*BY_NAME], help=argparse.SUPPRESS)
     args = parser.parse_args()
     layers = "" if args.layers is None else f"_{args.layers}"
@@ -253,9 +294,15 @@ def main() -> None:
     folder = file.with_suffix("")  # of the programs
     folder.mkdir(parents=True, exist_ok=True)
     if args.child:
-        return print(json.dumps(planned(BY_NAME[args.child], folder / f"{args.child}.gz", args.layers)))
+        return print(
+            json.dumps(planned(BY_NAME[args.child], folder / f"{args.child}.gz", args.layers))
+        )
     known = json.loads(file.read_text()) if file.exists() else {}
-    rows = [BY_NAME[name] for name in args.rows] if args.rows else [row for row in ROWS if row.name not in known]
+    rows = (
+        [BY_NAME[name] for name in args.rows]
+        if args.rows
+        else [row for row in ROWS if row.name not in known]
+    )
     figures = plan_rows([] if args.table or args.fit else rows, file, args.layers)
     steps = results(figures, folder)
     show(steps, figures)

@@ -1,18 +1,22 @@
-"""The race on this machine's GPU: right values, a GPT, Hugging Face's Llama-1B and decoding, by one side after another.
+"""The race on this machine's GPU: right values, a GPT, Hugging Face's Llama-1B and decoding, by one
+side after another.
 
-    python -m recipes.benchmarks.race                          # make gpu: at most eight minutes on one H100 or H200
-    python -m recipes.benchmarks.race --parts llama decode     # these alone
-    python -m recipes.benchmarks.race --dry-run                # all of it on the CPU, in small
-    python -m recipes.benchmarks.race --plan h100:1 h200:1     # without a GPU: the plans, to be committed before a run
+    python -m recipes.benchmarks.race                       # make gpu: at most eight minutes on one
+                                                            # H100 or H200
+    python -m recipes.benchmarks.race --parts llama decode  # these alone
+    python -m recipes.benchmarks.race --dry-run             # all of it on the CPU, in small
+    python -m recipes.benchmarks.race --plan h100:1 h200:1  # without a GPU: the plans, to be
+                                                            # committed before a run
     python -m recipes.benchmarks.race --keep out/race/race.json
 
-Parts run in the order of their worth, each side in a process of its own: this library by `spmd.compile` and lazily,
-`torch.compile` with its best attention, hand-written JAX. A step is the median of ten, after three. What is known is
-written after each side to OUT/race.json: a run that is cut off keeps its figures. The next side loads its weights while
-one compiles. Peak memory is that of each framework's allocator. MFU counts the model's operations, without
-recomputation, of NVIDIA's dense bfloat16 peak. The plans of `docs/results/race-plans.json` stand next to the run, with
-the hash of that file. Times are printed, never judged; the status is 1 where a check or a side fails, or where losses
-of two sides differ.
+Parts run in the order of their worth, each side in a process of its own: this library by
+`spmd.compile` and lazily, `torch.compile` with its best attention, hand-written JAX. A step is the
+median of ten, after three. What is known is written after each side to OUT/race.json: a run that is
+cut off keeps its figures. The next side loads its weights while one compiles. Peak memory is that
+of each framework's allocator. MFU counts the model's operations, without recomputation, of NVIDIA's
+dense bfloat16 peak. The plans of `docs/results/race-plans.json` stand next to the run, with the
+hash of that file. Times are printed, never judged; the status is 1 where a check or a side fails,
+or where losses of two sides differ.
 """
 
 import argparse
@@ -39,8 +43,13 @@ PLANS = results.FOLDER / "race-plans.json"
 PARTS = ("checks", *SIDES)
 TITLES = {
     "gpt": f"GPT of 12 layers of {FULL.gpt.width}, {FULL.gpt_batch} x {FULL.gpt.sequence:,} tokens",
-    "llama": f"transformers' Llama of 1.5 billion weights, {FULL.batch} x {FULL.sequence:,} tokens, layers recomputed",
-    "decode": f"Greedy decoding of that Llama in bfloat16, {FULL.tokens} tokens behind {FULL.prompt}",
+    "llama": (
+        f"transformers' Llama of 1.5 billion weights, {FULL.batch} x {FULL.sequence:,} tokens, "
+        "layers recomputed"
+    ),
+    "decode": (
+        f"Greedy decoding of that Llama in bfloat16, {FULL.tokens} tokens behind {FULL.prompt}"
+    ),
 }
 PLANNED = ("gpt", "compiled"), ("llama", "compiled"), ("llama", "FSDP, compiled")
 LONGEST = 150.0  # seconds of one side
@@ -53,7 +62,9 @@ class Child:
 
     def __init__(self, command: list[str], settings: Mapping[str, str]):
         self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed in `end`
-        self._process = subprocess.Popen(command, stdout=self._output, stderr=subprocess.STDOUT, env=settings)
+        self._process = subprocess.Popen(
+            command, stdout=self._output, stderr=subprocess.STDOUT, env=settings
+        )
 
     def end(self, seconds: float) -> tuple[int | None, str]:
         """Returns the status, None if it was ended after so many seconds, and the output."""
@@ -82,14 +93,21 @@ class Race:
 
     def run(self) -> int:
         with tempfile.TemporaryDirectory(dir=_in_memory()) as folder:
-            sides = [(part, side) for part in self.options.parts if part in SIDES for side in SIDES[part]]
-            weights = Child(self.command("weights", "", folder), self.settings(is_host=True)) if sides else None
+            sides = [
+                (part, side) for part in self.options.parts if part in SIDES for side in SIDES[part]
+            ]
+            weights = (
+                Child(self.command("weights", "", folder), self.settings(is_host=True))
+                if sides
+                else None
+            )
             if "checks" in self.options.parts:
                 self.check()
             if weights is not None and weights.end(LONGEST)[0]:
                 self.console.print("no weights could be written: no side runs")
                 return 1
-            # The next side loads its weights into the host's memory while one computes, and then waits for its signal.
+            # The next side loads its weights into the host's memory while one computes, and then
+            # waits for its signal.
             following = self.start(*sides[0], folder) if sides else None
             for place, (part, side) in enumerate(sides):
                 child, following = following, None
@@ -105,7 +123,7 @@ class Race:
             self.console.print(f"FAILED {line}", markup=False, highlight=False)
         return int(bool(wrong))
 
-    # --- processes ----------------------------------------------------------------------------------------------------
+    # --- processes --------------------------------------------------------------------------------
 
     def command(self, part: str, side: str, folder: str, *arguments: str) -> list[str]:
         module = [
@@ -121,9 +139,18 @@ class Race:
 
     def settings(self, *, is_host: bool = False) -> dict[str, str]:
         """The environment of a side; a process that runs on the host alone is given no GPU."""
-        hidden = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"} if is_host or self.options.dry_run else {}
+        hidden = (
+            {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
+            if is_host or self.options.dry_run
+            else {}
+        )
         # Compiling is timed: no cache of an earlier run is read.
-        return {**os.environ, **hidden, "SPMD_PROGRAM_CACHE": "0", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
+        return {
+            **os.environ,
+            **hidden,
+            "SPMD_PROGRAM_CACHE": "0",
+            "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",
+        }
 
     def left(self) -> float:
         return self.ends - time.monotonic()
@@ -132,7 +159,8 @@ class Race:
         return Child(self.command(part, side, folder, "--wait"), self.settings())
 
     def end(self, name: str, child: "Child") -> tuple[int | None, str]:
-        """Waits for a process within the time that is left; returns its status (None: it was ended) and its output."""
+        """Waits for a process within the time that is left; returns its status (None: it was ended)
+        and its output."""
         started = time.monotonic()
         code, text = child.end(min(LONGEST, self.left()))
         self.seconds[name] = time.monotonic() - started
@@ -143,14 +171,19 @@ class Race:
         return code, text
 
     def check(self) -> None:
-        """Right values: the checks of `recipes/accelerator_smoke.py`, of a model that the host computes in seconds."""
+        """Right values: the checks of `recipes/accelerator_smoke.py`, of a model that the host
+        computes in seconds."""
         script = results.ROOT / "recipes" / "accelerator_smoke.py"
         sizes = ["--dry-run"] if self.options.dry_run else ["--layers", "4", "--width", "256"]
-        code, text = self.end("checks", Child([sys.executable, "-W", "ignore", str(script), *sizes], self.settings()))
+        code, text = self.end(
+            "checks", Child([sys.executable, "-W", "ignore", str(script), *sizes], self.settings())
+        )
         rows = [line.strip() for line in text.splitlines() if "│" in line]
         self.checks = [" ".join(" ".join(row.strip("│┃ ").split("│")).split()) for row in rows]
         if code != 0:
-            self.checks.append(f"FAILED: {'ended' if code is None else f'status {code}'}; {text.strip()[-300:]}")
+            self.checks.append(
+                f"FAILED: {'ended' if code is None else f'status {code}'}; {text.strip()[-300:]}"
+            )
         self.keep()
 
     def race(self, part: str, side: str, child: "Child | None", folder: str) -> None:
@@ -164,18 +197,28 @@ class Race:
         if code != 0:
             last = text.strip().splitlines()[-1:] or ["nothing printed"]
             figures["error"] = (
-                f"ended after {self.seconds[f'{part}, {side}']:.0f} s" if code is None else last[0][-200:]
+                f"ended after {self.seconds[f'{part}, {side}']:.0f} s"
+                if code is None
+                else last[0][-200:]
             )
         self.found[part][side] = figures
 
-    # --- what was found -----------------------------------------------------------------------------------------------
+    # --- what was found ---------------------------------------------------------------------------
 
     def wrong(self) -> list[str]:
         """Sides and checks that failed, and first losses that differ."""
         lines = [line for line in self.checks if "FAILED" in line]
         for part, sides in self.found.items():
-            lines += [f"{part}, {side}: {figures['error']}" for side, figures in sides.items() if "error" in figures]
-            losses = {side: figures["losses"][:COMPARED] for side, figures in sides.items() if "losses" in figures}
+            lines += [
+                f"{part}, {side}: {figures['error']}"
+                for side, figures in sides.items()
+                if "error" in figures
+            ]
+            losses = {
+                side: figures["losses"][:COMPARED]
+                for side, figures in sides.items()
+                if "losses" in figures
+            }
             for number, step in enumerate(zip(*losses.values(), strict=True), 1):
                 if max(step) - min(step) > LOSS_TOLERANCE * max(step):
                     differing = dict(zip(losses, step, strict=True))
@@ -199,18 +242,25 @@ class Race:
         import torch
 
         kinds = {
-            figures["device"] for sides in self.found.values() for figures in sides.values() if "device" in figures
+            figures["device"]
+            for sides in self.found.values()
+            for figures in sides.values()
+            if "device" in figures
         }
         machine = results.machine()
         run = {
             "command": "python -m recipes.benchmarks.race" + " --dry-run" * self.options.dry_run,
             "commit": self.options.commit or results.commit(),
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-            "seconds": round(sum(self.seconds.values())), "load": None,
+            "seconds": round(sum(self.seconds.values())),
+            "load": None,
             "machine": {**machine, "processor": ", ".join(sorted(kinds)) or machine["processor"]},
-            "versions": {**results.versions(), "torch": torch.__version__}, "code": results.hashes(SECTIONS["gpu"]),
-            "tables": [noted.note_of(table) for table in self.tables()], "lines": self.wrong(), "found": self.found,
-        }  # fmt: skip
+            "versions": {**results.versions(), "torch": torch.__version__},
+            "code": results.hashes(SECTIONS["gpu"]),
+            "tables": [noted.note_of(table) for table in self.tables()],
+            "lines": self.wrong(),
+            "found": self.found,
+        }
         (self.out / "race.json").write_text(json.dumps(run, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -223,23 +273,42 @@ def _in_memory() -> str | None:
 def _steps(part: str, sides: Mapping[str, Figures]) -> Table:
     """The table of a training step."""
     table = Table(
-        "side", "step ms", "of torch.compile", "of JAX", "fastest to slowest", "tokens/s", "MFU", "peak GiB",
-        "first step s", "loss, first", "tenth", title=TITLES[part], title_justify="left",
-    )  # fmt: skip
+        "side",
+        "step ms",
+        "of torch.compile",
+        "of JAX",
+        "fastest to slowest",
+        "tokens/s",
+        "MFU",
+        "peak GiB",
+        "first step s",
+        "loss, first",
+        "tenth",
+        title=TITLES[part],
+        title_justify="left",
+    )
     for side, figures in sides.items():
         if "step" not in figures:
             table.add_row(side, figures.get("error", "-"), *[""] * 9)
             continue
         ratios = [
-            f"{figures['step'] / sides[other]['step']:.2f}" if "step" in sides.get(other, {}) else "-"
+            f"{figures['step'] / sides[other]['step']:.2f}"
+            if "step" in sides.get(other, {})
+            else "-"
             for other in ("torch.compile", "JAX by hand")
         ]
         table.add_row(
-            side, f"{1e3 * figures['step']:.1f}", *ratios,
-            f"{1e3 * figures['fastest']:.1f} to {1e3 * figures['slowest']:.1f}", f"{figures['tokens']:,.0f}",
-            "-" if figures["mfu"] is None else f"{100 * figures['mfu']:.1f} %", _gib(figures["peak"]),
-            f"{figures['first']:.1f}", f"{figures['losses'][0]:.4f}", f"{figures['losses'][COMPARED - 1]:.4f}",
-        )  # fmt: skip
+            side,
+            f"{1e3 * figures['step']:.1f}",
+            *ratios,
+            f"{1e3 * figures['fastest']:.1f} to {1e3 * figures['slowest']:.1f}",
+            f"{figures['tokens']:,.0f}",
+            "-" if figures["mfu"] is None else f"{100 * figures['mfu']:.1f} %",
+            _gib(figures["peak"]),
+            f"{figures['first']:.1f}",
+            f"{figures['losses'][0]:.4f}",
+            f"{figures['losses'][COMPARED - 1]:.4f}",
+        )
     return table
 
 
@@ -249,9 +318,17 @@ def _gib(count: int | None) -> str:
 
 def _decoding(sides: Mapping[str, Figures]) -> Table:
     table = Table(
-        "prompts", "side", "tokens/s", "of torch", "of JAX", "ms a token", "first call s", "tokens equal torch's",
-        title=TITLES["decode"], title_justify="left",
-    )  # fmt: skip
+        "prompts",
+        "side",
+        "tokens/s",
+        "of torch",
+        "of JAX",
+        "ms a token",
+        "first call s",
+        "tokens equal torch's",
+        title=TITLES["decode"],
+        title_justify="left",
+    )
     for count in (1, 8):
         for side, figures in sides.items():
             if f"speed {count}" not in figures:
@@ -259,13 +336,20 @@ def _decoding(sides: Mapping[str, Figures]) -> Table:
                 continue
             speed, tokens = figures[f"speed {count}"], figures[f"tokens {count}"]
             ratios = [
-                f"{speed / sides[other][f'speed {count}']:.2f}" if f"speed {count}" in sides.get(other, {}) else "-"
+                f"{speed / sides[other][f'speed {count}']:.2f}"
+                if f"speed {count}" in sides.get(other, {})
+                else "-"
                 for other in ("torch", "JAX by hand")
             ]
             table.add_row(
-                str(count), side, f"{speed:,.0f}", *ratios, f"{1e3 * count / speed:.2f}",
-                f"{figures[f'first {count}']:.1f}", _equal(tokens, sides.get("torch", {}).get(f"tokens {count}")),
-            )  # fmt: skip
+                str(count),
+                side,
+                f"{speed:,.0f}",
+                *ratios,
+                f"{1e3 * count / speed:.2f}",
+                f"{figures[f'first {count}']:.1f}",
+                _equal(tokens, sides.get("torch", {}).get(f"tokens {count}")),
+            )
     return table
 
 
@@ -274,13 +358,20 @@ def _equal(rows: list[list[int]], others: list[list[int]] | None) -> str:
     if others is None:
         return "-"
     before = [
-        next((place for place, (one, other) in enumerate(zip(row, theirs, strict=True)) if one != other), len(row))
+        next(
+            (
+                place
+                for place, (one, other) in enumerate(zip(row, theirs, strict=True))
+                if one != other
+            ),
+            len(row),
+        )
         for row, theirs in zip(rows, others, strict=True)
     ]
     return f"{sum(before) / len(before):.0f} of {len(rows[0])}"
 
 
-# --- plans ------------------------------------------------------------------------------------------------------------
+# --- plans ----------------------------------------------------------------------------------------
 
 
 def beside(found: Mapping[str, Mapping[str, Figures]]) -> Table | None:
@@ -290,18 +381,30 @@ def beside(found: Mapping[str, Mapping[str, Figures]]) -> Table | None:
     content = PLANS.read_bytes()
     plans, digest = json.loads(content)["plans"], hashlib.sha256(content).hexdigest()[:12]
     table = Table(
-        "step", "planned for", "planned ms", "run ms", "run / planned", "planned peak GiB", "run peak GiB",
-        title=f"Planned before the run (race-plans.json {digest}), and run", title_justify="left",
-    )  # fmt: skip
+        "step",
+        "planned for",
+        "planned ms",
+        "run ms",
+        "run / planned",
+        "planned peak GiB",
+        "run peak GiB",
+        title=f"Planned before the run (race-plans.json {digest}), and run",
+        title_justify="left",
+    )
     for plan in plans:
         run = found[plan["part"]].get(plan["side"], {})
         name = plan["target"].partition(":")[0].upper()
         if "step" not in run or name not in run["device"]:
             continue
         table.add_row(
-            f"{plan['part']}, {plan['side']}", plan["target"], f"{1e3 * plan['step']:.1f}", f"{1e3 * run['step']:.1f}",
-            f"{run['step'] / plan['step']:.2f}", _gib(plan["peak"]), _gib(run["peak"]),
-        )  # fmt: skip
+            f"{plan['part']}, {plan['side']}",
+            plan["target"],
+            f"{1e3 * plan['step']:.1f}",
+            f"{1e3 * run['step']:.1f}",
+            f"{run['step'] / plan['step']:.2f}",
+            _gib(plan["peak"]),
+            _gib(run["peak"]),
+        )
     return table if table.rows else None
 
 
@@ -311,23 +414,57 @@ def plan(targets: Iterable[str], *, is_dry: bool, path: Path = PLANS) -> None:
     for target in targets:
         for part, side in PLANNED:
             with tempfile.TemporaryDirectory() as folder:
-                module = [sys.executable, "-W", "ignore", "-m", "recipes.benchmarks.race_sides", part, side]
+                module = [
+                    sys.executable,
+                    "-W",
+                    "ignore",
+                    "-m",
+                    "recipes.benchmarks.race_sides",
+                    part,
+                    side,
+                ]
                 arguments = ["--folder", folder, "--target", target, *["--dry-run"] * is_dry]
-                subprocess.run([*module, *arguments], check=True, env={**os.environ, "JAX_PLATFORMS": "cpu"})
-                plans.append(json.loads((Path(folder) / f"{part}-{side.replace(' ', '-')}.json").read_text()))
-    made = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "commit": results.commit()}
-    path.write_text(json.dumps({**made, "versions": results.versions(), "plans": plans}, indent=1) + "\n")
+                subprocess.run(
+                    [*module, *arguments], check=True, env={**os.environ, "JAX_PLATFORMS": "cpu"}
+                )
+                plans.append(
+                    json.loads((Path(folder) / f"{part}-{side.replace(' ', '-')}.json").read_text())
+                )
+    made = {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "commit": results.commit(),
+    }
+    path.write_text(
+        json.dumps({**made, "versions": results.versions(), "plans": plans}, indent=1) + "\n"
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--minutes", type=float, default=8.0, help="after which nothing runs (default 8)")
-    parser.add_argument("--out", default="out/race", help="folder of race.json and log.txt (default %(default)s)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--parts",
+        nargs="+",
+        choices=PARTS,
+        default=list(PARTS),
+        metavar="PART",
+        help=", ".join(PARTS),
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=8.0, help="after which nothing runs (default 8)"
+    )
+    parser.add_argument(
+        "--out", default="out/race", help="folder of race.json and log.txt (default %(default)s)"
+    )
     parser.add_argument("--commit", help="of the code, where there is no git")
     parser.add_argument("--dry-run", action="store_true", help="in small, on the CPU")
-    parser.add_argument("--plan", nargs="+", metavar="TARGET", help="plan the steps for these devices; nothing runs")
-    parser.add_argument("--keep", metavar="FILE", help="take this run into docs/results; nothing runs")
+    parser.add_argument(
+        "--plan", nargs="+", metavar="TARGET", help="plan the steps for these devices; nothing runs"
+    )
+    parser.add_argument(
+        "--keep", metavar="FILE", help="take this run into docs/results; nothing runs"
+    )
     options = parser.parse_args(arguments)
     if options.plan:
         plan(options.plan, is_dry=options.dry_run)

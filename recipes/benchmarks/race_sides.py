@@ -1,4 +1,5 @@
-"""A side of the race in a process of its own: it trains or decodes on this machine's device, and writes its figures.
+"""A side of the race in a process of its own: it trains or decodes on this machine's device, and
+writes its figures.
 
     python -m recipes.benchmarks.race_sides gpt torch.compile --folder out/race
     python -m recipes.benchmarks.race_sides llama compiled --folder out/race --target h200:1
@@ -57,17 +58,29 @@ class Sizes:
     def llama_config(self) -> Any:
         import transformers
 
-        return transformers.LlamaConfig(**self.llama, use_cache=False, bos_token_id=None, eos_token_id=None)
+        return transformers.LlamaConfig(
+            **self.llama, use_cache=False, bos_token_id=None, eos_token_id=None
+        )
 
 
 _LLAMA_1B = {
-    "num_hidden_layers": 16, "hidden_size": 2048, "num_attention_heads": 32, "num_key_value_heads": 8,
-    "intermediate_size": 8192, "vocab_size": 128_256, "max_position_embeddings": 4096,
-}  # fmt: skip
+    "num_hidden_layers": 16,
+    "hidden_size": 2048,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 8192,
+    "vocab_size": 128_256,
+    "max_position_embeddings": 4096,
+}
 _DRY_LLAMA = {
-    "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "intermediate_size": 128, "vocab_size": 256, "max_position_embeddings": 64,
-}  # fmt: skip
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 128,
+    "vocab_size": 256,
+    "max_position_embeddings": 64,
+}
 FULL = Sizes(GPTConfig(12, 768, 12, 1024, 50_304), 16, _LLAMA_1B, 4, 4096, 16, 64)
 DRY = Sizes(GPTConfig(2, 32, 2, 32, 256), 2, _DRY_LLAMA, 2, 32, 4, 8)
 
@@ -84,7 +97,9 @@ class Side:
 
     def keep(self, **figures: Any) -> None:
         self.figures |= figures
-        (self.folder / f"{self.part}-{self.name.replace(' ', '-')}.json").write_text(json.dumps(self.figures))
+        (self.folder / f"{self.part}-{self.name.replace(' ', '-')}.json").write_text(
+            json.dumps(self.figures)
+        )
 
     def wait(self) -> None:
         """Ends when the side before has left the device: `race.py` writes a file then."""
@@ -95,7 +110,7 @@ class Side:
             time.sleep(0.05)
         self.started = time.perf_counter()
 
-    # --- models and batches -------------------------------------------------------------------------------------------
+    # --- models and batches -----------------------------------------------------------------------
 
     def network(self) -> nn.Module:
         """The model of the part, with torch's initial values."""
@@ -116,7 +131,8 @@ class Side:
         model.to_empty(device="cpu")
         model.load_state_dict(load_file(self.weights))
         if self.part != "gpt":
-            # `to_empty` leaves buffers that no state dict has without values: the frequencies of positions.
+            # `to_empty` leaves buffers that no state dict has without values: the frequencies of
+            # positions.
             model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
         self.wait()
         return model.to(device)
@@ -132,24 +148,35 @@ class Side:
         return [torch.randint(vocabulary, shape, generator=draw) for _ in range(4)]
 
     def step_flops(self) -> float:
-        """Operations of a step without recomputation: 6 a weight of a product and token, and half of the scores."""
+        """Operations of a step without recomputation: 6 a weight of a product and token, and half
+        of the scores."""
         if self.part == "gpt":
             config = self.sizes.gpt
-            layers, width, length, rows = config.layers, config.width, config.sequence, self.sizes.gpt_batch
+            layers, width, length, rows = (
+                config.layers,
+                config.width,
+                config.sequence,
+                self.sizes.gpt_batch,
+            )
             products = layers * 12 * width**2 + config.vocabulary * width
         else:
             sizes = self.sizes.llama
             layers, width, length, rows = (
-                sizes["num_hidden_layers"], sizes["hidden_size"], self.sizes.sequence, self.sizes.batch
-            )  # fmt: skip
+                sizes["num_hidden_layers"],
+                sizes["hidden_size"],
+                self.sizes.sequence,
+                self.sizes.batch,
+            )
             keys = width * sizes["num_key_value_heads"] // sizes["num_attention_heads"]
             layer = 2 * width * (width + keys) + 3 * width * sizes["intermediate_size"]
             products = layers * layer + sizes["vocab_size"] * width
         return float(rows * length * (6 * products + 6 * layers * length * width))
 
-    # --- a training step ----------------------------------------------------------------------------------------------
+    # --- a training step --------------------------------------------------------------------------
 
-    def timed(self, step: Callable[[Tensor], float], peak: Callable[[], int | None], kind: str) -> None:
+    def timed(
+        self, step: Callable[[Tensor], float], peak: Callable[[], int | None], kind: str
+    ) -> None:
         """Runs the steps and keeps the figures. peak: bytes."""
         batches, losses, seconds = self.batches(), [], []
         for number in range(WARM + TIMED):
@@ -157,14 +184,23 @@ class Side:
             losses.append(step(batches[number % len(batches)]))
             seconds.append(time.perf_counter() - started)
             if number == 0:
-                self.keep(device=kind, first=seconds[0], loss=losses[0], start=time.perf_counter() - self.started)
+                self.keep(
+                    device=kind,
+                    first=seconds[0],
+                    loss=losses[0],
+                    start=time.perf_counter() - self.started,
+                )
         median = statistics.median(seconds[WARM:])
         top = next((flops for name, flops in PEAKS.items() if name in kind), None)
         self.keep(
-            step=median, fastest=min(seconds[WARM:]), slowest=max(seconds[WARM:]), losses=losses,
+            step=median,
+            fastest=min(seconds[WARM:]),
+            slowest=max(seconds[WARM:]),
+            losses=losses,
             tokens=self.batches()[0][:, : self.length].numel() / median,
-            mfu=None if top is None else self.step_flops() / median / top, peak=peak(),
-        )  # fmt: skip
+            mfu=None if top is None else self.step_flops() / median / top,
+            peak=peak(),
+        )
 
     @property
     def length(self) -> int:
@@ -179,7 +215,8 @@ class Side:
     def torch_step(
         self, model: Any, device: str, wrap: Callable[[Any], Any] = lambda loss: loss, **how: Any
     ) -> Callable[[Tensor], Tensor]:
-        """The training step as it is written for one device; the same for torch and for this library.
+        """The training step as it is written for one device; the same for torch and for this
+        library.
 
         wrap: what `torch.compile` does to the function of a loss. how: options of AdamW.
         """
@@ -200,7 +237,8 @@ class Side:
         return step
 
     def by_torch(self) -> None:
-        """`torch.compile` of model and loss, SDPA's kernels with cuDNN's first, and the fused AdamW."""
+        """`torch.compile` of model and loss, SDPA's kernels with cuDNN's first, and the fused
+        AdamW."""
         device = "cpu" if self.is_dry else "cuda"
         torch.set_float32_matmul_precision("high")
         torch.backends.cuda.matmul.allow_tf32 = True
@@ -217,7 +255,8 @@ class Side:
             )
 
     def by_us(self, *, is_compiled: bool, is_wrapped: bool = False) -> None:
-        """The same step on xla, by `spmd.compile` or recorded; wrapped: FSDP's bfloat16 in place of autocast."""
+        """The same step on xla, by `spmd.compile` or recorded; wrapped: FSDP's bfloat16 in place of
+        autocast."""
         import spmd
 
         if self.is_dry and self.target is None:
@@ -232,10 +271,14 @@ class Side:
 
             precision = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
             mesh = spmd.Mesh(range(1), (1,), ("fsdp",), target=self.target)
-            units = {type(module) for name, module in model.named_modules() if name == "model.layers.0"}
+            units = {
+                type(module) for name, module in model.named_modules() if name == "model.layers.0"
+            }
             policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls=units)
             model.gradient_checkpointing_enable({"use_reentrant": False})
-            wrapped = fsdp.FullyShardedDataParallel(model, mesh, auto_wrap_policy=policy, mp_policy=precision)
+            wrapped = fsdp.FullyShardedDataParallel(
+                model, mesh, auto_wrap_policy=policy, mp_policy=precision
+            )
             optimizer = torch.optim.AdamW(wrapped.parameters(), lr=LEARNING_RATE)
 
             def step(tokens: Tensor) -> Tensor:
@@ -257,9 +300,13 @@ class Side:
 
     def planned(self, plan: Any) -> None:
         self.keep(
-            target=self.target, step=plan.seconds, peak=plan.peak, flops=plan.flops,
-            terms={term.name: term.seconds for term in plan.terms}, compile=plan.compile_seconds,
-        )  # fmt: skip
+            target=self.target,
+            step=plan.seconds,
+            peak=plan.peak,
+            flops=plan.flops,
+            terms={term.name: term.seconds for term in plan.terms},
+            compile=plan.compile_seconds,
+        )
 
     def by_jax(self) -> None:
         """Hand-written JAX, its state donated."""
@@ -273,23 +320,33 @@ class Side:
             program = race_jax.gpt(weights, self.sizes.gpt.heads, LEARNING_RATE, is_cpu=self.is_dry)
         else:
             program = race_jax.llama(
-                weights, self.sizes.llama_config, (self.sizes.batch, self.sizes.sequence), LEARNING_RATE,
+                weights,
+                self.sizes.llama_config,
+                (self.sizes.batch, self.sizes.sequence),
+                LEARNING_RATE,
                 is_cpu=self.is_dry,
-            )  # fmt: skip
+            )
         state = program.state
 
         def step(tokens: Tensor) -> float:
             nonlocal state
-            state, loss = program.step(state, *map(jax.device_put, program.batch(tokens.numpy().astype(np.int32))))
+            state, loss = program.step(
+                state, *map(jax.device_put, program.batch(tokens.numpy().astype(np.int32)))
+            )
             return float(loss)
 
         self.timed(step, _peak_of_jax, _kind_of_jax())
 
-    # --- decoding -----------------------------------------------------------------------------------------------------
+    # --- decoding ---------------------------------------------------------------------------------
 
     def decode(self) -> None:
-        """Greedy tokens behind prompts of one sequence and of eight; the caller reads all of them."""
-        generate = {"torch": self.decode_torch, "JAX by hand": self.decode_jax, "xla": self.decode_xla}[self.name]()
+        """Greedy tokens behind prompts of one sequence and of eight; the caller reads all of
+        them."""
+        generate = {
+            "torch": self.decode_torch,
+            "JAX by hand": self.decode_jax,
+            "xla": self.decode_xla,
+        }[self.name]()
         for count in (1, 8):
             draw = torch.Generator().manual_seed(count)
             shape = (count, self.sizes.prompt)
@@ -304,11 +361,18 @@ class Side:
                 seconds.append(time.perf_counter() - started)
             assert tokens.shape == (count, self.sizes.prompt + self.sizes.tokens), tokens.shape
             speed = count * self.sizes.tokens / statistics.median(seconds)
-            self.keep(**{f"first {count}": first, f"speed {count}": speed, f"tokens {count}": tokens.tolist()})
+            self.keep(
+                **{
+                    f"first {count}": first,
+                    f"speed {count}": speed,
+                    f"tokens {count}": tokens.tolist(),
+                }
+            )
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of decoding: bfloat16, and float32 in a dry run, whose sides then choose the same tokens."""
+        """Of decoding: bfloat16, and float32 in a dry run, whose sides then choose the same
+        tokens."""
         return torch.float32 if self.is_dry else torch.bfloat16
 
     def by_generate(self, device: str) -> Callable[[Tensor], Tensor]:
@@ -319,9 +383,14 @@ class Side:
         def run(prompt: Tensor) -> Tensor:
             prompt = prompt.to(device)
             result: Tensor = network.generate(
-                prompt, attention_mask=torch.ones_like(prompt), do_sample=False, cache_implementation="static",
-                max_new_tokens=self.sizes.tokens, min_new_tokens=self.sizes.tokens, pad_token_id=0,
-            )  # fmt: skip
+                prompt,
+                attention_mask=torch.ones_like(prompt),
+                do_sample=False,
+                cache_implementation="static",
+                max_new_tokens=self.sizes.tokens,
+                min_new_tokens=self.sizes.tokens,
+                pad_token_id=0,
+            )
             return result.cpu()
 
         return run
@@ -346,9 +415,13 @@ class Side:
 
         config = self.sizes.llama_config
         shapes = Shapes(
-            config.num_hidden_layers, config.hidden_size, config.num_attention_heads, config.num_key_value_heads,
-            config.rope_parameters["rope_theta"], config.rms_norm_eps,
-        )  # fmt: skip
+            config.num_hidden_layers,
+            config.hidden_size,
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            config.rope_parameters["rope_theta"],
+            config.rms_norm_eps,
+        )
         loaded = load_file(self.weights)
         self.wait()
         dtype = jnp.float32 if self.is_dry else jnp.bfloat16
@@ -356,7 +429,9 @@ class Side:
         decoder = Decoder(shapes, weights, self.sizes.prompt + self.sizes.tokens)
         self.keep(device=_kind_of_jax())
         none = -1  # no token ends a sequence
-        return lambda prompt: torch.from_numpy(np.array(decoder.generate(prompt.numpy(), self.sizes.tokens, none)))
+        return lambda prompt: torch.from_numpy(
+            np.array(decoder.generate(prompt.numpy(), self.sizes.tokens, none))
+        )
 
 
 def _peak_of_jax() -> int | None:
@@ -385,13 +460,21 @@ def write_weights(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("part", choices=[*SIDES, "weights"])
     parser.add_argument("side", nargs="?", default="")
     parser.add_argument("--folder", required=True, help="of weights and figures")
     parser.add_argument("--dry-run", action="store_true", help="small, on the CPU")
-    parser.add_argument("--wait", action="store_true", help="for FOLDER/turn-PART-SIDE, once the weights are in memory")
-    parser.add_argument("--target", help="plan the step for this device; only for sides of this library")
+    parser.add_argument(
+        "--wait",
+        action="store_true",
+        help="for FOLDER/turn-PART-SIDE, once the weights are in memory",
+    )
+    parser.add_argument(
+        "--target", help="plan the step for this device; only for sides of this library"
+    )
     options = parser.parse_args()
     if options.part == "weights":
         write_weights(options)

@@ -1,6 +1,6 @@
 """Time resharding: by the devices, as the library does it, and by `jax.device_put`.
 
-python recipes/benchmarks/resharding.py [n]      # an n by n array (4096) over eight simulated devices
+python recipes/benchmarks/resharding.py [n]  # an n by n array (4096) over eight simulated devices
 """
 
 import sys
@@ -19,7 +19,8 @@ from spmd.core.run.pjrt import transfer
 
 
 def best(function: Callable[[], Any], times: int = 7) -> float:
-    """Returns the milliseconds of the fastest of several calls, without the first one, which compiles."""
+    """Returns the milliseconds of the fastest of several calls, without the first one, which
+    compiles."""
     found = []
     for _ in range(times + 1):
         started = time.perf_counter()

@@ -1,19 +1,20 @@
 """Training steps of large models, compiled by the compilers of real TPUs: ours next to JAX by hand.
 
-    python -m recipes.benchmarks.scale                          every row, small ones first
-    python -m recipes.benchmarks.scale --rows 8b 8b-kept        some of them
-    python -m recipes.benchmarks.scale --layers 2               the same with so many layers
-    python -m recipes.benchmarks.scale --rows 8b --side jax     one side
-    python -m recipes.benchmarks.scale --rows toy toy-shardy    small ones, on eight simulated devices
+    python -m recipes.benchmarks.scale                        every row, small ones first
+    python -m recipes.benchmarks.scale --rows 8b 8b-kept      some of them
+    python -m recipes.benchmarks.scale --layers 2             the same with so many layers
+    python -m recipes.benchmarks.scale --rows 8b --side jax   one side
+    python -m recipes.benchmarks.scale --rows toy toy-shardy  small ones, on eight simulated devices
 
-No TPU is needed, but the package libtpu is (`pip install "jax[tpu]"`), except for the toys. Nothing is allocated. Each
-compile has a process of its own. Ours is a plain PyTorch model (`recipes/llama.py`, or Hugging Face's) on meta, planned
-by `spmd.plan`; JAX's is `jax_llama.py`. Figures are of one chip. Collectives and the bytes that they move are counted
-once per iteration of a loop; hidden bytes are moved while the chip computes something else, in the compiler's schedule.
-Cycles are the compiler's estimate, with the same trip counts; it estimates none for Pallas kernels, and attention is
-one on both sides. The step and its waiting are by the clock of plans, of both sides; JAX's is compiled with the options
-that ours takes by default. Arguments are those of the program: weights, moments and the batch. The seconds of compiling
-include lowering.
+No TPU is needed, but the package libtpu is (`pip install "jax[tpu]"`), except for the toys. Nothing
+is allocated. Each compile has a process of its own. Ours is a plain PyTorch model
+(`recipes/llama.py`, or Hugging Face's) on meta, planned by `spmd.plan`; JAX's is `jax_llama.py`.
+Figures are of one chip. Collectives and the bytes that they move are counted once per iteration of
+a loop; hidden bytes are moved while the chip computes something else, in the compiler's schedule.
+Cycles are the compiler's estimate, with the same trip counts; it estimates none for Pallas kernels,
+and attention is one on both sides. The step and its waiting are by the clock of plans, of both
+sides; JAX's is compiled with the options that ours takes by default. Arguments are those of the
+program: weights, moments and the batch. The seconds of compiling include lowering.
 """
 
 import argparse
@@ -37,9 +38,10 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Row:
-    """One step on one slice. tensor: the number of devices that heads are sharded over; bar: the largest ratio of ours
-    to JAX's; low: True if weights are cast to bfloat16 (XLA's CPU compiler widens the operands of collectives: a toy
-    computes in float32); partitioner: of both sides, else each has its own default."""
+    """One step on one slice. tensor: the number of devices that heads are sharded over; bar: the
+    largest ratio of ours to JAX's; low: True if weights are cast to bfloat16 (XLA's CPU compiler
+    widens the operands of collectives: a toy computes in float32); partitioner: of both sides, else
+    each has its own default."""
 
     name: str
     model: str
@@ -56,10 +58,20 @@ class Row:
 
 
 def _simulated(name: str) -> tuple[Row, ...]:
-    """The rows of a small model on eight simulated devices, by both partitioners, checkpointed and not."""
+    """The rows of a small model on eight simulated devices, by both partitioners, checkpointed and
+    not."""
     how: dict[str, Any] = {"bar": 1.0, "sequence": 64, "low": False}
     return tuple(
-        Row(f"{name}{kept}{by}", name, "cpu:8", 8, 16, checkpointed=not kept, partitioner=by[1:] or "gspmd", **how)
+        Row(
+            f"{name}{kept}{by}",
+            name,
+            "cpu:8",
+            8,
+            16,
+            checkpointed=not kept,
+            partitioner=by[1:] or "gspmd",
+            **how,
+        )
         for kept in ("", "-kept")
         for by in ("", "-shardy")
     )
@@ -140,7 +152,14 @@ def _mesh(row: Row) -> Any:
 # The shapes of rows for which `recipes/llama.py` has no configuration.
 SIMULATED = {
     "toy": {"layers": 6, "width": 64, "heads": 4, "kv_heads": 2, "hidden": 128, "vocabulary": 256},
-    "small": {"layers": 6, "width": 256, "heads": 8, "kv_heads": 2, "hidden": 512, "vocabulary": 512},
+    "small": {
+        "layers": 6,
+        "width": 256,
+        "heads": 8,
+        "kv_heads": 2,
+        "hidden": 512,
+        "vocabulary": 512,
+    },
 }
 
 
@@ -157,11 +176,16 @@ def _llama(row: Row, layers: int | None) -> tuple[Any, Any, Callable[..., Any]]:
     with torch.device("meta"):
         model = Llama(config)
     precision = PRECISION if row.low else fsdp.MixedPrecisionPolicy()
-    return fully_sharded(model, mesh, precision), mesh, lambda model, tokens: cross_entropy(model(tokens), tokens)
+    return (
+        fully_sharded(model, mesh, precision),
+        mesh,
+        lambda model, tokens: cross_entropy(model(tokens), tokens),
+    )
 
 
 def _gpt(row: Row, layers: int | None) -> tuple[Any, Any, Callable[..., Any]]:
-    """GPT-2 with 16 billion parameters, as Hugging Face has it: 32 layers of width 6,144 with 48 heads."""
+    """GPT-2 with 16 billion parameters, as Hugging Face has it: 32 layers of width 6,144 with 48
+    heads."""
     from transformers import GPT2Config, GPT2LMHeadModel
     from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 
@@ -185,13 +209,21 @@ def _hugging_face_llama(row: Row, layers: int | None) -> tuple[Any, Any, Callabl
     from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
     config = LlamaConfig(
-        vocab_size=128_256, hidden_size=2048, intermediate_size=8192, num_hidden_layers=layers or 16,
-        num_attention_heads=32, num_key_value_heads=8, max_position_embeddings=row.sequence, use_cache=False,
-    )  # fmt: skip
+        vocab_size=128_256,
+        hidden_size=2048,
+        intermediate_size=8192,
+        num_hidden_layers=layers or 16,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        max_position_embeddings=row.sequence,
+        use_cache=False,
+    )
     return hugging_face(row, LlamaForCausalLM, config, LlamaDecoderLayer)
 
 
-def hugging_face(row: Row, model_class: Any, config: Any, layer_class: Any) -> tuple[Any, Any, Callable[..., Any]]:
+def hugging_face(
+    row: Row, model_class: Any, config: Any, layer_class: Any
+) -> tuple[Any, Any, Callable[..., Any]]:
     import torch
 
     import fsdp
@@ -204,7 +236,9 @@ def hugging_face(row: Row, model_class: Any, config: Any, layer_class: Any) -> t
     model.train()
     policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={layer_class})
     precision = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
-    wrapped = fsdp.FullyShardedDataParallel(model, mesh, auto_wrap_policy=policy, mp_policy=precision)
+    wrapped = fsdp.FullyShardedDataParallel(
+        model, mesh, auto_wrap_policy=policy, mp_policy=precision
+    )
     return wrapped, mesh, lambda model, tokens: model(input_ids=tokens, labels=tokens).loss
 
 
@@ -221,22 +255,30 @@ def by_hand(row: Row, layers: int | None) -> dict[str, Any]:
     from recipes.benchmarks.jax_gpt import use_partitioner
 
     models = {"1b": jax_llama.LLAMA_1B, "8b": jax_llama.LLAMA_8B, "70b": jax_llama.LLAMA_70B}
-    shapes = jax_llama.Llama(**SIMULATED[row.model]) if row.model in SIMULATED else models[row.model]
+    shapes = (
+        jax_llama.Llama(**SIMULATED[row.model]) if row.model in SIMULATED else models[row.model]
+    )
     model = dataclasses.replace(shapes, layers=layers or shapes.layers)
     mesh = Mesh(np.array(_devices(row)).reshape(-1, row.tensor), ("fsdp", "tensor"))
     how = {} if row.low else {"dtype": jax.numpy.float32, "attention": "dot"}
     with use_partitioner(row.partitioner):
         started = time.perf_counter()  # ours includes lowering, too
         try:
-            lowered = jax_llama.Step(model, mesh, row.batch, row.sequence, row.checkpointed, **how).lower()
+            lowered = jax_llama.Step(
+                model, mesh, row.batch, row.sequence, row.checkpointed, **how
+            ).lower()
             compiled = lowered.compile(compiler_options=options_of(mesh))
         except jax.errors.JaxRuntimeError as error:
-            return {"verdict": str(error).partition("\n")[0], "compile": time.perf_counter() - started}
+            return {
+                "verdict": str(error).partition("\n")[0],
+                "compile": time.perf_counter() - started,
+            }
     return {"compile": time.perf_counter() - started, "verdict": "", **read(compiled, _mesh(row))}
 
 
 def options_of(mesh: Any) -> dict[str, Any]:
-    """The options of a program of ours over several TPUs with a kernel in it (docs/debugging.md)."""
+    """The options of a program of ours over several TPUs with a kernel in it
+    (docs/debugging.md)."""
     from spmd.core.programs.program import of_tpus
 
     device = mesh.devices.flat[0]
@@ -257,7 +299,8 @@ def _devices(row: Row) -> Any:
 
 
 def read(compiled: Any, mesh: Any) -> dict[str, Any]:
-    """Returns the figures of a program of JAX's, read in the same way as those of `spmd.plan`. mesh: of ours."""
+    """Returns the figures of a program of JAX's, read in the same way as those of `spmd.plan`.
+    mesh: of ours."""
     from types import SimpleNamespace
 
     from spmd.core import topology
@@ -274,7 +317,10 @@ def read(compiled: Any, mesh: Any) -> dict[str, Any]:
     peak = memory.peak_memory_in_bytes if once else used + memory.temp_size_in_bytes
     sharding = mesh.sharding((), 0)
     devices = [topology.all_devices(sharding.target)[device] for device in sharding.device_ids]
-    chip, slices = chip_of(devices[0]), tuple(topology.slices(sharding.target)[i] for i in sharding.device_ids)
+    chip, slices = (
+        chip_of(devices[0]),
+        tuple(topology.slices(sharding.target)[i] for i in sharding.device_ids),
+    )
     terms = terms_of(module, chip, slices, devices)[0] if chip is not None and once else ()
     return {
         "terms": {term.name: term.seconds for term in terms},
@@ -303,13 +349,32 @@ def child(side: str, row: Row, layers: int | None) -> None:
 
 def measured(side: str, row: Row, layers: int | None, timeout: float) -> dict[str, Any]:
     """Returns the figures of one side of a row, or its error."""
-    command = [sys.executable, "-W", "ignore", "-m", "recipes.benchmarks.scale", "--child", side, "--rows", row.name]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "recipes.benchmarks.scale",
+        "--child",
+        side,
+        "--rows",
+        row.name,
+    ]
     command += [] if layers is None else ["--layers", str(layers)]
     # Without these settings libtpu queries the network for a TPU, and allows one process only.
-    settings = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "JAX_PLATFORMS": "cpu"}
+    settings = {
+        "TPU_SKIP_MDS_QUERY": "1",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        "JAX_PLATFORMS": "cpu",
+    }
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout, env={**os.environ, **settings}, check=False
+            command,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env={**os.environ, **settings},
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return {"error": f"not done in {timeout:.0f} s"}
@@ -339,20 +404,25 @@ COLUMNS = (
     ("seconds", "all s", 1),
     ("host", "host GiB", GIB),
 )
-BARRED = {"temporaries", "peak", "exchanges", "moved", "cycles"}  # figures with a bar; the others are reported only
+# figures with a bar; the others are reported only
+BARRED = {"temporaries", "peak", "exchanges", "moved", "cycles"}
 
 
 def show(row: Row, layers: int | None, sides: dict[str, dict[str, Any]], console: Console) -> None:
     """Prints our figures next to JAX's, with the ratio and the bar."""
     short = "" if layers is None else f", {layers} layers"
-    title = f"{row.name}: {row.model} on {row.target}, batch {row.batch:,} x {row.sequence:,}{short}"
+    title = (
+        f"{row.name}: {row.model} on {row.target}, batch {row.batch:,} x {row.sequence:,}{short}"
+    )
     table = Table("", *sides, "ratio", "bar", title=title, title_justify="left")
     scale, letters = (1, "MG") if row.target.startswith("cpu") else (1024, "GT")
     for name, head, unit in COLUMNS:
         if not any(figures.get(name) for figures in sides.values()):
             continue
         unit = unit * scale if "{}" in head else unit
-        values = [f"{figures[name] / unit:,.2f}" if name in figures else "-" for figures in sides.values()]
+        values = [
+            f"{figures[name] / unit:,.2f}" if name in figures else "-" for figures in sides.values()
+        ]
         both = [figures[name] for figures in sides.values() if figures.get(name)]
         ratio = both[0] / both[1] if len(both) == 2 else None
         bar = 1.0 if name in ("moved", "cycles") and row.model == "70b" else row.bar
@@ -366,29 +436,36 @@ def show(row: Row, layers: int | None, sides: dict[str, dict[str, Any]], console
             if figures.get(name):
                 console.print(f"{side}: {figures[name]}", markup=False)
         for name in ("largest", "advice", "collectives"):
-            for line in figures.get(name, ()) if row.has_peer is False or name != "collectives" else ():
+            for line in (
+                figures.get(name, ()) if row.has_peer is False or name != "collectives" else ()
+            ):
                 console.print(f"    {line}", markup=False)
     if row.model == "gpt-16b" and "flops" in sides["ours"]:
         console.print(_utilisation(row, sides["ours"]), markup=False)
 
 
 def _utilisation(row: Row, figures: dict[str, Any]) -> str:
-    """The utilisation as it is usually published: 6 N T without recompute, over the estimated time at v4's peak."""
+    """The utilisation as it is usually published: 6 N T without recompute, over the estimated time
+    at v4's peak."""
     peak, clock = 275e12, 1.05e9
     tokens = row.batch * row.sequence
     useful = 6 * figures["parameters"] * tokens / row.num_devices
     seconds = figures["cycles"] / clock
     return (
-        f"utilisation = 6 x {figures['parameters']:,} x {tokens:,} tokens / {row.num_devices} chips / "
-        f"({figures['cycles']:,} cycles / {clock / 1e9:.2f} GHz) / {peak / 1e12:.0f} Tflop/s = "
-        f"{useful / seconds / peak:.1%} (published for PyTorch/XLA FSDP on v4-64: 39 %)"
+        f"utilisation = 6 x {figures['parameters']:,} x {tokens:,} tokens / {row.num_devices} "
+        f"chips / ({figures['cycles']:,} cycles / {clock / 1e9:.2f} GHz) / {peak / 1e12:.0f} "
+        f"Tflop/s = {useful / seconds / peak:.1%} (published for PyTorch/XLA FSDP on v4-64: 39 %)"
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     names = [row.name for row in ROWS]
-    parser.add_argument("--rows", nargs="*", choices=names, default=names, metavar="ROW", help=", ".join(names))
+    parser.add_argument(
+        "--rows", nargs="*", choices=names, default=names, metavar="ROW", help=", ".join(names)
+    )
     parser.add_argument("--layers", type=int, help="so many layers instead of the model's own")
     parser.add_argument("--side", choices=("ours", "jax"), help="only this one")
     parser.add_argument("--timeout", type=float, default=1800, help="seconds for one side of a row")
@@ -400,7 +477,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     console = Console(width=140)
     for row in chosen:
-        sides = [side for side in ("ours", "jax") if options.side in (None, side) and (side == "ours" or row.has_peer)]
+        sides = [
+            side
+            for side in ("ours", "jax")
+            if options.side in (None, side) and (side == "ours" or row.has_peer)
+        ]
         figures = {}
         for side in sides:
             with console.status(f"{row.name}: {side}"):

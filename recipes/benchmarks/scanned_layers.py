@@ -1,11 +1,14 @@
 """Compile a training step with its layers scanned and not, for several depths.
 
-    python recipes/benchmarks/scanned_layers.py                    # the recipes' GPT under FSDP, 4, 12 and 64 layers
+    python recipes/benchmarks/scanned_layers.py                         # the recipes' GPT under
+                                                                        # FSDP, 4, 12 and 64 layers
     python recipes/benchmarks/scanned_layers.py --model llama --layers 4 64
-    python recipes/benchmarks/scanned_layers.py --devices 1 --steps 20  # one device, with the times of the steps
+    python recipes/benchmarks/scanned_layers.py --devices 1 --steps 20  # one device, with the times
+                                                                        # of the steps
 
-Compiling is timed from the end of recording to the executable: finding the layers, lowering, XLA; as wall time and as
-processor time, which a busy machine does not change as much. Benchmarks report; nothing here asserts a time.
+Compiling is timed from the end of recording to the executable: finding the layers, lowering, XLA;
+as wall time and as processor time, which a busy machine does not change as much. Benchmarks report;
+nothing here asserts a time.
 """
 
 import argparse
@@ -36,34 +39,68 @@ MODELS = ("gpt", "llama", "gpt2", "mixtral")
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", choices=MODELS, default="gpt")
-    parser.add_argument("--router-loss", action="store_true", help="Mixtral with the loss that balances its experts")
+    parser.add_argument(
+        "--router-loss", action="store_true", help="Mixtral with the loss that balances its experts"
+    )
     parser.add_argument("--layers", type=int, nargs="+", default=[4, 12, 64])
-    parser.add_argument("--modes", choices=("always", "auto", "never"), nargs="+", default=["auto", "never"])
+    parser.add_argument(
+        "--modes", choices=("always", "auto", "never"), nargs="+", default=["auto", "never"]
+    )
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--sequence", type=int, default=128)
-    parser.add_argument("--batch", type=int, default=16, help="sequences per step, over all devices (default 16)")
+    parser.add_argument(
+        "--batch", type=int, default=16, help="sequences per step, over all devices (default 16)"
+    )
     parser.add_argument("--devices", type=int, default=8, help="simulated devices (default 8)")
-    parser.add_argument("--steps", type=int, default=0, help="timed steps, after two untimed (default 0: only compile)")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=0,
+        help="timed steps, after two untimed (default 0: only compile)",
+    )
     return parser.parse_args(arguments)
 
 
-def model_of(args: argparse.Namespace, layers: int) -> tuple[nn.Module, set[type[nn.Module]], Callable[..., Tensor]]:
-    """Returns a model, the classes of its layers, and its loss, a function of (model, tokens, targets)."""
+def model_of(
+    args: argparse.Namespace, layers: int
+) -> tuple[nn.Module, set[type[nn.Module]], Callable[..., Tensor]]:
+    """Returns a model, the classes of its layers, and its loss, a function of (model, tokens,
+    targets)."""
     sizes = {"vocab_size": 256, "num_attention_heads": args.heads, "num_hidden_layers": layers}
-    llama = {**sizes, "hidden_size": args.width, "intermediate_size": 3 * args.width, "num_key_value_heads": args.heads}
+    llama = {
+        **sizes,
+        "hidden_size": args.width,
+        "intermediate_size": 3 * args.width,
+        "num_key_value_heads": args.heads,
+    }
     if args.model == "gpt":
-        config = GPTConfig(layers=layers, width=args.width, heads=args.heads, sequence=args.sequence)
-        return GPT(config), {Block}, lambda model, tokens, targets: cross_entropy(model(tokens), targets)
+        config = GPTConfig(
+            layers=layers, width=args.width, heads=args.heads, sequence=args.sequence
+        )
+        return (
+            GPT(config),
+            {Block},
+            lambda model, tokens, targets: cross_entropy(model(tokens), targets),
+        )
     if args.model == "gpt2":
         made = transformers.GPT2LMHeadModel(
             transformers.GPT2Config(
-                vocab_size=256, n_embd=args.width, n_layer=layers, n_head=args.heads, n_positions=args.sequence,
-                resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False,
+                vocab_size=256,
+                n_embd=args.width,
+                n_layer=layers,
+                n_head=args.heads,
+                n_positions=args.sequence,
+                resid_pdrop=0.0,
+                embd_pdrop=0.0,
+                attn_pdrop=0.0,
+                use_cache=False,
             )
-        )  # fmt: skip
+        )
     elif args.model == "llama":
         made = transformers.LlamaForCausalLM(transformers.LlamaConfig(**llama, use_cache=False))
     else:
@@ -73,7 +110,11 @@ def model_of(args: argparse.Namespace, layers: int) -> tuple[nn.Module, set[type
             )
         )
     layer = type((made.transformer.h if args.model == "gpt2" else made.model.layers)[0])
-    return made, {layer}, lambda model, tokens, targets: model(input_ids=tokens, labels=targets).loss
+    return (
+        made,
+        {layer},
+        lambda model, tokens, targets: model(input_ids=tokens, labels=targets).loss,
+    )
 
 
 class Step:
@@ -104,7 +145,8 @@ class Step:
 
 @dataclass
 class Row:
-    """One depth with `scan_layers=mode`: the seconds to compile, the compile log's line, the seconds of its steps."""
+    """One depth with `scan_layers=mode`: the seconds to compile, the compile log's line, the
+    seconds of its steps."""
 
     step: Step
     mode: str
@@ -168,11 +210,21 @@ def main(arguments: list[str] | None = None) -> None:
     spmd.config.program_cache = False
     spmd.config.slow_compile_seconds = 0
     console = Console(width=140)
-    table = Table(title=f"{args.model}, {args.devices} devices: from the end of recording to the executable")
+    table = Table(
+        title=f"{args.model}, {args.devices} devices: from the end of recording to the executable"
+    )
     for heading in (
-        "layers", "scanned", "loops (iterations x ops)", "ops", "compile s", "processor s", "temporary MiB",
-        "state MiB", *(["step ms"] if args.steps else []), "loss",
-    ):  # fmt: skip
+        "layers",
+        "scanned",
+        "loops (iterations x ops)",
+        "ops",
+        "compile s",
+        "processor s",
+        "temporary MiB",
+        "state MiB",
+        *(["step ms"] if args.steps else []),
+        "loss",
+    ):
         table.add_column(heading, justify="right")
     with console.status("compiling"):
         compiled(args, 1, "never")  # jax's and XLA's work of a first compilation is not timed

@@ -1,15 +1,18 @@
-"""Compare a second start of small programs with torch's CPU: seconds of the whole process, and what is compiled.
+"""Compare a second start of small programs with torch's CPU: seconds of the whole process, and what
+is compiled.
 
-    python recipes/benchmarks/second_start.py                        # every case
+    python recipes/benchmarks/second_start.py  # every case
     python recipes/benchmarks/second_start.py --cases generate lbfgs
-    python recipes/benchmarks/second_start.py --cases evaluate --child xla   # one of them in this process
+    python recipes/benchmarks/second_start.py --cases evaluate --child xla
+                                               # one of them in this process
 
-Each case is a short script of plain PyTorch, run in processes of its own: on the CPU, on the device with an empty cache
-of programs, and again with the cache that the first start has filled (`--warm`: the fastest of so many is shown). "s"
-is the wall time from the start of the process to its end, imports included, with processor seconds behind it;
-"compiles" the number of compilations of XLA's backend, jax's own small ones included; "loaded" the number of programs
-from the disk. The last column says if the second start ends in three times the CPU's time plus 5 s, nothing compiled.
-The numbers that a case gives are compared.
+Each case is a short script of plain PyTorch, run in processes of its own: on the CPU, on the device
+with an empty cache of programs, and again with the cache that the first start has filled (`--warm`:
+the fastest of so many is shown). "s" is the wall time from the start of the process to its end,
+imports included, with processor seconds behind it; "compiles" the number of compilations of XLA's
+backend, jax's own small ones included; "loaded" the number of programs from the disk. The last
+column says if the second start ends in three times the CPU's time plus 5 s, nothing compiled. The
+numbers that a case gives are compared.
 """
 
 import argparse
@@ -37,22 +40,33 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs without bei
 FACTOR, SECONDS = 3.0, 5.0  # the bound: so many times the CPU's own time, and so many seconds more
 
 
-# --- the cases: each runs on a device, and returns numbers that are the same on every device --------------------------
+# --- the cases: each runs on a device, and returns numbers that are the same on every device ------
 
 
 def generate(device: str) -> list[float]:
-    """A tiny Llama of transformers writes 48 tokens by its own `generate`, from two prompts of different lengths."""
+    """A tiny Llama of transformers writes 48 tokens by its own `generate`, from two prompts of
+    different lengths."""
     transformers = import_module("transformers")  # no other case waits for it
     config = transformers.LlamaConfig(
-        vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=128, eos_token_id=None, bos_token_id=None, pad_token_id=0,
-    )  # fmt: skip
+        vocab_size=256,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        eos_token_id=None,
+        bos_token_id=None,
+        pad_token_id=0,
+    )
     torch.manual_seed(0)
     model = transformers.LlamaForCausalLM(config).eval().to(device)
     found = []
     for length in (5, 8):
         prompt = torch.arange(1, 1 + length)[None].to(device)
-        written = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=48, do_sample=False)
+        written = model.generate(
+            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=48, do_sample=False
+        )
         found += written[0].tolist()
     return found
 
@@ -80,14 +94,17 @@ class Denoiser(nn.Module):
     def __init__(self, width: int = 64) -> None:
         super().__init__()
         self.time, self.point = nn.Embedding(50, width), nn.Linear(2, width)
-        self.body = nn.Sequential(nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, 2))
+        self.body = nn.Sequential(
+            nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, 2)
+        )
 
     def forward(self, points: Tensor, times: Tensor) -> Tensor:
         return self.body(self.point(points) + self.time(times))
 
 
 def diffusion(device: str) -> list[float]:
-    """A denoiser samples 256 points in 50 steps of DDPM, whose coefficients it reads from tensors."""
+    """A denoiser samples 256 points in 50 steps of DDPM, whose coefficients it reads from
+    tensors."""
     torch.manual_seed(0)
     model, betas = Denoiser().to(device), torch.linspace(1e-4, 0.02, 50)
     alphas = 1 - betas
@@ -103,7 +120,8 @@ def diffusion(device: str) -> list[float]:
 
 
 def lbfgs(device: str) -> list[float]:
-    """LBFGS with a line search fits a small network in 10 steps, as time_sequence_prediction does."""
+    """LBFGS with a line search fits a small network in 10 steps, as time_sequence_prediction
+    does."""
     torch.manual_seed(0)
     inputs = torch.linspace(-1, 1, 64)[:, None].to(device)
     targets = (3 * inputs).sin()
@@ -121,7 +139,8 @@ def lbfgs(device: str) -> list[float]:
 
 
 def sequence(device: str) -> list[float]:
-    """Two LSTM cells read 40 numbers of 20 waves and LBFGS fits them in 2 steps: PyTorch's time_sequence_prediction."""
+    """Two LSTM cells read 40 numbers of 20 waves and LBFGS fits them in 2 steps: PyTorch's
+    time_sequence_prediction."""
     torch.manual_seed(0)
     places = torch.arange(40)[None] + torch.randint(-80, 80, (20, 1))
     waves = (places / 6.0).sin().double().to(device)
@@ -129,7 +148,9 @@ def sequence(device: str) -> list[float]:
     out = nn.Linear(16, 1).double().to(device)
 
     def predict(inputs: Tensor) -> Tensor:
-        h1, c1, h2, c2 = (torch.zeros(len(inputs), 16, dtype=torch.double, device=device) for _ in range(4))
+        h1, c1, h2, c2 = (
+            torch.zeros(len(inputs), 16, dtype=torch.double, device=device) for _ in range(4)
+        )
         found = []
         for column in inputs.split(1, dim=1):
             h1, c1 = first(column, (h1, c1))
@@ -150,7 +171,8 @@ def sequence(device: str) -> list[float]:
 
 
 def evaluate(device: str) -> list[float]:
-    """A classifier is evaluated on 300 examples in batches of odd sizes, with a loss, top-k and a confusion matrix."""
+    """A classifier is evaluated on 300 examples in batches of odd sizes, with a loss, top-k and a
+    confusion matrix."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 7)).eval().to(device)
     inputs, labels = torch.randn(300, 20), torch.randint(7, (300,))
@@ -169,11 +191,14 @@ def evaluate(device: str) -> list[float]:
 
 
 def train(device: str) -> list[float]:
-    """A newcomer's script: a loader, dropout, Adam, a schedule, a loss printed now and then, a state saved and read."""
+    """A newcomer's script: a loader, dropout, Adam, a schedule, a loss printed now and then, a
+    state saved and read."""
     torch.manual_seed(0)
     data = torch.utils.data.TensorDataset(torch.randn(200, 10), torch.randn(200, 1))
     loader = torch.utils.data.DataLoader(data, batch_size=32)
-    model = nn.Sequential(nn.Linear(10, 32), nn.GELU(), nn.Dropout(0.0), nn.Linear(32, 1)).to(device)
+    model = nn.Sequential(nn.Linear(10, 32), nn.GELU(), nn.Dropout(0.0), nn.Linear(32, 1)).to(
+        device
+    )
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 3)
     losses = []
@@ -189,7 +214,9 @@ def train(device: str) -> list[float]:
     model.load_state_dict({name: value.cpu() for name, value in model.state_dict().items()})
     model.eval()
     with torch.no_grad():
-        losses.append(F.mse_loss(model(data.tensors[0].to(device)), data.tensors[1].to(device)).item())
+        losses.append(
+            F.mse_loss(model(data.tensors[0].to(device)), data.tensors[1].to(device)).item()
+        )
     return losses
 
 
@@ -198,12 +225,13 @@ CASES: dict[str, Callable[[str], list[float]]] = {
 }
 
 
-# --- the processes ----------------------------------------------------------------------------------------------------
+# --- the processes --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Start:
-    """One start of a case: wall and processor seconds, programs compiled and loaded, the case's numbers."""
+    """One start of a case: wall and processor seconds, programs compiled and loaded, the case's
+    numbers."""
 
     seconds: float
     processor: float
@@ -217,18 +245,23 @@ class Start:
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cases", nargs="+", choices=tuple(CASES), default=list(CASES))
     parser.add_argument("--warm", type=int, default=1, help="second starts (default 1)")
     parser.add_argument(
-        "--child", choices=("cpu", "xla"), help="run the first case in this process and print its facts"
+        "--child",
+        choices=("cpu", "xla"),
+        help="run the first case in this process and print its facts",
     )
     return parser.parse_args(arguments)
 
 
 def child(name: str, device: str) -> dict[str, object]:
     """Runs a case in this process; returns its facts."""
-    spmd = import_module("spmd") if device == "xla" else None  # the CPU's process imports torch alone
+    # the CPU's process imports torch alone
+    spmd = import_module("spmd") if device == "xla" else None
     numbers = CASES[name](device)
     counts = (0, 0) if spmd is None else (spmd.metrics.num_compiles(), spmd.metrics.num_loaded())
     return {"compiled": counts[0], "loaded": counts[1], "numbers": numbers}
@@ -240,7 +273,11 @@ def start(name: str, device: str, folder: str) -> Start:
     setting = {**os.environ, "SPMD_PROGRAM_CACHE": "1", "SPMD_PROGRAM_CACHE_DIR": folder}
     began, spent = perf_counter(), processor_seconds()
     done = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, env=setting)
-    return Start(perf_counter() - began, processor_seconds() - spent, **json.loads(done.stdout.splitlines()[-1]))
+    return Start(
+        perf_counter() - began,
+        processor_seconds() - spent,
+        **json.loads(done.stdout.splitlines()[-1]),
+    )
 
 
 def processor_seconds() -> float:
@@ -256,7 +293,10 @@ def is_within(cpu: Start, second: Start) -> bool:
 
 def is_same(numbers: list[float], expected: list[float]) -> bool:
     """True if a case gave the CPU's numbers, but for the order of sums."""
-    return all(math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-4) for a, b in zip(numbers, expected, strict=True))
+    return all(
+        math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-4)
+        for a, b in zip(numbers, expected, strict=True)
+    )
 
 
 def main() -> None:
@@ -265,20 +305,38 @@ def main() -> None:
         print(json.dumps(child(args.cases[0], args.child)))
         return
     console = Console(width=140)
-    columns = ("case", "CPU s", "first s", "compiles", "second s", "compiles", "loaded", "bound s", "")
+    columns = (
+        "case",
+        "CPU s",
+        "first s",
+        "compiles",
+        "second s",
+        "compiles",
+        "loaded",
+        "bound s",
+        "",
+    )
     table = Table(*columns, title="A second start", title_justify="left")
     for name in args.cases:
         with tempfile.TemporaryDirectory() as parent, console.status(name):
             folder = str(Path(parent) / "programs")
             cpu = start(name, "cpu", folder)
             first = start(name, "xla", folder)
-            second = min((start(name, "xla", folder) for _ in range(args.warm)), key=lambda one: one.seconds)
+            second = min(
+                (start(name, "xla", folder) for _ in range(args.warm)), key=lambda one: one.seconds
+            )
         table.add_row(
-            name, cpu.times, first.times, str(first.compiled), second.times,
-            str(second.compiled), str(second.loaded), f"{FACTOR * cpu.seconds + SECONDS:.1f}",
+            name,
+            cpu.times,
+            first.times,
+            str(first.compiled),
+            second.times,
+            str(second.compiled),
+            str(second.loaded),
+            f"{FACTOR * cpu.seconds + SECONDS:.1f}",
             ("ok" if is_within(cpu, second) else "too slow" if not second.compiled else "compiles")
             + ("" if is_same(second.numbers, cpu.numbers) else ", other numbers"),
-        )  # fmt: skip
+        )
     console.print(table)
 
 

@@ -30,9 +30,18 @@ _MEMORY_FIRST = (
     "xla_disable_hlo_passes=cpu-all-reduce-combiner,cse_barrier_expander"
 )
 _OF_A_PLAN = (
-    "arguments GiB", "temporaries GiB", "temporaries in memory GiB", "peak GiB", "collectives", "moved GiB", "cycles M",
-    "operations T", "step ms", "of which waiting for collectives ms", "compile s",
-)  # fmt: skip
+    "arguments GiB",
+    "temporaries GiB",
+    "temporaries in memory GiB",
+    "peak GiB",
+    "collectives",
+    "moved GiB",
+    "cycles M",
+    "operations T",
+    "step ms",
+    "of which waiting for collectives ms",
+    "compile s",
+)
 
 
 @dataclass(frozen=True)
@@ -40,12 +49,14 @@ class Section:
     """Commands, as modules of `recipes.benchmarks` with their arguments.
 
     code: paths, which make the section old where their code changes.
-    rows: if given, the tables of a run become one, a row each, whose columns are these rows of them.
+    rows: if given, the tables of a run become one, a row each, whose columns are these rows of
+    them.
     lines: beginnings of printed lines that the page shows.
     charted: columns that are drawn as bars, a group for each row.
-    settings: of the environment. platform: the devices that it needs. needs_idle: it times the machine, on which
-    nothing else may run; the figures of other sections are the compiler's (but for the seconds of compiling).
-    is_planned: its figures are plans of devices that are not here; nothing ran.
+    settings: of the environment. platform: the devices that it needs. needs_idle: it times the
+    machine, on which nothing else may run; the figures of other sections are the compiler's (but
+    for the seconds of compiling). is_planned: its figures are plans of devices that are not here;
+    nothing ran.
     """
 
     commands: tuple[str, ...]
@@ -69,12 +80,14 @@ def _section(*commands: str, code: tuple[str, ...] = _LIBRARY, **options: object
 SECTIONS = {
     "step": _section(
         "step --pairs 16 --torch",
-        'step --pairs 16 --jax-options ""',  # XLA's defaults: ours are for programs that free weights
+        # XLA's defaults: ours are for programs that free weights
+        'step --pairs 16 --jax-options ""',
         lines=("torch-spmd / ",),
         needs_idle=True,
     ),
     "layouts": _section(
-        'step_table --layers 12 --pairs 6 --sides lazy spmd.compile "JAX by hand" "torch eager, CPU"',
+        'step_table --layers 12 --pairs 6 --sides lazy spmd.compile "JAX by hand" "torch eager, '
+        'CPU"',
         charted=("lazy", "spmd.compile", "torch eager, CPU"),
         needs_idle=True,
     ),
@@ -86,9 +99,14 @@ SECTIONS = {
         is_planned=True,
     ),
     "large": _section(
-        "scale --rows 1b 1b-kept 8b 8b-kept 70b 70b-2048", rows=_OF_A_PLAN, code=_PLANNED, is_planned=True
+        "scale --rows 1b 1b-kept 8b 8b-kept 70b 70b-2048",
+        rows=_OF_A_PLAN,
+        code=_PLANNED,
+        is_planned=True,
     ),
-    "memory": _section("memory --target v5e:2x4", settings=_BY_LIBTPU, code=_PLANNED, is_planned=True),
+    "memory": _section(
+        "memory --target v5e:2x4", settings=_BY_LIBTPU, code=_PLANNED, is_planned=True
+    ),
     "layers": _section("scanned_layers --model gpt --layers 4 64 --modes auto", needs_idle=True),
     "host": _section("host_cost --parts ops", "compiled_step", needs_idle=True),
     "start": _section("start", lines=("warm, ",), needs_idle=True),
@@ -100,14 +118,18 @@ SECTIONS = {
         is_planned=True,
     ),
     "experts": _section(
-        "experts --rows mixtral deepseek-layer --sides ours jax", rows=_OF_A_PLAN, code=_PLANNED, is_planned=True
+        "experts --rows mixtral deepseek-layer --sides ours jax",
+        rows=_OF_A_PLAN,
+        code=_PLANNED,
+        is_planned=True,
     ),
     "long": _section("long", settings=_BY_LIBTPU, code=_PLANNED, is_planned=True),
     "convolutions": _section("convolutions --steps 5", needs_idle=True),
     "loading": _section("loading --pairs 7", lines=("0 programs",), needs_idle=True),
     "saving": _section("saving --steps 2", lines=("a step: ", "a save: "), needs_idle=True),
     "backward": _section("backward", lines=("Ours has more", "jax.vjp has more")),
-    # PyTorch/XLA has an environment of its own: `recipes/benchmarks/replaced.py` says how to make it.
+    # PyTorch/XLA has an environment of its own: `recipes/benchmarks/replaced.py` says how to make
+    # it.
     "replaced": _section(
         f'replaced --xla-options "{_MEMORY_FIRST}"',
         lines=("PyTorch/XLA",),

@@ -1,13 +1,15 @@
-"""The attention that each device computes of a sharded sequence: of one document, and of packed ones of skewed lengths.
+"""The attention that each device computes of a sharded sequence: of one document, and of packed
+ones of skewed lengths.
 
     python -m recipes.benchmarks.sequence_work
     python -m recipes.benchmarks.sequence_work --picture docs/pictures/sequences.png
 
-A pair of chunks counts as its scores, half of them on the diagonal, and as none where no document has rows in both. The
-lengths of documents are drawn from a log-normal distribution (mean of the logarithm 7.5, deviation 1.5), which fills
-65,536 tokens with 10 to 20 of them. Columns, each with an equal part of one document's attention as 1: the mean of the
-devices, the most of one, and the sum over the steps of a ring of the most in each, which is what all wait for. The
-picture shows which device computes which pair of chunks in which step.
+A pair of chunks counts as its scores, half of them on the diagonal, and as none where no document
+has rows in both. The lengths of documents are drawn from a log-normal distribution (mean of the
+logarithm 7.5, deviation 1.5), which fills 65,536 tokens with 10 to 20 of them. Columns, each with
+an equal part of one document's attention as 1: the mean of the devices, the most of one, and the
+sum over the steps of a ring of the most in each, which is what all wait for. The picture shows
+which device computes which pair of chunks in which step.
 """
 
 import argparse
@@ -33,7 +35,9 @@ def pairs(order: Order) -> list[tuple[np.ndarray, np.ndarray]]:
             source = ring.source(step)
             met = ring.pairs(source) if step else ring.own_pairs()
             columns = order.starts(source)
-            steps.append((jnp.stack([rows[p.row] for p in met]), jnp.stack([columns[p.column] for p in met])))
+            steps.append(
+                (jnp.stack([rows[p.row] for p in met]), jnp.stack([columns[p.column] for p in met]))
+            )
         return steps
 
     steps = jax.vmap(of_device, axis_name=order.axes[0])(jnp.arange(order.num_devices))
@@ -41,7 +45,8 @@ def pairs(order: Order) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def work(order: Order, documents: np.ndarray) -> tuple[float, float, float]:
-    """The mean, the most, and the sum of the most of each step; documents: the number of that of each token."""
+    """The mean, the most, and the sum of the most of each step; documents: the number of that of
+    each token."""
     size = order.length
     scores = []
     for rows, columns in pairs(order):
@@ -62,7 +67,8 @@ def packed(length: int, seed: int) -> np.ndarray:
 
 
 def draw(path: Path, count: int = 8, length: int = 65_536) -> None:
-    """Draws the pairs of eight devices: of one document in both orders, and of a packed sequence."""
+    """Draws the pairs of eight devices: of one document in both orders, and of a packed
+    sequence."""
     by_heads = HalfOfHeads(("context",), count, length // count)
     zigzag = ZigzagRows(("context",), count, length // (2 * count))
     one, several = np.zeros(length, int), packed(length, 0)
@@ -75,7 +81,10 @@ def draw(path: Path, count: int = 8, length: int = 65_536) -> None:
     for axes, (title, order, documents) in zip(all_axes, panels, strict=True):
         _draw_pairs(axes, order, documents)
         axes.set(title=title, xlabel="keys, by chunk", ylabel="queries, by chunk")
-    figure.suptitle("Causal attention over a sequence on eight devices: colour = device, number = step of the ring")
+    figure.suptitle(
+        "Causal attention over a sequence on eight devices: colour = device, number = step of the "
+        "ring"
+    )
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
@@ -91,10 +100,26 @@ def _draw_pairs(axes: plt.Axes, order: Order, documents: np.ndarray) -> None:
                 is_shared = order.num_groups < order.num_devices
                 left = column + 0.5 * (is_shared and device >= order.num_groups)
                 width = 0.5 if is_shared else 1.0
-                axes.add_patch(plt.Rectangle((left, row), width, 1, fc=colours(device), ec="white", lw=0.6))
-                axes.text(left + width / 2, row + 0.5, str(step), ha="center", va="center", color="white", fontsize=7)
+                axes.add_patch(
+                    plt.Rectangle((left, row), width, 1, fc=colours(device), ec="white", lw=0.6)
+                )
+                axes.text(
+                    left + width / 2,
+                    row + 0.5,
+                    str(step),
+                    ha="center",
+                    va="center",
+                    color="white",
+                    fontsize=7,
+                )
     count = len(documents) // size
-    axes.set(xlim=(0, count), ylim=(count, 0), aspect="equal", xticks=range(count + 1), yticks=range(count + 1))
+    axes.set(
+        xlim=(0, count),
+        ylim=(count, 0),
+        aspect="equal",
+        xticks=range(count + 1),
+        yticks=range(count + 1),
+    )
     axes.tick_params(labelsize=6)
     for start in np.flatnonzero(np.diff(documents)) + 1:
         axes.axhline(start / size, color="black", lw=0.5)
@@ -102,7 +127,9 @@ def _draw_pairs(axes: plt.Axes, order: Order, documents: np.ndarray) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--picture", type=Path, help="draw into this file, and print nothing")
     given = parser.parse_args()
     if given.picture:
@@ -119,7 +146,12 @@ def main() -> None:
                 ("one", np.zeros(length, int)),
                 *((f"seed {s}", packed(length, s)) for s in range(4)),
             ]:
-                table.add_row(str(count), name, of_documents, *(f"{value:.2f}" for value in work(order, documents)))
+                table.add_row(
+                    str(count),
+                    name,
+                    of_documents,
+                    *(f"{value:.2f}" for value in work(order, documents)),
+                )
     Console(width=100).print(table)
 
 

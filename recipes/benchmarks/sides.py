@@ -1,7 +1,9 @@
-"""One planned step by several sides next to each other: ours, ours without a feature, and JAX by hand.
+"""One planned step by several sides next to each other: ours, ours without a feature, and JAX by
+hand.
 
-Shared by `sequences.py` and `experts.py`. Each side of a row is compiled in a process of its own; the columns are those
-of `scale.py`, of one chip, and the bytes that the compiler's buffer assignment has for temporaries.
+Shared by `sequences.py` and `experts.py`. Each side of a row is compiled in a process of its own;
+the columns are those of `scale.py`, of one chip, and the bytes that the compiler's buffer
+assignment has for temporaries.
 """
 
 import argparse
@@ -44,7 +46,8 @@ class Row(Protocol):
 
 
 class Dump:
-    """A folder in which XLA writes the buffer assignment of each program that it compiles with `options`."""
+    """A folder in which XLA writes the buffer assignment of each program that it compiles with
+    `options`."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory()
@@ -53,11 +56,14 @@ class Dump:
     def allocated(self) -> int:
         """Bytes of the device's memory that the largest program allocates for its temporaries.
 
-        XLA's own figures of them differ where a loop carries a stack: PJRT's `temp_size` counts what it carries more
-        than once, and the peak less arguments and results omits what is between buffers.
+        XLA's own figures of them differ where a loop carries a stack: PJRT's `temp_size` counts
+        what it carries more than once, and the peak less arguments and results omits what is
+        between buffers.
         """
         files = Path(self._folder.name).glob("*buffer-assignment.txt")
-        return max((sum(map(int, _TEMPORARY.findall(file.read_text()))) for file in files), default=0)
+        return max(
+            (sum(map(int, _TEMPORARY.findall(file.read_text()))) for file in files), default=0
+        )
 
 
 def planned(step: Callable[..., Any], batch: Any) -> tuple[Any, Figures]:
@@ -67,19 +73,26 @@ def planned(step: Callable[..., Any], batch: Any) -> tuple[Any, Figures]:
     dump = Dump()
     plan = spmd.plan(step, batch, compiler_options=dump.options)
     return plan, {
-        "arguments": plan.arguments, "temporaries": plan.temporaries,
-        "allocated": dump.allocated(), "peak": plan.peak,
+        "arguments": plan.arguments,
+        "temporaries": plan.temporaries,
+        "allocated": dump.allocated(),
+        "peak": plan.peak,
         "exchanges": sum(collective.count for collective in plan.collectives),
-        "moved": plan.moved_bytes, "hidden": plan.hidden_bytes, "cycles": plan.cycles, "step": plan.seconds or 0.0,
+        "moved": plan.moved_bytes,
+        "hidden": plan.hidden_bytes,
+        "cycles": plan.cycles,
+        "step": plan.seconds or 0.0,
         "waiting": sum(collective.waiting for collective in plan.collectives),
-        "flops": plan.flops, "compile": plan.compile_seconds,
+        "flops": plan.flops,
+        "compile": plan.compile_seconds,
         "terms": {term.name: term.seconds for term in plan.terms},
         "words": [plan.verdict, *plan.notes, *map(str, plan.collectives[:16])],
-    }  # fmt: skip
+    }
 
 
 def by_hand(row: Row, axes: Sequence[str], lower: Callable[[Any], Any]) -> Figures:
-    """The figures of a program of JAX's. lower: gets the mesh of a row, and returns the lowered program."""
+    """The figures of a program of JAX's. lower: gets the mesh of a row, and returns the lowered
+    program."""
     import jax
     import numpy as np
     from jax.experimental import topologies
@@ -106,9 +119,15 @@ def measured(module: str, row: Row, side: str) -> Figures:
     """The figures of one side of a row of a module, or its error."""
     command = [sys.executable, "-W", "ignore", "-m", module, "--child", side, "--rows", row.name]
     # Without these settings libtpu queries the network for a TPU, and allows one process only.
-    settings = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "JAX_PLATFORMS": "cpu"}
+    settings = {
+        "TPU_SKIP_MDS_QUERY": "1",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        "JAX_PLATFORMS": "cpu",
+    }
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=MOST, env={**os.environ, **settings})
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=MOST, env={**os.environ, **settings}
+        )
     except subprocess.TimeoutExpired:
         return {"error": f"not done in {MOST} s"}
     if done.returncode:
@@ -122,12 +141,22 @@ def show(title: str, sides: Mapping[str, Figures], console: Console, is_toy: boo
     table = Table("", *sides, title=title, title_justify="left")
     scale, letters = (1, "MG") if is_toy else (1024, "GT")
     allocated = ("allocated", "temporaries in memory {}iB", 1 << 20)
-    for name, head, unit in (*COLUMNS[:2], allocated, *COLUMNS[2:], ("attention", "attention / an equal part", 1)):
+    for name, head, unit in (
+        *COLUMNS[:2],
+        allocated,
+        *COLUMNS[2:],
+        ("attention", "attention / an equal part", 1),
+    ):
         unit = unit * scale if "{}" in head else unit
-        values = [f"{figures[name] / unit:,.3f}" if figures.get(name) else "-" for figures in sides.values()]
+        values = [
+            f"{figures[name] / unit:,.3f}" if figures.get(name) else "-"
+            for figures in sides.values()
+        ]
         if set(values) != {"-"}:
             table.add_row(head.format(letters[name == "flops"]), *values)
-    for name in dict.fromkeys(name for figures in sides.values() for name in figures.get("terms", ())):
+    for name in dict.fromkeys(
+        name for figures in sides.values() for name in figures.get("terms", ())
+    ):
         seconds = [figures.get("terms", {}).get(name, 0.0) for figures in sides.values()]
         table.add_row(f"  {name} ms", *(f"{1e3 * value:,.1f}" for value in seconds))
     console.print(table)
@@ -144,8 +173,12 @@ def main(
     title: Callable[[Any], str],
 ) -> None:
     """The command line. sides: name -> function of a row and the name that returns its figures."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", nargs="+", choices=[*rows], default=[*rows], metavar="ROW", help=", ".join(rows))
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rows", nargs="+", choices=[*rows], default=[*rows], metavar="ROW", help=", ".join(rows)
+    )
     parser.add_argument("--sides", nargs="+", choices=[*sides], default=[*sides])
     parser.add_argument("--words", action="store_true", help="print notes and collectives, too")
     parser.add_argument("--child", choices=[*sides], help=argparse.SUPPRESS)
@@ -158,7 +191,13 @@ def main(
         return
     console = Console(width=140)
     for row in (rows[name] for name in options.rows):
-        of_sides = {side: measured(module, row, side) for side in options.sides if side in row.sides}
+        of_sides = {
+            side: measured(module, row, side) for side in options.sides if side in row.sides
+        }
         show(title(row), of_sides, console, row.is_toy)
         for side in of_sides if options.words else ():
-            console.print(*[f"{side}: {words}" for words in of_sides[side].get("words", ())], sep="\n", markup=False)
+            console.print(
+                *[f"{side}: {words}" for words in of_sides[side].get("words", ())],
+                sep="\n",
+                markup=False,
+            )

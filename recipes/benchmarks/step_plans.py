@@ -1,15 +1,18 @@
-"""Compile one GPT training step in three layouts by the compilers of real TPUs: ours next to JAX by hand.
+"""Compile one GPT training step in three layouts by the compilers of real TPUs: ours next to JAX by
+hand.
 
-    TPU_SKIP_MDS_QUERY=1 python recipes/benchmarks/step_plans.py                       # v5e:2x4 and v5p:2x2x2
-    TPU_SKIP_MDS_QUERY=1 python recipes/benchmarks/step_plans.py --layouts fsdp --keep # gathered once
-    python recipes/benchmarks/step_plans.py --targets cpu:8 --layers 2 --width 64      # without cycles
+    TPU_SKIP_MDS_QUERY=1 python recipes/benchmarks/step_plans.py  # v5e:2x4 and v5p:2x2x2
+    TPU_SKIP_MDS_QUERY=1 python recipes/benchmarks/step_plans.py --layouts fsdp --keep
+                                                                  # gathered once
+    python recipes/benchmarks/step_plans.py --targets cpu:8 --layers 2 --width 64
+                                                                  # without cycles
 
-No TPU is needed, but the package libtpu is (`pip install "jax[tpu]"`). Nothing is allocated. The step is that of
-`step_table.py`: FSDP, data parallel and tensor parallel (`layouts.py`), float32, clipping and AdamW, against the JAX
-program of the same shardings (`jax_gpt.py`), which keeps what FSDP gathers until backward. Figures are of one chip;
-cycles and moved bytes are counted once per iteration of a loop. Sequences are short enough for the scores to be one
-array on both sides: of Pallas kernels the compiler estimates no cycles. It prints a table and leaves
-OUT/step_plans.png.
+No TPU is needed, but the package libtpu is (`pip install "jax[tpu]"`). Nothing is allocated. The
+step is that of `step_table.py`: FSDP, data parallel and tensor parallel (`layouts.py`), float32,
+clipping and AdamW, against the JAX program of the same shardings (`jax_gpt.py`), which keeps what
+FSDP gathers until backward. Figures are of one chip; cycles and moved bytes are counted once per
+iteration of a loop. Sequences are short enough for the scores to be one array on both sides: of
+Pallas kernels the compiler estimates no cycles. It prints a table and leaves OUT/step_plans.png.
 """
 
 import argparse
@@ -54,20 +57,40 @@ Figures = dict[str, Any]
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--sequence", type=int, default=128)
-    parser.add_argument("--batch", type=int, default=16, help="sequences per step, over all chips (default 16)")
-    parser.add_argument("--targets", nargs="+", default=["v5e:2x4", "v5p:2x2x2"], help=f"slices of {DEVICES} chips")
+    parser.add_argument(
+        "--batch", type=int, default=16, help="sequences per step, over all chips (default 16)"
+    )
+    parser.add_argument(
+        "--targets", nargs="+", default=["v5e:2x4", "v5p:2x2x2"], help=f"slices of {DEVICES} chips"
+    )
     parser.add_argument("--layouts", nargs="+", choices=layouts.LAYOUTS, default=layouts.LAYOUTS)
-    parser.add_argument("--partitioner", choices=("gspmd", "shardy"), default="gspmd", help="of both (default gspmd)")
-    parser.add_argument("--keep", action="store_true", help="FSDP keeps what it gathers until backward, as JAX's does")
-    parser.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="for the picture (default out)")
+    parser.add_argument(
+        "--partitioner",
+        choices=("gspmd", "shardy"),
+        default="gspmd",
+        help="of both (default gspmd)",
+    )
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="FSDP keeps what it gathers until backward, as JAX's does",
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("out"), metavar="DIR", help="for the picture (default out)"
+    )
     args = parser.parse_args(arguments)
     if args.sequence**2 >= 512 * 512:
-        parser.error(f"--sequence {args.sequence} must be below 512: longer ones are a kernel, without cycles")
+        parser.error(
+            f"--sequence {args.sequence} must be below 512: longer ones are a kernel, without "
+            "cycles"
+        )
     return args
 
 
@@ -91,7 +114,9 @@ def ours(target: str, layout: str, args: argparse.Namespace) -> Figures:
     tokens = torch.zeros(args.batch, args.sequence, dtype=torch.int64, device="meta")
     plan = spmd.plan(step, tokens, tokens)
     if not plan.fits:
-        raise SystemExit(f"{target}, {layout}: {plan.verdict or 'the step does not fit'}; make the model smaller")
+        raise SystemExit(
+            f"{target}, {layout}: {plan.verdict or 'the step does not fit'}; make the model smaller"
+        )
     return {
         "cycles": plan.cycles,
         "peak": plan.peak,
@@ -110,13 +135,21 @@ def by_hand(target: str, layout: str, args: argparse.Namespace) -> Figures:
         devices = topologies.get_topology_desc(topology_name=target, platform="tpu").devices
     with torch.device("meta"):
         shapes = {
-            name: tuple(value.shape) for name, value in layouts.model_of(config_of(args), layout).state_dict().items()
+            name: tuple(value.shape)
+            for name, value in layouts.model_of(config_of(args), layout).state_dict().items()
         }
     program = jax_gpt.build(
-        shapes, batch=args.batch, sequence=args.sequence, heads=args.heads, devices=devices, layout=layout,
+        shapes,
+        batch=args.batch,
+        sequence=args.sequence,
+        heads=args.heads,
+        devices=devices,
+        layout=layout,
         partitioner=args.partitioner,
-        compiler_options={**of_tpus(devices[0].device_kind), **PLANNED} if devices[0].platform == "tpu" else {},
-    )  # fmt: skip
+        compiler_options={**of_tpus(devices[0].device_kind), **PLANNED}
+        if devices[0].platform == "tpu"
+        else {},
+    )
     return read(program.step, mesh)
 
 
@@ -127,8 +160,17 @@ def ratio_of(pair: tuple[Figures, Figures], name: str) -> float:
 
 def table_of(found: dict[tuple[str, str], tuple[Figures, Figures]]) -> Table:
     """Returns the table: ours / JAX by hand = ratio."""
-    shown = [row for row in FIGURES if any(figures[row[0]] for pair in found.values() for figures in pair)]
-    table = Table("target", "layout", title="One training step, of one chip: ours / JAX by hand", title_justify="left")
+    shown = [
+        row
+        for row in FIGURES
+        if any(figures[row[0]] for pair in found.values() for figures in pair)
+    ]
+    table = Table(
+        "target",
+        "layout",
+        title="One training step, of one chip: ours / JAX by hand",
+        title_justify="left",
+    )
     for _, heading, _ in shown:
         table.add_column(heading, justify="right")
     for (target, layout), pair in found.items():
@@ -137,7 +179,9 @@ def table_of(found: dict[tuple[str, str], tuple[Figures, Figures]]) -> Table:
             digits = 0 if unit == 1 else 1
             mine, theirs = (f"{figures[name] / unit:,.{digits}f}" for figures in pair)
             ratio = ratio_of(pair, name)
-            compared = f" = [{'red' if ratio > 1.05 else 'green'}]{ratio:.3f}" if ratio == ratio else ""
+            compared = (
+                f" = [{'red' if ratio > 1.05 else 'green'}]{ratio:.3f}" if ratio == ratio else ""
+            )
             values.append(f"{mine} / {theirs}{compared}")
         table.add_row(target, TITLES[layout], *values)
     return table
@@ -171,7 +215,8 @@ def draw(found: dict[tuple[str, str], tuple[Figures, Figures]], *, title: str, p
 
 
 def main(arguments: list[str] | None = None) -> dict[tuple[str, str], tuple[Figures, Figures]]:
-    """Prints the table and draws the picture; returns the figures, ours and JAX's, by target and layout."""
+    """Prints the table and draws the picture; returns the figures, ours and JAX's, by target and
+    layout."""
     args = parse(arguments)
     console = Console(width=170)
     matplotlib.use("agg")  # writes files, needs no screen
@@ -184,7 +229,9 @@ def main(arguments: list[str] | None = None) -> dict[tuple[str, str], tuple[Figu
         for layout in args.layouts:
             started = time.perf_counter()
             found[target, layout] = ours(target, layout, args), by_hand(target, layout, args)
-            console.print(f"{target} {layout}: {time.perf_counter() - started:.0f} s", highlight=False)
+            console.print(
+                f"{target} {layout}: {time.perf_counter() - started:.0f} s", highlight=False
+            )
     console.print(table_of(found))
     path = args.out / "step_plans.png"
     size = f"{args.layers} layers, width {args.width}, {args.batch} x {args.sequence} tokens"

@@ -1,11 +1,14 @@
-"""Layouts that `spmd.suggest` finds for Llama on a TPU slice, ranked, next to the layout by hand of `scale.py`.
+"""Layouts that `spmd.suggest` finds for Llama on a TPU slice, ranked, next to the layout by hand of
+`scale.py`.
 
-    python -m recipes.benchmarks.suggest                                # 8 billion parameters on v5p:2x2x2
-    python -m recipes.benchmarks.suggest --row 70b --budget 1800        # 70 billion on v5p:4x8x8
-    python -m recipes.benchmarks.suggest --save rules.toml              # keeps the best table of rules
+    python -m recipes.benchmarks.suggest                          # 8 billion parameters on
+                                                                  # v5p:2x2x2
+    python -m recipes.benchmarks.suggest --row 70b --budget 1800  # 70 billion on v5p:4x8x8
+    python -m recipes.benchmarks.suggest --save rules.toml        # keeps the best table of rules
 
-No TPU is needed, but the package libtpu is (`pip install "jax[tpu]"`). Nothing is allocated. Compiles take minutes each
-on two cores: the budget is in seconds, and a compile that runs when it ends is finished.
+No TPU is needed, but the package libtpu is (`pip install "jax[tpu]"`). Nothing is allocated.
+Compiles take minutes each on two cores: the budget is in seconds, and a compile that runs when it
+ends is finished.
 """
 
 import argparse
@@ -21,13 +24,20 @@ from recipes.llama import CONFIGS, PRECISION, Llama, cross_entropy
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--row", choices=("1b", "1b-small-slice", "8b", "70b"), default="8b", help="the step (default 8b)"
+        "--row",
+        choices=("1b", "1b-small-slice", "8b", "70b"),
+        default="8b",
+        help="the step (default 8b)",
     )
     parser.add_argument("--layers", type=int, help="so many layers instead of the model's")
     parser.add_argument("--budget", type=float, default=600, help="seconds of search (default 600)")
-    parser.add_argument("--max-trials", type=int, default=24, help="layouts that are compiled, at most")
+    parser.add_argument(
+        "--max-trials", type=int, default=24, help="layouts that are compiled, at most"
+    )
     parser.add_argument("--save", help="write the best rules to this file")
     args = parser.parse_args(arguments)
     row = next(row for row in ROWS if row.name == args.row)
@@ -47,13 +57,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     console = Console(width=140)
     found = spmd.suggest(
-        step, tokens, target=row.target, mp_policy=PRECISION, budget=args.budget, max_trials=args.max_trials
+        step,
+        tokens,
+        target=row.target,
+        mp_policy=PRECISION,
+        budget=args.budget,
+        max_trials=args.max_trials,
     )
     console.print(found)
     console.print(f"best: {found.plan.cycles:,} cycles")
     for other in ROWS:
         if other.name in (row.name, f"{row.name}-kept"):  # with blocks checkpointed, and without
-            console.print(f"by hand, {other.name} of scale.py: {ours(other, args.layers)['cycles']:,} cycles")
+            console.print(
+                f"by hand, {other.name} of scale.py: {ours(other, args.layers)['cycles']:,} cycles"
+            )
     if args.save:
         found.rules.save(args.save)
         console.print(f"the rules are in {args.save}")

@@ -1,12 +1,13 @@
-"""Time the first step of long programs without a loop, and the steps of programs whose shape changes with the data.
+"""Time the first step of long programs without a loop, and the steps of programs whose shape
+changes with the data.
 
-    python recipes/benchmarks/unrolled.py                    # every case, one device, each in a process of its own
+    python recipes/benchmarks/unrolled.py  # every case, one device, each in a process of its own
     python recipes/benchmarks/unrolled.py --case decoder --size 8 --report
 
-`first` is the processor's time for the first step (record, compile, run), `later` that of all later steps together,
-`CPU` torch's own step on the CPU; `digest` is a hash of the losses. Each case is a training step, or an inference, of a
-program that PyTorch users write: the images of a batch one by one, a selective scan op by op, layers that are
-dropped at random, images of many sizes.
+`first` is the processor's time for the first step (record, compile, run), `later` that of all later
+steps together, `CPU` torch's own step on the CPU; `digest` is a hash of the losses. Each case is a
+training step, or an inference, of a program that PyTorch users write: the images of a batch one by
+one, a selective scan op by op, layers that are dropped at random, images of many sizes.
 """
 
 import argparse
@@ -50,13 +51,16 @@ class Attention(nn.Module):
 
 
 class TwoWay(nn.Module):
-    """A block of a mask decoder: tokens attend to themselves and to the image, the image to the tokens."""
+    """A block of a mask decoder: tokens attend to themselves and to the image, the image to the
+    tokens."""
 
     def __init__(self, width: int):
         super().__init__()
         self.own, self.to_image, self.to_tokens = (Attention(width) for _ in range(3))
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(4))
-        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width)
+        )
 
     def forward(
         self, tokens: torch.Tensor, image: torch.Tensor, points: torch.Tensor, place: torch.Tensor
@@ -79,13 +83,18 @@ class Decoder(nn.Module):
         self.blocks = nn.ModuleList(TwoWay(width) for _ in range(2))
         self.final = Attention(width)
         self.norm = nn.LayerNorm(width)
-        self.up = nn.ModuleList((nn.ConvTranspose2d(width, 8, 2, 2), nn.ConvTranspose2d(8, 4, 2, 2)))
+        self.up = nn.ModuleList(
+            (nn.ConvTranspose2d(width, 8, 2, 2), nn.ConvTranspose2d(8, 4, 2, 2))
+        )
         self.hyper = nn.ModuleList(
-            nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 4)) for _ in range(masks)
+            nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 4))
+            for _ in range(masks)
         )
         self.quality = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, masks))
 
-    def forward(self, image: torch.Tensor, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, image: torch.Tensor, points: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         size = image.shape[-1]
         grid = torch.arange(size, device=image.device) / size
         place = torch.stack(torch.meshgrid(grid, grid, indexing="ij")).flatten(1).T
@@ -100,7 +109,9 @@ class Decoder(nn.Module):
         for up in self.up:
             flat = F.gelu(up(flat))
         weights = torch.stack([hyper(tokens[:, i + 1]) for i, hyper in enumerate(self.hyper)], 1)
-        return (weights @ flat.flatten(2)).unflatten(-1, flat.shape[-2:]), self.quality(tokens[:, 0])
+        return (weights @ flat.flatten(2)).unflatten(-1, flat.shape[-2:]), self.quality(
+            tokens[:, 0]
+        )
 
 
 def decoder(device: str, size: int) -> Step:
@@ -109,13 +120,19 @@ def decoder(device: str, size: int) -> Step:
     optimizer = torch.optim.AdamW(model.parameters())
 
     def step(number: int) -> torch.Tensor:
-        images, points = draw(number, size, 32, 8, 8).to(device), draw(number + 1, size, 2, 32).to(device)
+        images, points = (
+            draw(number, size, 32, 8, 8).to(device),
+            draw(number + 1, size, 2, 32).to(device),
+        )
         targets = draw(number + 2, size, 32, 32).sigmoid().to(device)
         losses = []
         for i in range(size):
             masks, quality = model(images[i : i + 1], points[i : i + 1])
             best = int(quality[0].argmax())
-            losses.append(F.binary_cross_entropy_with_logits(masks[0, best], targets[i]) + quality.square().mean())
+            losses.append(
+                F.binary_cross_entropy_with_logits(masks[0, best], targets[i])
+                + quality.square().mean()
+            )
         loss = torch.stack(losses).mean()
         loss.backward()
         optimizer.step()
@@ -169,7 +186,13 @@ def scan(device: str, size: int) -> Step:
 
 def tower(device: str, size: int) -> Step:
     """A training step of about `size` ops in layers that all differ, without a loop or a read."""
-    kinds: list[Callable[[torch.Tensor], torch.Tensor]] = [torch.tanh, torch.sigmoid, F.gelu, F.silu, F.softplus]
+    kinds: list[Callable[[torch.Tensor], torch.Tensor]] = [
+        torch.tanh,
+        torch.sigmoid,
+        F.gelu,
+        F.silu,
+        F.softplus,
+    ]
     order = random.Random(0)
     model = nn.ModuleList(nn.Linear(16, 16) for _ in range(size // 20)).to(device)
     functions = [order.choice(kinds) for _ in model]
@@ -190,7 +213,13 @@ def tower(device: str, size: int) -> Step:
 
 def plain(device: str, size: int) -> Step:
     """`size` ops without gradients, in an order that never repeats."""
-    kinds: list[Callable[[torch.Tensor], torch.Tensor]] = [torch.tanh, torch.sin, torch.sigmoid, torch.abs, torch.neg]
+    kinds: list[Callable[[torch.Tensor], torch.Tensor]] = [
+        torch.tanh,
+        torch.sin,
+        torch.sigmoid,
+        torch.abs,
+        torch.neg,
+    ]
     order = random.Random(0)
     functions = [order.choice(kinds) for _ in range(size)]
 
@@ -226,7 +255,8 @@ def branches(device: str, size: int) -> Step:
 def depth(device: str, size: int) -> Step:
     """A training step of residual layers, each of which is dropped at random."""
     model = nn.ModuleList(
-        nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)) for _ in range(size)
+        nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
+        for _ in range(size)
     ).to(device)
     optimizer = torch.optim.AdamW(model.parameters())
 
@@ -247,14 +277,21 @@ def depth(device: str, size: int) -> Step:
 def sizes(device: str, size: int) -> Step:
     """A training step of a small convolutional network on images of another size each time."""
     model = nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(), nn.Linear(8, 4),
-    ).to(device)  # fmt: skip
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, 2),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 4),
+    ).to(device)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
 
     def step(number: int) -> torch.Tensor:
         order = random.Random(number)
-        x = draw(number, 2, 3, order.randint(size, 2 * size), order.randint(size, 2 * size)).to(device)
+        x = draw(number, 2, 3, order.randint(size, 2 * size), order.randint(size, 2 * size)).to(
+            device
+        )
         loss = model(x).square().mean()
         loss.backward()
         optimizer.step()
@@ -304,16 +341,19 @@ def run(name: str, size: int, steps: int) -> None:
     worst = max(abs(a - b) / max(1.0, abs(b)) for (_, a), (_, b) in zip(made, cpu, strict=True))
     digest = hashlib.sha256(repr([loss for _, loss in made]).encode()).hexdigest()[:8]
     print(
-        f"{name:9} {size:6}  first {first[0]:6.1f} s in {programs - recorded} programs (CPU {cpu[0][0]:.2f}); later "
-        f"{later:6.1f} s in {spmd.metrics.num_compiles() - programs} programs, {later / first[0]:.1f} times the first, "
-        f"the last {made[-1][0]:.2f} s (CPU {cpu[-1][0]:.2f}); off by {worst:.0e}; digest {digest}; "
+        f"{name:9} {size:6}  first {first[0]:6.1f} s in {programs - recorded} programs (CPU "
+        f"{cpu[0][0]:.2f}); later {later:6.1f} s in {spmd.metrics.num_compiles() - programs} "
+        f"programs, {later / first[0]:.1f} times the first, the last {made[-1][0]:.2f} s (CPU "
+        f"{cpu[-1][0]:.2f}); off by {worst:.0e}; digest {digest}; "
         f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB",
         flush=True,
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--case", choices=CASES)
     parser.add_argument("--size", type=int)
     parser.add_argument("--steps", type=int)

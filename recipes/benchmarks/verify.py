@@ -1,10 +1,13 @@
-"""Time `spmd.verify` of a training step on eight simulated devices against the first run of that step.
+"""Time `spmd.verify` of a training step on eight simulated devices against the first run of that
+step.
 
-    python recipes/benchmarks/verify.py                 # encoder layers of torch.nn with AdamW: 2 and 4 of them
-    python recipes/benchmarks/verify.py --layers 8      # others
+    python recipes/benchmarks/verify.py             # encoder layers of torch.nn with AdamW: 2 and 4
+                                                    # of them
+    python recipes/benchmarks/verify.py --layers 8  # others
 
-A step of one layer runs first, so that neither has to import modules or to start thread pools. Seconds of the clock are
-those of a machine with nothing else to do; seconds of the processors are the same under other load.
+A step of one layer runs first, so that neither has to import modules or to start thread pools.
+Seconds of the clock are those of a machine with nothing else to do; seconds of the processors are
+the same under other load.
 """
 
 import argparse
@@ -34,7 +37,9 @@ class Seconds(NamedTuple):
 
 def training(layers: int) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
     model = nn.TransformerEncoder(
-        nn.TransformerEncoderLayer(WIDTH, 4, 2 * WIDTH, batch_first=True), layers, enable_nested_tensor=False
+        nn.TransformerEncoderLayer(WIDTH, 4, 2 * WIDTH, batch_first=True),
+        layers,
+        enable_nested_tensor=False,
     )
     optimizer = torch.optim.AdamW(model.parameters())
 
@@ -64,11 +69,15 @@ def first_run(layers: int, mesh: spmd.Mesh) -> None:
 
 def verification(layers: int, mesh: spmd.Mesh) -> None:
     _, step = training(layers)
-    spmd.verify(step, torch.randn(ROWS, LENGTH, WIDTH), meshes=[mesh], progress=False).raise_on_difference()
+    spmd.verify(
+        step, torch.randn(ROWS, LENGTH, WIDTH), meshes=[mesh], progress=False
+    ).raise_on_difference()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--layers", type=int, nargs="+", default=[2, 4])
     arguments = parser.parse_args()
     spmd.config.program_cache = False  # programs from the disk would not be compiled
@@ -76,11 +85,14 @@ def main() -> None:
     first_run(1, mesh)
     verification(1, mesh)
     for layers in arguments.layers:
-        one, all_of_them = (timed(partial(each, layers, mesh)) for each in (first_run, verification))
+        one, all_of_them = (
+            timed(partial(each, layers, mesh)) for each in (first_run, verification)
+        )
         print(
             f"{layers} layers: first run {one.clock:.1f} s, verify {all_of_them.clock:.1f} s, "
-            f"{all_of_them.clock / one.clock:.2f} times as long; of the processors {one.processors:.1f} s and "
-            f"{all_of_them.processors:.1f} s, {all_of_them.processors / one.processors:.2f} times"
+            f"{all_of_them.clock / one.clock:.2f} times as long; of the processors "
+            f"{one.processors:.1f} s and {all_of_them.processors:.1f} s, "
+            f"{all_of_them.processors / one.processors:.2f} times"
         )
 
 

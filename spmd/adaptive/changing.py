@@ -1,10 +1,12 @@
-"""Syncs whose graph keeps changing with the data: layers left out at random, branches by value, shapes.
+"""Syncs whose graph keeps changing with the data: layers left out at random, branches by value,
+shapes.
 
-Each such graph would be a program of its own, which runs once. The decision follows from a sync's own history: its
-runs, and the new graphs among them. A graph over the parameters of other modules does not count: that is the next of
-several trainings, each of which may run long. Such a graph is cut into programs that others of them share, its list ops
-as an op per element, those of one element next to each other: an optimizer's list op is another op for each number of
-parameters; one parameter's ops are the same in every graph.
+Each such graph would be a program of its own, which runs once. The decision follows from a sync's
+own history: its runs, and the new graphs among them. A graph over the parameters of other modules
+does not count: that is the next of several trainings, each of which may run long. Such a graph is
+cut into programs that others of them share, its list ops as an op per element, those of one element
+next to each other: an optimizer's list op is another op for each number of parameters; one
+parameter's ops are the same in every graph.
 """
 
 import itertools
@@ -28,8 +30,9 @@ from ..core.extend import (
     walks,
 )
 
-# A sync keeps changing where at least FEW graphs before a new one were new, too, within RUNS_EACH runs for each of
-# them, and at least half of their kinds of ops are its own. A step, its accumulation and its first run are three.
+# A sync keeps changing where at least FEW graphs before a new one were new, too, within RUNS_EACH
+# runs for each of them, and at least half of their kinds of ops are its own. A step, its
+# accumulation and its first run are three.
 FEW = 3
 RUNS_EACH = 4
 # The fewest ops: a shorter graph compiles fast.
@@ -42,8 +45,9 @@ _SPARE_MEMORY = frozenset({"spmd.loops.recompute", "spmd.renew"})
 class _Sync:
     """The history of a sync.
 
-    runs: their number. new: the runs whose graph had no program, each with the kinds of its graph's ops, and the
-    storages of parameters and buffers that it reads. is_said: the user has had the notice.
+    runs: their number. new: the runs whose graph had no program, each with the kinds of its graph's
+    ops, and the storages of parameters and buffers that it reads. is_said: the user has had the
+    notice.
     """
 
     runs: int = 0
@@ -56,7 +60,8 @@ _syncs: Bounded[tuple[CodeType | None, int], _Sync] = Bounded(1024)
 
 @dataclass(slots=True)
 class _Shared:
-    """The places where a graph was cut into programs that other graphs share, and how often it ran so."""
+    """The places where a graph was cut into programs that other graphs share, and how often it ran
+    so."""
 
     ends: list[int]
     times: int = 0
@@ -85,7 +90,8 @@ def note_run(line: Line) -> None:
 
 
 def keeps_changing(graph: Graph, line: Line) -> bool:
-    """Returns True for a graph without a program that is one of many at its sync, and records it."""
+    """Returns True for a graph without a program that is one of many at its sync, and records
+    it."""
     if len(graph.nodes) < LEAST_OPS or any(_spares_memory(node.op) for node in graph.nodes):
         return False
     sync, ops = _sync(line), {op for node in graph.nodes for op in _elements(node.op)}
@@ -107,7 +113,8 @@ def _spares_memory(op: OpSpec) -> bool:
 
 
 def _elements(op: OpSpec) -> list[OpSpec]:
-    """Returns the op, or the ops of a list op's elements: with a layer less it is another list op."""
+    """Returns the op, or the ops of a list op's elements: with a layer less it is another list
+    op."""
     return [part.op for part in op.lowering.elements] or [op]
 
 
@@ -115,12 +122,12 @@ def _are_isomorphic(some: set[OpSpec], run_ops: set[OpSpec]) -> bool:
     return 2 * len(some & run_ops) >= max(len(some), len(run_ops))
 
 
-# --- cuts -------------------------------------------------------------------------------------------------------------
+# --- cuts -----------------------------------------------------------------------------------------
 
 
 def changing_again(graph: Graph, sync: pass_result.Sync) -> pass_result.Outcome:
-    """Cuts a graph that `changing_graph` has cut before at the same places, unless it runs often enough to be worth a
-    program of its own."""
+    """Cuts a graph that `changing_graph` has cut before at the same places, unless it runs often
+    enough to be worth a program of its own."""
     shared = _cut.get(sync.key)
     if shared is None:
         return ""
@@ -129,7 +136,8 @@ def changing_again(graph: Graph, sync: pass_result.Sync) -> pass_result.Outcome:
 
 
 def changing_graph(graph: Graph, sync: pass_result.Sync) -> pass_result.Outcome:
-    """Cuts a new graph of a sync that keeps changing (see above) into stretches that others of its graphs have."""
+    """Cuts a new graph of a sync that keeps changing (see above) into stretches that others of its
+    graphs have."""
     if sync.key in _cut.rows or not keeps_changing(graph, sync.line):
         return ""
     _hint(graph, sync.line)
@@ -140,7 +148,8 @@ def changing_graph(graph: Graph, sync: pass_result.Sync) -> pass_result.Outcome:
 def _by_element(graph: Graph, sync: pass_result.Sync, reason: str) -> pass_result.Cut:
     """Cuts a graph with each list op as one op per element.
 
-    Other threads' ops would go on reading the list ops' results, so that no graph is cut so where there are several.
+    Other threads' ops would go on reading the list ops' results, so that no graph is cut so where
+    there are several.
     """
     result = replaced(graph.nodes)
     walks.replace_operands(result, graph.nodes)
@@ -153,7 +162,8 @@ def _by_element(graph: Graph, sync: pass_result.Sync, reason: str) -> pass_resul
 
 
 def _hint(graph: Graph, line: Line) -> None:
-    """Warns, once for each line that syncs, that its graph keeps changing, how, and what to write instead."""
+    """Warns, once for each line that syncs, that its graph keeps changing, how, and what to write
+    instead."""
     sync = _sync(line)
     if sync.is_said:
         return
@@ -163,14 +173,16 @@ def _hint(graph: Graph, line: Line) -> None:
         f"the program at {line.short()} keeps changing: {log_entry.short(cause)}",
         "keeps changing",
         f"the program at {line} keeps changing: {cause}. From now on a graph that is new there "
-        "runs as programs of a few ops each, which other graphs share. A step that records the same ops each time is "
-        "one program, and faster: multiply what a layer adds by a number that is 0 or 1 instead of leaving the layer "
-        "out, choose by torch.where or spmd.cond instead of by `if`, pad a batch to a few sizes.",
+        "runs as programs of a few ops each, which other graphs share. A step that records the "
+        "same ops each time is one program, and faster: multiply what a layer adds by a number "
+        "that is 0 or 1 instead of leaving the layer out, choose by torch.where or spmd.cond "
+        "instead of by `if`, pad a batch to a few sizes.",
     )
 
 
 def replaced(nodes: Sequence[Node]) -> dict[Any, Value]:
-    """Returns the results of the single elements' ops that stand for those of a graph's list ops, by name."""
+    """Returns the results of the single elements' ops that stand for those of a graph's list ops,
+    by name."""
     result: dict[Any, Value] = {}
     for are_lists, run in itertools.groupby(nodes, list_elements.is_split):
         if are_lists:
@@ -178,7 +190,8 @@ def replaced(nodes: Sequence[Node]) -> dict[Any, Value]:
             walks.replace_operands(result, lists)
             chains, by_name = list_elements.element_chains(lists)
             steps = list(itertools.chain.from_iterable(chains))
-            for step_index, step in enumerate(steps):  # after the last list op and before the next op
+            # after the last list op and before the next op
+            for step_index, step in enumerate(steps):
                 step.node.serial = lists[-1].serial + (step_index + 1) / (len(steps) + 1)
             result.update(by_name)
     return result

@@ -1,4 +1,5 @@
-"""The points of the core that this package joins: passes, marks of tensors, what runs between two ops, each run."""
+"""The points of the core that this package joins: passes, marks of tensors, what runs between two
+ops, each run."""
 
 from ..core import points
 from ..core.extend import pass_result
@@ -9,15 +10,23 @@ from .padding import sums as sums
 
 # A graph that was cut or padded before: decided by its key.
 points.PASSES.join(
-    pass_result.Pass("cut changing again", changing.changing_again, processes=True, threads=False), successor="cut long"
+    pass_result.Pass("cut changing again", changing.changing_again, processes=True, threads=False),
+    successor="cut long",
 )
-points.PASSES.join(pass_result.Pass("pad again", learning.again, processes=True, reads=True), successor="cut long")
+points.PASSES.join(
+    pass_result.Pass("pad again", learning.again, processes=True, reads=True), successor="cut long"
+)
 # A graph of many iterations: several programs.
-points.PASSES.join(pass_result.Pass("cut iterations", unsynced.between_iterations, plans=True), successor="cut long")
+points.PASSES.join(
+    pass_result.Pass("cut iterations", unsynced.between_iterations, plans=True),
+    successor="cut long",
+)
 # Starts, small lists and lengths that differ from run to run: operands of one program.
 points.PASSES.join(pass_result.Pass("dynamic starts", learning.starts, reads=True))
 points.PASSES.join(pass_result.Pass("on the host", learning.on_host, reads=True))
-points.PASSES.join(pass_result.Pass("dynamic dims", learning.dims, processes=True, reads=True, plans=True))
+points.PASSES.join(
+    pass_result.Pass("dynamic dims", learning.dims, processes=True, reads=True, plans=True)
+)
 points.PASSES.join(pass_result.Pass("learn", learning.learn, reads=True))
 # A sync whose graph keeps changing with the data: programs of a few ops, which its graphs share.
 points.PASSES.join(pass_result.Pass("cut changing", changing.changing_graph, threads=False))

@@ -1,10 +1,13 @@
-"""Ops that are not synced: the iterations of a loop, which run when they are finished, and a graph that is too long.
+"""Ops that are not synced: the iterations of a loop, which run when they are finished, and a graph
+that is too long.
 
-A sampler of fifty steps, or a training loop that prints its loss every hundred, leaves one long graph at its sync. As
-one program it would take XLA a time quadratic in its length. Cut between the iterations it is one program, run often.
+A sampler of fifty steps, or a training loop that prints its loss every hundred, leaves one long
+graph at its sync. As one program it would take XLA a time quadratic in its length. Cut between the
+iterations it is one program, run often.
 
-Layers are no loop: each reads weights of its own. Two stretches of the graph are iterations of one loop only when they
-read the same state, or state that the earlier one has written at the same place.
+Layers are no loop: each reads weights of its own. Two stretches of the graph are iterations of one
+loop only when they read the same state, or state that the earlier one has written at the same
+place.
 """
 
 from collections.abc import Sequence
@@ -51,15 +54,16 @@ from ..core.extend import (
 
 def run_iterations() -> None:
     """Runs the finished iterations of a loop without syncs (see `cuts`); the ops behind them stay
-    recorded. A graph without a loop that has reached `config.max_pending_ops` ops runs as well, up to the last line
-    boundary.
+    recorded. A graph without a loop that has reached `config.max_pending_ops` ops runs as well, up
+    to the last line boundary.
 
-    The first iterations run as soon as they are known to be some, so that the devices need not wait; then more at a
-    time. While another thread compiles or runs, recording goes on. A call that is recorded to be replayed is one
-    program however it loops, unless it is too long.
+    The first iterations run as soon as they are known to be some, so that the devices need not
+    wait; then more at a time. While another thread compiles or runs, recording goes on. A call that
+    is recorded to be replayed is one program however it loops, unless it is too long.
     """
     if processes.several() or recording.value is not None:
-        return pace.look_after(config.max_pending_ops)  # a sync of one process alone would be another program
+        # a sync of one process alone would be another program
+        return pace.look_after(config.max_pending_ops)
     if (
         observation.active_observation.value is not None
         and pace.recorded_ops - pace.synced_ops <= config.max_pending_ops
@@ -78,14 +82,19 @@ def _run_what_is_finished() -> None:
     num_ops = pace.recorded_ops - pace.synced_ops
     storages.LIVE[:] = [ref for ref in storages.LIVE if ref() is not None]
     runnable, nodes = _runnable()
-    if recorders.is_several:  # the count is of all threads' ops: each looks at its own, as it would alone
+    # the count is of all threads' ops: each looks at its own, as it would alone
+    if recorders.is_several:
         num_ops = len(nodes)
         if num_ops < max(config.loop_search_ops, 3 * recorders.longest_step.value):
             return pace.look_after(max(config.loop_search_ops, 1))
     is_due = num_ops > config.max_pending_ops
     if execute.guard.value and is_due:
         return syncs.sync()
-    ends = [] if execute.guard.value or not config.loop_search_ops else cuts(nodes, written=None, goes_on=True)
+    ends = (
+        []
+        if execute.guard.value or not config.loop_search_ops
+        else cuts(nodes, written=None, goes_on=True)
+    )
     is_loop = bool(ends)
     if not ends and is_due:
         ends = _to_the_last_line(nodes)
@@ -104,7 +113,9 @@ def _run_what_is_finished() -> None:
             ends = cuts(nodes, written=set(), goes_on=True) if is_loop else _to_the_last_line(nodes)
         if ends:
             roots = execute.roots_of(runnable)
-            execute.run_schedule(_up_to(ends, nodes, roots), nodes[ends[-1] :], roots, line, donate=True)
+            execute.run_schedule(
+                _up_to(ends, nodes, roots), nodes[ends[-1] :], roots, line, donate=True
+            )
     except Exception as error:
         failed.give_up(runnable, error)
         pace.look_after(max(num_ops, config.loop_search_ops))  # not at every op that follows
@@ -122,37 +133,48 @@ def _run_what_is_finished() -> None:
 
 
 def _runnable() -> tuple[list[Storage], Sequence[Node]]:
-    """The storages to compute, without those over devices that are not here: their programs are only planned. And the
-    ops that compute them."""
+    """The storages to compute, without those over devices that are not here: their programs are
+    only planned. And the ops that compute them."""
     pending = storages.pending()
-    runnable = [storage for storage in pending if storage.sharding is None or storage.sharding.target is None]
+    runnable = [
+        storage
+        for storage in pending
+        if storage.sharding is None or storage.sharding.target is None
+    ]
     return runnable, walks.topological([storage.value for storage in runnable])[0]
 
 
-def _up_to(ends: Sequence[int], nodes: Sequence[Node], roots: Sequence[schedule.Root]) -> list[schedule.Subgraph]:
-    """The subgraphs of a graph that end at these places; on several meshes, each one's up to the last place."""
+def _up_to(
+    ends: Sequence[int], nodes: Sequence[Node], roots: Sequence[schedule.Root]
+) -> list[schedule.Subgraph]:
+    """The subgraphs of a graph that end at these places; on several meshes, each one's up to the
+    last place."""
     inputs = walks.topological([value for value, _ in roots])[1]
     meshes = list(schedule.meshes_met((storage for _, storage in roots), nodes, inputs).values())
     if len(meshes) == 1:
         return prepare.between(ends, nodes, meshes[0])
     first = set(nodes[: ends[-1]])
-    return schedule.by_mesh([root for root in roots if walks.origin(root[0]) in first], nodes[: ends[-1]], inputs)
+    return schedule.by_mesh(
+        [root for root in roots if walks.origin(root[0]) in first], nodes[: ends[-1]], inputs
+    )
 
 
 _hinted = False
 
 
 def _to_the_last_line(nodes: Sequence[Node]) -> list[int]:
-    """The places where a graph that is too long to wait for a sync is cut; warns, once, that it is."""
+    """The places where a graph that is too long to wait for a sync is cut; warns, once, that it
+    is."""
     global _hinted
     if not _hinted and nodes:
         _hinted = True
         messages.say(
-            f"{config.max_pending_ops:,} ops without a sync run now: spmd.sync() once a step ({user_line().short()})",
+            f"{config.max_pending_ops:,} ops without a sync run now: spmd.sync() once a step "
+            f"({user_line().short()})",
             "no sync",
-            f"{config.max_pending_ops:,} ops were recorded without a sync; they run now, in programs of at most "
-            f"{config.max_program_ops:,} ops. Call spmd.sync() once per step, so that every step is the same program. "
-            f"Recording at {user_line()}",
+            f"{config.max_pending_ops:,} ops were recorded without a sync; they run now, in "
+            f"programs of at most {config.max_program_ops:,} ops. Call spmd.sync() once per step, "
+            f"so that every step is the same program. Recording at {user_line()}",
         )
     return stretches.stretches(nodes, config.max_program_ops)
 
@@ -168,7 +190,8 @@ class RepeatedOps:
     iteration: tuple[OpSpec, ...]
 
     def iterations(self, symbols: Sequence[OpSpec]) -> list[int]:
-        """Returns the start of the first iteration in a graph, and the ends of it and of those after it."""
+        """Returns the start of the first iteration in a graph, and the ends of it and of those
+        after it."""
         period = len(self.iteration)
         for start, op in enumerate(symbols[: len(symbols) - period + 1]):
             if op is self.iteration[0] and tuple(symbols[start : start + period]) == self.iteration:
@@ -179,21 +202,30 @@ class RepeatedOps:
         return []
 
 
-def loop_in(nodes: Sequence[Node], symbols: Sequence[OpSpec]) -> tuple[RepeatedOps, list[int]] | None:
-    """Returns the loop that covers most of a graph and its cuts, each a number of nodes; None if there is none.
+def loop_in(
+    nodes: Sequence[Node], symbols: Sequence[OpSpec]
+) -> tuple[RepeatedOps, list[int]] | None:
+    """Returns the loop that covers most of a graph and its cuts, each a number of nodes; None if
+    there is none.
 
-    symbols: the ops, with a dynamic start one for all starts. Starts that differ between its iterations are operands
-    from now on.
+    symbols: the ops, with a dynamic start one for all starts. Starts that differ between its
+    iterations are operands from now on.
     """
     if len(nodes) < 2 * SHORTEST:
         return None
     start = stop = period = 0
     shares = False
     equal = repeats.repeated(
-        [repeats.numbered(symbols)], np.zeros(len(nodes), bool), SHORTEST, fewest=2, shortest=SHORTEST
+        [repeats.numbered(symbols)],
+        np.zeros(len(nodes), bool),
+        SHORTEST,
+        fewest=2,
+        shortest=SHORTEST,
     )
     position = {node: i for i, node in enumerate(nodes)}
-    for first, last, likely in sorted(equal, key=lambda stretch: (stretch[2], stretch[0] - stretch[1], stretch[0])):
+    for first, last, likely in sorted(
+        equal, key=lambda stretch: (stretch[2], stretch[0] - stretch[1], stretch[0])
+    ):
         run = _longest_run(nodes[first:last], position, likely)
         if run[1] - run[0] >= max(2 * likely, stop - start + likely):
             start, stop, shares = run[0] + first, run[1] + first, run[2]
@@ -201,9 +233,12 @@ def loop_in(nodes: Sequence[Node], symbols: Sequence[OpSpec]) -> tuple[RepeatedO
     if not period:
         return None
     carried = stretches.carried_bytes(nodes, position)
-    # From a step to the next little is carried except the state, and the user's line changes: an optimizer has places
-    # in its middle where as little is carried.
-    first = min(range(start, start + period), key=lambda cut: (carried[cut], stretches.is_within_line(nodes, cut), cut))
+    # From a step to the next little is carried except the state, and the user's line changes: an
+    # optimizer has places in its middle where as little is carried.
+    first = min(
+        range(start, start + period),
+        key=lambda cut: (carried[cut], stretches.is_within_line(nodes, cut), cut),
+    )
     if not shares and not carried[first + period]:
         return None  # many independent things of one kind, such as the initial values of layers
     dynamic.note_dynamic_start(nodes[start : stop - period], nodes[start + period : stop])
@@ -223,12 +258,13 @@ _KEPT = 8
 
 
 def cuts(nodes: Sequence[Node], *, written: set[Node] | None, goes_on: bool) -> list[int]:
-    """Returns the cuts of a graph between the iterations of a loop: of a known one, or of any that writes one of these
-    values (None: of any at all).
+    """Returns the cuts of a graph between the iterations of a loop: of a known one, or of any that
+    writes one of these values (None: of any at all).
 
-    The results of the last iteration are still referenced by the user, so that it is another program than those before:
-    while the loop `goes_on` it waits until it is not the last; else it goes with the ops after it, if these are few.
-    A call that is recorded to be replayed is cut by what is in it, not by what ran before.
+    The results of the last iteration are still referenced by the user, so that it is another
+    program than those before: while the loop `goes_on` it waits until it is not the last; else it
+    goes with the ops after it, if these are few. A call that is recorded to be replayed is cut by
+    what is in it, not by what ran before.
     """
     symbols = [repeats.symbol(node) for node in nodes]
     for loop in _repeated_loops if observation.active_observation.value is None else ():
@@ -239,15 +275,18 @@ def cuts(nodes: Sequence[Node], *, written: set[Node] | None, goes_on: bool) -> 
     if result is None:
         return []
     loop, ends = result
-    if not _covers(ends, len(nodes)) or (written is not None and written.isdisjoint(nodes[ends[-2] : ends[-1]])):
+    if not _covers(ends, len(nodes)) or (
+        written is not None and written.isdisjoint(nodes[ends[-2] : ends[-1]])
+    ):
         return []
     _repeated_loops[:] = [loop, *_repeated_loops[: _KEPT - 1]]
     return _inner(ends, len(nodes), goes_on)
 
 
 def between_iterations(graph: Graph, sync: pass_result.Sync) -> pass_result.Outcome:
-    """Cuts a graph between the iterations of a loop. In a graph that is not long these must write state, as the steps
-    of a training loop do: a short loop inside a step is as well off in the step's program."""
+    """Cuts a graph between the iterations of a loop. In a graph that is not long these must write
+    state, as the steps of a training loop do: a short loop inside a step is as well off in the
+    step's program."""
     if not config.loop_search_ops:
         return ""
     written = None if len(graph.nodes) >= config.loop_search_ops else set(sync.written)
@@ -255,12 +294,15 @@ def between_iterations(graph: Graph, sync: pass_result.Sync) -> pass_result.Outc
     if not ends:
         return ""
     counters.add("loop_iterations", len(ends))
-    return pass_result.Cut(graph.nodes, ends, f"{len(ends)} iterations of a loop without a sync", has_rest=True)
+    return pass_result.Cut(
+        graph.nodes, ends, f"{len(ends)} iterations of a loop without a sync", has_rest=True
+    )
 
 
 def _covers(ends: list[int], length: int) -> bool:
-    """True if a loop is half of a graph or more. A shorter one, as Muon's five products of each step are, is part of a
-    step: cut there, each step would be many programs, and the first steps others than the later ones."""
+    """True if a loop is half of a graph or more. A shorter one, as Muon's five products of each
+    step are, is part of a step: cut there, each step would be many programs, and the first steps
+    others than the later ones."""
     return bool(ends) and 2 * (ends[-1] - ends[0]) >= length
 
 
@@ -270,15 +312,18 @@ def _inner(ends: list[int], length: int, goes_on: bool) -> list[int]:
 
 
 def _are_similar(some: Sequence[OpSpec], repeated_ops: Sequence[OpSpec]) -> bool:
-    """True if nine in ten ops are equal: the first iteration may differ in its initial values (data, or just made)."""
-    return len(some) == len(repeated_ops) and sum(a is b for a, b in zip(some, repeated_ops, strict=True)) >= 0.9 * len(
-        some
-    )
+    """True if nine in ten ops are equal: the first iteration may differ in its initial values
+    (data, or just made)."""
+    return len(some) == len(repeated_ops) and sum(
+        a is b for a, b in zip(some, repeated_ops, strict=True)
+    ) >= 0.9 * len(some)
 
 
-def _longest_run(nodes: Sequence[Node], position: dict[Node, int], period: int) -> tuple[int, int, bool]:
-    """Returns the longest part [start, stop) of ops, each that of a period earlier, in which each also reads what that
-    one reads or the next of it; and whether its iterations share state."""
+def _longest_run(
+    nodes: Sequence[Node], position: dict[Node, int], period: int
+) -> tuple[int, int, bool]:
+    """Returns the longest part [start, stop) of ops, each that of a period earlier, in which each
+    also reads what that one reads or the next of it; and whether its iterations share state."""
     best = (0, 0, False)
     start, shares = 0, False
     for index in range(len(nodes) - period + 1):
@@ -294,30 +339,50 @@ def _longest_run(nodes: Sequence[Node], position: dict[Node, int], period: int) 
 
 
 def _reads(node: Node, later: Node, position: dict[Node, int], period: int) -> bool | None:
-    """Compares the operands of two ops a period apart: None if they are not of one loop, True if they share state."""
+    """Compares the operands of two ops a period apart: None if they are not of one loop, True if
+    they share state."""
     shares = [
-        _shares(*pair, (node, later), position, period) for pair in zip(node.operands, later.operands, strict=True)
+        _shares(*pair, (node, later), position, period)
+        for pair in zip(node.operands, later.operands, strict=True)
     ]
     return None if None in shares else any(shares)
 
 
 def _shares(
-    earlier_value: Value, later_value: Value, readers: tuple[Node, Node], position: dict[Node, int], period: int
+    earlier_value: Value,
+    later_value: Value,
+    readers: tuple[Node, Node],
+    position: dict[Node, int],
+    period: int,
 ) -> bool | None:
-    """Compares two operands: True for one value of state, and for a carry; False for the next data of its kind, and for
-    what is computed a period later; None for any other, such as the weights of two layers."""
+    """Compares two operands: True for one value of state, and for a carry; False for the next data
+    of its kind, and for what is computed a period later; None for any other, such as the weights of
+    two layers."""
     if type(later_value) is DeviceData:
         if earlier_value is later_value:
             return later_value.is_state
-        return False if type(earlier_value) is DeviceData and _is_new_data(later_value, readers[0]) else None
+        return (
+            False
+            if type(earlier_value) is DeviceData and _is_new_data(later_value, readers[0])
+            else None
+        )
     if walks.result_index(earlier_value) != walks.result_index(later_value):
         return None
     maker, later_index = walks.origin(earlier_value), position[walks.origin(later_value)]  # type: ignore[index]
     if maker is None:  # the first iteration reads data where later ones read the carry
         return True if position[readers[1]] - later_index <= 2 * period else None
-    return True if position[maker] == later_index else False if later_index - position[maker] == period else None
+    return (
+        True
+        if position[maker] == later_index
+        else False
+        if later_index - position[maker] == period
+        else None
+    )
 
 
 def _is_new_data(device_data: DeviceData, node: Node) -> bool:
-    """True if data is the next batch: it came after the op that read the batch before, or is token numbers."""
-    return not device_data.is_state and (device_data.serial > node.serial or dtypes.is_exact(device_data.meta.dtype))
+    """True if data is the next batch: it came after the op that read the batch before, or is token
+    numbers."""
+    return not device_data.is_state and (
+        device_data.serial > node.serial or dtypes.is_exact(device_data.meta.dtype)
+    )

@@ -1,7 +1,8 @@
-"""The lazy-tensor/PJRT core that `spmd` and `fsdp` share. Its only form of a mesh is a sharding; it has no FSDP.
+"""The lazy-tensor/PJRT core that `spmd` and `fsdp` share. Its only form of a mesh is a sharding; it
+has no FSDP.
 
-This is its door: what the library takes, names and modules. Packages that record ops or change graphs take more from
-`extend`.
+This is its door: what the library takes, names and modules. Packages that record ops or change
+graphs take more from `extend`.
 """
 
 from ..ops import create as create

@@ -5,7 +5,13 @@ from .base.counters import when_cleared
 from .files.disk import given_by
 from .passes import COMPILE_PASSES, PASSES
 from .passes.dynamic import keeps_start
-from .programs.cache import after_compiling, before_compiling, before_making, refuse_loops, while_compiling
+from .programs.cache import (
+    after_compiling,
+    before_compiling,
+    before_making,
+    refuse_loops,
+    while_compiling,
+)
 from .programs.program import PROGRAM_READERS
 from .record.call import between_ops, names_of
 from .record.calls.copies import after_upload

@@ -1,8 +1,9 @@
-"""`torch.distributed.checkpoint` of tensors of the device: each shard on this process's devices is a chunk.
+"""`torch.distributed.checkpoint` of tensors of the device: each shard on this process's devices is
+a chunk.
 
-torch calls these three methods of any tensor for what to write and what to read (its protocol `_Checkpointable`), so
-a checkpoint has the shards as they are, and is read into shards of another sharding. torch's own module takes seconds
-to import; a caller of these methods has imported it.
+torch calls these three methods of any tensor for what to write and what to read (its protocol
+`_Checkpointable`), so a checkpoint has the shards as they are, and is read into shards of another
+sharding. torch's own module takes seconds to import; a caller of these methods has imported it.
 """
 
 import sys
@@ -16,7 +17,8 @@ from ..tensors.shards import Filling, Target, begins, can_fill, targets
 
 Offsets = tuple[int, ...]
 
-# The attribute of a tensor that a load is under way for: the targets to be read, by the first index of their shard.
+# The attribute of a tensor that a load is under way for: the targets to be read, by the first index
+# of their shard.
 _LOADING = "_loading"
 
 
@@ -25,11 +27,14 @@ def _torch(module: str) -> Any:
 
 
 def _chunk(offsets: Offsets, sizes: tuple[int, ...]) -> Any:
-    return _torch("metadata").ChunkStorageMetadata(offsets=torch.Size(offsets), sizes=torch.Size(sizes))
+    return _torch("metadata").ChunkStorageMetadata(
+        offsets=torch.Size(offsets), sizes=torch.Size(sizes)
+    )
 
 
 def _create_write_items(tensor: XlaTensor, fqn: str, value: Any) -> list[Any]:
-    """Returns the items that this process writes of a tensor: the first copy of each of its shards."""
+    """Returns the items that this process writes of a tensor: the first copy of each of its
+    shards."""
     planner, metadata = _torch("planner"), _torch("metadata")
     tensor.__dict__.pop(_LOADING, None)  # of a load that failed half way
     if not can_fill(tensor):
@@ -52,7 +57,9 @@ def _first_copies(tensor: XlaTensor) -> list[tuple[Offsets, tuple[int, ...]]]:
     shard_slices = transfer.shards_here(tensor_meta(tensor).shape, sharding)
     shard_slices = [shard_slice for shard_slice in shard_slices if first & {*shard_slice.devices}]
     return [
-        (begins(shard_slice.indices), shard_slice.shape) for shard_slice in shard_slices if 0 not in shard_slice.shape
+        (begins(shard_slice.indices), shard_slice.shape)
+        for shard_slice in shard_slices
+        if 0 not in shard_slice.shape
     ]
 
 
@@ -80,11 +87,17 @@ def _shard(tensor: XlaTensor, offsets: Offsets) -> torch.Tensor:
         buffer, sharding = lease.placed()
         for shard_slice in transfer.shards_here(tensor_meta(tensor).shape, sharding):
             if begins(shard_slice.indices) == offsets and 0 not in shard_slice.shape:
-                data = next(shard.data for shard in buffer.addressable_shards if shard.device in shard_slice.devices)
-                return transfer.host_tensor(np.asarray(data)[tuple(slice(0, dim) for dim in shard_slice.shape)])
+                data = next(
+                    shard.data
+                    for shard in buffer.addressable_shards
+                    if shard.device in shard_slice.devices
+                )
+                return transfer.host_tensor(
+                    np.asarray(data)[tuple(slice(0, dim) for dim in shard_slice.shape)]
+                )
     raise ValueError(
-        f"saving a checkpoint: no shard of {tensor_meta(tensor)!r} begins at {list(offsets)} any more, as the tensor "
-        "was resharded after the plan was made; save again"
+        f"saving a checkpoint: no shard of {tensor_meta(tensor)!r} begins at {list(offsets)} any "
+        "more, as the tensor was resharded after the plan was made; save again"
     )
 
 
@@ -95,5 +108,7 @@ def _join_checkpointing() -> None:
     XlaTensor.__get_tensor_shard__ = _get_tensor_shard  # type: ignore[attr-defined]
 
 
-PATCH = Patch("the methods that torch's checkpoints call", "a chunk for each shard", _join_checkpointing)
+PATCH = Patch(
+    "the methods that torch's checkpoints call", "a chunk for each shard", _join_checkpointing
+)
 PATCH.apply()

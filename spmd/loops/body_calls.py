@@ -1,7 +1,8 @@
-"""The calls of torch functions and collectives in the bodies of manual computations, noted while a run records them,
-and one change of one of them.
+"""The calls of torch functions and collectives in the bodies of manual computations, noted while a
+run records them, and one change of one of them.
 
-Not here: which changes are tried (`tools/verification/single_changes.py`); the collectives themselves (`spmd.manual`).
+Not here: which changes are tried (`tools/verification/single_changes.py`); the collectives
+themselves (`spmd.manual`).
 """
 
 import inspect
@@ -21,8 +22,8 @@ _Collective = TypeVar("_Collective", bound=Callable[..., Any])
 
 
 class CallSite(NamedTuple):
-    """A call in the user's code: its name, code and instruction; for an argument of a body, the body's code and the
-    argument's number as -1, -2, ..."""
+    """A call in the user's code: its name, code and instruction; for an argument of a body, the
+    body's code and the argument's number as -1, -2, ..."""
 
     name: str
     code: CodeType | None
@@ -35,7 +36,8 @@ class CallSite(NamedTuple):
 
 
 class BodyValue(NamedTuple):
-    """A tensor that a call returned: its shape, dtype, and the manual axes along which it may differ."""
+    """A tensor that a call returned: its shape, dtype, and the manual axes along which it may
+    differ."""
 
     shape: tuple[int, ...]
     is_float: bool
@@ -44,8 +46,8 @@ class BodyValue(NamedTuple):
 
 @dataclass(frozen=True)
 class BodyCall:
-    """One call. result: None where it raised. operand: of a collective, its tensor. arguments: of a collective, by
-    name, without the tensor."""
+    """One call. result: None where it raised. operand: of a collective, its tensor. arguments: of a
+    collective, by name, without the tensor."""
 
     site: CallSite
     result: BodyValue | None
@@ -57,21 +59,27 @@ class BodyCall:
         return self.operand is not None
 
 
-# Replaces the result of a call. It takes the call as it stands, its tensor (None for a torch function), its arguments.
+# Replaces the result of a call. It takes the call as it stands, its tensor (None for a torch
+# function), its arguments.
 Change = Callable[[Callable[..., Any], Any, Mapping[str, Any]], Any]
 
 
 class BodyCalls:
-    """The calls of one run, in order, with the axes of the meshes they are in; `change` replaces those of one site.
+    """The calls of one run, in order, with the axes of the meshes they are in; `change` replaces
+    those of one site.
 
-    checks: whether results that may differ between shards where out_specs has them the same are errors.
+    checks: whether results that may differ between shards where out_specs has them the same are
+    errors.
     """
 
-    def __init__(self, site: CallSite | None = None, change: Change | None = None, *, checks: bool = True):
+    def __init__(
+        self, site: CallSite | None = None, change: Change | None = None, *, checks: bool = True
+    ):
         self.site, self.change, self.checks = site, change, checks
         self.calls: dict[CallSite, BodyCall] = {}
         self.axes: dict[str, int] = {}
-        self._is_inside = False  # of a collective, whose own torch functions are no calls of the body
+        # of a collective, whose own torch functions are no calls of the body
+        self._is_inside = False
 
     def function(self, name: str, result: Any, *, in_place: bool) -> Any:
         """Notes a torch function; returns its result, or what replaces it."""
@@ -81,15 +89,21 @@ class BodyCalls:
 
     def argument(self, function: Any, number: int, tensor: Any) -> Any:
         """Notes an argument of a body."""
-        return self._called(CallSite("", getattr(function, "__code__", None), -1 - number), lambda: tensor, None, {})
+        return self._called(
+            CallSite("", getattr(function, "__code__", None), -1 - number), lambda: tensor, None, {}
+        )
 
-    def collective(self, call: Callable[..., Any], name: str, tensor: Any, arguments: Mapping[str, Any]) -> Any:
+    def collective(
+        self, call: Callable[..., Any], name: str, tensor: Any, arguments: Mapping[str, Any]
+    ) -> Any:
         """Calls a collective, or what replaces it, and notes it."""
         if self._is_inside or not vma.is_ours(tensor):
             return call(tensor, **arguments)
         return self._called(CallSite(name, *user_frame(2)), call, tensor, arguments)
 
-    def _called(self, site: CallSite, call: Callable[..., Any], tensor: Any, arguments: Mapping[str, Any]) -> Any:
+    def _called(
+        self, site: CallSite, call: Callable[..., Any], tensor: Any, arguments: Mapping[str, Any]
+    ) -> Any:
         """Returns the result of a call, or what replaces it, and notes the call."""
         operand = None if tensor is None else self._value(tensor)
         value = None  # of a call that raises
@@ -134,6 +148,8 @@ def noted(function: _Collective) -> _Collective:
         bound = inspect.signature(function).bind(tensor, *args, **kwargs)
         bound.apply_defaults()
         _, *names = bound.arguments
-        return calls.collective(function, function.__name__, tensor, {name: bound.arguments[name] for name in names})
+        return calls.collective(
+            function, function.__name__, tensor, {name: bound.arguments[name] for name in names}
+        )
 
     return call  # type: ignore[return-value]  # of the same signature

@@ -1,4 +1,5 @@
-"""A function is recorded once, on stand-ins, as the body of an op: its results, closed-over tensors, writes and draws.
+"""A function is recorded once, on stand-ins, as the body of an op: its results, closed-over
+tensors, writes and draws.
 
 Not here: where its graph of autograd ends (`closed_over`); the use of it (`saved`, `loop`, `scan`).
 """
@@ -25,19 +26,34 @@ from ..core import (
     view_of,
     wrap,
 )
-from ..core.extend import SYNC_LOCK, Node, Value, body, call, op_watch, pace, reads, set_storage, storages, store, walks
+from ..core.extend import (
+    SYNC_LOCK,
+    Node,
+    Value,
+    body,
+    call,
+    op_watch,
+    pace,
+    reads,
+    set_storage,
+    storages,
+    store,
+    walks,
+)
 from .closed_over import ClosedOver, aliasing, refuse_write
 
 _Result = TypeVar("_Result")
-_NEVER = 1 << 60  # so many ops are never recorded: no pass looks at a graph while a body is recorded
+# so many ops are never recorded: no pass looks at a graph while a body is recorded
+_NEVER = 1 << 60
 _SAME = frozenset({"spmd.renew", "mark_sharding", "spmd.unmarked"})
 
 
 class Capture(ClosedOver):
-    """The ops that a thread records inside `with`: the body of the op `name`. Other threads wait until it ends.
+    """The ops that a thread records inside `with`: the body of the op `name`. Other threads wait
+    until it ends.
 
-    given: the stand-ins. draws: the draws of one iteration (`seed.IterationDraws`). The end of the block takes back
-    writes to tensors from outside.
+    given: the stand-ins. draws: the draws of one iteration (`seed.IterationDraws`). The end of the
+    block takes back writes to tensors from outside.
     """
 
     def __init__(self, name: str):
@@ -63,7 +79,9 @@ class Capture(ClosedOver):
     def __exit__(self, *error: Any) -> None:
         self._stack.__exit__(*error)
 
-    def stand_in(self, meta: Meta, sharding: Sharding | None = None, *, requires_grad: bool = False) -> XlaTensor:
+    def stand_in(
+        self, meta: Meta, sharding: Sharding | None = None, *, requires_grad: bool = False
+    ) -> XlaTensor:
         """Returns a tensor that stands for an argument of the body."""
         node = body.stand_in(meta.layout)
         self.given.append(node)
@@ -72,18 +90,24 @@ class Capture(ClosedOver):
         return wrap(meta.layout, storage).requires_grad_(requires_grad)  # type: ignore[return-value]
 
     def run(
-        self, function: Callable[..., _Result], *args: Any, unwritten: Iterable[XlaTensor] = (), refusal: str = ""
+        self,
+        function: Callable[..., _Result],
+        *args: Any,
+        unwritten: Iterable[XlaTensor] = (),
+        refusal: str = "",
     ) -> _Result:
         """Calls the user's function as the body, or as a part of it.
 
-        Raises NotImplementedError with the text `refusal`, if any, where it writes in place into one of the stand-ins
-        `unwritten`, or into a leaf tensor that requires a gradient.
+        Raises NotImplementedError with the text `refusal`, if any, where it writes in place into
+        one of the stand-ins `unwritten`, or into a leaf tensor that requires a gradient.
         """
         try:
             with aliasing():
                 result = function(*args)
         except RuntimeError as error:
-            if refusal and str(error).startswith("a leaf Variable that requires grad is being used in an in-place"):
+            if refusal and str(error).startswith(
+                "a leaf Variable that requires grad is being used in an in-place"
+            ):
                 raise NotImplementedError(refusal) from error
             raise
         if not all(map(self.is_unwritten, unwritten)):
@@ -91,14 +115,20 @@ class Capture(ClosedOver):
         return result
 
     def own(self, stand_in: XlaTensor) -> XlaTensor:
-        """Returns a tensor with a stand-in's value and gradient that the body may write in place."""
+        """Returns a tensor with a stand-in's value and gradient that the body may write in
+        place."""
         result: Any = _Own.apply(stand_in)
         self._own.add(storage_of(result))
         return result
 
     def swapped(self, tensor: XlaTensor, *, requires_grad: bool) -> XlaTensor:
-        """Has one of the caller's tensors stand for an argument of the body until the capture ends."""
-        storage, required_grad, hooks = storage_of(tensor), tensor.requires_grad, tensor._backward_hooks
+        """Has one of the caller's tensors stand for an argument of the body until the capture
+        ends."""
+        storage, required_grad, hooks = (
+            storage_of(tensor),
+            tensor.requires_grad,
+            tensor._backward_hooks,
+        )
         stand_in = self.stand_in(tensor_meta(tensor), storage.sharding)
         storage_of(stand_in).is_state = storage.is_state
         self.outer_values[self.given[-1]] = storage.value  # type: ignore[index]  # a node
@@ -123,23 +153,27 @@ class Capture(ClosedOver):
         return call.dispatch(func, types, args, kwargs)
 
     def _leave(self) -> None:
-        """Takes back writes to tensors from outside; tensors of the body that the user keeps lose their value."""
+        """Takes back writes to tensors from outside; tensors of the body that the user keeps lose
+        their value."""
         self._end()
         self._log.undo()
         reads.next_generation()
-        recorded_since = [storage for ref in storages.LIVE[self._num_live :] if (storage := ref()) is not None]
+        recorded_since = [
+            storage for ref in storages.LIVE[self._num_live :] if (storage := ref()) is not None
+        ]
         inside = body.on_stand_ins([storage.value for storage in recorded_since], since=self.start)
         for storage in recorded_since:
             if walks.origin(storage.value) in inside:
                 lost = DeviceData(storage.meta)
                 lost.give_up(
-                    f"it was made inside the body of {self.name}, where it stands for every iteration (or shard); "
-                    "return it"
+                    f"it was made inside the body of {self.name}, where it stands for every "
+                    "iteration (or shard); return it"
                 )
                 storage.settle(lost)
 
     def written(self) -> dict[Storage, tuple[Value, Value]]:
-        """Returns the storages from outside that the body has written, with their value outside and the new one."""
+        """Returns the storages from outside that the body has written, with their value outside and
+        the new one."""
         self.refuse_writes()
         return {
             storage: (value, storage.value)
@@ -152,7 +186,8 @@ class Capture(ClosedOver):
         return any(self.passes_on(storage_of(stand_in).value, argument) for argument in self.given)
 
     def passes_on(self, value: Value, source: Value) -> bool:
-        """True if a value is another one, perhaps annotated or behind an optimization barrier that delays a gather."""
+        """True if a value is another one, perhaps annotated or behind an optimization barrier that
+        delays a gather."""
         node = walks.origin(value)
         while node is not None and node.serial >= self.start and node.op.name in _SAME:
             value = node.operands[getattr(value, "index", 0)]
@@ -160,14 +195,18 @@ class Capture(ClosedOver):
         return walks.value_name(value) == walks.value_name(source)
 
     def outside(self, roots: Sequence[Value], inputs: Sequence[Value]) -> list[Value]:
-        """The values from outside that the roots need in addition to `inputs`, in the order of reading."""
+        """The values from outside that the roots need in addition to `inputs`, in the order of
+        reading."""
         names = {walks.value_name(value) for value in inputs}
         read = [value for node in self.nodes(roots, inputs) for value in node.operands]
-        values = {walks.value_name(value): value for value in (*read, *roots) if self.is_outside(value)}
+        values = {
+            walks.value_name(value): value for value in (*read, *roots) if self.is_outside(value)
+        }
         return [value for name, value in values.items() if name not in names]
 
     def tensors(self, values: Sequence[Value]) -> list[XlaTensor]:
-        """Returns a tensor for each value from outside, to be read later: the user's own tensor where there is one."""
+        """Returns a tensor for each value from outside, to be read later: the user's own tensor
+        where there is one."""
         users: dict[Any, XlaTensor] = {}
         for tensor in self._seen.values():
             storage = storage_of(tensor)
@@ -177,29 +216,42 @@ class Capture(ClosedOver):
                 users.setdefault(walks.value_name(reads.operand(tensor)), tensor)
             users.setdefault(walks.value_name(storage.value), tensor)
         pairs = [(value, users.get(walks.value_name(value))) for value in values]
-        return [wrap(value.meta, Storage(value, value.meta)) if user is None else user for value, user in pairs]
+        return [
+            wrap(value.meta, Storage(value, value.meta)) if user is None else user
+            for value, user in pairs
+        ]
 
     def nodes(self, roots: Sequence[Value], inputs: Sequence[Value]) -> list[Node]:
-        """The body's own ops that the roots need in addition to `inputs`, in the order of recording."""
+        """The body's own ops that the roots need in addition to `inputs`, in the order of
+        recording."""
         return walks.between(roots, inputs, since=self.start)
 
     def read(self, roots: Sequence[Value], inputs: Sequence[Value]) -> set[Any]:
-        """The names of the roots, and of the values that the body's ops between `inputs` and the roots read."""
+        """The names of the roots, and of the values that the body's ops between `inputs` and the
+        roots read."""
         values = [value for node in self.nodes(roots, inputs) for value in node.operands]
         return set(map(walks.value_name, (*values, *roots)))
 
-    def refuse_written(self, tensors: Iterable[XlaTensor], written: Container[Storage], instead: str) -> None:
-        """Raises NotImplementedError for tensors from outside with a gradient that the body has written."""
+    def refuse_written(
+        self, tensors: Iterable[XlaTensor], written: Container[Storage], instead: str
+    ) -> None:
+        """Raises NotImplementedError for tensors from outside with a gradient that the body has
+        written."""
         for tensor in tensors:
             if storage_of(tensor) in written:
                 refuse_write(self.name, tensor, instead)
 
-    # --- gradients ----------------------------------------------------------------------------------------------------
+    # --- gradients --------------------------------------------------------------------------------
 
     def reached_by(self, outputs: Sequence[XlaTensor]) -> tuple[list[int], list[XlaTensor]]:
-        """The numbers of the outputs that have a gradient, and the tensors that those gradients reach."""
-        reached = {i: sources for i, output in enumerate(outputs) if (sources := self.reached(output))}
-        return list(reached), list(dict.fromkeys(source for sources in reached.values() for source in sources))
+        """The numbers of the outputs that have a gradient, and the tensors that those gradients
+        reach."""
+        reached = {
+            i: sources for i, output in enumerate(outputs) if (sources := self.reached(output))
+        }
+        return list(reached), list(
+            dict.fromkeys(source for sources in reached.values() for source in sources)
+        )
 
     def grad(
         self,
@@ -208,9 +260,11 @@ class Capture(ClosedOver):
         arriving: Sequence[XlaTensor],
         value_of: "Callable[[XlaTensor, XlaTensor | None], Value] | None" = None,
     ) -> list[Value]:
-        """Records the gradients of such tensors, from those that arrive at the outputs, and returns their values.
+        """Records the gradients of such tensors, from those that arrive at the outputs, and returns
+        their values.
 
-        value_of: returns the value for a source's gradient, or for None, where nothing arrives at it.
+        value_of: returns the value for a source's gradient, or for None, where nothing arrives at
+        it.
         """
         if not outputs:
             return []
@@ -230,7 +284,8 @@ def sharded_gradient(source: XlaTensor, gradient: Any, *, unsharded: bool = Fals
 
 
 class _Own(torch.autograd.Function):
-    """Copies a tensor without an op of the graph: values are immutable, so a second tensor of one is enough."""
+    """Copies a tensor without an op of the graph: values are immutable, so a second tensor of one
+    is enough."""
 
     @staticmethod
     def forward(ctx: Any, tensor: XlaTensor) -> XlaTensor:
@@ -244,8 +299,8 @@ class _Own(torch.autograd.Function):
 
 @contextlib.contextmanager
 def _unwatched(name: str, see: Any) -> Iterator[None]:
-    """Records without side effects: no dispatch mode, no hook on what autograd saves, no autocast cache, no run of
-    pending ops."""
+    """Records without side effects: no dispatch mode, no hook on what autograd saves, no autocast
+    cache, no run of pending ops."""
     look_at, recorded = pace.look_at, pace.recorded_ops
     pace.look_at = _NEVER
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)

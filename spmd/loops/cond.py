@@ -15,20 +15,26 @@ from .vma import as_own
 
 
 @ends_at_user_line
-def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any] = ()) -> Any:
+def cond(
+    pred: Any,
+    true_fn: Callable[..., Any],
+    false_fn: Callable[..., Any],
+    operands: Sequence[Any] = (),
+) -> Any:
     """`true_fn(*operands) if pred else false_fn(*operands)`, chosen by the program while it runs.
 
-    Both functions run once in Python, and one of them on the device; no value comes to the host. Gradients reach the
-    operands and tensors that the functions close over; backward recomputes the branch that was taken. In-place writes
-    of a branch to tensors from outside happen where it is taken. Both functions' draws advance the random stream. With
-    a Python bool, or without a tensor on xla, it is Python's choice.
+    Both functions run once in Python, and one of them on the device; no value comes to the host.
+    Gradients reach the operands and tensors that the functions close over; backward recomputes the
+    branch that was taken. In-place writes of a branch to tensors from outside happen where it is
+    taken. Both functions' draws advance the random stream. With a Python bool, or without a tensor
+    on xla, it is Python's choice.
 
     Args:
-        pred: a bool tensor of one element. true_fn, false_fn: return pytrees of tensors and None, of the same
-            structure, shapes and dtypes. operands: a tuple or list of pytrees.
+        pred: a bool tensor of one element. true_fn, false_fn: return pytrees of tensors and None,
+            of the same structure, shapes and dtypes. operands: a tuple or list of pytrees.
 
-    Raises ValueError for results that differ, TypeError for a `pred` that is no bool tensor, `BodyError` for a read of
-    a value, NotImplementedError for a gradient of the gradient.
+    Raises ValueError for results that differ, TypeError for a `pred` that is no bool tensor,
+    `BodyError` for a read of a value, NotImplementedError for a gradient of the gradient.
     Source: `torch.cond`, `jax.lax.cond`.
 
     >>> import torch, spmd
@@ -38,45 +44,71 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], o
     """
     expect_functions("cond", true_fn=true_fn, false_fn=false_fn)
     if not isinstance(operands, (tuple, list)):
-        raise TypeError(f"spmd.cond: operands must be a tuple or list, got {type(operands).__name__}")
+        raise TypeError(
+            f"spmd.cond: operands must be a tuple or list, got {type(operands).__name__}"
+        )
     if isinstance(pred, bool) or not on_device("cond", (pred, operands)):
         return true_fn(*operands) if pred else false_fn(*operands)
     if not isinstance(pred, XlaTensor) or pred.dtype is not torch.bool or pred.numel() != 1:
-        shown = f"{pred.dtype} of shape {list(pred.shape)}" if isinstance(pred, torch.Tensor) else repr(pred)
+        shown = (
+            f"{pred.dtype} of shape {list(pred.shape)}"
+            if isinstance(pred, torch.Tensor)
+            else repr(pred)
+        )
         raise TypeError(f"spmd.cond: pred must be a bool tensor of one element, got {shown}")
     inputs = as_own(tensors_of(operands))
     with as_one_op():
         branches = [_Branch(function, operands, inputs) for function in (true_fn, false_fn)]
         choice = _Choice(pred, branches, inputs)
-        queue = iter(with_gradient("spmd.cond", [*choice.gradient_of.values()], choice.forward, choice.backward))
-    return tree_unflatten([None if meta is None else next(queue) for meta in branches[0].metas], branches[0].tree)
+        queue = iter(
+            with_gradient(
+                "spmd.cond", [*choice.gradient_of.values()], choice.forward, choice.backward
+            )
+        )
+    return tree_unflatten(
+        [None if meta is None else next(queue) for meta in branches[0].metas], branches[0].tree
+    )
 
 
 Source = int | XlaTensor  # of a gradient: the number of an operand, or a tensor from outside
 
 
 class _Branch:
-    """One function on stand-ins: its results and gradients, and the values from outside that these need."""
+    """One function on stand-ins: its results and gradients, and the values from outside that these
+    need."""
 
     def __init__(self, function: Callable[..., Any], operands: Sequence[Any], inputs: Tensors):
         is_on = torch.is_grad_enabled()
         with Capture("spmd.cond") as capture:
             stand_ins = [
-                capture.stand_in(dense_meta(tensor.shape, tensor.dtype), requires_grad=is_on and tensor.requires_grad)
+                capture.stand_in(
+                    dense_meta(tensor.shape, tensor.dtype),
+                    requires_grad=is_on and tensor.requires_grad,
+                )
                 for tensor in inputs
             ]
             self.given = list(capture.given)
             refusal = "spmd.cond: a branch writes in place into its operands; make new tensors"
-            tree = capture.run(function, *refilled(operands, stand_ins), unwritten=stand_ins, refusal=refusal)
+            tree = capture.run(
+                function, *refilled(operands, stand_ins), unwritten=stand_ins, refusal=refusal
+            )
             result = result_tensors("spmd.cond: a branch must return", tree)
             flat, self.tree = tree_flatten(tree)
-            self.metas = [None if value is None else dense_meta(value.shape, value.dtype) for value in flat]
+            self.metas = [
+                None if value is None else dense_meta(value.shape, value.dtype) for value in flat
+            ]
             self.roots = list(map(reads.operand, result))
             self.written = {storage: after for storage, (_, after) in capture.written().items()}
             output_indices, reached = capture.reached_by(result)
             capture.refuse_written(reached, self.written, "return the new value instead")
-            arriving = [capture.stand_in(dense_meta(result[i].shape, result[i].dtype)) for i in output_indices]
-            self.arriving = {i: storage_of(tensor).value for i, tensor in zip(output_indices, arriving, strict=True)}
+            arriving = [
+                capture.stand_in(dense_meta(result[i].shape, result[i].dtype))
+                for i in output_indices
+            ]
+            self.arriving = {
+                i: storage_of(tensor).value
+                for i, tensor in zip(output_indices, arriving, strict=True)
+            }
             gradients = capture.grad([result[i] for i in output_indices], reached, arriving)
             operand_index = {tensor: i for i, tensor in enumerate(stand_ins)}
             sources: list[Source] = [operand_index.get(tensor, tensor) for tensor in reached]
@@ -96,18 +128,28 @@ class _Choice:
         self.pred, self.branches, self.inputs = pred, branches, inputs
         first, second = branches
         if (first.tree, first.metas) != (second.tree, second.metas):
-            raise ValueError(f"spmd.cond: the branches must return the same: one returns {first}, the other {second}")
+            raise ValueError(
+                f"spmd.cond: the branches must return the same: one returns {first}, the other "
+                f"{second}"
+            )
         self.written = list(first.written | second.written)
         self.chosen = sorted(first.arriving | second.arriving)
         self.gradient_of: dict[Source, XlaTensor] = {
             source: inputs[source] if isinstance(source, int) else source
             for source in first.gradients | second.gradients
         }
-        self.kept = {walks.value_name(value): (value, tensor) for value, tensor in (*first.kept, *second.kept)}
+        self.kept = {
+            walks.value_name(value): (value, tensor)
+            for value, tensor in (*first.kept, *second.kept)
+        }
 
     def forward(self) -> tuple[Tensors, Tensors, list[bool]]:
-        """Records the op: its results, the tensors that backward reads, and which results have a gradient."""
-        outside = [*(value for branch in self.branches for value in branch.constants), *(s.value for s in self.written)]
+        """Records the op: its results, the tensors that backward reads, and which results have a
+        gradient."""
+        outside = [
+            *(value for branch in self.branches for value in branch.constants),
+            *(s.value for s in self.written),
+        ]
         constants = list({walks.value_name(value): value for value in outside}.values())
         bodies = []
         for branch in self.branches:
@@ -129,14 +171,18 @@ class _Choice:
         for branch in self.branches:
             stand_ins = [branch.arriving.get(i, reads.operand(arriving[i])) for i in self.chosen]
             gradients = zeros | branch.gradients
-            bodies.append(Region.of(list(gradients.values()), [*constants, *branch.given, *stand_ins]))
+            bodies.append(
+                Region.of(list(gradients.values()), [*constants, *branch.given, *stand_ins])
+            )
         operands = list(map(reads.operand, [*saved_tensors, *(arriving[i] for i in self.chosen)]))
         return tensors(_record("spmd.cond.backward", bodies, operands))
 
 
 def _record(name: str, bodies: Sequence[Region], operands: Sequence[Value]) -> list[Value]:
     numbers = [number for region in bodies for number in regions.body_numbers(region)]
-    op = regions.region_op(name, regions.Branches(*bodies), [value.meta for value in operands], bodies[0].roots)
+    op = regions.region_op(
+        name, regions.Branches(*bodies), [value.meta for value in operands], bodies[0].roots
+    )
     return record(op, operands, numbers)
 
 

@@ -1,7 +1,8 @@
-"""torch's `flex_attention` and its gradient in recorded ops: softmax attention with functions of scores and positions.
+"""torch's `flex_attention` and its gradient in recorded ops: softmax attention with functions of
+scores and positions.
 
-From `LONG` on queries are taken a block at a time, in a loop whose backward computes the scores again. So neither
-direction has an array of query length x key length.
+From `LONG` on queries are taken a block at a time, in a loop whose backward computes the scores
+again. So neither direction has an array of query length x key length.
 """
 
 import math
@@ -22,20 +23,31 @@ LONG, ROWS = 512 * 512, 128
 
 
 def flex_attention(
-    query: Any, key: Any, value: Any, score_mod: Function, block_mask: Sequence[Any], scale: float,
-    kernel_options: dict[str, Any], score_mod_other_buffers: Sequence[Any] = (),
+    query: Any,
+    key: Any,
+    value: Any,
+    score_mod: Function,
+    block_mask: Sequence[Any],
+    scale: float,
+    kernel_options: dict[str, Any],
+    score_mod_other_buffers: Sequence[Any] = (),
     mask_mod_other_buffers: Sequence[Any] = (),
-) -> tuple[Any, ...]:  # fmt: skip
-    """The op `flex_attention`: (output, logsumexp, largest score), the latter two to the base 2 as torch's kernels.
+) -> tuple[Any, ...]:
+    """The op `flex_attention`: (output, logsumexp, largest score), the latter two to the base 2 as
+    torch's kernels.
 
-    The mask is that of the block mask's function; its lists of blocks, and the options of kernels, say how fast a
-    kernel may be, and change nothing here.
+    The mask is that of the block mask's function; its lists of blocks, and the options of kernels,
+    say how fast a kernel may be, and change nothing here.
     """
     if (batch := query.shape[0]) != (of_keys := key.shape[0]) and of_keys != 1:
-        raise ValueError(f"flex_attention: expected keys of query's batch size {batch}, or of 1, got {of_keys}")
+        raise ValueError(
+            f"flex_attention: expected keys of query's batch size {batch}, or of 1, got {of_keys}"
+        )
     if torch.is_autocast_enabled(NAME):
         dtype = torch.get_autocast_dtype(NAME)
-        query, key, value = (x if x.dtype is torch.float64 else x.to(dtype) for x in (query, key, value))
+        query, key, value = (
+            x if x.dtype is torch.float64 else x.to(dtype) for x in (query, key, value)
+        )
     is_plain = _returns_scores(score_mod)
     score_mod = _of_positions(score_mod, 1, score_mod_other_buffers)
     mask_mod = _of_positions(block_mask[-1], 0, mask_mod_other_buffers)
@@ -47,7 +59,10 @@ def flex_attention(
         if is_plain:
             mask = mask_mod(*(_positions(query, size) for size in (*query.shape[:3], key.shape[2])))
             key, value = (x.expand(batch, -1, -1, -1) for x in (key, value))
-            result = scaled_dot_product_attention(query, key, value, mask, scale=scale, enable_gqa=True), *result[1:]
+            result = (
+                scaled_dot_product_attention(query, key, value, mask, scale=scale, enable_gqa=True),
+                *result[1:],
+            )
         return result
 
 
@@ -55,15 +70,31 @@ def _returns_scores(score_mod: Function) -> bool:
     """True for the function of no score_mod, also as Dynamo traces it."""
     nodes = list(score_mod.graph.nodes) if isinstance(score_mod, torch.fx.GraphModule) else ()
     where = getattr(score_mod, "__module__", ""), getattr(score_mod, "__name__", "")
-    return nodes[-1].args[0] in nodes[:1] if nodes else where == ("torch.nn.attention.flex_attention", "_identity")
+    return (
+        nodes[-1].args[0] in nodes[:1]
+        if nodes
+        else where == ("torch.nn.attention.flex_attention", "_identity")
+    )
 
 
 def flex_attention_backward(
-    query: Any, key: Any, value: Any, out: Any, logsumexp: Any, grad_out: Any, grad_logsumexp: Any, fw_graph: Function,
-    joint_graph: Any, block_mask: Sequence[Any], scale: float, kernel_options: dict[str, Any],
-    score_mod_other_buffers: Sequence[Any] = (), mask_mod_other_buffers: Sequence[Any] = (),
-) -> tuple[Any, Any, Any, tuple[Any, ...]]:  # fmt: skip
-    """The op `flex_attention_backward`, by autograd: (gradients of query, key, value, those of floating-point buffers).
+    query: Any,
+    key: Any,
+    value: Any,
+    out: Any,
+    logsumexp: Any,
+    grad_out: Any,
+    grad_logsumexp: Any,
+    fw_graph: Function,
+    joint_graph: Any,
+    block_mask: Sequence[Any],
+    scale: float,
+    kernel_options: dict[str, Any],
+    score_mod_other_buffers: Sequence[Any] = (),
+    mask_mod_other_buffers: Sequence[Any] = (),
+) -> tuple[Any, Any, Any, tuple[Any, ...]]:
+    """The op `flex_attention_backward`, by autograd: (gradients of query, key, value, those of
+    floating-point buffers).
 
     It computes the scores again in any case, so the values that forward has made are not used.
     """
@@ -71,20 +102,37 @@ def flex_attention_backward(
     inputs = query, key, value = _detached(query), _detached(key), _detached(value)
     with torch.enable_grad():
         result = flex_attention(
-            query, key, value, fw_graph, block_mask, scale, kernel_options, buffers, mask_mod_other_buffers
+            query,
+            key,
+            value,
+            fw_graph,
+            block_mask,
+            scale,
+            kernel_options,
+            buffers,
+            mask_mod_other_buffers,
         )
     sources = [*inputs, *(buffer for buffer in buffers if _has_gradient(buffer))]
-    arriving = [(x, grad) for x, grad in zip(result, (grad_out, grad_logsumexp), strict=False) if grad is not None]
+    arriving = [
+        (x, grad)
+        for x, grad in zip(result, (grad_out, grad_logsumexp), strict=False)
+        if grad is not None
+    ]
     of_query, of_key, of_value, *of_buffers = torch.autograd.grad(
         [x for x, _ in arriving], sources, [grad for _, grad in arriving], materialize_grads=True
     )
     queue = iter(of_buffers)
-    return of_query, of_key, of_value, tuple(next(queue) if _has_gradient(buffer) else None for buffer in buffers)
+    return (
+        of_query,
+        of_key,
+        of_value,
+        tuple(next(queue) if _has_gradient(buffer) else None for buffer in buffers),
+    )
 
 
 def _copied(x: Any) -> Any:
-    """Returns a copy whose gradient is copied: as a view of a product it is held as the product is, batch and heads in
-    one dim, which no sharding over both can express (`ops/folds.py`)."""
+    """Returns a copy whose gradient is copied: as a view of a product it is held as the product is,
+    batch and heads in one dim, which no sharding over both can express (`ops/folds.py`)."""
     copy = x.clone()
     if copy.requires_grad:
         copy.register_hook(torch.clone)
@@ -92,7 +140,9 @@ def _copied(x: Any) -> Any:
 
 
 def _detached(x: Any) -> Any:
-    return x.detach().requires_grad_() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+    return (
+        x.detach().requires_grad_() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+    )
 
 
 def _has_gradient(x: Any) -> bool:
@@ -104,12 +154,15 @@ def _at_once(query: Any, key: Any, value: Any, *how: Any) -> tuple[Any, ...]:
     return _attend(query, _positions(query, query.shape[2]), key, value, *how)
 
 
-def _by_blocks(query: Any, key: Any, value: Any, score_mod: Any, mask_mod: Any, scale: float) -> tuple[Any, ...]:
+def _by_blocks(
+    query: Any, key: Any, value: Any, score_mod: Any, mask_mod: Any, scale: float
+) -> tuple[Any, ...]:
     """Attention of all queries, a block after the other."""
     length = query.shape[2]
     count = -(-length // ROWS)
     missing = count * ROWS - length
-    # The last block's missing queries are zeros at the last position: positions may be indices of the user's tensors.
+    # The last block's missing queries are zeros at the last position: positions may be indices of
+    # the user's tensors.
     queries = pad(query, (0, 0, 0, missing)).unflatten(2, (count, ROWS)).movedim(2, 0)
     rows = _positions(query, count * ROWS).clamp(max=length - 1).view(count, ROWS)
 
@@ -122,14 +175,22 @@ def _by_blocks(query: Any, key: Any, value: Any, score_mod: Any, mask_mod: Any, 
     return output, logsumexp, largest
 
 
-def _attend(query: Any, rows: Any, key: Any, value: Any, score_mod: Any, mask_mod: Any, scale: Any) -> tuple[Any, ...]:
-    """Attention of queries [batch, heads, length, width] at the positions `rows`; a fully masked row gets zeros."""
+def _attend(
+    query: Any, rows: Any, key: Any, value: Any, score_mod: Any, mask_mod: Any, scale: Any
+) -> tuple[Any, ...]:
+    """Attention of queries [batch, heads, length, width] at the positions `rows`; a fully masked
+    row gets zeros."""
     wide = torch.float64 if query.dtype is torch.float64 else torch.float32
     (batch, heads, length, _), (_, kv_heads, kv_length, _) = query.shape, key.shape
     # The queries of a group share a key: they are rows of one product.
     grouped = batch, kv_heads, heads // kv_heads * length
     scores = (query.to(wide) * scale).reshape(*grouped, -1) @ key.to(wide).mT
-    positions = _positions(query, batch), _positions(query, heads), rows, _positions(query, kv_length)
+    positions = (
+        _positions(query, batch),
+        _positions(query, heads),
+        rows,
+        _positions(query, kv_length),
+    )
     scores = score_mod(scores.reshape(batch, heads, length, kv_length), *positions).to(wide)
     scores = torch.where(mask_mod(*positions), scores, -math.inf)
     largest = scores.detach().amax(-1, keepdim=True)
@@ -139,9 +200,16 @@ def _attend(query: Any, rows: Any, key: Any, value: Any, score_mod: Any, mask_mo
     is_masked = total == 0
     total = total.masked_fill(is_masked, 1)
     logsumexp = (base + total.log()).masked_fill(is_masked, -math.inf)
-    # The product is divided, not the weights, which are far more: half the time in a CPU's loop, and 0.6 of the memory.
-    output = (weights.reshape(*grouped, kv_length) @ value.to(wide)).reshape(batch, heads, length, -1) / total
-    return output.to(query.dtype), logsumexp.squeeze(-1) / math.log(2), largest.squeeze(-1) / math.log(2)
+    # The product is divided, not the weights, which are far more: half the time in a CPU's loop,
+    # and 0.6 of the memory.
+    output = (weights.reshape(*grouped, kv_length) @ value.to(wide)).reshape(
+        batch, heads, length, -1
+    ) / total
+    return (
+        output.to(query.dtype),
+        logsumexp.squeeze(-1) / math.log(2),
+        largest.squeeze(-1) / math.log(2),
+    )
 
 
 def _positions(like: Any, size: int) -> Any:
@@ -149,7 +217,8 @@ def _positions(like: Any, size: int) -> Any:
 
 
 def _of_positions(function: Function, num_scores: int, buffers: Sequence[Any]) -> Function:
-    """A function of single (batch, head, query, key) positions, and perhaps of a score, as one of all of them."""
+    """A function of single (batch, head, query, key) positions, and perhaps of a score, as one of
+    all of them."""
     scores, fixed = (0,) * num_scores, (None,) * len(buffers)
     mapped = function
     for position in (3, 2, 1, 0):
@@ -164,14 +233,17 @@ def _of_positions(function: Function, num_scores: int, buffers: Sequence[Any]) -
 
 
 class _IndexByTensors(TorchFunctionMode):
-    """Has `bias[q_idx, kv_idx]` look positions up in the tensor: torch would read a tensor of one number as a Python
-    number."""
+    """Has `bias[q_idx, kv_idx]` look positions up in the tensor: torch would read a tensor of one
+    number as a Python number."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.__getitem__:
             x, index = args
             places = list(index) if isinstance(index, (tuple, list)) else [index]
             if all(isinstance(p, (torch.Tensor, int)) and not isinstance(p, bool) for p in places):
-                tensors = [p if isinstance(p, torch.Tensor) else torch.tensor(p, device=x.device) for p in places]
+                tensors = [
+                    p if isinstance(p, torch.Tensor) else torch.tensor(p, device=x.device)
+                    for p in places
+                ]
                 return torch.ops.aten.index.Tensor(x, tensors)
         return func(*args, **(kwargs or {}))

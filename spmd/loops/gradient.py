@@ -1,9 +1,10 @@
-"""An op with a recorded body as autograd sees it: the op, its results, and a second op for its gradient; and the values
-that the first saves for the second.
+"""An op with a recorded body as autograd sees it: the op, its results, and a second op for its
+gradient; and the values that the first saves for the second.
 
-As in a Python loop, those are the values that autograd saves, less what backward has anyway: a view, cast or gather of
-weights and constants is recomputed from them, and a view of a saved value from that value. Not here: the recording of
-the body (`capture`), and what becomes of it (`loop`, `cond`, `while_loop`).
+As in a Python loop, those are the values that autograd saves, less what backward has anyway: a
+view, cast or gather of weights and constants is recomputed from them, and a view of a saved value
+from that value. Not here: the recording of the body (`capture`), and what becomes of it (`loop`,
+`cond`, `while_loop`).
 """
 
 import contextlib
@@ -15,50 +16,71 @@ from typing import Any
 import torch
 
 from ..core import LOCK, Sharding, Storage, XlaTensor, storage_of, view_of, wrap
-from ..core.extend import SYNC_LOCK, Node, OpSpec, Value, calls, lowerings, op_watch, record_calls, walks
+from ..core.extend import (
+    SYNC_LOCK,
+    Node,
+    OpSpec,
+    Value,
+    calls,
+    lowerings,
+    op_watch,
+    record_calls,
+    walks,
+)
 from .capture import Capture
 
 aten = torch.ops.aten
 Tensors = list[XlaTensor]
 
-# Records the op: its results, the tensors that its gradient needs, and for each result whether it has a gradient.
+# Records the op: its results, the tensors that its gradient needs, and for each result whether it
+# has a gradient.
 Forward = Callable[[], tuple[Tensors, Sequence[torch.Tensor], Sequence[bool]]]
-# Records the op of the gradient, of the tensors that were kept and the gradients of the results: a gradient per input.
+# Records the op of the gradient, of the tensors that were kept and the gradients of the results: a
+# gradient per input.
 Backward = Callable[[Sequence[Any], Sequence[Any]], Sequence[torch.Tensor | None]]
 
 
 @contextlib.contextmanager
 def as_one_op() -> Iterator[None]:
-    """Context in which a body is captured and its op is recorded, with nothing of another thread in between."""
+    """Context in which a body is captured and its op is recorded, with nothing of another thread in
+    between."""
     with SYNC_LOCK, LOCK:
         yield
     op_watch.recorded()
 
 
-def with_gradient(name: str, inputs: Sequence[torch.Tensor], forward: Forward, backward: Backward | None) -> Tensors:
+def with_gradient(
+    name: str, inputs: Sequence[torch.Tensor], forward: Forward, backward: Backward | None
+) -> Tensors:
     """Records an op and returns its results; gradients reach `inputs`, of which there may be none.
 
-    Until backward no more of the recording is held than `backward` refers to. A gradient of the gradient raises
-    NotImplementedError with the op's name; without a name, `backward` raises it.
+    Until backward no more of the recording is held than `backward` refers to. A gradient of the
+    gradient raises NotImplementedError with the op's name; without a name, `backward` raises it.
     """
     return list(_Apply.apply(name, forward, backward, *inputs)) if inputs else forward()[0]
 
 
 class _Apply(torch.autograd.Function):
-    # The op is recorded in here: so its line is noted under the number of the node whose backward looks for it.
+    # The op is recorded in here: so its line is noted under the number of the node whose backward
+    # looks for it.
     @staticmethod
-    def forward(ctx: Any, name: str, forward: Forward, backward: Backward, *inputs: torch.Tensor) -> Any:
+    def forward(
+        ctx: Any, name: str, forward: Forward, backward: Backward, *inputs: torch.Tensor
+    ) -> Any:
         result, saved_tensors, has_gradient = forward()
         ctx.op_name, ctx.gradient = name, backward
         ctx.save_for_backward(*saved_tensors)
-        ctx.mark_non_differentiable(*(tensor for tensor, has in zip(result, has_gradient, strict=True) if not has))
+        ctx.mark_non_differentiable(
+            *(tensor for tensor, has in zip(result, has_gradient, strict=True) if not has)
+        )
         return tuple(result)
 
     @staticmethod
     def backward(ctx: Any, *arriving: torch.Tensor) -> Any:
         if ctx.op_name and torch.is_grad_enabled():
             raise NotImplementedError(
-                f"{ctx.op_name}: its gradient has no gradient (create_graph=True); write it in Python for that"
+                f"{ctx.op_name}: its gradient has no gradient (create_graph=True); write it in "
+                "Python for that"
             )
         with LOCK:
             gradients = ctx.gradient(ctx.saved_tensors, arriving)
@@ -69,7 +91,11 @@ class _Apply(torch.autograd.Function):
 def record(op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int]) -> list[Value]:
     """Records an op with a body at the user's line and returns its results."""
     return list(
-        walks.results(record_calls.record_here(op, operands, numbers, sys._getframe(1), record_calls.graph_task()))
+        walks.results(
+            record_calls.record_here(
+                op, operands, numbers, sys._getframe(1), record_calls.graph_task()
+            )
+        )
     )
 
 
@@ -78,7 +104,9 @@ def sharding_of(tensor: XlaTensor) -> Sharding | None:
     return storage_of(tensor).sharding if view_of(tensor) is None else None
 
 
-def tensors(values: Iterable[Value], shardings: Iterable[Sharding | None] = itertools.repeat(None)) -> Tensors:
+def tensors(
+    values: Iterable[Value], shardings: Iterable[Sharding | None] = itertools.repeat(None)
+) -> Tensors:
     """Returns a new tensor of each value."""
     return [
         wrap(value.meta, Storage(value, value.meta, sharding))
@@ -86,20 +114,27 @@ def tensors(values: Iterable[Value], shardings: Iterable[Sharding | None] = iter
     ]
 
 
-# --- saved values -----------------------------------------------------------------------------------------------------
+# --- saved values ---------------------------------------------------------------------------------
 
 # Ops that change no more than how a value is represented: nothing is lost when they are recomputed.
-_CASTS = frozenset({aten._to_copy.default, aten.clone.default, aten.alias.default, aten.detach.default})
+_CASTS = frozenset(
+    {aten._to_copy.default, aten.clone.default, aten.alias.default, aten.detach.default}
+)
 _PLACES = frozenset({"mark_sharding", "spmd.unmarked", "spmd.vary"})
 
 
-def saved(capture: Capture, roots: Sequence[Value], at_hand: Sequence[Value], middle: int) -> list[Value]:
+def saved(
+    capture: Capture, roots: Sequence[Value], at_hand: Sequence[Value], middle: int
+) -> list[Value]:
     """Returns the values of the forward body that the backward body needs.
 
-    roots: the results of backward. at_hand: values of the body that backward receives in any case. middle: the serial
-    at which backward begins.
+    roots: the results of backward. at_hand: values of the body that backward receives in any case.
+    middle: the serial at which backward begins.
     """
-    stand_ins, received = set(map(walks.value_name, capture.given)), set(map(walks.value_name, at_hand))
+    stand_ins, received = (
+        set(map(walks.value_name, capture.given)),
+        set(map(walks.value_name, at_hand)),
+    )
     needed = {walks.value_name(value): value for value in roots}
     for node in walks.between(roots, at_hand, since=middle):
         for value in node.operands:
@@ -129,7 +164,9 @@ def saved(capture: Capture, roots: Sequence[Value], at_hand: Sequence[Value], mi
     for value in forward:
         while walks.value_name(value) not in saved_values and not is_free(value):
             base = None if walks.value_name(value) in stand_ins else _base(value)
-            if base is None or (base.meta.nbytes > value.meta.nbytes and walks.value_name(base) not in saved_values):
+            if base is None or (
+                base.meta.nbytes > value.meta.nbytes and walks.value_name(base) not in saved_values
+            ):
                 saved_values[walks.value_name(value)] = value
             else:
                 value = base
@@ -139,11 +176,16 @@ def saved(capture: Capture, roots: Sequence[Value], at_hand: Sequence[Value], mi
 def _base(value: Value) -> Value | None:
     """Returns the value from which a cheap op computes this one, or None."""
     node = walks.origin(value)
-    return node.operands[0] if node is not None and len(node.operands) == 1 and _is_cheap(node) else None
+    return (
+        node.operands[0]
+        if node is not None and len(node.operands) == 1 and _is_cheap(node)
+        else None
+    )
 
 
 def _is_cheap(node: Node) -> bool:
-    """True if an op is a view, a cast, a sharding or an optimization barrier, or fills with a number."""
+    """True if an op is a view, a cast, a sharding or an optimization barrier, or fills with a
+    number."""
     lowering, sharding = node.op.lowering, node.op.sharding
     if node.op.name in _PLACES:
         return sharding is None or not sharding.is_replicated()  # a gather costs

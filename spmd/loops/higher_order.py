@@ -1,7 +1,9 @@
-"""torch's own higher-order ops on the device: `torch.cond`, `while_loop`, `scan` and `map` as ours, and others.
+"""torch's own higher-order ops on the device: `torch.cond`, `while_loop`, `scan` and `map` as ours,
+and others.
 
-The functions are the ops' kernels for the device, above autograd. torch compiles the function around such an op before
-it calls the op: patches prevent that, and the device records the code around it itself.
+The functions are the ops' kernels for the device, above autograd. torch compiles the function
+around such an op before it calls the op: patches prevent that, and the device records the code
+around it itself.
 """
 
 import sys
@@ -16,7 +18,9 @@ from torch._higher_order_ops import utils
 from torch._higher_order_ops.associative_scan import associative_scan_op, generic_associative_scan
 from torch._higher_order_ops.cond import cond_op
 from torch._higher_order_ops.flex_attention import flex_attention as flex_attention_op
-from torch._higher_order_ops.flex_attention import flex_attention_backward as flex_attention_backward_op
+from torch._higher_order_ops.flex_attention import (
+    flex_attention_backward as flex_attention_backward_op,
+)
 from torch._higher_order_ops.map import map_impl
 from torch._higher_order_ops.scan import scan_op
 from torch._higher_order_ops.while_loop import while_loop_op
@@ -35,7 +39,9 @@ def _cond(pred: Any, true_fn: Function, false_fn: Function, operands: Sequence[A
     return cond(pred, true_fn, false_fn, tuple(operands))
 
 
-def _while_loop(cond_fn: Function, body_fn: Function, carried: Sequence[Any], additional: Sequence[Any]) -> Any:
+def _while_loop(
+    cond_fn: Function, body_fn: Function, carried: Sequence[Any], additional: Sequence[Any]
+) -> Any:
     tree: Any = None
 
     def body(*values: Any) -> tuple[Any, ...]:
@@ -47,7 +53,9 @@ def _while_loop(cond_fn: Function, body_fn: Function, carried: Sequence[Any], ad
     return tree_unflatten(last, tree)
 
 
-def _scan(combine_fn: Function, init: Sequence[Any], xs: Sequence[Any], additional_inputs: Sequence[Any]) -> Any:
+def _scan(
+    combine_fn: Function, init: Sequence[Any], xs: Sequence[Any], additional_inputs: Sequence[Any]
+) -> Any:
     tree: Any = None
 
     def iteration(carry: list[Any], x: list[Any]) -> tuple[list[Any], Any]:
@@ -60,25 +68,31 @@ def _scan(combine_fn: Function, init: Sequence[Any], xs: Sequence[Any], addition
     return tree_unflatten(last, tree), ys
 
 
-def _map(f: Function, xs: Sequence[Any], pos_args: Sequence[Any], mutated_arg_indices: str = "") -> Any:
-    # In-place writes of a body are found by Dynamo, and named from torch 2.15 on; without Dynamo there are none.
+def _map(
+    f: Function, xs: Sequence[Any], pos_args: Sequence[Any], mutated_arg_indices: str = ""
+) -> Any:
+    # In-place writes of a body are found by Dynamo, and named from torch 2.15 on; without Dynamo
+    # there are none.
     assert not mutated_arg_indices
     return scan(lambda carry, x: ((), f(*x, *pos_args)), (), list(xs))[1]
 
 
-def _associative_scan(combine_fn: Function, xs: Sequence[Any], additional_inputs: Sequence[Any]) -> Any:
+def _associative_scan(
+    combine_fn: Function, xs: Sequence[Any], additional_inputs: Sequence[Any]
+) -> Any:
     count, fixed = len(xs), (None,) * len(additional_inputs)
     rows = torch.vmap(combine_fn, in_dims=(*[0] * 2 * count, *fixed))
     return generic_associative_scan(rows, list(xs), additional_inputs=tuple(additional_inputs))
 
 
-# --- torch's functions around the ops ---------------------------------------------------------------------------------
+# --- torch's functions around the ops -------------------------------------------------------------
 
 
 def _join_control_flow() -> None:
-    """Has torch call the ops of `torch.cond` and its like directly where a tensor of the device is among their
-    arguments."""
-    if not hasattr(utils, "_hop_compile_and_call"):  # torch 2.11, where each function compiles its op itself
+    """Has torch call the ops of `torch.cond` and its like directly where a tensor of the device is
+    among their arguments."""
+    # torch 2.11, where each function compiles its op itself
+    if not hasattr(utils, "_hop_compile_and_call"):
         return
 
     @replaces(utils, "_hop_compile_and_call")
@@ -103,14 +117,16 @@ def _with_flat_operands(pred: Any, true_fn: Any, false_fn: Any, operands: Any) -
 def _join_flex_attention() -> None:
     """Has torch's `flex_attention` take tensors of the device, and call its op directly."""
     needs = "_validate_device(query, key, value)", "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
-    patch_when_imported("torch.nn.attention.flex_attention", _change_flex_attention, "flex_attention on xla", *needs)
+    patch_when_imported(
+        "torch.nn.attention.flex_attention", _change_flex_attention, "flex_attention on xla", *needs
+    )
 
 
 class _IsEager(threading.local):
     """True in a thread's call of `flex_attention` with tensors of the device.
 
-    In place of torch's flag for debugging, which does the same for all devices. The function itself cannot be replaced:
-    programs may have imported it already.
+    In place of torch's flag for debugging, which does the same for all devices. The function itself
+    cannot be replaced: programs may have imported it already.
     """
 
     is_on = False
@@ -127,7 +143,8 @@ def _change_flex_attention(module: Any) -> None:
         on_device = query.device.type == "xla"
         if not torch.compiler.is_dynamo_compiling():
             is_eager.is_on = on_device
-            if on_device and not getattr(module, flag):  # also where a program has set it and taken it back
+            # also where a program has set it and taken it back
+            if on_device and not getattr(module, flag):
                 setattr(module, flag, is_eager)
         if not on_device:
             validate(query, key, value)
@@ -136,13 +153,16 @@ def _change_flex_attention(module: Any) -> None:
 
 
 def _join_associative_scan() -> None:
-    """Has torch's `associative_scan` take tensors of the device in both modes, of which the pointwise one is CUDA's.
+    """Has torch's `associative_scan` take tensors of the device in both modes, of which the
+    pointwise one is CUDA's.
 
     The function gets another body, since programs may have imported it already.
     """
     function = sys.modules["torch._higher_order_ops.associative_scan"].associative_scan
     names, code = function.__globals__, function.__code__
-    names["_associative_scan_of_torch"] = FunctionType(code, names, function.__name__, function.__defaults__)
+    names["_associative_scan_of_torch"] = FunctionType(
+        code, names, function.__name__, function.__defaults__
+    )
     # In torch's file and line: Dynamo traces what stands there.
     function.__code__ = _generic_associative_scan.__code__.replace(
         co_filename=code.co_filename, co_firstlineno=code.co_firstlineno
@@ -150,7 +170,8 @@ def _join_associative_scan() -> None:
 
 
 def _generic_associative_scan(combine_fn, xs, dim, reverse=False, combine_mode="pointwise"):
-    # Runs with the names of torch's module; it has no function of its own, which Dynamo would find here.
+    # Runs with the names of torch's module; it has no function of its own, which Dynamo would find
+    # here.
     for x in pytree.tree_leaves(xs):  # noqa: F821
         if combine_mode == "pointwise" and isinstance(x, torch.Tensor) and x.device.type == "xla":
             combine_mode = "generic"
@@ -160,17 +181,25 @@ def _generic_associative_scan(combine_fn, xs, dim, reverse=False, combine_mode="
 PATCHES = (
     Patch("the compiler around torch.cond", "it is an op of ours", _join_control_flow),
     Patch("the checks of `flex_attention`", "its op is one of ours", _join_flex_attention),
-    Patch("`torch._higher_order_ops.associative_scan.associative_scan(combine_fn, xs, dim, reverse, combine_mode)`",
-          "its pointwise mode, which is CUDA's", _join_associative_scan),
-)  # fmt: skip
+    Patch(
+        "`torch._higher_order_ops.associative_scan.associative_scan(combine_fn, xs, dim, reverse, "
+        "combine_mode)`",
+        "its pointwise mode, which is CUDA's",
+        _join_associative_scan,
+    ),
+)
 
 for _patch in PATCHES:
     _patch.apply()
 for _op, _kernel in (
-    (cond_op, _cond), (while_loop_op, _while_loop), (scan_op, _scan), (map_impl, _map),
-    (associative_scan_op, _associative_scan), (flex_attention_op, flex_attention),
+    (cond_op, _cond),
+    (while_loop_op, _while_loop),
+    (scan_op, _scan),
+    (map_impl, _map),
+    (associative_scan_op, _associative_scan),
+    (flex_attention_op, flex_attention),
     (flex_attention_backward_op, flex_attention_backward),
-):  # fmt: skip
+):
     # As the other devices' autocast keys: a body's ops see autocast, an op with a body does not.
     _op.fallthrough(DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
     for _key in (DispatchKey.AutogradPrivateUse1, XlaTensor):  # the latter in inference mode

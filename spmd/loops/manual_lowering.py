@@ -1,7 +1,8 @@
-"""Lowers a manual computation: ops on the shard of each device, which communicate by collectives over mesh axes.
+"""Lowers a manual computation: ops on the shard of each device, which communicate by collectives
+over mesh axes.
 
-`Manual` is the op with the body; `CollectiveLowering`, `IndexLowering`, `VaryLowering` are only in a body. `Varying`
-has the axes over which a value in it varies (see `varying`).
+`Manual` is the op with the body; `CollectiveLowering`, `IndexLowering`, `VaryLowering` are only in
+a body. `Varying` has the axes over which a value in it varies (see `varying`).
 """
 
 import math
@@ -26,9 +27,9 @@ Over = frozenset[str]
 class Varying(NamedTuple):
     """The manual axes over which a value may differ between shards.
 
-    varying: the gradient is partial over these axes: each shard's copy of the value gives a summand; over other axes
-    the value is one, and so is its gradient. may_diverge: the value may not be the same on all shards; never more than
-    `varying`.
+    varying: the gradient is partial over these axes: each shard's copy of the value gives a
+    summand; over other axes the value is one, and so is its gradient. may_diverge: the value may
+    not be the same on all shards; never more than `varying`.
     """
 
     varying: Over = frozenset()
@@ -38,18 +39,21 @@ class Varying(NamedTuple):
         return Varying(self.varying | other.varying, self.may_diverge | other.may_diverge)
 
 
-# --- the ops that only a body has -------------------------------------------------------------------------------------
+# --- the ops that only a body has -----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveLowering(Lowering):
-    """One collective over axes. kind: a function of `ops.collective`; statics: its arguments between x and group."""
+    """One collective over axes. kind: a function of `ops.collective`; statics: its arguments
+    between x and group."""
 
     kind: str
     axes: Axes
     statics: tuple[Any, ...]
 
-    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(
+        self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
+    ) -> tuple[jax.Array, ...]:
         function = function_of(self.kind)
         return (function(operands[0], *self.statics, here(self.kind).group(self.axes)),)
 
@@ -69,7 +73,9 @@ class IndexLowering(Lowering):
 
     axes: Axes
 
-    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(
+        self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
+    ) -> tuple[jax.Array, ...]:
         return (here("axis_index").index(self.axes),)
 
     def varies(self, operand: Varying) -> Varying:
@@ -83,7 +89,9 @@ class VaryLowering(Lowering):
     more: Axes
     less: Axes
 
-    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(
+        self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
+    ) -> tuple[jax.Array, ...]:
         return (operands[0],)
 
     def varies(self, operand: Varying) -> Varying:
@@ -91,7 +99,7 @@ class VaryLowering(Lowering):
         return Varying((operand.varying | frozenset(self.more)) - less, operand.may_diverge - less)
 
 
-# --- the manual computation -------------------------------------------------------------------------------------------
+# --- the manual computation -----------------------------------------------------------------------
 
 
 class Boundary(NamedTuple):
@@ -119,10 +127,12 @@ class Boundary(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Manual(Lowering):
-    """Ops on the shards that a mesh has along `axes`; over its other axes the partitioner stays in charge.
+    """Ops on the shards that a mesh has along `axes`; over its other axes the partitioner stays in
+    charge.
 
-    body: its inputs are the shards of the operands, its roots those of the results. ins, outs: their boundary
-    shardings. folds: for each op of the body that draws, in order, the axes over which its numbers differ.
+    body: its inputs are the shards of the operands, its roots those of the results. ins, outs:
+    their boundary shardings. folds: for each op of the body that draws, in order, the axes over
+    which its numbers differ.
     """
 
     body: Region
@@ -136,23 +146,32 @@ class Manual(Lowering):
     def regions(self) -> tuple[Region, ...]:
         return (self.body,)
 
-    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(
+        self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
+    ) -> tuple[jax.Array, ...]:
         mesh, spelled = self.mesh.by_axis()
         names = [name for axis in self.axes for name in spelled[axis]]
         is_partial = any(mesh.shape[name] > 1 for name in mesh.axis_names if name not in names)
         is_cpu = mesh.devices.flat[0].platform == "cpu"
         spec_of = [boundary.spec(spelled) for boundary in self.ins]
 
-        def on_shard(floats: jax.Array, integers: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+        def on_shard(
+            floats: jax.Array, integers: jax.Array, *arrays: jax.Array
+        ) -> tuple[jax.Array, ...]:
             shards = [
-                array[0] if boundary.is_stack else array for array, boundary in zip(arrays, self.ins, strict=True)
+                array[0] if boundary.is_stack else array
+                for array, boundary in zip(arrays, self.ins, strict=True)
             ]
             shard = _Here(spelled, dict(mesh.shape), is_partial, is_cpu)
-            with held(topology.program, shard=shard, manual_axes=frozenset(names)), lowering.unreported():
+            with (
+                held(topology.program, shard=shard, manual_axes=frozenset(names)),
+                lowering.unreported(),
+            ):
                 vectors = floats, self._folded(integers)
                 result = lowering.lower_region(self.body, 0, shards, vectors, [None] * len(shards))
             return tuple(
-                array[None] if boundary.is_stack else array for array, boundary in zip(result, self.outs, strict=True)
+                array[None] if boundary.is_stack else array
+                for array, boundary in zip(result, self.outs, strict=True)
             )
 
         mapped = jax.shard_map(
@@ -166,8 +185,8 @@ class Manual(Lowering):
         return tuple(mapped(*numbers, *operands))
 
     def _folded(self, integers: jax.Array) -> jax.Array:
-        """Returns the integer scalar arguments, the seeds of draws different on each shard; the first shard's are
-        unchanged."""
+        """Returns the integer scalar arguments, the seeds of draws different on each shard; the
+        first shard's are unchanged."""
         folds, start = iter(self.folds), 0
         for node in self.body.nodes:
             kinds = node.op.numbers
@@ -202,11 +221,18 @@ class _Here:
         names = self.names(axes)
         is_gspmd = config.partitioner == "gspmd"
         size = math.prod(self.sizes[name] for name in names)
-        return Group(names, size, self.index(axes), self.is_partial and is_gspmd, self.is_partial and self.is_cpu)
+        return Group(
+            names,
+            size,
+            self.index(axes),
+            self.is_partial and is_gspmd,
+            self.is_partial and self.is_cpu,
+        )
 
 
 def here(label: str) -> _Here:
-    """Returns the shard that is being traced; raises RuntimeError outside of a manual computation."""
+    """Returns the shard that is being traced; raises RuntimeError outside of a manual
+    computation."""
     shard: _Here | None = topology.program.shard
     if shard is None:
         raise RuntimeError(f"{label} of a shard was used outside of its manual computation")

@@ -1,4 +1,5 @@
-"""`spmd.assume_pure` and `spmd.PureModule`: a function or a module that is recorded once, by the user's promise."""
+"""`spmd.assume_pure` and `spmd.PureModule`: a function or a module that is recorded once, by the
+user's promise."""
 
 import functools
 from collections.abc import Callable
@@ -18,22 +19,27 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def assume_pure(fn: _Function, *, add_rng_seed_argument: bool = False) -> _Function:
-    """Returns a function that runs `fn` in Python once and afterwards records it as one op, with its gradient.
+    """Returns a function that runs `fn` in Python once and afterwards records it as one op, with
+    its gradient.
 
-    The call of a recorded function costs the host about as much as one op, whatever the number of ops in it; the
-    program is the one that a plain call would give. It is recorded again for arguments of other shapes, dtypes,
-    shardings or `requires_grad`, for another value of any argument that is no tensor, and under another grad mode,
-    autocast or default dtype. `fn` must be pure: for equal arguments of these kinds it does the same. A number that it
-    reads from elsewhere stays as it was at the recording. Tensors that it closes over are found, read again at each
-    call, and get their gradients. In-place writes of arguments happen at each call; random draws are new ones.
+    The call of a recorded function costs the host about as much as one op, whatever the number of
+    ops in it; the program is the one that a plain call would give. It is recorded again for
+    arguments of other shapes, dtypes, shardings or `requires_grad`, for another value of any
+    argument that is no tensor, and under another grad mode, autocast or default dtype. `fn` must be
+    pure: for equal arguments of these kinds it does the same. A number that it reads from elsewhere
+    stays as it was at the recording. Tensors that it closes over are found, read again at each
+    call, and get their gradients. In-place writes of arguments happen at each call; random draws
+    are new ones.
 
     Args:
-        fn: takes and returns pytrees. add_rng_seed_argument: the returned function takes `rng_seed`, an int, and draws
-            from the stream of that seed alone, so that equal seeds give equal values.
+        fn: takes and returns pytrees. add_rng_seed_argument: the returned function takes
+            `rng_seed`, an int, and draws from the stream of that seed alone, so that equal seeds
+            give equal values.
 
-    Raises TypeError for a static argument that cannot be hashed, or a `rng_seed` that is no int; NotImplementedError
-    for a function that cannot be one op (it writes in place into a tensor that it closes over, returns a view of an
-    argument), and for a gradient of the gradient; `BodyError` for a read of a value.
+    Raises TypeError for a static argument that cannot be hashed, or a `rng_seed` that is no int;
+    NotImplementedError for a function that cannot be one op (it writes in place into a tensor that
+    it closes over, returns a view of an argument), and for a gradient of the gradient; `BodyError`
+    for a read of a value.
     Source: `torch_xla.experimental.assume_pure`.
 
     >>> import torch, spmd
@@ -64,7 +70,9 @@ def assume_pure(fn: _Function, *, add_rng_seed_argument: bool = False) -> _Funct
     return functools.wraps(fn)(seeded)  # type: ignore[return-value]
 
 
-def call_recorded(calls: Bounded[Any, RecordedFunction], fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def call_recorded(
+    calls: Bounded[Any, RecordedFunction], fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> Any:
     """Calls a function, recorded before in `calls` or now."""
     flat, tree = tree_flatten((args, kwargs))
     tensors = [value for value in flat if isinstance(value, XlaTensor)]
@@ -78,7 +86,9 @@ def call_recorded(calls: Bounded[Any, RecordedFunction], fn: Callable[..., Any],
             args, kwargs = tree_unflatten(values, tree)
             return fn(*args, **kwargs)
 
-        call = calls.keep(key, RecordedFunction("spmd.assume_pure", of_tensors(function, flat), tensors))
+        call = calls.keep(
+            key, RecordedFunction("spmd.assume_pure", of_tensors(function, flat), tensors)
+        )
     return call(tensors)
 
 
@@ -92,19 +102,22 @@ def _key(value: Any) -> Any:
         return signature(value)
     if isinstance(value, torch.Tensor):
         raise TypeError(
-            f'spmd.assume_pure: expected tensors on xla, got one on {value.device}; move it with .to("xla") first'
+            f"spmd.assume_pure: expected tensors on xla, got one on {value.device}; move it with "
+            '.to("xla") first'
         )
     return static_key("spmd.assume_pure", "an argument", value)
 
 
 class PureModule(nn.Module):
-    """A module that is recorded once, as by `assume_pure`: its parameters and buffers are arguments of the function.
+    """A module that is recorded once, as by `assume_pure`: its parameters and buffers are arguments
+    of the function.
 
-    Replaced, moved or newly sharded parameters, and `train()` and `eval()`, are seen. Its state dict has the names of
-    the module, behind `_module.`.
+    Replaced, moved or newly sharded parameters, and `train()` and `eval()`, are seen. Its state
+    dict has the names of the module, behind `_module.`.
 
     Args:
-        module: any module with tensors on xla; its forward must be pure but for writes of its buffers.
+        module: any module with tensors on xla; its forward must be pure but for writes of its
+            buffers.
 
     Raises what `assume_pure` raises. Source: `torch_xla.experimental.assume_pure.PureModule`.
 

@@ -1,6 +1,8 @@
-"""A function that is recorded once and then called as one op of the lazy graph, with one op for its gradient.
+"""A function that is recorded once and then called as one op of the lazy graph, with one op for its
+gradient.
 
-Its ops are put back before a program is compiled (`passes.called_bodies`): only the recording is spared.
+Its ops are put back before a program is compiled (`passes.called_bodies`): only the recording is
+spared.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +27,19 @@ from ..core import (
     view_of,
     wrap,
 )
-from ..core.extend import Draw, OpSpec, Region, Value, op_specs, op_watch, reads, regions, store, views, walks
+from ..core.extend import (
+    Draw,
+    OpSpec,
+    Region,
+    Value,
+    op_specs,
+    op_watch,
+    reads,
+    regions,
+    store,
+    views,
+    walks,
+)
 from .capture import Capture
 from .gradient import Backward, Tensors, record, saved, sharding_of, with_gradient
 from .gradient import tensors as tensors_of
@@ -37,7 +51,8 @@ class NotOneOpError(NotImplementedError):
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One op of the two: its OpSpec, its scalar arguments as recorded, and the places among them of each draw."""
+    """One op of the two: its OpSpec, its scalar arguments as recorded, and the places among them of
+    each draw."""
 
     op: OpSpec
     numbers: list[float | int]
@@ -47,16 +62,18 @@ class _Part:
         """Returns the scalar arguments with other draws."""
         numbers = list(self.numbers)
         for seed_index, count in self.draws:
-            numbers[seed_index], numbers[count] = draws[int(numbers[seed_index]), int(numbers[count])]
+            numbers[seed_index], numbers[count] = draws[
+                int(numbers[seed_index]), int(numbers[count])
+            ]
         return numbers
 
 
 class RecordedFunction:
     """A function of tensors on xla, recorded on stand-ins for them.
 
-    function: takes the tensors and returns a pytree. name: the op's. tensors: the arguments of the first call; later
-    ones have the same shapes, dtypes, shardings and flags (`signature`). Values from outside that the function reads
-    are read again at each call.
+    function: takes the tensors and returns a pytree. name: the op's. tensors: the arguments of the
+    first call; later ones have the same shapes, dtypes, shardings and flags (`signature`). Values
+    from outside that the function reads are read again at each call.
 
     Raises NotOneOpError, NotImplementedError or `BodyError` where the function cannot be one op.
     """
@@ -74,20 +91,35 @@ class RecordedFunction:
         self._generators = capture.draws.generators
         drawn = set(self._recorded_draws)
         for part in (self.forward, *([self.backward] if self.backward else [])):
-            if not {(part.numbers[seed_index], part.numbers[count]) for seed_index, count in part.draws} <= drawn:
-                raise NotOneOpError("it draws random numbers apart from the stream (torch.random.fork_rng)")
+            if (
+                not {
+                    (part.numbers[seed_index], part.numbers[count])
+                    for seed_index, count in part.draws
+                }
+                <= drawn
+            ):
+                raise NotOneOpError(
+                    "it draws random numbers apart from the stream (torch.random.fork_rng)"
+                )
         self._first_draws = tuple(self._recorded_draws)
 
-    # --- recording ----------------------------------------------------------------------------------------------------
+    # --- recording --------------------------------------------------------------------------------
 
-    def _record(self, capture: Capture, function: Callable[..., Any], tensors: Sequence[XlaTensor]) -> None:
+    def _record(
+        self, capture: Capture, function: Callable[..., Any], tensors: Sequence[XlaTensor]
+    ) -> None:
         is_on = torch.is_grad_enabled()
         stand_ins = [
-            capture.stand_in(tensor_meta(tensor), sharding_of(tensor), requires_grad=is_on and tensor.requires_grad)
+            capture.stand_in(
+                tensor_meta(tensor),
+                sharding_of(tensor),
+                requires_grad=is_on and tensor.requires_grad,
+            )
             for tensor in tensors
         ]
         argument_values = list(capture.given)
-        # A tensor with a history may be written in place, a leaf tensor that requires a gradient may not.
+        # A tensor with a history may be written in place, a leaf tensor that requires a gradient
+        # may not.
         arguments = [
             capture.own(stand_in) if stand_in.requires_grad and not tensor.is_leaf else stand_in
             for stand_in, tensor in zip(stand_ins, tensors, strict=True)
@@ -110,10 +142,16 @@ class RecordedFunction:
         saved_values = saved(capture, gradients, [*unwritten, *arriving], middle)
         written = [storage_of(arguments[i]).value for i in self.written]
         self.forward, self.constants = self._part(
-            capture, self.name, [*map(reads.operand, outputs), *written, *saved_values], argument_values
+            capture,
+            self.name,
+            [*map(reads.operand, outputs), *written, *saved_values],
+            argument_values,
         )
         self.results = [
-            (tensor_meta(tensor).layout, sharding_of(tensor) if view_of(tensor) is None else view_of(tensor).sharding)
+            (
+                tensor_meta(tensor).layout,
+                sharding_of(tensor) if view_of(tensor) is None else view_of(tensor).sharding,
+            )
             for tensor in outputs
         ]
         self.backward: _Part | None = None
@@ -121,12 +159,17 @@ class RecordedFunction:
             read = capture.read(gradients, [*saved_values, *arriving, *argument_values]) - set(
                 map(walks.value_name, saved_values)
             )
-            self.read = [i for i, value in enumerate(argument_values) if walks.value_name(value) in read]
+            self.read = [
+                i for i, value in enumerate(argument_values) if walks.value_name(value) in read
+            ]
             operands = [*saved_values, *(argument_values[i] for i in self.read), *arriving]
-            self.backward, self.kept_constants = self._part(capture, f"{self.name}.backward", gradients, operands)
+            self.backward, self.kept_constants = self._part(
+                capture, f"{self.name}.backward", gradients, operands
+            )
 
     def _sort_results(self, result: Any, arguments: Tensors) -> Tensors:
-        """Notes of each result whether it is an argument, a new tensor, or anything else; returns the new ones."""
+        """Notes of each result whether it is an argument, a new tensor, or anything else; returns
+        the new ones."""
         flat, self.tree = tree_flatten(result)
         argument_index = {id(tensor): i for i, tensor in enumerate(arguments)}
         storages = {storage_of(tensor) for tensor in arguments}
@@ -141,21 +184,26 @@ class RecordedFunction:
                 self.sources.append(("argument", argument_index[id(value)]))
             else:
                 if id(value) not in outputs and storage_of(value) in storages:
-                    raise NotOneOpError("it returns a view of an argument, or two tensors that share memory")
+                    raise NotOneOpError(
+                        "it returns a view of an argument, or two tensors that share memory"
+                    )
                 storages.add(storage_of(value))
                 outputs.setdefault(id(value), value)
                 self.sources.append(("output", list(outputs).index(id(value))))
         return list(outputs.values())
 
     def _note_annotations(self, arguments: Tensors, tensors: Sequence[XlaTensor]) -> None:
-        """Notes of each argument the annotation that the function gives to it, and whether its gradient follows."""
+        """Notes of each argument the annotation that the function gives to it, and whether its
+        gradient follows."""
         self.annotated: list[tuple[int, Sharding | None, bool | None]] = []
         for index, (argument, tensor) in enumerate(zip(arguments, tensors, strict=True)):
             after, follows = storage_of(argument).sharding, argument.__dict__.get("_pins_grad")
             if after is not sharding_of(tensor):
                 self.annotated.append((index, after, None if follows is None else bool(follows)))
 
-    def _note_writes(self, capture: Capture, arguments: Tensors, tensors: Sequence[XlaTensor]) -> None:
+    def _note_writes(
+        self, capture: Capture, arguments: Tensors, tensors: Sequence[XlaTensor]
+    ) -> None:
         """Notes the arguments that the function writes in place."""
         if capture.written():
             raise NotOneOpError("it writes in place into a tensor that is not among its arguments")
@@ -176,9 +224,11 @@ class RecordedFunction:
         constants = capture.outside(roots, inputs)
         region = Region.of(roots, [*constants, *inputs])
         op = regions.called_op(name, region, [device_data.meta for device_data in region.inputs])
-        return _Part(op, regions.body_numbers(region), op_specs.draws_in(region.nodes)), capture.tensors(constants)
+        return _Part(
+            op, regions.body_numbers(region), op_specs.draws_in(region.nodes)
+        ), capture.tensors(constants)
 
-    # --- calls --------------------------------------------------------------------------------------------------------
+    # --- calls ------------------------------------------------------------------------------------
 
     def __call__(self, tensors: Sequence[XlaTensor]) -> Any:
         """Records one call, for tensors like those of the first one."""
@@ -200,7 +250,11 @@ class RecordedFunction:
                     views.write(tensors[i], value)
                 saved_tensors = tensors_of(values[kept_from:])
             if self.backward is not None:
-                saved_tensors = [*self.kept_constants, *saved_tensors, *(tensors[i] for i in self.read)]
+                saved_tensors = [
+                    *self.kept_constants,
+                    *saved_tensors,
+                    *(tensors[i] for i in self.read),
+                ]
             return result, saved_tensors, self.has_gradient
 
         outputs = with_gradient(self.name, inputs, forward, self._gradient(draws, inputs))
@@ -248,7 +302,8 @@ _TENSOR = object()  # in place of a tensor among the arguments
 
 
 def of_tensors(function: Callable[[list[Any]], Any], values: Sequence[Any]) -> Callable[..., Any]:
-    """Returns a function of a list of values as one of the tensors on xla among them; it holds the other values."""
+    """Returns a function of a list of values as one of the tensors on xla among them; it holds the
+    other values."""
     static = [_TENSOR if isinstance(value, XlaTensor) else value for value in values]
 
     def filled(*tensors: XlaTensor) -> Any:
@@ -261,13 +316,23 @@ def of_tensors(function: Callable[[list[Any]], Any], values: Sequence[Any]) -> C
 def signature(tensor: XlaTensor) -> tuple[Any, ...]:
     """Returns all of an argument that a recording depends on."""
     storage = storage_of(tensor)
-    return tensor_meta(tensor).layout, sharding_of(tensor), tensor.requires_grad, tensor.is_leaf, storage.is_parameter
+    return (
+        tensor_meta(tensor).layout,
+        sharding_of(tensor),
+        tensor.requires_grad,
+        tensor.is_leaf,
+        storage.is_parameter,
+    )
 
 
 def settings() -> tuple[Any, ...]:
     """Returns the settings of torch that decide what a function records."""
     return (
-        torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("xla"),
-        torch.get_autocast_dtype("xla"), torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled(),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("xla"),
+        torch.get_autocast_dtype("xla"),
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
         resolve.matmul_precision(),
-    )  # fmt: skip
+    )

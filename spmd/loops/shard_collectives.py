@@ -1,8 +1,10 @@
-"""Collectives over mesh axes, of the arrays of one shard: pure functions, for inside a manual computation.
+"""Collectives over mesh axes, of the arrays of one shard: pure functions, for inside a manual
+computation.
 
-`axes` are names of the mesh that is being traced, the outermost first, `index` is the shard's place along them. Where
-some axes of the mesh are left to the partitioner (`partial`), XLA ends the process at several of these (jaxlib 0.10.2):
-GSPMD at a gather and at an all-to-all, the CPU's compiler at a sum of 16 bits. Each function names its replacement.
+`axes` are names of the mesh that is being traced, the outermost first, `index` is the shard's place
+along them. Where some axes of the mesh are left to the partitioner (`partial`), XLA ends the
+process at several of these (jaxlib 0.10.2): GSPMD at a gather and at an all-to-all, the CPU's
+compiler at a sum of 16 bits. Each function names its replacement.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +18,8 @@ import numpy as np
 class Group(NamedTuple):
     """The shards that take part: the axes, their number, and which of them this one is.
 
-    by_permutation: gathers and all-to-alls are made of permutations. widens: 16 bits are summed in 32.
+    by_permutation: gathers and all-to-alls are made of permutations. widens: 16 bits are summed in
+    32.
     """
 
     axes: tuple[str, ...]
@@ -27,7 +30,11 @@ class Group(NamedTuple):
 
 
 _NARROW = frozenset({"bfloat16", "float16"})
-_REDUCE: dict[str, Callable[..., jax.Array]] = {"sum": jax.lax.psum, "max": jax.lax.pmax, "min": jax.lax.pmin}
+_REDUCE: dict[str, Callable[..., jax.Array]] = {
+    "sum": jax.lax.psum,
+    "max": jax.lax.pmax,
+    "min": jax.lax.pmin,
+}
 
 
 def all_reduce(x: jax.Array, op: str, group: Group) -> jax.Array:
@@ -47,19 +54,24 @@ def all_gather(x: jax.Array, dim: int, group: Group) -> jax.Array:
     result = jnp.zeros(shape, x.dtype)
     for shift in range(group.size):
         source = (group.shard - shift) % group.size
-        result = _put(result, x if not shift else permute(x, _shifted(group, shift), group), source, dim)
+        result = _put(
+            result, x if not shift else permute(x, _shifted(group, shift), group), source, dim
+        )
     return result
 
 
 def reduce_scatter(x: jax.Array, dim: int, group: Group) -> jax.Array:
     """The sum over the group, of which each shard keeps its part along a dim."""
     if group.widens and x.dtype.name in _NARROW:
-        return reduce_scatter(x.astype(jnp.float32), dim, group._replace(widens=False)).astype(x.dtype)
+        return reduce_scatter(x.astype(jnp.float32), dim, group._replace(widens=False)).astype(
+            x.dtype
+        )
     return jax.lax.psum_scatter(x, group.axes, scatter_dimension=dim, tiled=True)
 
 
 def all_to_all(x: jax.Array, split_dim: int, concat_dim: int, group: Group) -> jax.Array:
-    """Cuts an array along one dim, sends a part to each shard, joins the arriving parts along another, by sender."""
+    """Cuts an array along one dim, sends a part to each shard, joins the arriving parts along
+    another, by sender."""
     if not group.by_permutation:
         return jax.lax.all_to_all(x, group.axes, split_dim, concat_dim, tiled=True)
     part = x.shape[split_dim] // group.size

@@ -1,8 +1,8 @@
-"""The varying axes of a manual computation's values, while it is recorded: where a value that is equal along an axis
-meets values that vary along it, its gradient is summed over the axis.
+"""The varying axes of a manual computation's values, while it is recorded: where a value that is
+equal along an axis meets values that vary along it, its gradient is summed over the axis.
 
-So an invariant value has one gradient along an axis, and a varying value has its share of it per shard (as
-`jax.lax.pvary` has it; torch's functions are watched on their way in, above autograd).
+So an invariant value has one gradient along an axis, and a varying value has its share of it per
+shard (as `jax.lax.pvary` has it; torch's functions are watched on their way in, above autograd).
 """
 
 import dataclasses
@@ -17,12 +17,24 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ..core import LOCK, Meta, Sharding, XlaTensor, dense_meta, storage_of, threads, user_line
-from ..core.extend import Interned, Loop, Lowering, Node, OpSpec, Region, Value, reads, regions, store, walks
+from ..core.extend import (
+    Interned,
+    Loop,
+    Lowering,
+    Node,
+    OpSpec,
+    Region,
+    Value,
+    reads,
+    regions,
+    store,
+    walks,
+)
 from .closed_over import WHEN_APPLIED, map_nested, note, stands_for
 from .gradient import record, tensors
 from .manual_lowering import Axes, CollectiveLowering, IndexLowering, Over, Varying, VaryLowering
 
-# --- recording --------------------------------------------------------------------------------------------------------
+# --- recording ------------------------------------------------------------------------------------
 
 _OP_SPECS: Interned[Any, OpSpec] = Interned(1024)
 
@@ -36,7 +48,9 @@ def record_op(name: str, lowering: Lowering, tensor: XlaTensor | None, meta: Met
         operands = [] if tensor is None else [reads.operand(tensor)]
         metas = tuple(value.meta for value in operands)
         key = (name, lowering, meta, metas)
-        op = _OP_SPECS.of(key, lambda: OpSpec.of(name, lowering, (meta,), metas, statics=_text(lowering)))
+        op = _OP_SPECS.of(
+            key, lambda: OpSpec.of(name, lowering, (meta,), metas, statics=_text(lowering))
+        )
         (result,) = tensors(record(op, operands, ()))
         return result
 
@@ -44,7 +58,8 @@ def record_op(name: str, lowering: Lowering, tensor: XlaTensor | None, meta: Met
 def collective(
     kind: str, tensor: XlaTensor, axes: Axes, *statics: Any, shape: Sequence[int] | None = None
 ) -> XlaTensor:
-    """Records a collective, without its gradient. shape: that of the result, where it is another."""
+    """Records a collective, without its gradient. shape: that of the result, where it is
+    another."""
     meta = dense_meta(tensor.shape if shape is None else shape, tensor.dtype)
     return record_op(f"spmd.{kind}", CollectiveLowering(kind, axes, statics), tensor, meta)
 
@@ -61,11 +76,16 @@ def index(axes: Axes) -> XlaTensor:
 
 def _text(lowering: Lowering) -> str:
     fields = dataclasses.fields(lowering)
-    return ", ".join(f"{field.name}={getattr(lowering, field.name)!r}" for field in fields if field.name != "kind")
+    return ", ".join(
+        f"{field.name}={getattr(lowering, field.name)!r}"
+        for field in fields
+        if field.name != "kind"
+    )
 
 
 class Vary(torch.autograd.Function):
-    """The identity; its gradient is summed over `more` and divided among the `count` shards along `less`.
+    """The identity; its gradient is summed over `more` and divided among the `count` shards along
+    `less`.
 
     in_place: for a value that is about to be written in place.
     """
@@ -88,10 +108,16 @@ class Vary(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        return summed(gradient / ctx.count if ctx.count > 1 else gradient, ctx.more), None, None, None, None
+        return (
+            summed(gradient / ctx.count if ctx.count > 1 else gradient, ctx.more),
+            None,
+            None,
+            None,
+            None,
+        )
 
 
-# --- the computation that is recorded ---------------------------------------------------------------------------------
+# --- the computation that is recorded -------------------------------------------------------------
 
 _NONE = Varying()
 
@@ -99,13 +125,15 @@ _NONE = Varying()
 class VaryingRules:
     """The varying axes of the values of a body, among these axes.
 
-    known: by the names of values (see `value_name`), of its stand-ins, and in time of all that were asked for. A value
-    that has no entry, and is data or was recorded before `start`, is equal on all shards. is_loop: for the body of a
-    loop, whose draws vary over all axes. own_draws: for a draw the axes over which its numbers vary, where its operands
-    do not determine them.
+    known: by the names of values (see `value_name`), of its stand-ins, and in time of all that were
+    asked for. A value that has no entry, and is data or was recorded before `start`, is equal on
+    all shards. is_loop: for the body of a loop, whose draws vary over all axes. own_draws: for a
+    draw the axes over which its numbers vary, where its operands do not determine them.
     """
 
-    def __init__(self, axes: Axes, varying_of: dict[Any, Varying], *, start: int = 0, is_loop: bool = False):
+    def __init__(
+        self, axes: Axes, varying_of: dict[Any, Varying], *, start: int = 0, is_loop: bool = False
+    ):
         self.every = frozenset(axes)
         self.known = varying_of
         self.start = start
@@ -115,7 +143,9 @@ class VaryingRules:
     def of(self, value: Value) -> Varying:
         """Returns the varying axes of one value."""
         for node in walks.up_to([value], self.known, since=self.start):
-            self.known |= zip(map(walks.value_name, walks.results(node)), self._of_node(node), strict=True)
+            self.known |= zip(
+                map(walks.value_name, walks.results(node)), self._of_node(node), strict=True
+            )
         return self.known.get(walks.value_name(value), _NONE)
 
     def _of_node(self, node: Node) -> tuple[Varying, ...]:
@@ -136,8 +166,8 @@ class VaryingRules:
         return (met,) * len(node.op.metas)
 
     def drawn_over(self, node: Node) -> Over:
-        """Returns the axes over which the numbers that an op draws differ between shards: those of its operands;
-        without any, and in the body of a loop, all."""
+        """Returns the axes over which the numbers that an op draws differ between shards: those of
+        its operands; without any, and in the body of a loop, all."""
         if node in self.own_draws:
             return self.own_draws[node]
         if self.is_loop or node.op.lowering.regions or not node.operands:
@@ -145,7 +175,9 @@ class VaryingRules:
         return frozenset().union(*(self.of(operand).may_diverge for operand in node.operands))
 
     def _inside(self, region: Region, inputs: Sequence[Varying]) -> list[Varying]:
-        rules = VaryingRules(tuple(self.every), dict(zip(region.inputs, inputs, strict=True)), is_loop=True)
+        rules = VaryingRules(
+            tuple(self.every), dict(zip(region.inputs, inputs, strict=True)), is_loop=True
+        )
         return [rules.of(root) for root in region.roots]
 
     def _of_scan(self, scan: Loop, operands: list[Varying]) -> tuple[Varying, ...]:
@@ -168,13 +200,16 @@ class VaryingRules:
             if not _add_carry(inputs, result, loop.num_constants):
                 return tuple(inputs[loop.num_constants :])
 
-    def _of_branches(self, choice: regions.Branches, operands: list[Varying]) -> tuple[Varying, ...]:
+    def _of_branches(
+        self, choice: regions.Branches, operands: list[Varying]
+    ) -> tuple[Varying, ...]:
         results = [self._inside(region, operands[1:]) for region in choice.regions]
         return tuple(_union((operands[0], *branches)) for branches in zip(*results, strict=True))
 
 
 def _add_carry(inputs: list[Varying], carry: Sequence[Varying], start: int) -> bool:
-    """Adds the varying axes of the new carry to those of the inputs; returns whether any were added."""
+    """Adds the varying axes of the new carry to those of the inputs; returns whether any were
+    added."""
     old = inputs[start : start + len(carry)]
     inputs[start : start + len(carry)] = union = [a | b for a, b in zip(old, carry, strict=True)]
     return union != old
@@ -185,7 +220,8 @@ def _union(all_of: Iterable[Varying]) -> Varying:
 
 
 class Tracker(VaryingRules):
-    """The rules for a manual computation while it is recorded: values from before `start` are equal on all shards.
+    """The rules for a manual computation while it is recorded: values from before `start` are equal
+    on all shards.
 
     mesh: all of its axes with their sizes; axes: the manual ones, in the mesh's order.
     """
@@ -236,7 +272,9 @@ class Tracker(VaryingRules):
 
         def unify(value: Any) -> Any:
             is_differentiable = is_ours(value) and value.requires_grad
-            return self.varied(value, union, in_place=value is written) if is_differentiable else value
+            return (
+                self.varied(value, union, in_place=value is written) if is_differentiable else value
+            )
 
         return map_nested(unify, values)
 
@@ -252,7 +290,9 @@ def is_ours(value: Any) -> bool:
     """True for an XlaTensor, also as `torch.func` wraps it."""
     if isinstance(value, XlaTensor):
         return True
-    is_wrapped = isinstance(value, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(value)
+    is_wrapped = isinstance(
+        value, torch.Tensor
+    ) and torch._C._functorch.is_functorch_wrapped_tensor(value)
     return is_wrapped and is_ours(torch._C._functorch.get_unwrapped(value))
 
 
@@ -279,25 +319,31 @@ def tracker() -> Tracker | None:
 
 
 def as_own(tensors: Sequence[Any]) -> list[Any]:
-    """Returns the tensors that go into the body of a loop, in a manual computation as varying along all its axes,
-    whatever an iteration computes of them."""
+    """Returns the tensors that go into the body of a loop, in a manual computation as varying along
+    all its axes, whatever an iteration computes of them."""
     scope = tracker()
     if scope is None or not torch.is_grad_enabled():
         return list(tensors)
-    return [scope.varied(tensor, scope.every) if tensor.requires_grad else tensor for tensor in tensors]
+    return [
+        scope.varied(tensor, scope.every) if tensor.requires_grad else tensor for tensor in tensors
+    ]
 
 
-# --- torch's functions ------------------------------------------------------------------------------------------------
+# --- torch's functions ----------------------------------------------------------------------------
 
-_ATTRIBUTES = frozenset({"__get__", "__set__", "size", "dim", "stride", "numel", "is_floating_point", "is_complex"})
+_ATTRIBUTES = frozenset(
+    {"__get__", "__set__", "size", "dim", "stride", "numel", "is_floating_point", "is_complex"}
+)
 _DROPS = frozenset({
     "dropout", "dropout_", "alpha_dropout", "alpha_dropout_", "feature_dropout", "feature_dropout_",
-    "feature_alpha_dropout", "feature_alpha_dropout_", "dropout1d", "dropout2d", "dropout3d", "native_dropout",
+    "feature_alpha_dropout", "feature_alpha_dropout_", "dropout1d", "dropout2d", "dropout3d",
+    "native_dropout",
 })  # fmt: skip
 
 
 class Watching(TorchFunctionMode):
-    """Gives the arguments of torch functions in a manual computation equal varying axes, above autograd."""
+    """Gives the arguments of torch functions in a manual computation equal varying axes, above
+    autograd."""
 
     def __init__(self, tracker: Tracker):
         super().__init__()
@@ -310,14 +356,16 @@ class Watching(TorchFunctionMode):
             return func(*args, **kwargs)
         if name == "backward":
             raise NotImplementedError(
-                f".backward() at {user_line()}, inside the body of spmd.shard_map: the body is recorded and has no "
-                ".grad to keep; return the loss and call .backward() outside, or use torch.autograd.grad here"
+                f".backward() at {user_line()}, inside the body of spmd.shard_map: the body is "
+                "recorded and has no .grad to keep; return the loss and call .backward() outside, "
+                "or use torch.autograd.grad here"
             )
         if func is torch.autograd.grad and kwargs.get("create_graph"):
             raise NotImplementedError(
-                f"torch.autograd.grad(create_graph=True) at {user_line()}, (as torch.func.grad has it), inside the "
-                "body of spmd.shard_map: a gradient of the gradient is not summed over the shards; torch.autograd.grad "
-                "without create_graph gives the gradient"
+                f"torch.autograd.grad(create_graph=True) at {user_line()}, (as torch.func.grad "
+                "has it), inside the body of spmd.shard_map: a gradient of the gradient is not "
+                "summed over the shards; torch.autograd.grad without create_graph gives the "
+                "gradient"
             )
         if torch.is_grad_enabled() and func is not torch.autograd.grad:
             written = args[0] if args and _writes(name) else kwargs.get("out")
@@ -330,15 +378,24 @@ class Watching(TorchFunctionMode):
             else:
                 args = self.tracker.unified(args, written)
         result = self._dropped(func, args, kwargs) if name in _DROPS else func(*args, **kwargs)
-        return result if thread.calls is None else thread.calls.function(name, result, in_place=_writes(name))
+        return (
+            result
+            if thread.calls is None
+            else thread.calls.function(name, result, in_place=_writes(name))
+        )
 
     def _dropped(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Runs a dropout function; the mask of a value that is the same on all shards is the same on all of them."""
+        """Runs a dropout function; the mask of a value that is the same on all shards is the same
+        on all of them."""
         tensor = next(_tensors([*args, *kwargs.values()]), None)
         over: Over = frozenset() if tensor is None else self.tracker.of_tensor(tensor).may_diverge
         start = store.next_serial()
         result = func(*args, **kwargs)
-        values = [] if tensor is None else [storage_of(_inner(output)).value for output in _tensors((result,))]
+        values = (
+            []
+            if tensor is None
+            else [storage_of(_inner(output)).value for output in _tensors((result,))]
+        )
         for node in walks.between(values, (), since=start):
             if node.op.draws:
                 self.tracker.own_draws.setdefault(node, over)
@@ -346,7 +403,9 @@ class Watching(TorchFunctionMode):
 
 
 def _writes(name: str) -> bool:
-    return (name.endswith("_") and not name.endswith("__")) or name.startswith(("__i", "__setitem__"))
+    return (name.endswith("_") and not name.endswith("__")) or name.startswith(
+        ("__i", "__setitem__")
+    )
 
 
 def _unify(cls: Any, args: Sequence[Any]) -> Sequence[Any]:

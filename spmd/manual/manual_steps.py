@@ -1,8 +1,10 @@
-"""A manual computation in two steps: a tensor becomes one shard of it, and a shard becomes the full tensor again.
+"""A manual computation in two steps: a tensor becomes one shard of it, and a shard becomes the full
+tensor again.
 
-The first step is an op of the graph without a value of its own (`ManualShard`), which no sync runs. The ops recorded
-between the two become the body of a manual computation at each join: of the results that leave, and in backward of the
-gradients. Every shard counts as varying along all axes, so that gradients are right in any case.
+The first step is an op of the graph without a value of its own (`ManualShard`), which no sync runs.
+The ops recorded between the two become the body of a manual computation at each join: of the
+results that leave, and in backward of the gradients. Every shard counts as varying along all axes,
+so that gradients are right in any case.
 """
 
 from collections.abc import Sequence
@@ -27,12 +29,13 @@ class ManualShard(Lowering):
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[None]:  # type: ignore[override]
         raise RuntimeError(
-            "it is one shard's part of a tensor (spmd.torch_xla.enable_manual_sharding) and has no value outside; join "
-            "the shards with spmd.torch_xla.disable_manual_sharding first"
+            "it is one shard's part of a tensor (spmd.torch_xla.enable_manual_sharding) and has "
+            "no value outside; join the shards with spmd.torch_xla.disable_manual_sharding first"
         )
 
 
-latest: Sharding | None = None  # the mesh of the latest shard: until one is recorded no sync looks for any
+# the mesh of the latest shard: until one is recorded no sync looks for any
+latest: Sharding | None = None
 
 
 def _is_shard(node: Node) -> bool:
@@ -62,7 +65,8 @@ class Untracked(Tracker):
 
 
 def untracked(tensor: Any) -> Untracked | None:
-    """Returns the tracker of a tensor that is computed from shards that are values of the graph; else None."""
+    """Returns the tracker of a tensor that is computed from shards that are values of the graph;
+    else None."""
     if latest is None or not isinstance(tensor, XlaTensor):
         return None
     shards = _shards_of(reads.operand(tensor))
@@ -70,8 +74,9 @@ def untracked(tensor: Any) -> Untracked | None:
 
 
 class ManualStep(torch.autograd.Function):
-    """Takes one shard; its gradients, summed over axes that do not shard the tensor, join to the full gradient. Or
-    joins the shards; each gets its shard of the gradient, divided by the number of shards that hold the same one."""
+    """Takes one shard; its gradients, summed over axes that do not shard the tensor, join to the
+    full gradient. Or joins the shards; each gets its shard of the gradient, divided by the number
+    of shards that hold the same one."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Any, mesh: Sharding, cut: Cut, joins: bool) -> Any:
@@ -96,19 +101,22 @@ def _shard(tensor: Any, mesh: Sharding, cut: Cut) -> XlaTensor:
     latest = mesh
     counts = Boundary(cut).counts(mesh.mesh_axes())
     shape = [length // count for length, count in zip(tensor.shape, counts, strict=True)]
-    return record_op("spmd.to_shard", ManualShard(mesh, cut), tensor, dense_meta(shape, tensor.dtype))
+    return record_op(
+        "spmd.to_shard", ManualShard(mesh, cut), tensor, dense_meta(shape, tensor.dtype)
+    )
 
 
 def _joined(tensor: Any, mesh: Sharding, cut: Cut) -> XlaTensor:
-    """Records the manual computation from the shards that a tensor is computed from to the tensor."""
+    """Records the manual computation from the shards that a tensor is computed from to the
+    tensor."""
     threads.enter_thread()
     with LOCK:
         root = reads.operand(tensor)
         shards = _shards_of(root)
         if shards and _mesh(shards) is not mesh:
             raise ValueError(
-                f"spmd.torch_xla.disable_manual_sharding: the shard is of the mesh {_mesh(shards)!r}, but is to be "
-                f"joined over {mesh!r}"
+                "spmd.torch_xla.disable_manual_sharding: the shard is of the mesh "
+                f"{_mesh(shards)!r}, but is to be joined over {mesh!r}"
             )
         constants = _constants(root, shards)
         rules = Tracker(mesh, mesh.axis_names)
@@ -120,8 +128,8 @@ def _joined(tensor: Any, mesh: Sharding, cut: Cut) -> XlaTensor:
         if may_diverge:
             raise ValueError(
                 "spmd.torch_xla.disable_manual_sharding: the spec says that the shards along "
-                f"{', '.join(map(repr, may_diverge))} are the same, but they may differ; name the axis in the spec, or "
-                "reduce it first with spmd.manual.all_reduce"
+                f"{', '.join(map(repr, may_diverge))} are the same, but they may differ; name the "
+                "axis in the spec, or reduce it first with spmd.manual.all_reduce"
             )
         ins = [*map(replicated, constants), *(Boundary(_of(node).cut) for node in shards)]
         op = manual_op(rules, [root], [boundary], [*constants, *shards], ins)
@@ -131,7 +139,8 @@ def _joined(tensor: Any, mesh: Sharding, cut: Cut) -> XlaTensor:
 
 
 def _constants(root: Value, shards: list[Node]) -> list[Value]:
-    """The operands that no shard is computed into: the same on all shards, but for draws and axis indices."""
+    """The operands that no shard is computed into: the same on all shards, but for draws and axis
+    indices."""
     of_shards = dict.fromkeys(shards)
 
     def is_of_shard(node: Node) -> bool:
@@ -141,7 +150,11 @@ def _constants(root: Value, shards: list[Node]) -> list[Value]:
     inside = walks.depending([root], is_of_shard, shards)
     of_shards |= inside
     read = (*(value for node in inside for value in node.operands), root)
-    return list({walks.value_name(value): value for value in read if walks.origin(value) not in of_shards}.values())
+    return list(
+        {
+            walks.value_name(value): value for value in read if walks.origin(value) not in of_shards
+        }.values()
+    )
 
 
 def _of(node: Node) -> ManualShard:
@@ -154,5 +167,7 @@ def _mesh(shards: list[Node]) -> Sharding:
     meshes = {_of(node).mesh: node for node in shards}
     if len(meshes) > 1:
         lines = " and ".join(f"{user_lines.node_line(node)}" for node in meshes.values())
-        raise ValueError(f"spmd.torch_xla.enable_manual_sharding: shards of two meshes meet, made at {lines}")
+        raise ValueError(
+            f"spmd.torch_xla.enable_manual_sharding: shards of two meshes meet, made at {lines}"
+        )
     return next(iter(meshes))

@@ -16,19 +16,21 @@ from ..tensors.annotate import on_device
 class use_sharding:
     """A context in which ops read tensors with another spec than the stored one.
 
-    FSDP stores a parameter sharded and computes with it unsharded: entering gathers once, however often the value is
-    read, and the gradient arrives with the same sharding before it is sharded like the parameter (an all-reduce and a
-    slice, which XLA joins into a reduce-scatter where the hardware has one). Backward ops read as their forward ops
-    did. Reusable; entering records nothing by itself. Contexts nest, also of the same tensor: the innermost counts.
-    `.data =` keeps the sharding.
+    FSDP stores a parameter sharded and computes with it unsharded: entering gathers once, however
+    often the value is read, and the gradient arrives with the same sharding before it is sharded
+    like the parameter (an all-reduce and a slice, which XLA joins into a reduce-scatter where the
+    hardware has one). Backward ops read as their forward ops did. Reusable; entering records
+    nothing by itself. Contexts nest, also of the same tensor: the innermost counts. `.data =` keeps
+    the sharding.
 
     Args:
         tensors: tensors on xla, not views. mesh: as in `mark_sharding`.
         partition_spec: the spec to read them in; None: replicated.
-        over: gathers over this mesh axis only: a tensor that other axes shard too (tensor parallel) stays sharded over
-            them.
+        over: gathers over this mesh axis only: a tensor that other axes shard too (tensor parallel)
+            stays sharded over them.
 
-    Raises TypeError for a tensor that is not on xla, ValueError for a view or a spec that does not fit.
+    Raises TypeError for a tensor that is not on xla, ValueError for a view or a spec that does not
+    fit.
 
     >>> import torch, spmd
     >>> weight = torch.ones(4, 2, device="xla")
@@ -48,22 +50,28 @@ class use_sharding:
     ):
         if over is not None and (partition_spec is not None or over not in mesh.axis_names):
             raise ValueError(
-                f"use_sharding: expected over={over!r} to be an axis of the mesh ({', '.join(mesh.axis_names)}), and "
-                "no partition_spec with it"
+                f"use_sharding: expected over={over!r} to be an axis of the mesh "
+                f"({', '.join(mesh.axis_names)}), and no partition_spec with it"
             )
         self._tensors = tuple(on_device(tensor, "use_sharding") for tensor in tensors)
         self._mesh, self._spec, self._over = mesh, partition_spec, over
         self._runs, self._iteration, self._first = in_flight.stamp(), -1, 0
         for tensor in self._tensors:
             if view_of(tensor) is not None:
-                raise ValueError("use_sharding: expected tensors that are not views, got a view; pass its base")
+                raise ValueError(
+                    "use_sharding: expected tensors that are not views, got a view; pass its base"
+                )
             if partition_spec is not None:
                 mesh.sharding(partition_spec, tensor.dim(), "use_sharding")
-        self._reads: list[reads.Read] = []  # looked up when the context is entered, by the marks of that moment
+        # looked up when the context is entered, by the marks of that moment
+        self._reads: list[reads.Read] = []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "use_sharding":
         return use_sharding(
-            [copy.deepcopy(tensor, memo) for tensor in self._tensors], self._mesh, self._spec, over=self._over
+            [copy.deepcopy(tensor, memo) for tensor in self._tensors],
+            self._mesh,
+            self._spec,
+            over=self._over,
         )
 
     def __enter__(self) -> "use_sharding":
@@ -71,7 +79,8 @@ class use_sharding:
         self._forget_what_ran()
         for tensor, read in zip(self._tensors, self._reads, strict=True):
             storage_of(tensor).reads.enter(read)
-            grad_shardings.follow(tensor)  # a tensor that was frozen when it was annotated may have been unfrozen since
+            # a tensor that was frozen when it was annotated may have been unfrozen since
+            grad_shardings.follow(tensor)
         self._take_generation()
         self._first = torch._C._autograd._get_sequence_nr()
         return self
@@ -82,14 +91,16 @@ class use_sharding:
             if storage_of(tensor).reads is not None:
                 storage_of(tensor).reads.leave(read.layout, span)
         if self._reads and self._iteration != reads.generation:
-            reads.next_generation()  # the values gathered inside may be freed: backward begins outside
+            # the values gathered inside may be freed: backward begins outside
+            reads.next_generation()
 
     def keep(self, mesh: Mesh, before: torch.Tensor) -> list[Any]:
-        """Reshards the gathered values over another mesh, by their stored specs, and returns them for `renew`.
+        """Reshards the gathered values over another mesh, by their stored specs, and returns them
+        for `renew`.
 
-        Its axes have the same names; a shorter axis keeps more per device, nearer to the gathered value. The result is
-        computed before `before`, so that the gathered values are freed. Raises TypeError for a tensor that is not on
-        xla.
+        Its axes have the same names; a shorter axis keeps more per device, nearer to the gathered
+        value. The result is computed before `before`, so that the gathered values are freed. Raises
+        TypeError for a tensor that is not on xla.
         """
         layouts = []
         for tensor in self._tensors:
@@ -99,11 +110,13 @@ class use_sharding:
         return reads.keep(self._reads, layouts, on_device(before, "use_sharding.keep"))
 
     def renew(self, after: torch.Tensor, kept: Sequence[Any] = ()) -> None:
-        """Makes the next read gather the tensors again, after `after` is computed, to free the gathered values.
+        """Makes the next read gather the tensors again, after `after` is computed, to free the
+        gathered values.
 
-        Does nothing where no other `use_sharding` was entered or renewed since, nor an enclosing one left: the gathered
-        values still exist. FSDP calls it with the gradient that arrives at a unit. `kept`, the result of `keep`, is
-        gathered instead of the stored values. Raises TypeError for a tensor that is not on xla.
+        Does nothing where no other `use_sharding` was entered or renewed since, nor an enclosing
+        one left: the gathered values still exist. FSDP calls it with the gradient that arrives at a
+        unit. `kept`, the result of `keep`, is gathered instead of the stored values. Raises
+        TypeError for a tensor that is not on xla.
 
         >>> import torch, spmd
         >>> weight = torch.ones(4, 4, device="xla")
@@ -123,7 +136,8 @@ class use_sharding:
             self._take_generation()
 
     def _forget_what_ran(self) -> None:
-        # The values that an evaluation gathered are gathered again, or else the step after it would be another program.
+        # The values that an evaluation gathered are gathered again, or else the step after it would
+        # be another program.
         is_stale, self._runs = self._runs != in_flight.stamp(), in_flight.stamp()
         for read in self._reads if is_stale else ():
             read.stamp = -1
@@ -134,15 +148,22 @@ class use_sharding:
 
     def _bind(self) -> None:
         """Looks the reads up again where a tensor has got another storage."""
-        if len(self._reads) != len(self._tensors) or not all(map(_is_bound, self._tensors, self._reads)):
-            self._reads = [reads.read_in(storage_of(tensor), self._layout_of(tensor)) for tensor in self._tensors]
+        if len(self._reads) != len(self._tensors) or not all(
+            map(_is_bound, self._tensors, self._reads)
+        ):
+            self._reads = [
+                reads.read_in(storage_of(tensor), self._layout_of(tensor))
+                for tensor in self._tensors
+            ]
             reads.join(self._reads)
 
     def _layout_of(self, tensor: XlaTensor) -> Sharding:
         spec, stored = self._spec, storage_of(tensor).sharding
         if spec is None and self._over is not None and stored is not None:
             spec = PartitionSpec(*stored.partition_spec(tensor.dim())).without(self._over)
-        return self._mesh.sharding((None,) * tensor.dim() if spec is None else spec, tensor.dim(), "use_sharding")
+        return self._mesh.sharding(
+            (None,) * tensor.dim() if spec is None else spec, tensor.dim(), "use_sharding"
+        )
 
 
 def _is_bound(tensor: XlaTensor, read: reads.Read) -> bool:

@@ -1,8 +1,9 @@
-"""The dtype in which a gradient is summed over devices: the op that computes the gradient is recorded again, in that
-dtype.
+"""The dtype in which a gradient is summed over devices: the op that computes the gradient is
+recorded again, in that dtype.
 
-A partitioner reduces a sum at the op that sums, over the batch say, in that op's dtype: a cast after it comes too late.
-So the path back from the gradient leads to that op, through casts, annotations, views and sums of several uses.
+A partitioner reduces a sum at the op that sums, over the batch say, in that op's dtype: a cast
+after it comes too late. So the path back from the gradient leads to that op, through casts,
+annotations, views and sums of several uses.
 """
 
 import operator
@@ -35,16 +36,17 @@ _warned: set[tuple[str, torch.dtype]] = set()
 
 
 def reduce_gradient_in(leaf: torch.Tensor, dtype: torch.dtype) -> Any:
-    """Sets the dtype in which the gradient of a leaf tensor is summed over devices; it may differ from the computation.
+    """Sets the dtype in which the gradient of a leaf tensor is summed over devices; it may differ
+    from the computation.
 
-    The products and sums that make the gradient get that dtype, before a partitioner reduces them; the gradient arrives
-    in the tensor's own dtype. For a scatter (an embedding's gradient) and a convolution's kernel it is at least the
-    dtype in which they accumulate, float32. A gradient that another op makes is reduced in its own dtype, with a
-    warning that names the op.
+    The products and sums that make the gradient get that dtype, before a partitioner reduces them;
+    the gradient arrives in the tensor's own dtype. For a scatter (an embedding's gradient) and a
+    convolution's kernel it is at least the dtype in which they accumulate, float32. A gradient that
+    another op makes is reduced in its own dtype, with a warning that names the op.
 
-    Returns torch's handle that removes it. Raises TypeError for a tensor that is not on xla or a dtype that is not
-    floating-point, ValueError for another tensor than a leaf tensor that requires a gradient. Source:
-    `torch.distributed.fsdp.MixedPrecisionPolicy`.
+    Returns torch's handle that removes it. Raises TypeError for a tensor that is not on xla or a
+    dtype that is not floating-point, ValueError for another tensor than a leaf tensor that requires
+    a gradient. Source: `torch.distributed.fsdp.MixedPrecisionPolicy`.
 
     >>> import torch, spmd
     >>> weight = torch.ones(4, 4, device="xla", dtype=torch.bfloat16, requires_grad=True)
@@ -56,15 +58,20 @@ def reduce_gradient_in(leaf: torch.Tensor, dtype: torch.dtype) -> Any:
     target = on_device(leaf, "reduce_gradient_in")
     if not (target.is_leaf and target.requires_grad):
         raise ValueError(
-            "reduce_gradient_in: expected a leaf tensor that requires a gradient, such as a parameter in training"
+            "reduce_gradient_in: expected a leaf tensor that requires a gradient, such as a "
+            "parameter in training"
         )
     if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point and dtype.itemsize > 1):
-        raise TypeError(f"reduce_gradient_in: expected a floating-point torch.dtype of 16 bits or more, got {dtype!r}")
+        raise TypeError(
+            "reduce_gradient_in: expected a floating-point torch.dtype of 16 bits or more, got "
+            f"{dtype!r}"
+        )
     return target.register_hook(partial(_reduce_in, dtype))
 
 
 def _reduce_in(dtype: torch.dtype, gradient: torch.Tensor) -> None:
-    """Takes the sum over devices of a gradient in a dtype; the gradient keeps its own dtype and its storage."""
+    """Takes the sum over devices of a gradient in a dtype; the gradient keeps its own dtype and its
+    storage."""
     if not isinstance(gradient, XlaTensor):
         return
     with LOCK:
@@ -81,7 +88,8 @@ def _reduce_in(dtype: torch.dtype, gradient: torch.Tensor) -> None:
 
 
 def _summed_in(value: Value, dtype: torch.dtype) -> Value:
-    """The value with its sums in the dtype, and perhaps in that dtype itself; the same object if it has none."""
+    """The value with its sums in the dtype, and perhaps in that dtype itself; the same object if it
+    has none."""
     node = walks.origin(value)
     if node is None or not value.meta.dtype.is_floating_point:
         return value  # data: its sum has been taken
@@ -91,25 +99,41 @@ def _summed_in(value: Value, dtype: torch.dtype) -> Value:
     if index in sums:
         return value if is_same else _sum_in(node, sums, index, dtype)
     lowering = node.op.lowering
-    is_linear = isinstance(lowering, lowerings.Call) and not node.op.is_opaque and (name in LINEAR or name in SAME)
+    is_linear = (
+        isinstance(lowering, lowerings.Call)
+        and not node.op.is_opaque
+        and (name in LINEAR or name in SAME)
+    )
     if is_linear or name == "mark_sharding":
         operands = [_summed_in(operand, dtype) for operand in node.operands]
-        return value if all(map(operator.is_, operands, node.operands)) else _recorded_again(node, operands)
+        return (
+            value
+            if all(map(operator.is_, operands, node.operands))
+            else _recorded_again(node, operands)
+        )
     if not is_same:
         _warn(name, value.meta.dtype, dtype)
     return value
 
 
 def _sum_in(node: Node, sums: Sequence[int], index: int, dtype: torch.dtype) -> Value:
-    """The op that sums, with its sums in the dtype: its rule computes in the dtype of the results' metas."""
+    """The op that sums, with its sums in the dtype: its rule computes in the dtype of the results'
+    metas."""
     op, metas = node.op, list(node.op.metas)
     for i in sums:
         metas[i] = intern_meta(metas[i].shape, dtype, metas[i].strides, metas[i].offset)
     in_dtype = OpSpec.of(
-        op.name, op.lowering, tuple(metas), op.operands, numbers=op.numbers, statics=f"{op.statics}, sum={dtype}",
+        op.name,
+        op.lowering,
+        tuple(metas),
+        op.operands,
+        numbers=op.numbers,
+        statics=f"{op.statics}, sum={dtype}",
         layout=op.layout,
-    )  # fmt: skip
-    return walks.results(record_calls.record(in_dtype, node.operands, node.numbers, place_of(node)))[index]
+    )
+    return walks.results(
+        record_calls.record(in_dtype, node.operands, node.numbers, place_of(node))
+    )[index]
 
 
 def _recorded_again(node: Node, operands: Sequence[Value]) -> Value:
@@ -121,7 +145,9 @@ def _recorded_again(node: Node, operands: Sequence[Value]) -> Value:
         mark = annotations.mark_op(operands[0].meta, lowering.sharding, lowering.via)
         return record_calls.record(mark, (operands[0],), (), place_of(node))
     of_operand, of_number = tensors(operands).__getitem__, node.numbers.__getitem__
-    arguments = {name: calls.fill(template, of_operand, of_number) for name, template in lowering.arguments}
+    arguments = {
+        name: calls.fill(template, of_operand, of_number) for name, template in lowering.arguments
+    }
     return views.read(lowering.overload(**arguments))
 
 
@@ -129,8 +155,8 @@ def _warn(name: str, computed: torch.dtype, requested_dtype: torch.dtype) -> Non
     if (name, requested_dtype) not in _warned:
         _warned.add((name, requested_dtype))
         warnings.warn(
-            f"a gradient is to be reduced in {requested_dtype}, but {name} computes it in {computed} and has no other "
-            f"dtype: it is reduced in {computed}",
+            f"a gradient is to be reduced in {requested_dtype}, but {name} computes it in "
+            f"{computed} and has no other dtype: it is reduced in {computed}",
             UserWarning,
             stacklevel=2,
         )

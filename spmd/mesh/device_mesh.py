@@ -1,4 +1,5 @@
-"""DeviceMesh: a mesh, or some axes of one, with torch.distributed's interface; without process groups."""
+"""DeviceMesh: a mesh, or some axes of one, with torch.distributed's interface; without process
+groups."""
 
 import functools
 import inspect
@@ -22,7 +23,11 @@ def as_mesh(mesh: Any) -> Any:
     if isinstance(mesh, jax.sharding.Mesh):
         ids = [hardware.devices().index(device) for device in mesh.devices.flat]
         return Mesh(ids, mesh.devices.shape, mesh.axis_names)
-    return DeviceMesh.of(mesh, "mesh").root if isinstance(mesh, DeviceMesh | theirs.DeviceMesh) else mesh
+    return (
+        DeviceMesh.of(mesh, "mesh").root
+        if isinstance(mesh, DeviceMesh | theirs.DeviceMesh)
+        else mesh
+    )
 
 
 class DeviceMesh(theirs.DeviceMesh):
@@ -34,14 +39,15 @@ class DeviceMesh(theirs.DeviceMesh):
         device_type: "xla". mesh: the ids of the devices, in the shape of the grid, or a `Mesh`.
         mesh_dim_names: a name per dim. target: as in `Mesh`.
 
-    `mesh["tp"]` is that dim alone, over the same devices: a tensor placed on it keeps its sharding over the other dims.
-    `root` is the `Mesh` with all axes, `dims` the axes of the root for each dim.
+    `mesh["tp"]` is that dim alone, over the same devices: a tensor placed on it keeps its sharding
+    over the other dims. `root` is the `Mesh` with all axes, `dims` the axes of the root for each
+    dim.
 
-    All devices run one program, so there is no rank with coordinates here, and no process group: `get_group` returns
-    the names of axes, which the collectives inside `spmd.shard_map` take.
+    All devices run one program, so there is no rank with coordinates here, and no process group:
+    `get_group` returns the names of axes, which the collectives inside `spmd.shard_map` take.
 
-    Raises ValueError for another device type, as `Mesh` does, and for names that differ in number from the dims.
-    Source: `torch.distributed.device_mesh.DeviceMesh`.
+    Raises ValueError for another device type, as `Mesh` does, and for names that differ in number
+    from the dims. Source: `torch.distributed.device_mesh.DeviceMesh`.
 
     >>> import torch
     >>> from spmd.dtensor import DeviceMesh
@@ -55,12 +61,17 @@ class DeviceMesh(theirs.DeviceMesh):
     mesh_dim_names: tuple[str, ...] | None = None  # not torch's property
 
     def __init__(
-        self, device_type: str, mesh: Any, *, mesh_dim_names: Sequence[str] | None = None, target: str | None = None
+        self,
+        device_type: str,
+        mesh: Any,
+        *,
+        mesh_dim_names: Sequence[str] | None = None,
+        target: str | None = None,
     ):
         if device_type != "xla":
             raise ValueError(
-                f"DeviceMesh: expected device_type 'xla', got {device_type!r}: one logical device stands for the cards "
-                "or cores of any kind"
+                f"DeviceMesh: expected device_type 'xla', got {device_type!r}: one logical device "
+                "stands for the cards or cores of any kind"
             )
         if not isinstance(mesh, Mesh):
             grid = np.asarray(mesh)
@@ -68,11 +79,13 @@ class DeviceMesh(theirs.DeviceMesh):
         self.root = mesh
         self.dims = tuple((axis,) for axis in mesh.axis_names)
         self.mesh_dim_names = mesh.axis_names if mesh.named else None
-        self._flat: dict[str, tuple[str, ...]] = {}  # the names given by `_flatten`, of all views of one root
+        # the names given by `_flatten`, of all views of one root
+        self._flat: dict[str, tuple[str, ...]] = {}
 
     @staticmethod
     def of(mesh: Any, caller: str) -> "DeviceMesh":
-        """The DeviceMesh of a `Mesh`, a `DeviceMesh`, or torch's own of type "xla", given to the function `caller`.
+        """The DeviceMesh of a `Mesh`, a `DeviceMesh`, or torch's own of type "xla", given to the
+        function `caller`.
 
         Raises TypeError for anything else.
         """
@@ -81,12 +94,21 @@ class DeviceMesh(theirs.DeviceMesh):
         if isinstance(mesh, Mesh):
             return DeviceMesh("xla", mesh)
         if isinstance(mesh, theirs.DeviceMesh):
-            return DeviceMesh(mesh.device_type, mesh.mesh.numpy(), mesh_dim_names=mesh.mesh_dim_names)
-        raise TypeError(f"{caller}: expected a DeviceMesh or a spmd.Mesh, got {type(mesh).__name__}")
+            return DeviceMesh(
+                mesh.device_type, mesh.mesh.numpy(), mesh_dim_names=mesh.mesh_dim_names
+            )
+        raise TypeError(
+            f"{caller}: expected a DeviceMesh or a spmd.Mesh, got {type(mesh).__name__}"
+        )
 
     def _part(self, dims: Iterable[tuple[str, ...]], names: tuple[str, ...]) -> "DeviceMesh":
         result = object.__new__(DeviceMesh)
-        result.root, result.dims, result.mesh_dim_names, result._flat = self.root, tuple(dims), names, self._flat
+        result.root, result.dims, result.mesh_dim_names, result._flat = (
+            self.root,
+            tuple(dims),
+            names,
+            self._flat,
+        )
         return result
 
     def __getitem__(self, names: str | tuple[str, ...]) -> "DeviceMesh":
@@ -94,11 +116,14 @@ class DeviceMesh(theirs.DeviceMesh):
         axes = dict(zip(self.mesh_dim_names or (), self.dims, strict=False)) | self._flat
         for name in dim_names:
             if name not in axes:
-                raise KeyError(f"DeviceMesh: there is no dim {name!r} (dims: {', '.join(map(repr, axes))})")
+                raise KeyError(
+                    f"DeviceMesh: there is no dim {name!r} (dims: {', '.join(map(repr, axes))})"
+                )
         return self._part([axes[name] for name in dim_names], dim_names)
 
     def _flatten(self, mesh_dim_name: str | None = None) -> "DeviceMesh":  # type: ignore[override]
-        """Returns all dims as one, the first the slowest, and registers it with the root under this name."""
+        """Returns all dims as one, the first the slowest, and registers it with the root under this
+        name."""
         name = mesh_dim_name or "_".join(self.mesh_dim_names or map(str, range(self.ndim)))
         axes = tuple(axis for dim in self.dims for axis in dim)
         self._flat[name] = axes
@@ -111,7 +136,8 @@ class DeviceMesh(theirs.DeviceMesh):
 
     @property
     def mesh(self) -> torch.Tensor:
-        """The ids of the devices; for a view of some dims, the devices at index 0 of all the others."""
+        """The ids of the devices; for a view of some dims, the devices at index 0 of all the
+        others."""
         axes = [axis for dim in self.dims for axis in dim]
         places = [self.root.axis_names.index(axis) for axis in axes]
         free_axes = [i for i in range(len(self.root.axis_names)) if i not in places]
@@ -140,7 +166,8 @@ class DeviceMesh(theirs.DeviceMesh):
         return self[dim].dims[0] if isinstance(dim, str) else self.dims[dim]
 
     def get_group(self, mesh_dim: int | str | None = None) -> str | tuple[str, ...]:  # type: ignore[override]
-        """The axes of the root for a dim, which collectives inside `spmd.shard_map` take as a group.
+        """The axes of the root for a dim, which collectives inside `spmd.shard_map` take as a
+        group.
 
         Raises RuntimeError where there are several dims and none is given.
         """
@@ -156,9 +183,9 @@ class DeviceMesh(theirs.DeviceMesh):
     def get_coordinate(self) -> list[int]:  # type: ignore[override]
         """Raises NotImplementedError: one program runs on all devices."""
         raise NotImplementedError(
-            "DeviceMesh: one program runs on all devices, so there is no rank with a coordinate here; inside "
-            "spmd.shard_map each shard has its own: spmd.manual.axis_index(axis). For processes, see "
-            "spmd.process_index()"
+            "DeviceMesh: one program runs on all devices, so there is no rank with a coordinate "
+            "here; inside spmd.shard_map each shard has its own: spmd.manual.axis_index(axis). "
+            "For processes, see spmd.process_index()"
         )
 
     get_rank = get_local_rank = get_coordinate  # type: ignore[assignment]
@@ -174,8 +201,9 @@ class DeviceMesh(theirs.DeviceMesh):
     ) -> Sharding:
         """The sharding of a tensor of `rank` dims with these placements on these dims.
 
-        its_sharding: the tensor's present sharding, kept over the other axes of the root. open_batch: leaves these axes
-        to the partitioner in dim 0 instead, where no placement splits it.
+        its_sharding: the tensor's present sharding, kept over the other axes of the root.
+        open_batch: leaves these axes to the partitioner in dim 0 instead, where no placement splits
+        it.
         """
         spec = spec_of(placements, rank, [str(i) for i in range(self.ndim)], self.shape, caller)
         view_axes = {axis for dim in self.dims for axis in dim}
@@ -188,7 +216,12 @@ class DeviceMesh(theirs.DeviceMesh):
             if open_batch and index == 0 and not axes and is_partial:
                 dims.append(specs.OPEN)
             else:
-                dims.append(Dim(tuple(axis for axis in present_dims[index].axes if axis not in view_axes) + axes))
+                dims.append(
+                    Dim(
+                        tuple(axis for axis in present_dims[index].axes if axis not in view_axes)
+                        + axes
+                    )
+                )
         replicated = self.root.sharding((), 0, caller)
         return replicated.with_spec(replicated.spec._replace(dims=tuple(dims)))
 
@@ -204,20 +237,30 @@ class DeviceMesh(theirs.DeviceMesh):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, DeviceMesh):
             return NotImplemented
-        return (self.root, self.dims, self.mesh_dim_names) == (other.root, other.dims, other.mesh_dim_names)
+        return (self.root, self.dims, self.mesh_dim_names) == (
+            other.root,
+            other.dims,
+            other.mesh_dim_names,
+        )
 
     def __hash__(self) -> int:
         return hash((self.root, self.dims, self.mesh_dim_names))
 
     def __repr__(self) -> str:
         names = self.mesh_dim_names or tuple(map(str, range(self.ndim)))
-        return f"DeviceMesh({', '.join(f'{name}={size}' for name, size in zip(names, self.shape, strict=True))})"
+        return (
+            "DeviceMesh("
+            f"{', '.join(f'{name}={size}' for name, size in zip(names, self.shape, strict=True))})"
+        )
 
 
 def _dims_on(root: Mesh, sharding: Sharding | None, rank: int) -> list[Dim]:
     """The sharding of each dim, where it is given in axes of this mesh, else unsharded dims."""
     grid = root.axis_names, root.device_ids, root.mesh_shape
-    is_ours = sharding is not None and (sharding.axis_names, sharding.device_ids, sharding.mesh_shape) == grid
+    is_ours = (
+        sharding is not None
+        and (sharding.axis_names, sharding.device_ids, sharding.mesh_shape) == grid
+    )
     dims = sharding.closed().spec.dims if sharding is not None and is_ours else ()
     return [*dims, *[specs.UNSHARDED] * (rank - len(dims))]
 
@@ -241,8 +284,11 @@ def init_device_mesh(
     return DeviceMesh(device_type, ids, mesh_dim_names=mesh_dim_names, target=target)
 
 
-def _begin(original: Callable[..., None], self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
-    """torch's `DeviceMesh.__init__`, which `init_device_mesh` calls: no process group is needed on "xla"."""
+def _begin(
+    original: Callable[..., None], self: Any, device_type: str, *args: Any, **kwargs: Any
+) -> None:
+    """torch's `DeviceMesh.__init__`, which `init_device_mesh` calls: no process group is needed on
+    "xla"."""
     original(self, device_type, *args, **kwargs)
     if device_type == "xla":
         ids, names = self.mesh.numpy(), self.mesh_dim_names
@@ -251,9 +297,11 @@ def _begin(original: Callable[..., None], self: Any, device_type: str, *args: An
 
 
 PATCH = Patch(
-    "`torch.distributed.device_mesh.DeviceMesh.__init__(self, device_type, mesh, ...)`", "its meshes of xla", None,
+    "`torch.distributed.device_mesh.DeviceMesh.__init__(self, device_type, mesh, ...)`",
+    "its meshes of xla",
+    None,
     (_begin,),
-)  # fmt: skip
+)
 PATCH.apply()
 # The metaclass of torch's class takes any arguments, for generators of this device.
 DeviceMesh.__signature__ = inspect.signature(functools.partial(DeviceMesh.__init__, None))  # type: ignore

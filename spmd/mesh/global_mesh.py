@@ -8,8 +8,8 @@ _global: list[Mesh] = []  # at most one
 def set_global_mesh(mesh: Mesh | None) -> None:
     """Sets the default mesh of calls without one, in all threads; None removes it.
 
-    `with mesh:` sets it for a block in one thread, and takes precedence. Raises TypeError for another type.
-    Source: `torch_xla.distributed.spmd.set_global_mesh`.
+    `with mesh:` sets it for a block in one thread, and takes precedence. Raises TypeError for
+    another type. Source: `torch_xla.distributed.spmd.set_global_mesh`.
 
     >>> import spmd
     >>> spmd.torch_xla.set_global_mesh(spmd.Mesh([0], (1,), ("data",)))
@@ -23,7 +23,8 @@ def set_global_mesh(mesh: Mesh | None) -> None:
 
 
 def get_global_mesh() -> Mesh | None:
-    """The mesh of the innermost enclosing `with mesh:`, else the one of `set_global_mesh`, else None.
+    """The mesh of the innermost enclosing `with mesh:`, else the one of `set_global_mesh`, else
+    None.
 
     Source: `torch_xla.distributed.spmd.get_global_mesh`, `jax.sharding.get_mesh`.
 
@@ -38,7 +39,10 @@ def get_global_mesh() -> Mesh | None:
 
 
 def needed_mesh(caller: str) -> Mesh:
-    """The default mesh for the function `caller`, which got none. Raises ValueError where there is no default."""
+    """The default mesh for the function `caller`, which got none.
+
+    Raises ValueError where there is no default.
+    """
     mesh = get_global_mesh()
     if mesh is None:
         raise ValueError(

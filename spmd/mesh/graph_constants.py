@@ -1,4 +1,5 @@
-"""Classes of immutable values that a graph of Dynamo takes as constants; the guard on one is equality."""
+"""Classes of immutable values that a graph of Dynamo takes as constants; the guard on one is
+equality."""
 
 from typing import Any
 
@@ -8,15 +9,18 @@ from torch.torch_version import TorchVersion
 
 
 def constant_of_graphs(cls: Any, *members: str) -> None:
-    """Has Dynamo take objects of a class as constants. members: the methods and attributes that traced code may use.
+    """Has Dynamo take objects of a class as constants. members: the methods and attributes that
+    traced code may use.
 
-    torch 2.11 takes only classes of a metaclass of its own; there no graph has this library's functions.
+    torch 2.11 takes only classes of a metaclass of its own; there no graph has this library's
+    functions.
     """
     if TorchVersion(torch.__version__) < "2.12":
         return
     cls.__fx_repr__ = _as_text
     real = dict.fromkeys(members, opaque_object.MemberType.USE_REAL)
-    if hasattr(opaque_object, "register_custom_class"):  # torch 2.15, which warns of the names before
+    # torch 2.15, which warns of the names before
+    if hasattr(opaque_object, "register_custom_class"):
         opaque_object.register_custom_class(cls, typ="constant", members=real)
     else:
         opaque_object.register_opaque_type(cls, typ="value", members=real)

@@ -4,8 +4,11 @@ import difflib
 from collections.abc import Iterable
 
 
-def did_you_mean(name: object, choices: Iterable[str], form: str = "; {}", *, cutoff: float = 0.6) -> str:
-    """Returns the question for the name that was meant, in the form; empty where no known name is near.
+def did_you_mean(
+    name: object, choices: Iterable[str], form: str = "; {}", *, cutoff: float = 0.6
+) -> str:
+    """Returns the question for the name that was meant, in the form; empty where no known name is
+    near.
 
     >>> did_you_mean("modle", ("data", "model")), did_you_mean("seq", ("data", "model"))
     ("; did you mean 'model'?", '')

@@ -17,18 +17,21 @@ from .hints import did_you_mean
 from .partition_spec import Axis, PartitionSpec
 from .placements import are_placements, spec_of
 
-ENTERED: "ContextVar[tuple[Mesh, ...]]" = ContextVar("spmd_meshes", default=())  # the meshes of `with mesh:`
+# the meshes of `with mesh:`
+ENTERED: "ContextVar[tuple[Mesh, ...]]" = ContextVar("spmd_meshes", default=())
 
 
 class MeshError(ValueError, AssertionError):
     """A mesh that does not fit its devices, or a spec that does not fit a mesh or a tensor.
 
-    PyTorch/XLA checks these by assertions, so that scripts and tests written for it catch an AssertionError.
+    PyTorch/XLA checks these by assertions, so that scripts and tests written for it catch an
+    AssertionError.
     """
 
 
 class DeviceIds(tuple[int, ...]):
-    """The ids of a mesh's devices: a tuple that has `tolist`, as numpy's array under this name in PyTorch/XLA."""
+    """The ids of a mesh's devices: a tuple that has `tolist`, as numpy's array under this name in
+    PyTorch/XLA."""
 
     __slots__ = ()
 
@@ -41,17 +44,19 @@ class Mesh:
     """Devices in a grid. Immutable, compared and hashed by value.
 
     Args:
-        device_ids: ids of the devices (`spmd.device_ids`: 0 to n-1 over all processes), row-major, each at most once;
-            any subset of the devices, with several processes all of them.
+        device_ids: ids of the devices (`spmd.device_ids`: 0 to n-1 over all processes), row-major,
+            each at most once; any subset of the devices, with several processes all of them.
         mesh_shape: the size of each axis; their product is the number of ids.
         axis_names: a name per axis, all different; without names axes are addressed by index.
-        target: devices that need not be present: a TPU slice such as "v5e:2x4", or "cpu:2048". Programs over such a
-            mesh can be lowered and compiled; a run or an upload raises.
+        target: devices that need not be present: a TPU slice such as "v5e:2x4", or "cpu:2048".
+            Programs over such a mesh can be lowered and compiled; a run or an upload raises.
 
-    Inside `with mesh:` it is the default mesh of calls without one. Subclasses may take other arguments.
+    Inside `with mesh:` it is the default mesh of calls without one. Subclasses may take other
+    arguments.
 
-    Raises ValueError for unknown or repeated device ids, a shape that does not fit their number, or repeated names (an
-    AssertionError, too, as in PyTorch/XLA); TypeError for a single number or text instead of a sequence.
+    Raises ValueError for unknown or repeated device ids, a shape that does not fit their number, or
+    repeated names (an AssertionError, too, as in PyTorch/XLA); TypeError for a single number or
+    text instead of a sequence.
     Source: `torch_xla.distributed.spmd.Mesh`, `jax.sharding.Mesh`.
 
     >>> import spmd
@@ -67,7 +72,8 @@ class Mesh:
     axis_names: tuple[str, ...]
     named: bool
     target: str | None
-    _shardings: dict[tuple[PartitionSpec, int], Sharding]  # of every spec that was checked against this mesh
+    # of every spec that was checked against this mesh
+    _shardings: dict[tuple[PartitionSpec, int], Sharding]
 
     @ends_at_user_line
     def __init__(
@@ -81,39 +87,62 @@ class Mesh:
         shape = _axis_sizes(device_ids, mesh_shape)
         ids = _device_ids(device_ids)
         if isinstance(axis_names, str):
-            raise TypeError(f"Mesh: expected a tuple of axis names, got {axis_names!r}; one name is ({axis_names!r},)")
-        names = tuple(axis_names) if axis_names is not None else tuple(str(i) for i in range(len(shape)))
+            raise TypeError(
+                f"Mesh: expected a tuple of axis names, got {axis_names!r}; one name is "
+                f"({axis_names!r},)"
+            )
+        names = (
+            tuple(axis_names)
+            if axis_names is not None
+            else tuple(str(i) for i in range(len(shape)))
+        )
         if any(size < 1 for size in shape):
             raise MeshError(
-                f"Mesh: the sizes of axes are at least 1, got mesh_shape {shape}; write the number, which is not "
-                f"inferred: {tuple(_inferred(shape, len(ids)))}"
+                f"Mesh: the sizes of axes are at least 1, got mesh_shape {shape}; write the "
+                f"number, which is not inferred: {tuple(_inferred(shape, len(ids)))}"
             )
         if math.prod(shape) != len(ids):
             raise MeshError(
-                f"Mesh: mesh_shape {shape} holds {math.prod(shape)} devices, but {len(ids)} device ids were given"
+                f"Mesh: mesh_shape {shape} holds {math.prod(shape)} devices, but {len(ids)} "
+                "device ids were given"
             )
         if len(names) != len(shape):
-            raise MeshError(f"Mesh: expected {len(shape)} axis names for mesh_shape {shape}, got {len(names)}: {names}")
+            raise MeshError(
+                f"Mesh: expected {len(shape)} axis names for mesh_shape {shape}, got "
+                f"{len(names)}: {names}"
+            )
         if len(set(names)) != len(names):
             raise MeshError(f"Mesh: axis names must differ, got {names}")
         repeated = sorted(i for i, count in Counter(ids).items() if count > 1)
         if repeated:
-            raise MeshError(f"Mesh: each device may appear once, but {_few(repeated)} appear(s) more often")
+            raise MeshError(
+                f"Mesh: each device may appear once, but {_few(repeated)} appear(s) more often"
+            )
         count = len(hardware.devices()) if target is None else topology.num_devices(target)
         unknown = sorted(i for i in ids if not 0 <= i < count)
         if unknown and target is not None:
-            raise MeshError(f"Mesh: there is no device {_few(unknown)}; {target!r} has {count}, from 0 on")
+            raise MeshError(
+                f"Mesh: there is no device {_few(unknown)}; {target!r} has {count}, from 0 on"
+            )
         if unknown:
             raise MeshError(
-                f"Mesh: there is no device {_few(unknown)}; this process sees {count} device(s), ids "
-                f"{_few(range(count))}. On CPU, spmd.simulate({max(ids) + 1}) before the first tensor makes more."
+                f"Mesh: there is no device {_few(unknown)}; this process sees {count} device(s), "
+                f"ids {_few(range(count))}. On CPU, spmd.simulate({max(ids) + 1}) before the "
+                "first tensor makes more."
             )
         if target is None and processes.several() and len(ids) < count:
             raise MeshError(
-                f"Mesh: with several processes a mesh holds every device, but {len(ids)} of {count} were given; "
-                "spmd.device_ids() has them all"
+                f"Mesh: with several processes a mesh holds every device, but {len(ids)} of "
+                f"{count} were given; spmd.device_ids() has them all"
             )
-        values: tuple[object, ...] = {}, names, DeviceIds(ids), shape, axis_names is not None, target
+        values: tuple[object, ...] = (
+            {},
+            names,
+            DeviceIds(ids),
+            shape,
+            axis_names is not None,
+            target,
+        )
         for name, value in zip(Mesh.__slots__, values, strict=True):
             object.__setattr__(self, name, value)
 
@@ -147,10 +176,11 @@ class Mesh:
         return self.axis_names.index(name) if name in self.axis_names else None
 
     def link(self, axis: str | int) -> str:
-        """The kind of link between the devices along an axis: "ici" inside a slice, "dcn" between slices.
+        """The kind of link between the devices along an axis: "ici" inside a slice, "dcn" between
+        slices.
 
-        An axis with both (see `HybridMesh`) is "dcn", the slower one. Raises ValueError for an axis that is not in the
-        mesh.
+        An axis with both (see `HybridMesh`) is "dcn", the slower one. Raises ValueError for an axis
+        that is not in the mesh.
         """
         name = axis if axis in self.axis_names else self._axis(axis, PartitionSpec(axis), "link")
         where = np.array(topology.slices(self.target))[self.get_logical_mesh()]
@@ -159,17 +189,23 @@ class Mesh:
 
     def get_jax_mesh(self) -> jax.sharding.Mesh:
         """The same mesh as a `jax.sharding.Mesh`."""
-        mesh = Sharding.of(self.device_ids, self.mesh_shape, self.axis_names, target=self.target).jax.mesh
+        mesh = Sharding.of(
+            self.device_ids, self.mesh_shape, self.axis_names, target=self.target
+        ).jax.mesh
         assert isinstance(mesh, jax.sharding.Mesh), "the mesh of a Sharding has devices"
         return mesh
 
     def get_op_sharding(self, partition_spec: Sequence[Any]) -> Sharding:
-        """The Sharding of a tensor with as many dims as the spec has entries. Source: `torch_xla`'s method."""
+        """The Sharding of a tensor with as many dims as the spec has entries.
+
+        Source: `torch_xla`'s method.
+        """
         return self.sharding(partition_spec, len(partition_spec), "get_op_sharding")
 
     @staticmethod
     def from_str(mesh_str: str) -> "Mesh":
-        """Parses the text of `str(mesh)`, or PyTorch/XLA's text: a dict of device_ids, mesh_shape and axis_names.
+        """Parses the text of `str(mesh)`, or PyTorch/XLA's text: a dict of device_ids, mesh_shape
+        and axis_names.
 
         Raises ValueError for another text.
 
@@ -181,17 +217,22 @@ class Mesh:
             values, named = _arguments(ast.parse(mesh_str.strip(), mode="eval").body)
             return Mesh(*values, **named)
         except (SyntaxError, TypeError) as error:
-            raise ValueError(f"Mesh.from_str: expected the text of a mesh, got {mesh_str!r}: {error}") from error
+            raise ValueError(
+                f"Mesh.from_str: expected the text of a mesh, got {mesh_str!r}: {error}"
+            ) from error
 
-    def sharding(self, partition_spec: Sequence[Any], rank: int, caller: str = "sharding") -> Sharding:
+    def sharding(
+        self, partition_spec: Sequence[Any], rank: int, caller: str = "sharding"
+    ) -> Sharding:
         """The Sharding of a tensor of `rank` dims under a spec on this mesh.
 
-        A spec is one entry per dim (see `PartitionSpec`), or GSPMD text (`"{devices=[4,2]<=[8]}"`, devices by id), or
-        DTensor's placements, one per mesh axis (`[Shard(0), Replicate()]`); every function that takes a spec takes
-        these.
+        A spec is one entry per dim (see `PartitionSpec`), or GSPMD text (`"{devices=[4,2]<=[8]}"`,
+        devices by id), or DTensor's placements, one per mesh axis (`[Shard(0), Replicate()]`);
+        every function that takes a spec takes these.
 
-        Raises ValueError for a spec of another rank, an axis that is not in the mesh or that is used twice, and for
-        text that does not parse or names other devices; TypeError for another type.
+        Raises ValueError for a spec of another rank, an axis that is not in the mesh or that is
+        used twice, and for text that does not parse or names other devices; TypeError for another
+        type.
 
         >>> import spmd
         >>> spmd.Mesh([0], (1,), ("data",)).sharding("{replicated}", 2)
@@ -214,7 +255,9 @@ class Mesh:
         whole = Sharding.of(self.device_ids, self.mesh_shape, self.axis_names, target=self.target)
         text, open_dims = sharding_text.open_dims(spec)
         if open_dims and max(open_dims) >= rank:
-            raise ValueError(f"{caller}: {spec} leaves dim {max(open_dims)} open, but the tensor has {rank} dims")
+            raise ValueError(
+                f"{caller}: {spec} leaves dim {max(open_dims)} open, but the tensor has {rank} dims"
+            )
         sharding = Sharding.of_tiling(
             sharding_text.read(text, rank, self.device_ids, caller), (whole,), target=self.target
         )
@@ -225,8 +268,9 @@ class Mesh:
     def _checked(self, spec: PartitionSpec, rank: int, caller: str) -> Sharding:
         if len(spec) != rank:
             raise MeshError(
-                f"{caller}: {spec!r} has {len(spec)} entries, but the tensor has {rank} dims; give one entry per dim, "
-                f"None where it is not split: {PartitionSpec(*spec[:rank], *[None] * (rank - len(spec)))}"
+                f"{caller}: {spec!r} has {len(spec)} entries, but the tensor has {rank} dims; "
+                "give one entry per dim, None where it is not split: "
+                f"{PartitionSpec(*spec[:rank], *[None] * (rank - len(spec)))}"
             )
         used: dict[str, Axis] = {}
         dims = []
@@ -239,12 +283,17 @@ class Mesh:
             for name in names:
                 if name in used:
                     raise MeshError(
-                        f"{caller}: axis {name!r} is used twice in {spec!r}; a mesh axis can split one dim only\n"
+                        (
+                            f"{caller}: axis {name!r} is used twice in {spec!r}; a mesh axis can "
+                            "split one dim only\n"
+                        )
                         + _point_at(spec, name, last=True)
                     )
                 used[name] = name
             dims.append(Dim(names))
-        return Sharding.of(self.device_ids, self.mesh_shape, self.axis_names, Spec(tuple(dims)), target=self.target)
+        return Sharding.of(
+            self.device_ids, self.mesh_shape, self.axis_names, Spec(tuple(dims)), target=self.target
+        )
 
     def _axis(self, axis: Axis, spec: PartitionSpec, caller: str) -> str:
         if isinstance(axis, int):
@@ -257,7 +306,10 @@ class Mesh:
         if axis in self.axis_names:
             return axis
         raise ValueError(
-            f"{caller}: axis {axis!r} of {spec!r} is not in the mesh (axes: {_listed(self.axis_names)}).\n"
+            (
+                f"{caller}: axis {axis!r} of {spec!r} is not in the mesh (axes: "
+                f"{_listed(self.axis_names)}).\n"
+            )
             + _point_at(spec, axis)
             + did_you_mean(axis, self.axis_names, "  {}")
         )
@@ -281,7 +333,11 @@ class Mesh:
     def __reduce__(self) -> tuple[Any, ...]:
         names = self.axis_names if self.named else None
         attributes = getattr(self, "__dict__", None)  # of a subclass
-        return _remade, (type(self), tuple(self.device_ids), self.mesh_shape, names, self.target), attributes or None
+        return (
+            _remade,
+            (type(self), tuple(self.device_ids), self.mesh_shape, names, self.target),
+            attributes or None,
+        )
 
 
 constant_of_graphs(Mesh, "device_ids", "mesh_shape", "axis_names", "size", "shape", "sharding")
@@ -295,7 +351,10 @@ def _remade(kind: type[Mesh], ids: Any, shape: Any, names: Any, target: str | No
 
 
 def _arguments(expression: ast.expr) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of a mesh in its parsed text, a call or a dict. Raises TypeError for another expression."""
+    """The arguments of a mesh in its parsed text, a call or a dict.
+
+    Raises TypeError for another expression.
+    """
     try:
         if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name):
             named = {str(word.arg): ast.literal_eval(word.value) for word in expression.keywords}
@@ -319,8 +378,15 @@ def get_1d_mesh(axis_name: str | None = None) -> Mesh:
 
 
 def _axis_sizes(device_ids: Any, mesh_shape: Any) -> tuple[int, ...]:
-    """The sizes of the axes. Raises TypeError, where others are in their place with the call that was meant."""
-    sizes = tuple(mesh_shape) if isinstance(mesh_shape, Iterable) and not isinstance(mesh_shape, str) else None
+    """The sizes of the axes.
+
+    Raises TypeError, where others are in their place with the call that was meant.
+    """
+    sizes = (
+        tuple(mesh_shape)
+        if isinstance(mesh_shape, Iterable) and not isinstance(mesh_shape, str)
+        else None
+    )
     if sizes is not None and all(isinstance(size, (int, np.integer)) for size in sizes):
         return tuple(map(int, sizes))
     if isinstance(device_ids, Mapping):  # sizes by name
@@ -329,8 +395,12 @@ def _axis_sizes(device_ids: Any, mesh_shape: Any) -> tuple[int, ...]:
         is_grid = np.ndim(device_ids) == len(sizes or ()) > 1
         shape = tuple(map(int, np.shape(device_ids) if is_grid else np.ravel(device_ids)))
         call = f"spmd.Mesh(range({math.prod(shape)}), {shape}, {sizes or '(names)'})"
-        raise TypeError(f"Mesh: expected device_ids, mesh_shape, axis_names, in this order; write {call}")
-    raise TypeError(f"Mesh: expected the sizes of the axes as a tuple, got {mesh_shape!r}; one axis is (8,)")
+        raise TypeError(
+            f"Mesh: expected device_ids, mesh_shape, axis_names, in this order; write {call}"
+        )
+    raise TypeError(
+        f"Mesh: expected the sizes of the axes as a tuple, got {mesh_shape!r}; one axis is (8,)"
+    )
 
 
 def _inferred(shape: Sequence[int], count: int) -> list[int]:
@@ -341,26 +411,41 @@ def _inferred(shape: Sequence[int], count: int) -> list[int]:
 
 def _device_ids(ids: Any) -> tuple[int, ...]:
     if not isinstance(ids, Iterable) or isinstance(ids, str):
-        hint = f"the first {ids} devices are range({ids})" if isinstance(ids, int) else "all are range(8), say"
+        hint = (
+            f"the first {ids} devices are range({ids})"
+            if isinstance(ids, int)
+            else "all are range(8), say"
+        )
         raise TypeError(f"Mesh: expected the ids of the devices, got {ids!r}; {hint}")
     array = np.asarray(ids if isinstance(ids, np.ndarray) else list(ids)).reshape(-1)
     if array.size and array.dtype.kind not in "iu":
-        raise TypeError(f"Mesh: expected device ids, which are integers, got {array[0]!r}; of a jax.Device it is .id")
+        raise TypeError(
+            f"Mesh: expected device ids, which are integers, got {array[0]!r}; of a jax.Device it "
+            "is .id"
+        )
     return tuple(array.tolist())
 
 
 def _spec(entries: Any, rank: int, caller: str, names: Sequence[str]) -> PartitionSpec:
-    """The PartitionSpec of another sequence. Raises TypeError for text, which Python would read as letters."""
+    """The PartitionSpec of another sequence.
+
+    Raises TypeError for text, which Python would read as letters.
+    """
     if isinstance(entries, (str, Mapping)) or not isinstance(entries, Iterable):
-        parts = [part.strip() for part in entries.split(",")] if isinstance(entries, str) else [entries]
+        parts = (
+            [part.strip() for part in entries.split(",")] if isinstance(entries, str) else [entries]
+        )
         parts = list(entries.values()) if isinstance(entries, Mapping) else parts
-        axes = [repr(part) if part in names or isinstance(part, int) else "None" for part in parts] + ["None"] * rank
+        axes = [
+            repr(part) if part in names or isinstance(part, int) else "None" for part in parts
+        ] + ["None"] * rank
         raise TypeError(
-            f"{caller}: expected a spec with one entry per dim, got {entries!r}; write P({', '.join(axes[:rank])}) "
-            f"(axes of the mesh: {_listed(names)})"
+            f"{caller}: expected a spec with one entry per dim, got {entries!r}; write "
+            f"P({', '.join(axes[:rank])}) (axes of the mesh: {_listed(names)})"
         )
     if isinstance(entries, jax.sharding.PartitionSpec):
-        return PartitionSpec(*entries, *[None] * (rank - len(entries)))  # jax leaves further dims whole
+        # jax leaves further dims whole
+        return PartitionSpec(*entries, *[None] * (rank - len(entries)))
     return PartitionSpec(*entries)
 
 

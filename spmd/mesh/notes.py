@@ -1,4 +1,5 @@
-"""Lines for a dim that a mesh does not divide, and errors that end at the user's line; `fsdp` takes them from here."""
+"""Lines for a dim that a mesh does not divide, and errors that end at the user's line; `fsdp` takes
+them from here."""
 
 import functools
 
@@ -14,7 +15,10 @@ def note_idle(caller: str, shape: tuple[int, ...], sharding: Sharding) -> None:
     """Prints, for each dim, how many parts are padding alone."""
     for dim, (size, ways) in enumerate(zip(shape, sharding.tiles(len(shape)), strict=True)):
         if size % ways and (idle := ways - -(-size // -(-size // ways))) > 0:
-            text = f"dim {dim} of {list(shape)} is split {ways} ways: {idle} of {ways} parts are padding alone and idle"
+            text = (
+                f"dim {dim} of {list(shape)} is split {ways} ways: {idle} of {ways} parts are "
+                "padding alone and idle"
+            )
             say_once(f"{caller}: {text}; make it a multiple of {ways}")
 
 
@@ -22,4 +26,7 @@ def note_idle(caller: str, shape: tuple[int, ...], sharding: Sharding) -> None:
 def note_whole(caller: str, shape: tuple[int, ...], dim: int, ways: int) -> None:
     """Prints that each device computes all rows of a batch that the devices do not divide."""
     text = f"dim {dim} of {list(shape)} is not a multiple of the {ways} devices of the batch"
-    say_once(f"{caller}: {text}: each device computes all of its {shape[dim]} rows; make it a multiple of {ways}")
+    say_once(
+        f"{caller}: {text}: each device computes all of its {shape[dim]} rows; make it a multiple "
+        f"of {ways}"
+    )

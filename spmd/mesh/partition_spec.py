@@ -9,9 +9,9 @@ SpecEntry = Axis | tuple[Axis, ...] | None | Any  # Any: jax's UNCONSTRAINED
 
 
 class PartitionSpec(tuple[SpecEntry, ...]):
-    """One entry per tensor dim: a mesh axis (by name or index), a tuple of axes (split over all of them, the first the
-    slowest), None (not split), or `P.UNCONSTRAINED` (jax's own: the partitioner chooses). A plain tuple means the same
-    everywhere a spec is taken.
+    """One entry per tensor dim: a mesh axis (by name or index), a tuple of axes (split over all of
+    them, the first the slowest), None (not split), or `P.UNCONSTRAINED` (jax's own: the partitioner
+    chooses). A plain tuple means the same everywhere a spec is taken.
 
     Raises TypeError where an entry is none of these. Source: `jax.sharding.PartitionSpec`,
     `torch_xla.distributed.spmd`.
@@ -33,8 +33,8 @@ class PartitionSpec(tuple[SpecEntry, ...]):
                 is_none = axis is None and not isinstance(entry, tuple)
                 if not is_none and (not isinstance(axis, (str, int)) or isinstance(axis, bool)):
                     raise TypeError(
-                        "PartitionSpec: expected an axis name, an axis index, a tuple of them, None or UNCONSTRAINED, "
-                        f"got {entry!r}"
+                        "PartitionSpec: expected an axis name, an axis index, a tuple of them, "
+                        f"None or UNCONSTRAINED, got {entry!r}"
                     )
         return super().__new__(cls, entries)
 
@@ -45,8 +45,12 @@ class PartitionSpec(tuple[SpecEntry, ...]):
         P('tensor', 'data')
         """
         entries = [entry if isinstance(entry, tuple) else (entry,) for entry in self]
-        axes_per_dim = [tuple(name for name in entry if name not in (axis, None)) for entry in entries]
-        return PartitionSpec(*(names[0] if len(names) == 1 else names or None for names in axes_per_dim))
+        axes_per_dim = [
+            tuple(name for name in entry if name not in (axis, None)) for entry in entries
+        ]
+        return PartitionSpec(
+            *(names[0] if len(names) == 1 else names or None for names in axes_per_dim)
+        )
 
     def __repr__(self) -> str:
         return f"P({', '.join(map(repr, self))})"

@@ -1,4 +1,5 @@
-"""torch's own words on "xla": DTensor's functions, parallel plans and both FSDPs do what this library's do.
+"""torch's own words on "xla": DTensor's functions, parallel plans and both FSDPs do what this
+library's do.
 
 A call with a mesh or a module of another device stays torch's.
 """
@@ -22,22 +23,29 @@ _Function = Callable[..., Any]
 
 
 def _is_on_xla(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """True for a call with a mesh of xla, or without a mesh inside of one, or with a module on xla."""
+    """True for a call with a mesh of xla, or without a mesh inside of one, or with a module on
+    xla."""
     values = [*args, *kwargs.values()]
     meshes: list[Any] = [value for value in values if isinstance(value, Mesh | theirs.DeviceMesh)]
     meshes = meshes or theirs._mesh_resources.mesh_stack[-1:]
     if meshes:
         return any(isinstance(mesh, Mesh) or mesh.device_type == "xla" for mesh in meshes)
     modules = values[0] if values and isinstance(values[0], (list, tuple)) else values[:1]
-    parameters = (p for module in modules if isinstance(module, nn.Module) for p in module.parameters())
-    return get_global_mesh() is not None or any(type(parameter) is XlaTensor for parameter in parameters)
+    parameters = (
+        p for module in modules if isinstance(module, nn.Module) for p in module.parameters()
+    )
+    return get_global_mesh() is not None or any(
+        type(parameter) is XlaTensor for parameter in parameters
+    )
 
 
 def _ours(path: str) -> _Function:
     """A replacement: the function of this library at a path, where a call is on xla."""
 
     def call(original: _Function, *args: Any, **kwargs: Any) -> Any:
-        return (pkgutil.resolve_name(path) if _is_on_xla(args, kwargs) else original)(*args, **kwargs)
+        return (pkgutil.resolve_name(path) if _is_on_xla(args, kwargs) else original)(
+            *args, **kwargs
+        )
 
     return call
 
@@ -50,8 +58,11 @@ def _created(original: _Function, init_op: _Function, size: Any, *args: Any, **k
     return pkgutil.resolve_name(f"spmd.dtensor:{init_op.__name__}")(size, *values, *args, **kwargs)
 
 
-def _wrapped(original: _Function, self: nn.Module, module: nn.Module, *args: Any, **kwargs: Any) -> None:
-    """`torch.distributed.fsdp.FullyShardedDataParallel.__init__`: on xla the wrapper is this library's."""
+def _wrapped(
+    original: _Function, self: nn.Module, module: nn.Module, *args: Any, **kwargs: Any
+) -> None:
+    """`torch.distributed.fsdp.FullyShardedDataParallel.__init__`: on xla the wrapper is this
+    library's."""
     if not _is_on_xla((module, *args), kwargs):
         return original(self, module, *args, **kwargs)
     if type(self) is not vars(sys.modules[_FSDP])["FullyShardedDataParallel"]:
@@ -76,28 +87,45 @@ def _add_state() -> None:
         return state_of_torch(module)
 
 
-_DTENSOR, _PARALLEL, _FSDP = "torch.distributed.tensor", "torch.distributed.tensor.parallel", "torch.distributed.fsdp"
+_DTENSOR, _PARALLEL, _FSDP = (
+    "torch.distributed.tensor",
+    "torch.distributed.tensor.parallel",
+    "torch.distributed.fsdp",
+)
 PATCHES = {
     _DTENSOR: Patch(
         f"`{_DTENSOR}.distribute_tensor(tensor, device_mesh, placements, ...)`, "
         f"`{_DTENSOR}.distribute_module(module, device_mesh, partition_fn, input_fn, output_fn)`, "
         f"`{_DTENSOR}.DTensor.from_local(local_tensor, device_mesh, placements, ...)`, "
         f"`{_DTENSOR}._api._dtensor_init_helper(init_op, size, device_mesh, placements, ...)`",
-        "its tensors on meshes of xla", None,
-        (*map(_ours, ("spmd.dtensor:distribute_tensor", "spmd.dtensor:distribute_module",
-                      "spmd.dtensor:DTensor.from_local")), _created),
+        "its tensors on meshes of xla",
+        None,
+        (
+            *map(
+                _ours,
+                (
+                    "spmd.dtensor:distribute_tensor",
+                    "spmd.dtensor:distribute_module",
+                    "spmd.dtensor:DTensor.from_local",
+                ),
+            ),
+            _created,
+        ),
     ),
     _PARALLEL: Patch(
-        f"`{_PARALLEL}.parallelize_module(module, device_mesh, parallelize_plan, ...)`", "its plans on meshes of xla",
-        None, (_ours("spmd.dtensor:parallelize_module"),),
+        f"`{_PARALLEL}.parallelize_module(module, device_mesh, parallelize_plan, ...)`",
+        "its plans on meshes of xla",
+        None,
+        (_ours("spmd.dtensor:parallelize_module"),),
     ),
     _FSDP: Patch(
-        f"`{_FSDP}.fully_shard(module, ...)`, `{_FSDP}.register_fsdp_forward_method(module, method_name)`, "
-        f"`{_FSDP}.FullyShardedDataParallel.__init__(self, module, ...)`",
-        "its units on xla", _add_state,
+        f"`{_FSDP}.fully_shard(module, ...)`, `{_FSDP}.register_fsdp_forward_method(module, "
+        f"method_name)`, `{_FSDP}.FullyShardedDataParallel.__init__(self, module, ...)`",
+        "its units on xla",
+        _add_state,
         (_ours("fsdp:fully_shard"), _ours("fsdp:register_fsdp_forward_method"), _wrapped),
     ),
-}  # fmt: skip
+}
 
 
 def change(module: ModuleType) -> None:

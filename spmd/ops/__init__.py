@@ -1,4 +1,5 @@
-"""Lowering rules, aten -> JAX, by op family: pure functions of arrays, without tensor class, device or environment."""
+"""Lowering rules, aten -> JAX, by op family: pure functions of arrays, without tensor class, device
+or environment."""
 
 from . import activation as activation
 from . import attention as attention

@@ -66,7 +66,9 @@ def aten_log_softmax(self, dim, half_to_float, *, returns):
     if x.ndim == 0 or not x.size:
         return (x - x).astype(returns.dtype)
     shifted = x - jnp.max(x, axis=dim, keepdims=True)
-    return (shifted - jnp.log(jnp.sum(jnp.exp(shifted), axis=dim, keepdims=True))).astype(returns.dtype)
+    return (shifted - jnp.log(jnp.sum(jnp.exp(shifted), axis=dim, keepdims=True))).astype(
+        returns.dtype
+    )
 
 
 @lower(aten._log_softmax_backward_data.default)
@@ -82,7 +84,11 @@ def aten_log_softmax_backward_data(grad_output, output, dim, input_dtype):
 @lower(aten.gelu.default, promote=Promote.DEFAULT)
 def aten_gelu(self, *, approximate="none"):
     if approximate == "tanh":
-        return 0.5 * self * (1 + jnp.tanh(_SQRT_2_OVER_PI * (self + _GELU_CUBIC * (self * self * self))))
+        return (
+            0.5
+            * self
+            * (1 + jnp.tanh(_SQRT_2_OVER_PI * (self + _GELU_CUBIC * (self * self * self))))
+        )
     return 0.5 * self * (1 + special.erf(self * _SQRT_HALF))
 
 
@@ -105,7 +111,8 @@ def aten_silu_backward(grad_output, self):
 
 
 def _mish_gate(x):
-    """(tanh(softplus(x)), sigmoid(x)) of one n = exp(x): w / (w + 2) where w = n (n + 2), and n / (n + 1)."""
+    """(tanh(softplus(x)), sigmoid(x)) of one n = exp(x): w / (w + 2) where w = n (n + 2), and n /
+    (n + 1)."""
     # From 40 on both are 1 in every dtype; bounded there, the square of n stays finite.
     power = jnp.exp(jnp.minimum(x, 40))
     product = power * (power + 2)
@@ -194,7 +201,9 @@ def aten_hardtanh(self, min_val=-1, max_val=1):
 
 @lower(aten.hardtanh_backward.default, promote=Promote.DEFAULT)
 def aten_hardtanh_backward(grad_output, self, min_val, max_val):
-    return jnp.where((self <= min_val) | (self >= max_val), jnp.zeros((), grad_output.dtype), grad_output)
+    return jnp.where(
+        (self <= min_val) | (self >= max_val), jnp.zeros((), grad_output.dtype), grad_output
+    )
 
 
 @lower(aten.hardsigmoid_backward.default, promote=Promote.DEFAULT)
@@ -213,7 +222,9 @@ def aten_hardswish_backward(grad_output, self):
 
 @lower(aten.hardshrink_backward.default, aten.softshrink_backward.default, promote=Promote.DEFAULT)
 def aten_shrink_backward(grad_output, /, self, lambd):
-    return jnp.where((self >= -lambd) & (self <= lambd), jnp.zeros((), grad_output.dtype), grad_output)
+    return jnp.where(
+        (self >= -lambd) & (self <= lambd), jnp.zeros((), grad_output.dtype), grad_output
+    )
 
 
 @lower(aten.hardshrink.default, promote=Promote.DEFAULT)
@@ -242,13 +253,17 @@ def aten_threshold_backward(grad_output, self, threshold):
 _EXPRESSIONS: dict[OpOverload, Function] = {
     aten.silu.default: lambda self: self * lax.logistic(self),
     aten.mish.default: lambda self: self * _mish_gate(self)[0],
-    aten.leaky_relu.default: lambda self, negative_slope=0.01: jnp.where(self > 0, self, self * negative_slope),
+    aten.leaky_relu.default: lambda self, negative_slope=0.01: jnp.where(
+        self > 0, self, self * negative_slope
+    ),
     aten._prelu_kernel.default: lambda self, weight: jnp.where(self > 0, self, weight * self),
     aten.celu.default: lambda self, alpha=1.0: aten_elu(self, alpha, 1, 1.0 / alpha),
     aten.hardsigmoid.default: lambda self: jnp.minimum(jnp.maximum(self + 3, 0), 6) / 6,
     aten.hardswish.default: lambda self: self * jnp.minimum(jnp.maximum(self + 3, 0), 6) / 6,
     aten.tanh_backward.default: lambda grad_output, output: grad_output * conj(1 - output * output),
-    aten.sigmoid_backward.default: lambda grad_output, output: grad_output * conj((1 - output) * output),
+    aten.sigmoid_backward.default: lambda grad_output, output: (
+        grad_output * conj((1 - output) * output)
+    ),
 }
 for _overload, _function in _EXPRESSIONS.items():
     lower(_overload, promote=Promote.DEFAULT)(_function)

@@ -1,8 +1,9 @@
-"""Scaled dot-product attention and its gradient, with grouped heads, additive bias, causal mask and dropout.
+"""Scaled dot-product attention and its gradient, with grouped heads, additive bias, causal mask and
+dropout.
 
-This file has the rules, the choice between three forms, and the simplest of them: the scores as one array. From `LONG`
-on that array is never made (`flash.py`); on a GPU half precision goes to cuDNN (`cudnn.py`), on a TPU long sequences go
-to Pallas (`splash.py`).
+This file has the rules, the choice between three forms, and the simplest of them: the scores as one
+array. From `LONG` on that array is never made (`flash.py`); on a GPU half precision goes to cuDNN
+(`cudnn.py`), on a TPU long sequences go to Pallas (`splash.py`).
 """
 
 import math
@@ -20,7 +21,8 @@ from .registry import as_promised, lower
 
 aten = torch.ops.aten
 
-# The number of scores per head from which they are computed block by block (docs/decisions/attention.md).
+# The number of scores per head from which they are computed block by block
+# (docs/decisions/attention.md).
 LONG = 512 * 512
 
 
@@ -44,9 +46,17 @@ def _dropout(draw, query, dropout_p):
 
 @lower(aten._scaled_dot_product_fused_attention_overrideable.default)
 def aten_attention(
-    query, key, value, attn_bias=None, dropout_p=0.0, is_causal=False, return_debug_mask=False,
-    *, scale=None, draw,
-):  # fmt: skip
+    query,
+    key,
+    value,
+    attn_bias=None,
+    dropout_p=0.0,
+    is_causal=False,
+    return_debug_mask=False,
+    *,
+    scale=None,
+    draw,
+):
     shape = query.shape[:-1] + value.shape[-1:]
     query, key, value = batched(query), batched(key), batched(value)
     how = {"is_causal": is_causal, "scale": scale_of(query, scale)}
@@ -60,26 +70,47 @@ def aten_attention(
 
 @lower(aten._scaled_dot_product_fused_attention_overrideable_backward.default)
 def aten_attention_backward(
-    grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k,
-    dropout_p, is_causal, philox_seed, philox_offset, *, scale=None, returns,
-):  # fmt: skip
+    grad_out,
+    query,
+    key,
+    value,
+    attn_bias,
+    grad_input_mask,
+    out,
+    logsumexp,
+    cum_seq_q,
+    cum_seq_k,
+    max_q,
+    max_k,
+    dropout_p,
+    is_causal,
+    philox_seed,
+    philox_offset,
+    *,
+    scale=None,
+    returns,
+):
     grad_out, query, key, value, out = map(batched, (grad_out, query, key, value, out))
     logsumexp = logsumexp.reshape(query.shape[:3])
     how = {"is_causal": is_causal, "scale": scale_of(query, scale)}
     form, devices = _form(query, key, _backward, blocks_backward)
-    dropout = None if dropout_p == 0 else _dropout((philox_seed[0], philox_seed[1]), query, dropout_p)
+    dropout = (
+        None if dropout_p == 0 else _dropout((philox_seed[0], philox_seed[1]), query, dropout_p)
+    )
     wants_bias = attn_bias is not None and grad_input_mask[3]
     form = partial(form, bias=attn_bias, dropout=dropout, wants_bias=wants_bias, **how)
     case = query, key, value, attn_bias, dropout_p
-    grads = _by_platform(form, "backward", case, how, devices)(query, key, value, grad_out, out, logsumexp)
+    grads = _by_platform(form, "backward", case, how, devices)(
+        query, key, value, grad_out, out, logsumexp
+    )
     return as_promised(grads, returns)
 
 
 def _form(query, key, short, long):
     """The form for these lengths; and the devices of a long one, as far as they are known.
 
-    A long one is by the batch, the heads and the rows of the queries, with keys and values gathered; the gradients of
-    these are reduce-scattered along their rows.
+    A long one is by the batch, the heads and the rows of the queries, with keys and values
+    gathered; the gradients of these are reduce-scattered along their rows.
     """
     if not _is_long(query, key):
         return short, None
@@ -90,12 +121,17 @@ def _form(query, key, short, long):
 
 
 def _by_platform(form, direction, case, how, devices):
-    """`form`, or the platform's kernel for it; the platform is that of the program, which need not be this host's."""
+    """`form`, or the platform's kernel for it; the platform is that of the program, which need not
+    be this host's."""
     kernels = {}
     if cudnn.takes(*case):
         kernels["cuda"] = partial(getattr(cudnn, direction), **how)
         if devices is not None and sharded.platform() not in ("cpu", "tpu"):
-            sharded.note_unused(f"{splash.COMPUTED_BY_ALL} (cuDNN's kernel takes all rows)", devices.mesh, devices.rows)
+            sharded.note_unused(
+                f"{splash.COMPUTED_BY_ALL} (cuDNN's kernel takes all rows)",
+                devices.mesh,
+                devices.rows,
+            )
     if devices is not None and splash.takes(*case, devices.num_row_shards):
         kernels["tpu"] = partial(getattr(splash, direction), devices=devices, otherwise=form, **how)
     return partial(lax.platform_dependent, default=form, **kernels) if kernels else form
@@ -106,15 +142,18 @@ def _like(grads, operands):
     return tuple(
         None if grad is None else grad.astype(x.dtype).reshape(x.shape)
         for grad, x in zip(grads, operands, strict=True)
-    )  # fmt: skip
+    )
 
 
 # -- Block by block: only the shapes differ from what flash.py takes.
 
 
 def _heads(x, key):
-    """x as [batch, kv heads, queries per kv head, ...]; a single head stays one and broadcasts, as in a mask."""
-    groups = (1, 1) if x.shape[1] == 1 != key.shape[1] else (key.shape[1], x.shape[1] // key.shape[1])
+    """x as [batch, kv heads, queries per kv head, ...]; a single head stays one and broadcasts, as
+    in a mask."""
+    groups = (
+        (1, 1) if x.shape[1] == 1 != key.shape[1] else (key.shape[1], x.shape[1] // key.shape[1])
+    )
     return x.reshape(x.shape[0], *groups, *x.shape[2:])
 
 
@@ -138,12 +177,27 @@ def blocks_forward(query, key, value, *, bias, dropout, devices, **how):
     return _by_rows(form, devices, query, key, value, dropout, bias=bias)
 
 
-def blocks_backward(query, key, value, grad_out, out, logsumexp, *, bias, dropout, wants_bias, devices, **how):
+def blocks_backward(
+    query, key, value, grad_out, out, logsumexp, *, bias, dropout, wants_bias, devices, **how
+):
     def form(query, key, value, grad_out, out, logsumexp, dropout, bias, **rows):
         grad_out, *saved = (_heads(x, key) for x in (grad_out, out, logsumexp))
-        operands = grad_out, _heads(query, key), key, value, *saved, *_long_operands(key, dropout, bias)
-        grad_query, *grads, grad_bias = flash.backward(*operands, wants_bias=wants_bias, **rows, **how)
-        return grad_query.reshape(query.shape), *grads, grad_bias.reshape(bias.shape) if wants_bias else None
+        operands = (
+            grad_out,
+            _heads(query, key),
+            key,
+            value,
+            *saved,
+            *_long_operands(key, dropout, bias),
+        )
+        grad_query, *grads, grad_bias = flash.backward(
+            *operands, wants_bias=wants_bias, **rows, **how
+        )
+        return (
+            grad_query.reshape(query.shape),
+            *grads,
+            grad_bias.reshape(bias.shape) if wants_bias else None,
+        )
 
     arrays = query, key, value, grad_out, out, logsumexp, dropout
     grads = _by_rows(form, devices, *arrays, bias=bias, wants_bias=wants_bias, is_backward=True)
@@ -151,13 +205,19 @@ def blocks_backward(query, key, value, grad_out, out, logsumexp, *, bias, dropou
 
 
 def _by_rows(form, devices, *arrays, bias, wants_bias=False, **direction):
-    """`form(*arrays, bias)`; where the rows are sharded, of each device's rows: keys and values are gathered once,
-    before the loop over blocks."""
+    """`form(*arrays, bias)`; where the rows are sharded, of each device's rows: keys and values are
+    gathered once, before the loop over blocks."""
     if devices is None or not devices.rows:
         return form(*arrays, bias)
     bias = None if bias is None else of_four_dims(bias)
-    # A computed mask that batch and heads share is computed in the loop; any other is an operand, its rows sharded.
-    is_shared = bias is not None and bias.shape[:2] == (1, 1) and not wants_bias and computed.is_computed(bias)
+    # A computed mask that batch and heads share is computed in the loop; any other is an operand,
+    # its rows sharded.
+    is_shared = (
+        bias is not None
+        and bias.shape[:2] == (1, 1)
+        and not wants_bias
+        and computed.is_computed(bias)
+    )
     shared = bias[None] if is_shared else None
 
     def on_shard(*operands):
@@ -168,12 +228,14 @@ def _by_rows(form, devices, *arrays, bias, wants_bias=False, **direction):
     return devices.run(on_shard, *arrays, bias=None if is_shared else bias, **direction)
 
 
-# -- The scores as one array. The backward repeats the forward's expressions for the probabilities: in one program XLA
-# merges the two, so nothing is computed twice and only the probabilities are kept.
+# -- The scores as one array. The backward repeats the forward's expressions for the probabilities:
+# in one program XLA merges the two, so nothing is computed twice and only the probabilities are
+# kept.
 
 
 def _grouped(query, key):
-    """query as [batch, kv heads, queries per kv head, length, width]; without groups the heads stay as they are."""
+    """query as [batch, kv heads, queries per kv head, length, width]; without groups the heads stay
+    as they are."""
     B, H, S, D = query.shape
     kv_heads = key.shape[1]
     return query if kv_heads == H else query.reshape(B, kv_heads, H // kv_heads, S, D)
@@ -184,7 +246,8 @@ def _ungrouped(x, heads):
 
 
 def _einsum(grouped, plain, operands, *, dtype):
-    """One of two einsums, by whether the first operand's heads are grouped, accumulated in dtype."""
+    """One of two einsums, by whether the first operand's heads are grouped, accumulated in
+    dtype."""
     equation = grouped if any(operand.ndim == 5 for operand in operands) else plain
     return jnp.einsum(equation, *operands, preferred_element_type=dtype)
 
@@ -192,7 +255,9 @@ def _einsum(grouped, plain, operands, *, dtype):
 def _scores(query, key, bias, is_causal, scale):
     """[B, H, S, L] in the accumulation dtype, masked positions at -inf."""
     heads, dtype = query.shape[1], wide(query.dtype)
-    scores = _einsum("bhgsd,bhld->bhgsl", "bhsd,bhld->bhsl", (_grouped(query, key), key), dtype=dtype)
+    scores = _einsum(
+        "bhgsd,bhld->bhgsl", "bhsd,bhld->bhsl", (_grouped(query, key), key), dtype=dtype
+    )
     scores = _ungrouped(scores, heads) * jnp.asarray(scale, dtype)
     if bias is not None and bias.dtype == jnp.bool_:
         scores = jnp.where(bias, scores, -jnp.inf)
@@ -225,26 +290,38 @@ def _dropped(x, dropout):
 def _forward(query, key, value, *, bias, dropout, is_causal, scale):
     weights, logsumexp = _probabilities(query, key, bias, is_causal, scale)
     weights = _grouped(_dropped(weights, dropout).astype(value.dtype), value)
-    output = _einsum("bhgsl,bhld->bhgsd", "bhsl,bhld->bhsd", (weights, value), dtype=wide(query.dtype))
+    output = _einsum(
+        "bhgsl,bhld->bhgsd", "bhsl,bhld->bhsd", (weights, value), dtype=wide(query.dtype)
+    )
     return output.astype(query.dtype).reshape(*query.shape[:3], value.shape[-1]), logsumexp
 
 
-def _backward(query, key, value, grad_out, out, logsumexp, *, bias, dropout, wants_bias, is_causal, scale):
+def _backward(
+    query, key, value, grad_out, out, logsumexp, *, bias, dropout, wants_bias, is_causal, scale
+):
     heads, dtype = query.shape[1], wide(query.dtype)
     weights, _ = _probabilities(query, key, bias, is_causal, scale)
     grad_output = _grouped(grad_out, value)
     dropped_weights = _grouped(_dropped(weights, dropout).astype(value.dtype), value)
-    grad_value = _einsum("bhgsl,bhgsd->bhld", "bhsl,bhsd->bhld", (dropped_weights, grad_output), dtype=dtype)
-    grad_weights = _einsum("bhgsd,bhld->bhgsl", "bhsd,bhld->bhsl", (grad_output, value), dtype=dtype)
+    grad_value = _einsum(
+        "bhgsl,bhgsd->bhld", "bhsl,bhsd->bhld", (dropped_weights, grad_output), dtype=dtype
+    )
+    grad_weights = _einsum(
+        "bhgsd,bhld->bhgsl", "bhsd,bhld->bhsl", (grad_output, value), dtype=dtype
+    )
     grad_weights = _dropped(_ungrouped(grad_weights, heads), dropout)
-    # FlashAttention-2 (arXiv:2307.08691): sum_l weights * grad_weights is the row sum of grad_out * out. A rounded out
-    # would cost the difference below its digits, so half precision, whose probabilities are here, takes the sum itself.
+    # FlashAttention-2 (arXiv:2307.08691): sum_l weights * grad_weights is the row sum of grad_out *
+    # out. A rounded out would cost the difference below its digits, so half precision, whose
+    # probabilities are here, takes the sum itself.
     delta = grad_out * out if query.dtype == dtype else weights * grad_weights
     grad_scores = weights * (grad_weights - jnp.sum(delta, axis=-1, keepdims=True))
     scores = _grouped(grad_scores.astype(query.dtype), key)
-    # The scale multiplies the width-D gradients, not the S x L scores: one pass over the larger array less.
+    # The scale multiplies the width-D gradients, not the S x L scores: one pass over the larger
+    # array less.
     grad_query = scale * _einsum("bhgsl,bhld->bhgsd", "bhsl,bhld->bhsd", (scores, key), dtype=dtype)
-    grad_key = scale * _einsum("bhgsl,bhgsd->bhld", "bhsl,bhsd->bhld", (scores, _grouped(query, key)), dtype=dtype)
+    grad_key = scale * _einsum(
+        "bhgsl,bhgsd->bhld", "bhsl,bhsd->bhld", (scores, _grouped(query, key)), dtype=dtype
+    )
     grad_bias = _grad_bias(grad_scores, bias) if wants_bias else None
     return _like((grad_query, grad_key, grad_value, grad_bias), (query, key, value, bias))
 
@@ -252,5 +329,7 @@ def _backward(query, key, value, grad_out, out, logsumexp, *, bias, dropout, wan
 def _grad_bias(grad_scores, bias):
     """The gradient of a broadcast bias, summed over the dims along which it was broadcast."""
     shape = (1,) * (grad_scores.ndim - bias.ndim) + bias.shape
-    axes = tuple(axis for axis, size in enumerate(shape) if size == 1 and grad_scores.shape[axis] != 1)
+    axes = tuple(
+        axis for axis, size in enumerate(shape) if size == 1 and grad_scores.shape[axis] != 1
+    )
     return jnp.sum(grad_scores, axis=axes, keepdims=True)

@@ -17,7 +17,9 @@ def _normalized(x, sizes, normalization):
     if normalization == _NONE:
         return x
     length = math.prod(sizes)
-    return x * jnp.asarray(1 / math.sqrt(length) if normalization == _ROOT else 1 / length, x.real.dtype)
+    return x * jnp.asarray(
+        1 / math.sqrt(length) if normalization == _ROOT else 1 / length, x.real.dtype
+    )
 
 
 def _complex_transform(x, dims, forward):
@@ -46,7 +48,9 @@ def aten_fft_r2c(self, dim, normalization, onesided):
     if onesided:
         result = _complex_transform(jnp.fft.rfft(self, axis=dims[-1]), dims[:-1], True)
     else:
-        result = _complex_transform(self + jnp.zeros((), jnp.result_type(self, jnp.complex64)), dims, True)
+        result = _complex_transform(
+            self + jnp.zeros((), jnp.result_type(self, jnp.complex64)), dims, True
+        )
     return _normalized(result, [self.shape[axis] for axis in dims], normalization)
 
 
@@ -55,4 +59,6 @@ def aten_fft_c2r(self, dim, normalization, last_dim_size, *, returns):
     dims = _dims(dim, self.ndim)
     result = _complex_transform(self, dims[:-1], False)
     result = jnp.fft.irfft(result, n=last_dim_size, axis=dims[-1], norm="forward")
-    return _normalized(result, [returns.shape[axis] for axis in dims], normalization).astype(returns.dtype)
+    return _normalized(result, [returns.shape[axis] for axis in dims], normalization).astype(
+        returns.dtype
+    )

@@ -1,9 +1,9 @@
 """Dims that a reshape merges, as (batch, sequence) to rows, kept apart over several devices.
 
-No sharding of a merged dim can shard two of its parts over different axes, or the later part alone: a partitioner would
-all-gather them. A reshape that merges is therefore the last step of a computation, so that an op that reads it finds
-the dims from before the merge, computes in these and merges its own result; a reshape that splits the merged dim again
-begins with them, too.
+No sharding of a merged dim can shard two of its parts over different axes, or the later part alone:
+a partitioner would all-gather them. A reshape that merges is therefore the last step of a
+computation, so that an op that reads it finds the dims from before the merge, computes in these and
+merges its own result; a reshape that splits the merged dim again begins with them, too.
 """
 
 import itertools
@@ -16,7 +16,8 @@ import jax.numpy as jnp
 
 from . import sharded
 
-Groups = tuple[tuple[int, ...], ...]  # for each dim of an array, the dims of another array that are merged in it
+# for each dim of an array, the dims of another array that are merged in it
+Groups = tuple[tuple[int, ...], ...]
 
 
 def reshaped(array: jax.Array, shape: Sequence[int]) -> jax.Array:
@@ -28,18 +29,28 @@ def reshaped(array: jax.Array, shape: Sequence[int]) -> jax.Array:
         common = _common(source.shape, shape)
         if common is not None:
             made_of, makes = _groups(common, source.shape), _groups(common, shape)
-            if made_of and makes and any(len(g) > 1 for g in made_of) and any(len(g) > 1 for g in makes):
+            if (
+                made_of
+                and makes
+                and any(len(g) > 1 for g in made_of)
+                and any(len(g) > 1 for g in makes)
+            ):
                 source = source.reshape(common)
             return source.reshape(shape)
     return array.reshape(shape)
 
 
 def unmerged(array: jax.Array) -> tuple[jax.Array, Groups]:
-    """The array before a reshape merged its dims, and for each dim the dims of that array that are merged in it."""
+    """The array before a reshape merged its dims, and for each dim the dims of that array that are
+    merged in it."""
     alone = tuple(zip(range(array.ndim), strict=True))
     equation = getattr(array, "parent", None)
     name = "" if equation is None else equation.primitive.name
-    if equation is None or name not in ("reshape", "convert_element_type") or sharded.num_devices() == 1:
+    if (
+        equation is None
+        or name not in ("reshape", "convert_element_type")
+        or sharded.num_devices() == 1
+    ):
         return array, alone
     source = equation.in_tracers[0]
     if name == "convert_element_type":
@@ -57,7 +68,8 @@ def _is_whole(array: jax.Array) -> bool:
 
 
 def apart(array: jax.Array, *dims: int) -> tuple[jax.Array, list[tuple[int, ...]]]:
-    """The array with these dims as they were before a merge, and for each of its own dims the sizes of its parts."""
+    """The array with these dims as they were before a merge, and for each of its own dims the sizes
+    of its parts."""
     source, groups = unmerged(array)
     split_dims = {dim % array.ndim for dim in dims}
     sizes = [
@@ -74,7 +86,9 @@ def transposed(array: jax.Array, order: Sequence[int]) -> jax.Array:
     order = [dim % array.ndim for dim in order]
     if source is array:
         return jnp.transpose(array, order)
-    return source.transpose([i for dim in order for i in groups[dim]]).reshape([array.shape[dim] for dim in order])
+    return source.transpose([i for dim in order for i in groups[dim]]).reshape(
+        [array.shape[dim] for dim in order]
+    )
 
 
 def summed(array: jax.Array, dims: Sequence[int], keepdims: bool) -> jax.Array:
@@ -82,19 +96,28 @@ def summed(array: jax.Array, dims: Sequence[int], keepdims: bool) -> jax.Array:
     source, groups = unmerged(array)
     if source is array:
         return jnp.sum(array, axis=tuple(dims), keepdims=keepdims)
-    shape = [1 if dim in dims else size for dim, size in enumerate(array.shape) if keepdims or dim not in dims]
+    shape = [
+        1 if dim in dims else size
+        for dim, size in enumerate(array.shape)
+        if keepdims or dim not in dims
+    ]
     return jnp.sum(source, axis=tuple(i for dim in dims for i in groups[dim])).reshape(shape)
 
 
 def elementwise(function: Callable[..., jax.Array], *arrays: jax.Array) -> jax.Array:
-    """An elementwise function of arrays that broadcast, in the dims from before a merge of one of them."""
+    """An elementwise function of arrays that broadcast, in the dims from before a merge of one of
+    them."""
     return along((), function, *arrays)
 
 
 def called(
-    rule: Callable[..., jax.Array], arguments: Sequence[object], keywords: Mapping[str, object], shape: tuple[int, ...]
+    rule: Callable[..., jax.Array],
+    arguments: Sequence[object],
+    keywords: Mapping[str, object],
+    shape: tuple[int, ...],
 ) -> jax.Array:
-    """`elementwise` of a rule with all its arguments; a rule that only looks elementwise is called as it is."""
+    """`elementwise` of a rule with all its arguments; a rule that only looks elementwise is called
+    as it is."""
     arrays = [value for value in arguments if isinstance(value, jax.Array)]
     if all(map(_is_whole, arrays)):
         return rule(*arguments, **keywords)
@@ -104,7 +127,9 @@ def called(
         values = (next(remaining) if isinstance(value, jax.Array) else value for value in arguments)
         return rule(*values, **keywords)
 
-    is_elementwise = all(_broadcasts(array.shape, shape) for array in arrays) and shape in map(jnp.shape, arrays)
+    is_elementwise = all(_broadcasts(array.shape, shape) for array in arrays) and shape in map(
+        jnp.shape, arrays
+    )
     return elementwise(function, *arrays) if is_elementwise else function(*arrays)
 
 
@@ -115,7 +140,8 @@ def _broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
 
 
 def along(dims: Sequence[int], function: Callable[..., jax.Array], *arrays: jax.Array) -> jax.Array:
-    """`elementwise` of a function that goes along these dims, counted from the end, which stay merged."""
+    """`elementwise` of a function that goes along these dims, counted from the end, which stay
+    merged."""
     shape = jnp.broadcast_shapes(*map(jnp.shape, arrays))
     parts_of: dict[int, tuple[int, ...]] = {}
     for array in arrays:
@@ -129,7 +155,8 @@ def along(dims: Sequence[int], function: Callable[..., jax.Array], *arrays: jax.
         return function(*arrays)
 
     def fine(of: Sequence[int]) -> list[int]:
-        """The sizes of an array's dims, with those in `parts_of` as their parts: ones where it is broadcast."""
+        """The sizes of an array's dims, with those in `parts_of` as their parts: ones where it is
+        broadcast."""
         sizes: list[int] = []
         for index, size in enumerate(of, -len(of)):
             parts = parts_of.get(index, (size,))
@@ -141,8 +168,11 @@ def along(dims: Sequence[int], function: Callable[..., jax.Array], *arrays: jax.
 
 
 def _common(source: Sequence[int], target: Sequence[int]) -> tuple[int, ...] | None:
-    """The fewest dims, none of size 1, that are a refinement of both shapes; None where there are none."""
-    ends = sorted({*itertools.accumulate(source, operator.mul), *itertools.accumulate(target, operator.mul)})
+    """The fewest dims, none of size 1, that are a refinement of both shapes; None where there are
+    none."""
+    ends = sorted(
+        {*itertools.accumulate(source, operator.mul), *itertools.accumulate(target, operator.mul)}
+    )
     if not ends or 0 in ends:
         return None
     sizes = []
@@ -154,7 +184,8 @@ def _common(source: Sequence[int], target: Sequence[int]) -> tuple[int, ...] | N
 
 
 def _groups(parts: Sequence[int], shape: Sequence[int]) -> Groups | None:
-    """The indices of the parts, in order, that make each dim of a shape; None where its dims are no merges of them."""
+    """The indices of the parts, in order, that make each dim of a shape; None where its dims are no
+    merges of them."""
     groups: list[tuple[int, ...]] = []
     end = 0
     for size in shape:

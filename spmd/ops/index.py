@@ -1,4 +1,7 @@
-"""Reading and writing at computed positions. Shapes that depend on data (masks, nonzero) have no static program."""
+"""Reading and writing at computed positions.
+
+Shapes that depend on data (masks, nonzero) have no static program.
+"""
 
 from functools import partial
 
@@ -19,7 +22,8 @@ _IN_BOUNDS = "promise_in_bounds"
 
 
 def _accumulator(dtype):
-    """The dtype of a sum at one position: float32 for narrow floats, rounded once; booleans are counted."""
+    """The dtype of a sum at one position: float32 for narrow floats, rounded once; booleans are
+    counted."""
     return jnp.int32 if dtype == jnp.bool_ else wide(dtype)
 
 
@@ -29,7 +33,8 @@ def _accumulator(dtype):
 def _grid(index, dim):
     """The full coordinates of each element of `index`: its own position, but `index` along dim."""
     return tuple(
-        index if axis == dim else lax.broadcasted_iota(index.dtype, index.shape, axis) for axis in range(index.ndim)
+        index if axis == dim else lax.broadcasted_iota(index.dtype, index.shape, axis)
+        for axis in range(index.ndim)
     )
 
 
@@ -51,9 +56,15 @@ def aten_gather(self, dim, index, *, sparse_grad=False):
 
 
 _COMBINE = {
-    None: "set", "add": "add", "sum": "add", "mean": "add", "multiply": "multiply", "prod": "multiply", "amax": "max",
+    None: "set",
+    "add": "add",
+    "sum": "add",
+    "mean": "add",
+    "multiply": "multiply",
+    "prod": "multiply",
+    "amax": "max",
     "amin": "min",
-}  # fmt: skip
+}
 
 
 @lower(aten.scatter.src, aten.scatter.reduce)
@@ -67,26 +78,40 @@ def aten_scatter(self, dim, index, src, *, reduce=None):
     if src.shape != index.shape:
         src = lax.slice(src, [0] * src.ndim, index.shape)
     wide = self.dtype if reduce is None else _accumulator(self.dtype)
-    return _write(self.astype(wide), dim, index, src.astype(wide), _COMBINE[reduce]).astype(self.dtype).reshape(shape)
+    return (
+        _write(self.astype(wide), dim, index, src.astype(wide), _COMBINE[reduce])
+        .astype(self.dtype)
+        .reshape(shape)
+    )
 
 
 _SCATTERS = {
-    "set": lax.scatter, "add": lax.scatter_add, "multiply": lax.scatter_mul, "max": lax.scatter_max,
+    "set": lax.scatter,
+    "add": lax.scatter_add,
+    "multiply": lax.scatter_mul,
+    "max": lax.scatter_max,
     "min": lax.scatter_min,
-}  # fmt: skip
+}
 
 
 def _write(self, dim, index, src, method):
     batch_dims = tuple(axis for axis in range(self.ndim) if axis != dim)
     if index.size == 1 or any(index.shape[axis] != self.shape[axis] for axis in batch_dims):
-        return write_at(self, _grid(index, dim), src, method, _IN_BOUNDS, wrap_negative_indices=False)
-    # The other dims are declared as batch dims: no partitioner sees that computed positions stay in the shard of their
-    # own device, and would gather all that is written (the gradient of a `topk` over a batch, say).
+        return write_at(
+            self, _grid(index, dim), src, method, _IN_BOUNDS, wrap_negative_indices=False
+        )
+    # The other dims are declared as batch dims: no partitioner sees that computed positions stay in
+    # the shard of their own device, and would gather all that is written (the gradient of a `topk`
+    # over a batch, say).
     numbers = lax.ScatterDimensionNumbers(
-        update_window_dims=(), inserted_window_dims=(dim,), scatter_dims_to_operand_dims=(dim,),
-        operand_batching_dims=batch_dims, scatter_indices_batching_dims=batch_dims,
-    )  # fmt: skip
-    # In 32 bits: where rows must be padded, XLA's partitioner pads positions with an int32 and aborts on wider ones.
+        update_window_dims=(),
+        inserted_window_dims=(dim,),
+        scatter_dims_to_operand_dims=(dim,),
+        operand_batching_dims=batch_dims,
+        scatter_indices_batching_dims=batch_dims,
+    )
+    # In 32 bits: where rows must be padded, XLA's partitioner pads positions with an int32 and
+    # aborts on wider ones.
     narrow = index.astype(jnp.int32) if self.shape[dim] < 2**31 else index
     return _SCATTERS[method](self, narrow[..., None], src, numbers, mode=_IN_BOUNDS)
 
@@ -99,24 +124,33 @@ def aten_scatter_value(self, dim, index, value, *, reduce=None):
 def _identity(reduce, dtype):
     """The initial value of a reduction where self is not included."""
     is_exact = not jnp.issubdtype(dtype, jnp.inexact)
-    lowest, highest = (jnp.iinfo(dtype).min, jnp.iinfo(dtype).max) if is_exact else (-jnp.inf, jnp.inf)
+    lowest, highest = (
+        (jnp.iinfo(dtype).min, jnp.iinfo(dtype).max) if is_exact else (-jnp.inf, jnp.inf)
+    )
     return jnp.asarray({"prod": 1, "amax": lowest, "amin": highest}.get(reduce, 0), dtype)
 
 
 def _reduce_into(self, source, write, reduce, include_self):
-    """The reduction of the source, as `write(array, values, method)` writes it, over self or over nothing."""
+    """The reduction of the source, as `write(array, values, method)` writes it, over self or over
+    nothing."""
     touched = write(jnp.zeros(self.shape, jnp.bool_), jnp.ones(source.shape, jnp.bool_), "set")
     wide = self.astype(_accumulator(self.dtype))
     start = wide if include_self else jnp.where(touched, _identity(reduce, wide.dtype), wide)
     result = write(start, source.astype(wide.dtype), _COMBINE[reduce])
     if reduce in ("amax", "amin") and loses_nan(wide.dtype):
-        num_nans = write(jnp.zeros(self.shape, wide.dtype), jnp.isnan(source).astype(wide.dtype), "add")
+        num_nans = write(
+            jnp.zeros(self.shape, wide.dtype), jnp.isnan(source).astype(wide.dtype), "add"
+        )
         result = jnp.where(num_nans > 0, jnp.nan, result).astype(wide.dtype)
     if reduce == "mean":
         ones = jnp.ones(source.shape, wide.dtype)
         counts = write(jnp.full(self.shape, int(include_self), wide.dtype), ones, "add")
         counts = jnp.maximum(counts, jnp.ones((), wide.dtype))
-        result = result / counts if jnp.issubdtype(wide.dtype, jnp.inexact) else jnp.floor_divide(result, counts)
+        result = (
+            result / counts
+            if jnp.issubdtype(wide.dtype, jnp.inexact)
+            else jnp.floor_divide(result, counts)
+        )
     return jnp.where(touched, result, wide).astype(self.dtype)
 
 
@@ -146,7 +180,9 @@ def _write_slices(self, dim, index, source, method):
     shape = self.shape
     self, source = _at_least_1d(self, source)
     wide = self.dtype if method == "set" else _accumulator(self.dtype)
-    result = write_at(self.astype(wide), _slices(self, dim, index), source.astype(wide), method, _IN_BOUNDS)
+    result = write_at(
+        self.astype(wide), _slices(self, dim, index), source.astype(wide), method, _IN_BOUNDS
+    )
     return result.astype(self.dtype).reshape(shape)
 
 
@@ -154,12 +190,18 @@ def _write_slices(self, dim, index, source, method):
 def aten_index_select(self, dim, index):
     if self.ndim == 0:
         return self
-    return self.at[_slices(self, dim, index)].get(**missing(self.dtype), wrap_negative_indices=False)
+    return self.at[_slices(self, dim, index)].get(
+        **missing(self.dtype), wrap_negative_indices=False
+    )
 
 
 @lower(aten.index_add.default)
 def aten_index_add(self, dim, index, source, *, alpha=1):
-    scaled = source if isinstance(alpha, int) and alpha == 1 else source * jnp.asarray(alpha).astype(source.dtype)
+    scaled = (
+        source
+        if isinstance(alpha, int) and alpha == 1
+        else source * jnp.asarray(alpha).astype(source.dtype)
+    )
     return _write_slices(self, dim, index, scaled, "add")
 
 
@@ -191,8 +233,9 @@ def _full_index(indices, call):
     for index in indices:
         if index is not None and index.dtype in (np.bool_, np.uint8):
             raise NotImplementedError(
-                f"{call}: a boolean mask selects a number of elements that depends on the data, and a compiled program "
-                "has static shapes; use torch.where(mask, x, other), x.masked_fill(mask, value) or integer indices"
+                f"{call}: a boolean mask selects a number of elements that depends on the data, "
+                "and a compiled program has static shapes; use torch.where(mask, x, other), "
+                "x.masked_fill(mask, value) or integer indices"
             )
     return tuple(slice(None) if index is None else index for index in indices)
 
@@ -203,7 +246,8 @@ def aten_index(self, indices):
 
 
 def _put_mask(self, indices, values, accumulate):
-    """x[:, mask] = values, of a single boolean mask all of whose hits take the same values; else None."""
+    """x[:, mask] = values, of a single boolean mask all of whose hits take the same values; else
+    None."""
     axes = [axis for axis, index in enumerate(indices) if index is not None]
     if len(axes) != 1 or indices[axes[0]].dtype != np.bool_:
         return None
@@ -229,12 +273,16 @@ def aten_index_put(self, indices, values, accumulate=False, unsafe=False):
 
 def _put(self, index, values, accumulate):
     dtype, method = (_accumulator(self.dtype), "add") if accumulate else (self.dtype, "set")
-    return write_at(self.astype(dtype), index, values.astype(dtype), method, _IN_BOUNDS).astype(self.dtype)
+    return write_at(self.astype(dtype), index, values.astype(dtype), method, _IN_BOUNDS).astype(
+        self.dtype
+    )
 
 
 @lower(aten.put.default)
 def aten_put(self, index, source, accumulate=False):
-    return _put(self.reshape(-1), (index.reshape(-1),), source.reshape(-1), accumulate).reshape(self.shape)
+    return _put(self.reshape(-1), (index.reshape(-1),), source.reshape(-1), accumulate).reshape(
+        self.shape
+    )
 
 
 # -- Masks whose result has a static shape.
@@ -295,7 +343,9 @@ def _search(edges, values, right, out_int32):
 
 
 @lower(aten.searchsorted.Tensor, aten.searchsorted.Scalar)
-def aten_searchsorted(sorted_sequence, self, *, out_int32=False, right=False, side=None, sorter=None):
+def aten_searchsorted(
+    sorted_sequence, self, *, out_int32=False, right=False, side=None, sorter=None
+):
     if sorter is not None:
         sorted_sequence = jnp.take_along_axis(sorted_sequence, sorter, -1)
     return _search(sorted_sequence, self, right or side == "right", out_int32)

@@ -1,4 +1,5 @@
-"""The private names of jax that rules use; the rest is in `core/base/jax_private`, which says how they are noted."""
+"""The private names of jax that rules use; the rest is in `core/base/jax_private`, which says how
+they are noted."""
 
 import inspect
 from importlib import import_module
@@ -7,8 +8,8 @@ from typing import Any
 
 from jax._src import config as _config
 
-# 0.10, 0.11, 0.12. The partitioner as a context, where the public flag `jax_use_shardy_partitioner` is process-wide.
-# None in a jax that has only Shardy.
+# 0.10, 0.11, 0.12. The partitioner as a context, where the public flag `jax_use_shardy_partitioner`
+# is process-wide. None in a jax that has only Shardy.
 use_shardy_partitioner: Any = getattr(_config, "use_shardy_partitioner", None)
 
 
@@ -23,8 +24,9 @@ def _cudnn() -> ModuleType | None:
     return module if all(hasattr(module, name) for name in names) else None
 
 
-# 0.10, 0.11, 0.12. cuDNN's attention: `_dot_product_attention_fwd_p`, `_dot_product_attention_bwd_p`, `MaskType`,
-# `AttentionLayout`. The public `jax.nn.dot_product_attention` looks for cuDNN while it is traced.
+# 0.10, 0.11, 0.12. cuDNN's attention: `_dot_product_attention_fwd_p`,
+# `_dot_product_attention_bwd_p`, `MaskType`, `AttentionLayout`. The public
+# `jax.nn.dot_product_attention` looks for cuDNN while it is traced.
 cudnn_attention = _cudnn()
 
 

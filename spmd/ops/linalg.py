@@ -1,4 +1,5 @@
-"""Dense linear algebra: factorizations, solvers and spectra with LAPACK's conventions, batched over leading dims.
+"""Dense linear algebra: factorizations, solvers and spectra with LAPACK's conventions, batched over
+leading dims.
 
 A factorization that fails sets its `info`, as in torch; a caller that must raise reads `info` (see
 `dispatch.specials`). Gradients are torch's own formulas, written with these and ordinary ops.
@@ -29,7 +30,8 @@ def _batch(*arrays):
 
 
 def _cholesky(x, upper):
-    """(factor, a mask of the matrices that are not positive-definite: XLA fills their factor with NaN)."""
+    """(factor, a mask of the matrices that are not positive-definite: XLA fills their factor with
+    NaN)."""
     lower_half = _adjoint(x) if upper else x
     factor = lax.linalg.cholesky(lower_half, symmetrize_input=False)
     failed = jnp.isnan(jnp.real(jnp.diagonal(factor, axis1=-2, axis2=-1))).any(-1)
@@ -37,7 +39,8 @@ def _cholesky(x, upper):
 
 
 def _first_bad_minor(x, upper):
-    """The order of the first leading minor that is not positive (0: none), by elimination without pivoting."""
+    """The order of the first leading minor that is not positive (0: none), by elimination without
+    pivoting."""
     size = x.shape[-1]
     below = jnp.tril(_adjoint(x) if upper else x)
     matrix = below + _adjoint(jnp.tril(below, -1))
@@ -139,9 +142,13 @@ def aten_linalg_lu_factor_ex(A, *, pivot=True, check_errors=False, returns):
 
 def _factors(packed, order, *, has_matrix, returns):
     """P, L and U of A = P L U; the rows of A in this order are those of L U."""
-    permutation = jnp.swapaxes(jax.nn.one_hot(order, packed.shape[-2]), -1, -2) if has_matrix else None
+    permutation = (
+        jnp.swapaxes(jax.nn.one_hot(order, packed.shape[-2]), -1, -2) if has_matrix else None
+    )
     size = min(packed.shape[-2:])
-    lower_factor = jnp.tril(packed[..., :, :size], -1) + jnp.eye(packed.shape[-2], size, dtype=packed.dtype)
+    lower_factor = jnp.tril(packed[..., :, :size], -1) + jnp.eye(
+        packed.shape[-2], size, dtype=packed.dtype
+    )
     return as_promised((permutation, lower_factor, jnp.triu(packed[..., :size, :])), returns)
 
 
@@ -176,7 +183,9 @@ def aten_linalg_inv_ex(A, *, check_errors=False, returns):
 @lower(aten.linalg_solve_triangular.default, empty=True)
 def aten_linalg_solve_triangular(self, B, *, upper, left=True, unitriangular=False):
     a, b = _batch(self, B)
-    return lax.linalg.triangular_solve(a, b, left_side=left, lower=not upper, unit_diagonal=unitriangular)
+    return lax.linalg.triangular_solve(
+        a, b, left_side=left, lower=not upper, unit_diagonal=unitriangular
+    )
 
 
 # -- Spectra.
@@ -210,14 +219,16 @@ def aten_linalg_eigvals(self, *, returns):
 
 @lower(aten.linalg_matrix_exp.default, empty=True)
 def aten_linalg_matrix_exp(self):
-    # Repeated squaring doubles the relative error each time: in float32 large norms would lose three digits.
+    # Repeated squaring doubles the relative error each time: in float32 large norms would lose
+    # three digits.
     wide = jnp.complex128 if jnp.issubdtype(self.dtype, jnp.complexfloating) else jnp.float64
     flat = self.reshape(-1, *self.shape[-2:]).astype(wide)
     return jax.vmap(scipy_linalg.expm)(flat).reshape(self.shape).astype(self.dtype)
 
 
 def _tolerance(atol, rtol, largest, shape, dtype):
-    """The bound for a singular value that counts as zero, relative to the largest; by default torch's."""
+    """The bound for a singular value that counts as zero, relative to the largest; by default
+    torch's."""
     if rtol is None:
         rtol = float(jnp.finfo(dtype).eps) * max(shape[-2:])
         rtol = rtol if atol is None else jnp.where(jnp.asarray(atol) > 0, 0.0, rtol)
@@ -245,8 +256,8 @@ def aten_linalg_pinv(self, *, atol=None, rtol=None, hermitian=False, returns):
 
 @lower(aten.linalg_lstsq.default, empty=True)
 def aten_linalg_lstsq(self, b, rcond=None, *, driver=None, returns):
-    """Least squares. Every overdetermined system has residuals; torch leaves them out when it finds the rank
-    deficient."""
+    """Least squares. Every overdetermined system has residuals; torch leaves them out when it finds
+    the rank deficient."""
     is_vector = b.ndim == self.ndim - 1
     right = b[..., None] if is_vector else b
     singular = jnp.linalg.svd(self, compute_uv=False)

@@ -1,10 +1,12 @@
-"""Cross entropy of a linear layer's outputs, a chunk of the classes at a time: the logits are never in memory in full.
+"""Cross entropy of a linear layer's outputs, a chunk of the classes at a time: the logits are never
+in memory in full.
 
-The forward keeps a running maximum and total of each target's logits, as attention in blocks does (`flash.py`), and
-returns two numbers a target; the backward computes each chunk of the logits again (Wijmans et al. 2024, "Cut your
-losses in large-vocabulary language models", arXiv:2411.09009). Where the sharding of targets and classes is known, each
-device processes its own classes for its own targets, and the results are reduced once, at the end (Shoeybi et al. 2019,
-arXiv:1909.08053). The numbers are those of `aten.linear` and `spmd.cross_entropy`, rounded where these round.
+The forward keeps a running maximum and total of each target's logits, as attention in blocks does
+(`flash.py`), and returns two numbers a target; the backward computes each chunk of the logits again
+(Wijmans et al. 2024, "Cut your losses in large-vocabulary language models", arXiv:2411.09009).
+Where the sharding of targets and classes is known, each device processes its own classes for its
+own targets, and the results are reduced once, at the end (Shoeybi et al. 2019, arXiv:1909.08053).
+The numbers are those of `aten.linear` and `spmd.cross_entropy`, rounded where these round.
 """
 
 import math
@@ -20,16 +22,19 @@ from .floats import wide, widened
 from .registry import Function, as_promised, lower
 
 _library = torch.library.Library("spmd", "FRAGMENT")
-# max_bytes: the most bytes that the logits in memory at a time take on a device. logits_dtype: the dtype to which the
-# logits are cast before the loss, and the dtype of the loss.
+# max_bytes: the most bytes that the logits in memory at a time take on a device. logits_dtype: the
+# dtype to which the logits are cast before the loss, and the dtype of the loss.
 _OPERANDS = "Tensor input, Tensor linear_weight, Tensor target, Tensor? linear_bias, Tensor? weight"
-_SETTINGS = "int reduction, int ignore_index, float label_smoothing, ScalarType logits_dtype, int max_bytes"
-_library.define(
-    f"linear_cross_entropy({_OPERANDS}, {_SETTINGS}) -> (Tensor loss, Tensor logsumexp, Tensor total_weight)"
+_SETTINGS = (
+    "int reduction, int ignore_index, float label_smoothing, ScalarType logits_dtype, int max_bytes"
 )
 _library.define(
-    f"linear_cross_entropy_backward(Tensor grad_output, {_OPERANDS}, {_SETTINGS}, Tensor logsumexp, "
-    "Tensor total_weight, bool[3] output_mask) -> (Tensor, Tensor, Tensor)"
+    f"linear_cross_entropy({_OPERANDS}, {_SETTINGS}) -> (Tensor loss, Tensor logsumexp, Tensor "
+    "total_weight)"
+)
+_library.define(
+    f"linear_cross_entropy_backward(Tensor grad_output, {_OPERANDS}, {_SETTINGS}, Tensor "
+    "logsumexp, Tensor total_weight, bool[3] output_mask) -> (Tensor, Tensor, Tensor)"
 )
 
 LINEAR_CROSS_ENTROPY = torch.ops.spmd.linear_cross_entropy.default
@@ -43,14 +48,28 @@ FEWEST, WIDTH = 1024, 128
 
 @lower(LINEAR_CROSS_ENTROPY)
 def spmd_linear_cross_entropy(
-    input, linear_weight, target, linear_bias, weight, reduction, ignore_index, label_smoothing, logits_dtype,
-    max_bytes, *, returns,
-):  # fmt: skip
+    input,
+    linear_weight,
+    target,
+    linear_bias,
+    weight,
+    reduction,
+    ignore_index,
+    label_smoothing,
+    logits_dtype,
+    max_bytes,
+    *,
+    returns,
+):
     target = target.astype(jnp.int64)  # ignore_index is no byte
     classes, weights = loss.target_weights(target, weight, ignore_index, wide(logits_dtype))
-    head = _Head.of(input, linear_weight, linear_bias, weight, label_smoothing, logits_dtype, max_bytes)
+    head = _Head.of(
+        input, linear_weight, linear_bias, weight, label_smoothing, logits_dtype, max_bytes
+    )
     highest, log_sum, picked, weighted_sum = head.placed(head.forward, (True,) * 4, input, classes)
-    losses = jnp.where((classes < 0) | (classes >= linear_weight.shape[0]), jnp.nan, weights * (log_sum - picked))
+    losses = jnp.where(
+        (classes < 0) | (classes >= linear_weight.shape[0]), jnp.nan, weights * (log_sum - picked)
+    )
     if label_smoothing > 0:
         num_classes = linear_weight.shape[0]
         losses = (1 - label_smoothing) * losses + label_smoothing / num_classes * (
@@ -63,14 +82,30 @@ def spmd_linear_cross_entropy(
 
 @lower(LINEAR_CROSS_ENTROPY_BACKWARD)
 def spmd_linear_cross_entropy_backward(
-    grad_output, input, linear_weight, target, linear_bias, weight, reduction, ignore_index, label_smoothing,
-    logits_dtype, max_bytes, logsumexp, total_weight, output_mask, *, returns,
-):  # fmt: skip
+    grad_output,
+    input,
+    linear_weight,
+    target,
+    linear_bias,
+    weight,
+    reduction,
+    ignore_index,
+    label_smoothing,
+    logits_dtype,
+    max_bytes,
+    logsumexp,
+    total_weight,
+    output_mask,
+    *,
+    returns,
+):
     target = target.astype(jnp.int64)  # ignore_index is no byte
     classes, weights = loss.target_weights(target, weight, ignore_index, wide(logits_dtype))
     share = loss.share(grad_output, target, reduction, ignore_index, total_weight)
     shares = loss.shares(share * weights, share, linear_weight.shape[0], weight, label_smoothing)
-    head = _Head.of(input, linear_weight, linear_bias, weight, label_smoothing, logits_dtype, max_bytes)
+    head = _Head.of(
+        input, linear_weight, linear_bias, weight, label_smoothing, logits_dtype, max_bytes
+    )
     nothing = jnp.zeros((), logsumexp.dtype)
     shares = (jnp.broadcast_to(nothing if x is None else x, target.shape) for x in shares)
     operands = input, classes, logsumexp, *shares
@@ -82,9 +117,9 @@ def spmd_linear_cross_entropy_backward(
 class _Head:
     """A linear layer and its loss, placed on devices.
 
-    weight: [classes, width], with rows of zeros after `num_classes` where the devices do not divide these. mesh: None
-    where no sharding is known. targets: for each dim of the targets, the mesh axes that shard it. classes: the axes
-    that shard the classes.
+    weight: [classes, width], with rows of zeros after `num_classes` where the devices do not divide
+    these. mesh: None where no sharding is known. targets: for each dim of the targets, the mesh
+    axes that shard it. classes: the axes that shard the classes.
     """
 
     weight: jax.Array
@@ -99,42 +134,70 @@ class _Head:
 
     @staticmethod
     def of(
-        input: jax.Array, weight: jax.Array, bias: jax.Array | None, class_weights: jax.Array | None,
-        label_smoothing: float, logits_dtype: jnp.dtype, max_bytes: int,
-    ) -> "_Head":  # fmt: skip
+        input: jax.Array,
+        weight: jax.Array,
+        bias: jax.Array | None,
+        class_weights: jax.Array | None,
+        label_smoothing: float,
+        logits_dtype: jnp.dtype,
+        max_bytes: int,
+    ) -> "_Head":
         num_classes, num_dims = weight.shape[0], input.ndim - 1
-        split = sharded.axes_of_dims(*((input, dim) for dim in range(num_dims)), (weight, 0), uneven=num_dims)
+        split = sharded.axes_of_dims(
+            *((input, dim) for dim in range(num_dims)), (weight, 0), uneven=num_dims
+        )
         mesh, axes = split or (None, [()] * (num_dims + 1))
         missing = -num_classes % sharded.num_shards(mesh, axes[-1]) if mesh is not None else 0
         bias = jnp.zeros((num_classes,), weight.dtype) if bias is None else bias
         smoothing_weights, dtype = None, wide(logits_dtype)
         if label_smoothing > 0:
             smoothing_weights = (
-                jnp.ones((num_classes,), dtype) if class_weights is None else class_weights.astype(dtype)
+                jnp.ones((num_classes,), dtype)
+                if class_weights is None
+                else class_weights.astype(dtype)
             )
         if missing:
             weight = jnp.pad(weight, ((0, missing), (0, 0)))
             bias = jnp.pad(bias, (0, missing))
-            smoothing_weights = None if smoothing_weights is None else jnp.pad(smoothing_weights, (0, missing))
+            smoothing_weights = (
+                None if smoothing_weights is None else jnp.pad(smoothing_weights, (0, missing))
+            )
         return _Head(
-            weight, bias, smoothing_weights, num_classes, logits_dtype, max_bytes, mesh, tuple(axes[:-1]), axes[-1]
+            weight,
+            bias,
+            smoothing_weights,
+            num_classes,
+            logits_dtype,
+            max_bytes,
+            mesh,
+            tuple(axes[:-1]),
+            axes[-1],
         )
 
-    def placed(self, body: Function, are_rows: tuple[bool, ...], *of_targets: jax.Array) -> tuple[jax.Array, ...]:
-        """`body` of arrays that are sharded as the targets, and of the weights. are_rows: which results are, too."""
+    def placed(
+        self, body: Function, are_rows: tuple[bool, ...], *of_targets: jax.Array
+    ) -> tuple[jax.Array, ...]:
+        """`body` of arrays that are sharded as the targets, and of the weights. are_rows: which
+        results are, too."""
         weights = self.weight, self.bias, self.class_weights
         if self.mesh is not None:
             rows, by_class = sharded.spec(*self.targets), sharded.spec(self.classes)
-            operands = *(rows,) * len(of_targets), *(None if x is None else by_class for x in weights)
+            operands = (
+                *(rows,) * len(of_targets),
+                *(None if x is None else by_class for x in weights),
+            )
             results = tuple(rows if is_rows else by_class for is_rows in are_rows)
-            body = jax.shard_map(body, mesh=self.mesh, in_specs=operands, out_specs=results, check_vma=False)
+            body = jax.shard_map(
+                body, mesh=self.mesh, in_specs=operands, out_specs=results, check_vma=False
+            )
         return body(*of_targets, *weights)
 
     # -- On one device: its targets, its classes.
 
     def forward(self, input, classes, weight, bias, class_weights):
-        """For each target's logits: the highest, the log of the sum of exp(logit - highest), the target's own less the
-        highest; and the weighted sum of all less the highest (zeros without label smoothing)."""
+        """For each target's logits: the highest, the log of the sum of exp(logit - highest), the
+        target's own less the highest; and the weighted sum of all less the highest (zeros without
+        label smoothing)."""
         rows, shape = input.reshape(-1, input.shape[-1]), classes.shape
         chunks = self._chunks(rows, weight)
         classes = classes.reshape(-1).astype(jnp.int32)
@@ -145,7 +208,9 @@ class _Head:
             numbers, fresh = chunks.classes(start), chunks.is_fresh(start)
             logits = chunks.logits(start, weight, bias)
             fresh = fresh & (numbers < self.num_classes)
-            highest = jnp.maximum(highest_before, jnp.max(jnp.where(fresh, logits, -jnp.inf), axis=1))
+            highest = jnp.maximum(
+                highest_before, jnp.max(jnp.where(fresh, logits, -jnp.inf), axis=1)
+            )
             base = jnp.where(highest == -jnp.inf, jnp.zeros_like(highest), highest)
             weights = jnp.where(fresh, jnp.exp(logits - base[:, None]), jnp.zeros((), dtype))
             total = total * jnp.exp(highest_before - base) + jnp.sum(weights, axis=1)
@@ -153,7 +218,9 @@ class _Head:
             picked = picked + jnp.sum(jnp.where(hit, logits, jnp.zeros((), dtype)), axis=1)
             if class_weights is not None:
                 weighted_logits = logits * chunks.cut(class_weights, start)
-                weighted_sum = weighted_sum + jnp.sum(jnp.where(fresh, weighted_logits, jnp.zeros((), dtype)), axis=1)
+                weighted_sum = weighted_sum + jnp.sum(
+                    jnp.where(fresh, weighted_logits, jnp.zeros((), dtype)), axis=1
+                )
             return (highest, total, picked, weighted_sum), None
 
         nothing = jnp.zeros(classes.shape, dtype)
@@ -170,13 +237,24 @@ class _Head:
             weighted_sum = weighted_sum - highest * (
                 lax.psum(sum_of_weights, self.classes) if self.classes else sum_of_weights
             )
-        return tuple(x.reshape(shape) for x in (highest, jnp.log(total), picked - highest, weighted_sum))
+        return tuple(
+            x.reshape(shape) for x in (highest, jnp.log(total), picked - highest, weighted_sum)
+        )
 
     def backward(
-        self, input, classes, logsumexp, of_softmax, at_target, elsewhere, weight, bias, class_weights
-    ):  # fmt: skip
-        """The gradients of input, weight and bias, from the shares of the softmax, of the target and of every class in
-        the loss's gradient."""
+        self,
+        input,
+        classes,
+        logsumexp,
+        of_softmax,
+        at_target,
+        elsewhere,
+        weight,
+        bias,
+        class_weights,
+    ):
+        """The gradients of input, weight and bias, from the shares of the softmax, of the target
+        and of every class in the loss's gradient."""
         rows = input.reshape(-1, input.shape[-1])
         chunks = self._chunks(rows, weight)
         classes, dtype = classes.reshape(-1).astype(jnp.int32), wide(self.logits_dtype)
@@ -194,15 +272,28 @@ class _Head:
             if self.weight.shape[0] != self.num_classes:
                 grad = jnp.where(numbers < self.num_classes, grad, jnp.zeros((), dtype))
             grad = grad.astype(self.logits_dtype).astype(input.dtype)
-            # Classes that two chunks share are the same in both: their weights get the same gradient twice, the second
-            # write over the first; in the sum over classes they count in the first.
-            once = jnp.where(chunks.is_fresh(start), grad, jnp.zeros((), grad.dtype)) if chunks.overlap else grad
+            # Classes that two chunks share are the same in both: their weights get the same
+            # gradient twice, the second write over the first; in the sum over classes they count in
+            # the first.
+            once = (
+                jnp.where(chunks.is_fresh(start), grad, jnp.zeros((), grad.dtype))
+                if chunks.overlap
+                else grad
+            )
             grad_rows = grad_rows + _product(once, chunks.cut(weight, start), (1, 0))
             of_weight = _product(grad, rows, (0, 0)).astype(weight.dtype)
             of_bias = jnp.sum(widened(grad), axis=0).astype(bias.dtype)
-            return (grad_rows, chunks.put(grad_weight, of_weight, start), chunks.put(grad_bias, of_bias, start)), None
+            return (
+                grad_rows,
+                chunks.put(grad_weight, of_weight, start),
+                chunks.put(grad_bias, of_bias, start),
+            ), None
 
-        carry = jnp.zeros(rows.shape, wide(input.dtype)), jnp.zeros_like(weight), jnp.zeros_like(bias)
+        carry = (
+            jnp.zeros(rows.shape, wide(input.dtype)),
+            jnp.zeros_like(weight),
+            jnp.zeros_like(bias),
+        )
         grad_rows, grad_weight, grad_bias = chunks.loop(step, carry)
         if self.classes:
             grad_rows = lax.psum(grad_rows, self.classes)
@@ -222,12 +313,15 @@ class _Head:
 
 def _product(lhs, rhs, dims):
     """The product over one dim of each, in the dtype of the accumulator."""
-    return lax.dot_general(lhs, rhs, ((dims[:1], dims[1:]), ((), ())), preferred_element_type=wide(lhs.dtype))
+    return lax.dot_general(
+        lhs, rhs, ((dims[:1], dims[1:]), ((), ())), preferred_element_type=wide(lhs.dtype)
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunks:
-    """The classes of one device in chunks of one size; the last is moved back to fit, and overlaps the one before."""
+    """The classes of one device in chunks of one size; the last is moved back to fit, and overlaps
+    the one before."""
 
     rows: jax.Array
     num_classes: int
@@ -249,7 +343,11 @@ class _Chunks:
         return jnp.minimum(start, self.num_classes - self.size)
 
     def cut(self, x: jax.Array, start: int | jax.Array) -> jax.Array:
-        return x if self.size == self.num_classes else lax.dynamic_slice_in_dim(x, self._begin(start), self.size, 0)
+        return (
+            x
+            if self.size == self.num_classes
+            else lax.dynamic_slice_in_dim(x, self._begin(start), self.size, 0)
+        )
 
     def put(self, x: jax.Array, chunk: jax.Array, start: int | jax.Array) -> jax.Array:
         if self.size == self.num_classes:

@@ -1,4 +1,7 @@
-"""Loss functions and their gradients. A loss of narrow floats is reduced in float32 and rounded once."""
+"""Loss functions and their gradients.
+
+A loss of narrow floats is reduced in float32 and rounded once.
+"""
 
 import math
 
@@ -14,14 +17,16 @@ from .registry import Promote, lower
 aten = torch.ops.aten
 
 _library = torch.library.Library("spmd", "FRAGMENT")
-# Class indices as targets. Returns the loss, the logsumexp of each target's logits, and the divisor of a mean.
+# Class indices as targets. Returns the loss, the logsumexp of each target's logits, and the divisor
+# of a mean.
 _library.define(
-    "cross_entropy(Tensor self, Tensor target, Tensor? weight, int reduction, int ignore_index, float label_smoothing) "
-    "-> (Tensor loss, Tensor logsumexp, Tensor total_weight)"
+    "cross_entropy(Tensor self, Tensor target, Tensor? weight, int reduction, int ignore_index, "
+    "float label_smoothing) -> (Tensor loss, Tensor logsumexp, Tensor total_weight)"
 )
 _library.define(
-    "cross_entropy_backward(Tensor grad_output, Tensor self, Tensor target, Tensor? weight, int reduction, "
-    "int ignore_index, float label_smoothing, Tensor logsumexp, Tensor total_weight) -> Tensor"
+    "cross_entropy_backward(Tensor grad_output, Tensor self, Tensor target, Tensor? weight, int "
+    "reduction, int ignore_index, float label_smoothing, Tensor logsumexp, Tensor total_weight) "
+    "-> Tensor"
 )
 
 CROSS_ENTROPY = torch.ops.spmd.cross_entropy.default
@@ -41,10 +46,13 @@ def _share(grad_output, self, target, reduction):
     """The gradient that one element receives."""
     if reduction != MEAN:
         return grad_output
-    return grad_output / jnp.asarray(math.prod(jnp.broadcast_shapes(self.shape, target.shape)), grad_output.dtype)
+    return grad_output / jnp.asarray(
+        math.prod(jnp.broadcast_shapes(self.shape, target.shape)), grad_output.dtype
+    )
 
 
-# -- Negative log likelihood: classes are dim 1 (dim 0 without a batch). An ignored target weighs nothing.
+# -- Negative log likelihood: classes are dim 1 (dim 0 without a batch). An ignored target weighs
+# nothing.
 
 
 def _class_dim(self):
@@ -55,20 +63,28 @@ def target_weights(target, weight, ignore_index, dtype):
     """(class, weight in the sum) per target: ignored targets have class 0 with weight 0."""
     is_counted = target != ignore_index
     safe = jnp.where(is_counted, target, jnp.zeros((), target.dtype))
-    weights = jnp.ones((), dtype) if weight is None else widened(weight).at[safe].get(mode="promise_in_bounds")
+    weights = (
+        jnp.ones((), dtype)
+        if weight is None
+        else widened(weight).at[safe].get(mode="promise_in_bounds")
+    )
     return safe, jnp.where(is_counted, weights, jnp.zeros((), dtype))
 
 
 def _pick(self, classes):
     dim = _class_dim(self)
-    return jnp.squeeze(jnp.take_along_axis(self, jnp.expand_dims(classes, dim), dim, **missing(self.dtype)), dim)
+    return jnp.squeeze(
+        jnp.take_along_axis(self, jnp.expand_dims(classes, dim), dim, **missing(self.dtype)), dim
+    )
 
 
 @lower(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
 def aten_nll_loss_forward(self, target, weight, reduction, ignore_index, *, returns):
     classes, weights = target_weights(target, weight, ignore_index, wide(self.dtype))
     # An ignored row counts as 0 even where its log probability is infinite or NaN.
-    loss = jnp.where(weights == 0, jnp.zeros((), weights.dtype), -weights * widened(_pick(self, classes)))
+    loss = jnp.where(
+        weights == 0, jnp.zeros((), weights.dtype), -weights * widened(_pick(self, classes))
+    )
     total_weight = jnp.zeros((), weights.dtype)
     if reduction != NONE:
         loss, total_weight = jnp.sum(loss), jnp.sum(weights)
@@ -77,22 +93,30 @@ def aten_nll_loss_forward(self, target, weight, reduction, ignore_index, *, retu
 
 
 @lower(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
-def aten_nll_loss_backward(grad_output, self, target, weight, reduction, ignore_index, total_weight, *, returns):
+def aten_nll_loss_backward(
+    grad_output, self, target, weight, reduction, ignore_index, total_weight, *, returns
+):
     classes, weights = target_weights(target, weight, ignore_index, wide(self.dtype))
-    share = widened(grad_output) / widened(total_weight) if reduction == MEAN else widened(grad_output)
+    share = (
+        widened(grad_output) / widened(total_weight) if reduction == MEAN else widened(grad_output)
+    )
     dim = _class_dim(self)
-    # A comparison with the class number, not a scatter: it fuses into log_softmax's gradient and is sharded as self is.
+    # A comparison with the class number, not a scatter: it fuses into log_softmax's gradient and is
+    # sharded as self is.
     hit = lax.broadcasted_iota(target.dtype, self.shape, dim) == jnp.expand_dims(classes, dim)
     value = jnp.where(weights == 0, jnp.zeros((), weights.dtype), -weights * share)
-    return jnp.where(hit, jnp.expand_dims(value, dim), jnp.zeros((), value.dtype)).astype(returns.dtype)
+    return jnp.where(hit, jnp.expand_dims(value, dim), jnp.zeros((), value.dtype)).astype(
+        returns.dtype
+    )
 
 
-# -- Cross entropy: log_softmax and negative log likelihood in one op, with a gradient of its own. The gradient of their
-# composition has the one-hot gradient of the log probabilities as an intermediate, which XLA's CPU backend writes to
-# memory; here it is never an operand of its own. It reads one number per target, the logsumexp, which is as exact as
-# the logits are. With label smoothing e the target of a row is the distribution (1 - e) * one-hot + e / C, with class
-# weights w that times w; the loss is its cross entropy, the gradient the difference of the shares of the softmax and of
-# the target in each class.
+# -- Cross entropy: log_softmax and negative log likelihood in one op, with a gradient of its own.
+# The gradient of their composition has the one-hot gradient of the log probabilities as an
+# intermediate, which XLA's CPU backend writes to memory; here it is never an operand of its own. It
+# reads one number per target, the logsumexp, which is as exact as the logits are. With label
+# smoothing e the target of a row is the distribution (1 - e) * one-hot + e / C, with class weights
+# w that times w; the loss is its cross entropy, the gradient the difference of the shares of the
+# softmax and of the target in each class.
 
 
 def _class_weights(self, weight):
@@ -122,7 +146,8 @@ def share(grad_output, target, reduction, ignore_index, total_weight):
 
 
 def shares(weighted, share, num_classes, weight, label_smoothing):
-    """The shares of each target's gradient: of the softmax, of its class and (times its weight) of every class."""
+    """The shares of each target's gradient: of the softmax, of its class and (times its weight) of
+    every class."""
     if label_smoothing == 0:
         return weighted, weighted, None
     elsewhere, at_target = label_smoothing / num_classes * share, (1 - label_smoothing) * weighted
@@ -140,7 +165,8 @@ def spmd_cross_entropy(self, target, weight, reduction, ignore_index, label_smoo
     highest = jnp.max(widened(self), axis=dim, keepdims=True, initial=-jnp.inf)
     shifted = widened(self) - highest
     log_sum, highest = jnp.log(jnp.sum(jnp.exp(shifted), axis=dim)), jnp.squeeze(highest, dim)
-    picked = widened(_pick(self, classes)) - highest  # not of `shifted`, which would have to be written for it
+    # not of `shifted`, which would have to be written for it
+    picked = widened(_pick(self, classes)) - highest
     loss = weights * (log_sum - picked)
     if label_smoothing > 0:
         weighted_sum = jnp.sum(shifted * _class_weights(self, weight), axis=dim)
@@ -153,7 +179,15 @@ def spmd_cross_entropy(self, target, weight, reduction, ignore_index, label_smoo
 
 @lower(CROSS_ENTROPY_BACKWARD)
 def spmd_cross_entropy_backward(
-    grad_output, self, target, weight, reduction, ignore_index, label_smoothing, logsumexp, total_weight
+    grad_output,
+    self,
+    target,
+    weight,
+    reduction,
+    ignore_index,
+    label_smoothing,
+    logsumexp,
+    total_weight,
 ):
     dim, target = _class_dim(self), target.astype(jnp.int64)
     classes, weights = target_weights(target, weight, ignore_index, wide(self.dtype))
@@ -191,18 +225,26 @@ def aten_mse_loss_backward(grad_output, self, target, reduction):
 @lower(aten.binary_cross_entropy.default, promote=Promote.DEFAULT)
 def aten_binary_cross_entropy(self, target, weight=None, reduction=MEAN):
     # torch bounds the logarithms at -100, so that a confident mistake has a finite loss.
-    loss = (target - 1) * jnp.maximum(jnp.log1p(-self), -100) - target * jnp.maximum(jnp.log(self), -100)
+    loss = (target - 1) * jnp.maximum(jnp.log1p(-self), -100) - target * jnp.maximum(
+        jnp.log(self), -100
+    )
     return _reduce(loss if weight is None else loss * weight, reduction)
 
 
 @lower(aten.binary_cross_entropy_backward.default, promote=Promote.DEFAULT)
 def aten_binary_cross_entropy_backward(grad_output, self, target, weight=None, reduction=MEAN):
-    grad = _share(grad_output, self, target, reduction) * (self - target) / jnp.maximum((1 - self) * self, 1e-12)
+    grad = (
+        _share(grad_output, self, target, reduction)
+        * (self - target)
+        / jnp.maximum((1 - self) * self, 1e-12)
+    )
     return grad if weight is None else grad * weight
 
 
 @lower(aten.binary_cross_entropy_with_logits.default, promote=Promote.DEFAULT)
-def aten_binary_cross_entropy_with_logits(self, target, weight=None, pos_weight=None, reduction=MEAN):
+def aten_binary_cross_entropy_with_logits(
+    self, target, weight=None, pos_weight=None, reduction=MEAN
+):
     log_sigmoid = jnp.minimum(self, 0) - jnp.log1p(jnp.exp(-jnp.abs(self)))
     factor = 1 if pos_weight is None else (pos_weight - 1) * target + 1
     loss = (1 - target) * self - factor * log_sigmoid
@@ -213,7 +255,9 @@ def aten_binary_cross_entropy_with_logits(self, target, weight=None, pos_weight=
 
 
 @lower(aten.multi_margin_loss_backward.default)
-def aten_multi_margin_loss_backward(grad_output, self, target, p, margin, weight=None, reduction=MEAN):
+def aten_multi_margin_loss_backward(
+    grad_output, self, target, p, margin, weight=None, reduction=MEAN
+):
     rows, goals = self.reshape(-1, self.shape[-1] if self.ndim else 1), target.reshape(-1, 1)
     gap = margin - jnp.take_along_axis(rows, goals, 1, mode="promise_in_bounds") + rows
     slope = (gap > 0).astype(rows.dtype) if p == 1 else 2 * jnp.maximum(gap, 0)
@@ -226,7 +270,8 @@ def aten_multi_margin_loss_backward(grad_output, self, target, p, margin, weight
     return (slope * share).reshape(self.shape).astype(self.dtype)
 
 
-# -- Connectionist temporal classification (Graves 2006): the loss of all alignments of a target, and its gradient.
+# -- Connectionist temporal classification (Graves 2006): the loss of all alignments of a target,
+# and its gradient.
 
 
 def _padded(targets, lengths, width):
@@ -265,12 +310,16 @@ def _alphas(log_probs, targets, input_lengths, target_lengths, blank, width):
     first = jnp.where(states < 2, label_log_probs[0], none)
     _, later = lax.scan(step, first, label_log_probs[1:])
     alphas = jnp.moveaxis(jnp.concatenate([first[None], later]), 0, 1)
-    last = jnp.take_along_axis(alphas, jnp.maximum(input_lengths - 1, 0)[:, None, None], axis=1)[:, 0]
+    last = jnp.take_along_axis(alphas, jnp.maximum(input_lengths - 1, 0)[:, None, None], axis=1)[
+        :, 0
+    ]
     ends = jnp.stack([2 * target_lengths, jnp.maximum(2 * target_lengths - 1, 0)], axis=1)
     final = jnp.take_along_axis(last, ends, axis=1)
     final = final.at[:, 1].set(jnp.where(target_lengths > 0, final[:, 1], none))
     loss = -_logsumexp(final.T)
-    nothing = jnp.where(target_lengths == 0, jnp.zeros((), loss.dtype), jnp.asarray(jnp.inf, loss.dtype))
+    nothing = jnp.where(
+        target_lengths == 0, jnp.zeros((), loss.dtype), jnp.asarray(jnp.inf, loss.dtype)
+    )
     return jnp.where(input_lengths == 0, nothing, loss), alphas
 
 
@@ -285,25 +334,44 @@ def _logsumexp(ways):
 
 def _as_lengths(lengths):
     # For one sequence without a batch torch takes 0-dim lengths.
-    return jnp.asarray(np.asarray(lengths) if isinstance(lengths, list) else lengths).astype(jnp.int64).reshape(-1)
+    return (
+        jnp.asarray(np.asarray(lengths) if isinstance(lengths, list) else lengths)
+        .astype(jnp.int64)
+        .reshape(-1)
+    )
 
 
 @lower(aten._ctc_loss.default, aten._ctc_loss.Tensor)
-def aten_ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_infinity=False, *, returns):
+def aten_ctc_loss(
+    log_probs, targets, input_lengths, target_lengths, blank=0, zero_infinity=False, *, returns
+):
     lengths = _as_lengths(input_lengths), _as_lengths(target_lengths)
     return _alphas(log_probs, targets, *lengths, blank, (returns[1].shape[2] - 1) // 2)
 
 
 @lower(aten._ctc_loss_backward.default, aten._ctc_loss_backward.Tensor)
 def aten_ctc_loss_backward(
-    grad, log_probs, targets, input_lengths, target_lengths, neg_log_likelihood, log_alpha, blank, zero_infinity=False
+    grad,
+    log_probs,
+    targets,
+    input_lengths,
+    target_lengths,
+    neg_log_likelihood,
+    log_alpha,
+    blank,
+    zero_infinity=False,
 ):
     lengths = _as_lengths(input_lengths), _as_lengths(target_lengths)
     width = (log_alpha.shape[2] - 1) // 2
     _, pull = jax.vjp(lambda x: _alphas(x, targets, *lengths, blank, width)[0], log_probs)
-    # torch's gradient is by the logits under a log_softmax that is its own inverse: it adds the probabilities.
+    # torch's gradient is by the logits under a log_softmax that is its own inverse: it adds the
+    # probabilities.
     within = jnp.arange(log_probs.shape[0])[:, None] < lengths[0][None, :]
-    result = pull(grad)[0] + jnp.where(within[..., None], jnp.exp(log_probs) * grad[None, :, None], 0)
+    result = pull(grad)[0] + jnp.where(
+        within[..., None], jnp.exp(log_probs) * grad[None, :, None], 0
+    )
     if zero_infinity:
-        result = jnp.where(jnp.isinf(neg_log_likelihood)[None, :, None], jnp.zeros_like(result), result)
+        result = jnp.where(
+            jnp.isinf(neg_log_likelihood)[None, :, None], jnp.zeros_like(result), result
+        )
     return result

@@ -1,4 +1,5 @@
-"""The fused optimizer steps of torch.optim (fused=True) and a gradient scaler's two ops, as torch computes on CUDA."""
+"""The fused optimizer steps of torch.optim (fused=True) and a gradient scaler's two ops, as torch
+computes on CUDA."""
 
 import jax.numpy as jnp
 import torch
@@ -10,15 +11,19 @@ aten = torch.ops.aten
 
 
 def _unless_inf(found_inf, new, old):
-    """new, or old where the gradient scaler found an infinity: the optimizer step is then skipped."""
+    """new, or old where the gradient scaler found an infinity: the optimizer step is then
+    skipped."""
     new = new.astype(old.dtype)
     return new if found_inf is None else jnp.where(found_inf.reshape(()) == 1, old, new)
 
 
 def _operands(param, grad, grad_scale, maximize, weight_decay):
-    """The parameter, the gradient without the scaler's factor, and the direction of the step, in the compute dtype."""
+    """The parameter, the gradient without the scaler's factor, and the direction of the step, in
+    the compute dtype."""
     wide, unscaled = widened(param), widened(grad)
-    unscaled = unscaled if grad_scale is None else unscaled / grad_scale.reshape(()).astype(unscaled.dtype)
+    unscaled = (
+        unscaled if grad_scale is None else unscaled / grad_scale.reshape(()).astype(unscaled.dtype)
+    )
     direction = -unscaled if maximize else unscaled
     return wide, unscaled, direction if weight_decay == 0 else direction + weight_decay * wide
 
@@ -27,21 +32,43 @@ def _operands(param, grad, grad_scale, maximize, weight_decay):
 @lower(aten._fused_adam.default, aten._fused_adam.tensor_lr, decoupled=False)
 @lower(aten._fused_adamw.default, aten._fused_adamw.tensor_lr, decoupled=True)
 def aten_fused_adam(
-    self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps,
-    *, lr, beta1, beta2, weight_decay, eps, amsgrad, maximize, grad_scale=None, found_inf=None, decoupled,
-):  # fmt: skip
+    self,
+    grads,
+    exp_avgs,
+    exp_avg_sqs,
+    max_exp_avg_sqs,
+    state_steps,
+    *,
+    lr,
+    beta1,
+    beta2,
+    weight_decay,
+    eps,
+    amsgrad,
+    maximize,
+    grad_scale=None,
+    found_inf=None,
+    decoupled,
+):
     # OneCycleLR changes a beta from step to step, too.
-    lr, beta1, beta2 = (jnp.asarray(number, jnp.float64).reshape(()) for number in (lr, beta1, beta2))
+    lr, beta1, beta2 = (
+        jnp.asarray(number, jnp.float64).reshape(()) for number in (lr, beta1, beta2)
+    )
     results = ([], [], [], [], [])
-    for i, (param, grad, exp_avg, exp_avg_sq) in enumerate(zip(self, grads, exp_avgs, exp_avg_sqs, strict=True)):
-        wide, unscaled, g = _operands(param, grad, grad_scale, maximize, 0 if decoupled else weight_decay)
+    for i, (param, grad, exp_avg, exp_avg_sq) in enumerate(
+        zip(self, grads, exp_avgs, exp_avg_sqs, strict=True)
+    ):
+        wide, unscaled, g = _operands(
+            param, grad, grad_scale, maximize, 0 if decoupled else weight_decay
+        )
         dtype = wide.dtype
         if decoupled and weight_decay != 0:
             wide = wide * (1 - lr * weight_decay).astype(dtype)
         first, second = widened(exp_avg), widened(exp_avg_sq)
         first = first + (1 - beta1).astype(dtype) * (g - first)
         second = beta2.astype(dtype) * second + (1 - beta2).astype(dtype) * g * g
-        # The scalars are computed in float64, as the kernel does, and rounded when they meet the parameter.
+        # The scalars are computed in float64, as the kernel does, and rounded when they meet the
+        # parameter.
         step = state_steps[i].reshape(()).astype(jnp.float64)
         step_size = (lr / (1 - jnp.power(beta1, step))).astype(dtype)
         correction = jnp.sqrt(1 - jnp.power(beta2, step)).astype(dtype)
@@ -59,9 +86,20 @@ def aten_fused_adam(
 
 @lower(aten._fused_sgd.default, aten._fused_sgd.tensor_lr)
 def aten_fused_sgd(
-    self, grads, momentum_buffer_list,
-    *, weight_decay, momentum, lr, dampening, nesterov, maximize, is_first_step, grad_scale=None, found_inf=None,
-):  # fmt: skip
+    self,
+    grads,
+    momentum_buffer_list,
+    *,
+    weight_decay,
+    momentum,
+    lr,
+    dampening,
+    nesterov,
+    maximize,
+    is_first_step,
+    grad_scale=None,
+    found_inf=None,
+):
     params, out_grads, buffers = [], [], []
     for i, (param, grad) in enumerate(zip(self, grads, strict=True)):
         wide, unscaled, g = _operands(param, grad, grad_scale, maximize, weight_decay)
@@ -80,9 +118,20 @@ def aten_fused_sgd(
 @lower(aten._fused_adagrad.tensor_lr)
 @lower(aten._fused_adagrad.default, has_steps=True)
 def aten_fused_adagrad(
-    self, grads, state_sums, state_steps,
-    *, lr, lr_decay, weight_decay, eps, maximize, grad_scale=None, found_inf=None, has_steps=False,
-):  # fmt: skip
+    self,
+    grads,
+    state_sums,
+    state_steps,
+    *,
+    lr,
+    lr_decay,
+    weight_decay,
+    eps,
+    maximize,
+    grad_scale=None,
+    found_inf=None,
+    has_steps=False,
+):
     results = ([], [], [])
     for param, grad, state_sum, step in zip(self, grads, state_sums, state_steps, strict=True):
         wide, unscaled, g = _operands(param, grad, grad_scale, maximize, weight_decay)
@@ -100,17 +149,26 @@ def aten_amp_unscale(self, found_inf, inv_scale):
     bad = jnp.zeros((), jnp.bool_)
     for grad in self:
         bad |= ~jnp.all(jnp.isfinite(grad))
-    scaled = [(widened(grad) * inv_scale.reshape(()).astype(widened(grad).dtype)).astype(grad.dtype) for grad in self]
+    scaled = [
+        (widened(grad) * inv_scale.reshape(()).astype(widened(grad).dtype)).astype(grad.dtype)
+        for grad in self
+    ]
     return scaled, jnp.where(bad, jnp.ones((), found_inf.dtype), found_inf)
 
 
 @lower(aten._amp_update_scale.default)
-def aten_amp_update_scale(self, growth_tracker, found_inf, scale_growth_factor, scale_backoff_factor, growth_interval):
+def aten_amp_update_scale(
+    self, growth_tracker, found_inf, scale_growth_factor, scale_backoff_factor, growth_interval
+):
     is_inf = found_inf.reshape(()) != 0
     successes = growth_tracker + 1
     grow = ~is_inf & (successes == growth_interval)
     grown = (self * scale_growth_factor).astype(self.dtype)
     # A scale that would overflow stays.
     grown = jnp.where(jnp.isfinite(grown), grown, self)
-    scale = jnp.where(is_inf, (self * scale_backoff_factor).astype(self.dtype), jnp.where(grow, grown, self))
-    return scale, jnp.where(is_inf | grow, jnp.zeros_like(growth_tracker), successes.astype(growth_tracker.dtype))
+    scale = jnp.where(
+        is_inf, (self * scale_backoff_factor).astype(self.dtype), jnp.where(grow, grown, self)
+    )
+    return scale, jnp.where(
+        is_inf | grow, jnp.zeros_like(growth_tracker), successes.astype(growth_tracker.dtype)
+    )

@@ -15,8 +15,8 @@ aten = torch.ops.aten
 
 
 def _cumlogsumexp(x, axis):
-    """The running logsumexp; of complex numbers one after another, as torch adds them: a sum's phase is that of its
-    greater part and a little, never wrapped."""
+    """The running logsumexp; of complex numbers one after another, as torch adds them: a sum's
+    phase is that of its greater part and a little, never wrapped."""
     if not jnp.issubdtype(x.dtype, jnp.complexfloating):
         return lax.cumlogsumexp(x, axis)
 
@@ -38,7 +38,11 @@ def _cumlogsumexp(x, axis):
 @lower(aten.logcumsumexp.default, scan=_cumlogsumexp)
 def aten_scan(self, dim, *, scan, dtype=None, returns):
     wide = widened_as(self, returns.dtype)
-    return wide.astype(returns.dtype) if self.ndim == 0 else scan(wide, axis=dim % self.ndim).astype(returns.dtype)
+    return (
+        wide.astype(returns.dtype)
+        if self.ndim == 0
+        else scan(wide, axis=dim % self.ndim).astype(returns.dtype)
+    )
 
 
 @lower(aten.cummax.default, better=jnp.greater_equal)
@@ -70,7 +74,10 @@ def aten_sort(self, dim=-1, descending=False, *, stable=True):
         return tuple(lax.sort((self, positions), dimension=axis, num_keys=1, is_stable=True))
     # Reversed before and after: equals keep their order although the sort ascends.
     flipped = (lax.rev(self, (axis,)), lax.rev(positions, (axis,)))
-    return tuple(lax.rev(part, (axis,)) for part in lax.sort(flipped, dimension=axis, num_keys=1, is_stable=True))
+    return tuple(
+        lax.rev(part, (axis,))
+        for part in lax.sort(flipped, dimension=axis, num_keys=1, is_stable=True)
+    )
 
 
 @lower(aten.topk.default)
@@ -109,7 +116,9 @@ def aten_median_dim(self, dim, keepdim=False):
     nan = jnp.isnan(self)
     has_nan = jnp.any(nan, axis=dim, keepdims=keepdim)
     first_nan = jnp.argmax(nan, axis=dim, keepdims=keepdim)
-    return jnp.where(has_nan, jnp.asarray(jnp.nan, self.dtype), values), jnp.where(has_nan, first_nan, indices)
+    return jnp.where(has_nan, jnp.asarray(jnp.nan, self.dtype), values), jnp.where(
+        has_nan, first_nan, indices
+    )
 
 
 @lower(aten.nanmedian.dim)
@@ -145,7 +154,8 @@ def aten_mode(self, dim=-1, keepdim=False):
     values, indices = aten_sort(self, axis)
     position = lax.broadcasted_iota(jnp.int64, self.shape, axis)
     starts = jnp.where((values != jnp.roll(values, 1, axis)) | (position == 0), position, 0)
-    length = position - lax.cummax(starts, axis=axis)  # the number of equal values before: greatest at a run's end
+    # the number of equal values before: greatest at a run's end
+    length = position - lax.cummax(starts, axis=axis)
     best = jnp.argmax(length, axis=axis, keepdims=True)
     picked = (jnp.take_along_axis(part, best, axis) for part in (values, indices))
     return tuple(part if keepdim else jnp.squeeze(part, axis) for part in picked)

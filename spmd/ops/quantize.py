@@ -1,4 +1,5 @@
-"""Fake quantization: values rounded to the levels of an integer dtype and back, and the gradients of learned levels."""
+"""Fake quantization: values rounded to the levels of an integer dtype and back, and the gradients
+of learned levels."""
 
 from typing import Any
 
@@ -11,7 +12,8 @@ aten = torch.ops.aten
 
 
 def _fake(self, scale, zero_point, low, high, axis=None):
-    """(rounded values, True where a value is within the levels); axis: of the scales and zero points."""
+    """(rounded values, True where a value is within the levels); axis: of the scales and zero
+    points."""
     scale, zero_point = (_along(x, self.ndim, axis) for x in (scale, zero_point))
     levels = _levels(self, scale, zero_point)
     rounded = (jnp.fmin(jnp.fmax(levels, low), high) - zero_point) * scale
@@ -39,10 +41,16 @@ def _learned(self, scale, zero_point, low, high, axis=None):
 
 
 def _learned_backward(grad, self, scale, zero_point, low, high, factor, axis=None):
-    shape, (scale, zero_point) = scale.shape, (_along(x, self.ndim, axis) for x in (scale, zero_point))
+    shape, (scale, zero_point) = (
+        scale.shape,
+        (_along(x, self.ndim, axis) for x in (scale, zero_point)),
+    )
     zero_point = jnp.clip(jnp.round(zero_point), low, high)
     levels = _levels(self, scale, zero_point)  # a float: in its gradients torch rounds the sum
-    inside, bound = (levels >= low) & (levels <= high), jnp.fmin(jnp.fmax(levels, low), high) - zero_point
+    inside, bound = (
+        (levels >= low) & (levels <= high),
+        jnp.fmin(jnp.fmax(levels, low), high) - zero_point,
+    )
     slopes = jnp.where(inside, bound - self / scale, bound)
     grads = grad * slopes * factor, jnp.where(inside, 0, -grad * scale) * factor
     summed_dims = [dim for dim in range(self.ndim) if dim != axis]
@@ -50,17 +58,23 @@ def _learned_backward(grad, self, scale, zero_point, low, high, factor, axis=Non
 
 
 _RULES: dict[Any, Function] = {
-    aten.fake_quantize_per_tensor_affine_cachemask: lambda self, scale, zero_point, quant_min, quant_max: _fake(
-        self, scale, zero_point, quant_min, quant_max
+    aten.fake_quantize_per_tensor_affine_cachemask: (
+        lambda self, scale, zero_point, quant_min, quant_max: _fake(
+            self, scale, zero_point, quant_min, quant_max
+        )
     ),
     aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams: (
         lambda self, scale, zero_point, fake_quant_enabled, quant_min, quant_max: [
             jnp.where(fake_quant_enabled.reshape(()) != 0, new, old)
-            for new, old in zip(_fake(self, scale, zero_point, quant_min, quant_max), (self, True), strict=True)
+            for new, old in zip(
+                _fake(self, scale, zero_point, quant_min, quant_max), (self, True), strict=True
+            )
         ]
     ),
-    aten.fake_quantize_per_channel_affine_cachemask: lambda self, scale, zero_point, axis, quant_min, quant_max: _fake(
-        self, scale, zero_point, quant_min, quant_max, axis % self.ndim
+    aten.fake_quantize_per_channel_affine_cachemask: (
+        lambda self, scale, zero_point, axis, quant_min, quant_max: _fake(
+            self, scale, zero_point, quant_min, quant_max, axis % self.ndim
+        )
     ),
     aten._fake_quantize_learnable_per_tensor_affine: (
         lambda self, scale, zero_point, quant_min, quant_max, grad_factor=1.0: _learned(
@@ -73,13 +87,15 @@ _RULES: dict[Any, Function] = {
         )
     ),
     aten._fake_quantize_learnable_per_tensor_affine_backward: (
-        lambda grad, self, scale, zero_point, quant_min, quant_max, grad_factor=1.0: _learned_backward(
-            grad, self, scale, zero_point, quant_min, quant_max, grad_factor
+        lambda grad, self, scale, zero_point, quant_min, quant_max, grad_factor=1.0: (
+            _learned_backward(grad, self, scale, zero_point, quant_min, quant_max, grad_factor)
         )
     ),
     aten._fake_quantize_learnable_per_channel_affine_backward: (
-        lambda grad, self, scale, zero_point, axis, quant_min, quant_max, grad_factor=1.0: _learned_backward(
-            grad, self, scale, zero_point, quant_min, quant_max, grad_factor, axis % self.ndim
+        lambda grad, self, scale, zero_point, axis, quant_min, quant_max, grad_factor=1.0: (
+            _learned_backward(
+                grad, self, scale, zero_point, quant_min, quant_max, grad_factor, axis % self.ndim
+            )
         )
     ),
 }

@@ -1,9 +1,10 @@
-"""Random draws: counter-based, so a number depends on (seed, draw, position) alone and never on the mesh.
+"""Random draws: counter-based, so a number depends on (seed, draw, position) alone and never on the
+mesh.
 
-The generator is "squares" (Widynski 2020, arXiv:2004.06278): five rounds of squaring a 64-bit counter under a 64-bit
-key. It is purely elementwise, so XLA fuses it into the consumer and partitions it without communication; threefry on
-CPU is a loop over stored state, which costs memory at initialization and 50 ms of compile time a draw
-(docs/decisions/random.md).
+The generator is "squares" (Widynski 2020, arXiv:2004.06278): five rounds of squaring a 64-bit
+counter under a 64-bit key. It is purely elementwise, so XLA fuses it into the consumer and
+partitions it without communication; threefry on CPU is a loop over stored state, which costs memory
+at initialization and 50 ms of compile time a draw (docs/decisions/random.md).
 """
 
 import math
@@ -21,7 +22,8 @@ Draw = tuple[jax.Array, jax.Array]
 
 
 def _mix(x: jax.Array) -> jax.Array:
-    """The finaliser of splitmix64 (Steele et al. 2014): every input bit reaches every output bit."""
+    """The finaliser of splitmix64 (Steele et al. 2014): every input bit reaches every output
+    bit."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
@@ -34,10 +36,11 @@ def _key(draw: Draw) -> jax.Array:
 
 
 def _counters(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """The row-major index of every element times the key, built from iotas so that it is partitioned like its consumer.
+    """The row-major index of every element times the key, built from iotas so that it is
+    partitioned like its consumer.
 
-    Each iota is multiplied by itself: the indices alone are the same in every iteration of a loop, and XLA would hoist
-    them and keep them, eight bytes an element.
+    Each iota is multiplied by itself: the indices alone are the same in every iteration of a loop,
+    and XLA would hoist them and keep them, eight bytes an element.
     """
     index = jnp.zeros(shape, jnp.uint64)
     stride = 1
@@ -62,7 +65,8 @@ def bits(draw: Draw, shape: tuple[int, ...]) -> jax.Array:
 
 
 def uniform(draw: Draw, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
-    """Uniform numbers in [0, 1): 53 random bits for float64, 24 for float32, the precision of the mantissa."""
+    """Uniform numbers in [0, 1): 53 random bits for float64, 24 for float32, the precision of the
+    mantissa."""
     dtype = jnp.dtype(dtype)
     if dtype == jnp.float64:
         return (bits(draw, shape) >> np.uint64(11)).astype(jnp.float64) * 2.0**-53
@@ -90,10 +94,16 @@ def keep_mask(draw: Draw, shape: tuple[int, ...], keep_probability: float | jax.
 WIDE = 2**32
 
 
-def integers(draw: Draw, shape: tuple[int, ...], low: int, high: int | jax.Array, dtype: np.dtype) -> jax.Array:
-    """Integers from low to below high. A high that is a scalar argument is at most WIDE above low."""
+def integers(
+    draw: Draw, shape: tuple[int, ...], low: int, high: int | jax.Array, dtype: np.dtype
+) -> jax.Array:
+    """Integers from low to below high.
+
+    A high that is a scalar argument is at most WIDE above low.
+    """
     span = np.uint64(high - low) if isinstance(high, int) else (high - low).astype(jnp.uint64)
-    # A multiplication keeps the high bits of a 32-bit word (Lemire 2019); wide spans take the remainder of 64 bits.
+    # A multiplication keeps the high bits of a 32-bit word (Lemire 2019); wide spans take the
+    # remainder of 64 bits.
     words = bits(draw, shape)
     is_wide = isinstance(high, int) and high - low >= WIDE
     offset = words % span if is_wide else ((words >> np.uint64(32)) * span) >> np.uint64(32)
@@ -119,7 +129,9 @@ def aten_normal(mean, std, *, draw, returns):
     wide = jnp.promote_types(returns.dtype, jnp.float32)
     mean, std = (jnp.asarray(number).astype(wide) for number in (mean, std))
     # The CPU raises for a deviation below 0; where only the device has it, the result is NaN.
-    return (normal(draw, returns.shape, wide) * jnp.where(std < 0, jnp.nan, std) + mean).astype(returns.dtype)
+    return (normal(draw, returns.shape, wide) * jnp.where(std < 0, jnp.nan, std) + mean).astype(
+        returns.dtype
+    )
 
 
 @lower(aten.bernoulli.p)
@@ -130,7 +142,9 @@ def aten_bernoulli_p(self, p, *, draw):
 
 @lower(aten.bernoulli.default, aten.bernoulli.Tensor)
 def aten_bernoulli(self, p=None, *, draw):
-    return keep_mask(draw, self.shape, (self if p is None else p).astype(jnp.float32)).astype(self.dtype)
+    return keep_mask(draw, self.shape, (self if p is None else p).astype(jnp.float32)).astype(
+        self.dtype
+    )
 
 
 @lower(aten.exponential.default)
@@ -171,9 +185,12 @@ def aten_randperm(n, *, dtype=None, draw, returns):
 @lower(aten.multinomial.default)
 def aten_multinomial(self, num_samples, replacement=False, *, draw):
     logits = jnp.log(self.astype(jnp.float32))
-    # One Gumbel race per sample: argmax(log p + g) is distributed as p; without replacement the first ones of one race.
+    # One Gumbel race per sample: argmax(log p + g) is distributed as p; without replacement the
+    # first ones of one race.
     shape = (*self.shape[:-1], num_samples, self.shape[-1]) if replacement else self.shape
-    noise = -jnp.log(-jnp.log(jnp.maximum(uniform(draw, shape, jnp.float32), jnp.finfo(jnp.float32).tiny)))
+    noise = -jnp.log(
+        -jnp.log(jnp.maximum(uniform(draw, shape, jnp.float32), jnp.finfo(jnp.float32).tiny))
+    )
     if replacement:
         return jnp.argmax(logits[..., None, :] + noise, axis=-1).astype(jnp.int64)
     return jax.lax.top_k(logits + noise, num_samples)[1].astype(jnp.int64)
@@ -185,7 +202,9 @@ def aten_native_dropout(input, p, train, *, draw):
         return input, jnp.ones(input.shape, jnp.bool_)
     mask = keep_mask(draw, input.shape, 1.0 - p)
     scale = 0.0 if p == 1 else 1.0 / (1.0 - p)
-    return jnp.where(mask, input * jnp.asarray(scale, input.dtype), jnp.zeros((), input.dtype)), mask
+    return jnp.where(
+        mask, input * jnp.asarray(scale, input.dtype), jnp.zeros((), input.dtype)
+    ), mask
 
 
 @lower(aten.native_dropout_backward.default)
@@ -204,7 +223,9 @@ def _jax_key(draw: Draw) -> jax.Array:
 
 @lower(aten.poisson.default)
 def aten_poisson(self, *, draw):
-    return jax.random.poisson(_jax_key(draw), self.astype(jnp.float32), dtype=jnp.int32).astype(self.dtype)
+    return jax.random.poisson(_jax_key(draw), self.astype(jnp.float32), dtype=jnp.int32).astype(
+        self.dtype
+    )
 
 
 @lower(aten.binomial.default)

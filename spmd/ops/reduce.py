@@ -1,4 +1,5 @@
-"""Reductions along dims: sums, extremes, truth, moments, norms, distances, counts. Scans and sorts are in `order`.
+"""Reductions along dims: sums, extremes, truth, moments, norms, distances, counts. Scans and sorts
+are in `order`.
 
 Narrow floats are summed in float32 and rounded once.
 """
@@ -19,7 +20,8 @@ aten = torch.ops.aten
 
 
 def _axes(self, dim):
-    """The axes of torch's `dim`: None and the empty list are all of them; a 0-d tensor accepts 0 and -1."""
+    """The axes of torch's `dim`: None and the empty list are all of them; a 0-d tensor accepts 0
+    and -1."""
     if dim is None or (isinstance(dim, (list, tuple)) and len(dim) == 0):
         return tuple(range(self.ndim))
     dims = (dim,) if isinstance(dim, int) else tuple(dim)
@@ -50,7 +52,9 @@ def aten_mean(self, dim=None, keepdim=False, *, dtype=None, returns):
 
 @lower(aten.prod.default, aten.prod.dim_int)
 def aten_prod(self, dim=None, keepdim=False, *, dtype=None, returns):
-    return jnp.prod(widened_as(self, returns.dtype), axis=_axes(self, dim), keepdims=keepdim).astype(returns.dtype)
+    return jnp.prod(
+        widened_as(self, returns.dtype), axis=_axes(self, dim), keepdims=keepdim
+    ).astype(returns.dtype)
 
 
 # -- Extremes. JAX's propagate NaN and take the first of equals, as torch's do.
@@ -61,7 +65,9 @@ def _extreme(array, axes, keepdims, extreme):
     result = extreme(array, axis=axes, keepdims=keepdims)
     if not loses_nan(array.dtype):
         return result
-    return jnp.where(jnp.any(jnp.isnan(array), axis=axes, keepdims=keepdims), jnp.nan, result).astype(array.dtype)
+    return jnp.where(
+        jnp.any(jnp.isnan(array), axis=axes, keepdims=keepdims), jnp.nan, result
+    ).astype(array.dtype)
 
 
 @lower(aten.amax.default, aten.max.default, extreme=jnp.max)
@@ -93,8 +99,13 @@ def aten_position(self, dim=None, keepdim=False, *, position, returns):
 @lower(aten.any.default, aten.any.dim, aten.any.dims, reduction=jnp.any)
 @lower(aten.all.default, aten.all.dim, aten.all.dims, reduction=jnp.all)
 def aten_truth(self, dim=None, keepdim=False, *, reduction, returns):
-    # An empty dim list keeps every dim in some of torch's ops: the rank of the promised result decides.
-    axes = () if dim is not None and dim == [] and len(returns.shape) == self.ndim else _axes(self, dim)
+    # An empty dim list keeps every dim in some of torch's ops: the rank of the promised result
+    # decides.
+    axes = (
+        ()
+        if dim is not None and dim == [] and len(returns.shape) == self.ndim
+        else _axes(self, dim)
+    )
     return reduction(self != 0, axis=axes, keepdims=keepdim).astype(returns.dtype)
 
 
@@ -105,7 +116,9 @@ def aten_truth(self, dim=None, keepdim=False, *, reduction, returns):
 @lower(aten.std.correction, is_root=True)
 @lower(aten.var_mean.correction, has_mean=True)
 @lower(aten.std_mean.correction, is_root=True, has_mean=True)
-def aten_var(self, dim=None, *, correction=None, keepdim=False, is_root=False, has_mean=False, returns):
+def aten_var(
+    self, dim=None, *, correction=None, keepdim=False, is_root=False, has_mean=False, returns
+):
     axes, wide = _axes(self, dim), widened_as(self, self.dtype)
     count = _count(self, axes)
     mean = jnp.sum(wide, axis=axes, keepdims=True) / jnp.asarray(count, wide.dtype)
@@ -130,8 +143,11 @@ def aten_logsumexp(self, dim, keepdim=False):
 
 @lower(
     aten.linalg_vector_norm.default,
-    aten.norm.Scalar, aten.norm.ScalarOpt_dim, aten.norm.ScalarOpt_dim_dtype, aten.norm.ScalarOpt_dtype,
-)  # fmt: skip
+    aten.norm.Scalar,
+    aten.norm.ScalarOpt_dim,
+    aten.norm.ScalarOpt_dim_dtype,
+    aten.norm.ScalarOpt_dtype,
+)
 def aten_norm(self, ord=2, /, dim=None, keepdim=False, *, dtype=None, returns):
     axes, ord = _axes(self, dim), 2 if ord is None else ord
     magnitude = jnp.abs(self if dtype is None else self.astype(dtype))
@@ -181,10 +197,13 @@ def _pairs(x1, x2):
 
 
 def _euclidean(x1, x2):
-    """Distances through one product of matrices: |a|^2 - 2ab + |b|^2, which torch takes for many rows."""
+    """Distances through one product of matrices: |a|^2 - 2ab + |b|^2, which torch takes for many
+    rows."""
     squares1 = jnp.sum(x1 * x1, axis=-1)[..., :, None]
     squares2 = jnp.sum(x2 * x2, axis=-1)[..., None, :]
-    return jnp.sqrt(jnp.maximum(squares1 + squares2 - 2 * jnp.matmul(x1, jnp.swapaxes(x2, -1, -2)), 0))
+    return jnp.sqrt(
+        jnp.maximum(squares1 + squares2 - 2 * jnp.matmul(x1, jnp.swapaxes(x2, -1, -2)), 0)
+    )
 
 
 @lower(aten._cdist_forward.default, empty=True)
@@ -195,7 +214,8 @@ def aten_cdist_forward(x1, x2, p, compute_mode):
     return _norm(jnp.abs(_pairs(x1, x2)), p, -1)
 
 
-# `grad` is `grad_output` in torch 2.15. For empty operands torch returns x1's own shape, without the batch of x2.
+# `grad` is `grad_output` in torch 2.15. For empty operands torch returns x1's own shape, without
+# the batch of x2.
 @lower(aten._cdist_backward.default, empty=True)
 def aten_cdist_backward(grad, /, x1, x2, p, cdist, *, returns):
     result = jnp.sum(_norm_gradient(grad[..., None], _pairs(x1, x2), p, cdist[..., None]), axis=-2)

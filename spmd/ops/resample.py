@@ -1,7 +1,8 @@
 """Resampling of planes and volumes: interpolation, and grid sampling, at positions that are data.
 
-Interpolation works one dim at a time. Its forward gathers the few taps of each output position, so that an infinity
-does not spread; its gradient is a product with the small matrix of the taps, as a scatter-add would be slower.
+Interpolation works one dim at a time. Its forward gathers the few taps of each output position, so
+that an infinity does not spread; its gradient is a product with the small matrix of the taps, as a
+scatter-add would be slower.
 """
 
 import itertools
@@ -32,7 +33,8 @@ def _stored(x, dtype):
     return jnp.clip(jnp.round(x), limits.min, limits.max).astype(dtype)
 
 
-# -- Taps: for one dim, the positions of the input that an output position reads ([taps, out]), and their weights.
+# -- Taps: for one dim, the positions of the input that an output position reads ([taps, out]), and
+# their weights.
 
 
 def _scale(size, out, align_corners, factor, real):
@@ -104,7 +106,9 @@ def _smooth_matrix(size, out, align_corners, factor, real, mode):
 def _matrix(taps, size):
     """The taps as a matrix [out, in]."""
     indices, weights = taps
-    return np.einsum("to,toi->oi", weights.astype(np.float64), indices[..., None] == np.arange(size))
+    return np.einsum(
+        "to,toi->oi", weights.astype(np.float64), indices[..., None] == np.arange(size)
+    )
 
 
 def _gathered(x, taps, axis):
@@ -126,9 +130,13 @@ def _real(x):
 _TAPS = {"linear": _linear_taps, "cubic": _cubic_taps}
 
 
-# is_smooth: antialiased, with many taps where the image shrinks, so that both directions are products.
+# is_smooth: antialiased, with many taps where the image shrinks, so that both directions are
+# products.
 @lower(
-    aten.upsample_linear1d.default, aten.upsample_bilinear2d.default, aten.upsample_trilinear3d.default, mode="linear"
+    aten.upsample_linear1d.default,
+    aten.upsample_bilinear2d.default,
+    aten.upsample_trilinear3d.default,
+    mode="linear",
 )
 @lower(aten.upsample_bicubic2d.default, mode="cubic")
 @lower(aten._upsample_bilinear2d_aa.default, mode="linear", is_smooth=True)
@@ -147,16 +155,22 @@ def aten_upsample(self, output_size, align_corners, *factors, mode, is_smooth=Fa
 
 
 @lower(
-    aten.upsample_linear1d_backward.default, aten.upsample_bilinear2d_backward.default,
-    aten.upsample_trilinear3d_backward.default, mode="linear",
-)  # fmt: skip
+    aten.upsample_linear1d_backward.default,
+    aten.upsample_bilinear2d_backward.default,
+    aten.upsample_trilinear3d_backward.default,
+    mode="linear",
+)
 @lower(aten.upsample_bicubic2d_backward.default, mode="cubic")
 @lower(aten._upsample_bilinear2d_aa_backward.default, mode="linear", is_smooth=True)
 @lower(aten._upsample_bicubic2d_aa_backward.default, mode="cubic", is_smooth=True)
 @lower(*present("aten._upsample_lanczos2d_aa_backward.default"), mode="lanczos", is_smooth=True)
-def aten_upsample_backward(grad_output, output_size, input_size, align_corners, *factors, mode, is_smooth=False):
+def aten_upsample_backward(
+    grad_output, output_size, input_size, align_corners, *factors, mode, is_smooth=False
+):
     result = widened(grad_output)
-    for axis, (size, out, factor) in enumerate(zip(input_size[2:], output_size, factors, strict=True), 2):
+    for axis, (size, out, factor) in enumerate(
+        zip(input_size[2:], output_size, factors, strict=True), 2
+    ):
         how = size, out, align_corners, factor, _real(result)
         matrix = _smooth_matrix(*how, mode) if is_smooth else _matrix(_TAPS[mode](*how), size)
         result = multiplied(result, matrix.T, axis)
@@ -167,8 +181,8 @@ def aten_upsample_backward(grad_output, output_size, input_size, align_corners, 
 
 
 def _nearest(size, out, factor, offset):
-    """The position of the input that each output position reads; and the number of times that each is read, if it is
-    the same for all, else None."""
+    """The position of the input that each output position reads; and the number of times that each
+    is read, if it is the same for all, else None."""
     scale = _scale(size, out, False, factor, np.float32)
     steps = np.arange(out, dtype=np.float32) + np.float32(offset)
     indices = np.minimum(np.floor(steps * scale).astype(np.int64), size - 1)
@@ -177,24 +191,39 @@ def _nearest(size, out, factor, offset):
 
 
 @lower(*(getattr(aten, f"upsample_nearest{rank}d").default for rank in (1, 2, 3)), offset=0.0)
-@lower(*(getattr(aten, f"_upsample_nearest_exact{rank}d").default for rank in (1, 2, 3)), offset=0.5)
+@lower(
+    *(getattr(aten, f"_upsample_nearest_exact{rank}d").default for rank in (1, 2, 3)), offset=0.5
+)
 def aten_upsample_nearest(self, output_size, *factors, offset):
     for axis, (out, factor) in enumerate(zip(output_size, factors, strict=True), 2):
         indices, times = _nearest(self.shape[axis], out, factor, offset)
-        self = jnp.take(self, indices, axis=axis) if times is None else jnp.repeat(self, times, axis=axis)
+        self = (
+            jnp.take(self, indices, axis=axis)
+            if times is None
+            else jnp.repeat(self, times, axis=axis)
+        )
     return self
 
 
-@lower(*(getattr(aten, f"upsample_nearest{rank}d_backward").default for rank in (1, 2, 3)), offset=0.0)
-@lower(*(getattr(aten, f"_upsample_nearest_exact{rank}d_backward").default for rank in (1, 2, 3)), offset=0.5)
+@lower(
+    *(getattr(aten, f"upsample_nearest{rank}d_backward").default for rank in (1, 2, 3)), offset=0.0
+)
+@lower(
+    *(getattr(aten, f"_upsample_nearest_exact{rank}d_backward").default for rank in (1, 2, 3)),
+    offset=0.5,
+)
 def aten_upsample_nearest_backward(grad_output, output_size, input_size, *factors, offset):
     result = widened(grad_output)
-    for axis, (size, out, factor) in enumerate(zip(input_size[2:], output_size, factors, strict=True), 2):
+    for axis, (size, out, factor) in enumerate(
+        zip(input_size[2:], output_size, factors, strict=True), 2
+    ):
         indices, times = _nearest(size, out, factor, offset)
         if times is None:
             result = multiplied(result, indices[None] == np.arange(size)[:, None], axis)
         else:
-            result = result.reshape(*result.shape[:axis], size, times, *result.shape[axis + 1 :]).sum(axis + 1)
+            result = result.reshape(
+                *result.shape[:axis], size, times, *result.shape[axis + 1 :]
+            ).sum(axis + 1)
     return result.astype(grad_output.dtype)
 
 
@@ -218,7 +247,8 @@ def _reflected(x, twice_low, twice_high):
 
 
 def _within(x, size):
-    """x clipped to the plane; the gradient of clipped positions, and of those on the border, is zero."""
+    """x clipped to the plane; the gradient of clipped positions, and of those on the border, is
+    zero."""
     return jnp.where((x > 0) & (x < size - 1), x, lax.stop_gradient(jnp.clip(x, 0, size - 1)))
 
 
@@ -232,7 +262,8 @@ def _padded(x, size, padding_mode, align_corners):
 
 
 def _lookup(planes, positions, sizes):
-    """planes [N, C, elements] at integer positions (one [N, places] array per dim); zero outside."""
+    """planes [N, C, elements] at integer positions (one [N, places] array per dim); zero
+    outside."""
     inside, flat = True, 0
     for position, size in zip(positions, sizes, strict=True):
         inside = inside & (position >= 0) & (position <= size - 1)
@@ -242,7 +273,12 @@ def _lookup(planes, positions, sizes):
 
 
 def _cubic_coefficients(t):
-    return [_cubic_far(t + 1, -0.75), _cubic_near(t, -0.75), _cubic_near(1 - t, -0.75), _cubic_far(2 - t, -0.75)]
+    return [
+        _cubic_far(t + 1, -0.75),
+        _cubic_near(t, -0.75),
+        _cubic_near(1 - t, -0.75),
+        _cubic_far(2 - t, -0.75),
+    ]
 
 
 def _axis_taps(source, size, mode, padding_mode, align_corners):
@@ -265,10 +301,15 @@ def _sampled(x, grid, mode, padding_mode, align_corners):
     planes = x.reshape(*x.shape[:2], -1)
     # The grid's last dim is (x, y, z): the reverse of the order of dims.
     sources = [
-        _unnormalized(grid[..., rank - 1 - dim].reshape(grid.shape[0], -1), sizes[dim], align_corners)
+        _unnormalized(
+            grid[..., rank - 1 - dim].reshape(grid.shape[0], -1), sizes[dim], align_corners
+        )
         for dim in range(rank)
     ]
-    axes = [_axis_taps(s, n, mode, padding_mode, align_corners) for s, n in zip(sources, sizes, strict=True)]
+    axes = [
+        _axis_taps(s, n, mode, padding_mode, align_corners)
+        for s, n in zip(sources, sizes, strict=True)
+    ]
     total = 0
     for taps in itertools.product(*axes):
         weight = math.prod(weight for _, weight in taps)
@@ -279,12 +320,22 @@ def _sampled(x, grid, mode, padding_mode, align_corners):
 
 @lower(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default, empty=True)
 def aten_grid_sampler(input, grid, interpolation_mode, padding_mode, align_corners):
-    return _sampled(widened(input), widened(grid), interpolation_mode, padding_mode, align_corners).astype(input.dtype)
+    return _sampled(
+        widened(input), widened(grid), interpolation_mode, padding_mode, align_corners
+    ).astype(input.dtype)
 
 
 @lower(aten.grid_sampler_2d_backward.default, aten.grid_sampler_3d_backward.default, empty=True)
 def aten_grid_sampler_backward(
-    grad_output, input, grid, interpolation_mode, padding_mode, align_corners, output_mask, *, returns
+    grad_output,
+    input,
+    grid,
+    interpolation_mode,
+    padding_mode,
+    align_corners,
+    output_mask,
+    *,
+    returns,
 ):
     def sample(x, places):
         return _sampled(x, places, interpolation_mode, padding_mode, align_corners)
@@ -292,5 +343,6 @@ def aten_grid_sampler_backward(
     _, pull = jax.vjp(sample, widened(input), widened(grid))
     result = pull(widened(grad_output))
     return as_promised(
-        [grad if is_needed else None for grad, is_needed in zip(result, output_mask, strict=True)], returns
+        [grad if is_needed else None for grad, is_needed in zip(result, output_mask, strict=True)],
+        returns,
     )

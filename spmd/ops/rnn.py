@@ -1,8 +1,10 @@
-"""Recurrent layers: one step of each kind (LSTM, GRU, RNN), and a layer's time loop as one scan with its gradient.
+"""Recurrent layers: one step of each kind (LSTM, GRU, RNN), and a layer's time loop as one scan
+with its gradient.
 
-The layer's op is ours: torch unrolls its layers into one op per step, which would make the program as long as the
-sequence. `gates` are the inputs' share of the gates, one product for all steps; the gradient of the recurrent weight is
-one product as well, taken after the loop. Gate order is torch's: i, f, g, o for LSTM; r, z, n for GRU.
+The layer's op is ours: torch unrolls its layers into one op per step, which would make the program
+as long as the sequence. `gates` are the inputs' share of the gates, one product for all steps; the
+gradient of the recurrent weight is one product as well, taken after the loop. Gate order is
+torch's: i, f, g, o for LSTM; r, z, n for GRU.
 """
 
 import jax
@@ -16,16 +18,17 @@ from .registry import as_promised, lower
 aten = torch.ops.aten
 
 _library = torch.library.Library("spmd", "FRAGMENT")
-# `cell`: "lstm", "gru", "tanh" or "relu". gates [T, B, G], state [B, H] each, mask [T, B] (False: a row is kept).
-# Returns output [T, B, H], the final state, and the values saved for the gradient.
+# `cell`: "lstm", "gru", "tanh" or "relu". gates [T, B, G], state [B, H] each, mask [T, B] (False: a
+# row is kept). Returns output [T, B, H], the final state, and the values saved for the gradient.
 _library.define(
-    "recurrence(str cell, Tensor gates, Tensor[] state, Tensor weight, Tensor? bias, Tensor? projection, Tensor? mask, "
-    "bool reverse) -> Tensor[]"
+    "recurrence(str cell, Tensor gates, Tensor[] state, Tensor weight, Tensor? bias, Tensor? "
+    "projection, Tensor? mask, bool reverse) -> Tensor[]"
 )
-# Returns the gradients of gates, state, weight, bias (where there is one) and projection (where there is one).
+# Returns the gradients of gates, state, weight, bias (where there is one) and projection (where
+# there is one).
 _library.define(
-    "recurrence_backward(str cell, Tensor[] grads, Tensor[] state, Tensor weight, Tensor? bias, Tensor? projection, "
-    "Tensor? mask, Tensor output, Tensor[] saved, bool reverse) -> Tensor[]"
+    "recurrence_backward(str cell, Tensor[] grads, Tensor[] state, Tensor weight, Tensor? bias, "
+    "Tensor? projection, Tensor? mask, Tensor output, Tensor[] saved, bool reverse) -> Tensor[]"
 )
 
 RECURRENCE = torch.ops.spmd.recurrence.default
@@ -60,7 +63,10 @@ def _lstm_backward(grad_h, grad_c, c, new, saved):
     bent = jnp.tanh(new)
     grad_c = grad_c + grad_h * o * (1 - bent * bent)
     grad_gates = _joined(
-        grad_c * g * i * (1 - i), grad_c * c * f * (1 - f), grad_c * i * (1 - g * g), grad_h * bent * o * (1 - o)
+        grad_c * g * i * (1 - i),
+        grad_c * c * f * (1 - f),
+        grad_c * i * (1 - g * g),
+        grad_h * bent * o * (1 - o),
     )
     return grad_gates, grad_c * f
 
@@ -73,7 +79,8 @@ def _gru_forward(gates, hidden, h):
 
 
 def _gru_backward(grad, h, saved):
-    """(gradient of the inputs' gates, of the hidden gates, of h except for the part through the hidden gates)."""
+    """(gradient of the inputs' gates, of the hidden gates, of h except for the part through the
+    hidden gates)."""
     r, z, n, hn = _parts(saved, 4)
     grad_n = grad * (1 - z) * (1 - n * n)
     grad_r, grad_z = grad_n * hn * r * (1 - r), grad * (h - n) * z * (1 - z)
@@ -123,7 +130,9 @@ def _forward_step(mode, weight, bias, projection):
 def spmd_recurrence(mode, /, gates, state, weight, bias, projection, mask, reverse):
     step = _forward_step(mode, weight, bias, projection)
     is_single = gates.shape[0] == 1  # one step is no loop
-    last, (output, *saved) = lax.scan(step, tuple(state), (gates, mask), reverse=reverse, unroll=is_single or 1)
+    last, (output, *saved) = lax.scan(
+        step, tuple(state), (gates, mask), reverse=reverse, unroll=is_single or 1
+    )
     return (output, *last, *saved)
 
 
@@ -136,14 +145,20 @@ def _before(sequence, initial, reverse):
 
 def _split(active, grad):
     """(the gradient of rows that take the step, that of rows which are kept)."""
-    return (grad, 0) if active is None else (jnp.where(active[:, None], grad, 0), jnp.where(active[:, None], 0, grad))
+    return (
+        (grad, 0)
+        if active is None
+        else (jnp.where(active[:, None], grad, 0), jnp.where(active[:, None], 0, grad))
+    )
 
 
 def _backward_step(mode, weight, projection):
     """One step of the gradient: the carry is the gradient of the state, in the wide dtype."""
 
     def back_h(grad_hidden):
-        return jnp.matmul(_stored(grad_hidden, weight), weight, preferred_element_type=grad_hidden.dtype)
+        return jnp.matmul(
+            _stored(grad_hidden, weight), weight, preferred_element_type=grad_hidden.dtype
+        )
 
     def step(carry, inputs):
         grad_output, active, h, *saved = inputs
@@ -158,14 +173,18 @@ def _backward_step(mode, weight, projection):
             grad_input, grad_hidden, grad_h = _gru_backward(grad, _wide(h), _wide(saved[0]))
             return (back_h(grad_hidden) + grad_h + passed,), (grad_input, grad_hidden)
         result = _wide(saved[0])
-        grad_gates = grad * (1 - result * result) if mode == "tanh" else jnp.where(result > 0, grad, 0)
+        grad_gates = (
+            grad * (1 - result * result) if mode == "tanh" else jnp.where(result > 0, grad, 0)
+        )
         return (back_h(grad_gates) + passed,), (grad_gates,)
 
     return step
 
 
 @lower(RECURRENCE_BACKWARD)
-def spmd_recurrence_backward(mode, /, grads, state, weight, bias, projection, mask, output, saved, reverse, *, returns):
+def spmd_recurrence_backward(
+    mode, /, grads, state, weight, bias, projection, mask, output, saved, reverse, *, returns
+):
     grad_output, *grad_state = grads
     h_before = _before(output, state[0], reverse)
     sequences = [h_before]
@@ -176,10 +195,13 @@ def spmd_recurrence_backward(mode, /, grads, state, weight, bias, projection, ma
     step = _backward_step(mode, weight, projection)
     carry = tuple(_wide(grad) for grad in grad_state)
     inputs = grad_output, mask, *sequences
-    carry, result = lax.scan(step, carry, inputs, reverse=not reverse, unroll=len(grad_output) == 1 or 1)
+    carry, result = lax.scan(
+        step, carry, inputs, reverse=not reverse, unroll=len(grad_output) == 1 or 1
+    )
     grad_gates = result[0]
     grad_hidden = result[1] if mode == "gru" else grad_gates
-    # The gates of a row that is kept as it was have gradient zero, so masked steps add nothing here.
+    # The gates of a row that is kept as it was have gradient zero, so masked steps add nothing
+    # here.
     grad_weight = jnp.einsum("tbg,tbh->gh", grad_hidden, _wide(h_before))
     results = [grad_gates, *carry, grad_weight]
     if bias is not None:

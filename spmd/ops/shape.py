@@ -1,4 +1,5 @@
-"""Views and rearrangements: each view rule is next to the rule that writes a changed view back into its base.
+"""Views and rearrangements: each view rule is next to the rule that writes a changed view back into
+its base.
 
 Slices and selections have a second form, whose start is an operand.
 """
@@ -22,7 +23,8 @@ from .strided import retyped, write_at
 
 aten = torch.ops.aten
 
-# view overload -> (base, new view, *the view's own arguments) -> the base with the view's elements replaced.
+# view overload -> (base, new view, *the view's own arguments) -> the base with the view's elements
+# replaced.
 WriteBack = Callable[..., jax.Array]
 WRITE_BACK: dict[OpOverload, WriteBack] = {}
 
@@ -43,13 +45,18 @@ def _dim(dim: int, rank: int) -> int:
     return dim + rank if dim < 0 else dim
 
 
-# --- the same elements in the same order -----------------------------------------------------------------------------
+# --- the same elements in the same order ----------------------------------------------------------
 
 
 @lower(
-    aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default, aten.squeeze.default, aten.squeeze.dim,
-    aten.squeeze.dims, aten.unsqueeze.default,
-)  # fmt: skip
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten._reshape_alias.default,
+    aten.squeeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.unsqueeze.default,
+)
 def aten_view(self, *arguments, returns):
     return folds.reshaped(self, returns.shape)
 
@@ -60,9 +67,14 @@ def aten_alias(self):
 
 
 @write_back(
-    aten.view.default, aten._reshape_alias.default, aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims,
-    aten.unsqueeze.default, aten.alias.default,
-)  # fmt: skip
+    aten.view.default,
+    aten._reshape_alias.default,
+    aten.squeeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.unsqueeze.default,
+    aten.alias.default,
+)
 def _write_reshaped(base, new, *arguments):
     return new.reshape(base.shape)
 
@@ -77,7 +89,7 @@ def _write_dtype(base, new, dtype):
     return retyped(new, base.dtype)
 
 
-# --- dims in another order -------------------------------------------------------------------------------------------
+# --- dims in another order ------------------------------------------------------------------------
 
 
 def _swapped(rank: int, dim0: int, dim1: int) -> list[int]:
@@ -92,28 +104,34 @@ def aten_permute(self, *arguments, order_of):
 
 
 def _write_permuted(base, new, *arguments, order_of):
-    return jnp.transpose(new, np.argsort([_dim(dim, base.ndim) for dim in order_of(base.ndim, *arguments)]))
+    return jnp.transpose(
+        new, np.argsort([_dim(dim, base.ndim) for dim in order_of(base.ndim, *arguments)])
+    )
 
 
 # The order of the dims, from their number and the view's arguments.
 for _view, _order_of in (
-    (aten.t.default, lambda rank: range(rank)[::-1]), (aten.transpose.int, _swapped),
+    (aten.t.default, lambda rank: range(rank)[::-1]),
+    (aten.transpose.int, _swapped),
     (aten.permute.default, lambda rank, dims: dims),
-):  # fmt: skip
+):
     lower(_view, order_of=_order_of)(aten_permute)
     write_back(_view)(partial(_write_permuted, order_of=_order_of))
 
 
-# --- some of the elements --------------------------------------------------------------------------------------------
+# --- some of the elements -------------------------------------------------------------------------
 
 
-def _slice(rank: int, size: int, dim: int, start: int | None, end: int | None, step: int) -> tuple[slice, ...]:
+def _slice(
+    rank: int, size: int, dim: int, start: int | None, end: int | None, step: int
+) -> tuple[slice, ...]:
     return (slice(None),) * _dim(dim, rank) + (slice(*slice(start, end).indices(size)[:2], step),)
 
 
 def _update(base: jax.Array, new: jax.Array, start: int | jax.Array, axis: int) -> jax.Array:
     """The base with the run of elements from `start` along `axis` replaced."""
-    # Not `.at[].set`: XLA partitions that scatter wrongly after a reshape (jaxlib 0.10.2, both partitioners).
+    # Not `.at[].set`: XLA partitions that scatter wrongly after a reshape (jaxlib 0.10.2, both
+    # partitioners).
     if not new.size:
         return base
     return jax.lax.dynamic_update_slice_in_dim(base, cast(new, base.dtype), start, axis)
@@ -146,7 +164,9 @@ def aten_select_scatter(base, new, /, dim, index):
     return _update(base, jnp.expand_dims(new, axis), _dim(index, base.shape[axis]), axis)
 
 
-def _diagonal_index(shape: tuple[int, ...], offset: int, dim1: int, dim2: int) -> tuple[np.ndarray | slice, ...]:
+def _diagonal_index(
+    shape: tuple[int, ...], offset: int, dim1: int, dim2: int
+) -> tuple[np.ndarray | slice, ...]:
     dim1, dim2 = _dim(dim1, len(shape)), _dim(dim2, len(shape))
     length = min(shape[dim1] + min(offset, 0), shape[dim2] - max(offset, 0))
     steps = np.arange(max(length, 0))
@@ -184,12 +204,13 @@ def aten_unfold(self, dimension, size, step):
     return jnp.moveaxis(jnp.take(self, windows, axis=axis), axis + 1, -1)
 
 
-# --- slices and selections with a dynamic start, as a loop's index; the end of random integers -----------------------
+# --- slices and selections with a dynamic start, as a loop's index; the end of random integers ----
 
 
 @dataclass(frozen=True, slots=True)
 class ElementRun:
-    """`count` elements along `axis`, `step` apart; `is_select`: one element, whose dim is removed."""
+    """`count` elements along `axis`, `step` apart; `is_select`: one element, whose dim is
+    removed."""
 
     axis: int
     count: int
@@ -200,8 +221,14 @@ class ElementRun:
         """The run of `base` that begins at `start`."""
         if self.is_select:
             return jax.lax.dynamic_index_in_dim(base, start, self.axis, keepdims=False)
-        span = jax.lax.dynamic_slice_in_dim(base, start, (self.count - 1) * self.step + 1, self.axis)
-        return span if self.step == 1 else jax.lax.slice_in_dim(span, 0, span.shape[self.axis], self.step, self.axis)
+        span = jax.lax.dynamic_slice_in_dim(
+            base, start, (self.count - 1) * self.step + 1, self.axis
+        )
+        return (
+            span
+            if self.step == 1
+            else jax.lax.slice_in_dim(span, 0, span.shape[self.axis], self.step, self.axis)
+        )
 
     def write(self, base: jax.Array, new: jax.Array, start: jax.Array) -> jax.Array:
         """`base` with that run replaced by `new`."""
@@ -263,15 +290,20 @@ class Integers:
     dtype: np.dtype
     low: int
 
-    def __call__(self, operands: Sequence[jax.Array], end: jax.Array, draw: tuple[jax.Array, jax.Array]) -> jax.Array:
+    def __call__(
+        self, operands: Sequence[jax.Array], end: jax.Array, draw: tuple[jax.Array, jax.Array]
+    ) -> jax.Array:
         return integers(draw, self.shape, self.low, end, self.dtype)
 
 
 Move = TakeRun | Write | Gradient | Arange | Integers
 
 
-def run_of(overload: OpOverload, shape: tuple[int, ...], arguments: dict[str, Any]) -> tuple[ElementRun, int] | None:
-    """The run that a select or slice of an array of this shape takes, and its start; None where the start is fixed."""
+def run_of(
+    overload: OpOverload, shape: tuple[int, ...], arguments: dict[str, Any]
+) -> tuple[ElementRun, int] | None:
+    """The run that a select or slice of an array of this shape takes, and its start; None where the
+    start is fixed."""
     dim = arguments.get("dim", 0)
     axis = dim + len(shape) if dim < 0 else dim
     if overload in _SELECTS:
@@ -284,15 +316,24 @@ def run_of(overload: OpOverload, shape: tuple[int, ...], arguments: dict[str, An
 
 
 def move_of(
-    overload: OpOverload, arguments: dict[str, Any], shapes: Sequence[tuple[int, ...]], result: jax.ShapeDtypeStruct
+    overload: OpOverload,
+    arguments: dict[str, Any],
+    shapes: Sequence[tuple[int, ...]],
+    result: jax.ShapeDtypeStruct,
 ) -> tuple[Move, int] | None:
-    """The op with these arguments as a function of a dynamic position, and that position; None where it has none.
+    """The op with these arguments as a function of a dynamic position, and that position; None
+    where it has none.
 
-    arguments: those of the schema by name. shapes: of the tensor operands. result: shape and dtype of the result.
+    arguments: those of the schema by name. shapes: of the tensor operands. result: shape and dtype
+    of the result.
     """
     if overload in _ARANGES:
         start, step = arguments["start"], arguments.get("step", 1)
-        if type(start) is not int or type(step) is not int or not jnp.issubdtype(result.dtype, jnp.integer):
+        if (
+            type(start) is not int
+            or type(step) is not int
+            or not jnp.issubdtype(result.dtype, jnp.integer)
+        ):
             return None
         return Arange(result.shape[0], result.dtype, step), start
     if overload in _INTEGERS:
@@ -320,13 +361,14 @@ _SELECTS = frozenset({aten.select.int, aten.select_backward.default, aten.select
 _SLICES = frozenset({aten.slice.Tensor, aten.slice_backward.default, aten.slice_scatter.default})
 
 
-# --- several views at once: the rule returns one of them, chosen by the last argument ---------------------------------
+# --- several views at once: the rule returns one of them, chosen by the last argument -------------
 
 
 def part(
     overload: OpOverload, shape: tuple[int, ...], arguments: tuple[Any, ...], index: int
 ) -> tuple[OpOverload, tuple[int, ...]]:
-    """Output `index` of a multi-output view as the single-output view that equals it: (overload, arguments)."""
+    """Output `index` of a multi-output view as the single-output view that equals it: (overload,
+    arguments)."""
     if overload is aten.unbind.int:
         return aten.select.int, (arguments[0] if arguments else 0, index)
     sizes, dim = arguments[0], arguments[1] if len(arguments) > 1 else 0
@@ -341,7 +383,7 @@ def part(
 PARTS = frozenset({aten.unbind.int, aten.split.Tensor, aten.split_with_sizes.default})
 
 
-# --- broadcast, complex halves ----------------------------------------------------------------------------------------
+# --- broadcast, complex halves --------------------------------------------------------------------
 
 
 @lower(aten.expand.default)
@@ -359,23 +401,29 @@ def _as_complex(array: jax.Array) -> jax.Array:
 
 # Views of one operand, each with the function that undoes it.
 for _view, _read, _inverse in (
-    (aten.view_as_real.default, _as_real, _as_complex), (aten.view_as_complex.default, _as_complex, _as_real),
-    (aten._conj.default, jnp.conj, jnp.conj), (aten._neg_view.default, jnp.negative, jnp.negative),
-):  # fmt: skip
+    (aten.view_as_real.default, _as_real, _as_complex),
+    (aten.view_as_complex.default, _as_complex, _as_real),
+    (aten._conj.default, jnp.conj, jnp.conj),
+    (aten._neg_view.default, jnp.negative, jnp.negative),
+):
     lower(_view)(lambda self, read=_read: read(self))
     write_back(_view)(lambda base, new, inverse=_inverse: inverse(new))
 
 
-# --- rearrangements that copy ----------------------------------------------------------------------------------------
+# --- rearrangements that copy ---------------------------------------------------------------------
 
 
-_GROUP = 128  # operands of one concatenation, for which XLA's time grows with the square of their number
+# operands of one concatenation, for which XLA's time grows with the square of their number
+_GROUP = 128
 
 
 def _joined(arrays, dim):
-    """Concatenates arrays: of more than two groups first each group; the barrier keeps XLA from making it one again."""
+    """Concatenates arrays: of more than two groups first each group; the barrier keeps XLA from
+    making it one again."""
     while len(arrays) > 2 * _GROUP:
-        groups = [jnp.concatenate(arrays[i : i + _GROUP], axis=dim) for i in range(0, len(arrays), _GROUP)]
+        groups = [
+            jnp.concatenate(arrays[i : i + _GROUP], axis=dim) for i in range(0, len(arrays), _GROUP)
+        ]
         arrays = jax.lax.optimization_barrier(groups)
     return jnp.concatenate(arrays, axis=dim)
 
@@ -406,7 +454,11 @@ def aten_flip(self, dims):
 
 @lower(aten.roll.default)
 def aten_roll(self, shifts, dims=()):
-    return jnp.roll(self, shifts, tuple(dims)) if dims else jnp.roll(self.reshape(-1), shifts[0]).reshape(self.shape)
+    return (
+        jnp.roll(self, shifts, tuple(dims))
+        if dims
+        else jnp.roll(self.reshape(-1), shifts[0]).reshape(self.shape)
+    )
 
 
 @lower(aten.constant_pad_nd.default)

@@ -1,8 +1,10 @@
-"""Known shardings of the arrays that a rule is called with, and facts on the program that is being traced.
+"""Known shardings of the arrays that a rule is called with, and facts on the program that is being
+traced.
 
-A kernel and a loop of our own are placed on devices by hand (`jax.shard_map`), which needs the mesh axes that shard a
-dim before any partitioner has run. They are known from a walk over the recorded graph (`core.propagation`). A wrong
-answer costs communication, never a result: `shard_map` reshards its operands as its specs require.
+A kernel and a loop of our own are placed on devices by hand (`jax.shard_map`), which needs the mesh
+axes that shard a dim before any partitioner has run. They are known from a walk over the recorded
+graph (`core.propagation`). A wrong answer costs communication, never a result: `shard_map` reshards
+its operands as its specs require.
 """
 
 import contextlib
@@ -21,8 +23,8 @@ from .jax_internals import is_reordered
 
 AnyMesh = Mesh | AbstractMesh
 Axes = tuple[str, ...]
-# The parts of a dim that a reshape has merged, the major one first: (size, axes that shard it), none of size 1. Empty:
-# no axis is known to shard the dim.
+# The parts of a dim that a reshape has merged, the major one first: (size, axes that shard it),
+# none of size 1. Empty: no axis is known to shard the dim.
 Factors = tuple[tuple[int, Axes], ...]
 Dims = tuple[Factors, ...]  # the factors of each dim of an array, of one at least with axes
 
@@ -30,8 +32,9 @@ Dims = tuple[Factors, ...]  # the factors of each dim of an array, of one at lea
 class Facts(NamedTuple):
     """Facts on the program that is being traced.
 
-    mesh: that with most devices among the inputs'; None where all are on one device, or in another order than the
-    program's. num_devices: of its inputs. platform: of these devices, which need not be this host's.
+    mesh: that with most devices among the inputs'; None where all are on one device, or in another
+    order than the program's. num_devices: of its inputs. platform: of these devices, which need not
+    be this host's.
     """
 
     mesh: AnyMesh | None = None
@@ -52,8 +55,8 @@ class Facts(NamedTuple):
 
 
 class Values(NamedTuple):
-    """The dims of the values of a graph that have known axes, by their op (or data) and place among its results; and
-    the same of each region, by its op and index."""
+    """The dims of the values of a graph that have known axes, by their op (or data) and place among
+    its results; and the same of each region, by its op and index."""
 
     dims: dict[tuple[Any, int], Dims]
     regions: "dict[tuple[Any, int], Values]"
@@ -61,7 +64,8 @@ class Values(NamedTuple):
 
 class _Tracing(threading.local):
     facts: Facts = Facts()
-    # By id, the arrays of the op that is lowered, themselves (which keeps the ids theirs) and their dims.
+    # By id, the arrays of the op that is lowered, themselves (which keeps the ids theirs) and their
+    # dims.
     arrays: dict[int, tuple[object, Dims]] | None = None
     op: Any = None
     # By (kind, sentence), the place of the op: axes that an op cannot use, exchanges.
@@ -82,11 +86,15 @@ def tracing(facts: Facts) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def call(operands: Sequence[object], dims: Sequence[Dims | None], op: object = None) -> Iterator[None]:
+def call(
+    operands: Sequence[object], dims: Sequence[Dims | None], op: object = None
+) -> Iterator[None]:
     """A context in which an op is lowered, with the known dims of its operands."""
     outer = _thread.arrays, _thread.op
     pairs = zip(operands, dims, strict=True)
-    _thread.arrays = {id(array): (array, of_array) for array, of_array in pairs if of_array is not None}
+    _thread.arrays = {
+        id(array): (array, of_array) for array, of_array in pairs if of_array is not None
+    }
     _thread.op = op
     try:
         yield
@@ -105,25 +113,29 @@ def num_devices() -> int:
 
 
 def mesh() -> AnyMesh | None:
-    """The mesh with most devices among those of the program's inputs; None where all are on one device."""
+    """The mesh with most devices among those of the program's inputs; None where all are on one
+    device."""
     return _thread.facts.mesh
 
 
 def platform() -> str | None:
-    """The platform of the program that is being traced, by its inputs' devices: "cpu", "tpu"; None without inputs."""
+    """The platform of the program that is being traced, by its inputs' devices: "cpu", "tpu"; None
+    without inputs."""
     return _thread.facts.platform
 
 
 def loses_nan(dtype: Any) -> bool:
-    """True where a maximum over devices may lose NaN: XLA's CPU collectives compare numbers (jaxlib 0.10.2)."""
+    """True where a maximum over devices may lose NaN: XLA's CPU collectives compare numbers (jaxlib
+    0.10.2)."""
     return platform() == "cpu" and num_devices() > 1 and jnp.issubdtype(dtype, jnp.floating)
 
 
-# --- the dims of arrays -----------------------------------------------------------------------------------------------
+# --- the dims of arrays ---------------------------------------------------------------------------
 
 
 def dims_of(array: object) -> Dims | None:
-    """The known dims of an operand of the op that is lowered, or of what its rule made of one; None: unknown."""
+    """The known dims of an operand of the op that is lowered, or of what its rule made of one;
+    None: unknown."""
     entry = (_thread.arrays or {}).get(id(array))
     return entry[1] if entry is not None else None
 
@@ -146,7 +158,9 @@ def same(array: jax.Array, source: jax.Array) -> jax.Array:
     if array is source or dims is None or array.ndim != source.ndim:
         return array
     sizes = zip(dims, source.shape, array.shape, strict=True)
-    return note(array, tuple(factors if source_size == size else () for factors, source_size, size in sizes))
+    return note(
+        array, tuple(factors if source_size == size else () for factors, source_size, size in sizes)
+    )
 
 
 def reshaped(array: jax.Array, source: jax.Array) -> jax.Array:
@@ -157,10 +171,13 @@ def reshaped(array: jax.Array, source: jax.Array) -> jax.Array:
     return note(array, reshaped_dims(dims, source.shape, array.shape))
 
 
-def axes_of_dims(*dims: tuple[jax.Array, int], uneven: int | None = None) -> tuple[AnyMesh, list[Axes]] | None:
+def axes_of_dims(
+    *dims: tuple[jax.Array, int], uneven: int | None = None
+) -> tuple[AnyMesh, list[Axes]] | None:
     """The mesh, and the axes that shard each of these dims; None where no axis is known.
 
-    An axis is assigned to the first dim that it shards. uneven: the place of the dim whose shards need not be equal.
+    An axis is assigned to the first dim that it shards. uneven: the place of the dim whose shards
+    need not be equal.
     """
     axes = list(itertools.starmap(axes_at, dims))
     mesh = _thread.facts.mesh
@@ -187,13 +204,17 @@ def is_split_inside(array: object, dim: int) -> bool:
 
 
 def axes_at(array: object, dim: int) -> Axes:
-    """The known axes of a dim of an array, of its first part: only their shards are shards of the whole dim."""
+    """The known axes of a dim of an array, of its first part: only their shards are shards of the
+    whole dim."""
     dims = dims_of(array)
     return dims[dim][0][1] if dims is not None and dims[dim] else ()
 
 
 def dims_in(sharding: NamedSharding, shape: Sequence[int]) -> Dims | None:
-    """The dims of an array in a sharding. None without axes, and on a reordered mesh: `shard_map` takes none of it."""
+    """The dims of an array in a sharding.
+
+    None without axes, and on a reordered mesh: `shard_map` takes none of it.
+    """
     if is_reordered(sharding):
         return None
     dims = tuple(map(_factors, shape, itertools.chain(sharding.spec, itertools.repeat(None))))
@@ -232,7 +253,8 @@ def reshaped_dims(dims: Dims, old_shape: Sequence[int], new_shape: Sequence[int]
 
 
 def _taken(parts: Sequence[tuple[int, Axes]], size: int) -> tuple[Factors, list[tuple[int, Axes]]]:
-    """The factors of a dim of this size, of the first parts of a dim that is split; and the parts that are left."""
+    """The factors of a dim of this size, of the first parts of a dim that is split; and the parts
+    that are left."""
     factors, remaining_parts, has_axes = list[tuple[int, Axes]](), list(parts), False
     while size != 1 and remaining_parts:
         part, axes = remaining_parts.pop(0)
@@ -247,12 +269,13 @@ def _taken(parts: Sequence[tuple[int, Axes]], size: int) -> tuple[Factors, list[
     return tuple(factors) if has_axes else (), remaining_parts
 
 
-# --- axes that an op cannot use ---------------------------------------------------------------------------------------
+# --- axes that an op cannot use -------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def unused_axes() -> Iterator[dict[tuple[str, str], str]]:
-    """A context in which sentences on axes that an op cannot use are collected, each with the place of its op."""
+    """A context in which sentences on axes that an op cannot use are collected, each with the place
+    of its op."""
     outer, unused = _thread.unused, dict[tuple[str, str], str]()
     _thread.unused = unused
     try:
@@ -264,7 +287,9 @@ def unused_axes() -> Iterator[dict[tuple[str, str], str]]:
 def note_unused(sentence: str, mesh: AnyMesh | None, axes: Axes) -> None:
     """Notes axes that an op cannot use. sentence: with {axes} and {devices}, which are inserted."""
     if axes and mesh is not None:
-        note_finding(sentence.format(axes=" x ".join(map(repr, axes)), devices=num_shards(mesh, axes)))
+        note_finding(
+            sentence.format(axes=" x ".join(map(repr, axes)), devices=num_shards(mesh, axes))
+        )
 
 
 def note_finding(sentence: str, kind: str = "unused axis") -> None:
@@ -276,10 +301,12 @@ def note_finding(sentence: str, kind: str = "unused axis") -> None:
 def place_unused(describe: Callable[[Any], str], op: Any) -> None:
     """Notes the location of the op whose axes were noted last."""
     if _thread.unused:
-        _thread.unused |= {key: location or describe(op) for key, location in _thread.unused.items()}
+        _thread.unused |= {
+            key: location or describe(op) for key, location in _thread.unused.items()
+        }
 
 
-# --- specs ------------------------------------------------------------------------------------------------------------
+# --- specs ----------------------------------------------------------------------------------------
 
 
 def num_shards(mesh: AnyMesh, axes: Axes) -> int:
@@ -303,11 +330,21 @@ def in_front(array: jax.Array, mesh: AnyMesh, axes: Axes) -> jax.Array:
     return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, spec))
 
 
-# --- sums over dims that may be sharded, in the promised dtype --------------------------------------------------------
+# --- sums over dims that may be sharded, in the promised dtype ------------------------------------
 
-# The results that are sums over the batch: the gradients of weights, say. Narrow ones accumulate in float32.
+# The results that are sums over the batch: the gradients of weights, say. Narrow ones accumulate in
+# float32.
 SUMS: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys(("aten.mm", "aten.bmm", "aten.embedding_dense_backward", "aten.sum", "aten.sum.dim_IntList"), (0,)),
+    **dict.fromkeys(
+        (
+            "aten.mm",
+            "aten.bmm",
+            "aten.embedding_dense_backward",
+            "aten.sum",
+            "aten.sum.dim_IntList",
+        ),
+        (0,),
+    ),
     **dict.fromkeys(("aten.linear_backward", "aten.convolution_backward"), (1, 2)),
     **{f"aten.native_{kind}_norm_backward": (1, 2) for kind in ("layer", "group", "batch")},
     "aten._fused_rms_norm_backward": (1,),
@@ -315,39 +352,52 @@ SUMS: dict[str, tuple[int, ...]] = {
 
 
 def is_narrowed(operand, dtype):
-    """True if an op's sum is to be narrower than its operand: devices then exchange the narrow partial sums."""
+    """True if an op's sum is to be narrower than its operand: devices then exchange the narrow
+    partial sums."""
     is_floating = all(jnp.issubdtype(kind, jnp.floating) for kind in (operand.dtype, dtype))
     return is_floating and jnp.dtype(dtype).itemsize < operand.dtype.itemsize and num_devices() > 1
 
 
 def is_rounded(operand, dtype):
-    """True if an op's sum is to be narrower than its accumulator: each device's is rounded, and then exchanged."""
-    return (operand.dtype == dtype == jnp.bfloat16 and num_devices() > 1) or is_narrowed(operand, dtype)
+    """True if an op's sum is to be narrower than its accumulator: each device's is rounded, and
+    then exchanged."""
+    return (operand.dtype == dtype == jnp.bfloat16 and num_devices() > 1) or is_narrowed(
+        operand, dtype
+    )
 
 
 def shards(array, mesh, axes):
-    """An array whose first dims are sharded over these axes, one entry a dim, as its shards: [shards, ...]."""
+    """An array whose first dims are sharded over these axes, one entry a dim, as its shards:
+    [shards, ...]."""
     count = len(axes)
     cut = [num_shards(mesh, of_dim) for of_dim in axes]
-    sizes = [size for ways, whole in zip(cut, array.shape, strict=False) for size in (ways, whole // ways)]
+    sizes = [
+        size
+        for ways, whole in zip(cut, array.shape, strict=False)
+        for size in (ways, whole // ways)
+    ]
     apart = array.reshape(*sizes, *array.shape[count:])
     order = (*range(0, 2 * count, 2), *range(1, 2 * count, 2), *range(2 * count, apart.ndim))
     return apart.transpose(order).reshape(math.prod(cut), *sizes[1::2], *array.shape[count:])
 
 
 def exchanged(parts, dtype):
-    """The sum of parts [shards, ...], each on its device, rounded before devices exchange it, as a product is."""
+    """The sum of parts [shards, ...], each on its device, rounded before devices exchange it, as a
+    product is."""
     ones = jnp.ones(parts.shape[0], parts.dtype)
     return lax.dot_general(ones, parts, (((0,), (0,)), ((), ())), preferred_element_type=dtype)
 
 
 def total(x, axes, operand, dtype):
-    """The sum of x over axes, in the dtype of the op's result. Where that is narrower than its operand the sum is a
-    product, which rounds each device's sum of its own part once, before devices exchange it."""
+    """The sum of x over axes, in the dtype of the op's result. Where that is narrower than its
+    operand the sum is a product, which rounds each device's sum of its own part once, before
+    devices exchange it."""
     if not is_narrowed(operand, dtype) or not axes:
         return jnp.sum(x, axis=axes)
     outer_axes = [axis for axis in range(x.ndim) if axis not in axes]
-    rows = jnp.transpose(x, (*axes, *outer_axes)).reshape(math.prod(x.shape[axis] for axis in axes), -1)
+    rows = jnp.transpose(x, (*axes, *outer_axes)).reshape(
+        math.prod(x.shape[axis] for axis in axes), -1
+    )
     ones = jnp.ones((1, rows.shape[0]), x.dtype)
     result = jnp.matmul(ones, rows, preferred_element_type=dtype)
     return result.reshape([x.shape[axis] for axis in outer_axes])

@@ -1,4 +1,5 @@
-"""Partition rules beyond the core's: ops over a sharded sequence, each with the exchange that it needs."""
+"""Partition rules beyond the core's: ops over a sharded sequence, each with the exchange that it
+needs."""
 
 from . import eager_experts as eager_experts
 from . import experts as experts

@@ -1,4 +1,5 @@
-"""Attention of one pair of chunks on one device: by jax's Pallas kernel on TPUs, by cuDNN's on GPUs, else in blocks."""
+"""Attention of one pair of chunks on one device: by jax's Pallas kernel on TPUs, by cuDNN's on
+GPUs, else in blocks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ from ..core.extend import Dropout, attention, cudnn, splash
 
 
 class Form(NamedTuple):
-    """Functions of a pair. forward: (query, key, value, bias, dropout, is_causal) -> output, log-sum-exp. backward:
-    (query, key, value, grad_out, out, logsumexp, bias, dropout, is_causal) -> the gradients of the first three."""
+    """Functions of a pair. forward: (query, key, value, bias, dropout, is_causal) -> output,
+    log-sum-exp. backward: (query, key, value, grad_out, out, logsumexp, bias, dropout,
+    is_causal) -> the gradients of the first three."""
 
     forward: Callable[..., Any]
     backward: Callable[..., Any]
@@ -23,12 +25,20 @@ def forms_of(
     query: Any, key: Any, value: Any, bias: Any, is_dropped: bool, scale: float, shards: int
 ) -> dict[str, Form]:
     """The forms that compute a pair, by platform; shards: the chunks of the sequence."""
-    forms = {"default": Form(partial(_forward_in_blocks, scale=scale), partial(_backward_in_blocks, scale=scale))}
+    forms = {
+        "default": Form(
+            partial(_forward_in_blocks, scale=scale), partial(_backward_in_blocks, scale=scale)
+        )
+    }
     case = query, key, value, bias, float(is_dropped)
     if cudnn.takes(*case):
-        forms["cuda"] = Form(partial(_cudnn_forward, scale=scale), partial(_cudnn_backward, scale=scale))
+        forms["cuda"] = Form(
+            partial(_cudnn_forward, scale=scale), partial(_cudnn_backward, scale=scale)
+        )
     if splash.takes(*case, shards):
-        forms["tpu"] = Form(partial(_splash_forward, scale=scale), partial(_splash_backward, scale=scale))
+        forms["tpu"] = Form(
+            partial(_splash_forward, scale=scale), partial(_splash_backward, scale=scale)
+        )
     return forms
 
 
@@ -56,11 +66,15 @@ def _cudnn_forward(query, key, value, bias, dropout, is_causal, *, scale):
     return cudnn.shard_forward.fun(query, key, value, is_causal, scale)
 
 
-def _cudnn_backward(query, key, value, grad_out, out, logsumexp, bias, dropout, is_causal, *, scale):
+def _cudnn_backward(
+    query, key, value, grad_out, out, logsumexp, bias, dropout, is_causal, *, scale
+):
     return cudnn.shard_backward.fun(query, key, value, logsumexp, out, grad_out, is_causal, scale)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=("words", "first"), meta_fields=("probability",))
+@partial(
+    jax.tree_util.register_dataclass, data_fields=("words", "first"), meta_fields=("probability",)
+)
 @dataclass(frozen=True, slots=True)
 class DropoutOfColumns(Dropout):
     """The dropout of columns from a first one on."""
@@ -71,4 +85,6 @@ class DropoutOfColumns(Dropout):
         return DropoutOfColumns(cut(self.words), self.probability, self.first)
 
     def apply(self, x: jax.Array, first_column: int | jax.Array = 0) -> jax.Array:
-        return Dropout(self.words, self.probability).apply(x, self.first + jnp.asarray(first_column))
+        return Dropout(self.words, self.probability).apply(
+            x, self.first + jnp.asarray(first_column)
+        )

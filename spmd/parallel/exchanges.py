@@ -1,12 +1,14 @@
-"""Exchanges of attention over a sharded sequence: how the queries of each device meet the keys of all.
+"""Exchanges of attention over a sharded sequence: how the queries of each device meet the keys of
+all.
 
-Keys and values travel around the ring of devices (Ring Attention, Liu et al. 2023, arXiv:2310.01889), are gathered
-first, or heads are exchanged for rows (DeepSpeed-Ulysses, Jacobs et al. 2023, arXiv:2309.14509). Results over disjoint
-sets of keys are merged by their log-sum-exp. Backward takes the log-sum-exp of all keys for each pair of chunks; in the
-ring the gradients of keys and values travel with these.
+Keys and values travel around the ring of devices (Ring Attention, Liu et al. 2023,
+arXiv:2310.01889), are gathered first, or heads are exchanged for rows (DeepSpeed-Ulysses, Jacobs et
+al. 2023, arXiv:2309.14509). Results over disjoint sets of keys are merged by their log-sum-exp.
+Backward takes the log-sum-exp of all keys for each pair of chunks; in the ring the gradients of
+keys and values travel with these.
 
-Under a causal mask each step has two pairs of chunks, neither of which is masked in part; the diagonal pairs are those
-of a device with its own keys.
+Under a causal mask each step has two pairs of chunks, neither of which is masked in part; the
+diagonal pairs are those of a device with its own keys.
 """
 
 from abc import ABC, abstractmethod
@@ -40,15 +42,22 @@ Compute = Callable[[Any, Any, PairStart, bool], Any]  # of rows, columns, their 
 
 
 class AttentionExchange(ABC):
-    """The rows of a device are a pytree of arrays [batch, heads, rows, ...], and so are its columns."""
+    """The rows of a device are a pytree of arrays [batch, heads, rows, ...], and so are its
+    columns."""
 
     @abstractmethod
-    def forward(self, compute: Compute, rows: Any, columns: Any, dtype: Any) -> tuple[jax.Array, jax.Array]:
-        """The output and log-sum-exp of a device's shard of rows. compute: gives those of a pair of chunks."""
+    def forward(
+        self, compute: Compute, rows: Any, columns: Any, dtype: Any
+    ) -> tuple[jax.Array, jax.Array]:
+        """The output and log-sum-exp of a device's shard of rows. compute: gives those of a pair of
+        chunks."""
 
     @abstractmethod
-    def backward(self, compute: Compute, rows: Any, columns: Any, dtype: Any) -> tuple[jax.Array, ...]:
-        """The gradients of the first array of a device's rows, and of its columns. compute: gives those of a pair."""
+    def backward(
+        self, compute: Compute, rows: Any, columns: Any, dtype: Any
+    ) -> tuple[jax.Array, ...]:
+        """The gradients of the first array of a device's rows, and of its columns. compute: gives
+        those of a pair."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +69,15 @@ class ByChunks(AttentionExchange):
 
     def own_pairs(self) -> list[Pair]:
         """The pairs of a group's rows with its own keys."""
-        return [Pair(0, 0, True), Pair(1, 1, True), Pair(1, 0)] if self.is_causal else self._all_pairs()
+        return (
+            [Pair(0, 0, True), Pair(1, 1, True), Pair(1, 0)]
+            if self.is_causal
+            else self._all_pairs()
+        )
 
     def pairs(self, source: jax.Array) -> list[Pair]:
-        """The pairs with the keys of another group. Of a causal mask: the high rows meet its low keys, and either low
-        rows low keys, of a group before this one, or high rows high keys."""
+        """The pairs with the keys of another group. Of a causal mask: the high rows meet its low
+        keys, and either low rows low keys, of a group before this one, or high rows high keys."""
         if not self.is_causal:
             return self._all_pairs()
         half = (source > self.order.group).astype(jnp.int32)
@@ -86,10 +99,19 @@ class ByChunks(AttentionExchange):
         row_starts, column_starts = self.order.starts(self.order.group), self.order.starts(source)
         for pair in pairs:
             start = PairStart(row_starts[pair.row], column_starts[pair.column])
-            yield pair, compute(at(rows, pair.row), at(columns, pair.column), start, pair.is_diagonal)
+            yield (
+                pair,
+                compute(at(rows, pair.row), at(columns, pair.column), start, pair.is_diagonal),
+            )
 
     def merge(
-        self, compute: Compute, results: Chunks, pairs: list[Pair], rows: Chunks, columns: Chunks, source: jax.Array
+        self,
+        compute: Compute,
+        results: Chunks,
+        pairs: list[Pair],
+        rows: Chunks,
+        columns: Chunks,
+        source: jax.Array,
     ) -> Chunks:
         """The outputs and log-sum-exps with those of pairs."""
         for pair, result in self.computed(compute, pairs, rows, columns, source):
@@ -97,20 +119,30 @@ class ByChunks(AttentionExchange):
         return results
 
     def add(
-        self, compute: Compute, grads: Any, pairs: list[Pair], rows: Chunks, columns: Chunks, source: jax.Array
+        self,
+        compute: Compute,
+        grads: Any,
+        pairs: list[Pair],
+        rows: Chunks,
+        columns: Chunks,
+        source: jax.Array,
     ) -> Any:
         """The gradients of rows and columns with those of pairs."""
         of_rows, of_columns = grads
         for pair, (row, *column) in self.computed(compute, pairs, rows, columns, source):
             of_rows = put(of_rows, pair.row, at(of_rows, pair.row) + row.astype(of_rows.dtype))
-            of_columns = put(of_columns, pair.column, summed(at(of_columns, pair.column), tuple(column)))
+            of_columns = put(
+                of_columns, pair.column, summed(at(of_columns, pair.column), tuple(column))
+            )
         return of_rows, of_columns
 
 
 def _no_keys(rows: Chunks, columns: Chunks, dtype: Any) -> tuple[jax.Array, jax.Array]:
     """The output and log-sum-exp of rows before they have met a key."""
     query, value = rows[0], columns[-1]
-    return jnp.zeros((*query.shape[:-1], value.shape[-1]), dtype), jnp.full(query.shape[:-1], -jnp.inf, dtype)
+    return jnp.zeros((*query.shape[:-1], value.shape[-1]), dtype), jnp.full(
+        query.shape[:-1], -jnp.inf, dtype
+    )
 
 
 def _zeros(arrays: Any, dtype: Any) -> Any:
@@ -123,20 +155,27 @@ class RingOfKeys(ByChunks):
 
     def _rotated(self, chunks: Chunks) -> Chunks:
         """The chunks of the group before this one."""
-        moved = together(self._moved, jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), chunks))
+        moved = together(
+            self._moved, jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), chunks)
+        )
         return jax.tree.map(lambda x, like: x.reshape(like.shape), moved, chunks)
 
     def _moved(self, x: jax.Array) -> jax.Array:
         return lax.ppermute(x, self.order.axes, self.order.route())
 
-    def forward(self, compute: Compute, rows: Any, columns: Any, dtype: Any) -> tuple[jax.Array, jax.Array]:
+    def forward(
+        self, compute: Compute, rows: Any, columns: Any, dtype: Any
+    ) -> tuple[jax.Array, jax.Array]:
         rows, columns = self.order.chunks((rows, columns))
         last = self.order.num_groups - 1
 
         def step_on(carry: Any, step: jax.Array) -> tuple[Any, None]:
             columns, results = carry
             following, source = self._rotated(columns), self.source(step)
-            return (following, self.merge(compute, results, self.pairs(source), rows, columns, source)), None
+            return (
+                following,
+                self.merge(compute, results, self.pairs(source), rows, columns, source),
+            ), None
 
         following = self._rotated(columns) if last else None
         results = _no_keys(rows, columns, dtype)
@@ -147,9 +186,15 @@ class RingOfKeys(ByChunks):
             results = self.merge(compute, results, self.pairs(source), rows, columns, source)
         return self.order.shard(results)
 
-    def backward(self, compute: Compute, rows: Any, columns: Any, dtype: Any) -> tuple[jax.Array, ...]:
+    def backward(
+        self, compute: Compute, rows: Any, columns: Any, dtype: Any
+    ) -> tuple[jax.Array, ...]:
         rows, keys = self.order.chunks((rows, columns))
-        of_rows, zeros, last = _zeros(rows[0], dtype), _zeros(keys, dtype), self.order.num_groups - 1
+        of_rows, zeros, last = (
+            _zeros(rows[0], dtype),
+            _zeros(keys, dtype),
+            self.order.num_groups - 1,
+        )
 
         def contribution(of_rows: Chunks, columns: Chunks, step: jax.Array | int) -> Any:
             source = self.source(step)
@@ -161,14 +206,17 @@ class RingOfKeys(ByChunks):
             of_rows, of_step = contribution(of_rows, columns, step)
             return (following, summed(sums, of_step), of_rows), None
 
-        # The sums of a group's keys begin at the next group, and come home after `last` steps, to be added to its own.
+        # The sums of a group's keys begin at the next group, and come home after `last` steps, to
+        # be added to its own.
         sums = zeros
         if last:
             columns = self._rotated(keys)
             following = self._rotated(columns) if last > 1 else None
             of_rows, sums = contribution(of_rows, columns, 1)
             if last > 1:
-                (columns, sums, of_rows), _ = lax.scan(step_on, (following, sums, of_rows), jnp.arange(2, last))
+                (columns, sums, of_rows), _ = lax.scan(
+                    step_on, (following, sums, of_rows), jnp.arange(2, last)
+                )
                 sums = self._rotated(sums)
                 of_rows, of_step = contribution(of_rows, columns, last)
                 sums = summed(sums, of_step)
@@ -180,11 +228,14 @@ class RingOfKeys(ByChunks):
 
 @dataclass(frozen=True)
 class Gathered(ByChunks):
-    """Keys are gathered before the first step; their gradients are reduce-scattered after the last."""
+    """Keys are gathered before the first step; their gradients are reduce-scattered after the
+    last."""
 
     def _everywhere(self, columns: Any) -> Any:
         """All rows of this device's heads."""
-        gathered = together(lambda x: lax.all_gather(x, self.order.axes, axis=2, tiled=True), columns)
+        gathered = together(
+            lambda x: lax.all_gather(x, self.order.axes, axis=2, tiled=True), columns
+        )
         return jax.tree.map(self.order.heads, gathered)
 
     def _of(self, arrays: Any, group: jax.Array) -> Chunks:
@@ -192,7 +243,9 @@ class Gathered(ByChunks):
         starts = self.order.starts(group)
 
         def cut(x: jax.Array) -> jax.Array:
-            return jnp.stack([lax.dynamic_slice_in_dim(x, start, self.order.length, 2) for start in starts])
+            return jnp.stack(
+                [lax.dynamic_slice_in_dim(x, start, self.order.length, 2) for start in starts]
+            )
 
         return jax.tree.map(cut, arrays)
 
@@ -206,26 +259,36 @@ class Gathered(ByChunks):
 
         return jax.tree.map(replaced, sums, chunks)
 
-    def forward(self, compute: Compute, rows: Any, columns: Any, dtype: Any) -> tuple[jax.Array, jax.Array]:
+    def forward(
+        self, compute: Compute, rows: Any, columns: Any, dtype: Any
+    ) -> tuple[jax.Array, jax.Array]:
         rows, everywhere = self.order.chunks(rows), self._everywhere(columns)
 
-        def visit(results: Chunks, step: jax.Array | int, is_own: bool = False) -> tuple[Chunks, None]:
+        def visit(
+            results: Chunks, step: jax.Array | int, is_own: bool = False
+        ) -> tuple[Chunks, None]:
             source = self.source(step)
             pairs = self.own_pairs() if is_own else self.pairs(source)
-            return self.merge(compute, results, pairs, rows, self._of(everywhere, source), source), None
+            return self.merge(
+                compute, results, pairs, rows, self._of(everywhere, source), source
+            ), None
 
         results, _ = visit(_no_keys(rows, columns, dtype), 0, is_own=True)
         results, _ = lax.scan(visit, results, jnp.arange(1, self.order.num_groups))
         return self.order.shard(results)
 
-    def backward(self, compute: Compute, rows: Any, columns: Any, dtype: Any) -> tuple[jax.Array, ...]:
+    def backward(
+        self, compute: Compute, rows: Any, columns: Any, dtype: Any
+    ) -> tuple[jax.Array, ...]:
         rows, everywhere = self.order.chunks(rows), self._everywhere(columns)
 
         def visit(carry: Any, step: jax.Array | int, is_own: bool = False) -> tuple[Any, None]:
             (of_rows, sums), source = carry, self.source(step)
             pairs = self.own_pairs() if is_own else self.pairs(source)
             grads = of_rows, self._of(sums, source)
-            of_rows, of_columns = self.add(compute, grads, pairs, rows, self._of(everywhere, source), source)
+            of_rows, of_columns = self.add(
+                compute, grads, pairs, rows, self._of(everywhere, source), source
+            )
             return (of_rows, self._put(sums, source, of_columns)), None
 
         carry, _ = visit((_zeros(rows[0], dtype), _zeros(everywhere, dtype)), 0, is_own=True)
@@ -245,7 +308,8 @@ class AllToAll(AttentionExchange):
     is_causal: bool
 
     def _all_rows(self, shard: Any) -> Any:
-        """All rows of a device's heads, of its rows of all heads; of arrays without heads all rows."""
+        """All rows of a device's heads, of its rows of all heads; of arrays without heads all
+        rows."""
 
         def all_rows(x: jax.Array) -> jax.Array:
             if x.shape[1] == 1:
@@ -263,11 +327,15 @@ class AllToAll(AttentionExchange):
         results = compute(rows, columns, PairStart(start, start), self.is_causal)
         return self._own_rows(tuple(results))
 
-    def forward(self, compute: Compute, rows: Any, columns: Any, dtype: Any) -> tuple[jax.Array, jax.Array]:
+    def forward(
+        self, compute: Compute, rows: Any, columns: Any, dtype: Any
+    ) -> tuple[jax.Array, jax.Array]:
         output, logsumexp = self._whole(compute, rows, columns)
         return output.astype(dtype), logsumexp
 
-    def backward(self, compute: Compute, rows: Any, columns: Any, dtype: Any) -> tuple[jax.Array, ...]:
+    def backward(
+        self, compute: Compute, rows: Any, columns: Any, dtype: Any
+    ) -> tuple[jax.Array, ...]:
         return tuple(x.astype(dtype) for x in self._whole(compute, rows, columns))
 
 
@@ -278,7 +346,9 @@ def at(chunks: Chunks, index: jax.Array | int) -> Any:
 
 def put(chunks: Chunks, index: jax.Array | int, chunk: Any) -> Chunks:
     """The chunks with one of them replaced."""
-    return jax.tree.map(lambda x, new: lax.dynamic_update_index_in_dim(x, new, index, 0), chunks, chunk)
+    return jax.tree.map(
+        lambda x, new: lax.dynamic_update_index_in_dim(x, new, index, 0), chunks, chunk
+    )
 
 
 def summed(lhs: Any, rhs: Any) -> Any:
@@ -286,8 +356,11 @@ def summed(lhs: Any, rhs: Any) -> Any:
     return jax.tree.map(lambda x, y: x + y.astype(x.dtype), lhs, rhs)
 
 
-def merged(lhs: tuple[jax.Array, jax.Array], rhs: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """(output, log-sum-exp) over the keys of two disjoint sets, of those over each; -inf: over none."""
+def merged(
+    lhs: tuple[jax.Array, jax.Array], rhs: tuple[jax.Array, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    """(output, log-sum-exp) over the keys of two disjoint sets, of those over each; -inf: over
+    none."""
     (output, logsumexp), (other_output, other_logsumexp) = lhs, rhs
     largest = jnp.maximum(logsumexp, other_logsumexp)
     base = jnp.where(largest == -jnp.inf, jnp.zeros_like(largest), largest)
@@ -295,6 +368,7 @@ def merged(lhs: tuple[jax.Array, jax.Array], rhs: tuple[jax.Array, jax.Array]) -
     total = weight + other_weight
     share = 1 / jnp.where(total == 0, jnp.ones_like(total), total)
     output = (
-        output * (weight * share)[..., None] + other_output.astype(output.dtype) * (other_weight * share)[..., None]
+        output * (weight * share)[..., None]
+        + other_output.astype(output.dtype) * (other_weight * share)[..., None]
     )
     return output, base + jnp.log(total)

@@ -1,6 +1,8 @@
-"""One op of a layer of experts: where its operands are, and which exchange brings rows and weights together.
+"""One op of a layer of experts: where its operands are, and which exchange brings rows and weights
+together.
 
-The choice is made from the bytes that each exchange moves and keeps, of this batch and these weights.
+The choice is made from the bytes that each exchange moves and keeps, of this batch and these
+weights.
 """
 
 import math
@@ -24,10 +26,12 @@ from .orders import Axes
 MOST_GATHERED = 4 << 30
 # Rows whose products take more bytes are computed in parts.
 MOST_ROWS = 320 << 20
-# Products of so many operations hide a gathered byte: what chips compute while a byte comes, and as much again, as
-# weights must arrive before the layer begins. Rows that travel are hidden by nothing.
+# Products of so many operations hide a gathered byte: what chips compute while a byte comes, and as
+# much again, as weights must arrive before the layer begins. Rows that travel are hidden by
+# nothing.
 _HIDDEN = 4000
-# The rows that a pair of devices exchanges at once, and in each round of those that are left: parts of an even share.
+# The rows that a pair of devices exchanges at once, and in each round of those that are left: parts
+# of an even share.
 _ROOM, _ROUND = 17 / 16, 1 / 4
 
 
@@ -44,7 +48,8 @@ class ExpertsCase:
     # -- Operands.
 
     def _of_kind(self, *kinds: str) -> dict[int, int]:
-        """The places of the operands that steps of these kinds take, each with the first such step."""
+        """The places of the operands that steps of these kinds take, each with the first such
+        step."""
         places: dict[int, int] = {}
         for index, step in enumerate(self.body.steps):
             if step.kind in kinds:
@@ -57,15 +62,22 @@ class ExpertsCase:
 
     @cached_property
     def placed(self) -> tuple[Any, tuple[int, ...], list[Axes], Axes]:
-        """The mesh (None: one device), the dims of tokens, the axes that shard each, and those of the experts."""
-        num_tokens, num_choices = self.choices.size // self.choices.shape[-1], self.choices.shape[-1]
+        """The mesh (None: one device), the dims of tokens, the axes that shard each, and those of
+        the experts."""
+        num_tokens, num_choices = (
+            self.choices.size // self.choices.shape[-1],
+            self.choices.shape[-1],
+        )
         mesh = partitioning.mesh()
         experts: Axes = ()
         for operand_index in self.stacks:
             axes_of = partitioning.axes_of_dims((self.operands[operand_index], 0), uneven=0)
             experts = experts or (axes_of[1][0] if axes_of else ())
         grid, axes = tuple(self.choices.shape[:-1]), list[Axes]([()] * (self.choices.ndim - 1))
-        for x in [self.choices, *(self.operands[operand_index] for operand_index in self._of_kind("token"))]:
+        for x in [
+            self.choices,
+            *(self.operands[operand_index] for operand_index in self._of_kind("token")),
+        ]:
             count = next(n for n in range(1, x.ndim + 1) if math.prod(x.shape[:n]) == num_tokens)
             axes_of = partitioning.axes_of_dims(*((x, dim) for dim in range(count)))
             if axes_of is not None and sum(map(len, axes_of[1])) > sum(map(len, axes)):
@@ -82,7 +94,8 @@ class ExpertsCase:
                     axes[dim] = (*axes[dim], name)
                     break
         if not set(experts) <= {axis for of_dim in axes for axis in of_dim}:
-            # All of the experts' axes have other tokens, or none: else results of different tokens would be added up.
+            # All of the experts' axes have other tokens, or none: else results of different tokens
+            # would be added up.
             axes = [tuple(axis for axis in of_dim if axis not in experts) for of_dim in axes]
         return mesh, grid, axes, experts
 
@@ -105,8 +118,8 @@ class ExpertsCase:
 
     @cached_property
     def exchange(self) -> str:
-        """The exchange: "gathered", "all-to-all" (rounds) or "ring"; "" where each device has all experts, and
-        "replicated" where the devices of an axis have the same tokens."""
+        """The exchange: "gathered", "all-to-all" (rounds) or "ring"; "" where each device has all
+        experts, and "replicated" where the devices of an axis have the same tokens."""
         if self.num_shards == 1:
             return ""
         if not set(self.placed[3]) <= set(self.axes_of_tokens):
@@ -127,10 +140,13 @@ class ExpertsCase:
     @property
     def computed(self) -> int:
         """The rows that a device multiplies at a time if the router is balanced."""
-        return self.rows // self.num_shards if self.exchange in ("ring", "replicated") else self.rows
+        return (
+            self.rows // self.num_shards if self.exchange in ("ring", "replicated") else self.rows
+        )
 
     def num_parts(self, rows: int) -> int:
-        """The parts in which so many rows are computed, of whole blocks, that none takes too much memory."""
+        """The parts in which so many rows are computed, of whole blocks, that none takes too much
+        memory."""
         widest = max(step.width for step in self.body.steps if step.kind == "product") * rows
         blocks = rows // BLOCK if rows % BLOCK == 0 else 1
         return next((n for n in range(-(-widest // MOST_ROWS), blocks) if n and blocks % n == 0), 1)
@@ -157,10 +173,16 @@ class ExpertsCase:
         num_peers, steps = self.num_shards - 1, self.body.steps
         sent, returned, _ = self.body.exchanged
         row = sum(steps[index].width for index in (*sent, *returned))
-        sums = sum(math.prod(end.shape) * end.dtype.itemsize for end in self.body.exits if end.kind == "expert")
+        sums = sum(
+            math.prod(end.shape) * end.dtype.itemsize
+            for end in self.body.exits
+            if end.kind == "expert"
+        )
         tokens = self.rows // self.choices.shape[-1]
         of_token = sum(step.width for step in steps if step.kind == "token")
-        of_token += sum(steps[end.sources[0]].width for end in self.body.exits if end.kind == "token")
+        of_token += sum(
+            steps[end.sources[0]].width for end in self.body.exits if end.kind == "token"
+        )
         return {
             "gathered": (self.weights + sums) * num_peers // self.num_shards,
             "all-to-all": self.at_once * num_peers * row,
@@ -180,28 +202,50 @@ class ExpertsCase:
     def _of_pair(self, share: float) -> int:
         """The rows of a pair of devices, about so many parts of an even share."""
         rows = math.ceil(share * self.rows / self.num_shards)
-        unit = max(2 * BLOCK // math.gcd(2 * BLOCK, self.num_shards), 8) if rows * self.num_shards >= 8 * BLOCK else 8
+        unit = (
+            max(2 * BLOCK // math.gcd(2 * BLOCK, self.num_shards), 8)
+            if rows * self.num_shards >= 8 * BLOCK
+            else 8
+        )
         return min(-(-rows // unit) * unit, self.rows)
 
     def finding(self) -> str:
         """A sentence on the exchange."""
         axes, moved = " x ".join(self.placed[3]), self.moved
         if self.exchange == "replicated":
-            return f"experts over {axes}: each device computes its own experts' rows of the same tokens"
-        names = {"gathered": "weights are gathered", "all-to-all": "rows travel in rounds", "ring": "tokens travel"}
-        alternatives = ", ".join(f"{moved[name]:,} {name}" for name in moved if name != self.exchange)
-        enough = math.ceil(moved["gathered"] * _HIDDEN * self.rows / max(self.work, 1)) // self.choices.shape[-1]
+            return (
+                f"experts over {axes}: each device computes its own experts' rows of the same "
+                "tokens"
+            )
+        names = {
+            "gathered": "weights are gathered",
+            "all-to-all": "rows travel in rounds",
+            "ring": "tokens travel",
+        }
+        alternatives = ", ".join(
+            f"{moved[name]:,} {name}" for name in moved if name != self.exchange
+        )
+        enough = (
+            math.ceil(moved["gathered"] * _HIDDEN * self.rows / max(self.work, 1))
+            // self.choices.shape[-1]
+        )
         least = f"weights are gathered from {enough:,} tokens a device on"
         if self.weights > MOST_GATHERED:
             least = f"weights of {self.weights:,} bytes are never gathered"
         rounds = ""
         if self.exchange == "all-to-all":
             size, more = self.at_once, self.of_round
-            rounds = f"; {size:,} rows a pair, and while a queue is longer {more:,} more, in the same memory: no round "
-            rounds += f"if the router is balanced, {-(-(self.rows - size) // more)} where all choose one device"
+            rounds = (
+                f"; {size:,} rows a pair, and while a queue is longer {more:,} more, in the same "
+                "memory: no round "
+            )
+            rounds += (
+                f"if the router is balanced, {-(-(self.rows - size) // more)} where all choose "
+                "one device"
+            )
         return (
-            f"experts over {axes}: {names[self.exchange]}, {moved[self.exchange]:,} bytes ({alternatives}; {least})"
-            f"{rounds}"
+            f"experts over {axes}: {names[self.exchange]}, {moved[self.exchange]:,} bytes "
+            f"({alternatives}; {least}){rounds}"
         )
 
     # -- The op.
@@ -222,23 +266,36 @@ class ExpertsCase:
                 x = x.reshape(*grid, *inner, *_trailing(x.shape, math.prod((*grid, *inner))))
                 specs.append(_spec(*axes))
             elif kind == "stack":
-                x = jnp.pad(x, [(0, padded)] + [(0, 0)] * (x.ndim - 1)) if padded and of_experts else x
+                x = (
+                    jnp.pad(x, [(0, padded)] + [(0, 0)] * (x.ndim - 1))
+                    if padded and of_experts
+                    else x
+                )
                 specs.append(_spec(of_experts))
             else:
                 specs.append(PartitionSpec())
             operands.append(x)
-        outs, apart = list[PartitionSpec](), tuple(axis for axis in self.axes_of_tokens if axis not in of_experts)
+        outs, apart = (
+            list[PartitionSpec](),
+            tuple(axis for axis in self.axes_of_tokens if axis not in of_experts),
+        )
         for end in self.body.exits:
             outs.append(_spec(apart, of_experts) if end.kind == "expert" else _spec(*axes))
         scalars = {index: list(values) for index, values in self.scalars.items() if len(values)}
 
-        def on_device(scalars: Any, choices: jax.Array, *operands: jax.Array) -> tuple[jax.Array, ...]:
+        def on_device(
+            scalars: Any, choices: jax.Array, *operands: jax.Array
+        ) -> tuple[jax.Array, ...]:
             return ExpertsOnDevice(self, kinds, choices, operands, scalars).results()
 
         run: Callable[..., Any] = on_device
         if mesh is not None:
             run = jax.shard_map(
-                on_device, mesh=mesh, in_specs=(PartitionSpec(), *specs), out_specs=tuple(outs), check_vma=False
+                on_device,
+                mesh=mesh,
+                in_specs=(PartitionSpec(), *specs),
+                out_specs=tuple(outs),
+                check_vma=False,
             )
         results = list(run(scalars, *operands))
         for index, end in enumerate(self.body.exits):
@@ -266,6 +323,9 @@ def _spec(*dims: Axes) -> PartitionSpec:
 
 
 def _added(parts: jax.Array) -> jax.Array:
-    """The sum of parts, one a device, as a product: a partitioner scatters its sums where they are wanted."""
+    """The sum of parts, one a device, as a product: a partitioner scatters its sums where they are
+    wanted."""
     ones = jnp.ones(len(parts), parts.dtype)
-    return lax.dot_general(ones, parts, (((0,), (0,)), ((), ())), preferred_element_type=parts.dtype)
+    return lax.dot_general(
+        ones, parts, (((0,), (0,)), ((), ())), preferred_element_type=parts.dtype
+    )

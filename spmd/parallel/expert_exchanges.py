@@ -1,9 +1,11 @@
-"""Exchanges of a layer of experts: rows of tokens meet the weights of their experts, on one device of several.
+"""Exchanges of a layer of experts: rows of tokens meet the weights of their experts, on one device
+of several.
 
-Weights are gathered, as under FSDP; or rows travel: about an even share of each pair of devices at once, by an
-all-to-all, and those of longer queues in rounds until all are empty (no row is dropped, and memory is bounded whatever
-the router does); or around the ring of the axis, each device adding what its own experts compute. On each device rows
-are sorted by expert and multiplied in groups (Gale et al. 2022, arXiv:2211.15841).
+Weights are gathered, as under FSDP; or rows travel: about an even share of each pair of devices at
+once, by an all-to-all, and those of longer queues in rounds until all are empty (no row is dropped,
+and memory is bounded whatever the router does); or around the ring of the axis, each device adding
+what its own experts compute. On each device rows are sorted by expert and multiplied in groups
+(Gale et al. 2022, arXiv:2211.15841).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -49,8 +51,8 @@ class ExpertsOnDevice:
 
     @cached_property
     def ids(self) -> jax.Array:
-        """The expert of each row. First come the tokens' first choices, then their second ones, ...: a sum over choices
-        is then one of arrays of tokens."""
+        """The expert of each row. First come the tokens' first choices, then their second ones,
+        ...: a sum over choices is then one of arrays of tokens."""
         return self.own_choices.reshape(-1, self.chosen).T.reshape(-1).astype(jnp.int32)
 
     @property
@@ -76,16 +78,24 @@ class ExpertsOnDevice:
     def taken(self, entries: Rows, steps: Sequence[int], choice: jax.Array) -> Rows:
         """The rows of these choices."""
         is_token = {index: self.body.steps[index].kind == "token" for index in steps}
-        return {index: entries[index][choice % self.num_tokens if is_token[index] else choice] for index in steps}
+        return {
+            index: entries[index][choice % self.num_tokens if is_token[index] else choice]
+            for index in steps
+        }
 
     def group(self, ids: jax.Array, num_parts: int = 1) -> SortedRows:
-        """The operands of rows of experts; a block of rows is computed for each expert that it has rows of."""
+        """The operands of rows of experts; a block of rows is computed for each expert that it has
+        rows of."""
         stacks = {index: x for index, x in enumerate(self.operands) if self.kinds[index] == "stack"}
-        shared = {index: x for index, x in enumerate(self.operands) if self.kinds[index] == "shared"}
+        shared = {
+            index: x for index, x in enumerate(self.operands) if self.kinds[index] == "shared"
+        }
         num_experts = len(next(iter(stacks.values())))
         computed = (self.case.computed + (num_experts - 1) * BLOCK) // num_parts
         numbered = jnp.where(ids < num_experts, ids + self._first, self.case.num_experts)
-        return SortedRows(ids, numbered, _counts(ids, num_experts), stacks, shared, self.scalars, computed)
+        return SortedRows(
+            ids, numbered, _counts(ids, num_experts), stacks, shared, self.scalars, computed
+        )
 
     @property
     def _first(self) -> jax.Array | int:
@@ -94,16 +104,24 @@ class ExpertsOnDevice:
         return 0 if is_whole else lax.axis_index(self.case.placed[3]) * self.case.of_device
 
     def zeros(self) -> Rows:
-        """By their places, the results that are sums over an expert's rows, before the first row."""
+        """By their places, the results that are sums over an expert's rows, before the first
+        row."""
         count, exits = self.case.of_device, enumerate(self.body.exits)
         shapes = {index: (count, *end.shape[1:]) for index, end in exits if end.kind == "expert"}
-        return {index: jnp.zeros(shape, dtype_of(self.body, index)) for index, shape in shapes.items()}
+        return {
+            index: jnp.zeros(shape, dtype_of(self.body, index)) for index, shape in shapes.items()
+        }
 
     def computed(
-        self, step_indices: Sequence[int], ids: jax.Array, rows: Callable[[jax.Array], Rows], sums: Rows | None = None
+        self,
+        step_indices: Sequence[int],
+        ids: jax.Array,
+        rows: Callable[[jax.Array], Rows],
+        sums: Rows | None = None,
     ) -> tuple[Rows, dict[int, jax.Array]]:
-        """Steps' values of rows, and sums by expert with those of these rows added. ids: of this device's experts, or
-        their number for none. rows: takes indices of rows, and returns the known values of those. sums: so far."""
+        """Steps' values of rows, and sums by expert with those of these rows added. ids: of this
+        device's experts, or their number for none. rows: takes indices of rows, and returns the
+        known values of those. sums: so far."""
         order, exits = _order(ids), enumerate(self.body.exits)
         ends = {exit_index: end.sources for exit_index, end in exits if end.kind == "expert"}
         sources = [source for end_sources in ends.values() for source in end_sources]
@@ -114,8 +132,13 @@ class ExpertsOnDevice:
             values = self.body.run([*step_indices, *sources], rows(order), len(order), group)
             total: dict[int, jax.Array] = {}
             for exit_index, end_sources in ends.items():
-                so_far, dtype = None if sums is None else sums[exit_index], dtype_of(self.body, exit_index)
-                total[exit_index] = group.added(so_far, [values[source] for source in end_sources], dtype)
+                so_far, dtype = (
+                    None if sums is None else sums[exit_index],
+                    dtype_of(self.body, exit_index),
+                )
+                total[exit_index] = group.added(
+                    so_far, [values[source] for source in end_sources], dtype
+                )
             return {index: values[index] for index in step_indices}, total
 
         if num_parts == 1:
@@ -123,10 +146,15 @@ class ExpertsOnDevice:
             places = _order(order)
             return {index: x[places] for index, x in values.items()}, sums
 
-        def one_part(carry: tuple[Rows, Rows | None], order: jax.Array) -> tuple[tuple[Rows, Rows], None]:
+        def one_part(
+            carry: tuple[Rows, Rows | None], order: jax.Array
+        ) -> tuple[tuple[Rows, Rows], None]:
             results, sums = carry
             values, sums = part(order, sums)
-            put = {index: results[index].at[order].set(x, unique_indices=True) for index, x in values.items()}
+            put = {
+                index: results[index].at[order].set(x, unique_indices=True)
+                for index, x in values.items()
+            }
             return (put, sums), None
 
         # The first part alone, as sums begin with it: zeros for them would be written, and read.
@@ -139,10 +167,18 @@ class ExpertsOnDevice:
     def empty(self, step_indices: Sequence[int], num_rows: int) -> Rows:
         """Room for the values of steps, each row of which will be written."""
         steps = {index: self.body.steps[index] for index in step_indices}
-        return {index: lax.empty((num_rows, *step.shape[1:]), jax_dtype(step.dtype)) for index, step in steps.items()}
+        return {
+            index: lax.empty((num_rows, *step.shape[1:]), jax_dtype(step.dtype))
+            for index, step in steps.items()
+        }
 
     def results(self) -> tuple[jax.Array, ...]:
-        ways = {"": self._local, "gathered": self._local, "all-to-all": self._rounds, "ring": self._ring}
+        ways = {
+            "": self._local,
+            "gathered": self._local,
+            "all-to-all": self._rounds,
+            "ring": self._ring,
+        }
         results, sums = ways.get(self.case.exchange, self._replicated)()
         for exit_index, total in sums.items():
             results[exit_index] = total[None].astype(dtype_of(self.body, exit_index))
@@ -156,7 +192,9 @@ class ExpertsOnDevice:
                 x = jnp.where(_along(is_row, values[end.sources[0]]), values[end.sources[0]], 0)
                 x = x.reshape(self.chosen, self.num_tokens, *x.shape[1:])
                 is_sum = end.kind == "token"
-                results[exit_index] = x.astype(floats.wide(x.dtype)).sum(0) if is_sum else jnp.moveaxis(x, 0, 1)
+                results[exit_index] = (
+                    x.astype(floats.wide(x.dtype)).sum(0) if is_sum else jnp.moveaxis(x, 0, 1)
+                )
         return results
 
     def _shaped(self, ends: Rows) -> Rows:
@@ -164,8 +202,12 @@ class ExpertsOnDevice:
         grid, results = self.own_choices.shape[:-1], {}
         for exit_index, x in ends.items():
             for base in self.body.exits[exit_index].sources[1:]:
-                x = x + self.operands[self.body.steps[base].sources[0]].reshape(x.shape).astype(x.dtype)
-            results[exit_index] = x.reshape(*grid, *x.shape[1:]).astype(dtype_of(self.body, exit_index))
+                x = x + self.operands[self.body.steps[base].sources[0]].reshape(x.shape).astype(
+                    x.dtype
+                )
+            results[exit_index] = x.reshape(*grid, *x.shape[1:]).astype(
+                dtype_of(self.body, exit_index)
+            )
         return results
 
     @property
@@ -180,12 +222,15 @@ class ExpertsOnDevice:
         return self._home(values), sums
 
     def _home(self, values: Rows) -> Results:
-        """The results, of the values that experts return: the steps after these are computed in the tokens' order."""
+        """The results, of the values that experts return: the steps after these are computed in the
+        tokens' order."""
         home = [source for source in self._sources if source not in values]
         if home:
             needed = [index for index in self.body.upstream(home, values) if index in self.entries]
             computed = values | self.taken(self.entries, needed, jnp.arange(self.num_rows))
-            values = self.body.run(home, computed, self.num_rows, replace(self.group(self.ids), numbered=self.ids))
+            values = self.body.run(
+                home, computed, self.num_rows, replace(self.group(self.ids), numbered=self.ids)
+            )
         return self._shaped(self._ends(values, self.ids < self.case.num_experts))
 
     # -- Rows that travel.
@@ -196,8 +241,11 @@ class ExpertsOnDevice:
         local = ids - self._first
         return jnp.where((local >= 0) & (local < count), local, count)
 
-    def _visited(self, ids: jax.Array, entries: Rows, sums: Rows | None = None) -> tuple[Results, Results]:
-        """This device's part of the results of a device's tokens, and the sums with those of these rows."""
+    def _visited(
+        self, ids: jax.Array, entries: Rows, sums: Rows | None = None
+    ) -> tuple[Results, Results]:
+        """This device's part of the results of a device's tokens, and the sums with those of these
+        rows."""
         local, every = self._own(ids), list(entries)
         rows = lambda order: self.taken(entries, every, order)  # noqa: E731  # of an order, not a name
         values, sums = self.computed(self._sources, local, rows, sums)
@@ -207,14 +255,18 @@ class ExpertsOnDevice:
     def _replicated(self) -> tuple[Results, Results]:
         """The same tokens on all devices of the axis."""
         ends, sums = self._visited(self.ids, self.entries)
-        return self._shaped({index: lax.psum(x, self.case.placed[3]) for index, x in ends.items()}), sums
+        return self._shaped(
+            {index: lax.psum(x, self.case.placed[3]) for index, x in ends.items()}
+        ), sums
 
     def _ring(self) -> tuple[Results, Results]:
         """Tokens travel around the axis with what was added for them, and come home."""
         axes, count = self.case.placed[3], self.case.num_shards
 
         def moved(x: jax.Array) -> jax.Array:
-            return lax.ppermute(x, axes, [(device, (device + 1) % count) for device in range(count)])
+            return lax.ppermute(
+                x, axes, [(device, (device + 1) % count) for device in range(count)]
+            )
 
         def step(carry: Any, _: None) -> tuple[Any, None]:
             tokens, ends, sums = carry
@@ -230,7 +282,8 @@ class ExpertsOnDevice:
         return self._shaped(ends), sums
 
     def _rounds(self) -> tuple[Results, Results]:
-        """Rows travel to their experts' devices and back: about an even share of each pair at once, then in rounds."""
+        """Rows travel to their experts' devices and back: about an even share of each pair at once,
+        then in rounds."""
         case, (sent, returned, _) = self.case, self.body.exchanged
         axes, count, first, more = case.placed[3], case.of_device, case.at_once, case.of_round
         order = _order(self.ids)
@@ -241,13 +294,20 @@ class ExpertsOnDevice:
             return _packed(lambda x: lax.all_to_all(x, axes, 0, 0, tiled=True), rows)
 
         def sent_on(positions: jax.Array, values: Rows, sums: Rows | None) -> tuple[Rows, Rows]:
-            """The values of returned rows, and the sums, with the rows at these places [pair] of each queue."""
+            """The values of returned rows, and the sums, with the rows at these places [pair] of
+            each queue."""
             is_row = positions[None] < queues[:, None]
             choice = order[jnp.where(is_row, starts[:, None] + positions, 0)]
             ids = jnp.where(is_row, self.ids[choice] % count, count).reshape(-1)
-            ids, rows = exchanged({0: ids})[0], exchanged(self.taken(self.entries, sent, choice.reshape(-1)))
+            ids, rows = (
+                exchanged({0: ids})[0],
+                exchanged(self.taken(self.entries, sent, choice.reshape(-1))),
+            )
             back, sums = self.computed(
-                returned, ids, lambda row_index: {index: x[row_index] for index, x in rows.items()}, sums
+                returned,
+                ids,
+                lambda row_index: {index: x[row_index] for index, x in rows.items()},
+                sums,
             )
             target, received = jnp.where(is_row, choice, self.num_rows).reshape(-1), exchanged(back)
             put = {
@@ -256,7 +316,9 @@ class ExpertsOnDevice:
             }
             return put, sums
 
-        values, sums = sent_on(jnp.arange(first, dtype=jnp.int32), self.empty(returned, self.num_rows), None)
+        values, sums = sent_on(
+            jnp.arange(first, dtype=jnp.int32), self.empty(returned, self.num_rows), None
+        )
         if first < self.num_rows:
             num_unsent = jnp.max((queues - first + more - 1) // more)
             num_rounds = lax.pmax(num_unsent, case.axes_of_tokens)
@@ -268,7 +330,9 @@ class ExpertsOnDevice:
 
             start = jnp.zeros((), num_rounds.dtype), values, sums
             with jax.named_scope("iterations=0"):  # if the router is balanced; plans read the scope
-                _, values, sums = lax.while_loop(lambda carry: carry[0] < num_rounds, one_round, start)
+                _, values, sums = lax.while_loop(
+                    lambda carry: carry[0] < num_rounds, one_round, start
+                )
         return self._home(values), sums
 
 
@@ -287,8 +351,13 @@ def _packed(collective: Callable[[jax.Array], jax.Array], rows: Rows) -> Rows:
     width = {index: x.size // len(x) for index, x in rows.items()}
     results = {index: collective(x) for index, x in rows.items() if width[index] > _NARROW}
     for dtype in dict.fromkeys(x.dtype for index, x in rows.items() if index not in results):
-        narrow = {index: x for index, x in rows.items() if x.dtype == dtype and width[index] <= _NARROW}
-        joined, start = collective(jnp.concatenate([x.reshape(len(x), -1) for x in narrow.values()], 1)), 0
+        narrow = {
+            index: x for index, x in rows.items() if x.dtype == dtype and width[index] <= _NARROW
+        }
+        joined, start = (
+            collective(jnp.concatenate([x.reshape(len(x), -1) for x in narrow.values()], 1)),
+            0,
+        )
         for index, x in narrow.items():
             part = lax.slice_in_dim(joined, start, start + width[index], axis=1)
             results[index], start = part.reshape(x.shape), start + width[index]

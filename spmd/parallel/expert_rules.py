@@ -1,7 +1,7 @@
 """The ops that layers of experts are made of: of an op on rows, what is known of its result.
 
-transformers' `grouped_mm` and `batched_mm`, torchtitan's and other models' forms differ in how they sort, count and put
-back. An op without a rule ends a stretch.
+transformers' `grouped_mm` and `batched_mm`, torchtitan's and other models' forms differ in how they
+sort, count and put back. An op without a rule ends a stretch.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,8 @@ from ..core.extend import Node, Value, lowerings, walks
 from .expert_rows import ROWS, RowResult, RowStep
 from .expert_stretch import ExpertStretch, KnownRows, arguments_of, dims_of
 
-# -- The rules: of an op with an operand of a stretch, what is known of its result. None: nothing, it is outside.
+# -- The rules: of an op with an operand of a stretch, what is known of its result. None: nothing,
+# it is outside.
 
 Rule = Callable[[ExpertStretch, Node, dict[str, Any]], KnownRows | None]
 RULES: dict[str, Rule] = {}
@@ -39,7 +40,11 @@ def _clamped(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> K
     """Numbers of experts of which that of no expert is the last one's: its rows add nothing."""
     facts, most = stretch.of(arguments["self"]), arguments.get("max")
     is_ids = facts is not None and facts.kind == "ids" and stretch.num_experts > 0
-    return facts if is_ids and most == stretch.num_experts - 1 else by_element(stretch, node, arguments)
+    return (
+        facts
+        if is_ids and most == stretch.num_experts - 1
+        else by_element(stretch, node, arguments)
+    )
 
 
 @_rule("aten.sort.default", "aten.sort.stable")
@@ -59,15 +64,23 @@ def _sorted(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> Kn
 @_rule("aten.floor_divide.default", "aten.div.Tensor_mode")
 def _divided(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
     facts = stretch.of(arguments["self"])
-    is_whole = arguments.get("rounding_mode", "floor") == "floor" and arguments["other"] == stretch.chosen
-    return replace(facts, kind="token") if facts is not None and facts.kind == "choice" and is_whole else None
+    is_whole = (
+        arguments.get("rounding_mode", "floor") == "floor" and arguments["other"] == stretch.chosen
+    )
+    return (
+        replace(facts, kind="token")
+        if facts is not None and facts.kind == "choice" and is_whole
+        else None
+    )
 
 
 @_rule("aten.histc.default")
 def _counted(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
     facts, bins = stretch.of(arguments["self"]), arguments["bins"]
     is_whole = (
-        facts is not None and facts.kind == "ids" and (arguments["min"], arguments["max"]) in ((0, bins - 1), (0, bins))
+        facts is not None
+        and facts.kind == "ids"
+        and (arguments["min"], arguments["max"]) in ((0, bins - 1), (0, bins))
     )
     return KnownRows("counts") if is_whole and stretch.has_experts((bins,)) else None
 
@@ -81,7 +94,11 @@ def _ends(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> Know
 @_rule("aten.copy.default")
 def _written(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
     source = arguments["src"]
-    return stretch.rows(source) if stretch.of(source) and source.meta.layout == node.meta.layout else None
+    return (
+        stretch.rows(source)
+        if stretch.of(source) and source.meta.layout == node.meta.layout
+        else None
+    )
 
 
 @_rule("write")
@@ -89,10 +106,18 @@ def _put_back(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> 
     """A value written through a view of all elements."""
     base, value = node.operands
     facts = stretch.of(value)
-    if facts is None or facts.kind != "rows" or facts.dim or facts.is_split or base.meta.numel != value.meta.numel:
+    if (
+        facts is None
+        or facts.kind != "rows"
+        or facts.dim
+        or facts.is_split
+        or base.meta.numel != value.meta.numel
+    ):
         return None
     shape = (ROWS, *node.meta.shape[1:])
-    return replace(facts, step=stretch.add(RowStep("reshape", (facts.step,), shape, node.meta.dtype)))
+    return replace(
+        facts, step=stretch.add(RowStep("reshape", (facts.step,), shape, node.meta.dtype))
+    )
 
 
 def _index(stretch: ExpertStretch, arguments: dict[str, Any]) -> KnownRows | None:
@@ -109,28 +134,49 @@ def _taken(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> Kno
     return _of_index(stretch, node, source, index)
 
 
-def _of_index(stretch: ExpertStretch, node: Node, source: Value, index: KnownRows) -> KnownRows | None:
+def _of_index(
+    stretch: ExpertStretch, node: Node, source: Value, index: KnownRows
+) -> KnownRows | None:
     facts, shape = stretch.of(source), source.meta.shape
     if index.kind == "token" and facts is None and shape[0] == stretch.num_tokens:
         return KnownRows("rows", index.is_sorted, step=stretch.of_tokens(source, tuple(shape[1:])))
     if index.kind == "choice":
         natural = stretch.rows(source)
-        is_taken = natural is not None and not natural.is_sorted and not natural.is_split and natural.dim == 0
+        is_taken = (
+            natural is not None
+            and not natural.is_sorted
+            and not natural.is_split
+            and natural.dim == 0
+        )
         return replace(natural, is_sorted=True) if is_taken and natural is not None else None
-    if index.kind == "place" and facts is not None and facts.kind == "rows" and facts.is_sorted and facts.dim == 0:
+    if (
+        index.kind == "place"
+        and facts is not None
+        and facts.kind == "rows"
+        and facts.is_sorted
+        and facts.dim == 0
+    ):
         return replace(facts, is_sorted=False)
     if index.kind == "ids" and facts is None and stretch.has_experts(shape):
         if len(shape) > 2:
             matrix = stretch.matrix(source)
-            return KnownRows("matrix", index.is_sorted, sources=matrix) if matrix is not None else None
-        return KnownRows("rows", index.is_sorted, step=stretch.entry("expert", source, tuple(shape[1:])))
+            return (
+                KnownRows("matrix", index.is_sorted, sources=matrix) if matrix is not None else None
+            )
+        return KnownRows(
+            "rows", index.is_sorted, step=stretch.entry("expert", source, tuple(shape[1:]))
+        )
     return None
 
 
 @_rule("aten.index_select.default")
 def _selected(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
     index = stretch.of(arguments["index"])
-    return _of_index(stretch, node, arguments["self"], index) if index is not None and arguments["dim"] == 0 else None
+    return (
+        _of_index(stretch, node, arguments["self"], index)
+        if index is not None and arguments["dim"] == 0
+        else None
+    )
 
 
 @_rule("aten.gather.default")
@@ -142,7 +188,11 @@ def _gathered(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> 
         and index is not None
         and arguments["index"].meta.shape[1:] == arguments["self"].meta.shape[1:]
     )
-    return _of_index(stretch, node, arguments["self"], index) if is_whole and index is not None else None
+    return (
+        _of_index(stretch, node, arguments["self"], index)
+        if is_whole and index is not None
+        else None
+    )
 
 
 @_rule("aten.index_put.default")
@@ -157,15 +207,29 @@ def _put(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> Known
         return KnownRows("place")
     if index.kind in ("choice", "place"):
         facts = stretch.rows(values)
-        is_from = facts is not None and facts.is_sorted == (index.kind == "choice") and not facts.is_split
-        return replace(facts, is_sorted=index.kind == "place") if is_from and facts is not None else None
+        is_from = (
+            facts is not None and facts.is_sorted == (index.kind == "choice") and not facts.is_split
+        )
+        return (
+            replace(facts, is_sorted=index.kind == "place")
+            if is_from and facts is not None
+            else None
+        )
     return _added(stretch, node, index, values, accumulates)
 
 
-def _added(stretch: ExpertStretch, node: Node, index: KnownRows, values: Value, accumulates: bool) -> KnownRows | None:
+def _added(
+    stretch: ExpertStretch, node: Node, index: KnownRows, values: Value, accumulates: bool
+) -> KnownRows | None:
     """The sum of rows by token, or by expert."""
     facts, shape = stretch.of(values) or stretch.rows(values, like=index), node.meta.shape
-    if facts is None or not accumulates or facts.is_sorted != index.is_sorted or facts.is_split or facts.dim:
+    if (
+        facts is None
+        or not accumulates
+        or facts.is_sorted != index.is_sorted
+        or facts.is_split
+        or facts.dim
+    ):
         return None
     if index.kind == "token" and facts.kind == "rows" and shape[0] == stretch.num_tokens:
         return _exit(stretch, node, "token", facts.step)
@@ -177,14 +241,21 @@ def _added(stretch: ExpertStretch, node: Node, index: KnownRows, values: Value, 
 @_rule("aten.scatter_add.default", "aten.index_add.default")
 def _scattered(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
     """Rows added to tokens."""
-    index, values = stretch.of(arguments["index"]), arguments["src" if "src" in arguments else "source"]
+    index, values = (
+        stretch.of(arguments["index"]),
+        arguments["src" if "src" in arguments else "source"],
+    )
     is_whole = arguments["dim"] == 0 and arguments.get("alpha", 1) == 1
     is_whole &= arguments["index"].meta.shape[1:] in ((), values.meta.shape[1:])
     facts = _added(stretch, node, index, values, True) if is_whole and index is not None else None
-    return facts if _is_zero(arguments["self"]) else _on_base(stretch, node, arguments["self"], facts)
+    return (
+        facts if _is_zero(arguments["self"]) else _on_base(stretch, node, arguments["self"], facts)
+    )
 
 
-def _on_base(stretch: ExpertStretch, node: Node, base: Value, facts: KnownRows | None) -> KnownRows | None:
+def _on_base(
+    stretch: ExpertStretch, node: Node, base: Value, facts: KnownRows | None
+) -> KnownRows | None:
     """A sum that is added to other values of the tokens."""
     end = stretch.exits.pop(node, None)
     if facts is None or end is None or end.kind != "token":
@@ -201,7 +272,9 @@ def _exit(stretch: ExpertStretch, node: Node, kind: str, *sources: int) -> Known
 
 def _is_zero(value: Value) -> bool:
     node = walks.origin(value)
-    return node is not None and isinstance(node.op.lowering, lowerings.Fill) and node.op.constant == 0
+    return (
+        node is not None and isinstance(node.op.lowering, lowerings.Fill) and node.op.constant == 0
+    )
 
 
 def _is_counted(value: Value, count: int) -> bool:
@@ -215,9 +288,18 @@ def _is_counted(value: Value, count: int) -> bool:
 
 @_rule("aten._grouped_mm.default")
 def _grouped(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
-    lhs, rhs, ends = stretch.of(arguments["self"]), stretch.of(arguments["mat2"]), arguments.get("offs")
+    lhs, rhs, ends = (
+        stretch.of(arguments["self"]),
+        stretch.of(arguments["mat2"]),
+        arguments.get("offs"),
+    )
     known_ends = None if ends is None else stretch.of(ends)
-    if lhs is None or known_ends is None or known_ends.kind != "ends" or arguments.get("bias") is not None:
+    if (
+        lhs is None
+        or known_ends is None
+        or known_ends.kind != "ends"
+        or arguments.get("bias") is not None
+    ):
         return None
     if lhs.kind != "rows" or not lhs.is_sorted:
         return None
@@ -235,7 +317,10 @@ def _grouped(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> K
 @_rule("aten.bmm.default")
 def _batched(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
     facts = stretch.of(arguments["self"]) or stretch.of(arguments["mat2"])
-    sides = [stretch.of(side) or stretch.rows(side, like=facts) for side in (arguments["self"], arguments["mat2"])]
+    sides = [
+        stretch.of(side) or stretch.rows(side, like=facts)
+        for side in (arguments["self"], arguments["mat2"])
+    ]
     lhs, rhs = sides
     if lhs is None or rhs is None or lhs.is_sorted != rhs.is_sorted or lhs.is_split or rhs.is_split:
         return None
@@ -265,17 +350,26 @@ def _transposed(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -
         return replace(facts, sources=(operand, not is_transposed))
     if facts.kind == "rows" and rank == 2:
         return replace(facts, dim=1 - facts.dim)
-    return _op(stretch, node, [facts.step], facts) if facts.kind == "rows" and not facts.dim and 0 not in dims else None
+    return (
+        _op(stretch, node, [facts.step], facts)
+        if facts.kind == "rows" and not facts.dim and 0 not in dims
+        else None
+    )
 
 
-@_rule("aten.view.default", "aten._unsafe_view.default", "aten.unsqueeze.default", "aten.squeeze.dim")
+@_rule(
+    "aten.view.default", "aten._unsafe_view.default", "aten.unsqueeze.default", "aten.squeeze.dim"
+)
 def _viewed(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
     facts, shape = stretch.of(arguments["self"]), tuple(node.meta.shape)
     if facts is None or facts.dim:
         return None
     if facts.kind == "token" and shape[:1] == (stretch.num_rows,):
         return facts  # with dims of size 1 behind, to be expanded
-    is_whole, is_split = shape[:1] == (stretch.num_rows,), shape[:2] == (stretch.num_tokens, stretch.chosen)
+    is_whole, is_split = (
+        shape[:1] == (stretch.num_rows,),
+        shape[:2] == (stretch.num_tokens, stretch.chosen),
+    )
     if facts.kind != "rows" or not (is_whole or (is_split and not facts.is_sorted)):
         return None
     trailing = shape[1:] if is_whole else shape[2:]
@@ -289,7 +383,12 @@ def _viewed(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> Kn
 @_rule("aten.expand.default")
 def _expanded(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
     facts, shape = stretch.of(arguments["self"]), tuple(node.meta.shape)
-    if facts is None or facts.dim or facts.is_split or len(shape) != len(arguments["self"].meta.shape):
+    if (
+        facts is None
+        or facts.dim
+        or facts.is_split
+        or len(shape) != len(arguments["self"].meta.shape)
+    ):
         return None
     if facts.kind == "token":
         return facts
@@ -310,15 +409,25 @@ def _summed(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> Kn
 
 
 @_rule(
-    "aten.mean.dim", "aten.amax.default", "aten.amin.default", "aten._softmax.default", "aten._log_softmax.default",
-    "aten._softmax_backward_data.default", "aten._log_softmax_backward_data.default", "aten.slice.Tensor",
-    "aten.slice_backward.default", "aten.select.int", "aten.cat.default",
-)  # fmt: skip
+    "aten.mean.dim",
+    "aten.amax.default",
+    "aten.amin.default",
+    "aten._softmax.default",
+    "aten._log_softmax.default",
+    "aten._softmax_backward_data.default",
+    "aten._log_softmax_backward_data.default",
+    "aten.slice.Tensor",
+    "aten.slice_backward.default",
+    "aten.select.int",
+    "aten.cat.default",
+)
 def _along(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) -> KnownRows | None:
     """An op along other dims than that of rows."""
     knowns = [stretch.rows(operand) if stretch.of(operand) else None for operand in node.operands]
     first = knowns[0] if knowns else None
-    if first is None or any(facts is None or replace(facts, step=0) != replace(first, step=0) for facts in knowns):
+    if first is None or any(
+        facts is None or replace(facts, step=0) != replace(first, step=0) for facts in knowns
+    ):
         return None
     rank = len(node.operands[0].meta.shape)
     dims = [dim % rank for dim in dims_of(node, "dim")]
@@ -339,7 +448,11 @@ def by_element(stretch: ExpertStretch, node: Node, arguments: dict[str, Any]) ->
         if stretch.of(operand) is None and len(shape) <= rank - num_dims:
             maker = walks.origin(operand)
             is_number = maker is not None and isinstance(maker.op.lowering, lowerings.Fill)
-            steps.append(stretch.constant(operand, shape) if is_number else stretch.entry("shared", operand, shape))
+            steps.append(
+                stretch.constant(operand, shape)
+                if is_number
+                else stretch.entry("shared", operand, shape)
+            )
             continue
         rows = stretch.rows(operand, like=first)
         if rows is None or len(shape) != rank or replace(rows, step=0) != replace(first, step=0):

@@ -1,7 +1,8 @@
 """A layer of experts in a graph: what is known of the values of its rows, as steps of a body.
 
-Rows begin where a value of tokens is taken for each choice, in the order of the choices or sorted by expert, and end
-where a token's choices are added up; backward is the same. What is between must be row by row.
+Rows begin where a value of tokens is taken for each choice, in the order of the choices or sorted
+by expert, and end where a token's choices are added up; backward is the same. What is between must
+be row by row.
 """
 
 from dataclasses import dataclass, field, replace
@@ -12,8 +13,19 @@ from torch import bfloat16, float16
 from ..core.extend import Node, Value, calls, lowerings, walks
 from .expert_rows import ROWS, RowResult, RowStep, Shape
 
-ANNOTATIONS = frozenset({"mark_sharding", "spmd.renew", "spmd.gather", "spmd.unmarked", "spmd.wait"})
-VIEWS = frozenset({"aten.view", "aten._unsafe_view", "aten.unsqueeze", "aten.squeeze.dim", "aten.clone", "aten.alias"})
+ANNOTATIONS = frozenset(
+    {"mark_sharding", "spmd.renew", "spmd.gather", "spmd.unmarked", "spmd.wait"}
+)
+VIEWS = frozenset(
+    {
+        "aten.view",
+        "aten._unsafe_view",
+        "aten.unsqueeze",
+        "aten.squeeze.dim",
+        "aten.clone",
+        "aten.alias",
+    }
+)
 _NARROW = (bfloat16, float16)
 
 
@@ -21,10 +33,11 @@ _NARROW = (bfloat16, float16)
 class KnownRows:
     """Facts known of a value of a stretch.
 
-    kind: "ids", the expert of each row; "choice", its choice; "token", its token; "place", the row of each choice;
-    "counts" and "ends", rows by expert; "rows", a value of each row; "matrix", its expert's; "outer", a product of two
-    values. dim: of rows; is_split: its parts are tokens and choices. step: of rows. sources: the place of a matrix's
-    operand, and whether it is transposed; the steps of a product's factors. Steps have rows in front.
+    kind: "ids", the expert of each row; "choice", its choice; "token", its token; "place", the row
+    of each choice; "counts" and "ends", rows by expert; "rows", a value of each row; "matrix", its
+    expert's; "outer", a product of two values. dim: of rows; is_split: its parts are tokens and
+    choices. step: of rows. sources: the place of a matrix's operand, and whether it is transposed;
+    the steps of a product's factors. Steps have rows in front.
     """
 
     kind: str
@@ -86,20 +99,31 @@ class ExpertStretch:
         key = kind, walks.value_name(value), trailing
         if key not in self.entries:
             shape = trailing if kind == "shared" else (ROWS, *trailing)
-            self.entries[key] = self.add(RowStep(kind, (self.place(value),), shape, value.meta.dtype))
+            self.entries[key] = self.add(
+                RowStep(kind, (self.place(value),), shape, value.meta.dtype)
+            )
         return self.entries[key]
 
     def of_tokens(self, value: Value, trailing: Shape) -> int:
-        """The step that takes the row's token; of a value that was widened, the narrow one is taken."""
+        """The step that takes the row's token; of a value that was widened, the narrow one is
+        taken."""
         base, casts = value, list[Node]()
         while (
-            (node := walks.origin(base)) is not None and isinstance(node.op.lowering, lowerings.Call) and node.operands
+            (node := walks.origin(base)) is not None
+            and isinstance(node.op.lowering, lowerings.Call)
+            and node.operands
         ):
             source, is_cast = node.operands[0], node.op.name == "aten._to_copy"
             if source.meta.numel != base.meta.numel or not self._has_tokens(source.meta.shape):
                 break
-            is_wider = base.meta.dtype.itemsize > source.meta.dtype.itemsize and source.meta.dtype.is_floating_point
-            if not (node.op.name in VIEWS or (is_cast and base.meta.dtype.is_floating_point and is_wider)):
+            is_wider = (
+                base.meta.dtype.itemsize > source.meta.dtype.itemsize
+                and source.meta.dtype.is_floating_point
+            )
+            if not (
+                node.op.name in VIEWS
+                or (is_cast and base.meta.dtype.is_floating_point and is_wider)
+            ):
                 break
             casts += [node] if is_cast else []
             base = source
@@ -122,7 +146,8 @@ class ExpertStretch:
         return count == self.num_tokens
 
     def natural(self, value: Value) -> int | None:
-        """The step of a value in the order of the choices that no op of the stretch has made; None if it has no rows.
+        """The step of a value in the order of the choices that no op of the stretch has made; None
+        if it has no rows.
 
         value: [rows, ...] or [tokens, chosen, ...].
         """
@@ -132,11 +157,18 @@ class ExpertStretch:
             return None
         trailing = tuple(shape[1 + is_split :])
         node = walks.origin(value)
-        while node is not None and node.op.name in VIEWS and node.operands[0].meta.numel == node.meta.numel:
+        while (
+            node is not None
+            and node.op.name in VIEWS
+            and node.operands[0].meta.numel == node.meta.numel
+        ):
             node = walks.origin(node.operands[0])
         if node is not None and node.op.name == "aten.expand":
             of_tokens, of_choices = node.operands[0].meta.shape, node.meta.shape
-            is_repeated = of_choices[:2] == (self.num_tokens, self.chosen) and of_tokens[:2] == (self.num_tokens, 1)
+            is_repeated = of_choices[:2] == (self.num_tokens, self.chosen) and of_tokens[:2] == (
+                self.num_tokens,
+                1,
+            )
             if is_repeated and of_tokens[2:] == of_choices[2:]:
                 return self.of_tokens(node.operands[0], trailing)
         return self.entry("choice", value, trailing)
@@ -154,7 +186,9 @@ class ExpertStretch:
             if facts.kind == "ids":
                 step = self.entries.get("ids")
                 if step is None:
-                    step = self.entries["ids"] = self.add(RowStep("ids", (), (ROWS,), value.meta.dtype))
+                    step = self.entries["ids"] = self.add(
+                        RowStep("ids", (), (ROWS,), value.meta.dtype)
+                    )
                 return (
                     KnownRows("rows", facts.is_sorted, step=step)
                     if self.steps[step].dtype == value.meta.dtype
@@ -184,11 +218,15 @@ class ExpertStretch:
         self.num_experts = self.num_experts or (shape[0] if shape else 0)
         return bool(shape) and shape[0] == self.num_experts
 
-    def product(self, rows: int, matrix: tuple[int, bool], meta: Any, shape: Shape, node: Node) -> int:
+    def product(
+        self, rows: int, matrix: tuple[int, bool], meta: Any, shape: Shape, node: Node
+    ) -> int:
         is_narrow = any(operand.meta.dtype in _NARROW for operand in node.operands)
         precision = None if is_narrow else node.op.lowering.precision or "highest"  # type: ignore[attr-defined]
         operand, is_transposed = matrix
-        return self.add(RowStep("product", (rows, operand), shape, meta.dtype, None, is_transposed, precision))
+        return self.add(
+            RowStep("product", (rows, operand), shape, meta.dtype, None, is_transposed, precision)
+        )
 
 
 def dims_of(node: Node, *names: str) -> list[int]:
@@ -202,4 +240,7 @@ def arguments_of(node: Node) -> dict[str, Any]:
     """The arguments of a call: values, numbers, and what is static."""
     call = node.op.lowering
     assert isinstance(call, lowerings.Call)
-    return {name: calls.fill(x, node.operands.__getitem__, node.numbers.__getitem__) for name, x in call.arguments}
+    return {
+        name: calls.fill(x, node.operands.__getitem__, node.numbers.__getitem__)
+        for name, x in call.arguments
+    }

@@ -1,4 +1,5 @@
-"""Finds layers of experts in a graph, and the results that they have outside: forward, and what depends on it."""
+"""Finds layers of experts in a graph, and the results that they have outside: forward, and what
+depends on it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,9 @@ from .expert_rules import RULES, by_element
 from .expert_stretch import ANNOTATIONS, VIEWS, ExpertStretch, KnownRows, arguments_of
 
 _WRITES = frozenset(f"spmd.write.{name}" for name in VIEWS)
-_BEGINNINGS = frozenset({"aten.sort.default", "aten.sort.stable", "aten.index.Tensor", "aten.histc.default"})
+_BEGINNINGS = frozenset(
+    {"aten.sort.default", "aten.sort.stable", "aten.index.Tensor", "aten.histc.default"}
+)
 
 
 def stretches(graph: Graph) -> list[ExpertStretch]:
@@ -23,19 +26,29 @@ def stretches(graph: Graph) -> list[ExpertStretch]:
             continue
         name = "write" if is_write else str(call.overload)  # type: ignore[attr-defined]  # a `Call`
         names = list(map(walks.value_name, node.operands))
-        stretch = next((owners[operand_name] for operand_name in names if operand_name in owners), None)
+        stretch = next(
+            (owners[operand_name] for operand_name in names if operand_name in owners), None
+        )
         if stretch is None and name in _BEGINNINGS:
             stretch = _beginning(node, by_choices)
-        if stretch is None or any(owners.get(operand_name, stretch) is not stretch for operand_name in names):
+        if stretch is None or any(
+            owners.get(operand_name, stretch) is not stretch for operand_name in names
+        ):
             continue
         rule = RULES.get(name) or (by_element if call.rule.promote is not None else None)  # type: ignore[attr-defined]
-        facts = None if rule is None else rule(stretch, node, {} if is_write else arguments_of(node))
+        facts = (
+            None if rule is None else rule(stretch, node, {} if is_write else arguments_of(node))
+        )
         if facts is not None:
             stretch.nodes[node] = None
             if facts.kind != "exit":
                 stretch.facts_of[walks.value_name(walks.results(node)[0])] = facts
             owners.update(dict.fromkeys(stretch.facts_of.keys() - owners.keys(), stretch))
-    return [stretch for stretch in by_choices.values() if any(step.kind == "product" for step in stretch.steps)]
+    return [
+        stretch
+        for stretch in by_choices.values()
+        if any(step.kind == "product" for step in stretch.steps)
+    ]
 
 
 def _beginning(node: Node, by_choices: dict[Any, ExpertStretch]) -> ExpertStretch | None:
@@ -43,7 +56,11 @@ def _beginning(node: Node, by_choices: dict[Any, ExpertStretch]) -> ExpertStretc
     arguments = arguments_of(node)
     ids = arguments["self"]
     if "indices" in arguments:
-        ids = arguments["indices"][0] if len(arguments["indices"]) == 1 and len(ids.meta.shape) > 2 else None
+        ids = (
+            arguments["indices"][0]
+            if len(arguments["indices"]) == 1 and len(ids.meta.shape) > 2
+            else None
+        )
     if ids is None or len(ids.meta.shape) != 1:
         return None
     base = ids
@@ -59,7 +76,8 @@ def _beginning(node: Node, by_choices: dict[Any, ExpertStretch]) -> ExpertStretc
 
 @dataclass(frozen=True)
 class ExpertLayer:
-    """The ops of one layer's experts that become one, forward or backward: by the value that it replaces, each result.
+    """The ops of one layer's experts that become one, forward or backward: by the value that it
+    replaces, each result.
 
     level: 0 forward, 1 what depends on its results.
     """
@@ -83,7 +101,9 @@ class ValueReaders:
                 self.of.setdefault(walks.value_name(operand), []).append(node)
 
 
-def layers(graph: Graph, candidates: Sequence[ExpertStretch]) -> tuple[list[ExpertLayer], list[str]]:
+def layers(
+    graph: Graph, candidates: Sequence[ExpertStretch]
+) -> tuple[list[ExpertLayer], list[str]]:
     """The layers of stretches whose rows stay inside; and why others are computed as recorded."""
     readers, result, reasons = ValueReaders(graph), list[ExpertLayer](), list[str]()
     for stretch in candidates:
@@ -95,7 +115,9 @@ def layers(graph: Graph, candidates: Sequence[ExpertStretch]) -> tuple[list[Expe
             reasons.append(reason)
             continue
         for level in sorted({levels[_node(name)] for name in exits}):
-            exits_of_level = {name: end for name, end in exits.items() if levels[_node(name)] == level}
+            exits_of_level = {
+                name: end for name, end in exits.items() if levels[_node(name)] == level
+            }
             result.append(ExpertLayer(stretch, level, exits_of_level))
     return result, reasons
 
@@ -111,7 +133,8 @@ def _known_rows(stretch: ExpertStretch, node: Node) -> KnownRows | None:
 
 
 def _trim(stretch: ExpertStretch, readers: ValueReaders) -> None:
-    """Leaves out what follows the last sum or product, in the order of the choices, unless it makes rows smaller."""
+    """Leaves out what follows the last sum or product, in the order of the choices, unless it makes
+    rows smaller."""
     useful: set[Node] = set()
     for node in reversed(list(stretch.nodes)):
         facts = _known_rows(stretch, node)
@@ -120,7 +143,10 @@ def _trim(stretch: ExpertStretch, readers: ValueReaders) -> None:
             continue
         step = stretch.steps[facts.step]
         widest = max((stretch.steps[source].width for source in RowBody.values_of(step)), default=0)
-        moves = node.op.name in ("aten.index.Tensor", "aten.index_put", "aten.index_put_") or step.kind == "product"
+        moves = (
+            node.op.name in ("aten.index.Tensor", "aten.index_put", "aten.index_put_")
+            or step.kind == "product"
+        )
         if moves or step.width < widest or not useful.isdisjoint(readers.of.get(node, ())):
             useful.add(node)
         else:
@@ -128,7 +154,8 @@ def _trim(stretch: ExpertStretch, readers: ValueReaders) -> None:
 
 
 def _levels(graph: Graph, candidates: Sequence[ExpertStretch]) -> dict[Node, int]:
-    """By node of a stretch, 1 if it depends on a result of the stretch, 2 if on one of those that do so; else 0."""
+    """By node of a stretch, 1 if it depends on a result of the stretch, 2 if on one of those that
+    do so; else 0."""
     owners = {node: stretch for stretch in candidates for node in stretch.nodes}
     depends: dict[Node, tuple[int, int]] = {}  # a bit a stretch
     levels: dict[Node, int] = {}
@@ -148,17 +175,24 @@ def _levels(graph: Graph, candidates: Sequence[ExpertStretch]) -> dict[Node, int
                 first |= 1 << stretch.index
                 second |= (levels[source] > 0) << stretch.index
         if stretch_of_node is not None:
-            levels[node] = (first >> stretch_of_node.index & 1) + (second >> stretch_of_node.index & 1)
+            levels[node] = (first >> stretch_of_node.index & 1) + (
+                second >> stretch_of_node.index & 1
+            )
         if first:
             depends[node] = first, second
     return levels
 
 
-def _exits(stretch: ExpertStretch, readers: ValueReaders, levels: dict[Node, int]) -> tuple[dict[Any, RowResult], str]:
+def _exits(
+    stretch: ExpertStretch, readers: ValueReaders, levels: dict[Node, int]
+) -> tuple[dict[Any, RowResult], str]:
     """The results of a stretch by the value that each replaces; and why it has none."""
     exits: dict[Any, RowResult] = dict(stretch.exits)
     for node in stretch.nodes:
-        facts, outside = _known_rows(stretch, node), [x for x in readers.of.get(node, ()) if x not in stretch.nodes]
+        facts, outside = (
+            _known_rows(stretch, node),
+            [x for x in readers.of.get(node, ()) if x not in stretch.nodes],
+        )
         if facts is None or not (outside or node in readers.roots):
             continue
         if facts.kind != "rows" or facts.is_sorted or facts.dim:

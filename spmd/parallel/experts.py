@@ -1,8 +1,10 @@
-"""Layers of experts as one op each: each device's rows are sorted alone, and weights or tokens move.
+"""Layers of experts as one op each: each device's rows are sorted alone, and weights or tokens
+move.
 
-The pass puts an op in the place of what `expert_stretches` finds, forward and backward. Its operands are tokens, the
-experts of each, and the experts' weights; backward computes forward's rows again instead of keeping them. How rows meet
-weights is chosen where the op is lowered, from bytes (`expert_exchanges`).
+The pass puts an op in the place of what `expert_stretches` finds, forward and backward. Its
+operands are tokens, the experts of each, and the experts' weights; backward computes forward's rows
+again instead of keeping them. How rows meet weights is chosen where the op is lowered, from bytes
+(`expert_exchanges`).
 """
 
 from collections.abc import Sequence
@@ -20,25 +22,34 @@ from .expert_stretches import ExpertLayer, layers, root_of, stretches
 
 @dataclass(frozen=True, slots=True)
 class ExpertsLowering(Lowering):
-    """The computation of one layer's experts: operands are the choices [..., chosen], then those of the body."""
+    """The computation of one layer's experts: operands are the choices [..., chosen], then those of
+    the body."""
 
     body: RowBody
     num_experts: int
 
-    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(
+        self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
+    ) -> tuple[jax.Array, ...]:
         choices, *body_operands = operands
         unread, scalars = list(numbers), dict[int, Sequence[jax.Array]]()
         for index, step in enumerate(self.body.steps):
             count = len(step.op.numbers) if step.op is not None else 0
             scalars[index], unread = unread[:count], unread[count:]
-        results = ExpertsCase(self.body, self.num_experts, choices, tuple(body_operands), scalars).results()
+        results = ExpertsCase(
+            self.body, self.num_experts, choices, tuple(body_operands), scalars
+        ).results()
         structs = [meta.struct for meta in op.metas]
-        return tuple(x.astype(struct.dtype).reshape(struct.shape) for x, struct in zip(results, structs, strict=True))
+        return tuple(
+            x.astype(struct.dtype).reshape(struct.shape)
+            for x, struct in zip(results, structs, strict=True)
+        )
 
 
 @dataclass(eq=False)
 class ExpertsOp:
-    """The op in the place of a layer's ops. steps: of the stretch, in order; places: of its operands."""
+    """The op in the place of a layer's ops. steps: of the stretch, in order; places: of its
+    operands."""
 
     layer: ExpertLayer
     exits: dict[Any, RowResult]  # those that the graph reads
@@ -61,23 +72,31 @@ class ExpertsOp:
                 scalars += numbers[stretch.made_of[index]]
                 kinds += step.op.numbers
         ends = tuple(
-            replace(end, sources=tuple(map(number_of.__getitem__, end.sources))) for end in self.exits.values()
+            replace(end, sources=tuple(map(number_of.__getitem__, end.sources)))
+            for end in self.exits.values()
         )
         metas = tuple(dense_meta(end.shape, end.dtype) for end in ends)
         operands.insert(0, stretch.choices)
         lowering = ExpertsLowering(reassociated(RowBody(tuple(steps), ends)), stretch.num_experts)
         operand_metas = tuple(operand.meta for operand in operands)
-        return OpSpec.of("spmd.experts", lowering, metas, operand_metas, numbers=kinds), operands, scalars
+        return (
+            OpSpec.of("spmd.experts", lowering, metas, operand_metas, numbers=kinds),
+            operands,
+            scalars,
+        )
 
     @property
     def steps(self) -> list[int]:
         """The steps of the results, in order."""
         stretch = self.layer.stretch
         every = RowBody(tuple(stretch.steps), ())
-        return sorted(every.upstream(source for end in self.exits.values() for source in end.sources))
+        return sorted(
+            every.upstream(source for end in self.exits.values() for source in end.sources)
+        )
 
     def values(self, step: Any) -> list[Value]:
-        """The operands of a step; of a parameter that was gathered more than once, the last copy."""
+        """The operands of a step; of a parameter that was gathered more than once, the last
+        copy."""
         stretch = self.layer.stretch
         places = step.sources[len(RowBody.values_of(step)) :]
         if step.kind not in ("product", "expert"):
@@ -94,14 +113,18 @@ class ExpertsOp:
     @property
     def operands(self) -> list[Value]:
         steps = [self.layer.stretch.steps[index] for index in self.steps]
-        return [self.layer.stretch.choices, *(value for step in steps for value in self.values(step))]
+        return [
+            self.layer.stretch.choices,
+            *(value for step in steps for value in self.values(step)),
+        ]
 
 
 _PRODUCTS = frozenset({"aten._grouped_mm", "aten.bmm"})
 
 
 def fuse(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
-    """The graph with one op for each layer of experts, forward and backward; and their number, in words."""
+    """The graph with one op for each layer of experts, forward and backward; and their number, in
+    words."""
     if config.parallel == "off" or len(graph.mesh.device_ids) == 1:
         return graph, ""
     all_stretches = stretches(graph)
@@ -127,7 +150,10 @@ def _replaced(graph: Graph, expert_layers: Sequence[ExpertLayer]) -> Graph:
         # In the order of recording, not of reading: equal layers are equal ops.
         fused.exits = {name: end for name, end in fused.layer.exits.items() if name in fused.exits}
         if fused.exits:
-            last = max((places[maker] for maker in map(walks.origin, fused.operands) if maker is not None), default=-1)
+            last = max(
+                (places[maker] for maker in map(walks.origin, fused.operands) if maker is not None),
+                default=-1,
+            )
             order.setdefault(last, []).append(fused)
 
     def emit(item: Node | ExpertsOp) -> bool:

@@ -1,6 +1,8 @@
-"""Products of rows in groups, each device of its own rows: `aten._grouped_mm` outside of what `experts` takes.
+"""Products of rows in groups, each device of its own rows: `aten._grouped_mm` outside of what
+`experts` takes.
 
-The weights of all groups are gathered. No partitioner shards such a product, and the one for TPUs ends the process.
+The weights of all groups are gathered. No partitioner shards such a product, and the one for TPUs
+ends the process.
 """
 
 from collections.abc import Callable
@@ -17,7 +19,8 @@ from .orders import Axes
 _OP = torch.ops.aten._grouped_mm.default
 _GATHERED = "grouped_mm gathers the weights of all groups over {axes}"
 _COMPUTED_BY_ALL = (
-    "grouped_mm over {axes} is computed on all {devices} devices, with the weights of all groups gathered"
+    "grouped_mm over {axes} is computed on all {devices} devices, with the weights of all groups "
+    "gathered"
 )
 
 
@@ -26,14 +29,18 @@ def grouped_mm_per_shard(self, mat2, offs=None, *extra_arguments, **named):
     """Each device multiplies its own rows."""
     if offs is None:
         return None
-    rows = [(mat2, 1)] if self.ndim == 3 else [(self, 0)] if mat2.ndim == 3 else [(self, 1), (mat2, 0)]
+    rows = (
+        [(mat2, 1)] if self.ndim == 3 else [(self, 0)] if mat2.ndim == 3 else [(self, 1), (mat2, 0)]
+    )
     axes = next(filter(None, (_axes_at(*operand_dim) for operand_dim in rows)), ())
     of_groups = next((_axes_at(x, 0) for x in (self, mat2) if x.ndim == 3), ())
     unused, mesh = tuple(axis for axis in of_groups if axis not in axes), partitioning.mesh()
     partitioning.note_unused(_COMPUTED_BY_ALL if unused else _GATHERED, mesh, unused or of_groups)
     if mesh is None or not (axes or partitioning.platform() == "tpu"):
         return None
-    return rules.RULES[_OP].function(self, mat2, offs, *extra_arguments, **named, products=on_shards(mesh, axes))
+    return rules.RULES[_OP].function(
+        self, mat2, offs, *extra_arguments, **named, products=on_shards(mesh, axes)
+    )
 
 
 def _axes_at(x: jax.Array, dim: int) -> Axes:
@@ -42,10 +49,13 @@ def _axes_at(x: jax.Array, dim: int) -> Axes:
 
 
 def on_shards(mesh: Any, axes: Axes) -> tuple[Callable[..., jax.Array], Callable[..., jax.Array]]:
-    """Rows times the weights of their groups, and one product for the rows of each group, each device of its own."""
+    """Rows times the weights of their groups, and one product for the rows of each group, each
+    device of its own."""
     shards = partitioning.num_shards(mesh, axes)
 
-    def product(words: str, rows: int, run: Callable[..., jax.Array], *operands: jax.Array, shape: Any) -> jax.Array:
+    def product(
+        words: str, rows: int, run: Callable[..., jax.Array], *operands: jax.Array, shape: Any
+    ) -> jax.Array:
         def body(lhs: jax.Array, rhs: jax.Array, ends: jax.Array) -> tuple[jax.Array]:
             length = lhs.shape[rows]
             sizes = grouped.sizes_of(ends, lax.axis_index(axes) * length if axes else 0, length)

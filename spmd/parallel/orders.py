@@ -1,8 +1,10 @@
-"""Orders of a sharded sequence for attention: the chunks of rows, and of heads, that each device computes.
+"""Orders of a sharded sequence for attention: the chunks of rows, and of heads, that each device
+computes.
 
-Under a causal mask late rows meet more keys than early ones. Of 2G chunks of rows a group of devices therefore has
-chunks g and 2G-1-g (zigzag: Llama 3, arXiv:2407.21783, section 3.3.2), so that all groups have the same work. Rows or
-heads are exchanged inside of attention alone: nothing outside sees the order.
+Under a causal mask late rows meet more keys than early ones. Of 2G chunks of rows a group of
+devices therefore has chunks g and 2G-1-g (zigzag: Llama 3, arXiv:2407.21783, section 3.3.2), so
+that all groups have the same work. Rows or heads are exchanged inside of attention alone: nothing
+outside sees the order.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +23,10 @@ Chunks = Any  # a pytree of arrays with the chunks of a device as their first di
 
 @dataclass(frozen=True, slots=True)
 class Order(ABC):
-    """axes, num_devices: of the sequence. length: the rows of a chunk. Shards are [batch, heads, rows, ...]."""
+    """axes, num_devices: of the sequence. length: the rows of a chunk.
+
+    Shards are [batch, heads, rows, ...].
+    """
 
     axes: Axes
     num_devices: int
@@ -78,8 +83,8 @@ class Consecutive(Order):
 
 @dataclass(frozen=True, slots=True)
 class HalfOfHeads(Order):
-    """Devices i and n-1-i have the rows of both, each for half of the heads: one exchange, and half of the keys to
-    travel. Heads, also those of keys, and devices are even in number."""
+    """Devices i and n-1-i have the rows of both, each for half of the heads: one exchange, and half
+    of the keys to travel. Heads, also those of keys, and devices are even in number."""
 
     @property
     def num_groups(self) -> int:
@@ -103,7 +108,9 @@ class HalfOfHeads(Order):
 
         def paired(x: jax.Array, received: jax.Array) -> jax.Array:
             local_half = x if x.shape[1] == 1 else self.heads(x)
-            return jnp.stack([jnp.where(is_low, local_half, received), jnp.where(is_low, received, local_half)])
+            return jnp.stack(
+                [jnp.where(is_low, local_half, received), jnp.where(is_low, received, local_half)]
+            )
 
         return jax.tree.map(paired, shard, self._swapped(jax.tree.map(sent, shard)))
 
@@ -113,7 +120,10 @@ class HalfOfHeads(Order):
 
         def joined(x: jax.Array, received: jax.Array) -> jax.Array:
             local_half = jnp.where(is_low, x[0], x[1])
-            first, second = jnp.where(is_low, local_half, received), jnp.where(is_low, received, local_half)
+            first, second = (
+                jnp.where(is_low, local_half, received),
+                jnp.where(is_low, received, local_half),
+            )
             return jnp.concatenate([first, second], 1)
 
         return jax.tree.map(joined, chunks, received)
@@ -129,7 +139,9 @@ class HalfOfHeads(Order):
 
     def all_heads(self, x: jax.Array) -> jax.Array:
         zeros = jnp.zeros_like(x)
-        return jnp.concatenate([jnp.where(self._is_low, x, zeros), jnp.where(self._is_low, zeros, x)], 1)
+        return jnp.concatenate(
+            [jnp.where(self._is_low, x, zeros), jnp.where(self._is_low, zeros, x)], 1
+        )
 
     def route(self) -> Route:
         groups, last = self.num_groups, self.num_devices - 1
@@ -139,14 +151,19 @@ class HalfOfHeads(Order):
 
 @dataclass(frozen=True, slots=True)
 class ZigzagRows(Order):
-    """A device has the rows of two chunks, and all heads: for any number of heads, by two exchanges."""
+    """A device has the rows of two chunks, and all heads: for any number of heads, by two
+    exchanges."""
 
     def chunks(self, shard: Any) -> Chunks:
         is_even, (even_route, odd_route) = self.group % 2 == 0, self._routes()
         even = self._moved(jax.tree.map(lambda x: jnp.split(x, 2, 2)[0], shard), even_route)
         odd = self._moved(jax.tree.map(lambda x: jnp.split(x, 2, 2)[1], shard), odd_route)
         return jax.tree.map(
-            lambda even, odd: jnp.stack([jnp.where(is_even, even, odd), jnp.where(is_even, odd, even)]), even, odd
+            lambda even, odd: jnp.stack(
+                [jnp.where(is_even, even, odd), jnp.where(is_even, odd, even)]
+            ),
+            even,
+            odd,
         )
 
     def shard(self, chunks: Any) -> Any:
@@ -163,11 +180,15 @@ class ZigzagRows(Order):
     def _routes(self) -> list[Route]:
         """Of the chunks with even numbers, and of those with odd ones, from shards to the order."""
         last = 2 * self.num_devices - 1
-        return [[(i, min(chunk, last - chunk)) for i, chunk in enumerate(range(odd, last + 1, 2))] for odd in (0, 1)]
+        return [
+            [(i, min(chunk, last - chunk)) for i, chunk in enumerate(range(odd, last + 1, 2))]
+            for odd in (0, 1)
+        ]
 
 
 def together(collective: Callable[[jax.Array], jax.Array], arrays: Any) -> Any:
-    """A collective of each of the arrays; of those of one dtype and shape but for heads, as one array."""
+    """A collective of each of the arrays; of those of one dtype and shape but for heads, as one
+    array."""
     parts, tree = jax.tree.flatten(arrays)
     results: list[Any] = [None] * len(parts)
     kinds: dict[Any, list[int]] = {}

@@ -1,7 +1,8 @@
-"""Attention over a sharded sequence: the exchange that brings keys to queries, and the forms that compute a chunk.
+"""Attention over a sharded sequence: the exchange that brings keys to queries, and the forms that
+compute a chunk.
 
-The rules take scaled dot-product attention whose queries are sharded along their rows. By `config.parallel`
-keys travel around a ring, are gathered once, or heads are exchanged for rows.
+The rules take scaled dot-product attention whose queries are sharded along their rows. By
+`config.parallel` keys travel around a ring, are gathered once, or heads are exchanged for rows.
 """
 
 import math
@@ -30,7 +31,16 @@ _ROWS = 128
 
 
 @partitioning.partition(aten._scaled_dot_product_fused_attention_overrideable.default)
-def forward(query, key, value, attn_bias=None, dropout_p=0.0, is_causal=False, return_debug_mask=False, **named):
+def forward(
+    query,
+    key,
+    value,
+    attn_bias=None,
+    dropout_p=0.0,
+    is_causal=False,
+    return_debug_mask=False,
+    **named,
+):
     """Attention of rows over mesh axes."""
     case = AttentionCase.of(query, key, value, attn_bias, dropout_p, is_causal, named)
     if not isinstance(case, AttentionCase):
@@ -43,15 +53,34 @@ def forward(query, key, value, attn_bias=None, dropout_p=0.0, is_causal=False, r
 
 @partitioning.partition(aten._scaled_dot_product_fused_attention_overrideable_backward.default)
 def backward(
-    grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k,
-    dropout_p, is_causal, philox_seed, philox_offset, **named,
-):  # fmt: skip
+    grad_out,
+    query,
+    key,
+    value,
+    attn_bias,
+    grad_input_mask,
+    out,
+    logsumexp,
+    cum_seq_q,
+    cum_seq_k,
+    max_q,
+    max_k,
+    dropout_p,
+    is_causal,
+    philox_seed,
+    philox_offset,
+    **named,
+):
     """The gradients of attention of rows over mesh axes."""
     wants_bias = attn_bias is not None and grad_input_mask[3]
     case = AttentionCase.of(query, key, value, attn_bias, dropout_p, is_causal, named, wants_bias)
     if not isinstance(case, AttentionCase):
         return case
-    saved = attention.batched(grad_out), attention.batched(out), logsumexp.reshape(case.query.shape[:3])
+    saved = (
+        attention.batched(grad_out),
+        attention.batched(out),
+        logsumexp.reshape(case.query.shape[:3]),
+    )
     grads = case.backward(case.dropout((philox_seed[0], philox_seed[1])), *saved)
     shaped = zip(grads, (query, key, value), strict=True)
     return registry.as_promised(
@@ -61,7 +90,8 @@ def backward(
 
 @dataclass(frozen=True)
 class AttentionCase:
-    """One attention with rows over mesh axes: operands with a batch dim, a bias of four dims or None."""
+    """One attention with rows over mesh axes: operands with a batch dim, a bias of four dims or
+    None."""
 
     query: jax.Array
     key: jax.Array
@@ -73,7 +103,9 @@ class AttentionCase:
     devices: Any  # the axes of batch, heads and rows
 
     @staticmethod
-    def of(query, key, value, bias, dropout_p, is_causal, named, wants_bias=False) -> "AttentionCase | str | None":
+    def of(
+        query, key, value, bias, dropout_p, is_causal, named, wants_bias=False
+    ) -> "AttentionCase | str | None":
         """The case of these operands; a sentence or None if the core is to compute it."""
         if config.parallel == "off" or partitioning.axes_of_dims((query, query.ndim - 2)) is None:
             return None
@@ -106,7 +138,8 @@ class AttentionCase:
         divides &= self._has_rows_of_heads
         if config.parallel != "auto":
             return config.parallel if divides or config.parallel != "all-to-all" else "ring"
-        # Bytes per device: keys and values of all others; or a part of its own queries, keys, values and results.
+        # Bytes per device: keys and values of all others; or a part of its own queries, keys,
+        # values and results.
         num_head_shards = partitioning.num_shards(devices.mesh, (*devices.batch, *devices.heads))
         gathered, queries = (
             sum(math.prod(x.shape) * x.dtype.itemsize for x in arrays) // num_head_shards
@@ -118,7 +151,10 @@ class AttentionCase:
 
     @property
     def order(self) -> Order:
-        """The order of rows, and of heads, for exchanges by chunks. A mask may be causal, too: that of documents is."""
+        """The order of rows, and of heads, for exchanges by chunks.
+
+        A mask may be causal, too: that of documents is.
+        """
         devices, n, rows = self.devices, self.devices.num_row_shards, self.query.shape[2]
         is_masked = self.bias is not None and self.bias.dtype == jnp.bool_ and rows % (2 * n) == 0
         if not (self.is_causal or is_masked):
@@ -150,71 +186,105 @@ class AttentionCase:
     def forward(self, dropout: Any) -> Any:
         """(output, logsumexp) in the accumulation dtype."""
 
-        def body(form: Form, bias: Bias, dtype: Any, query: Any, key: Any, value: Any, dropout: Any) -> Any:
+        def body(
+            form: Form, bias: Bias, dtype: Any, query: Any, key: Any, value: Any, dropout: Any
+        ) -> Any:
             def pair(rows: Any, columns: Any, pair_start: PairStart, is_diagonal: bool) -> Any:
                 query, dropout, of_rows = rows
                 # In the branch: a bias that enters it from outside would be in memory in full.
                 masked = lambda: (bias.at(of_rows, pair_start), _from(dropout, pair_start))  # noqa: E731
                 compute = lambda: form.forward(query, *columns, *masked(), is_diagonal)  # noqa: E731
-                return self._where(bias.is_visible(of_rows, pair_start), compute, nothing=(0, -jnp.inf))
+                return self._where(
+                    bias.is_visible(of_rows, pair_start), compute, nothing=(0, -jnp.inf)
+                )
 
             return self._exchanged().forward(pair, (query, dropout, bias.rows), (key, value), dtype)
 
         shape = *self.query.shape[:3], self.value.shape[-1]
         words = "b h s d, b h s d, b h s e, b h s -> b h s e, b h s"
-        return self._run(body, words, (shape, shape[:-1]), dropout, self.query, self.key, self.value)
+        return self._run(
+            body, words, (shape, shape[:-1]), dropout, self.query, self.key, self.value
+        )
 
     def backward(self, dropout: Any, grad_out: Any, out: Any, logsumexp: Any) -> Any:
         """The gradients of query, key and value, in the accumulation dtype."""
 
-        def body(form: Form, bias: Bias, dtype: Any, query: Any, key: Any, value: Any, *row_operands: Any) -> Any:
+        def body(
+            form: Form, bias: Bias, dtype: Any, query: Any, key: Any, value: Any, *row_operands: Any
+        ) -> Any:
             def pair(rows: Any, columns: Any, pair_start: PairStart, is_diagonal: bool) -> Any:
                 query, *saved, dropout, of_rows = rows
                 masked = lambda: (bias.at(of_rows, pair_start), _from(dropout, pair_start))  # noqa: E731
                 compute = lambda: form.backward(query, *columns, *saved, *masked(), is_diagonal)  # noqa: E731
                 return self._where(bias.is_visible(of_rows, pair_start), compute, nothing=(0, 0, 0))
 
-            return self._exchanged().backward(pair, (query, *row_operands, bias.rows), (key, value), dtype)
+            return self._exchanged().backward(
+                pair, (query, *row_operands, bias.rows), (key, value), dtype
+            )
 
         operands = self.query, self.key, self.value, grad_out, out, logsumexp
-        words = "b h s d, b h s d, b h s e, b h s e, b h s e, b h s, b h s -> b h s d, b h s d, b h s e"
+        words = (
+            "b h s d, b h s d, b h s e, b h s e, b h s e, b h s, b h s -> b h s d, b h s d, b h s e"
+        )
         return self._run(body, words, [x.shape for x in operands[:3]], dropout, *operands)
 
-    def _where(self, is_visible: Any, compute: Callable[[], Any], nothing: tuple[float, ...]) -> Any:
+    def _where(
+        self, is_visible: Any, compute: Callable[[], Any], nothing: tuple[float, ...]
+    ) -> Any:
         """The results of a pair of chunks; those of no keys where its bias masks all of it."""
         if is_visible is None or self.exchange == "all-to-all":
             return compute()
         shapes = jax.eval_shape(compute)
-        empty = tuple(jnp.full(x.shape, fill, x.dtype) for x, fill in zip(shapes, nothing, strict=True))
+        empty = tuple(
+            jnp.full(x.shape, fill, x.dtype) for x, fill in zip(shapes, nothing, strict=True)
+        )
         return lax.cond(is_visible, lambda: tuple(compute()), lambda: empty)
 
     def _run(self, body: Any, words: str, shapes: Any, dropout: Any, *arrays: jax.Array) -> Any:
-        """`body(form, bias, dtype, *arrays, dropout)` on each device, by the form of the platform."""
+        """`body(form, bias, dtype, *arrays, dropout)` on each device, by the form of the
+        platform."""
         devices, dtype = self.devices, floats.wide(self.query.dtype)
         over = {"b": devices.batch, "h": devices.heads, "s": devices.rows}
-        # A computed mask that batch and heads share is computed in each chunk; any other has its rows sharded.
+        # A computed mask that batch and heads share is computed in each chunk; any other has its
+        # rows sharded.
         bias = self.bias
         is_shared = bias is not None and bias.shape[:2] == (1, 1) and computed.is_computed(bias)
 
         def run(form: Form, *arrays: Any) -> Any:
             def on_shard(of_shard: Any, *shards: Any) -> Any:
-                return body(form, Bias(bias if is_shared else of_shard, is_shared, self.length), dtype, *shards)
+                return body(
+                    form,
+                    Bias(bias if is_shared else of_shard, is_shared, self.length),
+                    dtype,
+                    *shards,
+                )
 
-            function = partitioning.per_shard(on_shard, f"b h s t, {words}", devices.mesh, over, shapes)
+            function = partitioning.per_shard(
+                on_shard, f"b h s t, {words}", devices.mesh, over, shapes
+            )
             return function(None if is_shared else bias, *arrays, dropout)
 
         operands = self.query, self.key, self.value, self.bias
-        forms = forms_of(*operands, self.dropout_p != 0, self.scale, self.query.shape[2] // self.length)
-        bodies: dict[str, Callable[..., Any]] = {name: partial(run, form) for name, form in forms.items()}
+        forms = forms_of(
+            *operands, self.dropout_p != 0, self.scale, self.query.shape[2] // self.length
+        )
+        bodies: dict[str, Callable[..., Any]] = {
+            name: partial(run, form) for name, form in forms.items()
+        }
         if "tpu" in bodies:
             promised = tuple(jax.ShapeDtypeStruct(shape, dtype) for shape in shapes)
             bodies["tpu"] = partial(splash.when_lowered, bodies["tpu"], bodies["default"], promised)
-        return lax.platform_dependent(*arrays, **bodies) if len(bodies) > 1 else bodies["default"](*arrays)
+        return (
+            lax.platform_dependent(*arrays, **bodies)
+            if len(bodies) > 1
+            else bodies["default"](*arrays)
+        )
 
 
 @dataclass(frozen=True)
 class Bias:
-    """The bias of a device: its rows, of four dims, or a computed one of all rows; length: of a chunk."""
+    """The bias of a device: its rows, of four dims, or a computed one of all rows; length: of a
+    chunk."""
 
     array: jax.Array | None
     is_computed: bool
@@ -223,23 +293,39 @@ class Bias:
     @property
     def rows(self) -> jax.Array | None:
         """The array whose rows are exchanged; None without one."""
-        return self.array if self.array is not None and not self.is_computed and self.array.shape[2] > 1 else None
+        return (
+            self.array
+            if self.array is not None and not self.is_computed and self.array.shape[2] > 1
+            else None
+        )
 
     def at(
-        self, of_rows: jax.Array | None, pair_start: PairStart, first: int | jax.Array = 0, rows: int = 0
+        self,
+        of_rows: jax.Array | None,
+        pair_start: PairStart,
+        first: int | jax.Array = 0,
+        rows: int = 0,
     ) -> jax.Array | None:
-        """The bias of a pair of chunks, or of some rows of it. of_rows: the bias of the chunk of rows."""
+        """The bias of a pair of chunks, or of some rows of it. of_rows: the bias of the chunk of
+        rows."""
         if self.array is None:
             return None
         rows = rows or self.length
         if self.is_computed:
-            return computed.Block(pair_start.row + first, pair_start.column, rows, self.length).of(self.array)
+            return computed.Block(pair_start.row + first, pair_start.column, rows, self.length).of(
+                self.array
+            )
         bias = self.array if of_rows is None else of_rows
         bias = bias if bias.shape[2] == 1 else lax.dynamic_slice_in_dim(bias, first, rows, 2)
-        return bias if bias.shape[3] == 1 else lax.dynamic_slice_in_dim(bias, pair_start.column, self.length, 3)
+        return (
+            bias
+            if bias.shape[3] == 1
+            else lax.dynamic_slice_in_dim(bias, pair_start.column, self.length, 3)
+        )
 
     def is_visible(self, of_rows: jax.Array | None, pair_start: PairStart) -> jax.Array | None:
-        """True if the bias leaves a key to a row of a pair of chunks; some rows after the other, up to the first."""
+        """True if the bias leaves a key to a row of a pair of chunks; some rows after the other, up
+        to the first."""
         if self.array is None:
             return None
         rows = math.gcd(self.length, _ROWS)
@@ -255,4 +341,8 @@ class Bias:
 
 def _from(dropout: Any, pair_start: PairStart) -> Any:
     """The dropout of a pair of chunks, of that of its rows."""
-    return None if dropout is None else DropoutOfColumns(dropout.words, dropout.probability, pair_start.column)
+    return (
+        None
+        if dropout is None
+        else DropoutOfColumns(dropout.words, dropout.probability, pair_start.column)
+    )

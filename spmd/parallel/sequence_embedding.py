@@ -1,7 +1,8 @@
-"""The gradient of an embedding of sharded tokens: each device adds up its own, and the sums are added once.
+"""The gradient of an embedding of sharded tokens: each device adds up its own, and the sums are
+added once.
 
-Of several sequences a device, merged with their sharded rows into one dim, a partitioner would gather the gradients of
-all hidden states.
+Of several sequences a device, merged with their sharded rows into one dim, a partitioner would
+gather the gradients of all hidden states.
 """
 
 import jax
@@ -18,7 +19,12 @@ def gradient(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq,
     """The gradient over mesh axes of the rows of a batch."""
     dims = [(grad_output, dim) for dim in range(grad_output.ndim)]
     axes_of = partitioning.axes_of_dims(*dims)
-    if config.parallel == "off" or axes_of is None or scale_grad_by_freq or not any(axes_of[1][1:-1]):
+    if (
+        config.parallel == "off"
+        or axes_of is None
+        or scale_grad_by_freq
+        or not any(axes_of[1][1:-1])
+    ):
         return None
     mesh, axes = axes_of
 

@@ -1,4 +1,5 @@
-"""Running sums over a sharded dim: each device sums its rows, and adds the totals of the devices before it."""
+"""Running sums over a sharded dim: each device sums its rows, and adds the totals of the devices
+before it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,8 @@ from ..core.extend import partitioning, rules
 
 aten = torch.ops.aten
 
-# By op: what combines two parts, its neutral element, and the reduction of the totals of several parts.
+# By op: what combines two parts, its neutral element, and the reduction of the totals of several
+# parts.
 _PARTS: dict[Any, tuple[Callable[..., Any], float, Callable[..., Any]]] = {
     aten.cumsum.default: (jnp.add, 0, jnp.sum),
     aten.cumprod.default: (jnp.multiply, 1, jnp.prod),
@@ -37,12 +39,16 @@ def _rule_of(overload: Any) -> Any:
             last = lax.slice_in_dim(sums, x.shape[dim] - 1, None, axis=dim)
             totals = lax.all_gather(last, way, axis=dim, tiled=True)
             is_before = lax.broadcasted_iota(jnp.int32, totals.shape, dim) < lax.axis_index(way)
-            offset = reduce(jnp.where(is_before, totals, jnp.asarray(neutral, sums.dtype)), dim, keepdims=True)
+            offset = reduce(
+                jnp.where(is_before, totals, jnp.asarray(neutral, sums.dtype)), dim, keepdims=True
+            )
             return (combine(offset.astype(sums.dtype), sums),)
 
         words = " ".join(f"d{d}" for d in range(self.ndim))
         over = {f"d{d}": of_dim for d, of_dim in enumerate(axes)}
-        return partitioning.per_shard(body, f"{words} -> {words}", mesh, over, [self.shape])(self)[0]
+        return partitioning.per_shard(body, f"{words} -> {words}", mesh, over, [self.shape])(self)[
+            0
+        ]
 
     return running
 

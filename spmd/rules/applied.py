@@ -1,4 +1,5 @@
-"""Application of sharding rules to a module: annotations now or on arrival, hooks on activations, FSDP's units."""
+"""Application of sharding rules to a module: annotations now or on arrival, hooks on activations,
+FSDP's units."""
 
 import dataclasses
 import weakref
@@ -30,10 +31,11 @@ class Table(Protocol):
 
 
 class Applied:
-    """The handle on rules that were applied. `tensors`: path -> pattern of its rule; `sites`: module path -> patterns.
+    """The handle on rules that were applied. `tensors`: path -> pattern of its rule; `sites`:
+    module path -> patterns.
 
-    `remove()` removes the hooks and the annotations of tensors that have not arrived on the device; tensors keep their
-    shardings, and FSDP's units stay units.
+    `remove()` removes the hooks and the annotations of tensors that have not arrived on the device;
+    tensors keep their shardings, and FSDP's units stay units.
     """
 
     def __init__(self) -> None:
@@ -58,7 +60,9 @@ class Applied:
         self.remove()
 
 
-def apply(rules: Table, model: nn.Module, mesh: Mesh | None, *, strict: bool, how: Mapping[str, Any]) -> Applied:
+def apply(
+    rules: Table, model: nn.Module, mesh: Mesh | None, *, strict: bool, how: Mapping[str, Any]
+) -> Applied:
     """See `ShardingRules.apply`."""
     mesh = needed_mesh("ShardingRules.apply") if mesh is None else mesh
     _check(rules, model, mesh, how)
@@ -87,38 +91,50 @@ def apply(rules: Table, model: nn.Module, mesh: Mesh | None, *, strict: bool, ho
 
 def _check(rules: Table, model: Any, mesh: Any, how: Mapping[str, Any]) -> None:
     if not isinstance(model, nn.Module):
-        raise TypeError(f"ShardingRules.apply: expected a torch.nn.Module, got {type(model).__name__}")
+        raise TypeError(
+            f"ShardingRules.apply: expected a torch.nn.Module, got {type(model).__name__}"
+        )
     if not isinstance(mesh, Mesh):
         raise TypeError(f"ShardingRules.apply: expected a spmd.Mesh, got {type(mesh).__name__}")
     if how and rules.units is None:
         raise TypeError(
-            f"ShardingRules.apply: got {', '.join(how)}, which fsdp takes, but the table has no units; "
-            "add them: ShardingRules(..., units=['layers.*'])"
+            f"ShardingRules.apply: got {', '.join(how)}, which fsdp takes, but the table has no "
+            "units; add them: ShardingRules(..., units=['layers.*'])"
         )
 
 
 def _check_kept(model: nn.Module, mesh: Mesh, applied: Applied) -> None:
-    """Raises ValueError where the units of a model, over another mesh, have sharded a tensor again."""
+    """Raises ValueError where the units of a model, over another mesh, have sharded a tensor
+    again."""
     for path, tensor in _tensors_of(model):
-        sharding = storage_of(tensor).sharding if path in applied.tensors and isinstance(tensor, XlaTensor) else None
+        sharding = (
+            storage_of(tensor).sharding
+            if path in applied.tensors and isinstance(tensor, XlaTensor)
+            else None
+        )
         if sharding is not None and sharding.mesh_axes() != mesh.shape():
             applied.remove()
             raise ValueError(
-                f"ShardingRules.apply: FSDP has wrapped the model over the mesh {dict(sharding.mesh_axes())} and "
-                f"shards {path} again, but the rules are over {dict(mesh.shape())}: use one mesh with the axes of both"
+                "ShardingRules.apply: FSDP has wrapped the model over the mesh "
+                f"{dict(sharding.mesh_axes())} and shards {path} again, but the rules are over "
+                f"{dict(mesh.shape())}: use one mesh with the axes of both"
             )
 
 
 def _modules(model: nn.Module) -> dict[str, nn.Module]:
-    """Every module by its path in parameter names: a wrapper of one `module` that keeps the names is left out."""
+    """Every module by its path in parameter names: a wrapper of one `module` that keeps the names
+    is left out."""
     names = {path for path, _ in _tensors_of(model)}
     inner = model._modules.get("module")
-    is_wrapper = inner is not None and names and not any(name.startswith("module.") for name in names)
+    is_wrapper = (
+        inner is not None and names and not any(name.startswith("module.") for name in names)
+    )
     return dict((inner if is_wrapper else model).named_modules())  # type: ignore[union-attr]
 
 
 def moved(model: nn.Module) -> None:
-    """Makes the modules of a model shard their tensors on the device, as they do at the end of any move to it."""
+    """Makes the modules of a model shard their tensors on the device, as they do at the end of any
+    move to it."""
     model._apply(lambda tensor: tensor)
 
 
@@ -128,28 +144,41 @@ def _tensors_of(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from model.named_buffers(remove_duplicate=False)
 
 
-def _specs(rules: Table, model: nn.Module, mesh: Mesh, applied: Applied) -> dict[str, PartitionSpec]:
-    """Path -> spec, checked against the mesh and the tensor's rank; the same for all paths of a tied tensor."""
+def _specs(
+    rules: Table, model: nn.Module, mesh: Mesh, applied: Applied
+) -> dict[str, PartitionSpec]:
+    """Path -> spec, checked against the mesh and the tensor's rank; the same for all paths of a
+    tied tensor."""
     table = rules.of_parameters()
     first: dict[int, tuple[str, PartitionSpec]] = {}
     specs: dict[str, PartitionSpec] = {}
     for path, tensor in _tensors_of(model):
-        pattern, rule_spec = next(((pattern, spec) for pattern, spec in table if matches(pattern, path)), ("", None))
+        pattern, rule_spec = next(
+            ((pattern, spec) for pattern, spec in table if matches(pattern, path)), ("", None)
+        )
         if rule_spec is None:
             continue
-        spec = fitted(rule_spec, tensor.dim(), mesh, f"the rule {pattern!r} for {path} of shape {tuple(tensor.shape)}")
+        spec = fitted(
+            rule_spec,
+            tensor.dim(),
+            mesh,
+            f"the rule {pattern!r} for {path} of shape {tuple(tensor.shape)}",
+        )
         first_path, first_spec = first.setdefault(id(tensor), (path, spec))
         if first_spec != spec:
             raise ValueError(
-                f"ShardingRules: {first_path} and {path} are one tensor (tied), which one rule shards as "
-                f"{first_spec!r} and another as {spec!r}; give both the same spec"
+                f"ShardingRules: {first_path} and {path} are one tensor (tied), which one rule "
+                f"shards as {first_spec!r} and another as {spec!r}; give both the same spec"
             )
         specs[path], applied.tensors[path] = spec, pattern
     return specs
 
 
 def fitted(spec: PartitionSpec, rank: int, mesh: Mesh, label: str) -> PartitionSpec:
-    """A rule's spec for a tensor of this rank. Raises ValueError where it does not fit the rank or the mesh."""
+    """A rule's spec for a tensor of this rank.
+
+    Raises ValueError where it does not fit the rank or the mesh.
+    """
     full = spec or PartitionSpec(*[None] * rank)
     mesh.sharding(full, rank, f"ShardingRules: {label}")
     return full
@@ -174,8 +203,11 @@ def _sites(
     return sites
 
 
-def _refuse_idle(rules: Table, applied: Applied, specs: Mapping[str, Any], modules: Mapping[str, nn.Module]) -> None:
-    """Raises ValueError for a rule that matches nothing in the model; rules shadowed by earlier ones are accepted."""
+def _refuse_idle(
+    rules: Table, applied: Applied, specs: Mapping[str, Any], modules: Mapping[str, nn.Module]
+) -> None:
+    """Raises ValueError for a rule that matches nothing in the model; rules shadowed by earlier
+    ones are accepted."""
     paths = [path for path, _ in _tensors_of(modules[""])]
     for pattern, _ in rules.of_parameters():
         if not any(matches(pattern, path) for path in paths):
@@ -206,26 +238,31 @@ def _by_module(specs: Mapping[str, PartitionSpec]) -> dict[str, dict[str, Partit
 
 
 class _Arrived:
-    """Annotates a module's own tensors that are on the device by now; an attribute of the module, copied with it."""
+    """Annotates a module's own tensors that are on the device by now; an attribute of the module,
+    copied with it."""
 
     def __init__(self, mesh: Mesh, specs: dict[str, PartitionSpec], module: nn.Module | None):
         self.mesh, self.specs = mesh, specs
-        self._module = None if module is None else weakref.ref(module)  # None: of a file, until it moves
+        # None: of a file, until it moves
+        self._module = None if module is None else weakref.ref(module)
         module_moves.WAITING.add(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_Arrived":
-        return _Arrived(self.mesh, self.specs, None if self._module is None else memo.get(id(self._module())))
+        return _Arrived(
+            self.mesh, self.specs, None if self._module is None else memo.get(id(self._module()))
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Arrived, (self.mesh, self.specs, None)
 
     def __call__(self, module: nn.Module) -> None:
-        """Annotates tensors without an annotation. The others keep theirs: FSDP adds an axis to the rules' specs, and a
-        user's later annotation counts."""
+        """Annotates tensors without an annotation. The others keep theirs: FSDP adds an axis to the
+        rules' specs, and a user's later annotation counts."""
         self.mark(module, replaces=False)
 
     def mark(self, module: nn.Module, *, replaces: bool = True) -> None:
-        """Annotates the module's tensors that are on the device. replaces: also those with an annotation."""
+        """Annotates the module's tensors that are on the device. replaces: also those with an
+        annotation."""
         self._module = weakref.ref(module)
         for name, spec in self.specs.items():
             tensor = _held(module, name)
@@ -237,7 +274,9 @@ class _Arrived:
         module = None if self._module is None else self._module()
         if module is None or module.__dict__.get(module_moves.ARRIVED) is not self:
             return None
-        spec = next((spec for name, spec in self.specs.items() if _held(module, name) is tensor), None)
+        spec = next(
+            (spec for name, spec in self.specs.items() if _held(module, name) is tensor), None
+        )
         return None if spec is None else self.mesh.sharding(spec, tensor.dim(), "ShardingRules")
 
 
@@ -245,7 +284,7 @@ def _held(module: nn.Module, name: str) -> torch.Tensor | None:
     return module._parameters.get(name, module._buffers.get(name))
 
 
-# --- activations ------------------------------------------------------------------------------------------------------
+# --- activations ----------------------------------------------------------------------------------
 
 
 class _Sharded:
@@ -277,15 +316,20 @@ class _Sharded:
         arriving = tensors(value)
         if self.site.key_path:
             specs = [fitted(self.spec, tensor.dim(), self.mesh, self.caller) for tensor in arriving]
-            return {id(tensor): self._as(tensor, spec) for tensor, spec in zip(arriving, specs, strict=True)}
+            return {
+                id(tensor): self._as(tensor, spec)
+                for tensor, spec in zip(arriving, specs, strict=True)
+            }
         fitting = [tensor for tensor in arriving if not self.spec or tensor.dim() == len(self.spec)]
         if arriving and not fitting:
             shapes = ", ".join(str(tuple(tensor.shape)) for tensor in arriving)
             raise ValueError(
-                f"ShardingRules: the rule of {self.site} is for tensors with {len(self.spec)} dims ({self.spec!r}), "
-                f"but the tensors there have shape {shapes}"
+                f"ShardingRules: the rule of {self.site} is for tensors with {len(self.spec)} "
+                f"dims ({self.spec!r}), but the tensors there have shape {shapes}"
             )
-        return {id(tensor): self._as(tensor, self.spec or [None] * tensor.dim()) for tensor in fitting}
+        return {
+            id(tensor): self._as(tensor, self.spec or [None] * tensor.dim()) for tensor in fitting
+        }
 
     def _as(self, tensor: torch.Tensor, spec: Any) -> torch.Tensor:
         return resharded(tensor, self.mesh.sharding(spec, tensor.dim(), self.caller))
@@ -298,18 +342,34 @@ def _replaced(value: Any, replacements: Mapping[int, torch.Tensor]) -> Any:
 
 def _one_replaced(replacements: Mapping[int, torch.Tensor], value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        parts = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
-        return dataclasses.replace(value, **{name: _replaced(part, replacements) for name, part in parts.items()})
+        parts = {
+            field.name: getattr(value, field.name)
+            for field in dataclasses.fields(value)
+            if field.init
+        }
+        return dataclasses.replace(
+            value, **{name: _replaced(part, replacements) for name, part in parts.items()}
+        )
     return replacements.get(id(value), value)
 
 
 def _at(value: Any, steps: tuple[int | str, ...], site: HookSite) -> Any:
     for step in steps:
         try:
-            value = value[step] if isinstance(step, int) or isinstance(value, Mapping) else getattr(value, step)
+            value = (
+                value[step]
+                if isinstance(step, int) or isinstance(value, Mapping)
+                else getattr(value, step)
+            )
         except (IndexError, KeyError, AttributeError, TypeError):
-            has = ", ".join(map(str, value)) if isinstance(value, Mapping) else f"a {type(value).__name__}"
-            raise ValueError(f"ShardingRules: the rule of {site} finds no [{step}] in {has}") from None
+            has = (
+                ", ".join(map(str, value))
+                if isinstance(value, Mapping)
+                else f"a {type(value).__name__}"
+            )
+            raise ValueError(
+                f"ShardingRules: the rule of {site} finds no [{step}] in {has}"
+            ) from None
     return value
 
 
@@ -324,7 +384,7 @@ def tensors(value: Any) -> list[XlaTensor]:
     return on_xla
 
 
-# --- units and checkpoints --------------------------------------------------------------------------------------------
+# --- units and checkpoints ------------------------------------------------------------------------
 
 
 def _checkpoint(saved: Mapping[str, str], modules: Mapping[str, nn.Module]) -> None:
@@ -335,16 +395,31 @@ def _checkpoint(saved: Mapping[str, str], modules: Mapping[str, nn.Module]) -> N
 
 
 def _gather(
-    rules: Table, model: nn.Module, mesh: Mesh, how: Mapping[str, Any], specs: Mapping[str, PartitionSpec]
+    rules: Table,
+    model: nn.Module,
+    mesh: Mesh,
+    how: Mapping[str, Any],
+    specs: Mapping[str, PartitionSpec],
 ) -> None:
-    """Makes FSDP units of modules, in place. A spec that names the shard axis of the units is not changed."""
+    """Makes FSDP units of modules, in place.
+
+    A spec that names the shard axis of the units is not changed.
+    """
     units = rules.units
-    named = {id(tensor): specs[path] for path, tensor in _tensors_of(model) if _has(specs.get(path), units.shard_axis)}
+    named = {
+        id(tensor): specs[path]
+        for path, tensor in _tensors_of(model)
+        if _has(specs.get(path), units.shard_axis)
+    }
     unit_modules = {
-        module for path, module in model.named_modules() if any(matches(pattern, path) for pattern in units.modules)
+        module
+        for path, module in model.named_modules()
+        if any(matches(pattern, path) for pattern in units.modules)
     }
     keywords: dict[str, Any] = {
-        "auto_wrap_policy": lambda module, recurse, nonwrapped_numel: recurse or module in unit_modules,
+        "auto_wrap_policy": lambda module, recurse, nonwrapped_numel: (
+            recurse or module in unit_modules
+        ),
         "shard_axis": units.shard_axis,
         "extra_data_axis": units.extra_data_axis,
         "reshard_after_forward": units.reshard_after_forward,
@@ -367,15 +442,17 @@ def register_units(
     checkpoint: Callable[..., Any],
     check_mark: Callable[[torch.Tensor, Any], None] | None = None,
 ) -> None:
-    """Registers what makes the `units` and the `checkpoint` modules of `ShardingRules`; the package `fsdp` does.
+    """Registers what makes the `units` and the `checkpoint` modules of `ShardingRules`; the package
+    `fsdp` does.
 
     Args:
-        wrap: called as `wrap(model, mesh, auto_wrap_policy=..., shard_axis=..., extra_data_axis=...,
-            reshard_after_forward=..., shard_placement_fn=...)`; makes modules of the model units, in place.
-        checkpoint: called with each module whose forward is to be recomputed in the backward pass, and with
-            `policy=`, the word for what is saved.
-        check_mark: called before each `mark_sharding` of a tensor that is sharded, with it and the new sharding; may
-            warn.
+        wrap: called as `wrap(model, mesh, auto_wrap_policy=..., shard_axis=...,
+            extra_data_axis=..., reshard_after_forward=...,
+            shard_placement_fn=...)`; makes modules of the model units, in place.
+        checkpoint: called with each module whose forward is to be recomputed in the backward pass,
+            and with `policy=`, the word for what is saved.
+        check_mark: called before each `mark_sharding` of a tensor that is sharded, with it and the
+            new sharding; may warn.
 
     >>> import spmd, fsdp
     >>> spmd.register_units(fsdp.FullyShardedDataParallel, fsdp.checkpoint_module)
@@ -387,9 +464,13 @@ def register_units(
 
 def _unit_maker() -> _UnitMaker:
     if _registered is None:
-        raise RuntimeError("ShardingRules: units and checkpoint need the package fsdp: `import fsdp` before apply")
+        raise RuntimeError(
+            "ShardingRules: units and checkpoint need the package fsdp: `import fsdp` before apply"
+        )
     return _registered
 
 
 def _has(spec: PartitionSpec | None, axis: str) -> bool:
-    return spec is not None and any(axis in (entry if isinstance(entry, tuple) else (entry,)) for entry in spec)
+    return spec is not None and any(
+        axis in (entry if isinstance(entry, tuple) else (entry,)) for entry in spec
+    )

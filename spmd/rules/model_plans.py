@@ -1,7 +1,9 @@
-"""A model's own plans, transformers' `_tp_plan`, `_ep_plan` and `_fsdp_plan`, translated into rules and FSDP's units.
+"""A model's own plans, transformers' `_tp_plan`, `_ep_plan` and `_fsdp_plan`, translated into rules
+and FSDP's units.
 
-The plans name a style of local code for each module or parameter. Here the program is global, so of a style only the
-sharding of its parameters is left; its collectives are the partitioner's. transformers is not imported.
+The plans name a style of local code for each module or parameter. Here the program is global, so of
+a style only the sharding of its parameters is left; its collectives are the partitioner's.
+transformers is not imported.
 """
 
 import re
@@ -19,14 +21,17 @@ from .patterns import matches
 Axis = str | tuple[str, ...] | None
 KINDS = ("tp_plan", "ep_plan", "fsdp_plan")
 
-# Style -> the dim of a parameter that it shards, by the parameter's own name and rank; None: it is not sharded.
-# A packed weight (gate and up in one) is split as one dim: the partitioner moves what `chunk` then takes apart.
+# Style -> the dim of a parameter that it shards, by the parameter's own name and rank; None: it is
+# not sharded. A packed weight (gate and up in one) is split as one dim: the partitioner moves what
+# `chunk` then takes apart.
 _DIMS: dict[str, Callable[[str, int], int | None]] = {
     **dict.fromkeys(
-        ("colwise", "colwise_rep", "colwise_gather_output", "packed_colwise"), lambda name, rank: max(rank - 2, 0)
+        ("colwise", "colwise_rep", "colwise_gather_output", "packed_colwise"),
+        lambda name, rank: max(rank - 2, 0),
     ),
     **dict.fromkeys(
-        ("rowwise", "rowwise_rep", "rowwise_split_input"), lambda name, rank: None if name == "bias" else rank - 1
+        ("rowwise", "rowwise_rep", "rowwise_split_input"),
+        lambda name, rank: None if name == "bias" else rank - 1,
     ),
     "packed_rowwise": lambda name, rank: None if rank == 1 else rank - 1,
     "embedding_rowwise": lambda name, rank: 0,
@@ -34,16 +39,33 @@ _DIMS: dict[str, Callable[[str, int], int | None]] = {
     "grouped_gemm": lambda name, rank: 0,
 }
 SEQUENCE = "sequence_parallel"
-# Styles that name collectives or conversions of the local code around a module: nothing is left of them.
-_LOCAL = frozenset({
-    "all_reduce", "ep_dispatch_experts", "local_params", "mla_kv_a_proj", "moe_identity_expert", "moe_tp_experts",
-    "replicate", "replicated_with_grad_allreduce",
-})  # fmt: skip
+# Styles that name collectives or conversions of the local code around a module: nothing is left of
+# them.
+_LOCAL = frozenset(
+    {
+        "all_reduce",
+        "ep_dispatch_experts",
+        "local_params",
+        "mla_kv_a_proj",
+        "moe_identity_expert",
+        "moe_tp_experts",
+        "replicate",
+        "replicated_with_grad_allreduce",
+    }
+)
 # What a configuration says besides: sizes, which are the mesh's here, and the ways of local code.
 _SAID = (
-    "tp_size", "ep_size", "pp_size", "fsdp_size", "dp_replicate_size", "enable_sequence_parallel",
-    "enable_expert_parallel", "ep_implementation", "fsdp_cpu_offload", "fsdp_mixed_precision",
-)  # fmt: skip
+    "tp_size",
+    "ep_size",
+    "pp_size",
+    "fsdp_size",
+    "dp_replicate_size",
+    "enable_sequence_parallel",
+    "enable_expert_parallel",
+    "ep_implementation",
+    "fsdp_cpu_offload",
+    "fsdp_mixed_precision",
+)
 _UNITS = ("free_full_weight", "keep_full_weight")
 
 
@@ -55,44 +77,59 @@ class ModelPlans:
     units: list[str] | None
 
 
-def plans_of(model: Any, config: Any, *, fsdp: str | None, tensor: Axis, expert: Axis) -> ModelPlans:
+def plans_of(
+    model: Any, config: Any, *, fsdp: str | None, tensor: Axis, expert: Axis
+) -> ModelPlans:
     """See `ShardingRules.of`."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"ShardingRules.of: expected a torch.nn.Module, got {type(model).__name__}")
-    config = getattr(getattr(model, "config", None), "distributed_config", None) if config is None else config
+    config = (
+        getattr(getattr(model, "config", None), "distributed_config", None)
+        if config is None
+        else config
+    )
     _refuse_unmeant(config, expert)
     axes = {"tp_plan": tensor, "ep_plan": expert, "fsdp_plan": fsdp}
-    plans = {kind: _plan(kind, model, config) if axis is not None else {} for kind, axis in axes.items()}
+    plans = {
+        kind: _plan(kind, model, config) if axis is not None else {} for kind, axis in axes.items()
+    }
     if expert is not None and not plans["ep_plan"]:
         raise ValueError(
-            f"ShardingRules.of: {type(model).__name__} has no _ep_plan for expert={expert!r}; leave expert out: its "
-            "_tp_plan shards the experts, if it has any"
+            f"ShardingRules.of: {type(model).__name__} has no _ep_plan for expert={expert!r}; "
+            "leave expert out: its _tp_plan shards the experts, if it has any"
         )
     # A module with an expert's entry, and what is below it, keeps no entry of tensor parallelism.
     is_expert = re.compile(rf"(?:{'|'.join(map(re.escape, plans['ep_plan']))})(?:\..+)?").fullmatch
-    plans["tp_plan"] = {name: style for name, style in plans["tp_plan"].items() if not is_expert(name)}
+    plans["tp_plan"] = {
+        name: style for name, style in plans["tp_plan"].items() if not is_expert(name)
+    }
 
     idle = _idle(model, plans)
     if all(len(names) == len(plans[kind]) for kind, names in idle.items()):
         raise ValueError(
-            f"ShardingRules.of: expected a model with a _tp_plan or an _fsdp_plan (transformers' classes have them), "
-            f"got {type(model).__name__}, in which {_nothing(idle)}; write the rules as a table, or ask spmd.suggest"
+            "ShardingRules.of: expected a model with a _tp_plan or an _fsdp_plan (transformers' "
+            f"classes have them), got {type(model).__name__}, in which {_nothing(idle)}; write "
+            "the rules as a table, or ask spmd.suggest"
         )
     if any(idle.values()):
         warnings.warn(
-            f"ShardingRules.of({type(model).__name__}): these entries match nothing in the model: {_listed(idle)}",
+            f"ShardingRules.of({type(model).__name__}): these entries match nothing in the model: "
+            f"{_listed(idle)}",
             stacklevel=3,
         )
     rules = [*_parameters(model, [(plans["ep_plan"], expert), (plans["tp_plan"], tensor)])]
-    rules += _sequences(model, plans["ep_plan"], expert) + _sequences(model, plans["tp_plan"], tensor)
+    rules += _sequences(model, plans["ep_plan"], expert) + _sequences(
+        model, plans["tp_plan"], tensor
+    )
     return ModelPlans(rules, None if fsdp is None else _units(model, plans["fsdp_plan"]))
 
 
-# --- the plans --------------------------------------------------------------------------------------------------------
+# --- the plans ------------------------------------------------------------------------------------
 
 
 def _plan(kind: str, model: nn.Module, config: Any) -> dict[str, str]:
-    """The plan of the outermost modules that have one (an empty one, too), with what a configuration overrides."""
+    """The plan of the outermost modules that have one (an empty one, too), with what a
+    configuration overrides."""
     plan: dict[str, str] = {}
     prefixes: list[str] = []
     for path, module in model.named_modules():
@@ -111,8 +148,9 @@ def _plan(kind: str, model: nn.Module, config: Any) -> dict[str, str]:
     for name, style in plan.items():
         if style not in styles:
             raise ValueError(
-                f"ShardingRules.of: the {kind} of {type(model).__name__} has the style {style!r} for {name!r}, "
-                f"expected one of {', '.join(styles)}{did_you_mean(style, styles)}; set one, or delete the entry"
+                f"ShardingRules.of: the {kind} of {type(model).__name__} has the style {style!r} "
+                f"for {name!r}, expected one of {', '.join(styles)}{did_you_mean(style, styles)}; "
+                "set one, or delete the entry"
             )
     return plan
 
@@ -122,50 +160,67 @@ def _setting(config: Any, name: str) -> Any:
 
 
 def _refuse_unmeant(config: Any, expert: Axis) -> None:
-    """Raises or warns for what a configuration requests and a table cannot do, and for what is none."""
+    """Raises or warns for what a configuration requests and a table cannot do, and for what is
+    none."""
     if config is not None and not isinstance(config, Mapping) and not hasattr(config, "tp_plan"):
         raise TypeError(
-            f"ShardingRules.of: expected a transformers.distributed.DistributedConfig or a dict, got "
-            f"{type(config).__name__}; a mesh is passed to `apply`"
+            "ShardingRules.of: expected a transformers.distributed.DistributedConfig or a dict, "
+            f"got {type(config).__name__}; a mesh is passed to `apply`"
         )
     for name in config if isinstance(config, Mapping) else ():
         if name not in (*KINDS, *_SAID):
             raise ValueError(
-                f"ShardingRules.of: the configuration has {name!r}, expected {', '.join(KINDS)} or a field of "
-                f"DistributedConfig{did_you_mean(name, (*KINDS, *_SAID))}"
+                f"ShardingRules.of: the configuration has {name!r}, expected {', '.join(KINDS)} "
+                f"or a field of DistributedConfig{did_you_mean(name, (*KINDS, *_SAID))}"
             )
     if (_setting(config, "pp_size") or 1) > 1:
-        raise ValueError("ShardingRules.of: pp_size of the configuration requests pipeline stages; rules have none")
+        raise ValueError(
+            "ShardingRules.of: pp_size of the configuration requests pipeline stages; rules have "
+            "none"
+        )
     if (_setting(config, "ep_size") or 1) > 1 and expert is None:
         raise ValueError(
-            "ShardingRules.of: ep_size of the configuration requests expert parallelism; name the mesh axis: expert=..."
+            "ShardingRules.of: ep_size of the configuration requests expert parallelism; name the "
+            "mesh axis: expert=..."
         )
-    for name, keyword in (("fsdp_cpu_offload", "offload_policy"), ("fsdp_mixed_precision", "mp_policy")):
+    for name, keyword in (
+        ("fsdp_cpu_offload", "offload_policy"),
+        ("fsdp_mixed_precision", "mp_policy"),
+    ):
         if _setting(config, name):
             warnings.warn(
-                f"ShardingRules.of: {name} of the configuration is no part of a table; hand {keyword}=... to `apply`",
+                f"ShardingRules.of: {name} of the configuration is no part of a table; hand "
+                f"{keyword}=... to `apply`",
                 stacklevel=4,
             )
 
 
-def _refuse_unknown(kind: str, requested: Mapping[str, str], plan: Mapping[str, str], model: nn.Module) -> None:
-    names = {_generic(name) for name, _ in (*model.named_modules(), *model.named_parameters())} | plan.keys()
+def _refuse_unknown(
+    kind: str, requested: Mapping[str, str], plan: Mapping[str, str], model: nn.Module
+) -> None:
+    names = {
+        _generic(name) for name, _ in (*model.named_modules(), *model.named_parameters())
+    } | plan.keys()
     for name in requested:
         if name not in names:
             raise ValueError(
-                f"ShardingRules.of: {name!r} in the configuration's {kind} matches nothing in {type(model).__name__}"
-                f"{did_you_mean(name, names)}; a layer's number is written as *"
+                f"ShardingRules.of: {name!r} in the configuration's {kind} matches nothing in "
+                f"{type(model).__name__}{did_you_mean(name, names)}; a layer's number is written "
+                "as *"
             )
 
 
 def _generic(name: str) -> str:
     """A path with `*` for each part that is a number, as plans name it."""
-    return ".".join("*" if part.isdecimal() and index else part for index, part in enumerate(name.split(".")))
+    return ".".join(
+        "*" if part.isdecimal() and index else part for index, part in enumerate(name.split("."))
+    )
 
 
 def _idle(model: nn.Module, plans: Mapping[str, Mapping[str, str]]) -> dict[str, list[str]]:
-    """The entries of each plan that match nothing: no module or parameter, or, where parameters are to be sharded, a
-    module that has none itself (its layer was replaced by one of several parts)."""
+    """The entries of each plan that match nothing: no module or parameter, or, where parameters are
+    to be sharded, a module that has none itself (its layer was replaced by one of several
+    parts)."""
     parameters = {_generic(path) for path, _ in model.named_parameters(remove_duplicate=False)}
     modules = {_generic(path) for path, _ in model.named_modules()}
     holders = {path.rpartition(".")[0] for path in parameters}
@@ -173,7 +228,10 @@ def _idle(model: nn.Module, plans: Mapping[str, Mapping[str, str]]) -> dict[str,
     def is_idle(name: str, style: str) -> bool:
         return name not in parameters and name not in (holders if style in _DIMS else modules)
 
-    return {kind: sorted(name for name, style in plan.items() if is_idle(name, style)) for kind, plan in plans.items()}
+    return {
+        kind: sorted(name for name, style in plan.items() if is_idle(name, style))
+        for kind, plan in plans.items()
+    }
 
 
 def _nothing(idle: Mapping[str, list[str]]) -> str:
@@ -185,18 +243,24 @@ def _listed(idle: Mapping[str, list[str]]) -> str:
     return "; ".join(f"_{kind}: {', '.join(names)}" for kind, names in idle.items() if names)
 
 
-# --- as rules ---------------------------------------------------------------------------------------------------------
+# --- as rules -------------------------------------------------------------------------------------
 
 
 def _parameters(
     model: nn.Module, plans: Iterable[tuple[Mapping[str, str], Axis]]
 ) -> Iterable[tuple[str, PartitionSpec]]:
-    """The rules of parameters, in the model's order. Of the names of a tied one the first with an entry counts."""
+    """The rules of parameters, in the model's order.
+
+    Of the names of a tied one the first with an entry counts.
+    """
     specs: dict[str, PartitionSpec] = {}
     paths, parameter_ids = [], set()
     for path, parameter in model.named_parameters(remove_duplicate=False):
         paths.append(path)
-        match = next(((style, axis) for plan, axis in plans if (style := _style(path, plan)) is not None), None)
+        match = next(
+            ((style, axis) for plan, axis in plans if (style := _style(path, plan)) is not None),
+            None,
+        )
         if match is not None and id(parameter) not in parameter_ids:
             parameter_ids.add(id(parameter))
             spec = _spec(path, parameter.dim(), *match)
@@ -217,49 +281,69 @@ def _spec(path: str, rank: int, style: str, axis: Axis) -> PartitionSpec | None:
     if style not in _DIMS or rank == 0:
         return None
     dim = _DIMS[style](path.rpartition(".")[2], rank)
-    return None if dim is None else PartitionSpec(*(axis if index == dim else None for index in range(rank)))
+    return (
+        None
+        if dim is None
+        else PartitionSpec(*(axis if index == dim else None for index in range(rank)))
+    )
 
 
-def _sequences(model: nn.Module, plan: Mapping[str, str], axis: Axis) -> list[tuple[str, PartitionSpec]]:
-    """The rules of activations that are split along the sequence, dim 1 of (batch, sequence, features)."""
+def _sequences(
+    model: nn.Module, plan: Mapping[str, str], axis: Axis
+) -> list[tuple[str, PartitionSpec]]:
+    """The rules of activations that are split along the sequence, dim 1 of (batch, sequence,
+    features)."""
     open_ = PartitionSpec.UNCONSTRAINED
-    sequence_paths = {path for path, _ in model.named_modules() if plan.get(_generic(path)) == SEQUENCE}
+    sequence_paths = {
+        path for path, _ in model.named_modules() if plan.get(_generic(path)) == SEQUENCE
+    }
     patterns = _grouped(dict.fromkeys(sequence_paths), [path for path, _ in model.named_modules()])
     spec = PartitionSpec(open_, axis, open_)
     return [(f"{pattern}:{side}", spec) for pattern in patterns for side in ("input[0]", "output")]
 
 
 def _units(model: nn.Module, plan: Mapping[str, str]) -> list[str]:
-    """The patterns of the modules that free their gathered parameters. Those that keep them belong to the root, which
-    keeps its own from forward to backward; so does a table of embeddings that another module holds, too."""
+    """The patterns of the modules that free their gathered parameters. Those that keep them belong
+    to the root, which keeps its own from forward to backward; so does a table of embeddings that
+    another module holds, too."""
     styles = {path: plan.get(_generic(path)) for path, _ in model.named_modules()}
     freed = [path for path, style in styles.items() if style == "free_full_weight"]
     for path, style in styles.items():
         above = next((unit for unit in freed if path.startswith(f"{unit}.")), None)
         if style == "keep_full_weight" and above is not None:
             raise ValueError(
-                f"ShardingRules.of: the fsdp_plan keeps the parameters of {path!r}, in {above!r}, which frees its own; "
-                "give both the same style"
+                f"ShardingRules.of: the fsdp_plan keeps the parameters of {path!r}, in {above!r}, "
+                "which frees its own; give both the same style"
             )
     holders: dict[int, list[str]] = {}
     for path, parameter in model.named_parameters(remove_duplicate=False):
         holders.setdefault(id(parameter), []).append(path)
 
     def is_tied(unit: str) -> bool:
-        inside = [names for names in holders.values() if any(name.startswith(f"{unit}.") for name in names)]
-        return bool(inside) and all(any(not name.startswith(f"{unit}.") for name in names) for names in inside)
+        inside = [
+            names
+            for names in holders.values()
+            if any(name.startswith(f"{unit}.") for name in names)
+        ]
+        return bool(inside) and all(
+            any(not name.startswith(f"{unit}.") for name in names) for names in inside
+        )
 
     return [*_grouped({path: None for path in freed if not is_tied(path)}, styles)]
 
 
 def _grouped(values_by_path: Mapping[str, Any], paths: Iterable[str]) -> dict[str, list[str]]:
-    """The paths by pattern: one for all layers where it matches only those with the same value, else each path
-    by itself."""
+    """The paths by pattern: one for all layers where it matches only those with the same value,
+    else each path by itself."""
     groups: dict[tuple[str, Any], list[str]] = {}
     for path, value in values_by_path.items():
         groups.setdefault((_generic(path), value), []).append(path)
     patterns: dict[str, list[str]] = {}
     for (pattern, value), members in groups.items():
-        fits = all(path in values_by_path and values_by_path[path] == value for path in paths if matches(pattern, path))
+        fits = all(
+            path in values_by_path and values_by_path[path] == value
+            for path in paths
+            if matches(pattern, path)
+        )
         patterns |= {pattern: members} if fits else {member: [member] for member in members}
     return patterns

@@ -1,5 +1,5 @@
-"""Patterns of paths: a glob whose `*` stays within one part of a name and whose `{8..11}` is a range of numbers, or a
-regular expression after `re:`."""
+"""Patterns of paths: a glob whose `*` stays within one part of a name and whose `{8..11}` is a
+range of numbers, or a regular expression after `re:`."""
 
 import difflib
 import functools
@@ -14,7 +14,8 @@ _SITE = re.compile(r"(?P<path>.*):(?P<side>input|output)(?P<at>(?:\[[^\[\]]*\])*
 class HookSite(NamedTuple):
     """The place of an activation: the inputs or outputs of a module, and one tensor of them.
 
-    key_path: the positions and names that lead to the tensor; empty: every tensor of the spec's rank.
+    key_path: the positions and names that lead to the tensor; empty: every tensor of the spec's
+    rank.
     """
 
     path: str
@@ -25,7 +26,8 @@ class HookSite(NamedTuple):
         return f"{self.path}:{self.side}{''.join(f'[{step}]' for step in self.key_path)}"
 
     def part(self, spec: Sized) -> tuple[Any, ...]:
-        """The tensors of a module that a rule with this spec is for; the first rule for the same ones counts."""
+        """The tensors of a module that a rule with this spec is for; the first rule for the same
+        ones counts."""
         return self.side, self.key_path, None if self.key_path else len(spec)
 
 
@@ -35,20 +37,32 @@ def site_of(pattern: str) -> HookSite | None:
     if match is None:
         return None
     steps = re.findall(r"\[([^\[\]]*)\]", match["at"])
-    return HookSite(match["path"], match["side"], tuple(int(step) if step.isdigit() else step for step in steps))
+    return HookSite(
+        match["path"], match["side"], tuple(int(step) if step.isdigit() else step for step in steps)
+    )
 
 
 def near_site(pattern: str) -> str | None:
     """The site closest to a misspelt one; None for a pattern of parameters."""
     path, colon, side = pattern.rpartition(":")
-    close = difflib.get_close_matches(side.partition("[")[0], ("input", "output"), n=1) if colon else []
-    return f"{path}:{close[0]}{side[len(side.partition('[')[0]) :]}" if close and f"{path}:" != REGEX else None
+    close = (
+        difflib.get_close_matches(side.partition("[")[0], ("input", "output"), n=1) if colon else []
+    )
+    return (
+        f"{path}:{close[0]}{side[len(side.partition('[')[0]) :]}"
+        if close and f"{path}:" != REGEX
+        else None
+    )
 
 
 def matches(pattern: str, path: str) -> bool:
     """True if the pattern matches the full path.
 
-    >>> matches("layers.*.weight", "layers.3.weight"), matches("layers.*", "layers.3.weight"), matches("**", "a.b")
+    >>> (
+    ...     matches("layers.*.weight", "layers.3.weight"),
+    ...     matches("layers.*", "layers.3.weight"),
+    ...     matches("**", "a.b"),
+    ... )
     (True, False, True)
     >>> matches("*.{q,k}_proj", "0.k_proj"), matches(r"re:layers\\.[0-3]\\..*", "layers.3.weight")
     (True, True)
@@ -65,7 +79,9 @@ def check(pattern: str) -> None:
     try:
         _compiled(pattern)
     except (re.error, ValueError, OverflowError, RecursionError) as error:
-        raise ValueError(f"ShardingRules: the pattern {pattern!r} cannot be read: {error}") from None
+        raise ValueError(
+            f"ShardingRules: the pattern {pattern!r} cannot be read: {error}"
+        ) from None
 
 
 @functools.lru_cache(4096)
@@ -75,7 +91,9 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(_translated(pattern))
 
 
-_TOKEN = re.compile(r"(\{\d+\.\.\d+\}|\*\*\.|\.\*\*$|\*\*|\*|\?|\[!?[^\]]+\]|\{|\}|,)|([^*?\[{},.]+|.)", re.DOTALL)
+_TOKEN = re.compile(
+    r"(\{\d+\.\.\d+\}|\*\*\.|\.\*\*$|\*\*|\*|\?|\[!?[^\]]+\]|\{|\}|,)|([^*?\[{},.]+|.)", re.DOTALL
+)
 
 
 def _translated(glob: str) -> str:
@@ -108,5 +126,11 @@ def _translated(glob: str) -> str:
 
 _LONGEST = 10_000  # numbers of a range
 _GLOB = {
-    "**.": r"(?:.*\.)?", ".**": r"(?:\..*)?", "**": r".*", "*": r"[^.]*", "?": r"[^.]", "{": "(?:", "}": ")",
-}  # fmt: skip
+    "**.": r"(?:.*\.)?",
+    ".**": r"(?:\..*)?",
+    "**": r".*",
+    "*": r"[^.]*",
+    "?": r"[^.]",
+    "{": "(?:",
+    "}": ")",
+}

@@ -28,9 +28,10 @@ class Units:
     """The units of FSDP and their axes (`fsdp.FullyShardedDataParallel`).
 
     Attributes:
-        modules: patterns of module paths; the root is always a unit. shard_axis: the mesh axis that shards parameters.
-            extra_data_axis: one more axis that shards the batch. reshard_after_forward: free the gathered parameters
-            and gather them again for backward; False: keep them; a number: keep them sharded over so many neighbours.
+        modules: patterns of module paths; the root is always a unit. shard_axis: the mesh axis that
+            shards parameters. extra_data_axis: one more axis that shards the batch.
+            reshard_after_forward: free the gathered parameters and gather them again for backward;
+            False: keep them; a number: keep them sharded over so many neighbours.
     """
 
     modules: tuple[str, ...] = ()
@@ -45,29 +46,33 @@ class Units:
 class ShardingRules:
     """The specs of a model's parameters and activations, as an ordered table apart from the model.
 
-    A rule is a pattern and a spec; for each path the first rule that matches counts. The table is a value: `put` and
-    `without` return another one.
+    A rule is a pattern and a spec; for each path the first rule that matches counts. The table is a
+    value: `put` and `without` return another one.
 
     Args:
-        rules: (pattern, spec) in order, or a dict. A pattern is of the paths of parameters and buffers
-            ("layers.*.attention.query.weight"), or of an activation: a module's path with ":input" or ":output"
-            ("layers.*.norm:output"; ":output" is the root's), followed by the position or name of one of several values
-            (":output[0]", ":input[mask]"); without it all tensors of the spec's rank. In a glob `*` and `?` stay
-            within one part of a name, `**` spans parts, `{a,b}` and `[0-7]` choose; a text that begins with "re:", or a
-            compiled regular expression, must match the full path. A spec is as in `mark_sharding`, or `P()`:
+        rules: (pattern, spec) in order, or a dict. A pattern is of the paths of parameters and
+            buffers ("layers.*.attention.query.weight"), or of an activation: a module's path with
+            ":input" or ":output" ("layers.*.norm:output"; ":output" is the root's), followed by the
+            position or name of one of several values (":output[0]", ":input[mask]"); without it all
+            tensors of the spec's rank. In a glob `*` and `?` stay within one part of a name, `**`
+            spans parts, `{a,b}` and `[0-7]` choose; a text that begins with "re:", or a compiled
+            regular expression, must match the full path. A spec is as in `mark_sharding`, or `P()`:
             replicated, for any rank.
-        units: patterns of modules; with them, or `()` for the root only, FSDP shards parameters over `shard_axis`, too,
-            and gathers those of a unit at once. shard_axis, extra_data_axis, reshard_after_forward: as in
-            `fsdp.FullyShardedDataParallel`.
-        checkpoint: patterns of modules whose forward is recomputed in backward (activation checkpointing); or a dict,
-            pattern -> what is saved from forward, by a word of `spmd.remat`: "nothing", "dots" (results of products),
-            "offload_dot_with_no_batch_dims" (these in the host's memory). The first pattern that matches counts.
+        units: patterns of modules; with them, or `()` for the root only, FSDP shards parameters
+            over `shard_axis`, too, and gathers those of a unit at once. shard_axis,
+            extra_data_axis, reshard_after_forward: as in `fsdp.FullyShardedDataParallel`.
+        checkpoint: patterns of modules whose forward is recomputed in backward (activation
+            checkpointing); or a dict, pattern -> what is saved from forward, by a word of
+            `spmd.remat`: "nothing", "dots" (results of products), "offload_dot_with_no_batch_dims"
+            (these in the host's memory). The first pattern that matches counts.
 
-    Raises ValueError for a pattern that cannot be read or that is repeated, TypeError for another type of rule.
-    Source: the tables of t5x (`logical_axis_rules`), MaxText and torchtitan.
+    Raises ValueError for a pattern that cannot be read or that is repeated, TypeError for another
+    type of rule. Source: the tables of t5x (`logical_axis_rules`), MaxText and torchtitan.
 
     >>> from spmd import P, ShardingRules
-    >>> rules = ShardingRules({"**.{query,key}.weight": P("tensor", None), "**.weight": P(None, "tensor")})
+    >>> rules = ShardingRules(
+    ...     {"**.{query,key}.weight": P("tensor", None), "**.weight": P(None, "tensor")}
+    ... )
     >>> rules.spec_of("layers.0.key.weight"), rules.spec_of("layers.0.bias")
     (P('tensor', None), None)
     """
@@ -91,15 +96,23 @@ class ShardingRules:
         checkpoint: Sequence[str] | Mapping[str, str] = (),
     ):
         if isinstance(rules, str):
-            raise TypeError(f"ShardingRules: expected {{pattern: spec}}, got text; write {{{rules!r}: P(...)}}")
+            raise TypeError(
+                f"ShardingRules: expected {{pattern: spec}}, got text; write {{{rules!r}: P(...)}}"
+            )
         pairs = rules.items() if isinstance(rules, (Mapping, ShardingRules)) else rules
         table: dict[str, PartitionSpec] = {}
         for pair in pairs:
             pattern, spec = _rule(pair)
             if pattern in table:
-                raise ValueError(f"ShardingRules: {pattern!r} is repeated; the first match counts, drop one")
+                raise ValueError(
+                    f"ShardingRules: {pattern!r} is repeated; the first match counts, drop one"
+                )
             table[pattern] = spec
-        fsdp = None if units is None else Units(units, shard_axis, extra_data_axis, reshard_after_forward)  # type: ignore[arg-type]
+        fsdp = (
+            None
+            if units is None
+            else Units(units, shard_axis, extra_data_axis, reshard_after_forward)  # type: ignore[arg-type]
+        )
         values = table, _saved(checkpoint), str(user_line()), fsdp
         for name, value in zip(ShardingRules.__slots__, values, strict=True):
             object.__setattr__(self, name, value)
@@ -124,7 +137,9 @@ class ShardingRules:
 
     def match(self, path: str) -> str | None:
         """The pattern of the first rule for a parameter's path; None without a match."""
-        return next((pattern for pattern, _ in self.of_parameters() if matches(pattern, path)), None)
+        return next(
+            (pattern for pattern, _ in self.of_parameters() if matches(pattern, path)), None
+        )
 
     def spec_of(self, path: str) -> PartitionSpec | None:
         """The spec of the first rule for a parameter's path; None without a match."""
@@ -137,13 +152,19 @@ class ShardingRules:
 
     def of_activations(self) -> list[tuple[str, HookSite, PartitionSpec]]:
         """The rules of activations, in order, each with its site."""
-        return [(pattern, site, spec) for pattern, spec in self.items() if (site := site_of(pattern)) is not None]
+        return [
+            (pattern, site, spec)
+            for pattern, spec in self.items()
+            if (site := site_of(pattern)) is not None
+        ]
 
     # -- Edit.
 
-    def put(self, pattern: Any, spec: Sequence[Any], *, before: str | None = None) -> "ShardingRules":
-        """Returns the table with one more rule: it replaces the one with this pattern, else precedes `before`, else is
-        the last.
+    def put(
+        self, pattern: Any, spec: Sequence[Any], *, before: str | None = None
+    ) -> "ShardingRules":
+        """Returns the table with one more rule: it replaces the one with this pattern, else
+        precedes `before`, else is the last.
 
         >>> from spmd import P, ShardingRules
         >>> list(ShardingRules({"**": P()}).put("head.weight", P("tensor", None), before="**"))
@@ -164,7 +185,10 @@ class ShardingRules:
 
     def _known(self, pattern: str | None) -> None:
         if pattern is not None and pattern not in self._rules:
-            raise KeyError(f"ShardingRules: no rule has the pattern {pattern!r}; there are {', '.join(self._rules)}")
+            raise KeyError(
+                f"ShardingRules: no rule has the pattern {pattern!r}; there are "
+                f"{', '.join(self._rules)}"
+            )
 
     def _replaced(self, pairs: list[tuple[str, PartitionSpec]]) -> "ShardingRules":
         return _made(pairs, self.units, self.checkpoint)
@@ -181,28 +205,32 @@ class ShardingRules:
         tensor: Axis = "tensor",
         expert: Axis = None,
     ) -> "ShardingRules":
-        """Translates the plans that a model has itself into a table: `_tp_plan`, `_fsdp_plan` and `_ep_plan` of
-        transformers' classes.
+        """Translates the plans that a model has itself into a table: `_tp_plan`, `_fsdp_plan` and
+        `_ep_plan` of transformers' classes.
 
-        An entry of `_tp_plan` becomes the specs of its module's parameters. An entry of `_fsdp_plan` that frees its
-        parameters becomes a unit; the root keeps all others from forward to backward.
+        An entry of `_tp_plan` becomes the specs of its module's parameters. An entry of
+        `_fsdp_plan` that frees its parameters becomes a unit; the root keeps all others from
+        forward to backward.
 
         Args:
             model: a module with plans, or with a part that has them.
-            config: a `transformers.distributed.DistributedConfig` or a dict, whose `tp_plan`, `ep_plan` and `fsdp_plan`
-                override entries; its sizes are those of the mesh here. None: `model.config.distributed_config`, if any.
+            config: a `transformers.distributed.DistributedConfig` or a dict, whose `tp_plan`,
+                `ep_plan` and `fsdp_plan` override entries; its sizes are those of the mesh here.
+                None: `model.config.distributed_config`, if any.
             fsdp: the axis of FSDP's units; None: no units.
             tensor: the axis or axes of `_tp_plan`; None: it is not read.
-            expert: the axis or axes of `_ep_plan`, which precedes `_tp_plan` for its modules; None: it is not read.
+            expert: the axis or axes of `_ep_plan`, which precedes `_tp_plan` for its modules; None:
+                it is not read.
 
-        Returns a table for `apply`; with units it needs `import fsdp`. Warns of entries that match nothing.
-        Raises ValueError for a model without a plan, a style that is not known, and an entry of the configuration that
-        matches nothing.
+        Returns a table for `apply`; with units it needs `import fsdp`. Warns of entries that match
+        nothing. Raises ValueError for a model without a plan, a style that is not known, and an
+        entry of the configuration that matches nothing.
         Source: `transformers.distributed`.
 
         >>> import torch, spmd
         >>> class Block(torch.nn.Module):
         ...     _tp_plan = {"up": "colwise", "down": "rowwise"}
+        ...
         ...     def __init__(self):
         ...         super().__init__()
         ...         self.up, self.down = torch.nn.Linear(4, 8), torch.nn.Linear(8, 4)
@@ -215,21 +243,28 @@ class ShardingRules:
         return cls(plans.rules, units=plans.units, shard_axis="fsdp" if fsdp is None else fsdp)
 
     @ends_at_user_line
-    def apply(self, model: nn.Module, mesh: Mesh | None = None, *, strict: bool = True, **fsdp: Any) -> Applied:
-        """Shards a model over a mesh: parameters and buffers now or when they reach the device, activations by hooks.
+    def apply(
+        self, model: nn.Module, mesh: Mesh | None = None, *, strict: bool = True, **fsdp: Any
+    ) -> Applied:
+        """Shards a model over a mesh: parameters and buffers now or when they reach the device,
+        activations by hooks.
 
-        Tensors on the CPU or on `meta` are sharded when they move (`.to("xla")`, `.to_empty(device="xla")`) or are
-        planned. With FSDP, before or after, the dim that it shards is added to the rules' specs.
+        Tensors on the CPU or on `meta` are sharded when they move (`.to("xla")`,
+        `.to_empty(device="xla")`) or are planned. With FSDP, before or after, the dim that it
+        shards is added to the rules' specs.
 
         Args:
-            model: any module; paths are as it names its parameters. mesh: must have the axes of the rules in use; None:
-                that of `with mesh:` or `spmd.torch_xla.set_global_mesh`.
-            strict: raise for a rule that matches nothing in the model. False: for a table that several models share.
-            fsdp: for a table with `units`: keywords of `fsdp.FullyShardedDataParallel`, such as `mp_policy`.
+            model: any module; paths are as it names its parameters. mesh: must have the axes of the
+                rules in use; None: that of `with mesh:` or `spmd.torch_xla.set_global_mesh`.
+            strict: raise for a rule that matches nothing in the model. False: for a table that
+                several models share.
+            fsdp: for a table with `units`: keywords of `fsdp.FullyShardedDataParallel`, such as
+                `mp_policy`.
 
         Returns a handle whose `remove()` removes the hooks; tensors keep their shardings.
-        Raises ValueError for an axis that is not in the mesh, a spec of another rank, a rule that matches nothing, and
-        two rules with different specs for one tied tensor; TypeError for another type of model or mesh.
+        Raises ValueError for an axis that is not in the mesh, a spec of another rank, a rule that
+        matches nothing, and two rules with different specs for one tied tensor; TypeError for
+        another type of model or mesh.
 
         >>> import torch, spmd
         >>> mesh = spmd.Mesh([0], (1,), ("tensor",))
@@ -271,19 +306,31 @@ class ShardingRules:
             lines.append(f"fsdp units: {', '.join([*self.units.modules, 'the root'])}")
             lines += [f"    {name} = {value!r}" for name, value in _fields(self.units).items()]
         if self.checkpoint:
-            saved = (pattern if word == NOTHING else f"{pattern} ({word})" for pattern, word in self.checkpoint.items())
+            saved = (
+                pattern if word == NOTHING else f"{pattern} ({word})"
+                for pattern, word in self.checkpoint.items()
+            )
             lines.append(f"checkpointed: {', '.join(saved)}")
         return "\n".join(lines) or "no rules"
 
     def to_toml(self) -> str:
         """Returns the table as TOML: `from_toml` reads it back exactly."""
-        lines = ['# pattern, spec: one entry per dim; [] is unsharded, [a, b] is split over both, "?" is left open']
+        lines = [
+            (
+                "# pattern, spec: one entry per dim; [] is unsharded, [a, b] is split over both, "
+                '"?" is left open'
+            )
+        ]
         rules = ([pattern, [*map(_written, spec)]] for pattern, spec in self.items())
         lines += ["rules = [", *(f"  {_toml(rule)}," for rule in rules), "]"]
         if self.checkpoint:
             short = _short(self.checkpoint)
-            pairs = ", ".join(f"{_toml(pattern)} = {_toml(word)}" for pattern, word in self.checkpoint.items())
-            lines.append(f"checkpoint = {f'{{ {pairs} }}' if isinstance(short, dict) else _toml(short)}")
+            pairs = ", ".join(
+                f"{_toml(pattern)} = {_toml(word)}" for pattern, word in self.checkpoint.items()
+            )
+            lines.append(
+                f"checkpoint = {f'{{ {pairs} }}' if isinstance(short, dict) else _toml(short)}"
+            )
         if self.units is not None:
             lines += ["", "[fsdp]", f"units = {_toml(self.units.modules)}"]
             lines += [f"{name} = {_toml(value)}" for name, value in _fields(self.units).items()]
@@ -304,14 +351,25 @@ class ShardingRules:
             raise ValueError(f"ShardingRules: expected TOML: {error}") from None
         fsdp = parsed.pop("fsdp", {})
         rules, checkpoint = parsed.pop("rules", []), parsed.pop("checkpoint", [])
-        if not isinstance(fsdp, dict) or not isinstance(rules, list) or not isinstance(checkpoint, (list, dict)):
+        if (
+            not isinstance(fsdp, dict)
+            or not isinstance(rules, list)
+            or not isinstance(checkpoint, (list, dict))
+        ):
             raise ValueError(
-                "ShardingRules: expected rules as a list, checkpoint as a list or a table, [fsdp] as a table"
+                "ShardingRules: expected rules as a list, checkpoint as a list or a table, [fsdp] "
+                "as a table"
             )
         if parsed:
-            raise ValueError(f"ShardingRules: expected only rules, checkpoint and [fsdp], also got {', '.join(parsed)}")
+            raise ValueError(
+                "ShardingRules: expected only rules, checkpoint and [fsdp], also got "
+                f"{', '.join(parsed)}"
+            )
         if unknown := fsdp.keys() - _FSDP:
-            raise ValueError(f"ShardingRules: [fsdp] has {', '.join(sorted(unknown))}; expected {', '.join(_FSDP)}")
+            raise ValueError(
+                f"ShardingRules: [fsdp] has {', '.join(sorted(unknown))}; expected "
+                f"{', '.join(_FSDP)}"
+            )
         options: dict[str, Any] = {"units": ()} | fsdp if fsdp else {}
         return cls([_rule_of(row) for row in rules], checkpoint=checkpoint, **options)
 
@@ -321,11 +379,16 @@ class ShardingRules:
 
     @classmethod
     def load(cls, path: str | Path) -> "ShardingRules":
-        """Reads the table of a TOML file. Raises ValueError, which names the file, for another content."""
+        """Reads the table of a TOML file.
+
+        Raises ValueError, which names the file, for another content.
+        """
         try:
             rules = cls.from_toml(sealed_json.content(Path(path), follows_links=True).decode())
         except (ValueError, TypeError) as error:
-            raise (TypeError if type(error) is TypeError else ValueError)(f"{path}: {error}") from None
+            raise (TypeError if type(error) is TypeError else ValueError)(
+                f"{path}: {error}"
+            ) from None
         object.__setattr__(rules, "line", str(path))
         return rules
 
@@ -342,16 +405,26 @@ def _rule(pair: Any) -> tuple[str, PartitionSpec]:
     if isinstance(pattern, re.Pattern):
         flags = re.RegexFlag(pattern.flags) & ~re.UNICODE
         if flags:
-            raise ValueError(f"ShardingRules: write the flags {flags!r} of {pattern.pattern!r} in it, as in '(?i)...'")
+            raise ValueError(
+                f"ShardingRules: write the flags {flags!r} of {pattern.pattern!r} in it, as in "
+                "'(?i)...'"
+            )
         pattern = REGEX + pattern.pattern
     if not isinstance(pattern, str):
-        raise TypeError(f"ShardingRules: expected a pattern as text or a compiled one, got {pattern!r}")
+        raise TypeError(
+            f"ShardingRules: expected a pattern as text or a compiled one, got {pattern!r}"
+        )
     if isinstance(spec, str) or not isinstance(spec, Sequence):
-        raise TypeError(f"ShardingRules: expected the spec of {pattern!r} with one entry per dim, got {spec!r}")
+        raise TypeError(
+            f"ShardingRules: expected the spec of {pattern!r} with one entry per dim, got {spec!r}"
+        )
     site = site_of(pattern)
     near = near_site(pattern) if site is None else None
     if near is not None:
-        raise ValueError(f"ShardingRules: {pattern!r} names neither an input nor an output; did you mean {near!r}?")
+        raise ValueError(
+            f"ShardingRules: {pattern!r} names neither an input nor an output; did you mean "
+            f"{near!r}?"
+        )
     check(pattern if site is None else site.path)
     # An empty tuple of axes means None; a table always has None.
     return pattern, PartitionSpec(*(None if entry == () else entry for entry in spec))
@@ -371,7 +444,10 @@ def _saved(checkpoint: Any) -> dict[str, str]:
     for pattern, word in words.items():
         if word not in WORDS:
             choices = ", ".join(map(repr, WORDS))
-            raise ValueError(f"ShardingRules: expected checkpoint[{pattern!r}] to be one of {choices}, got {word!r}")
+            raise ValueError(
+                f"ShardingRules: expected checkpoint[{pattern!r}] to be one of {choices}, got "
+                f"{word!r}"
+            )
     return words
 
 
@@ -382,7 +458,9 @@ def _short(saved: Mapping[str, str]) -> tuple[str, ...] | dict[str, str]:
 
 def _patterns(name: str, patterns: Any) -> tuple[str, ...]:
     if isinstance(patterns, str) or not all(isinstance(pattern, str) for pattern in patterns):
-        raise TypeError(f"ShardingRules: expected {name} to be patterns of module paths, got {patterns!r}")
+        raise TypeError(
+            f"ShardingRules: expected {name} to be patterns of module paths, got {patterns!r}"
+        )
     for pattern in patterns:
         check(pattern)
     return tuple(patterns)
@@ -390,7 +468,11 @@ def _patterns(name: str, patterns: Any) -> tuple[str, ...]:
 
 def _fields(units: Units) -> dict[str, Any]:
     """The fields of the units except `modules`, without None."""
-    values = {field.name: getattr(units, field.name) for field in dataclasses.fields(units) if field.name != "modules"}
+    values = {
+        field.name: getattr(units, field.name)
+        for field in dataclasses.fields(units)
+        if field.name != "modules"
+    }
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -408,7 +490,9 @@ def _written(entry: Any) -> Any:
     if entry is PartitionSpec.UNCONSTRAINED:
         return OPEN
     if entry == OPEN:
-        raise ValueError(f"ShardingRules: an axis called {OPEN!r} cannot be written to a file; rename it")
+        raise ValueError(
+            f"ShardingRules: an axis called {OPEN!r} cannot be written to a file; rename it"
+        )
     return [*map(_written, entry)] if isinstance(entry, tuple) else [] if entry is None else entry
 
 

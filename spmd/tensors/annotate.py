@@ -38,29 +38,33 @@ def mark_sharding(
     memory_kind: str | None = None,
     gradient: bool = True,
 ) -> torch.Tensor:
-    """Sets the sharding of a tensor on a mesh, in place, and returns the same tensor (still attached to autograd).
+    """Sets the sharding of a tensor on a mesh, in place, and returns the same tensor (still
+    attached to autograd).
 
-    Works on parameters, inputs and intermediate values. Host data is uploaded shard by shard; a recorded value gets a
-    GSPMD sharding attribute in the graph; data already on devices is resharded by the devices. A second call replaces
-    the annotation. The annotation stays through in-place writes, `copy_`, `load_state_dict`, `.data =`, deep copies,
-    files and optimizer steps; the gradient of an annotated parameter has its sharding, and so has its optimizer's
-    state, also of earlier steps, unless a device would hold more of it. A view has an annotation of its own.
+    Works on parameters, inputs and intermediate values. Host data is uploaded shard by shard; a
+    recorded value gets a GSPMD sharding attribute in the graph; data already on devices is
+    resharded by the devices. A second call replaces the annotation. The annotation stays through
+    in-place writes, `copy_`, `load_state_dict`, `.data =`, deep copies, files and optimizer steps;
+    the gradient of an annotated parameter has its sharding, and so has its optimizer's state, also
+    of earlier steps, unless a device would hold more of it. A view has an annotation of its own.
 
     Args:
         tensor: any tensor on xla.
-        mesh: the devices, which may be some of the machine's; mesh and spec come in either order. None: the mesh of
-            `with mesh:`, or of `set_global_mesh`. Or, without a partition_spec, a result of `get_sharding`, or an
-            object with a `mesh` and a `partition_spec`.
-        partition_spec: a `PartitionSpec` or tuple, one entry per dim, or any other form that `Mesh.sharding` takes. A
-            dim that is `P.UNCONSTRAINED` is left to the partitioner, and the annotation becomes the partitioner's
-            choice when the value has run; data is not split in it.
-        memory_kind: "device", or "pinned_host" for the memory of each device's host; None: the sharding's own, else the
-            device's. Ops read a value in host memory on the device; an in-place write goes back to the host.
+        mesh: the devices, which may be some of the machine's; mesh and spec come in either order.
+            None: the mesh of `with mesh:`, or of `set_global_mesh`. Or, without a partition_spec, a
+            result of `get_sharding`, or an object with a `mesh` and a `partition_spec`.
+        partition_spec: a `PartitionSpec` or tuple, one entry per dim, or any other form that
+            `Mesh.sharding` takes. A dim that is `P.UNCONSTRAINED` is left to the partitioner, and
+            the annotation becomes the partitioner's choice when the value has run; data is not
+            split in it.
+        memory_kind: "device", or "pinned_host" for the memory of each device's host; None: the
+            sharding's own, else the device's. Ops read a value in host memory on the device; an
+            in-place write goes back to the host.
         gradient: False leaves the sharding of the gradient to the partitioner.
 
-    Raises TypeError for a tensor that is not on xla, or for no mesh; ValueError for a spec that does not fit the mesh
-    or the tensor, for devices that this process does not see, or for another memory. Source:
-    `torch_xla.distributed.spmd.mark_sharding`; XLA's GSPMD (arXiv:2105.04663).
+    Raises TypeError for a tensor that is not on xla, or for no mesh; ValueError for a spec that
+    does not fit the mesh or the tensor, for devices that this process does not see, or for another
+    memory. Source: `torch_xla.distributed.spmd.mark_sharding`; XLA's GSPMD (arXiv:2105.04663).
 
     >>> import torch, spmd
     >>> mesh = spmd.Mesh([0], (1,), ("data",))
@@ -81,13 +85,16 @@ def mark_sharding(
     return marked(target, layout, gradient=gradient)
 
 
-# Called before a `mark_sharding` of a tensor that is sharded, with its new sharding; may warn. `register_units` adds.
+# Called before a `mark_sharding` of a tensor that is sharded, with its new sharding; may warn.
+# `register_units` adds.
 CHECKS: list[Callable[[torch.Tensor, Sharding], None]] = []
 
 
 def marked(tensor: XlaTensor, layout: Sharding, *, gradient: bool = True) -> XlaTensor:
-    """Sets the sharding of a tensor, of its gradient and of its optimizer's state, in place; returns the tensor."""
-    is_new = tensor.requires_grad and annotations.current_sharding(tensor) is not layout  # a step marks the same again
+    """Sets the sharding of a tensor, of its gradient and of its optimizer's state, in place;
+    returns the tensor."""
+    # a step marks the same again
+    is_new = tensor.requires_grad and annotations.current_sharding(tensor) is not layout
     annotations.annotate(tensor, layout)
     if is_new:
         shard_state(tensor, layout)
@@ -98,15 +105,24 @@ def marked(tensor: XlaTensor, layout: Sharding, *, gradient: bool = True) -> Xla
     return tensor
 
 
-def layout_of(mesh: Any, partition_spec: Any, rank: int, caller: str, memory_kind: str | None = None) -> Sharding:
-    """The sharding given to the function `caller`: by a mesh and a spec, a Sharding, or an object with both."""
+def layout_of(
+    mesh: Any, partition_spec: Any, rank: int, caller: str, memory_kind: str | None = None
+) -> Sharding:
+    """The sharding given to the function `caller`: by a mesh and a spec, a Sharding, or an object
+    with both."""
     if memory_kind not in (None, DEVICE, HOST):
-        raise ValueError(f"{caller}: expected memory_kind to be {DEVICE!r} or {HOST!r}, got {memory_kind!r}")
+        raise ValueError(
+            f"{caller}: expected memory_kind to be {DEVICE!r} or {HOST!r}, got {memory_kind!r}"
+        )
     if isinstance(as_mesh(partition_spec), Mesh):  # in the other order
         mesh, partition_spec = partition_spec, mesh
     if mesh is None and partition_spec is not None:
         mesh = needed_mesh(caller)
-    if partition_spec is None and not isinstance(mesh, (Mesh, Sharding)) and hasattr(mesh, "partition_spec"):
+    if (
+        partition_spec is None
+        and not isinstance(mesh, (Mesh, Sharding))
+        and hasattr(mesh, "partition_spec")
+    ):
         mesh, partition_spec = mesh.mesh, mesh.partition_spec
     elif partition_spec is None and isinstance(mesh, (tuple, list, str)):
         mesh, partition_spec = needed_mesh(caller), mesh
@@ -116,31 +132,39 @@ def layout_of(mesh: Any, partition_spec: Any, rank: int, caller: str, memory_kin
     if isinstance(mesh, Sharding):
         if partition_spec is not None:
             raise TypeError(
-                f"{caller}: a Sharding holds both the mesh and the spec; got {mesh!r} and also {partition_spec!r}"
+                f"{caller}: a Sharding holds both the mesh and the spec; got {mesh!r} and also "
+                f"{partition_spec!r}"
             )
         layout = _checked(mesh, rank, caller)
     elif not isinstance(mesh, Mesh):
         raise TypeError(
-            f"{caller}: expected a spmd.Mesh, got {type(mesh).__name__}; a result of spmd.get_sharding is accepted, "
-            "too, without a partition_spec"
+            f"{caller}: expected a spmd.Mesh, got {type(mesh).__name__}; a result of "
+            "spmd.get_sharding is accepted, too, without a partition_spec"
         )
     elif partition_spec is None:
         nones = ", ".join(["None"] * rank)
         raise TypeError(f"{caller}: {mesh!r} needs a partition_spec, one entry per dim: P({nones})")
     else:
         layout = mesh.sharding(partition_spec, rank, caller)
-    return layout if memory_kind in (None, layout.memory) else layout.with_spec(layout.spec, str(memory_kind))
+    return (
+        layout
+        if memory_kind in (None, layout.memory)
+        else layout.with_spec(layout.spec, str(memory_kind))
+    )
 
 
 def _checked(layout: Sharding, rank: int, caller: str) -> Sharding:
-    """The given Sharding, which may be of a file or another tensor. Raises ValueError where it does not fit."""
+    """The given Sharding, which may be of a file or another tensor.
+
+    Raises ValueError where it does not fit.
+    """
     count = len(layout.spec.dims)
     if count > rank:
         raise ValueError(f"{caller}: {layout!r} is for {count} dims, but the tensor has {rank}")
     if layout.target is None and max(layout.device_ids) >= len(hardware.devices()):
         raise ValueError(
-            f"{caller}: {layout!r} is over devices up to {max(layout.device_ids)}, and this process sees "
-            f"{len(hardware.devices())}: ids 0 to {len(hardware.devices()) - 1}"
+            f"{caller}: {layout!r} is over devices up to {max(layout.device_ids)}, and this "
+            f"process sees {len(hardware.devices())}: ids 0 to {len(hardware.devices()) - 1}"
         )
     return layout
 
@@ -148,14 +172,17 @@ def _checked(layout: Sharding, rank: int, caller: str) -> Sharding:
 def annotate_custom_sharding(
     tensor: torch.Tensor, mesh: Any, partition_spec: Sequence[Any] | None = None
 ) -> torch.Tensor:
-    """`mark_sharding` by the next program: data on devices keeps its sharding until that has run. Returns the tensor.
+    """`mark_sharding` by the next program: data on devices keeps its sharding until that has run.
+    Returns the tensor.
 
     Raises as `mark_sharding` does. Source: `torch_xla.distributed.spmd.annotate_custom_sharding`.
 
     >>> import torch, spmd
     >>> mesh = spmd.Mesh(range(8), (8,), ("data",))
     >>> x = spmd.mark_sharding(torch.ones(8, 8, device="xla"), mesh, ("data", None))
-    >>> spmd.get_sharding(spmd.torch_xla.annotate_custom_sharding(x, mesh, (None, "data"))).partition_spec(2)
+    >>> spmd.get_sharding(
+    ...     spmd.torch_xla.annotate_custom_sharding(x, mesh, (None, "data"))
+    ... ).partition_spec(2)
     (None, 'data')
     """
     target = on_device(tensor, "annotate_custom_sharding")
@@ -168,7 +195,8 @@ def annotate_custom_sharding(
 def mark_sharding_with_gradients(
     tensor: torch.Tensor, mesh: Any, partition_spec: Sequence[Any] | None = None
 ) -> torch.Tensor:
-    """Returns a new tensor of the same value with this sharding; the gradient that arrives at it gets the same one.
+    """Returns a new tensor of the same value with this sharding; the gradient that arrives at it
+    gets the same one.
 
     The tensor itself is not changed, annotated or not. Differentiable, any number of times.
 
@@ -192,7 +220,9 @@ class MarkShardingFunction(torch.autograd.Function):
 
     >>> import torch, spmd
     >>> mesh = spmd.Mesh([0], (1,), ("data",))
-    >>> spmd.torch_xla.MarkShardingFunction.apply(torch.ones(2, device="xla"), mesh, ("data",)).tolist()
+    >>> spmd.torch_xla.MarkShardingFunction.apply(
+    ...     torch.ones(2, device="xla"), mesh, ("data",)
+    ... ).tolist()
     [1.0, 1.0]
     """
 
@@ -212,7 +242,11 @@ class _Reshard(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return (grad if ctx.back is None else _Reshard.apply(grad, ctx.back, ctx.layout)), None, None
+        return (
+            (grad if ctx.back is None else _Reshard.apply(grad, ctx.back, ctx.layout)),
+            None,
+            None,
+        )
 
 
 @ends_at_user_line
@@ -224,23 +258,25 @@ def reshard(
     memory_kind: str | None = None,
     gradient: bool = True,
 ) -> torch.Tensor:
-    """Returns a new tensor of the same value with another sharding; the tensor itself is not changed. Differentiable.
+    """Returns a new tensor of the same value with another sharding; the tensor itself is not
+    changed. Differentiable.
 
-    The devices exchange the data in the next program: none passes through the host, also not between meshes over
-    different devices (between m and n devices of which neither number divides the other, each device holds all of the
-    tensor for a moment). The gradient comes back with the tensor's sharding, where it has one; for a recorded value
-    without an annotation, the partitioner chooses.
+    The devices exchange the data in the next program: none passes through the host, also not
+    between meshes over different devices (between m and n devices of which neither number divides
+    the other, each device holds all of the tensor for a moment). The gradient comes back with the
+    tensor's sharding, where it has one; for a recorded value without an annotation, the partitioner
+    chooses.
 
     Args:
-        tensor: on xla; a view, too. partition_spec: as in `mark_sharding`, or a Sharding that `get_sharding` returned;
-            spec and mesh are taken in either order.
-        mesh: the mesh of the result; None: the mesh of the tensor or of its operands, else that of `with mesh:` or
-            `set_global_mesh`. memory_kind: see `mark_sharding`.
-        gradient: False leaves the sharding of the gradient to the partitioner; it comes back to the tensor's devices
-            all the same.
+        tensor: on xla; a view, too. partition_spec: as in `mark_sharding`, or a Sharding that
+            `get_sharding` returned; spec and mesh are taken in either order.
+        mesh: the mesh of the result; None: the mesh of the tensor or of its operands, else that of
+            `with mesh:` or `set_global_mesh`. memory_kind: see `mark_sharding`.
+        gradient: False leaves the sharding of the gradient to the partitioner; it comes back to the
+            tensor's devices all the same.
 
-    Raises as `mark_sharding` does, and ValueError where no mesh is found. Source: `jax.sharding.reshard`;
-    `DTensor.redistribute`.
+    Raises as `mark_sharding` does, and ValueError where no mesh is found. Source:
+    `jax.sharding.reshard`; `DTensor.redistribute`.
 
     >>> import torch, spmd
     >>> mesh = spmd.Mesh(range(8), (8,), ("data",))
@@ -263,10 +299,12 @@ def reshard(
 
 
 def resharded(tensor: torch.Tensor, layout: Sharding) -> torch.Tensor:
-    """The tensor with a sharding, for the ops recorded from here on; plans and rules shard activations by it.
+    """The tensor with a sharding, for the ops recorded from here on; plans and rules shard
+    activations by it.
 
-    The same tensor, where it has the sharding already or is data without an annotation; else a new one. The gradient
-    comes back with the tensor's sharding, where it is annotated, else with the new one.
+    The same tensor, where it has the sharding already or is data without an annotation; else a new
+    one. The gradient comes back with the tensor's sharding, where it is annotated, else with the
+    new one.
     """
     target = on_device(tensor, "reshard")
     sharding = annotations.current_sharding(target)
@@ -275,7 +313,9 @@ def resharded(tensor: torch.Tensor, layout: Sharding) -> torch.Tensor:
     if sharding is not None:
         return reshard(tensor, layout)
     is_data = view_of(target) is None and type(storage_of(target).value) is DeviceData
-    return mark_sharding(tensor, layout) if is_data else mark_sharding_with_gradients(tensor, layout)
+    return (
+        mark_sharding(tensor, layout) if is_data else mark_sharding_with_gradients(tensor, layout)
+    )
 
 
 def _mesh_of(sharding: Sharding | None) -> Mesh:
@@ -284,14 +324,17 @@ def _mesh_of(sharding: Sharding | None) -> Mesh:
         if mesh is not None:
             return mesh
         raise ValueError(
-            "reshard: neither the tensor nor its operands are on a mesh yet; pass one, as in reshard(tensor, spec, "
-            "mesh)"
+            "reshard: neither the tensor nor its operands are on a mesh yet; pass one, as in "
+            "reshard(tensor, spec, mesh)"
         )
-    return Mesh(sharding.device_ids, sharding.mesh_shape, sharding.axis_names, target=sharding.target)
+    return Mesh(
+        sharding.device_ids, sharding.mesh_shape, sharding.axis_names, target=sharding.target
+    )
 
 
 class _ShardAs(torch.autograd.Function):
-    """Gives each tensor of the first half the sharding of its partner in the second half; so for their gradients."""
+    """Gives each tensor of the first half the sharding of its partner in the second half; so for
+    their gradients."""
 
     @staticmethod
     def forward(*tensors: XlaTensor) -> tuple[torch.Tensor, ...]:
@@ -304,7 +347,9 @@ class _ShardAs(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         half = len(grads) // 2
-        paired_indices = [i for i in range(half) if grads[i] is not None and grads[half + i] is not None]
+        paired_indices = [
+            i for i in range(half) if grads[i] is not None and grads[half + i] is not None
+        ]
         result = list(grads)
         places = [*paired_indices, *(half + i for i in paired_indices)]
         resharded_grads = _ShardAs.apply(*(grads[i] for i in places)) if places else ()
@@ -316,14 +361,15 @@ class _ShardAs(torch.autograd.Function):
 def shard_as(a: Any, b: Any) -> tuple[Any, Any]:
     """Returns the values of two pytrees as new tensors, each with the same sharding as its partner.
 
-    The partitioner chooses that sharding; where one partner is annotated, the other follows it. Their gradients have
-    the same sharding as well.
+    The partitioner chooses that sharding; where one partner is annotated, the other follows it.
+    Their gradients have the same sharding as well.
 
     Args:
-        a, b: pytrees of one structure with tensors on xla, partners of the same shape (and perhaps another dtype).
+        a, b: pytrees of one structure with tensors on xla, partners of the same shape (and perhaps
+            another dtype).
 
-    Raises TypeError for a tensor that is not on xla, ValueError for other structures or shapes. Source:
-    `torch_xla.distributed.spmd.shard_as`, `jax.experimental.shard_alike`.
+    Raises TypeError for a tensor that is not on xla, ValueError for other structures or shapes.
+    Source: `torch_xla.distributed.spmd.shard_as`, `jax.experimental.shard_alike`.
 
     >>> import torch, spmd
     >>> mesh = spmd.Mesh(range(8), (8,), ("data",))
@@ -335,29 +381,40 @@ def shard_as(a: Any, b: Any) -> tuple[Any, Any]:
     """
     (ours, shape), (theirs, their_shape) = tree_flatten(a), tree_flatten(b)
     if shape != their_shape:
-        raise ValueError(f"shard_as: expected two pytrees of one structure, got {shape} and {their_shape}")
+        raise ValueError(
+            f"shard_as: expected two pytrees of one structure, got {shape} and {their_shape}"
+        )
     pairs = [*zip(ours, theirs, strict=True)]
-    places = [i for i, pair in enumerate(pairs) if any(isinstance(value, torch.Tensor) for value in pair)]
+    places = [
+        i for i, pair in enumerate(pairs) if any(isinstance(value, torch.Tensor) for value in pair)
+    ]
     for i in places:
         pair = on_device(ours[i], "shard_as"), on_device(theirs[i], "shard_as")
         if pair[0].shape != pair[1].shape:
             raise ValueError(
-                f"shard_as: expected partners of the same shape, got {list(pair[0].shape)} and {list(pair[1].shape)}"
+                f"shard_as: expected partners of the same shape, got {list(pair[0].shape)} and "
+                f"{list(pair[1].shape)}"
             )
     if places:
         result = _ShardAs.apply(*(ours[i] for i in places), *(theirs[i] for i in places))
-        for index, ours_now, theirs_now in zip(places, result[: len(places)], result[len(places) :], strict=True):
+        for index, ours_now, theirs_now in zip(
+            places, result[: len(places)], result[len(places) :], strict=True
+        ):
             ours[index], theirs[index] = ours_now, theirs_now
     return tree_unflatten(ours, shape), tree_unflatten(theirs, their_shape)
 
 
 def clear_sharding(tensor: torch.Tensor) -> torch.Tensor:
-    """Drops a tensor's annotation and returns the tensor; data that was sharded is replicated on its devices.
+    """Drops a tensor's annotation and returns the tensor; data that was sharded is replicated on
+    its devices.
 
-    Raises TypeError for a tensor that is not on xla. Source: `torch_xla.distributed.spmd.clear_sharding`.
+    Raises TypeError for a tensor that is not on xla. Source:
+    `torch_xla.distributed.spmd.clear_sharding`.
 
     >>> import torch, spmd
-    >>> x = spmd.mark_sharding(torch.ones(8, device="xla"), spmd.Mesh([0], (1,), ("data",)), ("data",))
+    >>> x = spmd.mark_sharding(
+    ...     torch.ones(8, device="xla"), spmd.Mesh([0], (1,), ("data",)), ("data",)
+    ... )
     >>> spmd.get_sharding(spmd.clear_sharding(x)) is None
     True
     """
@@ -367,10 +424,11 @@ def clear_sharding(tensor: torch.Tensor) -> torch.Tensor:
 
 @ends_at_user_line
 def get_sharding(tensor: torch.Tensor) -> Sharding | None:
-    """The sharding of a tensor: its annotation, else the one the last run left; None for data not yet on a device.
+    """The sharding of a tensor: its annotation, else the one the last run left; None for data not
+    yet on a device.
 
-    The result has `.memory`, `.mesh_axes()`, `.partition_spec(rank)`, `.shard_shape(shape)` and `.text(rank)`
-    (GSPMD text). Raises TypeError for a tensor that is not on xla.
+    The result has `.memory`, `.mesh_axes()`, `.partition_spec(rank)`, `.shard_shape(shape)` and
+    `.text(rank)` (GSPMD text). Raises TypeError for a tensor that is not on xla.
 
     >>> import torch, spmd
     >>> spmd.get_sharding(torch.ones(2, device="xla")) is None
@@ -383,8 +441,9 @@ def on_device(tensor: torch.Tensor, caller: str) -> XlaTensor:
     """The tensor, where it is on xla; else raises TypeError in the name of `caller`."""
     if isinstance(tensor, nn.Module):
         raise TypeError(
-            f"{caller}: expected a tensor, got the module {type(tensor).__name__}; pass its parameters one by one, "
-            "as module.weight; spmd.ShardingRules and fsdp.fully_shard shard all of them"
+            f"{caller}: expected a tensor, got the module {type(tensor).__name__}; pass its "
+            "parameters one by one, as module.weight; spmd.ShardingRules and fsdp.fully_shard "
+            "shard all of them"
         )
     if not isinstance(tensor, XlaTensor):
         is_tensor = isinstance(tensor, torch.Tensor)

@@ -10,13 +10,13 @@ from ..core import CompileRecord, compile_log
 
 
 def explain(step: Callable[..., Any] | str | None = None, *, passes: bool = False) -> str:
-    """Describes a program: its line of the compile log, then its collectives and the moves that no annotation
-    requests (`Move`), a line each.
+    """Describes a program: its line of the compile log, then its collectives and the moves that no
+    annotation requests (`Move`), a line each.
 
     Args:
-        step: None: the program that was compiled last. A function (or method, module, partial): the last one that has
-            ops recorded in it, or whose sync is called in it. A text: the last one whose name, cause or sync's line
-            contains it.
+        step: None: the program that was compiled last. A function (or method, module, partial): the
+            last one that has ops recorded in it, or whose sync is called in it. A text: the last
+            one whose name, cause or sync's line contains it.
         passes: a line more for each pass over its graph that changed it, or says why it did not.
 
     Raises TypeError for another step.
@@ -37,12 +37,17 @@ def explain(step: Callable[..., Any] | str | None = None, *, passes: bool = Fals
         record = next((record for record, text in reversed(texts) if step in text), None)
     else:
         functions = _functions_of(step)
-        record = next((record for record in reversed(records) if not functions.isdisjoint(record.functions)), None)
+        record = next(
+            (record for record in reversed(records) if not functions.isdisjoint(record.functions)),
+            None,
+        )
     if record is None:
         sought = repr(step) if isinstance(step, str) else " or ".join(sorted(functions))
         return f"none of the {len(records):,} programs in the compile log is of {sought}"
     changes = [f"    pass {name}: {words}" for name, words in record.passes] if passes else []
-    return "\n".join([str(record), *(f"    {row}" for row in (*record.traffic, *record.moves)), *changes])
+    return "\n".join(
+        [str(record), *(f"    {row}" for row in (*record.traffic, *record.moves)), *changes]
+    )
 
 
 def _functions_of(step: object) -> set[str]:
@@ -51,10 +56,18 @@ def _functions_of(step: object) -> set[str]:
         step = step.func
     function = step
     if not inspect.isroutine(step):  # a module, or another object that is called
-        function = getattr(step, "forward", None) or inspect.getattr_static(type(step), "__call__", None)
-    code = getattr(inspect.unwrap(function), "__code__", None) if callable(step) and callable(function) else None
+        function = getattr(step, "forward", None) or inspect.getattr_static(
+            type(step), "__call__", None
+        )
+    code = (
+        getattr(inspect.unwrap(function), "__code__", None)
+        if callable(step) and callable(function)
+        else None
+    )
     if code is None:
-        raise TypeError(f"explain: expected a function written in Python, a text or None, got {step!r}")
+        raise TypeError(
+            f"explain: expected a function written in Python, a text or None, got {step!r}"
+        )
     names, waiting = set(), [code]
     while waiting:
         code = waiting.pop()

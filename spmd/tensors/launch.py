@@ -1,4 +1,5 @@
-"""Several processes of one program: initialization, a batch from each, and full values on the CPU."""
+"""Several processes of one program: initialization, a batch from each, and full values on the
+CPU."""
 
 import socket
 from collections.abc import Sequence
@@ -37,35 +38,47 @@ def initialize(
     heartbeat_timeout_seconds: int = 30,
     initialization_timeout_seconds: int = 300,
 ) -> None:
-    """Makes this process one of several that run the same script; before the first use of a device, in each of them.
+    """Makes this process one of several that run the same script; before the first use of a device,
+    in each of them.
 
-    `spmd.device_ids()` then counts the devices of all processes, and each program runs on all of them. Missing
-    arguments come from torchrun's environment (MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK), from SLURM, Open MPI or a
-    TPU pod; without any of these the process is a job of one. A second call with the same arguments does nothing.
+    `spmd.device_ids()` then counts the devices of all processes, and each program runs on all of
+    them. Missing arguments come from torchrun's environment (MASTER_ADDR, MASTER_PORT, WORLD_SIZE,
+    RANK), from SLURM, Open MPI or a TPU pod; without any of these the process is a job of one. A
+    second call with the same arguments does nothing.
 
     Args:
-        coordinator_address: "host:port" at which the first process listens. num_processes, process_id: the number of
-            processes, and the index of this one.
+        coordinator_address: "host:port" at which the first process listens. num_processes,
+            process_id: the number of processes, and the index of this one.
         local_device_count: as `spmd.simulate`, that many CPU devices in this process.
-        heartbeat_timeout_seconds: a process that is silent for this time is taken for dead, and ends the others.
+        heartbeat_timeout_seconds: a process that is silent for this time is taken for dead, and
+            ends the others.
         initialization_timeout_seconds: the time to wait until all processes have joined.
 
-    Raises ValueError that names the missing argument, RuntimeError when a device was used before or for a second,
-    different call. Source: `jax.distributed.initialize`.
+    Raises ValueError that names the missing argument, RuntimeError when a device was used before or
+    for a second, different call. Source: `jax.distributed.initialize`.
 
     >>> import subprocess, sys
     >>> script = "import spmd; spmd.initialize(local_device_count=8); print(spmd.process_count())"
-    >>> subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout.strip()  # a job of one
+    >>> subprocess.run(
+    ...     [sys.executable, "-c", script], capture_output=True, text=True
+    ... ).stdout.strip()  # a job of one
     '1'
     """
     if processes.client() is not None:
-        arguments = {"num_processes": (num_processes, processes.count()), "process_id": (process_id, processes.index())}
+        arguments = {
+            "num_processes": (num_processes, processes.count()),
+            "process_id": (process_id, processes.index()),
+        }
         for name, (requested, present) in arguments.items():
             if requested not in (None, present):
-                raise RuntimeError(f"initialize: this process has joined others already, with {name}={present}")
+                raise RuntimeError(
+                    f"initialize: this process has joined others already, with {name}={present}"
+                )
         return
     if hardware.is_running():
-        raise RuntimeError("initialize came too late: call it before the first tensor, mesh or jax.devices()")
+        raise RuntimeError(
+            "initialize came too late: call it before the first tensor, mesh or jax.devices()"
+        )
     address = find_place(coordinator_address, num_processes, process_id)
     if local_device_count is not None:
         simulate(local_device_count)
@@ -78,9 +91,12 @@ def initialize(
     processes.join()
 
 
-def find_place(address: str | None, num_processes: int | None, process_id: int | None) -> processes.Place:
-    """Returns the place of this process. An argument that is None is taken from torchrun's environment, else from the
-    launchers that jax detects (SLURM, Open MPI, TPU pods). Without any of these a process is a job of one.
+def find_place(
+    address: str | None, num_processes: int | None, process_id: int | None
+) -> processes.Place:
+    """Returns the place of this process. An argument that is None is taken from torchrun's
+    environment, else from the launchers that jax detects (SLURM, Open MPI, TPU pods). Without any
+    of these a process is a job of one.
 
     Raises ValueError that names the missing ones.
     """
@@ -94,31 +110,46 @@ def find_place(address: str | None, num_processes: int | None, process_id: int |
             else _port_from_store(launcher.address, launcher.restart, process_id)
         )
     if address is None or num_processes is None or process_id is None:
-        address, num_processes, process_id, local = jax_facts.ClusterEnv.auto_detect_unset_distributed_params(
-            address, num_processes, process_id, None, None, _DETECTION_SECONDS
+        address, num_processes, process_id, local = (
+            jax_facts.ClusterEnv.auto_detect_unset_distributed_params(
+                address, num_processes, process_id, None, None, _DETECTION_SECONDS
+            )
         )
-    values = {"coordinator_address": address, "num_processes": num_processes, "process_id": process_id}
+    values = {
+        "coordinator_address": address,
+        "num_processes": num_processes,
+        "process_id": process_id,
+    }
     missing = [name for name, value in values.items() if value is None]
     if len(missing) == len(values):
         return processes.Place(f"127.0.0.1:{_free_port()}", 1, 0, None)
     if missing or address is None or num_processes is None or process_id is None:
         raise ValueError(
-            f"initialize: {', '.join(missing)} is not given and no launcher says it. Start the script with "
-            "`python -m spmd launch` (one machine), torchrun (MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK), srun or "
-            'mpirun, or call spmd.initialize("host:port", num_processes, process_id) in each process.'
+            f"initialize: {', '.join(missing)} is not given and no launcher says it. Start the "
+            "script with `python -m spmd launch` (one machine), torchrun (MASTER_ADDR, "
+            "MASTER_PORT, WORLD_SIZE, RANK), srun or "
+            'mpirun, or call spmd.initialize("host:port", num_processes, process_id) in each '
+            "process."
         )
     if ":" not in address:
-        raise ValueError(f'initialize: expected coordinator_address as "host:port", got {address!r}')
+        raise ValueError(
+            f'initialize: expected coordinator_address as "host:port", got {address!r}'
+        )
     if not 0 <= process_id < num_processes:
-        raise ValueError(f"initialize: expected process_id of 0 to {num_processes - 1}, got {process_id}")
-    return processes.Place(address, num_processes, process_id, None if local is None else tuple(local))
+        raise ValueError(
+            f"initialize: expected process_id of 0 to {num_processes - 1}, got {process_id}"
+        )
+    return processes.Place(
+        address, num_processes, process_id, None if local is None else tuple(local)
+    )
 
 
 _DETECTION_SECONDS = 60
 
 
 def _port_from_store(address: str, restart: int, process_id: int | None) -> str:
-    """Returns the address for jax, whose port the first process publishes in torchrun's own store at this address."""
+    """Returns the address for jax, whose port the first process publishes in torchrun's own store
+    at this address."""
     host, port = address.rsplit(":", 1)
     store = PrefixStore(f"spmd/{restart}", TCPStore(host, int(port), is_master=False))
     if process_id == 0:
@@ -152,19 +183,23 @@ def process_count() -> int:
     return processes.count()
 
 
-def from_process_local(data: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Any]) -> torch.Tensor:
-    """Returns a tensor on xla, sharded as by `mark_sharding`, from each process's own part; all must call it.
+def from_process_local(
+    data: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Any]
+) -> torch.Tensor:
+    """Returns a tensor on xla, sharded as by `mark_sharding`, from each process's own part; all
+    must call it.
 
     Args:
-        data: a CPU tensor, of the same shape and dtype in every process. Along a dim that the spec splits over
-            processes it is this process's part, in order of devices; along any other dim it has all elements.
+        data: a CPU tensor, of the same shape and dtype in every process. Along a dim that the spec
+            splits over processes it is this process's part, in order of devices; along any other
+            dim it has all elements.
         mesh, partition_spec: as in `mark_sharding`.
 
-    Returns a tensor of the global shape: with two processes of four devices, parts (8, 128) under P("fsdp", None) make
-    (16, 128). With one process the part is the full tensor.
+    Returns a tensor of the global shape: with two processes of four devices, parts (8, 128) under
+    P("fsdp", None) make (16, 128). With one process the part is the full tensor.
 
-    Raises ValueError for a part that its devices do not divide, `ProcessError` where the parts differ in shape or
-    dtype.
+    Raises ValueError for a part that its devices do not divide, `ProcessError` where the parts
+    differ in shape or dtype.
 
     >>> import torch, spmd
     >>> mesh = spmd.Mesh(spmd.device_ids(), (len(spmd.device_ids()),), ("data",))
@@ -172,7 +207,9 @@ def from_process_local(data: torch.Tensor, mesh: Mesh, partition_spec: Sequence[
     torch.Size([16, 2])
     """
     if not isinstance(data, torch.Tensor) or data.device.type != "cpu":
-        raise TypeError(f"from_process_local: expected a CPU tensor, got {getattr(data, 'device', type(data))}")
+        raise TypeError(
+            f"from_process_local: expected a CPU tensor, got {getattr(data, 'device', type(data))}"
+        )
     sharding = mesh.sharding(partition_spec, data.dim(), "from_process_local")
     if processes.several():
         call = f"from_process_local of {dense_meta(data.shape, data.dtype)!r} as {sharding!r}"
@@ -180,7 +217,8 @@ def from_process_local(data: torch.Tensor, mesh: Mesh, partition_spec: Sequence[
     meta = dense_meta(transfer.global_shape(tuple(data.shape), sharding), data.dtype)
     if recording.value is not None:
         return abstract(meta, sharding)
-    # A snapshot: the CPU's devices read the host's memory in place, and the caller may write into the part again.
+    # A snapshot: the CPU's devices read the host's memory in place, and the caller may write into
+    # the part again.
     part = transfer.host_array(data.detach().clone(memory_format=torch.contiguous_format))
     return tensor_of(meta, transfer.upload_part(part, meta.shape, sharding), sharding)
 
@@ -188,8 +226,8 @@ def from_process_local(data: torch.Tensor, mesh: Mesh, partition_spec: Sequence[
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """The full value as a CPU tensor, in every process; all must call it. A sync.
 
-    With several processes `.cpu()`, `print` and saving read only values of which each process has all shards;
-    `full_tensor` reads the others.
+    With several processes `.cpu()`, `print` and saving read only values of which each process has
+    all shards; `full_tensor` reads the others.
 
     >>> import torch, spmd
     >>> spmd.full_tensor(torch.ones(2, device="xla") * 3)
@@ -203,7 +241,8 @@ def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def full_state_dict(module: nn.Module) -> dict[str, Any]:
-    """The module's state dict with full tensors on the CPU (see `full_tensor`), in every process; all must call it.
+    """The module's state dict with full tensors on the CPU (see `full_tensor`), in every process;
+    all must call it.
 
     >>> import torch, spmd
     >>> list(spmd.full_state_dict(torch.nn.Linear(2, 1, device="xla")))

@@ -1,4 +1,5 @@
-"""The memory of values between uses: names for recompute policies, and offloading to the host's memory."""
+"""The memory of values between uses: names for recompute policies, and offloading to the host's
+memory."""
 
 from typing import Any
 
@@ -9,7 +10,8 @@ from .annotate import on_device
 
 
 def checkpoint_name(tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """Names the tensor's value; a policy of `spmd.checkpoint_policies` saves or offloads it by this name.
+    """Names the tensor's value; a policy of `spmd.checkpoint_policies` saves or offloads it by this
+    name.
 
     Outside a recomputed (checkpointed) function it changes nothing. Works on every device. Source:
     `jax.ad_checkpoint.checkpoint_name`.
@@ -25,15 +27,16 @@ def checkpoint_name(tensor: torch.Tensor, name: str) -> torch.Tensor:
 
 
 def place_to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the value in the host's memory ("pinned_host"), sharded over the devices' hosts as over the devices.
+    """Returns the value in the host's memory ("pinned_host"), sharded over the devices' hosts as
+    over the devices.
 
-    Its gradient comes back to the device. Each op that reads the result transfers it to the device again: where
-    several do, place it once with `place_to_device`. The transfers are part of the program; XLA's CPU compiler has one
-    memory inside a program and makes no copy there, so that on simulated devices only the arguments and results of a
-    program are in the other memory.
+    Its gradient comes back to the device. Each op that reads the result transfers it to the device
+    again: where several do, place it once with `place_to_device`. The transfers are part of the
+    program; XLA's CPU compiler has one memory inside a program and makes no copy there, so that on
+    simulated devices only the arguments and results of a program are in the other memory.
 
-    Raises TypeError for a tensor that is not on xla. Source: `torch_xla._internal`'s `place_to_host`, whose gradient is
-    not moved; `jax.device_put(x, jax.memory.Space.Host)`.
+    Raises TypeError for a tensor that is not on xla. Source: `torch_xla._internal`'s
+    `place_to_host`, whose gradient is not moved; `jax.device_put(x, jax.memory.Space.Host)`.
 
     >>> import torch, spmd
     >>> x = spmd.place_to_host(torch.ones(4, device="xla") * 2)
@@ -45,7 +48,8 @@ def place_to_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def place_to_device(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the value in the device's memory; its gradient goes to the host's memory, as the tensor came from there.
+    """Returns the value in the device's memory; its gradient goes to the host's memory, as the
+    tensor came from there.
 
     Raises TypeError for a tensor that is not on xla. Source: see `place_to_host`.
 
@@ -59,11 +63,12 @@ def place_to_device(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def offload_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Keeps an optimizer's state (moments, momentum) in the host's memory between its steps; returns the optimizer.
+    """Keeps an optimizer's state (moments, momentum) in the host's memory between its steps;
+    returns the optimizer.
 
-    A step's program transfers the state to the device where an update reads it, and back; it is updated in place there.
-    The state is sharded over the hosts as its parameter over the devices. State that an optimizer holds on the CPU by
-    itself (step counts) and scalars are not moved.
+    A step's program transfers the state to the device where an update reads it, and back; it is
+    updated in place there. The state is sharded over the hosts as its parameter over the devices.
+    State that an optimizer holds on the CPU by itself (step counts) and scalars are not moved.
 
     Raises TypeError for another type. Source: ZeRO-Offload (arXiv:2101.06840).
 
@@ -77,7 +82,9 @@ def offload_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer
     'pinned_host'
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(f"offload_optimizer: expected a torch.optim.Optimizer, got {type(optimizer).__name__}")
+        raise TypeError(
+            f"offload_optimizer: expected a torch.optim.Optimizer, got {type(optimizer).__name__}"
+        )
     _offload_state(optimizer)
     optimizer.register_step_post_hook(_offload_state)
     optimizer.register_load_state_dict_post_hook(_offload_state)

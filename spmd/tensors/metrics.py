@@ -24,10 +24,11 @@ timer = _counters.timer
 
 
 def trivial_dispatch_seconds(repeats: int = 21) -> float:
-    """Median seconds of the dispatch of a trivial program with the last step's signature (arguments and donation).
+    """Median seconds of the dispatch of a trivial program with the last step's signature (arguments
+    and donation).
 
-    On CPU the dispatch of a real step contains device work: the host's own cost is timed on a program that only adds
-    one. Raises RuntimeError before the first program.
+    On CPU the dispatch of a real step contains device work: the host's own cost is timed on a
+    program that only adds one. Raises RuntimeError before the first program.
 
     >>> import torch, spmd
     >>> y = torch.ones(4, device="xla") + 1
@@ -40,13 +41,17 @@ def trivial_dispatch_seconds(repeats: int = 21) -> float:
         raise RuntimeError("trivial_dispatch_seconds: no program has run yet")
     with _compiler_context():
         arguments = [
-            jax.ShapeDtypeStruct(s.padded_shape(port.meta.shape), port.meta.struct.dtype, sharding=s.jax)
+            jax.ShapeDtypeStruct(
+                s.padded_shape(port.meta.shape), port.meta.struct.dtype, sharding=s.jax
+            )
             for port in program.inputs
             if (s := port.sharding) is not None
         ]
         donated = tuple(range(len(arguments)))
         bump = jax.jit(
-            lambda *arrays: tuple(array ^ True if array.dtype == bool else array + 1 for array in arrays[:-1]),
+            lambda *arrays: tuple(
+                array ^ True if array.dtype == bool else array + 1 for array in arrays[:-1]
+            ),
             donate_argnums=donated,
             keep_unused=True,
         )

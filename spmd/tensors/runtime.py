@@ -43,12 +43,15 @@ class DeviceAttributes:
     """The attributes of a device.
 
     Attributes:
-        id: its id (`spmd.device_ids`). name: as PyTorch/XLA names it, "CPU:0". kind: the hardware, "cpu", "TPU v5p",
-            "NVIDIA H100 80GB HBM3". platform: "cpu", "gpu" or "tpu". process: the index of its process.
-        coords: its coordinates in the torus of chips, and core: its core on the chip; None where there is none.
-        slice_index: the slice: devices that fast links join; for simulated devices by `config.num_slices`.
-        memory: the bytes that programs may use; None where the device does not report them (simulated devices share
-            the host's memory).
+        id: its id (`spmd.device_ids`). name: as PyTorch/XLA names it, "CPU:0". kind: the hardware,
+            "cpu", "TPU v5p", "NVIDIA H100 80GB HBM3". platform: "cpu", "gpu" or "tpu". process: the
+            index of its process.
+        coords: its coordinates in the torus of chips, and core: its core on the chip; None where
+            there is none.
+        slice_index: the slice: devices that fast links join; for simulated devices by
+            `config.num_slices`.
+        memory: the bytes that programs may use; None where the device does not report them
+            (simulated devices share the host's memory).
 
     >>> import spmd
     >>> spmd.torch_xla.device_attributes(7, target="2xcpu:4").slice_index
@@ -70,7 +73,8 @@ def device_attributes(device_id: int, *, target: str | None = None) -> DeviceAtt
     """The attributes of a device: hardware, coordinates in the torus, process, slice, memory.
 
     Args:
-        device_id: its id, as in a `Mesh`. target: of devices that need not be present ("v5e:2x4", see `Mesh`).
+        device_id: its id, as in a `Mesh`. target: of devices that need not be present ("v5e:2x4",
+            see `Mesh`).
 
     Raises ValueError for an unknown id, TypeError for another type than int.
     Source: `torch_xla.runtime.runtime_device_attributes`.
@@ -80,10 +84,16 @@ def device_attributes(device_id: int, *, target: str | None = None) -> DeviceAtt
     'CPU:0'
     """
     if not isinstance(device_id, int) or isinstance(device_id, bool):
-        raise TypeError(f"device_attributes: expected the id of a device, got {device_id!r}; spmd.device_ids() has all")
+        raise TypeError(
+            f"device_attributes: expected the id of a device, got {device_id!r}; "
+            "spmd.device_ids() has all"
+        )
     devices = hardware.devices() if target is None else topology.all_devices(target)
     if not 0 <= device_id < len(devices):
-        raise ValueError(f"device_attributes: there is no device {device_id}; there are {len(devices)}, ids from 0 on")
+        raise ValueError(
+            f"device_attributes: there is no device {device_id}; there are {len(devices)}, ids "
+            "from 0 on"
+        )
     device: Any = devices[device_id]
     coords = getattr(device, "coords", None)
     is_own = target is None and device.process_index == jax.process_index()
@@ -102,7 +112,8 @@ def device_attributes(device_id: int, *, target: str | None = None) -> DeviceAtt
 
 
 def global_runtime_device_attributes() -> list[dict[str, Any]]:
-    """The attributes of the devices of all processes, in the order of ids, as dicts without keys for unknown values.
+    """The attributes of the devices of all processes, in the order of ids, as dicts without keys
+    for unknown values.
 
     Source: `torch_xla.runtime.global_runtime_device_attributes`.
 
@@ -111,18 +122,22 @@ def global_runtime_device_attributes() -> list[dict[str, Any]]:
     'CPU:0'
     """
     attributes = (dataclasses.asdict(device_attributes(i)) for i in device_ids())
-    return [{name: value for name, value in facts.items() if value is not None} for facts in attributes]
+    return [
+        {name: value for name, value in facts.items() if value is not None} for facts in attributes
+    ]
 
 
 def sync(wait: bool = False) -> None:
-    """Runs the ops that this thread has recorded since the last sync, as one program, and returns while it runs.
+    """Runs the ops that this thread has recorded since the last sync, as one program, and returns
+    while it runs.
 
     Args:
         wait: return only when the devices are done.
 
-    The ops of other threads run where this program needs their results, or where the threads have ended. Initial values
-    of parameters and buffers run first, in a program of their own; the closures of `add_step_closure` last. An error of
-    XLA names the op and the user's line that made it. Source: `torch_xla.sync`.
+    The ops of other threads run where this program needs their results, or where the threads have
+    ended. Initial values of parameters and buffers run first, in a program of their own; the
+    closures of `add_step_closure` last. An error of XLA names the op and the user's line that made
+    it. Source: `torch_xla.sync`.
 
     >>> import torch, spmd
     >>> x = torch.ones(2, device="xla") + 1
@@ -131,7 +146,8 @@ def sync(wait: bool = False) -> None:
     if not isinstance(wait, bool):
         raise at_user_line(
             TypeError(
-                f"sync: expected wait to be True or False, got {type(wait).__name__}; write spmd.sync(): it runs all"
+                f"sync: expected wait to be True or False, got {type(wait).__name__}; write "
+                "spmd.sync(): it runs all"
             )
         )
     syncs.sync(wait=wait)
@@ -165,14 +181,16 @@ def manual_seed(seed: int) -> None:
 
 
 def get_stablehlo(tensors: Iterable[torch.Tensor] | None = None) -> str:
-    """The StableHLO of recorded values, with its sharding attributes, before XLA's passes; nothing runs.
+    """The StableHLO of recorded values, with its sharding attributes, before XLA's passes; nothing
+    runs.
 
     Args:
-        tensors: the values wanted, views and data too (for data it is a program that returns its argument); None: all
-            pending values.
+        tensors: the values wanted, views and data too (for data it is a program that returns its
+            argument); None: all pending values.
 
-    Returns "" where nothing is pending. Raises TypeError for a tensor that is not on xla, ValueError for values on
-    different devices, which one program cannot have. Source: `torch_xla.core.xla_model.get_stablehlo`.
+    Returns "" where nothing is pending. Raises TypeError for a tensor that is not on xla,
+    ValueError for values on different devices, which one program cannot have. Source:
+    `torch_xla.core.xla_model.get_stablehlo`.
 
     >>> import torch, spmd
     >>> "stablehlo.add" in spmd.get_stablehlo([torch.ones(2, device="xla") + 1])
@@ -182,7 +200,8 @@ def get_stablehlo(tensors: Iterable[torch.Tensor] | None = None) -> str:
 
 
 def get_hlo(tensors: Iterable[torch.Tensor] | None = None) -> str:
-    """The HLO of recorded values as XLA has partitioned and optimised it: one device's program. Compiled, and not run.
+    """The HLO of recorded values as XLA has partitioned and optimised it: one device's program.
+    Compiled, and not run.
 
     The executable is neither kept nor in the compile log; the sync compiles again.
 
@@ -205,9 +224,10 @@ def residence(tensor: torch.Tensor) -> str:
     """The location of a tensor's data, without a read of it; for a view that of its base.
 
     Returns:
-        "host": on the CPU, to be uploaded at its first use. "pending": recorded, to be computed at the next sync.
-        "devices": in the devices' memory, or to be put there by a running program (see `get_sharding` for the memory).
-        "abstract": no data, in a plan. "lost": its program failed, and the next read raises an error with the reason.
+        "host": on the CPU, to be uploaded at its first use. "pending": recorded, to be computed at
+        the next sync. "devices": in the devices' memory, or to be put there by a running program
+        (see `get_sharding` for the memory). "abstract": no data, in a plan. "lost": its program
+        failed, and the next read raises an error with the reason.
 
     Raises TypeError for a tensor that is not on xla.
 

@@ -1,4 +1,5 @@
-"""Shards of tensors: those on this process's devices, tensors made of such, and values whose shards come in singly."""
+"""Shards of tensors: those on this process's devices, tensors made of such, and values whose shards
+come in singly."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -43,12 +44,16 @@ class Shard:
     """One device's part of a tensor. `XLAShard` is another name for it.
 
     Attributes:
-        data: the shard as a CPU tensor, padded with zeros to the common shard shape where a dim is uneven.
-        indices: its place in the tensor, without padding (an empty slice for a shard of padding only).
+        data: the shard as a CPU tensor, padded with zeros to the common shard shape where a dim is
+            uneven.
+        indices: its place in the tensor, without padding (an empty slice for a shard of padding
+            only).
         device: its id (`spmd.device_ids`). replica_id: 0 for the first copy of this shard.
 
     >>> import torch, spmd
-    >>> x = spmd.mark_sharding(torch.arange(16.0).to("xla"), spmd.Mesh(range(8), (8,), ("data",)), ("data",))
+    >>> x = spmd.mark_sharding(
+    ...     torch.arange(16.0).to("xla"), spmd.Mesh(range(8), (8,), ("data",)), ("data",)
+    ... )
     >>> shard = spmd.local_shards(x)[3]
     >>> shard.device, shard.indices, shard.data.tolist()
     (3, (slice(6, 8, None),), [6.0, 7.0])
@@ -62,13 +67,19 @@ class Shard:
     @property
     def unpadded_data(self) -> torch.Tensor:
         """The shard without padding. An assignment writes into `data`."""
-        return self.data[tuple(slice(0, max(index.stop - index.start, 0)) for index in self.indices)]
+        return self.data[
+            tuple(slice(0, max(index.stop - index.start, 0)) for index in self.indices)
+        ]
 
     @unpadded_data.setter
     def unpadded_data(self, new: torch.Tensor) -> None:
         if new.shape != self.unpadded_data.shape:
-            # An array that every device has as a whole is at no place (`spmd.torch_xla` has `...` for its indices).
-            shape = f"{list(self.unpadded_data.shape)}{'' if self.indices is ... else f' at {_written(self.indices)}'}"
+            # An array that every device has as a whole is at no place (`spmd.torch_xla` has `...`
+            # for its indices).
+            shape = (
+                f"{list(self.unpadded_data.shape)}"
+                f"{'' if self.indices is ... else f' at {_written(self.indices)}'}"
+            )
             raise ValueError(f"unpadded_data: expected shape {shape}, got {list(new.shape)}")
         self.unpadded_data.copy_(new)
 
@@ -90,7 +101,8 @@ def _written(indices: Sequence[slice]) -> str:
 def local_shards(tensor: torch.Tensor) -> list[Shard]:
     """The shards of a tensor on this process's devices, in order of device id; a sync.
 
-    Raises TypeError for a tensor that is not on xla, ValueError for a view (its base has the shards).
+    Raises TypeError for a tensor that is not on xla, ValueError for a view (its base has the
+    shards).
 
     >>> import torch, spmd
     >>> [shard.data.shape for shard in spmd.local_shards(torch.ones(4, 2, device="xla"))]
@@ -98,17 +110,27 @@ def local_shards(tensor: torch.Tensor) -> list[Shard]:
     """
     target = on_device(tensor, "local_shards")
     if view_of(target) is not None:
-        raise ValueError("local_shards: a view has no shards of its own; pass its base, or .clone() it first")
+        raise ValueError(
+            "local_shards: a view has no shards of its own; pass its base, or .clone() it first"
+        )
     leaving("local_shards", repr(tensor_meta(target)))
     with host_reads.leased(storage_of(target), "local_shards", on_device=True) as lease:
         buffer, _ = lease.placed()
-        shard_slices = sorted(buffer.addressable_shards, key=lambda shard_slice: topology.ordinal(shard_slice.device))
-        return [_shard(shard_slice, buffer.shape, tensor_meta(target).shape) for shard_slice in shard_slices]
+        shard_slices = sorted(
+            buffer.addressable_shards, key=lambda shard_slice: topology.ordinal(shard_slice.device)
+        )
+        return [
+            _shard(shard_slice, buffer.shape, tensor_meta(target).shape)
+            for shard_slice in shard_slices
+        ]
 
 
 def _shard(shard_slice: jax.Shard, padded: tuple[int, ...], shape: tuple[int, ...]) -> Shard:
     bounds = [index.indices(dim) for index, dim in zip(shard_slice.index, padded, strict=True)]
-    indices = tuple(slice(min(start, dim), min(stop, dim)) for (start, stop, _), dim in zip(bounds, shape, strict=True))
+    indices = tuple(
+        slice(min(start, dim), min(stop, dim))
+        for (start, stop, _), dim in zip(bounds, shape, strict=True)
+    )
     return Shard(
         transfer.host_tensor(np.asarray(shard_slice.data)),
         indices,
@@ -123,25 +145,31 @@ def from_local_shards(
     partition_spec: Sequence[Any] | None = None,
     shape: Sequence[int] | None = None,
 ) -> torch.Tensor:
-    """Returns a tensor on xla made of the shards of this process's devices; no device or host holds the full tensor.
+    """Returns a tensor on xla made of the shards of this process's devices; no device or host holds
+    the full tensor.
 
-    The inverse of `local_shards`. With several processes all must call it, each with the shards of its own devices.
+    The inverse of `local_shards`. With several processes all must call it, each with the shards of
+    its own devices.
 
     Args:
-        shards: a CPU tensor for each of the mesh's devices that belong to this process, in order of device id, or a
-            `Shard` each, which has its device. All have the shape of a shard: in an uneven dim the last ones are
-            padded, with any values. Copies of one shard hold the same numbers.
+        shards: a CPU tensor for each of the mesh's devices that belong to this process, in order of
+            device id, or a `Shard` each, which has its device. All have the shape of a shard: in an
+            uneven dim the last ones are padded, with any values. Copies of one shard hold the same
+            numbers.
         mesh, partition_spec: as in `mark_sharding`; no dim may be left to the partitioner.
-        shape: of the tensor; None: the shard's shape times the number of shards in each dim. It may be shorter by
-            padding, as long as the shard's shape follows from it.
+        shape: of the tensor; None: the shard's shape times the number of shards in each dim. It may
+            be shorter by padding, as long as the shard's shape follows from it.
 
-    Raises TypeError for another type than a CPU tensor, ValueError for a wrong number, shape, dtype or device, for
-    copies that differ, or for a shape that does not fit; the error says which. Source:
-    `jax.make_array_from_single_device_arrays`; `torch_xla`'s `_global_tensor_from_cpu_shards`.
+    Raises TypeError for another type than a CPU tensor, ValueError for a wrong number, shape, dtype
+    or device, for copies that differ, or for a shape that does not fit; the error says which.
+    Source: `jax.make_array_from_single_device_arrays`; `torch_xla`'s
+    `_global_tensor_from_cpu_shards`.
 
     >>> import torch, spmd
     >>> mesh = spmd.Mesh(range(8), (8,), ("data",))
-    >>> x = spmd.from_local_shards([torch.full((2,), float(i)) for i in range(8)], mesh, ("data",), (15,))
+    >>> x = spmd.from_local_shards(
+    ...     [torch.full((2,), float(i)) for i in range(8)], mesh, ("data",), (15,)
+    ... )
     >>> x.shape, x.sum().item()
     (torch.Size([15]), 49.0)
     """
@@ -149,12 +177,15 @@ def from_local_shards(
     first = next((shard.data if isinstance(shard, Shard) else shard for shard in listed), None)
     if not isinstance(first, torch.Tensor):  # `_placed` checks the others
         kind = "none" if first is None else type(first).__name__
-        raise TypeError(f"from_local_shards: expected a CPU tensor for each local device, got {kind}")
+        raise TypeError(
+            f"from_local_shards: expected a CPU tensor for each local device, got {kind}"
+        )
     rank, dtype = first.dim(), first.dtype
     sharding = layout_of(mesh, partition_spec, rank, "from_local_shards")
     if sharding.is_open:
         raise ValueError(
-            f"from_local_shards: {sharding!r} leaves a dim to the partitioner; shards need a sharding of every dim"
+            f"from_local_shards: {sharding!r} leaves a dim to the partitioner; shards need a "
+            "sharding of every dim"
         )
     full = _full_shape(tuple(first.shape), sharding, shape)
     if processes.several():
@@ -174,32 +205,43 @@ def from_local_shards(
     return tensor_of(meta, transfer.joined(parts, full, sharding), sharding)
 
 
-def _full_shape(shard_shape: tuple[int, ...], sharding: Sharding, shape: Sequence[int] | None) -> tuple[int, ...]:
-    """The shape of a tensor with shards of this shape: the given one, checked, or that without padding."""
-    padded = tuple(dim * cut for dim, cut in zip(shard_shape, sharding.tiles(len(shard_shape)), strict=True))
+def _full_shape(
+    shard_shape: tuple[int, ...], sharding: Sharding, shape: Sequence[int] | None
+) -> tuple[int, ...]:
+    """The shape of a tensor with shards of this shape: the given one, checked, or that without
+    padding."""
+    padded = tuple(
+        dim * cut for dim, cut in zip(shard_shape, sharding.tiles(len(shard_shape)), strict=True)
+    )
     full = padded if shape is None else tuple(int(dim) for dim in shape)
     if len(full) != len(shard_shape) or sharding.shard_shape(full) != shard_shape:
         raise ValueError(
-            f"from_local_shards: shards of shape {list(shard_shape)} under {sharding!r} make a tensor of shape "
-            f"{list(padded)}, less padding of the last ones; got shape={list(full)}"
+            f"from_local_shards: shards of shape {list(shard_shape)} under {sharding!r} make a "
+            f"tensor of shape {list(padded)}, less padding of the last ones; got "
+            f"shape={list(full)}"
         )
     return full
 
 
-def load_local_shards_(tensor: torch.Tensor, shards: Iterable["torch.Tensor | Shard"]) -> torch.Tensor:
+def load_local_shards_(
+    tensor: torch.Tensor, shards: Iterable["torch.Tensor | Shard"]
+) -> torch.Tensor:
     """Overwrites a tensor with the shards of this process's devices, in place; returns the tensor.
 
-    Its sharding stays. With several processes each gives the shards of its own devices. The tensor's old value, if
-    recorded, is never computed.
+    Its sharding stays. With several processes each gives the shards of its own devices. The
+    tensor's old value, if recorded, is never computed.
 
     Args:
-        tensor: on xla, not a view. shards: as in `from_local_shards`: one for each local device that holds a shard, of
-            the shape of `local_shards`' data; they are not cast.
+        tensor: on xla, not a view. shards: as in `from_local_shards`: one for each local device
+            that holds a shard, of the shape of `local_shards`' data; they are not cast.
 
-    Raises as `from_local_shards` does, and ValueError for a view. Source: `XLAShardedTensor.load_local_shards_`.
+    Raises as `from_local_shards` does, and ValueError for a view. Source:
+    `XLAShardedTensor.load_local_shards_`.
 
     >>> import torch, spmd
-    >>> x = spmd.mark_sharding(torch.zeros(8, device="xla"), spmd.Mesh(range(8), (8,), ("data",)), ("data",))
+    >>> x = spmd.mark_sharding(
+    ...     torch.zeros(8, device="xla"), spmd.Mesh(range(8), (8,), ("data",)), ("data",)
+    ... )
     >>> shards = spmd.local_shards(x)
     >>> for shard in shards:
     ...     shard.unpadded_data = torch.tensor([float(shard.device)])
@@ -208,7 +250,9 @@ def load_local_shards_(tensor: torch.Tensor, shards: Iterable["torch.Tensor | Sh
     """
     target = on_device(tensor, "load_local_shards_")
     if not can_fill(target) and target.numel():
-        raise ValueError("load_local_shards_: expected a dense tensor that is no view, got a view; pass its base")
+        raise ValueError(
+            "load_local_shards_: expected a dense tensor that is no view, got a view; pass its base"
+        )
     shape = tuple(target.shape)
     sharding = _lies_as(target).closed()
     placed = _placed(list(shards), shape, target.dtype, sharding, "load_local_shards_")
@@ -220,25 +264,44 @@ def load_local_shards_(tensor: torch.Tensor, shards: Iterable["torch.Tensor | Sh
 
 
 def _placed(
-    shards: list["torch.Tensor | Shard"], shape: tuple[int, ...], dtype: torch.dtype, sharding: Sharding, caller: str
+    shards: list["torch.Tensor | Shard"],
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    sharding: Sharding,
+    caller: str,
 ) -> list[tuple[transfer.ShardSlice, torch.Tensor]]:
-    """The distinct shards of a tensor in this process, each with its data, without padding, in memory of its own."""
+    """The distinct shards of a tensor in this process, each with its data, without padding, in
+    memory of its own."""
     shard_slices = transfer.shards_here(shape, sharding)
-    devices = sorted(topology.ordinal(device) for shard_slice in shard_slices for device in shard_slice.devices)
+    devices = sorted(
+        topology.ordinal(device) for shard_slice in shard_slices for device in shard_slice.devices
+    )
     data = dict(zip(_devices_of(shards, devices, caller), shards, strict=True))
-    by_device = {device: shard.data if isinstance(shard, Shard) else shard for device, shard in data.items()}
+    by_device = {
+        device: shard.data if isinstance(shard, Shard) else shard for device, shard in data.items()
+    }
     wide = sharding.shard_shape(shape)
     for device, shard in by_device.items():
         if not isinstance(shard, torch.Tensor) or shard.device.type != "cpu":
-            kind = f"one on {shard.device}" if isinstance(shard, torch.Tensor) else type(shard).__name__
-            raise TypeError(f"{caller}: expected a CPU tensor for each local device, got {kind} for device {device}")
+            kind = (
+                f"one on {shard.device}"
+                if isinstance(shard, torch.Tensor)
+                else type(shard).__name__
+            )
+            raise TypeError(
+                f"{caller}: expected a CPU tensor for each local device, got {kind} for device "
+                f"{device}"
+            )
         if tuple(shard.shape) != wide:
             raise ValueError(
-                f"{caller}: expected shards of shape {list(wide)}, as a tensor of shape {list(shape)} has under "
-                f"{sharding!r}, got {list(shard.shape)} for device {device}"
+                f"{caller}: expected shards of shape {list(wide)}, as a tensor of shape "
+                f"{list(shape)} has under {sharding!r}, got {list(shard.shape)} for device "
+                f"{device}"
             )
         if shard.dtype is not dtype:
-            raise ValueError(f"{caller}: expected shards of {dtype}, got {shard.dtype} for device {device}")
+            raise ValueError(
+                f"{caller}: expected shards of {dtype}, got {shard.dtype} for device {device}"
+            )
     return [(shard_slice, _agreed(shard_slice, by_device, caller)) for shard_slice in shard_slices]
 
 
@@ -246,31 +309,38 @@ def _devices_of(shards: list[Any], local_devices: list[int], caller: str) -> lis
     """The device of each shard: its `device`, else by its position."""
     if len(shards) != len(local_devices):
         raise ValueError(
-            f"{caller}: expected a shard for each of this process's {len(local_devices)} devices that hold one (ids "
-            f"{', '.join(map(str, local_devices))}), got {len(shards)}"
+            f"{caller}: expected a shard for each of this process's {len(local_devices)} devices "
+            f"that hold one (ids {', '.join(map(str, local_devices))}), got {len(shards)}"
         )
     if not all(isinstance(shard, Shard) for shard in shards):
         return local_devices
     devices = [shard.device for shard in shards]
-    wrong = [device for device in devices if device not in local_devices or devices.count(device) > 1]
+    wrong = [
+        device for device in devices if device not in local_devices or devices.count(device) > 1
+    ]
     if wrong:
         raise ValueError(
-            f"{caller}: expected one shard for each of the devices {', '.join(map(str, local_devices))}, got shards of "
-            f"{', '.join(map(str, devices))}"
+            f"{caller}: expected one shard for each of the devices "
+            f"{', '.join(map(str, local_devices))}, got shards of {', '.join(map(str, devices))}"
         )
     return devices
 
 
-def _agreed(shard_slice: transfer.ShardSlice, data: dict[int, torch.Tensor], caller: str) -> torch.Tensor:
-    """The data of a shard, in memory of its own; raises ValueError where its devices were given different data."""
+def _agreed(
+    shard_slice: transfer.ShardSlice, data: dict[int, torch.Tensor], caller: str
+) -> torch.Tensor:
+    """The data of a shard, in memory of its own; raises ValueError where its devices were given
+    different data."""
     inside = tuple(slice(0, dim) for dim in shard_slice.shape)
     first, *replicas = [topology.ordinal(device) for device in shard_slice.devices]
     shard_data = data[first].detach()[inside].clone(memory_format=torch.contiguous_format)
     for replica in replicas:
-        if data[replica] is not data[first] and not _same_bits(shard_data, data[replica].detach()[inside]):
+        if data[replica] is not data[first] and not _same_bits(
+            shard_data, data[replica].detach()[inside]
+        ):
             raise ValueError(
-                f"{caller}: devices {first} and {replica} hold the same shard, {_written(shard_slice.indices)}, but "
-                "were given different numbers for it"
+                f"{caller}: devices {first} and {replica} hold the same shard, "
+                f"{_written(shard_slice.indices)}, but were given different numbers for it"
             )
     return shard_data
 
@@ -280,17 +350,21 @@ def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     return transfer.host_array(a).tobytes() == transfer.host_array(b).tobytes()
 
 
-# --- a value whose shards come in -------------------------------------------------------------------------------------
+# --- a value whose shards come in -----------------------------------------------------------------
 
 
-def tensor_of(meta: Meta, buffer: jax.Array, sharding: Sharding, *, is_annotated: bool = True) -> torch.Tensor:
-    """A tensor on xla whose value is an array on the devices, in this sharding, padded as it is stored."""
+def tensor_of(
+    meta: Meta, buffer: jax.Array, sharding: Sharding, *, is_annotated: bool = True
+) -> torch.Tensor:
+    """A tensor on xla whose value is an array on the devices, in this sharding, padded as it is
+    stored."""
     data = DeviceData(meta, buffer=buffer, sharding=sharding, source=user_frame())
     return wrap(meta, Storage(data, meta, sharding if is_annotated else None))
 
 
 def can_fill(tensor: XlaTensor) -> bool:
-    """True if a tensor's memory can be filled shard by shard: all of it is the tensor's, in torch's own order."""
+    """True if a tensor's memory can be filled shard by shard: all of it is the tensor's, in torch's
+    own order."""
     meta = tensor_meta(tensor)
     return view_of(tensor) is None and meta.numel > 0 and meta is dense_meta(meta.shape, meta.dtype)
 
@@ -300,7 +374,8 @@ def _sharding_of(tensor: XlaTensor) -> Sharding:
 
 
 def _lies_as(tensor: XlaTensor) -> Sharding:
-    """The sharding on the devices where a tensor lies: those of its block, for a row of a stack sharded over rows."""
+    """The sharding on the devices where a tensor lies: those of its block, for a row of a stack
+    sharded over rows."""
     sharding, value = _sharding_of(tensor), storage_of(tensor).value
     if not sharding.spec.stack or type(value) is not DeviceData or value.place is None:
         return sharding
@@ -313,7 +388,9 @@ class Filling:
 
     def __init__(self, tensor: XlaTensor, when_done: Callable[[], Any] = lambda: None):
         if recording.value is not None:
-            raise AbstractError(f"loading data at {user_line()}: spmd.plan records the step and runs nothing")
+            raise AbstractError(
+                f"loading data at {user_line()}: spmd.plan records the step and runs nothing"
+            )
         self.tensor = tensor
         self.shape = tensor_meta(tensor).shape
         self.sharding = _lies_as(tensor)
@@ -338,7 +415,9 @@ class Filling:
         torch.autograd.graph.increment_version(self.tensor)
         with LOCK:
             storage, sharding = storage_of(self.tensor), _sharding_of(self.tensor)
-            data = DeviceData(tensor_meta(self.tensor), buffer=buffer, sharding=self.sharding, source=user_frame())
+            data = DeviceData(
+                tensor_meta(self.tensor), buffer=buffer, sharding=self.sharding, source=user_frame()
+            )
             place = storage.value.place if type(storage.value) is DeviceData else None
             storage.write(data)
             if self.sharding.devices != sharding.devices:
@@ -348,7 +427,8 @@ class Filling:
 
 
 class Target:
-    """A shard of a filling while parts of it are written: the data of `staged` is uploaded when all of it has come."""
+    """A shard of a filling while parts of it are written: the data of `staged` is uploaded when all
+    of it has come."""
 
     def __init__(self, filling: Filling, shard: transfer.ShardSlice):
         self.filling, self.shard = filling, shard
@@ -360,7 +440,9 @@ class Target:
         """The shard as a CPU tensor to be written, at once or part by part."""
         with self._lock:
             if self._data is None:
-                self._data = torch.empty(self.shard.shape, dtype=self.filling.tensor.dtype, device="cpu")
+                self._data = torch.empty(
+                    self.shard.shape, dtype=self.filling.tensor.dtype, device="cpu"
+                )
             result = self._data.as_subclass(Staged)
         result.target = self
         return result

@@ -1,4 +1,5 @@
-"""Simulated devices: CPU devices in place of others, and a line for what the environment names instead."""
+"""Simulated devices: CPU devices in place of others, and a line for what the environment names
+instead."""
 
 import importlib.util
 
@@ -9,46 +10,58 @@ from ..mesh.hints import did_you_mean
 
 
 def simulate(num_devices: int, *, slices: int = 1) -> None:
-    """Makes this process see `num_devices` CPU devices, so that any mesh can be tried on one machine.
+    """Makes this process see `num_devices` CPU devices, so that any mesh can be tried on one
+    machine.
 
-    Must run before the first use of a device. Of several processes that have joined (`spmd.initialize`, `python -m spmd
-    launch`) each gets its part of the devices, which must be what `launch --devices` has given it, if that was given.
-    slices: the devices stand for so many slices of equal size, for a `HybridMesh`. Raises ValueError for a count below
-    1 or one that the slices or the processes do not divide or that gives a process another number than it has, and
-    RuntimeError when JAX's backend is already up with another number of devices; a repeated call with the same count
-    does nothing. An accelerator that JAX_PLATFORMS or PJRT_DEVICE names is used instead; one that is only present is
-    not. Either, and a number of CPU devices in the environment that is not this one, is a line on stderr.
+    Must run before the first use of a device. Of several processes that have joined
+    (`spmd.initialize`, `python -m spmd launch`) each gets its part of the devices, which must be
+    what `launch --devices` has given it, if that was given. slices: the devices stand for so many
+    slices of equal size, for a `HybridMesh`. Raises ValueError for a count below 1 or one that the
+    slices or the processes do not divide or that gives a process another number than it has, and
+    RuntimeError when JAX's backend is already up with another number of devices; a repeated call
+    with the same count does nothing. An accelerator that JAX_PLATFORMS or PJRT_DEVICE names is used
+    instead; one that is only present is not. Either, and a number of CPU devices in the environment
+    that is not this one, is a line on stderr.
 
     >>> import spmd
     >>> spmd.simulate(8)
     """
     if not isinstance(num_devices, int) or num_devices < 1:
-        raise ValueError(f"simulate: expected a number of devices of 1 or more, got {num_devices!r}")
+        raise ValueError(
+            f"simulate: expected a number of devices of 1 or more, got {num_devices!r}"
+        )
     if not isinstance(slices, int) or slices < 1 or num_devices % slices:
         raise ValueError(f"simulate: {num_devices} devices make no {slices!r} slices of equal size")
     platform = _requested_platform()
     if platform not in ("", "cpu"):
-        text = f"simulate: JAX_PLATFORMS or PJRT_DEVICE names {platform}; it wins (JAX_PLATFORMS=cpu simulates)"
+        text = (
+            f"simulate: JAX_PLATFORMS or PJRT_DEVICE names {platform}; it wins (JAX_PLATFORMS=cpu "
+            "simulates)"
+        )
         messages.say(text, "simulate")
         return
     if num_devices % processes.count():
-        raise ValueError(f"simulate: {num_devices} devices cannot be split over {processes.count()} processes")
+        raise ValueError(
+            f"simulate: {num_devices} devices cannot be split over {processes.count()} processes"
+        )
     if hardware.is_running():
         present = len(jax.devices())
         if present == num_devices and jax.default_backend() == "cpu":
             config.num_slices = slices if slices > 1 else 0
             return
         raise RuntimeError(
-            f"simulate({num_devices}) came too late: JAX is already running with {present} {jax.default_backend()} "
-            "device(s). Call spmd.simulate before the first tensor, mesh or jax.devices() of the process."
+            f"simulate({num_devices}) came too late: JAX is already running with {present} "
+            f"{jax.default_backend()} device(s). Call spmd.simulate before the first tensor, mesh "
+            "or jax.devices() of the process."
         )
     num_own = num_devices // processes.count()
     num_requested = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]  # -1: not given
     if processes.several() and num_requested not in (-1, num_own):
         raise ValueError(
-            f"simulate({num_devices}) counts the devices of all {processes.count()} processes, {num_own} each, and "
-            f"each has {num_requested} already (launch --devices, CPU_NUM_DEVICES, or an earlier call): leave one of "
-            f"the two out, or call spmd.simulate({num_requested * processes.count()})"
+            f"simulate({num_devices}) counts the devices of all {processes.count()} processes, "
+            f"{num_own} each, and each has {num_requested} already (launch --devices, "
+            "CPU_NUM_DEVICES, or an earlier call): leave one of the two out, or call "
+            f"spmd.simulate({num_requested * processes.count()})"
         )
     _say_overridden(num_own, platform)
     config.num_slices = slices if slices > 1 else 0
@@ -62,19 +75,26 @@ def _requested_platform() -> str:
 
 
 def _say_overridden(num_devices: int, platform: str) -> None:
-    """Says what `simulate` overrides: other numbers of CPU devices, and an accelerator that jax would find."""
+    """Says what `simulate` overrides: other numbers of CPU devices, and an accelerator that jax
+    would find."""
     overridden_counts = [
-        f"{name} ({count})" for name, count in variables.requested_cpu_devices().items() if count != num_devices
+        f"{name} ({count})"
+        for name, count in variables.requested_cpu_devices().items()
+        if count != num_devices
     ]
     if overridden_counts:
         messages.say(
-            f"simulate makes {num_devices} CPU devices here, against {', '.join(overridden_counts)}", "simulate"
+            f"simulate makes {num_devices} CPU devices here, against "
+            f"{', '.join(overridden_counts)}",
+            "simulate",
         )
     plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin")
     has_cuda = variables.has_gpu() and any(map(importlib.util.find_spec, plugins))
     if not platform and (has_cuda or jax_facts.num_tpu_chips()):
         kind = "GPU" if has_cuda else "TPU"
-        text = f"simulate computes on the CPU; set PJRT_DEVICE={kind}, or leave it out, for the {kind}"
+        text = (
+            f"simulate computes on the CPU; set PJRT_DEVICE={kind}, or leave it out, for the {kind}"
+        )
         messages.say(text, "simulate")
 
 

@@ -1,4 +1,5 @@
-"""A barrier whose graph keeps changing with the data runs new graphs as stretches that recur, equal bit for bit."""
+"""A barrier whose graph keeps changing with the data runs new graphs as stretches that recur, equal
+bit for bit."""
 
 import copy
 import random
@@ -18,7 +19,8 @@ from spmd.core.record import recorders
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing of another test is pending, none of its graphs, programs and threads known; few ops are a graph."""
+    """Nothing of another test is pending, none of its graphs, programs and threads known; few ops
+    are a graph."""
     monkeypatch.setattr(changing, "LEAST_OPS", 8)
     monkeypatch.setattr(recorders, "is_several", False)
     spmd.sync()
@@ -35,17 +37,23 @@ class Layers:
 
     def __init__(self, mesh: spmd.Mesh | None = None, count: int = 6, width: int = 8):
         torch.manual_seed(0)
-        model = nn.ModuleList(nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(count))
+        model = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(count)
+        )
         self.models = model, copy.deepcopy(model).to("xla")
         for parameter in self.models[1].parameters() if mesh is not None else ():
             spmd.mark_sharding(parameter, mesh, ("fsdp", None)[: parameter.dim()])
-        self.optimizers = [torch.optim.SGD(model.parameters(), 0.1, momentum=0.9) for model in self.models]
+        self.optimizers = [
+            torch.optim.SGD(model.parameters(), 0.1, momentum=0.9) for model in self.models
+        ]
 
     def step(self, layers: list[int]) -> int:
         """One step through these layers; the number of programs compiled for it."""
         before, losses = spmd.metrics.num_compiles(), []
         x = torch.linspace(-1, 1, 8 * self.models[0][0][0].in_features).view(8, -1)
-        for model, optimizer, device in zip(self.models, self.optimizers, ("cpu", "xla"), strict=True):
+        for model, optimizer, device in zip(
+            self.models, self.optimizers, ("cpu", "xla"), strict=True
+        ):
             y = x.to(device)
             for i in layers:
                 y = y + model[i](y).tanh()
@@ -63,7 +71,15 @@ class Layers:
 
 
 # Which layers each step has: all of them first, as a weight's first step makes its momentum.
-CHOSEN = [[0, 1, 2, 3, 4, 5], [0, 1, 2], [0, 1, 2, 3, 4], [1, 2], [5, 3, 4, 1], [4, 0], [0, 1, 2, 4, 5, 3, 3]]
+CHOSEN = [
+    [0, 1, 2, 3, 4, 5],
+    [0, 1, 2],
+    [0, 1, 2, 3, 4],
+    [1, 2],
+    [5, 3, 4, 1],
+    [4, 0],
+    [0, 1, 2, 4, 5, 3, 3],
+]
 
 
 class TestRandomDepth:
@@ -77,13 +93,16 @@ class TestRandomDepth:
         counts = [layers.step(chosen) for chosen in CHOSEN]
         assert spmd.metrics.counter("changing_graphs") >= before + 3, counts
         assert counts[3] > 1 and sum(counts[4:]) <= 10, (counts, spmd.metrics.report())
-        assert sum(layers.step(chosen) for chosen in CHOSEN) <= 4  # the first graph, whose weights have momentum now
+        # the first graph, whose weights have momentum now
+        assert sum(layers.step(chosen) for chosen in CHOSEN) <= 4
         layers.check()
         told = [line for line in capfd.readouterr().err.splitlines() if "keeps changing" in line]
         assert len(told) == 1 and "test_cutting.py" in told[0], told
         assert "0 or 1 instead of leaving the layer out" in spmd.metrics.report()
 
-    def test_a_graph_that_runs_often_becomes_one_program(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_graph_that_runs_often_becomes_one_program(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(changing, "_OFTEN", 2)
         layers = Layers()
         for chosen in CHOSEN[:5]:
@@ -102,9 +121,13 @@ class TestRandomDepth:
             from torch import nn
             from spmd.core.run import executables
             from spmd.adaptive import changing
+
             changing.LEAST_OPS = 8
             seen, run = [], executables.run
-            executables.run = lambda program, graph: (seen.append(len(graph.nodes)), run(program, graph))[1]
+            executables.run = lambda program, graph: (
+                seen.append(len(graph.nodes)),
+                run(program, graph),
+            )[1]
             torch.manual_seed(0)
             model = nn.ModuleList(nn.Linear(4, 4) for _ in range(6)).to("xla")
             optimizer, order = torch.optim.AdamW(model.parameters()), random.Random(3)
@@ -136,7 +159,8 @@ class TestOthers:
         assert spmd.metrics.counter("changing_graphs") == before
 
     def test_trainings_one_after_another(self) -> None:
-        """Models of other depths, each trained at the same line, are as many programs as each has alone."""
+        """Models of other depths, each trained at the same line, are as many programs as each has
+        alone."""
         before = spmd.metrics.counter("changing_graphs")
         found = []
         for count in range(2, 8):
@@ -176,7 +200,10 @@ class TestValues:
                 for _ in range(6):
                     y = model[choices.randrange(3)](y).tanh()
                 y.sum().backward()
-                seen += [torch.zeros(4, 4) if m.weight.grad is None else m.weight.grad.cpu() for m in model]
+                seen += [
+                    torch.zeros(4, 4) if m.weight.grad is None else m.weight.grad.cpu()
+                    for m in model
+                ]
                 model.zero_grad()
             return seen
 

@@ -1,4 +1,5 @@
-"""Logits that only a cross entropy reads are made in pieces: which programs are recognised, with the same numbers."""
+"""Logits that only a cross entropy reads are made in pieces: which programs are recognised, with
+the same numbers."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -57,7 +58,9 @@ def last_tokens(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor) 
 
 
 def tied(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor) -> Tensor:
-    return flat(F.linear(x + F.embedding(target, weight), weight, bias), target, label_smoothing=0.1)
+    return flat(
+        F.linear(x + F.embedding(target, weight), weight, bias), target, label_smoothing=0.1
+    )
 
 
 LOSSES: dict[str, Loss] = {
@@ -78,13 +81,18 @@ def gradients(loss: Loss, operands: list[Tensor], target: Tensor) -> list[Tensor
 
 def operands(dtype: torch.dtype) -> tuple[list[Tensor], Tensor]:
     shapes = (BATCH, LENGTH, WIDTH), (CLASSES, WIDTH), (CLASSES,)
-    return [torch.randn(shape).to(dtype) for shape in shapes], torch.randint(0, CLASSES, (BATCH, LENGTH))
+    return [torch.randn(shape).to(dtype) for shape in shapes], torch.randint(
+        0, CLASSES, (BATCH, LENGTH)
+    )
 
 
 def has_logits(tensors: list[Tensor]) -> bool:
     """True where the program that would compute these holds anything of targets x classes."""
     text = spmd.get_stablehlo(tensors)
-    return any(f"tensor<{shape}x{CLASSES}x" in text for shape in (BATCH * LENGTH, f"{BATCH}x{LENGTH}", BATCH * 5))
+    return any(
+        f"tensor<{shape}x{CLASSES}x" in text
+        for shape in (BATCH * LENGTH, f"{BATCH}x{LENGTH}", BATCH * 5)
+    )
 
 
 class TestRecognised:
@@ -136,7 +144,10 @@ class TestRecognised:
         layer, target = operands(torch.float32)
         expected = gradients(LOSSES[name], layer, target)
         specs = ("data", None, None), (by_class, None), (by_class,), ("data", None)
-        *moved, goals = (spmd.mark_sharding(x.to("xla"), mesh, s) for x, s in zip((*layer, target), specs, strict=True))
+        *moved, goals = (
+            spmd.mark_sharding(x.to("xla"), mesh, s)
+            for x, s in zip((*layer, target), specs, strict=True)
+        )
         made = gradients(LOSSES[name], moved, goals)
         assert not has_logits(made)
         spmd.sync()
@@ -164,9 +175,14 @@ class TestRecognised:
 
         def train(device: str) -> list[Tensor]:
             torch.manual_seed(0)
-            model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, CLASSES)).to(device)
+            model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, CLASSES)).to(
+                device
+            )
             optimizer = torch.optim.SGD(model.parameters(), 0.5, momentum=0.9)
-            x, target = torch.randn(32, WIDTH).to(device), torch.randint(0, CLASSES, (32,)).to(device)
+            x, target = (
+                torch.randn(32, WIDTH).to(device),
+                torch.randint(0, CLASSES, (32,)).to(device),
+            )
             for _ in range(3):
                 loss = nn.CrossEntropyLoss()(model(x), target)
                 optimizer.zero_grad()
@@ -215,7 +231,8 @@ class TestLeft:
         check(logits.grad, expected.grad)
 
     def test_the_users_gradient_alone(self) -> None:
-        """Nothing but the user reads the gradient of the logits: neither the input nor the weight requires one."""
+        """Nothing but the user reads the gradient of the logits: neither the input nor the weight
+        requires one."""
         layer, target = operands(torch.float32)
 
         def gradient(layer: list[Tensor], target: Tensor) -> Tensor:
@@ -256,7 +273,9 @@ class TestLeft:
         spmd.sync()
         made = torch.autograd.grad(loss, leaves)
         cpu = [x.requires_grad_() for x in layer]
-        for one, other in zip(made, torch.autograd.grad(hugging_face(*cpu, target), cpu), strict=True):
+        for one, other in zip(
+            made, torch.autograd.grad(hugging_face(*cpu, target), cpu), strict=True
+        ):
             check(one, other)
 
     @pytest.mark.parametrize("nbytes", [0, 1 << 20])
@@ -279,7 +298,8 @@ class TestLeft:
 
 
 class TestMemory:
-    """At a vocabulary of 131,072 the temporaries of forward and backward are a fraction of the logits."""
+    """At a vocabulary of 131,072 the temporaries of forward and backward are a fraction of the
+    logits."""
 
     def test_temporaries(self) -> None:
         ops.FEWEST, ops.WIDTH = 1024, 128

@@ -19,7 +19,8 @@ ITERATIONS = 24
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Nothing of another test is pending, and a loop is looked for after few ops, so that small models will do."""
+    """Nothing of another test is pending, and a loop is looked for after few ops, so that small
+    models will do."""
     spmd.sync()
     before = spmd.config.loop_search_ops
     spmd.config.loop_search_ops = 256
@@ -39,10 +40,17 @@ class Counts:
         return spmd.metrics.num_compiles() - self.programs, spmd.metrics.counter("runs") - self.runs
 
 
-def train(*, every: int, mesh: spmd.Mesh | None = None, dropout: float = 0.0) -> tuple[list[float], list[Tensor]]:
-    """Trains a small network; reads its loss each `every` steps: (losses read, weights in the end)."""
+def train(
+    *, every: int, mesh: spmd.Mesh | None = None, dropout: float = 0.0
+) -> tuple[list[float], list[Tensor]]:
+    """Trains a small network; reads its loss each `every` steps: (losses read, weights in the
+    end)."""
     torch.manual_seed(0)
-    blocks = [m for _ in range(3) for m in (nn.Linear(16, 16), nn.GELU(), nn.Dropout(dropout), nn.LayerNorm(16))]
+    blocks = [
+        m
+        for _ in range(3)
+        for m in (nn.Linear(16, 16), nn.GELU(), nn.Dropout(dropout), nn.LayerNorm(16))
+    ]
     model = nn.Sequential(*blocks, nn.Linear(16, 8)).to("xla")
     if mesh is not None:
         for parameter in model.parameters():
@@ -52,7 +60,10 @@ def train(*, every: int, mesh: spmd.Mesh | None = None, dropout: float = 0.0) ->
     draws = torch.Generator().manual_seed(1)
     losses = []
     for step in range(1, ITERATIONS + 1):
-        x, y = torch.randn(8, 16, generator=draws).to("xla"), torch.randn(8, 8, generator=draws).to("xla")
+        x, y = (
+            torch.randn(8, 16, generator=draws).to("xla"),
+            torch.randn(8, 8, generator=draws).to("xla"),
+        )
         if mesh is not None:
             spmd.mark_sharding(x, mesh, ("fsdp", None))
         loss = nn.functional.mse_loss(model(x), y)
@@ -66,7 +77,8 @@ def train(*, every: int, mesh: spmd.Mesh | None = None, dropout: float = 0.0) ->
 
 
 class TestTraining:
-    """A loss that is read once in a while changes no number, and costs no program the length of the loop."""
+    """A loss that is read once in a while changes no number, and costs no program the length of the
+    loop."""
 
     @pytest.mark.parametrize("dropout", [0.0, 0.5])
     def test_one_device(self, dropout: float) -> None:
@@ -116,7 +128,9 @@ class TestTraining:
 
     def sample(self, iterations: int, keep: Callable[[Tensor], None] = lambda x: None) -> Tensor:
         torch.manual_seed(0)
-        weights = nn.ParameterList([nn.Parameter(torch.randn(8, 8) / 3) for _ in range(16)]).to("xla")
+        weights = nn.ParameterList([nn.Parameter(torch.randn(8, 8) / 3) for _ in range(16)]).to(
+            "xla"
+        )
         x = torch.ones(4, 8).to("xla")
         times = torch.linspace(0, 1, iterations).to("xla")
         with torch.no_grad():
@@ -131,7 +145,9 @@ class TestTraining:
         made = self.sample(12, keep=kept.append).cpu()
         shown = [x.cpu() for x in kept]
         synced: list[Tensor] = []
-        assert torch.equal(made, self.sample(12, keep=lambda x: (synced.append(x), spmd.sync())[0]).cpu())
+        assert torch.equal(
+            made, self.sample(12, keep=lambda x: (synced.append(x), spmd.sync())[0]).cpu()
+        )
         for one, other in zip(shown, synced, strict=True):
             torch.testing.assert_close(one, other.cpu(), rtol=1e-6, atol=1e-6)
 
@@ -140,9 +156,12 @@ class TestNoLoop:
     """A graph that only looks like one stays a single program."""
 
     def test_layers(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(spmd.config, "scan_layers", "never")  # stacks of weights would be programs of their own
+        # stacks of weights would be programs of their own
+        monkeypatch.setattr(spmd.config, "scan_layers", "never")
         torch.manual_seed(0)
-        model = nn.Sequential(*[m for _ in range(30) for m in (nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU())]).to("xla")
+        model = nn.Sequential(
+            *[m for _ in range(30) for m in (nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU())]
+        ).to("xla")
         spmd.sync()
         counts = Counts()
         model(torch.ones(2, 8).to("xla")).sum().backward()
@@ -154,7 +173,9 @@ class TestNoLoop:
         monkeypatch.setattr(spmd.config, "scan_layers", "never")
         spmd.config.loop_search_ops = 100_000
         spmd.sync()
-        weights = nn.ParameterList([nn.Parameter(torch.randn(8, 8) / 3) for _ in range(16)]).to("xla")
+        weights = nn.ParameterList([nn.Parameter(torch.randn(8, 8) / 3) for _ in range(16)]).to(
+            "xla"
+        )
         optimizer = torch.optim.SGD(weights.parameters(), lr=0.01)
         spmd.sync()
         counts = Counts()
@@ -170,8 +191,11 @@ class TestNoLoop:
         assert counts.since() == (1, 3), spmd.metrics.report()
 
     def test_a_short_loop_of_a_long_step(self) -> None:
-        """Products that repeat in an optimizer, as Newton-Schulz iterations do: each step is one program."""
-        weights = nn.ParameterList([nn.Parameter(torch.randn(8, 8) / 3) for _ in range(16)]).to("xla")
+        """Products that repeat in an optimizer, as Newton-Schulz iterations do: each step is one
+        program."""
+        weights = nn.ParameterList([nn.Parameter(torch.randn(8, 8) / 3) for _ in range(16)]).to(
+            "xla"
+        )
         spmd.sync()
         counts = Counts()
         for _ in range(3):
@@ -188,7 +212,9 @@ class TestNoLoop:
                 update = weights[0].clone()
                 for _ in range(5):
                     product = update @ update.mT
-                    update = 2 * update - 1.5 * (product @ update) + 0.5 * (product @ (product @ update))
+                    update = (
+                        2 * update - 1.5 * (product @ update) + 0.5 * (product @ (product @ update))
+                    )
                     update = (update.tanh() + update.sin().cos()) / (update.abs() + 2)
                 weights[0].lerp_(update, 0.1)
             spmd.sync()
@@ -198,12 +224,16 @@ class TestNoLoop:
         """Layers that are alike are initialised by one program, which runs for each."""
         counts = Counts()
         with torch.device("xla"):
-            kept = [m for _ in range(60) for m in (nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 4))]
+            kept = [
+                m for _ in range(60) for m in (nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 4))
+            ]
         spmd.sync()
         assert counts.since() == (1, 60), spmd.metrics.report()
         assert len(kept) == 180
 
-    def test_initial_values_alone_that_look_like_a_known_loop(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_initial_values_alone_that_look_like_a_known_loop(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """They are made, and nothing is left to be cut."""
         kept = [nn.Linear(8, 8, device="xla")]
         symbols = tuple(symbol(node) for node in topological([cell.value for cell in pending()])[0])
@@ -231,7 +261,8 @@ class TestNoLoop:
 
 
 class TestRelations:
-    """The operands of an op, next to those of the op a period earlier: the same, a value of that iteration, a row."""
+    """The operands of an op, next to those of the op a period earlier: the same, a value of that
+    iteration, a row."""
 
     def test_of_operands(self) -> None:
         weights = [torch.ones(3).to("xla") + 0 for _ in range(2)]
@@ -260,7 +291,11 @@ class Recurrent(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.decay, self.first, self.last = nn.Parameter(torch.rand(8)), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.decay, self.first, self.last = (
+            nn.Parameter(torch.rand(8)),
+            nn.Linear(8, 8),
+            nn.Linear(8, 8),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.first(x)
@@ -274,9 +309,10 @@ class Recurrent(nn.Module):
 def test_parameters_gathered_for_a_backward_whose_start_has_run(
     mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under FSDP a unit's second gather waits for a gradient: the ops behind that are not run once more, for a read of
-    the gathered value after a cut; their data may be overwritten."""
-    monkeypatch.setattr(unsynced, "_covers", lambda found, length: bool(found))  # cut at short loops, too
+    """Under FSDP a unit's second gather waits for a gradient: the ops behind that are not run once
+    more, for a read of the gathered value after a cut; their data may be overwritten."""
+    # cut at short loops, too
+    monkeypatch.setattr(unsynced, "_covers", lambda found, length: bool(found))
     plain = nn.Sequential(Recurrent(), Recurrent())
     ours = copy.deepcopy(plain).to("xla")
     for layer in ours:

@@ -1,12 +1,15 @@
-"""Digests of the programs of every recipe and example, under both partitioners: what a change compiles otherwise.
+"""Digests of the programs of every recipe and example, under both partitioners: what a change
+compiles otherwise.
 
-    python tests/baseline/programs.py              # names what is another program than in programs.tsv
-    python tests/baseline/programs.py vae train_   # only those whose names hold one of these
-    python tests/baseline/programs.py --write      # the table anew
+    python tests/baseline/programs.py             # names what is another program than in
+                                                  # programs.tsv
+    python tests/baseline/programs.py vae train_  # only those whose names hold one of these
+    python tests/baseline/programs.py --write     # the table anew
 
-A row is a recipe as its plan for eight devices compiles it, or an example as it runs, a partitioner, the number of
-programs and a digest of their StableHLO before partitioning, without locations. A change that should not change numbers
-changes no row. The first line of the table names versions: with others every row may differ.
+A row is a recipe as its plan for eight devices compiles it, or an example as it runs, a
+partitioner, the number of programs and a digest of their StableHLO before partitioning, without
+locations. A change that should not change numbers changes no row. The first line of the table names
+versions: with others every row may differ.
 """
 
 import argparse
@@ -53,7 +56,10 @@ def programs() -> dict[str, Callable[[], Any]]:
     return {
         **{f"recipes/{name}": partial(plan, name) for name in RECIPES},
         **{f"examples/{name}": partial(run, name, "--device", "xla") for name in examples},
-        **{f"examples/{name} --fsdp": partial(run, name, "--device", "xla", "--fsdp") for name in examples - ALONE},
+        **{
+            f"examples/{name} --fsdp": partial(run, name, "--device", "xla", "--fsdp")
+            for name in examples - ALONE
+        },
     }
 
 
@@ -68,7 +74,10 @@ def digest(make: Callable[[], Any]) -> str:
 
     cache.clear_cache()
     spmd.manual_seed(0)
-    with mock.patch.object(compiler, "lower_graph", kept), contextlib.redirect_stdout(io.StringIO()):
+    with (
+        mock.patch.object(compiler, "lower_graph", kept),
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
         make()
         spmd.sync()
     return f"{len(texts)}\t{hashlib.sha256(chr(0).join(sorted(texts)).encode()).hexdigest()[:16]}"
@@ -84,10 +93,14 @@ def rows(asked: list[str]) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*")
     parser.add_argument("--write", action="store_true", help="the table anew")
-    parser.add_argument("--here", action="store_true", help="print the rows of this process's partitioner")
+    parser.add_argument(
+        "--here", action="store_true", help="print the rows of this process's partitioner"
+    )
     args = parser.parse_args()
     if args.here:
         for row in rows(args.names):

@@ -1,4 +1,5 @@
-"""The points that packages join: without them the core runs, and its log has cause, seconds and the user's line."""
+"""The points that packages join: without them the core runs, and its log has cause, seconds and the
+user's line."""
 
 import pytest
 import torch
@@ -10,11 +11,17 @@ from spmd.core.record.calls import fallback
 from spmd.core.run import executables, host_reads, prepare, syncs
 
 POINTS = [
-    *((cache, name) for name in ("before_compiling", "before_making", "while_compiling", "after_compiling")),
+    *(
+        (cache, name)
+        for name in ("before_compiling", "before_making", "while_compiling", "after_compiling")
+    ),
     *((executables, name) for name in ("before_run", "before_recorded_run", "on_launch")),
-    (fallback, "after_fallback"), (host_reads, "after_read"), (prepare, "after_pass"), (syncs, "after_wait"),
+    (fallback, "after_fallback"),
+    (host_reads, "after_read"),
+    (prepare, "after_pass"),
+    (syncs, "after_wait"),
     (op_watch, "after_own_op"),
-]  # fmt: skip
+]
 
 
 def test_nothing_joined(monkeypatch: pytest.MonkeyPatch, mesh8: spmd.Mesh) -> None:

@@ -1,4 +1,5 @@
-"""Random programs of ops, views, in-place writes, marks and gradients agree with the CPU on every mesh.
+"""Random programs of ops, views, in-place writes, marks and gradients agree with the CPU on every
+mesh.
 
 What they are drawn from stands in `drawing.py`; `tests/sweep/programs.py` runs thousands of them.
 """
@@ -6,7 +7,16 @@ What they are drawn from stands in `drawing.py`; `tests/sweep/programs.py` runs 
 import pytest
 import torch
 from drawing import MESHES, SETS, draw_program
-from programs import MeshShape, Program, Step, check_alone, check_together, is_defined, on_cpu, shrunk
+from programs import (
+    MeshShape,
+    Program,
+    Step,
+    check_alone,
+    check_together,
+    is_defined,
+    on_cpu,
+    shrunk,
+)
 
 import spmd
 
@@ -14,15 +24,22 @@ PROGRAMS = 8  # of each set of meshes; they share their barriers
 
 
 class TestRandomPrograms:
-    """The same numbers, gradients and version errors as on the CPU; the partitioner is the group's."""
+    """The same numbers, gradients and version errors as on the CPU; the partitioner is the
+    group's."""
 
     @pytest.mark.filterwarnings("ignore")
-    @pytest.mark.parametrize("meshes", SETS, ids=lambda meshes: " and ".join(f"{m.shape} {m.devices}" for m in meshes))
+    @pytest.mark.parametrize(
+        "meshes", SETS, ids=lambda meshes: " and ".join(f"{m.shape} {m.devices}" for m in meshes)
+    )
     def test_random(self, meshes: tuple[MeshShape, ...]) -> None:
         first = 1_000_000 + PROGRAMS * SETS.index(meshes)
         programs = [draw_program(seed, meshes=meshes) for seed in range(first, first + PROGRAMS)]
         answers = check_together(programs, [on_cpu(program) or {} for program in programs])
-        wrong = [f"{answer}\n{program.script()}" for program, answer in zip(programs, answers, strict=True) if answer]
+        wrong = [
+            f"{answer}\n{program.script()}"
+            for program, answer in zip(programs, answers, strict=True)
+            if answer
+        ]
         assert not wrong, "\n".join(wrong)
 
 
@@ -39,7 +56,8 @@ SUM = program(
 
 
 class TestPrograms:
-    """The comparison, texts that are no program, and the way in which one that disagrees is made small."""
+    """The comparison, texts that are no program, and the way in which one that disagrees is made
+    small."""
 
     def test_a_program_on_both_devices(self) -> None:
         expected = on_cpu(SUM)
@@ -50,7 +68,9 @@ class TestPrograms:
         wrong = Step("a0.data.add_(1 if dev == 'cpu' else 2)", None, ("a0",), ("a0",))
         answer = check_alone(program(*SUM.steps, wrong))
         assert answer is not None and answer.startswith("a0: ")
-        smaller = shrunk(program(*SUM.steps, wrong), lambda shorter: check_alone(shorter) is not None)
+        smaller = shrunk(
+            program(*SUM.steps, wrong), lambda shorter: check_alone(shorter) is not None
+        )
         assert [step.text for step in smaller.steps] == [SUM.steps[0].text, wrong.text]
         lines: dict[str, object] = {}
         script = smaller.script().replace("spmd.simulate(8)", "pass")
@@ -62,7 +82,12 @@ class TestPrograms:
         assert check_alone(program(*SUM.steps, wrong)) == "AssertionError: only there"
 
     def test_what_torch_leaves_open_is_no_program(self) -> None:
-        names = {"a0": (base := torch.zeros(6)), "a1": base[1:5], "a2": base[:4], "a3": base.unfold(0, 2, 1)}
+        names = {
+            "a0": (base := torch.zeros(6)),
+            "a1": base[1:5],
+            "a2": base[:4],
+            "a3": base.unfold(0, 2, 1),
+        }
         assert not is_defined(Step("a1.copy_(a2)", None, ("a1", "a2"), ("a1",)), names)
         assert not is_defined(Step("a3.add_(1)", None, ("a3",), ("a3",)), names)
         assert is_defined(Step("a3.fill_(1)", None, ("a3",), ("a3",), uniform=True), names)

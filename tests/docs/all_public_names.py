@@ -1,4 +1,7 @@
-"""Each public name as a typed program uses it. `mypy --strict` reads this file; it is not run (test_typed.py)."""
+"""Each public name as a typed program uses it.
+
+`mypy --strict` reads this file; it is not run (test_typed.py).
+"""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -84,7 +87,12 @@ def checked(step: Step, batch: Tensor, mesh: spmd.Mesh) -> spmd.Verification:
         stack.enter_context(spmd.allow(above=1024, all_gather=True))
         try:
             step(batch)
-        except (spmd.RecompileError, spmd.CollectiveError, spmd.AbstractError, spmd.BodyError) as error:
+        except (
+            spmd.RecompileError,
+            spmd.CollectiveError,
+            spmd.AbstractError,
+            spmd.BodyError,
+        ) as error:
             print(error)
     alone: Step = spmd.no_recompile(step)
     spmd.check(alone, batch)
@@ -117,7 +125,9 @@ def saved(model: nn.Module, optimizer: torch.optim.Optimizer, mesh: spmd.Mesh) -
     spmd.save_checkpoint(model, "model.safetensors", max_shard_size="5GB")
     missing, unexpected = spmd.load_checkpoint(model, "model.safetensors", strict=False)
     spmd.checkpoint.save_orbax(state, "orbax", force=True)
-    print(missing, unexpected, spmd.checkpoint.load_orbax(state, "orbax"), spmd.full_state_dict(model))
+    print(
+        missing, unexpected, spmd.checkpoint.load_orbax(state, "orbax"), spmd.full_state_dict(model)
+    )
     spmd.checkpoint.prime_optimizer(spmd.offload_optimizer(optimizer))
 
     def read(indices: tuple[slice, ...]) -> Tensor:
@@ -130,7 +140,9 @@ def saved(model: nn.Module, optimizer: torch.optim.Optimizer, mesh: spmd.Mesh) -
 
 def loaded(documents: list[list[int]], mesh: spmd.Mesh) -> spmd.DataLoader:
     rows = spmd.data.PackedDocuments([torch.tensor(document) for document in documents], 128)
-    loader = spmd.DataLoader(torch.utils.data.DataLoader(rows, batch_size=8), mesh, spmd.P("data", None))
+    loader = spmd.DataLoader(
+        torch.utils.data.DataLoader(rows, batch_size=8), mesh, spmd.P("data", None)
+    )
     for batch in loader:
         spmd.mark_dynamic(batch["tokens"], 1, max=128)
     return loader
@@ -158,7 +170,9 @@ def memory(block: nn.Module, x: Tensor) -> Tensor:
     both = policies.save_from_both_policies("dots", policies.save_only_these_names("x"))
     print(policies.save_any_names_but_these("x"))
     print(
-        policies.save_and_offload_only_these_names(names_which_can_be_saved=["x"], names_which_can_be_offloaded=["y"])
+        policies.save_and_offload_only_these_names(
+            names_which_can_be_saved=["x"], names_which_can_be_offloaded=["y"]
+        )
     )
     print(policies.save_and_offload_only_these_ops)
     y: nn.Module = spmd.remat(block, policy=both)
@@ -170,7 +184,9 @@ def per_shard(mesh: spmd.Mesh, x: Tensor) -> Tensor:
     def body(x: Tensor) -> Tensor:
         manual = spmd.manual
         x = manual.all_reduce(x, "sum", axis="model")
-        x = manual.reduce_scatter(manual.all_gather(x, dim=0, axis="model"), "sum", dim=0, axis="model")
+        x = manual.reduce_scatter(
+            manual.all_gather(x, dim=0, axis="model"), "sum", dim=0, axis="model"
+        )
         x = manual.all_to_all(x, 0, 1, axis="model")
         x = manual.collective_permute(x, [(0, 1), (1, 0)], axis="model")
         size: int = manual.axis_size("model")
@@ -198,7 +214,12 @@ def processes(mesh: spmd.Mesh, x: Tensor) -> Tensor:
 def profiled(step: Step, batch: Tensor) -> spmd.profiler.Summary:
     profiler = spmd.profiler
     meter: spmd.profiler.StepMeter = profiler.StepMeter(8, unit="rows")
-    with profiler.trace("trace"), profiler.Trace("block"), profiler.StepTrace("train", step_num=1), meter.step():
+    with (
+        profiler.trace("trace"),
+        profiler.Trace("block"),
+        profiler.StepTrace("train", step_num=1),
+        meter.step(),
+    ):
         step(batch)
     profiler.start_trace("trace", python=True)
     files: Path = profiler.stop_trace()
@@ -215,7 +236,9 @@ def measured() -> str:
     records: list[spmd.metrics.CompileRecord] = metrics.compiles()
     traffic: list[spmd.metrics.Collective] = [row for record in records for row in record.traffic]
     moves: list[spmd.metrics.Move] = [move for record in records for move in record.moves]
-    counts: dict[str, int] = {name: metrics.counter(name) for name in metrics.counter_names()} | metrics.fallback_ops()
+    counts: dict[str, int] = {
+        name: metrics.counter(name) for name in metrics.counter_names()
+    } | metrics.fallback_ops()
     seconds: float = metrics.timer("compile") + metrics.trivial_dispatch_seconds()
     programs: int = metrics.num_compiles() + metrics.num_loaded()
     print(traffic, moves, counts, seconds, programs, metrics.explain(), spmd.config.partitioner)
@@ -227,7 +250,9 @@ def pytorch_xla(x: Tensor, model: nn.Module, program: torch.export.ExportedProgr
     xla = spmd.torch_xla
     mesh: spmd.Mesh | None = xla.get_global_mesh()
     xla.set_global_mesh(mesh or xla.get_1d_mesh("data"))
-    spec: ShardingSpec = xla.ShardingSpec(xla.Mesh([0], (1,), ("data",)), xla.PartitionSpec("data", None))
+    spec: ShardingSpec = xla.ShardingSpec(
+        xla.Mesh([0], (1,), ("data",)), xla.PartitionSpec("data", None)
+    )
     kinds: list[spmd.torch_xla.ShardingType] = list(xla.ShardingType)
     shards: list[spmd.torch_xla.XLAShard] = spmd.local_shards(x)
     print(spec, kinds, shards, xla.HybridMesh, isinstance(x, xla.XLAShardedTensor))
@@ -239,7 +264,9 @@ def pytorch_xla(x: Tensor, model: nn.Module, program: torch.export.ExportedProgr
     x, _ = xla.shard_as(x, x)
     part = xla.enable_manual_sharding(x, ("data", None), mesh=mesh)
     x = xla.disable_manual_sharding(part, ("data", None), (8, 8), mesh=mesh)
-    print(xla.visualize_sharding(xla.construct_v1_sharding_str(x)), xla.visualize_tensor_sharding(x))
+    print(
+        xla.visualize_sharding(xla.construct_v1_sharding_str(x)), xla.visualize_tensor_sharding(x)
+    )
     xla.add_step_closure(print, (x,))
     xla.mark_step()
     attributes: spmd.torch_xla.DeviceAttributes = xla.device_attributes(0)
@@ -256,16 +283,26 @@ def pytorch_xla(x: Tensor, model: nn.Module, program: torch.export.ExportedProgr
 
 def dtensors(model: nn.Module) -> list[Tensor]:
     dtensor = spmd.dtensor
-    mesh: spmd.dtensor.DeviceMesh = dtensor.init_device_mesh("xla", (2, 4), mesh_dim_names=("data", "model"))
+    mesh: spmd.dtensor.DeviceMesh = dtensor.init_device_mesh(
+        "xla", (2, 4), mesh_dim_names=("data", "model")
+    )
     placements: list[spmd.dtensor.Placement] = [dtensor.Shard(0), dtensor.Replicate()]
     x = dtensor.distribute_tensor(torch.zeros(8, 8), mesh, placements)
-    print(isinstance(x, dtensor.DTensor), dtensor.Partial("sum"), dtensor.distribute_module(model, mesh))
+    print(
+        isinstance(x, dtensor.DTensor),
+        dtensor.Partial("sum"),
+        dtensor.distribute_module(model, mesh),
+    )
     plan: dict[str, spmd.dtensor.ParallelStyle] = {
         "up": dtensor.ColwiseParallel(),
         "down": dtensor.RowwiseParallel(),
         "norm": dtensor.SequenceParallel(),
-        "in": dtensor.PrepareModuleInput(input_layouts=Shard(0), desired_input_layouts=dtensor.Replicate()),
-        "out": dtensor.PrepareModuleOutput(output_layouts=Shard(0), desired_output_layouts=dtensor.Replicate()),
+        "in": dtensor.PrepareModuleInput(
+            input_layouts=Shard(0), desired_input_layouts=dtensor.Replicate()
+        ),
+        "out": dtensor.PrepareModuleOutput(
+            output_layouts=Shard(0), desired_output_layouts=dtensor.Replicate()
+        ),
         "both": dtensor.PrepareModuleInputOutput(
             input_layouts=Shard(0),
             desired_input_layouts=Shard(0),
@@ -284,7 +321,9 @@ def sharded(model: nn.Module, block: type[nn.Module], mesh: spmd.Mesh, batch: Te
     policy = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     offload: fsdp.OffloadPolicy = fsdp.CPUOffloadPolicy()
     for part in model.children():
-        fsdp.checkpoint_module(fsdp.fully_shard(part, mesh=mesh, mp_policy=policy, offload_policy=offload))
+        fsdp.checkpoint_module(
+            fsdp.fully_shard(part, mesh=mesh, mp_policy=policy, offload_policy=offload)
+        )
     model = fsdp.fully_shard(model, mesh=mesh)
     if isinstance(model, fsdp.FSDPModule):
         handle: fsdp.UnshardHandle | None = model.unshard(async_op=True)
@@ -295,17 +334,23 @@ def sharded(model: nn.Module, block: type[nn.Module], mesh: spmd.Mesh, batch: Te
     spec: spmd.PartitionSpec = fsdp.parameter_spec((8, 8), "fsdp", 8)
     with fsdp.summon_full_params(model, writeback=False):
         print(shown, units, spec, fsdp.policy_from_config({"min_num_params": 100}))
-    loss: Tensor = fsdp.accumulate_gradients(model, nn.functional.mse_loss, (batch, batch), 4, reduce="once")
+    loss: Tensor = fsdp.accumulate_gradients(
+        model, nn.functional.mse_loss, (batch, batch), 4, reduce="once"
+    )
     fsdp.gradient_accumulation(lambda x: x.sum(), (batch,), model)
     chosen: bool = fsdp.transformer_auto_wrap_policy(model, False, 0, {block})
     chosen |= fsdp.size_based_auto_wrap_policy(model, False, 0, min_num_params=100)
-    chosen |= fsdp.lambda_auto_wrap_policy(model, False, 0, lambda module: isinstance(module, block))
+    chosen |= fsdp.lambda_auto_wrap_policy(
+        model, False, 0, lambda module: isinstance(module, block)
+    )
     chosen |= fsdp.or_policy(model, False, 0, [fsdp.always_wrap_policy])
     wrapped: fsdp.FullyShardedDataParallel = fsdp.FullyShardedDataParallel(model, mesh)
     norm: Tensor = wrapped.clip_grad_norm_(1.0)
     v1: nn.Module = fsdp.XlaFullyShardedDataParallel(model)
     v2: nn.Module = fsdp.SpmdFullyShardedDataParallel(model, mesh)
-    model, count = fsdp.recursive_wrap(model, fsdp.always_wrap_policy, fsdp.FullyShardedDataParallel)
+    model, count = fsdp.recursive_wrap(
+        model, fsdp.always_wrap_policy, fsdp.FullyShardedDataParallel
+    )
     print(loss, chosen, norm, v1, v2, count)
     return model
 
@@ -323,7 +368,9 @@ def sharded_state(model: nn.Module, mesh: spmd.Mesh) -> dict[str, Any]:
     of_model, of_optimizer = fsdp.state_dict.get_state_dict(model, optimizer)
     fsdp.state_dict.set_model_state_dict(model, of_model)
     fsdp.state_dict.set_optimizer_state_dict(model, optimizer, of_optimizer)
-    fsdp.state_dict.set_state_dict(model, optimizer, model_state_dict=of_model, optim_state_dict=of_optimizer)
+    fsdp.state_dict.set_state_dict(
+        model, optimizer, model_state_dict=of_model, optim_state_dict=of_optimizer
+    )
     print(path)
     return whole
 

@@ -1,5 +1,5 @@
-"""The diagrams of the docs, boxes and arrows: `python tests/docs/diagrams.py` after a change of the folders or of the
-stages of a step. `test_drawn.py` proves that they are current."""
+"""The diagrams of the docs, boxes and arrows: `python tests/docs/diagrams.py` after a change of the
+folders or of the stages of a step. `test_drawn.py` proves that they are current."""
 
 import re
 import tomllib
@@ -43,14 +43,18 @@ CAPTIONS = {
 }
 
 
-def box(x: int, y: int, width: int, title: str, caption: str = "", kind: str = "", height: int = 56) -> str:
+def box(
+    x: int, y: int, width: int, title: str, caption: str = "", kind: str = "", height: int = 56
+) -> str:
     """A rectangle with a title and a caption below it."""
     of_kind, middle = f' class="{kind}"' if kind else "", x + width // 2
     lines = [f'  <rect{of_kind} x="{x}" y="{y}" width="{width}" height="{height}"/>']
     baseline = y + height // 2 + (-3 if caption else 5)
     lines.append(f'  <text x="{middle}" y="{baseline}">{escape(title)}</text>')
     if caption:
-        lines.append(f'  <text x="{middle}" y="{baseline + 19}" class="small">{escape(caption)}</text>')
+        lines.append(
+            f'  <text x="{middle}" y="{baseline + 19}" class="small">{escape(caption)}</text>'
+        )
     return "\n".join(lines)
 
 
@@ -64,15 +68,18 @@ def label(x: int, y: int, text: str) -> str:
 
 def svg(width: int, height: int, name: str, parts: list[str]) -> str:
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="system-ui, sans-serif" '
-        f'font-size="14" role="img" aria-label="{name}">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        f'font-family="system-ui, sans-serif" font-size="14" role="img" aria-label="{name}">'
     )
     return "\n".join([head + STYLE, *parts, "</svg>", ""])
 
 
 def folders() -> tuple[str, ...]:
-    """The packages from the lowest to the highest, as the contract of layers has them, each after those inside it."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    """The packages from the lowest to the highest, as the contract of layers has them, each after
+    those inside it."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
+        "contracts"
+    ]
     names = []
     for layer in reversed(contracts[0]["layers"]):
         path = ROOT / layer.split(" : ")[0].replace(".", "/")
@@ -94,22 +101,45 @@ def group(y: int, height: int, text: str) -> list[str]:
 def floors() -> str:
     """The packages one above the other: each imports what is below it."""
     names = [name.removeprefix("spmd.") for name in folders()]
-    core = [name.removeprefix("core.") for name in names if name == "ops" or name.startswith("core.")]
-    upper = [name for name in dict.fromkeys(name.split(".")[0] for name in names) if name not in ("core", "ops")]
+    core = [
+        name.removeprefix("core.") for name in names if name == "ops" or name.startswith("core.")
+    ]
+    upper = [
+        name
+        for name in dict.fromkeys(name.split(".")[0] for name in names)
+        if name not in ("core", "ops")
+    ]
     assert sorted(upper) == sorted((*LIBRARY, *PACKAGES))
-    parts = [*group(10, 70, "FSDP: imports spmd by its public names"), box(330, 18, 220, "fsdp", height=52)]
+    parts = [
+        *group(10, 70, "FSDP: imports spmd by its public names"),
+        box(330, 18, 220, "fsdp", height=52),
+    ]
     parts += group(100, 110, "packages: each may be left out, and nothing below imports them")
     for index, name in enumerate(PACKAGES):
         inner = [part.split(".")[1] for part in names if part.startswith(f"{name}.")]
         caption = ", ".join(inner[:2]) + (", ..." if len(inner) > 2 else "")
         parts.append(box(22 + 170 * index, 134, 156, name, caption, "third", 62))
     parts += group(230, 100, "library, spmd/: meshes, tensors, control flow")
-    parts += [box(22 + 142 * i, 264, 126, name, kind="second", height=50) for i, name in enumerate(LIBRARY)]
-    parts += group(350, 190, "core, spmd/core/ on spmd/ops/: the lowest folder first; blue is the nucleus")
+    parts += [
+        box(22 + 142 * i, 264, 126, name, kind="second", height=50)
+        for i, name in enumerate(LIBRARY)
+    ]
+    parts += group(
+        350, 190, "core, spmd/core/ on spmd/ops/: the lowest folder first; blue is the nucleus"
+    )
     per_row = -(-len(core) // 3)
     for index, name in enumerate(core):
         x, y = 22 + 142 * (index % per_row), 382 + 51 * (index // per_row)
-        parts.append(box(x, y, 126, name.replace(".", "/"), kind="" if name in NUCLEUS else "second", height=42))
+        parts.append(
+            box(
+                x,
+                y,
+                126,
+                name.replace(".", "/"),
+                kind="" if name in NUCLEUS else "second",
+                height=42,
+            )
+        )
     parts += [arrow((440, top), (440, top + 18)) for top in (80, 210, 330)]
     return svg(880, 550, "the packages, one above the other", parts)
 
@@ -125,19 +155,36 @@ def stages() -> list[str]:
 def step() -> str:
     """The life of a step: recorded line by line, run at a sync."""
     names = stages()
-    parts = [box(10 + 175 * (i % 5), 20 + 130 * (i // 5), 150, f"{i + 1}. {n}", CAPTIONS[n], "second" if i < 2 else "")
-             for i, n in enumerate(names)]  # fmt: skip
+    parts = [
+        box(
+            10 + 175 * (i % 5),
+            20 + 130 * (i // 5),
+            150,
+            f"{i + 1}. {n}",
+            CAPTIONS[n],
+            "second" if i < 2 else "",
+        )
+        for i, n in enumerate(names)
+    ]
     parts += [arrow((160 + 175 * i, 48), (181 + 175 * i, 48)) for i in range(4)]
     parts += [arrow((785, 76), (785, 112), (85, 112), (85, 147))]
     parts += [arrow((160, 178), (181, 178)), arrow((335, 178), (356, 178))]
     parts += [arrow((85, 206), (85, 236), (435, 236), (435, 209)), label(95, 228, "a hit")]
-    parts += [label(160, 142, "a miss"), box(535, 150, 150, "storages", "for the next step", "third")]
-    parts += [arrow((510, 178), (531, 178)), label(12, 95, "recorded, line by line"), label(362, 95, "run, at a sync")]
+    parts += [
+        label(160, 142, "a miss"),
+        box(535, 150, 150, "storages", "for the next step", "third"),
+    ]
+    parts += [
+        arrow((510, 178), (531, 178)),
+        label(12, 95, "recorded, line by line"),
+        label(362, 95, "run, at a sync"),
+    ]
     return svg(880, 246, "the life of one step", parts)
 
 
 def recorded_step() -> str:
-    """A function that a tool takes apart: its objects, its calls without data, and the readers of its programs."""
+    """A function that a tool takes apart: its objects, its calls without data, and the readers of
+    its programs."""
     parts = [
         box(10, 20, 180, "step, arguments", "Python objects with state"),
         box(240, 20, 180, "Objects", "containers, contents"),
@@ -147,20 +194,29 @@ def recorded_step() -> str:
         box(690, 120, 180, "Recording", "programs, results"),
         box(470, 120, 180, "StateNames", "name and role of inputs"),
         box(240, 120, 180, "undo", "all is as it was"),
-        arrow((780, 76), (780, 116)), arrow((690, 148), (654, 148)), arrow((470, 148), (424, 148)),
+        arrow((780, 76), (780, 116)),
+        arrow((690, 148), (654, 148)),
+        arrow((470, 148), (424, 148)),
         arrow((330, 120), (330, 80)),
-        *(box(340 + 150 * i, 220, 130, name, kind="second", height=44)
-          for i, name in enumerate(("plan, warm", "export"))),
+        *(
+            box(340 + 150 * i, 220, 130, name, kind="second", height=44)
+            for i, name in enumerate(("plan, warm", "export"))
+        ),
         box(640, 220, 100, "suggest", kind="second", height=44),
         box(760, 220, 110, "inspect", kind="second", height=44),
         arrow((560, 176), (560, 198), (405, 198), (405, 216)),
-        arrow((560, 198), (690, 198), (690, 216)), arrow((555, 198), (555, 216)),
+        arrow((560, 198), (690, 198), (690, 216)),
+        arrow((555, 198), (555, 216)),
         arrow((815, 176), (815, 216)),
-    ]  # fmt: skip
+    ]
     return svg(880, 276, "the life of a recorded step", parts)
 
 
-DIAGRAMS: dict[str, Callable[[], str]] = {"floors.svg": floors, "step.svg": step, "recorded_step.svg": recorded_step}
+DIAGRAMS: dict[str, Callable[[], str]] = {
+    "floors.svg": floors,
+    "step.svg": step,
+    "recorded_step.svg": recorded_step,
+}
 
 
 def drawn() -> Iterator[tuple[Path, str]]:

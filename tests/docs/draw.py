@@ -1,5 +1,5 @@
-"""The pictures of the docs, drawn anew by the pages' own blocks: `python tests/docs/draw.py` after a change of how they
-look. `test_drawn.py` proves that they are current."""
+"""The pictures of the docs, drawn anew by the pages' own blocks: `python tests/docs/draw.py` after
+a change of how they look. `test_drawn.py` proves that they are current."""
 
 import contextlib
 import gc
@@ -15,11 +15,14 @@ import spmd
 from spmd.core.programs import cache
 
 ROOT = Path(__file__).resolve().parents[2]
-_BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n!\[[^\]]*\]\(((?:docs/)?pictures/\w+\.svg)\))?", re.M | re.S)
+_BLOCK = re.compile(
+    r"^```python\n(.*?)^```\n(?:\n!\[[^\]]*\]\(((?:docs/)?pictures/\w+\.svg)\))?", re.M | re.S
+)
 
 
 def drawn(page: Path) -> Iterator[tuple[Path, str]]:
-    """Each picture that stands behind a block of a page, and the SVG of the `picture` that the block leaves."""
+    """Each picture that stands behind a block of a page, and the SVG of the `picture` that the
+    block leaves."""
     cache.clear_cache()  # the page tells what its own blocks compile, and it has run before
     namespace: dict[str, object] = {"__name__": "__main__"}
     text = page.read_text()
@@ -39,7 +42,9 @@ def drawn(page: Path) -> Iterator[tuple[Path, str]]:
 def pages() -> list[Path]:
     """The pages that show pictures which the library drew."""
     every = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
-    return [page for page in every if re.search(r"\]\((?:docs/)?pictures/\w+\.svg\)", page.read_text())]
+    return [
+        page for page in every if re.search(r"\]\((?:docs/)?pictures/\w+\.svg\)", page.read_text())
+    ]
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""FSDP's gather and free over one step: `python tests/docs/draw_fsdp.py` writes docs/drawings/fsdp.svg. The schedule is
-that of docs/fsdp.md: the compiler may start a gather earlier or later, and the order of the events stays."""
+"""FSDP's gather and free over one step: `python tests/docs/draw_fsdp.py` writes
+docs/drawings/fsdp.svg. The schedule is that of docs/fsdp.md: the compiler may start a gather
+earlier or later, and the order of the events stays."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +28,13 @@ STYLE = """
       text { fill: #e8edf4; } .small { fill: #aab4c2; } line { stroke: #3a4554; } .on { fill: #10161f; }
     }
   </style>"""
-WORDS = {"gather": "gather", "forward": "forward", "backward": "backward", "reduce": "reduce", "update": "optimizer"}
+WORDS = {
+    "gather": "gather",
+    "forward": "forward",
+    "backward": "backward",
+    "reduce": "reduce",
+    "update": "optimizer",
+}
 
 
 class Event(NamedTuple):
@@ -39,7 +46,8 @@ class Event(NamedTuple):
 
 
 def schedule(num_units: int) -> list[Event]:
-    """The events of units below a root, which is the last one: it keeps from forward to backward what it gathered."""
+    """The events of units below a root, which is the last one: it keeps from forward to backward
+    what it gathered."""
     root = num_units
     last = 2 * num_units + 2
     events = [Event(unit, unit, "gather") for unit in range(num_units + 1)]
@@ -52,9 +60,14 @@ def schedule(num_units: int) -> list[Event]:
 
 
 def unsharded(events: list[Event], unit: int, root: int) -> list[tuple[int, int]]:
-    """The stretches of slots in which a device has all of a unit: from a gather to the end of what computes with it."""
+    """The stretches of slots in which a device has all of a unit: from a gather to the end of what
+    computes with it."""
     starts = sorted(event.slot for event in events if event.unit == unit and event.kind == "gather")
-    ends = sorted(event.slot + 1 for event in events if event.unit == unit and event.kind in ("forward", "backward"))
+    ends = sorted(
+        event.slot + 1
+        for event in events
+        if event.unit == unit and event.kind in ("forward", "backward")
+    )
     return list(zip(starts, ends[-1:] if unit == root else ends, strict=True))
 
 
@@ -65,7 +78,10 @@ def num_unsharded(events: list[Event], slot: int, root: int) -> int:
 
 def box(slot: float, y: int, width: float, kind: str, word: str = "", height: int = BAR) -> str:
     x = LEFT + SLOT * slot
-    rect = f'  <rect class="{kind}" x="{x + 2:.0f}" y="{y}" width="{SLOT * width - 4:.0f}" height="{height}"/>'
+    rect = (
+        f'  <rect class="{kind}" x="{x + 2:.0f}" y="{y}" width="{SLOT * width - 4:.0f}" '
+        f'height="{height}"/>'
+    )
     text_kind = "small on" if kind in ("forward", "backward") else "small"
     text = f'  <text class="{text_kind}" x="{x + SLOT * width / 2:.0f}" y="{y + 19}">{word}</text>'
     return rect + ("\n" + text if word else "")
@@ -76,17 +92,26 @@ def label(x: int, y: int, text: str, kind: str = "small start") -> str:
 
 
 def fsdp(num_units: int = 3) -> str:
-    """A row for each unit, a column for each slot of time, and the number of units that a device has unsharded."""
+    """A row for each unit, a column for each slot of time, and the number of units that a device
+    has unsharded."""
     events, root = schedule(num_units), num_units
     num_slots = 1 + max(event.slot for event in events)
     width, bottom = LEFT + SLOT * num_slots + 10, TOP + ROW * (root + 1)
     parts = [label(LEFT, 24, "time: one training step", "start")]
-    parts += [f'  <line x1="{LEFT + SLOT * (root + 2)}" y1="36" x2="{LEFT + SLOT * (root + 2)}" y2="{bottom}"/>']
+    parts += [
+        (
+            f'  <line x1="{LEFT + SLOT * (root + 2)}" y1="36" x2="{LEFT + SLOT * (root + 2)}" '
+            f'y2="{bottom}"/>'
+        )
+    ]
     parts += [label(LEFT + 4, 50, "forward"), label(LEFT + SLOT * (root + 2) + 6, 50, "backward")]
     for unit in range(root + 1):
         y = TOP + ROW * unit
         parts.append(label(10, y + 20, "root" if unit == root else f"block {unit}", "start"))
-        parts.append(f'  <rect class="shard" x="{LEFT}" y="{y + BAR + 4}" width="{SLOT * num_slots}" height="5"/>')
+        parts.append(
+            f'  <rect class="shard" x="{LEFT}" y="{y + BAR + 4}" width="{SLOT * num_slots}" '
+            'height="5"/>'
+        )
         spans = unsharded(events, unit, root)
         parts += [box(start, y - 5, end - start, "kept", height=BAR + 9) for start, end in spans]
         if len(spans) == 2:
@@ -104,8 +129,9 @@ def fsdp(num_units: int = 3) -> str:
     parts.append(box((230 - LEFT) / SLOT, y + 93, 0.5, "kept", height=18))
     parts.append(label(272, y + 107, "unsharded: each device has all of the unit"))
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y + 122}" font-family="system-ui, sans-serif" '
-        'font-size="14" role="img" aria-label="gather and free of three units and their root over one step">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y + 122}" '
+        'font-family="system-ui, sans-serif" font-size="14" role="img" aria-label="gather and '
+        'free of three units and their root over one step">'
     )
     return "\n".join([head + STYLE, *parts, "</svg>", ""])
 

@@ -1,4 +1,5 @@
-"""Writes docs/ops.md: every op of torch, how it is lowered, its dtypes, and if a test on a mesh names it.
+"""Writes docs/ops.md: every op of torch, how it is lowered, its dtypes, and if a test on a mesh
+names it.
 
 python tests/docs/ops_page.py            writes the page
 python tests/docs/ops_page.py --check    writes nothing; fails where the page is out of date
@@ -58,8 +59,12 @@ C++ leaves it open:
 def document() -> str:
     """Returns the text of docs/ops.md."""
     named, dtypes = _named_in_sharded_tests(), _database_dtypes()
-    lowered = {overload._schema.name for overload in (*rules.RULES, *resolve.SPECIALS)} | rules.ON_CPU
-    bases = {name.removeprefix("aten::") for name in lowered if name.startswith("aten::")} | dtypes.keys()
+    lowered = {
+        overload._schema.name for overload in (*rules.RULES, *resolve.SPECIALS)
+    } | rules.ON_CPU
+    bases = {
+        name.removeprefix("aten::") for name in lowered if name.startswith("aten::")
+    } | dtypes.keys()
     rows = []
     for base in sorted(base for base in bases if hasattr(torch.ops.aten, base)):
         if base.startswith("_foreach_") or (base.endswith("_") and not base.endswith("__")):
@@ -67,13 +72,20 @@ def document() -> str:
         places = [place for place in find(f"aten.{base}") if place.how != "derived"]
         if places:
             is_sharded = "yes" if _is_named(base, named) else "no"
-            rows.append((f"aten.{base}", _summary(places), _letters(dtypes.get(base, set())), is_sharded))
-    table = ["| op | how | dtypes | sharded |", "|---|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)]
+            rows.append(
+                (f"aten.{base}", _summary(places), _letters(dtypes.get(base, set())), is_sharded)
+            )
+    table = [
+        "| op | how | dtypes | sharded |",
+        "|---|---|---|---|",
+        *(f"| {' | '.join(row)} |" for row in rows),
+    ]
     return HEADER.format(version=minor_version()) + "\n".join(table) + "\n"
 
 
 def minor_version() -> str:
-    """torch's version as "2.13": ops, decompositions and operator database differ between versions."""
+    """torch's version as "2.13": ops, decompositions and operator database differ between
+    versions."""
     return ".".join(torch.__version__.split(".")[:2])
 
 
@@ -86,10 +98,12 @@ def _summary(places: list[CatalogEntry]) -> str:
 
 
 _LETTERS = (
-    ("f", (torch.float16, torch.float32, torch.float64)), ("b", (torch.bfloat16,)),
-    ("i", (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)), ("?", (torch.bool,)),
+    ("f", (torch.float16, torch.float32, torch.float64)),
+    ("b", (torch.bfloat16,)),
+    ("i", (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)),
+    ("?", (torch.bool,)),
     ("c", (torch.complex64, torch.complex128)),
-)  # fmt: skip
+)
 
 
 def _letters(dtypes: set[torch.dtype]) -> str:
@@ -114,7 +128,11 @@ def _named_in_sharded_tests() -> set[str]:
         tree = ast.parse(path.read_text())
         helpers = dict(_definitions(tree))
         for function in ast.walk(tree):
-            if isinstance(function, ast.FunctionDef) and function.name.startswith("test_") and _is_sharded(function):
+            if (
+                isinstance(function, ast.FunctionDef)
+                and function.name.startswith("test_")
+                and _is_sharded(function)
+            ):
                 found |= _names(function, helpers, set())
     return found
 
@@ -140,7 +158,11 @@ def _names(node: ast.AST, helpers: dict[str, ast.AST], seen: set[str]) -> set[st
             seen.add(part.id)
             helper = helpers[part.id]
             found |= _names(helper, helpers, seen)
-            found |= {c.value for c in ast.walk(helper) if isinstance(c, ast.Constant) and isinstance(c.value, str)}
+            found |= {
+                c.value
+                for c in ast.walk(helper)
+                if isinstance(c, ast.Constant) and isinstance(c.value, str)
+            }
     return found
 
 

@@ -1,4 +1,5 @@
-"""Every code block of the README and the docs runs, and so does every example in a public docstring."""
+"""Every code block of the README and the docs runs, and so does every example in a public
+docstring."""
 
 import doctest
 import gc
@@ -21,17 +22,21 @@ MODULES = [
 
 
 def blocks(page: Path) -> list[str]:
-    """A page's blocks, each at its own lines, so that errors and the ledger name those of the page."""
+    """A page's blocks, each at its own lines, so that errors and the ledger name those of the
+    page."""
     text = page.read_text()
     found = re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     return ["\n" * text.count("\n", 0, match.start(1)) + match[1] for match in found]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name
+)
 class TestPages:
     """A page's blocks run top to bottom, as a reader would run them."""
 
-    @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")  # peft's use of transformers 5
+    # peft's use of transformers 5
+    @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
     def test_runs(self, page, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)  # for the files that a page writes
         namespace: dict[str, object] = {"__name__": "__main__"}
@@ -42,9 +47,12 @@ class TestPages:
         gc.collect()  # a page's functions hold each other, and what they have recorded
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name
+)
 def test_a_reader_has_the_devices(page: Path) -> None:
-    """A page that numbers the devices of its meshes simulates them before: a reader's machine has one."""
+    """A page that numbers the devices of its meshes simulates them before: a reader's machine has
+    one."""
     code = "".join(blocks(page))
     numbered = re.search(r"\bMesh\((range\(|\[|np\.)|\binit_device_mesh\(", code)
     assert numbered is None or "spmd.simulate(" in code[: numbered.start()]

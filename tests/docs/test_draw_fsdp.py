@@ -1,16 +1,21 @@
-"""The picture of docs/fsdp.md is the one that its script draws, of a schedule in which units are freed."""
+"""The picture of docs/fsdp.md is the one that its script draws, of a schedule in which units are
+freed."""
 
 import importlib.util
 from pathlib import Path
 
-_spec = importlib.util.spec_from_file_location("draw_fsdp", Path(__file__).with_name("draw_fsdp.py"))
+_spec = importlib.util.spec_from_file_location(
+    "draw_fsdp", Path(__file__).with_name("draw_fsdp.py")
+)
 assert _spec is not None and _spec.loader is not None
 draw_fsdp = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(draw_fsdp)
 
 
 def test_current() -> None:
-    assert draw_fsdp.DRAWING.read_text() == draw_fsdp.fsdp(), "python tests/docs/draw_fsdp.py draws it"
+    assert draw_fsdp.DRAWING.read_text() == draw_fsdp.fsdp(), (
+        "python tests/docs/draw_fsdp.py draws it"
+    )
 
 
 def test_schedule() -> None:

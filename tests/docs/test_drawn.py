@@ -23,7 +23,9 @@ def test_current(page: Path) -> None:
     found = dict(draw.drawn(page))
     assert found
     for path, svg in found.items():
-        assert path.exists() and path.read_text() == svg, f"{path.name}: python tests/docs/draw.py draws it anew"
+        assert path.exists() and path.read_text() == svg, (
+            f"{path.name}: python tests/docs/draw.py draws it anew"
+        )
 
 
 def test_no_picture_is_left_over() -> None:
@@ -37,8 +39,14 @@ class TestDiagrams:
     @pytest.mark.parametrize("name", diagrams.DIAGRAMS)
     def test_current(self, name: str) -> None:
         drawn = diagrams.DIAGRAMS[name]()
-        assert (diagrams.DRAWINGS / name).read_text() == drawn, f"{name}: python tests/docs/diagrams.py draws it anew"
+        assert (diagrams.DRAWINGS / name).read_text() == drawn, (
+            f"{name}: python tests/docs/diagrams.py draws it anew"
+        )
 
     def test_no_drawing_is_left_over(self) -> None:
         pages = "".join(page.read_text() for page in draw.ROOT.glob("docs/**/*.md"))
-        assert [path.name for path in diagrams.DRAWINGS.glob("*.svg") if f"drawings/{path.name})" not in pages] == []
+        assert [
+            path.name
+            for path in diagrams.DRAWINGS.glob("*.svg")
+            if f"drawings/{path.name})" not in pages
+        ] == []

@@ -1,4 +1,5 @@
-"""Figures of the README and of docs/benchmarks.md are those that are kept, and the list of recipes leaves none out."""
+"""Figures of the README and of docs/benchmarks.md are those that are kept, and the list of recipes
+leaves none out."""
 
 import json
 import re
@@ -20,9 +21,12 @@ class TestKept:
     """docs/results/ has the figures of every section, and nothing else is shown."""
 
     def test_page(self) -> None:
-        """It says of each section what has changed since its runs, so that a change of code can change it."""
+        """It says of each section what has changed since its runs, so that a change of code can
+        change it."""
         expected = page.filled("benchmarks.md.jinja")
-        assert page.PAGE.read_text() == expected, "run python -m recipes.benchmarks.bench_all --page"
+        assert page.PAGE.read_text() == expected, (
+            "run python -m recipes.benchmarks.bench_all --page"
+        )
 
     def test_readme(self) -> None:
         assert page.readme() == README, "run python -m recipes.benchmarks.bench_all --page"
@@ -30,8 +34,14 @@ class TestKept:
     @pytest.mark.parametrize("name", SECTIONS)
     def test_sections(self, name: str) -> None:
         runs = results.runs_of(name)
-        assert [run["command"].partition("recipes.benchmarks.")[2] for run in runs] == [*SECTIONS[name].commands]
-        assert all(run[fact] for run in runs for fact in ("commit", "date", "machine", "versions", "tables"))
+        assert [run["command"].partition("recipes.benchmarks.")[2] for run in runs] == [
+            *SECTIONS[name].commands
+        ]
+        assert all(
+            run[fact]
+            for run in runs
+            for fact in ("commit", "date", "machine", "versions", "tables")
+        )
         assert f'section("{name}")' in (ROOT / "docs/site/benchmarks.md.jinja").read_text()
 
     def test_no_file_is_left_over(self) -> None:
@@ -45,9 +55,15 @@ class TestKept:
         sizes = {"12", "256", "768", "9.6"}
         plain = re.sub(r"`[^`]*`|\bv5p:\S+", "", measured)
         figures = set(re.findall(r"(?<![\w.:])\d[\d,.]*\d(?![\w:])", plain)) - sizes
-        kept = json.dumps([(run, page.tables_of(name, run)) for name in SECTIONS for run in results.runs_of(name)])
+        kept = json.dumps(
+            [(run, page.tables_of(name, run)) for name in SECTIONS for run in results.runs_of(name)]
+        )
         assert len(figures) >= 5
-        assert {figure for figure in figures if not re.search(rf"(?<![\d.]){re.escape(figure)}(?!\d)", kept)} == set()
+        assert {
+            figure
+            for figure in figures
+            if not re.search(rf"(?<![\d.]){re.escape(figure)}(?!\d)", kept)
+        } == set()
 
 
 TARGET = re.compile(r"\b(v4|v5e|v5p|v6e|tpu7x|a100|h100):\d")
@@ -56,25 +72,34 @@ TARGET = re.compile(r"\b(v4|v5e|v5p|v6e|tpu7x|a100|h100):\d")
 class TestPlanned:
     """A table of plans says in its heading that nothing ran."""
 
-    @pytest.mark.parametrize("name", [name for name, section in SECTIONS.items() if section.is_planned])
+    @pytest.mark.parametrize(
+        "name", [name for name, section in SECTIONS.items() if section.is_planned]
+    )
     def test_sections(self, name: str) -> None:
         tables = [table for run in results.runs_of(name) for table in page.tables_of(name, run)]
         assert tables and all(table["title"].startswith("Planned, not run") for table in tables)
 
     def test_figures_of_a_target_are_plans(self) -> None:
-        """A section whose figures name a TPU slice is planned, and those of other sections ran on what is here."""
+        """A section whose figures name a TPU slice is planned, and those of other sections ran on
+        what is here."""
         for name, section in SECTIONS.items():
             kept = json.dumps([run["tables"] for run in results.runs_of(name)])
             assert section.is_planned or TARGET.search(kept) is None, name
 
-    @pytest.mark.parametrize("path", ["README.md", "docs/planning.md", "docs/memory.md", "docs/fsdp.md"])
+    @pytest.mark.parametrize(
+        "path", ["README.md", "docs/planning.md", "docs/memory.md", "docs/fsdp.md"]
+    )
     def test_pages(self, path: str) -> None:
         """A row with a target and a figure in the next cells stands below such a heading."""
         text = (ROOT / path).read_text()
         for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
             head, _, *rows = table.splitlines()
-            figures = [row for row in rows if TARGET.search(row) and re.search(r"\| [\d.,]+ \|", row)]
-            is_of_plans = bool(figures) or re.search(r"\| plan \|", head) or TARGET.search(head) is not None
+            figures = [
+                row for row in rows if TARGET.search(row) and re.search(r"\| [\d.,]+ \|", row)
+            ]
+            is_of_plans = (
+                bool(figures) or re.search(r"\| plan \|", head) or TARGET.search(head) is not None
+            )
             assert not is_of_plans or "planned, not run" in head or "seconds" in head, head
 
     def test_a_row_that_is_worse(self) -> None:
@@ -110,7 +135,9 @@ def test_flags_are_the_same() -> None:
     """The first name of a size is one word for all recipes; a flag of several words has hyphens."""
     for path in sorted((ROOT / "recipes").glob("*.py")):
         flags = re.findall(r'add_argument\(\s*"(--\w[\w-]*)"', path.read_text())
-        assert [flag for flag in flags if "_" in flag or flag in ("--batch-size", "--num-epochs")] == [], path
+        assert [
+            flag for flag in flags if "_" in flag or flag in ("--batch-size", "--num-epochs")
+        ] == [], path
 
 
 def test_samples_have_no_control_codes() -> None:
@@ -118,6 +145,12 @@ def test_samples_have_no_control_codes() -> None:
 
 
 def test_recipes() -> None:
-    programs = {path.name for path in (ROOT / "recipes").glob("*.py") if 'name__ == "__main__"' in path.read_text()}
+    programs = {
+        path.name
+        for path in (ROOT / "recipes").glob("*.py")
+        if 'name__ == "__main__"' in path.read_text()
+    }
     assert {name for name in programs if f"`recipes/{name}`" not in RECIPES} == set()
-    assert {path.name for path in (ROOT / "docker").iterdir() if f"docker/{path.name}`" not in RECIPES} == set()
+    assert {
+        path.name for path in (ROOT / "docker").iterdir() if f"docker/{path.name}`" not in RECIPES
+    } == set()

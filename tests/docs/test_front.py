@@ -45,7 +45,8 @@ class TestPictures:
         assert all(f"](docs/pictures/recipes/{name}.png) [" in README for name in gallery.RECIPES)
 
     def test_front(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The picture at the top is drawn from a step that runs: rows of eight devices, a loss that falls."""
+        """The picture at the top is drawn from a step that runs: rows of eight devices, a loss that
+        falls."""
         front = script("front")
         weight, rows, losses = front.run()
         assert front.rows_of(weight[5]) == "[128:256]" and front.rows_of(rows[5]) == "[32:64]"

@@ -7,7 +7,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 GLOSSARY = (ROOT / "docs/glossary.md").read_text()
-CODE = sorted(path for folder in ("spmd", "fsdp", "recipes") for path in (ROOT / folder).rglob("*.py"))
+CODE = sorted(
+    path for folder in ("spmd", "fsdp", "recipes") for path in (ROOT / folder).rglob("*.py")
+)
 
 
 class TestGlossary:
@@ -30,5 +32,9 @@ class TestNames:
 
     def test_file_names(self) -> None:
         """Each once in the packages, but for `__init__`."""
-        names = [path.name for path in CODE if path.parts[len(ROOT.parts)] != "recipes" and path.name != "__init__.py"]
+        names = [
+            path.name
+            for path in CODE
+            if path.parts[len(ROOT.parts)] != "recipes" and path.name != "__init__.py"
+        ]
         assert sorted({name for name in names if names.count(name) > 1}) == []

@@ -1,4 +1,5 @@
-"""The notebooks of docs/notebooks: each runs, gives the outputs that it keeps, and can be read on a code host."""
+"""The notebooks of docs/notebooks: each runs, gives the outputs that it keeps, and can be read on a
+code host."""
 
 import re
 import subprocess
@@ -38,22 +39,30 @@ class TestKept:
     """A notebook as it is in the tree."""
 
     def test_cells(self, path: Path) -> None:
-        """The first code cell installs the library; each has a sentence above it, and an id that stays."""
+        """The first code cell installs the library; each has a sentence above it, and an id that
+        stays."""
         notebook = nbformat.read(path, as_version=4)
         nbformat.validate(notebook)
         assert (notebook.nbformat, notebook.nbformat_minor) == (4, 5)
         code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-        assert code[0].metadata == {"tags": ["install"]} and code[0].source.startswith("%pip install --quiet ")
+        assert code[0].metadata == {"tags": ["install"]} and code[0].source.startswith(
+            "%pip install --quiet "
+        )
         above = dict(zip([cell.id for cell in notebook.cells[1:]], notebook.cells, strict=False))
         assert [cell.id for cell in code if above[cell.id].cell_type != "markdown"] == []
-        assert [cell.id for cell in notebook.cells if not re.fullmatch(r"[a-z]+(-[a-z]+)*", cell.id)] == []
+        assert [
+            cell.id for cell in notebook.cells if not re.fullmatch(r"[a-z]+(-[a-z]+)*", cell.id)
+        ] == []
 
     def test_outputs(self, path: Path) -> None:
         """They are there, and show nothing of the machine that made them."""
         notebook = nbformat.read(path, as_version=4)
         assert set(notebook.metadata) == {"kernelspec"}
         outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
-        assert len(outputs) > 3 and {output.output_type for output in outputs} <= {"stream", "execute_result"}
+        assert len(outputs) > 3 and {output.output_type for output in outputs} <= {
+            "stream",
+            "execute_result",
+        }
         assert {output.name for output in outputs if output.output_type == "stream"} <= {"stdout"}
         found = UNWANTED.search(path.read_text().replace("\\u001b", "\x1b").replace("\\r", "\r"))
         assert found is None, found
@@ -65,7 +74,9 @@ class TestKept:
     def test_runs(self, path: Path) -> None:
         """In a kernel, with the outputs that the tree has."""
         command = [sys.executable, str(SCRIPT), "--check", path.stem]
-        done = subprocess.run(command, capture_output=True, text=True, env=own_environment(), timeout=1500, cwd=ROOT)
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=own_environment(), timeout=1500, cwd=ROOT
+        )
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-8000:]}"
 
 

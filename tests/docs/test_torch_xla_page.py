@@ -1,4 +1,5 @@
-"""docs/torch-xla-names.md: the table of the drop-in as a page, with how the arguments of each name differ."""
+"""docs/torch-xla-names.md: the table of the drop-in as a page, with how the arguments of each name
+differ."""
 
 import re
 import subprocess
@@ -33,7 +34,10 @@ def test_has_each_name_once() -> None:
         (Row("spmd:sync", None, {}, {}, None), ["`spmd.sync`"]),
         (Row("torch.distributed:", None, {}, {}, None), ["`torch.distributed`"]),
         (Row("", 3, {}, {}, "x=1"), ["`3`"]),
-        (Row("spmd:sync", None, {}, {"wait": True}, "devices=()"), ["`spmd.sync`", "`wait=True`", "without `devices`"]),
+        (
+            Row("spmd:sync", None, {}, {"wait": True}, "devices=()"),
+            ["`spmd.sync`", "`wait=True`", "without `devices`"],
+        ),
         (
             Row("spmd:place_to_host", None, {"t": "tensor"}, {}, None),
             ["`spmd.place_to_host`", "`t` is `tensor`"],

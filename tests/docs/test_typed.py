@@ -1,4 +1,5 @@
-"""Public names have types: `mypy --strict` knows each of them, and passes a program that uses most."""
+"""Public names have types: `mypy --strict` knows each of them, and passes a program that uses
+most."""
 
 import subprocess
 import sys
@@ -18,6 +19,15 @@ def test_strict(tmp_path: Path) -> None:
     imports = sorted(f"import {shown(module)}" for module in DOORS)
     uses = sorted(f"{shown(module)}.{name}" for module in DOORS for name in public(module))
     names.write_text("\n".join([*imports, *uses, ""]))
-    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--cache-dir=.mypy_cache/typed"]
-    result = subprocess.run([*command, str(FILE), str(names)], cwd=ROOT, capture_output=True, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--follow-imports=silent",
+        "--cache-dir=.mypy_cache/typed",
+    ]
+    result = subprocess.run(
+        [*command, str(FILE), str(names)], cwd=ROOT, capture_output=True, text=True
+    )
     assert result.returncode == 0, result.stdout + result.stderr

@@ -1,4 +1,5 @@
-"""Writes docs/torch-xla-names.md: what each name of PyTorch/XLA is here, from the table of the drop-in.
+"""Writes docs/torch-xla-names.md: what each name of PyTorch/XLA is here, from the table of the
+drop-in.
 
 python tests/docs/torch_xla_page.py            writes the page
 python tests/docs/torch_xla_page.py --check    writes nothing; fails where the page is out of date
@@ -36,10 +37,19 @@ def document() -> str:
     """Returns the text of the page."""
     lines = [HEADER.format(version=VERSION.partition("+")[0])]
     for module, names in NAMES.items():
-        hints = {path.rpartition(".")[2]: text for path, text in HINTS.items() if path.rpartition(".")[0] == module}
+        hints = {
+            path.rpartition(".")[2]: text
+            for path, text in HINTS.items()
+            if path.rpartition(".")[0] == module
+        }
         lines += [f"## {module}", "", "| name | here |", "|---|---|"]
-        lines += [f"| {cell(_shown(name, row))} | {cell('; '.join(_here(row)))} |" for name, row in names.items()]
-        lines += [f"| {cell(f'`{name}`')} | *not here*: {cell(text)} |" for name, text in hints.items()]
+        lines += [
+            f"| {cell(_shown(name, row))} | {cell('; '.join(_here(row)))} |"
+            for name, row in names.items()
+        ]
+        lines += [
+            f"| {cell(f'`{name}`')} | *not here*: {cell(text)} |" for name, text in hints.items()
+        ]
         lines.append("")
     return "\n".join(lines)
 

@@ -1,4 +1,5 @@
-"""The examples' shared parts: the flags of their command lines, and a model sharded over a mesh with `--fsdp`."""
+"""The examples' shared parts: the flags of their command lines, and a model sharded over a mesh
+with `--fsdp`."""
 
 import argparse
 
@@ -10,7 +11,9 @@ def flags(description: str | None, steps: int) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, default=steps)
-    parser.add_argument("--fsdp", action="store_true", help="shard the parameters and the batch over all devices")
+    parser.add_argument(
+        "--fsdp", action="store_true", help="shard the parameters and the batch over all devices"
+    )
     return parser
 
 
@@ -21,5 +24,7 @@ def placed(model: nn.Module, args: argparse.Namespace) -> nn.Module:
         import fsdp
         import spmd
 
-        fsdp.fully_shard(model, mesh=spmd.Mesh(spmd.device_ids(), (len(spmd.device_ids()),), ("fsdp",)))
+        fsdp.fully_shard(
+            model, mesh=spmd.Mesh(spmd.device_ids(), (len(spmd.device_ids()),), ("fsdp",))
+        )
     return model

@@ -1,4 +1,5 @@
-"""A generator against a discriminator, transposed convolutions and batch norms, as pytorch/examples' dcgan."""
+"""A generator against a discriminator, transposed convolutions and batch norms, as
+pytorch/examples' dcgan."""
 
 import torch
 from common import flags, placed
@@ -18,19 +19,29 @@ def weights_init(m: nn.Module) -> None:
 def generator(nz: int, ngf: int) -> nn.Module:
     """Images of 16 x 16 of noise."""
     return nn.Sequential(
-        nn.ConvTranspose2d(nz, ngf * 2, 4, 1, 0, bias=False), nn.BatchNorm2d(ngf * 2), nn.ReLU(True),
-        nn.ConvTranspose2d(ngf * 2, ngf, 4, 2, 1, bias=False), nn.BatchNorm2d(ngf), nn.ReLU(True),
-        nn.ConvTranspose2d(ngf, 3, 4, 2, 1, bias=False), nn.Tanh(),
-    )  # fmt: skip
+        nn.ConvTranspose2d(nz, ngf * 2, 4, 1, 0, bias=False),
+        nn.BatchNorm2d(ngf * 2),
+        nn.ReLU(True),
+        nn.ConvTranspose2d(ngf * 2, ngf, 4, 2, 1, bias=False),
+        nn.BatchNorm2d(ngf),
+        nn.ReLU(True),
+        nn.ConvTranspose2d(ngf, 3, 4, 2, 1, bias=False),
+        nn.Tanh(),
+    )
 
 
 def discriminator(ndf: int) -> nn.Module:
     """The probability that an image is real."""
     return nn.Sequential(
-        nn.Conv2d(3, ndf, 4, 2, 1, bias=False), nn.LeakyReLU(0.2, inplace=True),
-        nn.Conv2d(ndf, ndf * 2, 4, 2, 1, bias=False), nn.BatchNorm2d(ndf * 2), nn.LeakyReLU(0.2, inplace=True),
-        nn.Conv2d(ndf * 2, 1, 4, 1, 0, bias=False), nn.Sigmoid(), nn.Flatten(0),
-    )  # fmt: skip
+        nn.Conv2d(3, ndf, 4, 2, 1, bias=False),
+        nn.LeakyReLU(0.2, inplace=True),
+        nn.Conv2d(ndf, ndf * 2, 4, 2, 1, bias=False),
+        nn.BatchNorm2d(ndf * 2),
+        nn.LeakyReLU(0.2, inplace=True),
+        nn.Conv2d(ndf * 2, 1, 4, 1, 0, bias=False),
+        nn.Sigmoid(),
+        nn.Flatten(0),
+    )
 
 
 def main(arguments: list[str] | None = None) -> list[float]:
@@ -41,7 +52,10 @@ def main(arguments: list[str] | None = None) -> list[float]:
     net_g, net_d = generator(nz, 8), discriminator(8)
     net_g.apply(weights_init)
     net_d.apply(weights_init)
-    images, noises = torch.rand(args.steps, batch, 3, 16, 16) * 2 - 1, torch.randn(args.steps, batch, nz, 1, 1)
+    images, noises = (
+        torch.rand(args.steps, batch, 3, 16, 16) * 2 - 1,
+        torch.randn(args.steps, batch, nz, 1, 1),
+    )
     net_g, net_d = placed(net_g, args), placed(net_d, args)
     criterion = nn.BCELoss()
     optimizer_d = optim.Adam(net_d.parameters(), lr=0.0002, betas=(0.5, 0.999))

@@ -20,7 +20,9 @@ class GraphAttentionLayer(nn.Module):
 
     def forward(self, h: Tensor, adj_mat: Tensor) -> Tensor:
         n_nodes = h.shape[0]
-        h_transformed = torch.mm(h, self.W).view(n_nodes, self.n_heads, self.n_hidden).permute(1, 0, 2)
+        h_transformed = (
+            torch.mm(h, self.W).view(n_nodes, self.n_heads, self.n_hidden).permute(1, 0, 2)
+        )
         source = torch.matmul(h_transformed, self.a[:, : self.n_hidden, :])
         target = torch.matmul(h_transformed, self.a[:, self.n_hidden :, :])
         e = F.leaky_relu(source + target.mT, 0.2)

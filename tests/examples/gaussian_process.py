@@ -1,7 +1,7 @@
 """An exact Gaussian process fitted by SciPy's L-BFGS-B, as botorch does, and asked for a candidate.
 
-The closure copies SciPy's vector into the parameters and reads the value and each gradient back; the Cholesky factor is
-checked by the host, as gpytorch's `psd_safe_cholesky` does.
+The closure copies SciPy's vector into the parameters and reads the value and each gradient back;
+the Cholesky factor is checked by the host, as gpytorch's `psd_safe_cholesky` does.
 """
 
 import math
@@ -24,7 +24,9 @@ def psd_safe_cholesky(A: Tensor) -> Tensor:
         raise ValueError(f"cholesky: {isnan.sum().item()} of {A.numel()} elements are NaN")
     for i in range(3):
         jitter = 1e-6 * 10**i
-        L, info = torch.linalg.cholesky_ex(A + jitter * torch.eye(A.shape[-1], dtype=A.dtype, device=A.device))
+        L, info = torch.linalg.cholesky_ex(
+            A + jitter * torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+        )
         if not torch.any(info):
             return L
     raise ValueError("the matrix is not positive definite")
@@ -50,7 +52,9 @@ class MaternKernel(nn.Module):
         mean = x1.mean(dim=-2, keepdim=True)
         x1, x2 = (x1 - mean) / self.lengthscale, (x2 - mean) / self.lengthscale
         squared = (
-            x1.square().sum(-1, keepdim=True) - 2.0 * x1 @ x2.transpose(-2, -1) + x2.square().sum(-1).unsqueeze(-2)
+            x1.square().sum(-1, keepdim=True)
+            - 2.0 * x1 @ x2.transpose(-2, -1)
+            + x2.square().sum(-1).unsqueeze(-2)
         )
         distance = squared.clamp_min(1e-15).sqrt()
         exp_component = torch.exp(-math.sqrt(5) * distance)
@@ -78,7 +82,8 @@ class SingleTaskGP(nn.Module):
         return K + self.noise() * torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
 
     def posterior(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance at X, with the factor of the training data in the cache that the evaluation fills."""
+        """Mean and variance at X, with the factor of the training data in the cache that the
+        evaluation fills."""
         if getattr(self, "cache", None) is None:
             L = psd_safe_cholesky(self.covariance())
             residual = (self.train_targets - self.mean_constant).unsqueeze(-1)
@@ -91,7 +96,8 @@ class SingleTaskGP(nn.Module):
 
 
 def check_scaling(train_X: Tensor, train_Y: Tensor) -> None:
-    """Refuses NaN, warns of inputs outside of the unit cube and of targets that are not standardized."""
+    """Refuses NaN, warns of inputs outside of the unit cube and of targets that are not
+    standardized."""
     for tensor in (train_X, train_Y):
         if torch.isnan(tensor).any():
             raise ValueError("the training data has NaN")
@@ -105,7 +111,11 @@ def check_scaling(train_X: Tensor, train_Y: Tensor) -> None:
 
 def log_prior(value: Tensor, loc: float, scale: float) -> Tensor:
     """The log density of a log-normal prior."""
-    return (-((value.log() - loc) ** 2) / (2 * scale**2) - value.log() - math.log(scale * math.sqrt(2 * math.pi))).sum()
+    return (
+        -((value.log() - loc) ** 2) / (2 * scale**2)
+        - value.log()
+        - math.log(scale * math.sqrt(2 * math.pi))
+    ).sum()
 
 
 def marginal_log_likelihood(model: SingleTaskGP) -> Tensor:
@@ -116,7 +126,9 @@ def marginal_log_likelihood(model: SingleTaskGP) -> Tensor:
     logdet = 2 * L.diagonal().log().sum()
     n = residual.shape[0]
     res = -0.5 * (inv_quad + logdet + n * math.log(2 * math.pi))
-    res = res.add(log_prior(model.covar_module.lengthscale, math.sqrt(2) + math.log(2) / 2, math.sqrt(3)))
+    res = res.add(
+        log_prior(model.covar_module.lengthscale, math.sqrt(2) + math.log(2) / 2, math.sqrt(3))
+    )
     res = res.add(log_prior(model.noise(), -4.0, 1.0))
     return res.div(n)
 
@@ -130,7 +142,11 @@ def set_vector(parameters: list[nn.Parameter], vector: np.ndarray) -> None:
     index = 0
     for p in parameters:
         numel = p.numel()
-        p.copy_(torch.as_tensor(vector[index : index + numel], dtype=p.dtype, device=p.device).view_as(p))
+        p.copy_(
+            torch.as_tensor(vector[index : index + numel], dtype=p.dtype, device=p.device).view_as(
+                p
+            )
+        )
         index += numel
 
 
@@ -151,13 +167,18 @@ def fit(model: SingleTaskGP, steps: int) -> list[float]:
         values.append(float(value))
         return float(value), grad
 
-    result = minimize(closure, get_vector(parameters), jac=True, method="L-BFGS-B", options={"maxiter": steps})
+    result = minimize(
+        closure, get_vector(parameters), jac=True, method="L-BFGS-B", options={"maxiter": steps}
+    )
     set_vector(parameters, result.x)
     return values
 
 
-def candidate(model: SingleTaskGP, start: Tensor, best: Tensor, steps: int) -> tuple[np.ndarray, list[float]]:
-    """The point of the largest expected improvement from these starts, by L-BFGS-B within the unit cube."""
+def candidate(
+    model: SingleTaskGP, start: Tensor, best: Tensor, steps: int
+) -> tuple[np.ndarray, list[float]]:
+    """The point of the largest expected improvement from these starts, by L-BFGS-B within the unit
+    cube."""
     values: list[float] = []
 
     def closure(x: np.ndarray) -> tuple[float, np.ndarray]:
@@ -174,16 +195,23 @@ def candidate(model: SingleTaskGP, start: Tensor, best: Tensor, steps: int) -> t
 
     bounds = [(0.0, 1.0)] * start.numel()
     x0 = start.reshape(-1).cpu().numpy()
-    result = minimize(closure, x0, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": steps})
+    result = minimize(
+        closure, x0, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": steps}
+    )
     return result.x, values
 
 
 def main(arguments: list[str] | None = None) -> list[float]:
-    """Fits and asks for a candidate; returns the values of all calls of both closures, parameters and candidate."""
+    """Fits and asks for a candidate; returns the values of all calls of both closures, parameters
+    and candidate."""
     args = flags(__doc__, 6).parse_args(arguments)
     torch.manual_seed(0)
     train_X = torch.rand(20, 3, dtype=torch.double)
-    train_Y = torch.sin(6 * train_X[:, :1]) + train_X[:, 1:2] ** 2 + 0.1 * torch.randn(20, 1, dtype=torch.double)
+    train_Y = (
+        torch.sin(6 * train_X[:, :1])
+        + train_X[:, 1:2] ** 2
+        + 0.1 * torch.randn(20, 1, dtype=torch.double)
+    )
     train_Y = (train_Y - train_Y.mean()) / train_Y.std()
     start = torch.rand(4, 3, dtype=torch.double).to(args.device)
     model = placed(SingleTaskGP(train_X.to(args.device), train_Y.to(args.device)), args)

@@ -1,5 +1,6 @@
-"""Text by a loop of one's own as gpt-fast's: the cache is buffers that a layer writes at its positions, and no token is
-read before the last; prints the tokens, and with `--seconds` the milliseconds of each."""
+"""Text by a loop of one's own as gpt-fast's: the cache is buffers that a layer writes at its
+positions, and no token is read before the last; prints the tokens, and with `--seconds` the
+milliseconds of each."""
 
 import math
 import time
@@ -19,7 +20,9 @@ class KeyValues(nn.Module):
     def __init__(self, rows: int) -> None:
         super().__init__()
         for name in ("keys", "values"):
-            self.register_buffer(name, torch.zeros(rows, HEADS, LENGTH, WIDTH // HEADS), persistent=False)
+            self.register_buffer(
+                name, torch.zeros(rows, HEADS, LENGTH, WIDTH // HEADS), persistent=False
+            )
 
     def update(self, positions: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         self.keys[:, :, positions] = keys
@@ -31,12 +34,21 @@ class Layer(nn.Module):
     def __init__(self, rows: int) -> None:
         super().__init__()
         self.before, self.between = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH, bias=False), nn.Linear(4 * WIDTH, WIDTH, bias=False)
+        self.qkv, self.out = (
+            nn.Linear(WIDTH, 3 * WIDTH, bias=False),
+            nn.Linear(WIDTH, WIDTH, bias=False),
+        )
+        self.up, self.down = (
+            nn.Linear(WIDTH, 4 * WIDTH, bias=False),
+            nn.Linear(4 * WIDTH, WIDTH, bias=False),
+        )
         self.cache = KeyValues(rows)
 
     def forward(self, x: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
-        q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in self.qkv(self.before(x)).chunk(3, -1))
+        q, k, v = (
+            part.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+            for part in self.qkv(self.before(x)).chunk(3, -1)
+        )
         keys, values = self.cache.update(positions, k, v)
         y = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
         x = x + self.out(y.transpose(1, 2).flatten(2))
@@ -49,7 +61,9 @@ class Transformer(nn.Module):
         self.words, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
         self.layers = nn.ModuleList(Layer(rows) for _ in range(LAYERS))
         self.norm, self.head = nn.RMSNorm(WIDTH), nn.Linear(WIDTH, WORDS, bias=False)
-        self.register_buffer("causal", torch.tril(torch.ones(LENGTH, LENGTH, dtype=torch.bool)), persistent=False)
+        self.register_buffer(
+            "causal", torch.tril(torch.ones(LENGTH, LENGTH, dtype=torch.bool)), persistent=False
+        )
 
     def forward(self, words: Tensor, positions: Tensor) -> Tensor:
         mask = self.causal[None, None, positions]
@@ -85,7 +99,9 @@ def generate(model: nn.Module, prompt: Tensor, count: int) -> Tensor:
 
 def main(arguments: Sequence[str] | None = None) -> list[float]:
     parser = flags(__doc__, steps=24)
-    parser.add_argument("--seconds", action="store_true", help="print the milliseconds of a word, too")
+    parser.add_argument(
+        "--seconds", action="store_true", help="print the milliseconds of a word, too"
+    )
     args = parser.parse_args(arguments)
     torch.manual_seed(0)
     model = placed(Transformer(rows=2).eval(), args)

@@ -1,4 +1,5 @@
-"""Digits classified by two convolutions with dropout, Adadelta and StepLR, as pytorch/examples' mnist."""
+"""Digits classified by two convolutions with dropout, Adadelta and StepLR, as pytorch/examples'
+mnist."""
 
 import torch
 import torch.nn.functional as F
@@ -50,8 +51,11 @@ def main(arguments: list[str] | None = None) -> list[float]:
     torch.manual_seed(1)
     images = torch.rand(16 * args.steps + 20, 1, 16, 16)
     digits = torch.randint(10, (len(images),))
-    train_loader = DataLoader(TensorDataset(images[:-20], digits[:-20]), batch_size=16, shuffle=True)
-    test_loader = DataLoader(TensorDataset(images[-20:], digits[-20:]), batch_size=16)  # the last batch is smaller
+    train_loader = DataLoader(
+        TensorDataset(images[:-20], digits[:-20]), batch_size=16, shuffle=True
+    )
+    # the last batch is smaller
+    test_loader = DataLoader(TensorDataset(images[-20:], digits[-20:]), batch_size=16)
     model = placed(Net(args.dropout), args)
     optimizer = optim.Adadelta(model.parameters(), lr=1.0)
     scheduler = StepLR(optimizer, step_size=1, gamma=0.7)
@@ -68,7 +72,9 @@ def main(arguments: list[str] | None = None) -> list[float]:
                 losses.append(loss.item())
                 print(f"Train Epoch: {epoch} [{batch_idx * len(data)}] Loss: {losses[-1]:.6f}")
         average, correct = test(model, args.device, test_loader)
-        print(f"Test set: Average loss: {average:.4f}, Accuracy: {correct}/{len(test_loader.dataset)}")
+        print(
+            f"Test set: Average loss: {average:.4f}, Accuracy: {correct}/{len(test_loader.dataset)}"
+        )
         losses += [average, correct]
         scheduler.step()
     return losses

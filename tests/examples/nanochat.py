@@ -1,4 +1,5 @@
-"""A small GPT under Muon with AdamW, each a compiled step of its own, as karpathy/nanochat trains it."""
+"""A small GPT under Muon with AdamW, each a compiled step of its own, as karpathy/nanochat trains
+it."""
 
 import torch
 import torch.nn.functional as F
@@ -16,10 +17,19 @@ POLAR_EXPRESS = [
 
 @torch.compile(dynamic=False, fullgraph=True)
 def adamw_step_fused(
-    p: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, step_t: Tensor, lr_t: Tensor, beta1_t: Tensor,
-    beta2_t: Tensor, eps_t: Tensor, wd_t: Tensor,
-) -> None:  # fmt: skip
-    """One parameter's AdamW step; the hyperparameters are tensors on the CPU, so that none is a new graph."""
+    p: Tensor,
+    grad: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    step_t: Tensor,
+    lr_t: Tensor,
+    beta1_t: Tensor,
+    beta2_t: Tensor,
+    eps_t: Tensor,
+    wd_t: Tensor,
+) -> None:
+    """One parameter's AdamW step; the hyperparameters are tensors on the CPU, so that none is a new
+    graph."""
     p.mul_(1 - lr_t * wd_t)
     exp_avg.lerp_(grad, 1 - beta1_t)
     exp_avg_sq.lerp_(grad.square(), 1 - beta2_t)
@@ -30,10 +40,19 @@ def adamw_step_fused(
 
 @torch.compile(dynamic=False, fullgraph=True)
 def muon_step_fused(
-    stacked_grads: Tensor, stacked_params: Tensor, momentum_buffer: Tensor, second_momentum_buffer: Tensor,
-    momentum_t: Tensor, lr_t: Tensor, wd_t: Tensor, beta2_t: Tensor, ns_steps: int, red_dim: int,
-) -> None:  # fmt: skip
-    """Momentum, Newton-Schulz, variance reduction and cautious decay of the equally shaped matrices of a group."""
+    stacked_grads: Tensor,
+    stacked_params: Tensor,
+    momentum_buffer: Tensor,
+    second_momentum_buffer: Tensor,
+    momentum_t: Tensor,
+    lr_t: Tensor,
+    wd_t: Tensor,
+    beta2_t: Tensor,
+    ns_steps: int,
+    red_dim: int,
+) -> None:
+    """Momentum, Newton-Schulz, variance reduction and cautious decay of the equally shaped matrices
+    of a group."""
     momentum = momentum_t.to(stacked_grads.dtype)
     momentum_buffer.lerp_(stacked_grads, 1 - momentum)
     g = stacked_grads.lerp_(momentum_buffer, momentum)
@@ -61,7 +80,8 @@ def muon_step_fused(
 
 
 class MuonAdamW(torch.optim.Optimizer):
-    """Groups of matrices by Muon, all other parameters by AdamW; hyperparameters wait in 0-dim tensors on the CPU."""
+    """Groups of matrices by Muon, all other parameters by AdamW; hyperparameters wait in 0-dim
+    tensors on the CPU."""
 
     def __init__(self, param_groups: list[dict]) -> None:
         super().__init__(param_groups, defaults={})
@@ -82,7 +102,12 @@ class MuonAdamW(torch.optim.Optimizer):
             state["step"] += 1
             beta1, beta2 = group["betas"]
             numbers = self.fill(
-                step=state["step"], lr=group["lr"], beta1=beta1, beta2=beta2, eps=group["eps"], wd=group["weight_decay"]
+                step=state["step"],
+                lr=group["lr"],
+                beta1=beta1,
+                beta2=beta2,
+                eps=group["eps"],
+                wd=group["weight_decay"],
             )
             adamw_step_fused(p, p.grad, state["exp_avg"], state["exp_avg_sq"], *numbers)
 
@@ -93,17 +118,26 @@ class MuonAdamW(torch.optim.Optimizer):
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros(num_params, *shape, dtype=dtype, device=device)
         if "second_momentum_buffer" not in state:
-            reduced = (num_params, shape[-2], 1) if shape[-2] >= shape[-1] else (num_params, 1, shape[-1])
+            reduced = (
+                (num_params, shape[-2], 1) if shape[-2] >= shape[-1] else (num_params, 1, shape[-1])
+            )
             state["second_momentum_buffer"] = torch.zeros(reduced, dtype=dtype, device=device)
         red_dim = -1 if shape[-2] >= shape[-1] else -2
         stacked_grads = torch.stack([p.grad for p in params])
         stacked_params = torch.stack(params)
         lr = group["lr"] * max(1.0, shape[-2] / shape[-1]) ** 0.5
-        numbers = self.fill(momentum=group["momentum"], lr=lr, wd=group["weight_decay"], beta2=group["beta2"])
+        numbers = self.fill(
+            momentum=group["momentum"], lr=lr, wd=group["weight_decay"], beta2=group["beta2"]
+        )
         muon_step_fused(
-            stacked_grads, stacked_params, state["momentum_buffer"], state["second_momentum_buffer"], *numbers,
-            group["ns_steps"], red_dim,
-        )  # fmt: skip
+            stacked_grads,
+            stacked_params,
+            state["momentum_buffer"],
+            state["second_momentum_buffer"],
+            *numbers,
+            group["ns_steps"],
+            red_dim,
+        )
         torch._foreach_copy_(params, list(stacked_params.unbind(0)))
 
     @torch.no_grad()
@@ -128,15 +162,22 @@ class Block(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.c_q, self.c_k, self.c_v, self.c_proj = (nn.Linear(width, width, bias=False) for _ in range(4))
-        self.c_fc, self.mlp_proj = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
+        self.c_q, self.c_k, self.c_v, self.c_proj = (
+            nn.Linear(width, width, bias=False) for _ in range(4)
+        )
+        self.c_fc, self.mlp_proj = (
+            nn.Linear(width, 4 * width, bias=False),
+            nn.Linear(4 * width, width, bias=False),
+        )
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         B, T, _ = x.shape
         h = norm(x)
         q, k, v = (proj(h).view(B, T, self.heads, -1) for proj in (self.c_q, self.c_k, self.c_v))
         q, k = norm(apply_rotary_emb(q, cos, sin)), norm(apply_rotary_emb(k, cos, sin))
-        y = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True)
+        y = F.scaled_dot_product_attention(
+            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True
+        )
         x = x + self.c_proj(y.transpose(1, 2).contiguous().view(B, T, -1))
         return x + self.mlp_proj(F.relu(self.c_fc(norm(x))).square())
 
@@ -144,13 +185,20 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Blocks whose residual stream is scaled by a number per layer and mixed with the embedding."""
 
-    def __init__(self, vocab: int = 64, width: int = 32, depth: int = 4, heads: int = 2, length: int = 16) -> None:
+    def __init__(
+        self, vocab: int = 64, width: int = 32, depth: int = 4, heads: int = 2, length: int = 16
+    ) -> None:
         super().__init__()
         self.wte, self.lm_head = nn.Embedding(vocab, width), nn.Linear(width, vocab, bias=False)
         self.h = nn.ModuleList([Block(width, heads) for _ in range(depth)])
-        self.resid_lambdas, self.x0_lambdas = nn.Parameter(torch.ones(depth)), nn.Parameter(torch.zeros(depth))
+        self.resid_lambdas, self.x0_lambdas = (
+            nn.Parameter(torch.ones(depth)),
+            nn.Parameter(torch.zeros(depth)),
+        )
         channel = torch.arange(0, width // heads, 2, dtype=torch.float32)
-        freqs = torch.outer(torch.arange(length, dtype=torch.float32), 1.0 / (10000 ** (channel / (width // heads))))
+        freqs = torch.outer(
+            torch.arange(length, dtype=torch.float32), 1.0 / (10000 ** (channel / (width // heads)))
+        )
         self.register_buffer("cos", freqs.cos()[None, :, None, :], persistent=False)
         self.register_buffer("sin", freqs.sin()[None, :, None, :], persistent=False)
 
@@ -162,16 +210,27 @@ class GPT(nn.Module):
             x = block(x, self.cos, self.sin)
         logits = self.lm_head(norm(x)).float()
         logits = 15 * torch.tanh(logits / 15)
-        return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.reshape(-1), ignore_index=-1)
+        return F.cross_entropy(
+            logits.view(-1, logits.size(-1)), targets.reshape(-1), ignore_index=-1
+        )
 
     def setup_optimizer(self) -> MuonAdamW:
         adam = {"kind": "adamw", "betas": (0.8, 0.95), "eps": 1e-8, "weight_decay": 0.0}
-        muon = {"kind": "muon", "lr": 0.02, "momentum": 0.85, "ns_steps": 5, "beta2": 0.9, "weight_decay": 0.1}
+        muon = {
+            "kind": "muon",
+            "lr": 0.02,
+            "momentum": 0.85,
+            "ns_steps": 5,
+            "beta2": 0.9,
+            "weight_decay": 0.1,
+        }
         matrices = list(self.h.parameters())
         groups = [
-            {"params": [self.lm_head.weight], "lr": 0.004, **adam}, {"params": [self.wte.weight], "lr": 0.02, **adam},
-            {"params": [self.resid_lambdas], "lr": 0.005, **adam}, {"params": [self.x0_lambdas], "lr": 0.05, **adam},
-        ]  # fmt: skip
+            {"params": [self.lm_head.weight], "lr": 0.004, **adam},
+            {"params": [self.wte.weight], "lr": 0.02, **adam},
+            {"params": [self.resid_lambdas], "lr": 0.005, **adam},
+            {"params": [self.x0_lambdas], "lr": 0.05, **adam},
+        ]
         for shape in sorted({p.shape for p in matrices}):
             groups.append({"params": [p for p in matrices if p.shape == shape], **muon})
         optimizer = MuonAdamW(groups)
@@ -203,7 +262,10 @@ def main(arguments: list[str] | None = None) -> list[float]:
         train_loss = train_loss.item()
         smooth_train_loss = 0.9 * smooth_train_loss + (1 - 0.9) * train_loss
         losses.append(train_loss)
-        print(f"step {step:05d} | loss: {smooth_train_loss / (1 - 0.9 ** (step + 1)):.6f} | lrm: {lrm:.2f}")
+        print(
+            f"step {step:05d} | loss: {smooth_train_loss / (1 - 0.9 ** (step + 1)):.6f} | lrm: "
+            f"{lrm:.2f}"
+        )
     with torch.no_grad():
         held_out = tokens[-1].to(args.device)
         losses.append(model(held_out[:, :-1], held_out[:, 1:]).item())

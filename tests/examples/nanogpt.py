@@ -1,4 +1,5 @@
-"""A GPT trained and sampled with nanoGPT's habits: mapped data, autocast, a scaler, accumulation, a checkpoint."""
+"""A GPT trained and sampled with nanoGPT's habits: mapped data, autocast, a scaler, accumulation, a
+checkpoint."""
 
 import math
 import tempfile
@@ -19,8 +20,14 @@ class Block(nn.Module):
         super().__init__()
         self.heads = heads
         self.ln_1, self.ln_2 = nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)
-        self.c_attn, self.c_proj = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-        self.fc, self.proj = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
+        self.c_attn, self.c_proj = (
+            nn.Linear(width, 3 * width, bias=False),
+            nn.Linear(width, width, bias=False),
+        )
+        self.fc, self.proj = (
+            nn.Linear(width, 4 * width, bias=False),
+            nn.Linear(4 * width, width, bias=False),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         B, T, C = x.size()
@@ -34,7 +41,9 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Tokens, positions, blocks, a head that shares the embedding's weight."""
 
-    def __init__(self, vocabulary: int, block_size: int, width: int, heads: int, layers: int) -> None:
+    def __init__(
+        self, vocabulary: int, block_size: int, width: int, heads: int, layers: int
+    ) -> None:
         super().__init__()
         self.block_size = block_size
         self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(block_size, width)
@@ -55,10 +64,14 @@ class GPT(nn.Module):
         if targets is None:
             return self.lm_head(x[:, [-1], :]), None
         logits = self.lm_head(x)
-        return logits, F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1)
+        return logits, F.cross_entropy(
+            logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1
+        )
 
     @torch.no_grad()
-    def generate(self, idx: Tensor, new_tokens: int, temperature: float = 1.0, top_k: int | None = None) -> Tensor:
+    def generate(
+        self, idx: Tensor, new_tokens: int, temperature: float = 1.0, top_k: int | None = None
+    ) -> Tensor:
         for _ in range(new_tokens):
             idx_cond = idx if idx.size(1) <= self.block_size else idx[:, -self.block_size :]
             logits = self(idx_cond)[0][:, -1, :] / temperature
@@ -84,15 +97,23 @@ def main(arguments: list[str] | None = None) -> list[float]:
     torch.manual_seed(1337)
     block_size, batch_size, vocabulary, accumulation = 16, 8, 24, 2
     ptdtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[args.dtype]
-    ctx = nullcontext() if args.dtype == "float32" else torch.amp.autocast(device_type=args.device, dtype=ptdtype)
+    ctx = (
+        nullcontext()
+        if args.dtype == "float32"
+        else torch.amp.autocast(device_type=args.device, dtype=ptdtype)
+    )
     folder = Path(tempfile.mkdtemp())
-    np.random.RandomState(0).randint(0, vocabulary, 4000).astype(np.uint16).tofile(folder / "train.bin")
+    np.random.RandomState(0).randint(0, vocabulary, 4000).astype(np.uint16).tofile(
+        folder / "train.bin"
+    )
 
     def get_batch() -> tuple[Tensor, Tensor]:
         data = np.memmap(folder / "train.bin", dtype=np.uint16, mode="r")
         ix = torch.randint(len(data) - block_size, (batch_size,))
         x = torch.stack([torch.from_numpy(data[i : i + block_size].astype(np.int64)) for i in ix])
-        y = torch.stack([torch.from_numpy(data[i + 1 : i + 1 + block_size].astype(np.int64)) for i in ix])
+        y = torch.stack(
+            [torch.from_numpy(data[i + 1 : i + 1 + block_size].astype(np.int64)) for i in ix]
+        )
         return x.to(args.device, non_blocking=True), y.to(args.device, non_blocking=True)
 
     made = GPT(vocabulary, block_size, 32, 4, 3)
@@ -123,10 +144,16 @@ def main(arguments: list[str] | None = None) -> list[float]:
         if it == args.steps - 1:
             model.eval()
             with torch.no_grad():
-                best = min(best, torch.stack([model(*get_batch())[1] for _ in range(2)]).mean().item())
+                best = min(
+                    best, torch.stack([model(*get_batch())[1] for _ in range(2)]).mean().item()
+                )
             losses.append(best)
             if not args.fsdp:
-                checkpoint = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "iter_num": it}
+                checkpoint = {
+                    "model": model.state_dict(),
+                    "optimizer": optimizer.state_dict(),
+                    "iter_num": it,
+                }
                 torch.save(checkpoint, folder / "ckpt.pt")
     if not args.fsdp:
         checkpoint = torch.load(folder / "ckpt.pt", map_location=args.device)

@@ -1,4 +1,5 @@
-"""A training script in the shape of nanoGPT's: module level, settings by --key=value, and it knows nothing of plans.
+"""A training script in the shape of nanoGPT's: module level, settings by --key=value, and it knows
+nothing of plans.
 
 python tests/examples/nanogpt_script.py --data_dir=FOLDER --device=xla
 """
@@ -93,7 +94,9 @@ while True:
         if losses["val"] < best_val_loss:
             best_val_loss = losses["val"]
             Path(out_dir).mkdir(exist_ok=True)
-            torch.save({"model": model.state_dict(), "iter_num": iter_num}, Path(out_dir) / "ckpt.pt")
+            torch.save(
+                {"model": model.state_dict(), "iter_num": iter_num}, Path(out_dir) / "ckpt.pt"
+            )
     for _ in range(gradient_accumulation_steps):
         with ctx:
             _, loss = model(X, Y)
@@ -108,7 +111,10 @@ while True:
     optimizer.zero_grad(set_to_none=True)
     t0, dt = time.time(), time.time() - t0
     if iter_num % log_interval == 0:
-        print(f"iter {iter_num}: loss {loss.item() * gradient_accumulation_steps:.4f}, time {dt * 1000:.2f}ms")
+        print(
+            f"iter {iter_num}: loss {loss.item() * gradient_accumulation_steps:.4f}, time "
+            f"{dt * 1000:.2f}ms"
+        )
     iter_num += 1
     if iter_num > max_iters:
         break

@@ -1,4 +1,5 @@
-"""A spiral learned by a neural ODE: a Dormand-Prince solver whose host accepts each step, as torchdiffeq's."""
+"""A spiral learned by a neural ODE: a Dormand-Prince solver whose host accepts each step, as
+torchdiffeq's."""
 
 import bisect
 from collections import namedtuple
@@ -19,13 +20,23 @@ BETA = [
 ]
 C_SOL = [35 / 384, 0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84, 0]
 C_ERROR = [
-    35 / 384 - 1951 / 21600, 0, 500 / 1113 - 22642 / 50085, 125 / 192 - 451 / 720, -2187 / 6784 + 12231 / 42400,
-    11 / 84 - 649 / 6300, -1.0 / 60.0,
-]  # fmt: skip
+    35 / 384 - 1951 / 21600,
+    0,
+    500 / 1113 - 22642 / 50085,
+    125 / 192 - 451 / 720,
+    -2187 / 6784 + 12231 / 42400,
+    11 / 84 - 649 / 6300,
+    -1.0 / 60.0,
+]
 C_MID = [
-    6025192743 / 30085553152 / 2, 0, 51252292925 / 65400821598 / 2, -2691868925 / 45128329728 / 2,
-    187940372067 / 1594534317056 / 2, -1776094331 / 19743644256 / 2, 11237099 / 235043384 / 2,
-]  # fmt: skip
+    6025192743 / 30085553152 / 2,
+    0,
+    51252292925 / 65400821598 / 2,
+    -2691868925 / 45128329728 / 2,
+    187940372067 / 1594534317056 / 2,
+    -1776094331 / 19743644256 / 2,
+    11237099 / 235043384 / 2,
+]
 RungeKuttaState = namedtuple("RungeKuttaState", "y1 f1 t0 t1 dt interp_coeff")
 
 
@@ -34,7 +45,8 @@ def rms_norm(tensor: Tensor) -> Tensor:
 
 
 class Dopri5:
-    """The fifth-order method of Dormand and Prince with an error estimate and an interpolant of the fourth order."""
+    """The fifth-order method of Dormand and Prince with an error estimate and an interpolant of the
+    fourth order."""
 
     def __init__(self, func: nn.Module, y0: Tensor, t: Tensor, rtol: float, atol: float) -> None:
         self.func, self.y0, self.dtype, self.device = func, y0, torch.float64, y0.device
@@ -44,9 +56,11 @@ class Dopri5:
         self.dfactor = torch.as_tensor(0.2, dtype=torch.float64, device=self.device)
         to = {"dtype": y0.dtype, "device": self.device}
         self.tableau = Tableau(
-            torch.tensor(ALPHA, **to), [torch.tensor(b, **to) for b in BETA], torch.tensor(C_SOL, **to),
+            torch.tensor(ALPHA, **to),
+            [torch.tensor(b, **to) for b in BETA],
+            torch.tensor(C_SOL, **to),
             torch.tensor(C_ERROR, **to),
-        )  # fmt: skip
+        )
         self.mid = torch.tensor(C_MID, **to)
         self.evaluations = 0
 
@@ -55,7 +69,8 @@ class Dopri5:
         return self.func(t.to(y.dtype), y)
 
     def select_initial_step(self, t0: Tensor, f0: Tensor) -> Tensor:
-        """The first step's size (Hairer, Norsett, Wanner: Solving Ordinary Differential Equations I, II.4)."""
+        """The first step's size (Hairer, Norsett, Wanner: Solving Ordinary Differential Equations
+        I, II.4)."""
         t0 = t0.to(self.y0.dtype)
         scale = self.atol + torch.abs(self.y0) * self.rtol.to(self.y0.dtype)
         d0, d1 = rms_norm(self.y0 / scale).abs(), rms_norm(f0 / scale).abs()
@@ -143,7 +158,9 @@ class Dopri5:
 
     def interpolated(self, state: RungeKuttaState, t: Tensor) -> Tensor:
         t0, t1, coefficients = state.t0, state.t1, state.interp_coeff
-        assert (t0 <= t) & (t <= t1), f"invalid interpolation, fails `t0 <= t <= t1`: {t0}, {t}, {t1}"
+        assert (t0 <= t) & (t <= t1), (
+            f"invalid interpolation, fails `t0 <= t <= t1`: {t0}, {t}, {t1}"
+        )
         x = ((t - t0) / (t1 - t0)).to(coefficients[0].dtype)
         total = coefficients[0] + coefficients[1] * x
         x_power = x
@@ -175,7 +192,9 @@ def main(arguments: list[str] | None = None) -> list[float]:
     times = torch.linspace(0.0, 2.0, 8)
     bisected = bisect.bisect(times.tolist(), 1.0)
     angle = 2 * times.unsqueeze(-1).unsqueeze(-1)
-    true_y = torch.exp(-0.1 * angle) * torch.cat([2 * torch.cos(angle), 2 * torch.sin(angle)], dim=-1)
+    true_y = torch.exp(-0.1 * angle) * torch.cat(
+        [2 * torch.cos(angle), 2 * torch.sin(angle)], dim=-1
+    )
     func = placed(ODEFunc(), args)
     optimizer = optim.RMSprop(func.parameters(), lr=1e-2)
     t, true_y = times.to(args.device), true_y.to(args.device)

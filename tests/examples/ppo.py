@@ -1,4 +1,5 @@
-"""Proximal policy optimization in one file, as cleanrl's: rollouts into buffers, advantages, shuffled minibatches."""
+"""Proximal policy optimization in one file, as cleanrl's: rollouts into buffers, advantages,
+shuffled minibatches."""
 
 import numpy as np
 import torch
@@ -40,23 +41,33 @@ class Agent(nn.Module):
         super().__init__()
         self.draws = draws
         self.critic = nn.Sequential(
-            layer_init(nn.Linear(4, 16)), nn.Tanh(), layer_init(nn.Linear(16, 16)), nn.Tanh(),
+            layer_init(nn.Linear(4, 16)),
+            nn.Tanh(),
+            layer_init(nn.Linear(16, 16)),
+            nn.Tanh(),
             layer_init(nn.Linear(16, 1), std=1.0),
-        )  # fmt: skip
+        )
         self.actor = nn.Sequential(
-            layer_init(nn.Linear(4, 16)), nn.Tanh(), layer_init(nn.Linear(16, 16)), nn.Tanh(),
+            layer_init(nn.Linear(4, 16)),
+            nn.Tanh(),
+            layer_init(nn.Linear(16, 16)),
+            nn.Tanh(),
             layer_init(nn.Linear(16, 2), std=0.01),
-        )  # fmt: skip
+        )
 
     def get_value(self, x: Tensor) -> Tensor:
         return self.critic(x)
 
-    def get_action_and_value(self, x: Tensor, action: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def get_action_and_value(
+        self, x: Tensor, action: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         logits = self.actor(x)
         probs = Categorical(logits=logits)
         if action is None:
             # Drawn on the host by a generator of its own, so that every device plays the same game.
-            action = torch.multinomial(probs.probs.detach().cpu(), 1, generator=self.draws)[:, 0].to(x.device)
+            action = torch.multinomial(probs.probs.detach().cpu(), 1, generator=self.draws)[
+                :, 0
+            ].to(x.device)
         return action, probs.log_prob(action), probs.entropy(), self.critic(x)
 
 
@@ -103,17 +114,29 @@ def main(arguments: list[str] | None = None) -> list[float]:
                 else:
                     nextnonterminal, nextvalues = 1.0 - dones[t + 1], values[t + 1]
                 delta = rewards[t] + gamma * nextvalues * nextnonterminal - values[t]
-                advantages[t] = lastgaelam = delta + gamma * gae_lambda * nextnonterminal * lastgaelam
+                advantages[t] = lastgaelam = (
+                    delta + gamma * gae_lambda * nextnonterminal * lastgaelam
+                )
             returns = advantages + values
-        b_obs, b_logprobs, b_actions = obs.reshape((-1, 4)), logprobs.reshape(-1), actions.reshape(-1)
-        b_advantages, b_returns, b_values = advantages.reshape(-1), returns.reshape(-1), values.reshape(-1)
+        b_obs, b_logprobs, b_actions = (
+            obs.reshape((-1, 4)),
+            logprobs.reshape(-1),
+            actions.reshape(-1),
+        )
+        b_advantages, b_returns, b_values = (
+            advantages.reshape(-1),
+            returns.reshape(-1),
+            values.reshape(-1),
+        )
         b_inds = np.arange(batch_size)
         clipfracs = []
         for _ in range(update_epochs):
             shuffles.shuffle(b_inds)
             for start in range(0, batch_size, batch_size // num_minibatches):
                 mb_inds = b_inds[start : start + batch_size // num_minibatches]
-                _, newlogprob, entropy, newvalue = agent.get_action_and_value(b_obs[mb_inds], b_actions.long()[mb_inds])
+                _, newlogprob, entropy, newvalue = agent.get_action_and_value(
+                    b_obs[mb_inds], b_actions.long()[mb_inds]
+                )
                 logratio = newlogprob - b_logprobs[mb_inds]
                 ratio = logratio.exp()
                 with torch.no_grad():
@@ -121,13 +144,17 @@ def main(arguments: list[str] | None = None) -> list[float]:
                     approx_kl = ((ratio - 1) - logratio).mean()
                     clipfracs += [((ratio - 1.0).abs() > clip_coef).float().mean().item()]
                 mb_advantages = b_advantages[mb_inds]
-                mb_advantages = (mb_advantages - mb_advantages.mean()) / (mb_advantages.std() + 1e-8)
+                mb_advantages = (mb_advantages - mb_advantages.mean()) / (
+                    mb_advantages.std() + 1e-8
+                )
                 pg_loss1 = -mb_advantages * ratio
                 pg_loss2 = -mb_advantages * torch.clamp(ratio, 1 - clip_coef, 1 + clip_coef)
                 pg_loss = torch.max(pg_loss1, pg_loss2).mean()
                 newvalue = newvalue.view(-1)
                 v_loss_unclipped = (newvalue - b_returns[mb_inds]) ** 2
-                v_clipped = b_values[mb_inds] + torch.clamp(newvalue - b_values[mb_inds], -clip_coef, clip_coef)
+                v_clipped = b_values[mb_inds] + torch.clamp(
+                    newvalue - b_values[mb_inds], -clip_coef, clip_coef
+                )
                 v_loss_clipped = (v_clipped - b_returns[mb_inds]) ** 2
                 v_loss = 0.5 * torch.max(v_loss_unclipped, v_loss_clipped).mean()
                 entropy_loss = entropy.mean()
@@ -139,7 +166,13 @@ def main(arguments: list[str] | None = None) -> list[float]:
         y_pred, y_true = b_values.cpu().numpy(), b_returns.cpu().numpy()
         var_y = np.var(y_true)
         explained_var = np.nan if var_y == 0 else 1 - np.var(y_true - y_pred) / var_y
-        figures += [v_loss.item(), pg_loss.item(), entropy_loss.item(), old_approx_kl.item(), approx_kl.item()]
+        figures += [
+            v_loss.item(),
+            pg_loss.item(),
+            entropy_loss.item(),
+            old_approx_kl.item(),
+            approx_kl.item(),
+        ]
         figures += [float(np.mean(clipfracs)), float(explained_var)]
         print(f"iteration {iteration} value_loss {figures[-7]:.4f} policy_loss {figures[-6]:.4f}")
     return figures

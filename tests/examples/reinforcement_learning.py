@@ -1,4 +1,5 @@
-"""A pole balanced by policy gradients, REINFORCE or actor and critic, as pytorch/examples' reinforcement_learning."""
+"""A pole balanced by policy gradients, REINFORCE or actor and critic, as pytorch/examples'
+reinforcement_learning."""
 
 import math
 from collections import deque
@@ -11,7 +12,8 @@ from torch.distributions import Categorical
 
 
 class CartPole:
-    """The classic problem's equations of motion (Barto, Sutton, Anderson 1983); the state is four numbers."""
+    """The classic problem's equations of motion (Barto, Sutton, Anderson 1983); the state is four
+    numbers."""
 
     def reset(self, generator: torch.Generator) -> Tensor:
         self.state = (torch.rand(4, generator=generator) * 0.1 - 0.05).tolist()
@@ -25,8 +27,17 @@ class CartPole:
             0.5 * (4 / 3 - 0.1 * math.cos(theta) ** 2 / 1.1)
         )
         x_acc = temp - 0.05 * theta_acc * math.cos(theta) / 1.1
-        self.state = [x + 0.02 * x_dot, x_dot + 0.02 * x_acc, theta + 0.02 * theta_dot, theta_dot + 0.02 * theta_acc]
-        return torch.tensor(self.state), 1.0, abs(self.state[0]) > 2.4 or abs(self.state[2]) > 0.2095
+        self.state = [
+            x + 0.02 * x_dot,
+            x_dot + 0.02 * x_acc,
+            theta + 0.02 * theta_dot,
+            theta_dot + 0.02 * theta_acc,
+        ]
+        return (
+            torch.tensor(self.state),
+            1.0,
+            abs(self.state[0]) > 2.4 or abs(self.state[2]) > 0.2095,
+        )
 
 
 class Policy(nn.Module):
@@ -57,7 +68,8 @@ def main(arguments: list[str] | None = None) -> list[float]:
         state, saved, rewards = env.reset(draws), [], []
         for _ in range(1, 60):
             probs, value = policy(state.to(args.device).unsqueeze(0))
-            # The action is drawn on the host by a generator of its own, so that every device plays the same game.
+            # The action is drawn on the host by a generator of its own, so that every device plays
+            # the same game.
             action = torch.multinomial(probs.detach().cpu(), 1, generator=draws)[0].to(args.device)
             saved.append((Categorical(probs).log_prob(action), value))
             state, reward, done = env.step(action.item())
@@ -76,7 +88,9 @@ def main(arguments: list[str] | None = None) -> list[float]:
             advantage = R if value is None else R - value.item()
             policy_losses.append(-log_prob * advantage)
             if value is not None:
-                value_losses.append(F.smooth_l1_loss(value.view(1), torch.tensor([R]).to(args.device)))
+                value_losses.append(
+                    F.smooth_l1_loss(value.view(1), torch.tensor([R]).to(args.device))
+                )
         optimizer.zero_grad()
         loss = torch.cat(policy_losses).sum()
         if value_losses:

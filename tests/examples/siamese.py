@@ -11,9 +11,15 @@ class SiameseNetwork(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.cnn = nn.Sequential(
-            nn.Conv2d(1, 8, 5, stride=2, padding=2, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(8, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(2),
-        )  # fmt: skip
+            nn.Conv2d(1, 8, 5, stride=2, padding=2, bias=False),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(8, 16, 3, padding=1),
+            nn.BatchNorm2d(16),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(2),
+        )
         self.fc = nn.Sequential(nn.Linear(128, 32), nn.ReLU(inplace=True), nn.Linear(32, 1))
         self.fc.apply(self.init_weights)
 
@@ -40,7 +46,11 @@ def main(arguments: list[str] | None = None) -> list[float]:
     figures = []
     model.train()
     for (one, other), target in zip(pairs, targets, strict=True):
-        images_1, images_2, target = one.to(args.device), other.to(args.device), target.to(args.device)
+        images_1, images_2, target = (
+            one.to(args.device),
+            other.to(args.device),
+            target.to(args.device),
+        )
         optimizer.zero_grad()
         loss = criterion(model(images_1, images_2).squeeze(), target)
         loss.backward()

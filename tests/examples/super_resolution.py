@@ -35,7 +35,9 @@ def main(arguments: list[str] | None = None) -> list[float]:
     args = flags(__doc__, 6).parse_args(arguments)
     torch.manual_seed(123)
     large = torch.rand(args.steps, 8, 1, 24, 24)
-    small = nn.functional.interpolate(large.flatten(0, 1), scale_factor=1 / 3, mode="bicubic", antialias=True)
+    small = nn.functional.interpolate(
+        large.flatten(0, 1), scale_factor=1 / 3, mode="bicubic", antialias=True
+    )
     small = small.unflatten(0, large.shape[:2])
     model = placed(Net(upscale_factor=3), args)
     criterion = nn.MSELoss()

@@ -1,4 +1,5 @@
-"""Attentive steps over a table's columns: ghost batch norm, sparsemax, GLU blocks, as pytorch-tabnet trains them."""
+"""Attentive steps over a table's columns: ghost batch norm, sparsemax, GLU blocks, as
+pytorch-tabnet trains them."""
 
 import math
 
@@ -102,16 +103,24 @@ class AttentiveTransformer(nn.Module):
 class TabNet(nn.Module):
     """The encoder's steps and the decision."""
 
-    def __init__(self, input_dim: int, output_dim: int, n_d: int = 8, n_a: int = 8, n_steps: int = 3) -> None:
+    def __init__(
+        self, input_dim: int, output_dim: int, n_d: int = 8, n_a: int = 8, n_steps: int = 3
+    ) -> None:
         super().__init__()
         self.n_d, self.gamma, self.epsilon = n_d, 1.3, 1e-15
         self.initial_bn = nn.BatchNorm1d(input_dim, momentum=0.01)
         self.register_buffer("group_attention_matrix", torch.eye(input_dim))
         both = n_d + n_a
-        shared = nn.ModuleList([nn.Linear(input_dim, 2 * both, bias=False), nn.Linear(both, 2 * both, bias=False)])
+        shared = nn.ModuleList(
+            [nn.Linear(input_dim, 2 * both, bias=False), nn.Linear(both, 2 * both, bias=False)]
+        )
         self.initial_splitter = FeatTransformer(input_dim, both, shared)
-        self.feat_transformers = nn.ModuleList([FeatTransformer(input_dim, both, shared) for _ in range(n_steps)])
-        self.att_transformers = nn.ModuleList([AttentiveTransformer(n_a, input_dim) for _ in range(n_steps)])
+        self.feat_transformers = nn.ModuleList(
+            [FeatTransformer(input_dim, both, shared) for _ in range(n_steps)]
+        )
+        self.att_transformers = nn.ModuleList(
+            [AttentiveTransformer(n_a, input_dim) for _ in range(n_steps)]
+        )
         self.final_mapping = nn.Linear(n_d, output_dim, bias=False)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -119,7 +128,8 @@ class TabNet(nn.Module):
         return self.final_mapping(res), M_loss
 
     def forward_masks(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, dict[int, Tensor]]:
-        """The decision's input, the loss of the masks, the importance of each column, and the mask of each step."""
+        """The decision's input, the loss of the masks, the importance of each column, and the mask
+        of each step."""
         x = self.initial_bn(x)
         bs = x.shape[0]
         prior = torch.ones((bs, self.group_attention_matrix.shape[0])).to(x.device)
@@ -142,7 +152,8 @@ class TabNet(nn.Module):
 
 
 def main(arguments: list[str] | None = None) -> list[float]:
-    """Trains for epochs with a validation after each; returns losses, the masks' maxima, the columns' importance."""
+    """Trains for epochs with a validation after each; returns losses, the masks' maxima, the
+    columns' importance."""
     args = flags(__doc__, 2).parse_args(arguments)
     torch.manual_seed(0)
     columns, classes, batch_size, rows, valid_rows = 12, 3, 64, 64 * 3, 80
@@ -179,11 +190,16 @@ def main(arguments: list[str] | None = None) -> list[float]:
         log_loss = -np.log(scores[np.arange(valid_rows), y[rows:].numpy()] + 1e-9).mean()
         figures.append(float(log_loss))
         scheduler.step()
-        print(f"epoch {epoch} | loss: {total / math.ceil(rows / batch_size):.5f} | valid_logloss: {log_loss:.5f}")
+        print(
+            f"epoch {epoch} | loss: {total / math.ceil(rows / batch_size):.5f} | valid_logloss: "
+            f"{log_loss:.5f}"
+        )
     network.eval()
     importances = np.zeros(columns)
     for start in range(0, rows, batch_size):
-        _, _, M_explain, masks = network.forward_masks(X[start : start + batch_size].to(args.device).float())
+        _, _, M_explain, masks = network.forward_masks(
+            X[start : start + batch_size].to(args.device).float()
+        )
         masks = {step: mask.cpu().detach().numpy() for step, mask in masks.items()}
         importances += M_explain.cpu().detach().numpy().sum(axis=0)
         figures += [float(mask.max()) for mask in masks.values()]

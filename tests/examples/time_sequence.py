@@ -1,4 +1,5 @@
-"""Sine waves continued by two LSTM cells, trained by LBFGS, as pytorch/examples' time_sequence_prediction."""
+"""Sine waves continued by two LSTM cells, trained by LBFGS, as pytorch/examples'
+time_sequence_prediction."""
 
 import argparse
 

@@ -14,9 +14,17 @@ class PatchExtractor(nn.Module):
 
     def forward(self, input_data: Tensor) -> Tensor:
         batch_size, channels, _, _ = input_data.size()
-        unfolded = input_data.unfold(2, self.patch_size, self.patch_size).unfold(3, self.patch_size, self.patch_size)
-        unfolded = unfolded.contiguous().view(batch_size, channels, -1, self.patch_size, self.patch_size)
-        return unfolded.permute(0, 2, 1, 3, 4).contiguous().view(batch_size, -1, channels * self.patch_size**2)
+        unfolded = input_data.unfold(2, self.patch_size, self.patch_size).unfold(
+            3, self.patch_size, self.patch_size
+        )
+        unfolded = unfolded.contiguous().view(
+            batch_size, channels, -1, self.patch_size, self.patch_size
+        )
+        return (
+            unfolded.permute(0, 2, 1, 3, 4)
+            .contiguous()
+            .view(batch_size, -1, channels * self.patch_size**2)
+        )
 
 
 class Encoder(nn.Module):
@@ -26,7 +34,9 @@ class Encoder(nn.Module):
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.attention = nn.MultiheadAttention(width, heads, batch_first=True)
-        self.fc = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width), nn.GELU())
+        self.fc = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width), nn.GELU()
+        )
 
     def forward(self, data: Tensor) -> Tensor:
         x = self.norm1(data)
@@ -47,7 +57,9 @@ class ViT(nn.Module):
 
     def forward(self, data: Tensor) -> Tensor:
         patches = self.patch_embedding(data)
-        encoded = torch.cat([self.class_token.expand(len(data), -1, -1), patches], dim=1) + self.positions
+        encoded = (
+            torch.cat([self.class_token.expand(len(data), -1, -1), patches], dim=1) + self.positions
+        )
         for encoder in self.encoders:
             encoded = encoder(encoded)
         return self.mlp_head(self.norm(encoded[:, 0]))

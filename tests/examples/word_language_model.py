@@ -1,4 +1,5 @@
-"""Words predicted by an LSTM with truncated backpropagation, or by a transformer, as pytorch/examples' model."""
+"""Words predicted by an LSTM with truncated backpropagation, or by a transformer, as
+pytorch/examples' model."""
 
 import math
 
@@ -32,7 +33,11 @@ class RNNModel(nn.Module):
     def init_hidden(self, batch: int) -> Tensor | tuple[Tensor, ...]:
         weight = next(self.parameters())
         zeros = weight.new_zeros(self.layers, batch, self.width)
-        return (zeros, weight.new_zeros(self.layers, batch, self.width)) if self.kind == "LSTM" else zeros
+        return (
+            (zeros, weight.new_zeros(self.layers, batch, self.width))
+            if self.kind == "LSTM"
+            else zeros
+        )
 
 
 class TransformerModel(nn.Transformer):
@@ -72,7 +77,11 @@ def main(arguments: list[str] | None = None) -> list[float]:
     words, bptt, batch, clip, lr = 30, 7, 8, 0.25, 5.0
     data = torch.randint(words, (bptt * args.steps - 2, batch)).to(args.device)
     is_transformer = args.model == "Transformer"
-    made = TransformerModel(words, 16, 2) if is_transformer else RNNModel(args.model, words, 16, 2, tied=True)
+    made = (
+        TransformerModel(words, 16, 2)
+        if is_transformer
+        else RNNModel(args.model, words, 16, 2, tied=True)
+    )
     model = placed(made, args)
     criterion = nn.NLLLoss()
     losses = []

@@ -10,7 +10,8 @@ from huggingface_hub.serialization import _torch as hub_files
 import spmd
 from spmd.core.torch_state import modules
 
-UNUSED = PartialState.default_device  # this is imported when tests are collected, before any has run
+# this is imported when tests are collected, before any has run
+UNUSED = PartialState.default_device
 
 
 @pytest.fixture(scope="class")
@@ -33,8 +34,8 @@ def use() -> Iterator[None]:
 
 @pytest.fixture
 def unused() -> Iterator[None]:
-    """A test in which nothing has been chosen, and which may choose the CPU without asking for it; also where an
-    earlier test, an example of a docstring, has called `use`."""
+    """A test in which nothing has been chosen, and which may choose the CPU without asking for it;
+    also where an earlier test, an example of a docstring, has called `use`."""
     device, PartialState.default_device = PartialState.default_device, UNUSED
     spmd.compat.uninstall()
     AcceleratorState._reset_state(reset_partial_state=True)

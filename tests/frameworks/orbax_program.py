@@ -1,5 +1,5 @@
-"""A program of JAX and orbax alone: `python jax_program.py FOLDER`. It reads `FOLDER/ours`, checks its values, and
-writes `FOLDER/theirs` in shardings of its own."""
+"""A program of JAX and orbax alone: `python jax_program.py FOLDER`. It reads `FOLDER/ours`, checks
+its values, and writes `FOLDER/theirs` in shardings of its own."""
 
 import sys
 
@@ -21,10 +21,16 @@ def struct(leaf, sharding):
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
-target = jax.tree.map(lambda leaf: struct(leaf, NamedSharding(mesh, PartitionSpec())), tree["params"])
+target = jax.tree.map(
+    lambda leaf: struct(leaf, NamedSharding(mesh, PartitionSpec())), tree["params"]
+)
 target["first"]["weight"] = struct(tree["params"]["first"]["weight"], columns)
-args = jax.tree.map(lambda leaf: ocp.ArrayRestoreArgs(sharding=leaf.sharding, dtype=leaf.dtype), target)
-how = ocp.args.PyTreeRestore(item={"params": target}, restore_args={"params": args}, partial_restore=True)
+args = jax.tree.map(
+    lambda leaf: ocp.ArrayRestoreArgs(sharding=leaf.sharding, dtype=leaf.dtype), target
+)
+how = ocp.args.PyTreeRestore(
+    item={"params": target}, restore_args={"params": args}, partial_restore=True
+)
 params = ocp.PyTreeCheckpointer().restore(f"{folder}/ours", args=how)["params"]
 weight = params["first"]["weight"]
 assert isinstance(weight, jax.Array) and weight.sharding == columns and weight.dtype == jnp.bfloat16
@@ -32,7 +38,10 @@ assert (weight.astype(jnp.float32) == jnp.arange(96.0).reshape(8, 12)).all()
 assert params["uneven"].shape == (10,) and (params["uneven"] == jnp.arange(10)).all()
 
 whole = ocp.PyTreeCheckpointer().restore(f"{folder}/even")  # in the shardings that were saved
-assert whole["first.weight"].sharding.spec == PartitionSpec("fsdp") and whole["uneven"].sharding.is_fully_replicated
+assert (
+    whole["first.weight"].sharding.spec == PartitionSpec("fsdp")
+    and whole["uneven"].sharding.is_fully_replicated
+)
 written = {
     "params": {
         "first": {"kernel": jax.device_put(jnp.arange(96.0).reshape(8, 12) * 2, rows)},

@@ -1,4 +1,5 @@
-"""An accelerate script on the device: the CPU's losses, its checkpoints, sharded models as they were sharded."""
+"""An accelerate script on the device: the CPU's losses, its checkpoints, sharded models as they
+were sharded."""
 
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,11 @@ import spmd
 pytestmark = pytest.mark.usefixtures("use")
 
 
-def train(folder: Path, shard: Any = None, **how: Any) -> tuple[list[float], list[float], nn.Module]:
-    """Two epochs, the second once more from a saved state; returns all losses, the correct answers, the model."""
+def train(
+    folder: Path, shard: Any = None, **how: Any
+) -> tuple[list[float], list[float], nn.Module]:
+    """Two epochs, the second once more from a saved state; returns all losses, the correct answers,
+    the model."""
     AcceleratorState._reset_state(reset_partial_state=True)
     accelerator = Accelerator(gradient_accumulation_steps=2, **how)
     set_seed(0)
@@ -44,7 +48,8 @@ def train(folder: Path, shard: Any = None, **how: Any) -> tuple[list[float], lis
                 schedule.step()
                 optimizer.zero_grad()
             of_epoch.append(loss.detach())
-        # Read here, so that an epoch is a program: in one program of two XLA may round the second in another order.
+        # Read here, so that an epoch is a program: in one program of two XLA may round the second
+        # in another order.
         losses.extend(loss.item() for loss in of_epoch)
 
     epoch()
@@ -67,7 +72,8 @@ def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[float], list[
 
 
 class TestScript:
-    """prepare, accumulate, backward, clip_grad_norm_, save_state, load_state, gather_for_metrics."""
+    """prepare, accumulate, backward, clip_grad_norm_, save_state, load_state,
+    gather_for_metrics."""
 
     def test_agrees(self, tmp_path: Path, on_cpu: Any) -> None:
         before = spmd.metrics.num_compiles()
@@ -78,7 +84,9 @@ class TestScript:
         assert {parameter.device.type for parameter in model.parameters()} == {"xla"}
 
     @pytest.mark.parametrize("wrap", [fsdp.fully_shard, fsdp.FullyShardedDataParallel])
-    def test_a_sharded_model_stays_sharded(self, wrap: Any, tmp_path: Path, on_cpu: Any, mesh8: spmd.Mesh) -> None:
+    def test_a_sharded_model_stays_sharded(
+        self, wrap: Any, tmp_path: Path, on_cpu: Any, mesh8: spmd.Mesh
+    ) -> None:
         before = spmd.metrics.num_compiles()
         losses, correct, model = train(tmp_path, lambda model: wrap(model, mesh=mesh8))
         assert spmd.metrics.num_compiles() - before <= 6
@@ -97,16 +105,21 @@ class TestScript:
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata calls it
 class TestManagedLoader:
-    """A prepared loader in a state of `spmd.CheckpointManager`: the rest of an epoch is the same after a resume."""
+    """A prepared loader in a state of `spmd.CheckpointManager`: the rest of an epoch is the same
+    after a resume."""
 
     @pytest.mark.parametrize("epoch", [0, 1])
     def test_amid_an_epoch(self, epoch: int, tmp_path: Path) -> None:
         AcceleratorState._reset_state(reset_partial_state=True)
-        how = DataLoaderConfiguration(use_stateful_dataloader=True, use_seedable_sampler=True, data_seed=5)
+        how = DataLoaderConfiguration(
+            use_stateful_dataloader=True, use_seedable_sampler=True, data_seed=5
+        )
         accelerator = Accelerator(dataloader_config=how)
 
         def made() -> Any:
-            return accelerator.prepare(DataLoader(TensorDataset(torch.arange(44.0)), batch_size=4, shuffle=True))
+            return accelerator.prepare(
+                DataLoader(TensorDataset(torch.arange(44.0)), batch_size=4, shuffle=True)
+            )
 
         def values(batches: Any) -> list[list[float]]:
             return [batch.tolist() for (batch,) in batches]
@@ -117,7 +130,10 @@ class TestManagedLoader:
         first = values(next(batches) for _ in range(3))
         manager.save(3, {"loader": loader, "progress": {"epoch": epoch}})
         rest = values(batches)
-        assert sorted(x for batch in first + rest for x in batch) == [*range(44)] and (first + rest) not in before
+        assert (
+            sorted(x for batch in first + rest for x in batch) == [*range(44)]
+            and (first + rest) not in before
+        )
 
         other: dict[str, Any] = {"loader": made(), "progress": {"epoch": 0}}
         manager.restore(other)

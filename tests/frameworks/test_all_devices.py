@@ -1,4 +1,5 @@
-"""Unmodified scripts of accelerate and transformers use all devices: the batch is sharded, or the model by a plugin."""
+"""Unmodified scripts of accelerate and transformers use all devices: the batch is sharded, or the
+model by a plugin."""
 
 import copy
 import gc
@@ -50,12 +51,18 @@ class Net(nn.Module):
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
         logits = self.down(self.up(x).relu())
-        return logits if labels is None else {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+        return (
+            logits
+            if labels is None
+            else {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+        )
 
 
 def data() -> TensorDataset:
     generator = torch.Generator().manual_seed(1)
-    return TensorDataset(torch.randn(44, 16, generator=generator), torch.randint(0, 4, (44,), generator=generator))
+    return TensorDataset(
+        torch.randn(44, 16, generator=generator), torch.randint(0, 4, (44,), generator=generator)
+    )
 
 
 def train(**how: Any) -> tuple[list[float], list[Any], nn.Module]:
@@ -64,7 +71,9 @@ def train(**how: Any) -> tuple[list[float], list[Any], nn.Module]:
     accelerator = Accelerator(**how)
     model: Any = Net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(data(), batch_size=8))
+    model, optimizer, loader = accelerator.prepare(
+        model, optimizer, DataLoader(data(), batch_size=8)
+    )
     losses, shardings = [], []
     for _ in range(2):
         for x, y in loader:
@@ -94,11 +103,16 @@ class TestBatches:
         weight = spmd.get_sharding(model.up.weight)
         assert weight is not None and weight.is_replicated() and len(weight.devices) == 8
         # The last batch of an epoch has 4 rows.
-        assert shardings[5].is_replicated() and "each device computes all of its 4 rows" in capsys.readouterr().err
+        assert (
+            shardings[5].is_replicated()
+            and "each device computes all of its 4 rows" in capsys.readouterr().err
+        )
 
     def test_other_containers(self) -> None:
         def collate(rows: Any) -> BatchEncoding:
-            return BatchEncoding({"x": torch.stack([x for x, _ in rows]), "table": torch.zeros(3, 2), "n": len(rows)})
+            return BatchEncoding(
+                {"x": torch.stack([x for x, _ in rows]), "table": torch.zeros(3, 2), "n": len(rows)}
+            )
 
         AcceleratorState._reset_state(reset_partial_state=True)
         loader = Accelerator().prepare(DataLoader(data(), batch_size=8, collate_fn=collate))
@@ -109,7 +123,9 @@ class TestBatches:
     def test_a_stream(self) -> None:
         AcceleratorState._reset_state(reset_partial_state=True)
         loader = Accelerator().prepare(DataLoader(Stream(), batch_size=8))
-        assert [spmd.get_sharding(batch).partition_spec(2) for batch in loader] == [P("fsdp", None)] * 4
+        assert [spmd.get_sharding(batch).partition_spec(2) for batch in loader] == [
+            P("fsdp", None)
+        ] * 4
 
     def test_a_sharded_model_shards_its_batches(self) -> None:
         AcceleratorState._reset_state(reset_partial_state=True)
@@ -127,9 +143,18 @@ class TestBatches:
 
 PLUGINS: dict[str, dict[str, Any]] = {
     "1": {"auto_wrap_policy": "size_based_wrap", "min_num_params": 100},
-    "1, more": {"sharding_strategy": "SHARD_GRAD_OP", "ignored_modules": "up", "activation_checkpointing": True},
+    "1, more": {
+        "sharding_strategy": "SHARD_GRAD_OP",
+        "ignored_modules": "up",
+        "activation_checkpointing": True,
+    },
     "2": {"fsdp_version": 2, "auto_wrap_policy": "transformer_based_wrap"},
-    "2, more": {"fsdp_version": 2, "reshard_after_forward": False, "cpu_offload": True, "ignored_modules": "up"},
+    "2, more": {
+        "fsdp_version": 2,
+        "reshard_after_forward": False,
+        "cpu_offload": True,
+        "ignored_modules": "up",
+    },
 }
 
 
@@ -148,7 +173,7 @@ class TestPlugin:
         assert is_ignored == ("ignored_modules" in options)
         assert spmd.get_sharding(model.down.weight).memory == (
             "pinned_host" if "cpu_offload" in options else "device"
-        )  # fmt: skip
+        )
 
     def test_mixed_precision(self) -> None:
         plugin = FullyShardedDataParallelPlugin(fsdp_version=2, mixed_precision_policy="bf16")
@@ -157,7 +182,11 @@ class TestPlugin:
         assert model(torch.ones(8, 16, device="xla")).dtype == torch.bfloat16
 
     def test_what_is_not_done_raises(self) -> None:
-        how = {"fsdp_version": 2, "activation_checkpointing": True, "activation_checkpointing_offload": True}
+        how = {
+            "fsdp_version": 2,
+            "activation_checkpointing": True,
+            "activation_checkpointing_offload": True,
+        }
         with pytest.raises(NotImplementedError, match=r"fsdp\.checkpoint_module\(layer, policy="):
             train(fsdp_plugin=FullyShardedDataParallelPlugin(**how))
 
@@ -165,7 +194,9 @@ class TestPlugin:
 def trainer(folder: Path, **given: Any) -> Trainer:
     AcceleratorState._reset_state(reset_partial_state=True)
     usual = {"max_steps": 6, "logging_steps": 1, "learning_rate": 1e-2, "save_steps": 3}
-    arguments = TrainingArguments(str(folder), report_to=[], disable_tqdm=True, **{**usual, **copy.deepcopy(given)})
+    arguments = TrainingArguments(
+        str(folder), report_to=[], disable_tqdm=True, **{**usual, **copy.deepcopy(given)}
+    )
     rows = [{"x": x, "labels": y} for x, y in data()]
     return Trainer(Net(), arguments, train_dataset=rows)
 
@@ -177,7 +208,9 @@ def losses_of(trained: Trainer) -> list[float]:
 class TestTrainer:
     """Default arguments shard the batch; `fsdp=True` shards the model, too."""
 
-    @pytest.mark.parametrize("given", [{}, {"fsdp": True}, {"fsdp": "full_shard"}], ids=["default", "True", "string"])
+    @pytest.mark.parametrize(
+        "given", [{}, {"fsdp": True}, {"fsdp": "full_shard"}], ids=["default", "True", "string"]
+    )
     def test_losses(self, given: dict[str, Any], tmp_path: Path) -> None:
         trained = trainer(tmp_path / "xla", **given)
         trained.train()
@@ -188,13 +221,21 @@ class TestTrainer:
         sharding = spmd.get_sharding(trained.model.up.weight)
         assert len(sharding.devices) == 8 and sharding.is_replicated() == (not given)
         if given:
-            assert [unit.name for unit in fsdp.show(trained.model).units if unit.name in ("up", "down")]
+            assert [
+                unit.name for unit in fsdp.show(trained.model).units if unit.name in ("up", "down")
+            ]
             resumed = trainer(tmp_path / "xla", **given)
             resumed.train(resume_from_checkpoint=str(tmp_path / "xla" / "checkpoint-3"))
-            torch.testing.assert_close(losses_of(resumed)[3:], losses_of(expected)[3:], rtol=2e-5, atol=2e-5)
+            torch.testing.assert_close(
+                losses_of(resumed)[3:], losses_of(expected)[3:], rtol=2e-5, atol=2e-5
+            )
 
     def test_options_of_its_config(self, tmp_path: Path) -> None:
-        config = {"auto_wrap_policy": "SIZE_BASED_WRAP", "min_num_params": 100, "activation_checkpointing": True}
+        config = {
+            "auto_wrap_policy": "SIZE_BASED_WRAP",
+            "min_num_params": 100,
+            "activation_checkpointing": True,
+        }
         trained = trainer(tmp_path / "xla", fsdp=True, fsdp_config=config)
         trained.train()
         expected = trainer(tmp_path / "cpu", use_cpu=True)

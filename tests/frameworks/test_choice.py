@@ -1,4 +1,5 @@
-"""The device that frameworks take: xla after `spmd.use()` alone, and a warning where one leaves it."""
+"""The device that frameworks take: xla after `spmd.use()` alone, and a warning where one leaves
+it."""
 
 import warnings
 
@@ -27,7 +28,8 @@ class TestUsed:
         assert Accelerator(cpu=True).device == torch.device("cpu")
 
     def test_one_process_with_all_devices(self) -> None:
-        # accelerate's own path for PyTorch/XLA has no main process off TPUs, and gathers no objects.
+        # accelerate's own path for PyTorch/XLA has no main process off TPUs, and gathers no
+        # objects.
         AcceleratorState._reset_state(reset_partial_state=True)
         accelerator = Accelerator()
         assert not is_torch_xla_available() and accelerator.is_local_main_process
@@ -60,7 +62,9 @@ class TestUnused:
     def test_a_model_that_is_moved_back(self, mesh8: spmd.Mesh) -> None:
         models = [fsdp.fully_shard(nn.Linear(8, 8), mesh=mesh8), nn.Linear(8, 8).to("xla")]
         accelerator = Accelerator()
-        with pytest.warns(UserWarning, match="accelerate moves the model from xla to the CPU") as seen:
+        with pytest.warns(
+            UserWarning, match="accelerate moves the model from xla to the CPU"
+        ) as seen:
             for model in models:
                 accelerator.prepare(model)
         assert len(seen) == 1 and "spmd.use()" in str(seen[0].message)
@@ -76,7 +80,8 @@ class TestUnused:
 
 
 class TestFirst:
-    """A script that makes its choice before it imports accelerate, as `python -m spmd run` does for one."""
+    """A script that makes its choice before it imports accelerate, as `python -m spmd run` does for
+    one."""
 
     def test_one_process_with_all_devices(self) -> None:
         out = run_script(
@@ -100,12 +105,18 @@ class TestEnvironment:
         out = run_script(
             """
             import warnings
+
             warnings.simplefilter("default")
             from transformers import TrainingArguments
             from accelerate import Accelerator
             import spmd
-            print(Accelerator().device.type, TrainingArguments("out", bf16=True, report_to=[]).device.type)
+
+            print(
+                Accelerator().device.type,
+                TrainingArguments("out", bf16=True, report_to=[]).device.type,
+            )
             """,
-            ACCELERATE_TORCH_DEVICE="xla", HF_HUB_OFFLINE="1",
-        )  # fmt: skip
+            ACCELERATE_TORCH_DEVICE="xla",
+            HF_HUB_OFFLINE="1",
+        )
         assert out.split() == ["xla", "xla"]

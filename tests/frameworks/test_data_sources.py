@@ -1,4 +1,5 @@
-"""spmd.DataLoader over the loaders of other libraries: values, and resuming in the middle of an epoch."""
+"""spmd.DataLoader over the loaders of other libraries: values, and resuming in the middle of an
+epoch."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -38,12 +39,16 @@ class Documents(data.IterableDataset):
 
 def torch_loader() -> Any:
     generator = torch.Generator().manual_seed(2)
-    return data.DataLoader(Squares(), batch_size=4, shuffle=True, num_workers=1, generator=generator)
+    return data.DataLoader(
+        Squares(), batch_size=4, shuffle=True, num_workers=1, generator=generator
+    )
 
 
 def stateful(num_workers: int = 0) -> Any:
     generator = torch.Generator().manual_seed(2)
-    return StatefulDataLoader(Squares(), batch_size=4, shuffle=True, num_workers=num_workers, generator=generator)
+    return StatefulDataLoader(
+        Squares(), batch_size=4, shuffle=True, num_workers=num_workers, generator=generator
+    )
 
 
 def stateful_workers() -> Any:
@@ -55,12 +60,21 @@ def packed() -> Any:
 
 
 def packed_in_a_worker() -> Any:
-    return StatefulDataLoader(PackedDocuments(Documents(), 8, split=True), batch_size=4, num_workers=1)
+    return StatefulDataLoader(
+        PackedDocuments(Documents(), 8, split=True), batch_size=4, num_workers=1
+    )
 
 
 def stream() -> Any:
-    rows = datasets.Dataset.from_dict({"x": [*range(40)], "y": [[float(i), 1.0] for i in range(40)]})
-    return rows.to_iterable_dataset(num_shards=4).shuffle(seed=1, buffer_size=8).with_format("torch").batch(4)
+    rows = datasets.Dataset.from_dict(
+        {"x": [*range(40)], "y": [[float(i), 1.0] for i in range(40)]}
+    )
+    return (
+        rows.to_iterable_dataset(num_shards=4)
+        .shuffle(seed=1, buffer_size=8)
+        .with_format("torch")
+        .batch(4)
+    )
 
 
 def stream_in_a_loader() -> Any:
@@ -77,32 +91,56 @@ def grain_loader() -> Any:
 
 
 def grain_dataset() -> Any:
-    return grain.MapDataset.range(40).shuffle(seed=4).map(lambda i: {"x": np.float32(i)}).batch(4).to_iter_dataset()
+    return (
+        grain.MapDataset.range(40)
+        .shuffle(seed=4)
+        .map(lambda i: {"x": np.float32(i)})
+        .batch(4)
+        .to_iter_dataset()
+    )
 
 
 SOURCES = [
-    torch_loader, stateful, stateful_workers, packed, packed_in_a_worker, stream, stream_in_a_loader, grain_loader,
+    torch_loader,
+    stateful,
+    stateful_workers,
+    packed,
+    packed_in_a_worker,
+    stream,
+    stream_in_a_loader,
+    grain_loader,
     grain_dataset,
-]  # fmt: skip
+]
 
 
 def values(batches: Any) -> list[Any]:
     """Batches as numbers."""
 
     def plain(value: Any) -> Any:
-        return {key: plain(inner) for key, inner in value.items()} if isinstance(value, dict) else value.tolist()
+        return (
+            {key: plain(inner) for key, inner in value.items()}
+            if isinstance(value, dict)
+            else value.tolist()
+        )
 
     return [plain(batch) for batch in batches]
 
 
-# The order of the epochs after a resumed one is another with torchdata 0.11 by itself, too, without workers.
+# The order of the epochs after a resumed one is another with torchdata 0.11 by itself, too, without
+# workers.
 NEXT_EPOCHS = [make for make in SOURCES if make is not stateful]
-# Before 5.1 the state of a shuffled stream has no rows of its buffer, and other rows follow, as datasets warns.
-RESUMED = [make for make in SOURCES if make is not stream or Version(datasets.__version__) >= Version("5.1")]
+# Before 5.1 the state of a shuffled stream has no rows of its buffer, and other rows follow, as
+# datasets warns.
+RESUMED = [
+    make
+    for make in SOURCES
+    if make is not stream or Version(datasets.__version__) >= Version("5.1")
+]
 
 
 class TestSources:
-    """Values as in a loop over the source itself, and the same batches whether a run is interrupted or not."""
+    """Values as in a loop over the source itself, and the same batches whether a run is interrupted
+    or not."""
 
     @pytest.mark.parametrize("make", SOURCES, ids=lambda make: make.__name__)
     def test_values(self, make: Callable[[], Any], mesh1: Mesh) -> None:
@@ -147,7 +185,9 @@ class TestOthers:
     """Batches of other libraries' types, and a stream's epochs."""
 
     def test_batch_encoding(self, mesh8: Mesh) -> None:
-        batch = BatchEncoding({"input_ids": torch.ones(8, 4, dtype=torch.int64), "names": ["a"] * 8})
+        batch = BatchEncoding(
+            {"input_ids": torch.ones(8, 4, dtype=torch.int64), "names": ["a"] * 8}
+        )
         (found,) = spmd.DataLoader([batch], mesh8, P("fsdp"))
         assert isinstance(found, BatchEncoding) and found.input_ids.device.type == "xla"
         assert found["names"] is batch["names"] and batch["input_ids"].device.type == "cpu"

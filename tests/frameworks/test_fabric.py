@@ -1,4 +1,5 @@
-"""Lightning Fabric on the device: a loop of its own gives the CPU's losses, sharded too, and its checkpoints."""
+"""Lightning Fabric on the device: a loop of its own gives the CPU's losses, sharded too, and its
+checkpoints."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,9 @@ class Training:
         self.fabric = Fabric(accelerator=accelerator, strategy=strategy, **how)
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 8))
-        self.model, self.optimizer = self.fabric.setup(model, torch.optim.AdamW(model.parameters(), lr=0.01))
+        self.model, self.optimizer = self.fabric.setup(
+            model, torch.optim.AdamW(model.parameters(), lr=0.01)
+        )
         data = TensorDataset(torch.randn(40, 8), torch.randint(8, (40,)))
         self.batches = self.fabric.setup_dataloaders(DataLoader(data, batch_size=16))
 
@@ -58,9 +61,16 @@ class TestFit:
 
     @pytest.mark.parametrize(
         ("accelerator", "strategy", "devices"),
-        [("auto", "auto", "auto"), ("xla", "xla", 8), ("tpu", "auto", 1), ("xla", "xla_fsdp", "auto")],
+        [
+            ("auto", "auto", "auto"),
+            ("xla", "xla", 8),
+            ("tpu", "auto", 1),
+            ("xla", "xla_fsdp", "auto"),
+        ],
     )
-    def test_losses(self, accelerator: str, strategy: str, devices: Any, expected: list[float]) -> None:
+    def test_losses(
+        self, accelerator: str, strategy: str, devices: Any, expected: list[float]
+    ) -> None:
         training = Training(accelerator, strategy, devices=devices)
         training.epoch()
         assert training.epoch() == pytest.approx(expected, rel=1e-5) and training.device == "xla"
@@ -71,7 +81,9 @@ class TestFit:
 
     def test_with_a_policy(self, expected: list[float]) -> None:
         mesh = spmd.Mesh(range(8), (2, 4), ("data", "fsdp"))
-        training = Training("xla", strategies.XLAFSDPStrategy({nn.Linear}, mesh, activation_checkpointing=True))
+        training = Training(
+            "xla", strategies.XLAFSDPStrategy({nn.Linear}, mesh, activation_checkpointing=True)
+        )
         training.fabric.launch()
         training.epoch()
         assert training.epoch() == pytest.approx(expected, rel=1e-5)
@@ -93,12 +105,22 @@ class TestFiles:
         training = Training("xla", "xla_fsdp")
         training.epoch()
         training.fabric.save(
-            tmp_path / "a.ckpt", {"model": training.model, "optimizer": training.optimizer, "epoch": 1}
+            tmp_path / "a.ckpt",
+            {"model": training.model, "optimizer": training.optimizer, "epoch": 1},
         )
         held = torch.load(tmp_path / "a.ckpt")
-        tensors = [*held["model"].values(), *(state["exp_avg"] for state in held["optimizer"]["state"].values())]
-        assert {tensor.device.type for tensor in tensors} == {"cpu"} and next(iter(held["model"])) == "0.weight"
+        tensors = [
+            *held["model"].values(),
+            *(state["exp_avg"] for state in held["optimizer"]["state"].values()),
+        ]
+        assert {tensor.device.type for tensor in tensors} == {"cpu"} and next(
+            iter(held["model"])
+        ) == "0.weight"
         other = Training("xla", "xla_fsdp")
-        rest = other.fabric.load(tmp_path / "a.ckpt", {"model": other.model, "optimizer": other.optimizer})
+        rest = other.fabric.load(
+            tmp_path / "a.ckpt", {"model": other.model, "optimizer": other.optimizer}
+        )
         assert rest == {"epoch": 1} and other.epoch() == pytest.approx(expected, rel=1e-5)
-        assert {len(state["exp_avg"].local_shards) for state in other.optimizer.state.values()} == {8}
+        assert {len(state["exp_avg"].local_shards) for state in other.optimizer.state.values()} == {
+            8
+        }

@@ -1,4 +1,5 @@
-"""The frameworks that the tests of this folder train with are there: `make install` installs the extra `frameworks`."""
+"""The frameworks that the tests of this folder train with are there: `make install` installs the
+extra `frameworks`."""
 
 import importlib.util
 
@@ -8,7 +9,16 @@ import pytest
 @pytest.mark.parametrize(
     "name",
     [
-        *("accelerate", "array_api_compat", "autoray", "datasets", "diffusers", "grain", "lightning", "peft"),
+        *(
+            "accelerate",
+            "array_api_compat",
+            "autoray",
+            "datasets",
+            "diffusers",
+            "grain",
+            "lightning",
+            "peft",
+        ),
         *("tensordict", "torchdata", "torchmetrics", "trl"),
     ],
 )

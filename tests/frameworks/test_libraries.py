@@ -1,4 +1,5 @@
-"""Libraries around a loop of one's own: metrics, data sets and weight files with tensors of the device."""
+"""Libraries around a loop of one's own: metrics, data sets and weight files with tensors of the
+device."""
 
 from pathlib import Path
 
@@ -20,19 +21,26 @@ import spmd
 
 
 class TestTorchmetrics:
-    """Metrics of tensors on the device are those on the CPU, over several batches, the last one smaller."""
+    """Metrics of tensors on the device are those on the CPU, over several batches, the last one
+    smaller."""
 
     def test_agree(self, mesh8: spmd.Mesh) -> None:
         def metrics() -> MetricCollection:
-            return MetricCollection({
-                "accuracy": MulticlassAccuracy(4), "f1": MulticlassF1Score(4), "roc": MulticlassAUROC(4, thresholds=8),
-                "confusion": MulticlassConfusionMatrix(4),
-            })  # fmt: skip
+            return MetricCollection(
+                {
+                    "accuracy": MulticlassAccuracy(4),
+                    "f1": MulticlassF1Score(4),
+                    "roc": MulticlassAUROC(4, thresholds=8),
+                    "confusion": MulticlassConfusionMatrix(4),
+                }
+            )
 
         ours, theirs = metrics().to("xla"), metrics()
         for rows in (16, 16, 8):
             scores, answers = torch.randn(rows, 4).softmax(-1), torch.randint(0, 4, (rows,))
-            ours.update(spmd.mark_sharding(scores.to("xla"), mesh8, ("fsdp", None)), answers.to("xla"))
+            ours.update(
+                spmd.mark_sharding(scores.to("xla"), mesh8, ("fsdp", None)), answers.to("xla")
+            )
             theirs.update(scores, answers)
         found, expected = ours.compute(), theirs.compute()
         assert {value.device.type for value in found.values()} == {"xla"}
@@ -85,9 +93,9 @@ class TestSafetensors:
         model[1].weight = model[0].weight
         spmd.mark_sharding(model[0].weight, mesh8, ("fsdp", None))
         save_model(model, str(tmp_path / "model.safetensors"))
-        assert {name: value.shape for name, value in load_file(tmp_path / "model.safetensors").items()} == {
-            "0.weight": (16, 8)
-        }
+        assert {
+            name: value.shape for name, value in load_file(tmp_path / "model.safetensors").items()
+        } == {"0.weight": (16, 8)}
         other = nn.Sequential(nn.Embedding(16, 8), nn.Linear(8, 16, bias=False)).to("xla")
         other[1].weight = other[0].weight
         spmd.mark_sharding(other[0].weight, mesh8, (None, "fsdp"))
@@ -96,7 +104,10 @@ class TestSafetensors:
         torch.testing.assert_close(other[1].weight.cpu(), model[1].weight.cpu())
 
     def test_tensors(self, tmp_path: Path) -> None:
-        values = {"a": torch.randn(4, device="xla"), "b": torch.ones(2, 2, dtype=torch.bfloat16, device="xla")}
+        values = {
+            "a": torch.randn(4, device="xla"),
+            "b": torch.ones(2, 2, dtype=torch.bfloat16, device="xla"),
+        }
         save_file(values, tmp_path / "values.safetensors")
         read = load_file(tmp_path / "values.safetensors", device="xla")
         assert {value.device.type for value in read.values()} == {"xla"}

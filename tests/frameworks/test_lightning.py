@@ -1,4 +1,5 @@
-"""Lightning's Trainer on the device: the CPU's metrics, its checkpoints, loggers and progress bar, sharded too."""
+"""Lightning's Trainer on the device: the CPU's metrics, its checkpoints, loggers and progress bar,
+sharded too."""
 
 import subprocess
 import sys
@@ -62,16 +63,30 @@ class Classifier(pl.LightningModule):
 def loader() -> DataLoader:
     draws = torch.Generator().manual_seed(0)
     return DataLoader(
-        TensorDataset(torch.randn(40, 8, generator=draws), torch.randint(2, (40,), generator=draws)), batch_size=16
+        TensorDataset(
+            torch.randn(40, 8, generator=draws), torch.randint(2, (40,), generator=draws)
+        ),
+        batch_size=16,
     )
 
 
-def fit(folder: Path, accelerator: str = "xla", *, resume: Path | None = None, epochs: int = 2, **how: Any) -> Outcome:
+def fit(
+    folder: Path,
+    accelerator: str = "xla",
+    *,
+    resume: Path | None = None,
+    epochs: int = 2,
+    **how: Any,
+) -> Outcome:
     torch.manual_seed(0)
     model = Classifier()
     how = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False} | how
     trainer = pl.Trainer(
-        accelerator=accelerator, max_epochs=epochs, default_root_dir=folder, enable_model_summary=False, **how
+        accelerator=accelerator,
+        max_epochs=epochs,
+        default_root_dir=folder,
+        enable_model_summary=False,
+        **how,
     )
     trainer.fit(model, loader(), loader(), ckpt_path=resume)
     return trainer, model, {name: value.item() for name, value in trainer.callback_metrics.items()}
@@ -86,7 +101,9 @@ class TestFit:
     """Two epochs give the CPU's metrics, on the device and on the mesh that was asked for."""
 
     @pytest.mark.parametrize("accelerator", ["auto", "tpu"])
-    def test_over_all_devices(self, tmp_path: Path, accelerator: str, expected: dict[str, float]) -> None:
+    def test_over_all_devices(
+        self, tmp_path: Path, accelerator: str, expected: dict[str, float]
+    ) -> None:
         trainer, _, found = fit(tmp_path, accelerator)
         assert trainer.strategy.root_device.type == "xla" and trainer.strategy.mesh.size() == 8
         assert found == pytest.approx(expected, rel=1e-5)
@@ -100,7 +117,9 @@ class TestFit:
         trainer, model, found = fit(tmp_path, strategy="xla_fsdp")
         assert found == pytest.approx(expected, rel=1e-5)
         assert model.net[0].weight.local_shards[0].data.shape == (4, 8)
-        assert {len(state["exp_avg"].local_shards) for state in trainer.optimizers[0].state.values()} == {8}
+        assert {
+            len(state["exp_avg"].local_shards) for state in trainer.optimizers[0].state.values()
+        } == {8}
 
     def test_sharded_with_a_policy(self, tmp_path: Path, expected: dict[str, float]) -> None:
         strategies = sys.modules["lightning.pytorch.strategies"]
@@ -114,7 +133,9 @@ class TestFit:
         how = {"gradient_clip_val": 0.1, "accumulate_grad_batches": 2, "strategy": "auto"}
         expected = fit(tmp_path, "cpu", **how)[2]
         assert fit(tmp_path, **how)[2] == pytest.approx(expected, rel=1e-5)
-        assert fit(tmp_path, **how | {"strategy": "xla_fsdp"})[2] == pytest.approx(expected, rel=1e-5)
+        assert fit(tmp_path, **how | {"strategy": "xla_fsdp"})[2] == pytest.approx(
+            expected, rel=1e-5
+        )
 
     @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "64-true"])
     def test_precision(self, tmp_path: Path, precision: str) -> None:
@@ -131,8 +152,16 @@ class TestAround:
         _, model, _ = fit(tmp_path / "whole", strategy=strategy)
         expected = {name: value.cpu() for name, value in model.state_dict().items()}
         saved = ModelCheckpoint(tmp_path / "files", filename="{epoch}", save_top_k=-1)
-        fit(tmp_path / "first", strategy=strategy, epochs=1, enable_checkpointing=True, callbacks=[saved])
-        _, model, _ = fit(tmp_path / "second", strategy=strategy, resume=tmp_path / "files" / "epoch=0.ckpt")
+        fit(
+            tmp_path / "first",
+            strategy=strategy,
+            epochs=1,
+            enable_checkpointing=True,
+            callbacks=[saved],
+        )
+        _, model, _ = fit(
+            tmp_path / "second", strategy=strategy, resume=tmp_path / "files" / "epoch=0.ckpt"
+        )
         for name, value in model.state_dict().items():
             torch.testing.assert_close(value.cpu(), expected[name], rtol=0, atol=0)
 
@@ -140,17 +169,30 @@ class TestAround:
         trainer, model, _ = fit(tmp_path, strategy="xla_fsdp", epochs=1)
         trainer.save_checkpoint(tmp_path / "model.ckpt")
         script = (
-            "import sys, torch; loaded = torch.load(sys.argv[1], weights_only=True); assert 'spmd' not in sys.modules;"
-            "print(loaded['state_dict']['net.0.weight'].device, loaded['state_dict']['net.0.weight'].sum().item())"
+            "import sys, torch; loaded = torch.load(sys.argv[1], weights_only=True); assert "
+            "'spmd' not in sys.modules;print(loaded['state_dict']['net.0.weight'].device, "
+            "loaded['state_dict']['net.0.weight'].sum().item())"
         )
         run = [sys.executable, "-c", script, str(tmp_path / "model.ckpt")]
-        device, total = subprocess.run(run, capture_output=True, text=True, check=True).stdout.split()
-        assert device == "cpu" and float(total) == pytest.approx(model.net[0].weight.sum().item(), rel=1e-5)
+        device, total = subprocess.run(
+            run, capture_output=True, text=True, check=True
+        ).stdout.split()
+        assert device == "cpu" and float(total) == pytest.approx(
+            model.net[0].weight.sum().item(), rel=1e-5
+        )
 
-    def test_logs_and_shows_its_progress(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_logs_and_shows_its_progress(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         logger = CSVLogger(tmp_path, flush_logs_every_n_steps=1)
         callbacks = [TQDMProgressBar(), DeviceStatsMonitor()]
-        fit(tmp_path, logger=logger, callbacks=callbacks, enable_progress_bar=True, log_every_n_steps=1)
+        fit(
+            tmp_path,
+            logger=logger,
+            callbacks=callbacks,
+            enable_progress_bar=True,
+            log_every_n_steps=1,
+        )
         rows = (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()
         assert "loss" in rows[0] and "programs_compiled" in rows[0] and len(rows) > 4
         assert "Epoch 1: 100%" in capsys.readouterr().out
@@ -158,7 +200,10 @@ class TestAround:
     def test_tests_and_predicts(self, tmp_path: Path) -> None:
         on_cpu, cpu_model, _ = fit(tmp_path, "cpu")
         trainer, model, _ = fit(tmp_path, strategy="xla_fsdp")
-        expected, found = on_cpu.test(cpu_model, loader(), verbose=False), trainer.test(model, loader(), verbose=False)
+        expected, found = (
+            on_cpu.test(cpu_model, loader(), verbose=False),
+            trainer.test(model, loader(), verbose=False),
+        )
         assert found[0] == pytest.approx(expected[0], rel=1e-5)
         predicted = torch.cat(trainer.predict(model, loader()))
         torch.testing.assert_close(
@@ -185,12 +230,15 @@ class TestStepMeter:
 
 
 class TestRefused:
-    """Training elsewhere, or on fewer devices than requested, is an error that says what to pass."""
+    """Training elsewhere, or on fewer devices than requested, is an error that says what to
+    pass."""
 
     def test_a_number_of_devices(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="expected devices='auto', 1 or 8, got 3"):
             fit(tmp_path, devices=3)
 
     def test_a_strategy_of_the_cpu(self, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match=r"can only be used with a .*, found SingleDeviceStrategy"):
+        with pytest.raises(
+            ValueError, match=r"can only be used with a .*, found SingleDeviceStrategy"
+        ):
             fit(tmp_path, strategy=SingleDeviceStrategy("cpu"))

@@ -48,9 +48,15 @@ def tensors(mesh: spmd.Mesh | None = None) -> dict[str, torch.Tensor]:
     made = {}
     for name, (shape, spec, dtype) in CASES.items():
         x = value(shape, dtype) if mesh is not None else torch.zeros(shape, dtype=dtype)
-        made[name] = spmd.mark_sharding(x.to("xla"), mesh, spec) if mesh is not None else x.to("xla")
+        made[name] = (
+            spmd.mark_sharding(x.to("xla"), mesh, spec) if mesh is not None else x.to("xla")
+        )
     whole = torch.arange(6.0) if mesh is not None else torch.zeros(6)
-    return {**made, "view": whole.to("xla").reshape(2, 3).t(), "cpu": whole.to(torch.bfloat16).clone()}
+    return {
+        **made,
+        "view": whole.to("xla").reshape(2, 3).t(),
+        "cpu": whole.to(torch.bfloat16).clone(),
+    }
 
 
 def bits(x: torch.Tensor) -> bytes:
@@ -62,18 +68,35 @@ class TestOrbax:
 
     def test_round_trip(self, mesh2x4: spmd.Mesh, tmp_path: Path) -> None:
         saved = tensors(mesh2x4)
-        plain = {"step": 3, "rate": 0.5, "name": "text", "none": None, "flag": True, "list": [1, (2, 3.0)]}
+        plain = {
+            "step": 3,
+            "rate": 0.5,
+            "name": "text",
+            "none": None,
+            "flag": True,
+            "list": [1, (2, 3.0)],
+        }
         save_orbax({"params": saved, **plain}, tmp_path / "all")
         for mesh in (MESHES["3"], MESHES["8"], None):
             loaded = tensors()
             for x in loaded.values():
                 if mesh is not None and x.device.type == "xla" and x.dim() and x._view is None:
                     spmd.mark_sharding(x, mesh, ("fsdp",) + (None,) * (x.dim() - 1))
-            marked = [name for name, x in loaded.items() if x.device.type == "xla" and spmd.get_sharding(x) is not None]
+            marked = [
+                name
+                for name, x in loaded.items()
+                if x.device.type == "xla" and spmd.get_sharding(x) is not None
+            ]
             before = [spmd.get_sharding(loaded[name]) for name in marked]
             into: dict[str, Any] = {
-                "params": loaded, "step": 0, "rate": 0.0, "name": "", "none": None, "flag": False, "list": [0, (0, 0.0)]
-            }  # fmt: skip
+                "params": loaded,
+                "step": 0,
+                "rate": 0.0,
+                "name": "",
+                "none": None,
+                "flag": False,
+                "list": [0, (0, 0.0)],
+            }
             reads = spmd.metrics.counter("host_reads")
             assert load_orbax(into, tmp_path / "all") == ([], [])
             assert spmd.metrics.counter("host_reads") == reads
@@ -102,7 +125,12 @@ class TestOrbax:
         save_orbax({"x": x}, tmp_path / "x")
         y = spmd.mark_sharding(torch.zeros(16, 4, device="xla"), mesh8, (None, None))
         load_orbax({"x": y}, tmp_path / "x")
-        chunk = ocp.PyTreeCheckpointer().metadata(tmp_path / "x").item_metadata.tree["x"].storage.chunk_shape
+        chunk = (
+            ocp.PyTreeCheckpointer()
+            .metadata(tmp_path / "x")
+            .item_metadata.tree["x"]
+            .storage.chunk_shape
+        )
         assert chunk == (2, 4)
         check(y, torch.arange(64.0).reshape(16, 4))
 
@@ -121,8 +149,11 @@ class TestOrbax:
         environment = {**own_environment(), "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
         done = subprocess.run(
             [sys.executable, str(ROOT / "tests/frameworks/orbax_program.py"), str(tmp_path)],
-            capture_output=True, text=True, env={**environment, "JAX_PLATFORMS": "cpu"}, cwd=tmp_path,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            env={**environment, "JAX_PLATFORMS": "cpu"},
+            cwd=tmp_path,
+        )
         assert done.returncode == 0, done.stderr
 
         state = {"first": {"weight": model["first"].weight, "uneven": model.uneven}, "step": 0}
@@ -132,9 +163,13 @@ class TestOrbax:
         assert model.uneven.tolist() == list(range(10)) and state["step"] == 7
 
     def test_memory_of_the_host(self, mesh8: spmd.Mesh, tmp_path: Path) -> None:
-        x = spmd.mark_sharding(torch.arange(20.0).to("xla"), mesh8, ("fsdp",), memory_kind="pinned_host")
+        x = spmd.mark_sharding(
+            torch.arange(20.0).to("xla"), mesh8, ("fsdp",), memory_kind="pinned_host"
+        )
         save_orbax({"x": x}, tmp_path / "x")
-        y = spmd.mark_sharding(torch.zeros(20, device="xla"), mesh8, ("fsdp",), memory_kind="pinned_host")
+        y = spmd.mark_sharding(
+            torch.zeros(20, device="xla"), mesh8, ("fsdp",), memory_kind="pinned_host"
+        )
         load_orbax({"x": y}, tmp_path / "x")
         assert y.tolist() == list(range(20)) and spmd.get_sharding(y) == spmd.get_sharding(x)
 
@@ -146,18 +181,30 @@ class TestErrors:
         x = torch.ones(4, device="xla")
         save_orbax({"layer.weight": x, "layer.bias": x}, tmp_path / "x")
         zeros, other = torch.zeros(4, device="xla"), torch.zeros(4, device="xla")
-        with pytest.raises(ValueError, match=r"(?s)missing in the files: 'layer\.weigth'.*not in the model: 'layer\.w"):
+        with pytest.raises(
+            ValueError,
+            match=r"(?s)missing in the files: 'layer\.weigth'.*not in the model: 'layer\.w",
+        ):
             load_orbax({"layer": {"weigth": zeros, "bias": other}}, tmp_path / "x")
-        with pytest.raises(ValueError, match=r"'layer\.bias' has the shape \[4\] in the folder, and the shape \[5\]"):
-            load_orbax({"layer.weight": zeros, "layer.bias": torch.zeros(5, device="xla")}, tmp_path / "x")
-        with pytest.raises(ValueError, match=r"'layer\.bias' is an array of shape \[4\] in the folder, and 3 here"):
+        with pytest.raises(
+            ValueError,
+            match=r"'layer\.bias' has the shape \[4\] in the folder, and the shape \[5\]",
+        ):
+            load_orbax(
+                {"layer.weight": zeros, "layer.bias": torch.zeros(5, device="xla")}, tmp_path / "x"
+            )
+        with pytest.raises(
+            ValueError, match=r"'layer\.bias' is an array of shape \[4\] in the folder, and 3 here"
+        ):
             load_orbax({"layer.weight": zeros, "layer.bias": 3}, tmp_path / "x")
         assert not zeros.any()
         names = load_orbax({"layer.weight": zeros, "more": x}, tmp_path / "x", strict=False)
         assert names == (["more"], ["layer.bias"]) and zeros.all()
         optimizer = torch.optim.AdamW([zeros.requires_grad_()])
         with pytest.raises(ValueError, match="the names"):
-            load_orbax(optimizer, tmp_path / "x", rename=lambda name: name.replace("layer", "state"))
+            load_orbax(
+                optimizer, tmp_path / "x", rename=lambda name: name.replace("layer", "state")
+            )
         assert not optimizer.state
 
     def test_folders(self, tmp_path: Path) -> None:
@@ -176,7 +223,9 @@ class TestErrors:
     def test_values(self, tmp_path: Path) -> None:
         with pytest.raises(TypeError, match=r"a\.b is a set"):
             save_orbax({"a": {"b": {1}}}, tmp_path / "x")
-        with pytest.raises(ValueError, match=r"'a\.b' is a value and a folder of others at once; pass nested=False"):
+        with pytest.raises(
+            ValueError, match=r"'a\.b' is a value and a folder of others at once; pass nested=False"
+        ):
             save_orbax({"a": 1, "a.b": 2}, tmp_path / "x")
         save_orbax({"a": 1, "a.b": 2}, tmp_path / "x", nested=False)
         state = {"a": 0, "a.b": 0}
@@ -185,5 +234,7 @@ class TestErrors:
 
     def test_without_the_package(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "orbax.checkpoint", None)
-        with pytest.raises(ModuleNotFoundError, match=r"save_orbax needs orbax.checkpoint: pip install 'orbax"):
+        with pytest.raises(
+            ModuleNotFoundError, match=r"save_orbax needs orbax.checkpoint: pip install 'orbax"
+        ):
             save_orbax({}, tmp_path / "x")

@@ -1,4 +1,5 @@
-"""transformers' Trainer on the device: the CPU's losses, evaluations, checkpoints; sharded by its `fsdp_config`."""
+"""transformers' Trainer on the device: the CPU's losses, evaluations, checkpoints; sharded by its
+`fsdp_config`."""
 
 import copy
 import types
@@ -34,16 +35,20 @@ import spmd
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:transformers")
 
 FSDP = {
-    "xla": True, "xla_fsdp_v2": True, "fsdp_transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"],
-}  # fmt: skip
+    "xla": True,
+    "xla_fsdp_v2": True,
+    "fsdp_transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"],
+}
 
 
 @pytest.fixture
 def float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Models in float64 stay in it, where transformers converts to float32 for norms, softmax and losses.
+    """Models in float64 stay in it, where transformers converts to float32 for norms, softmax and
+    losses.
 
-    In float32, Adam makes of the rounding errors of a gradient that is almost 0 steps of the size of the others: with
-    transformers 4 losses of the device and of the CPU differ by 6e-5 after four steps, in float64 by less than 1e-9.
+    In float32, Adam makes of the rounding errors of a gradient that is almost 0 steps of the size
+    of the others: with transformers 4 losses of the device and of the CPU differ by 6e-5 after four
+    steps, in float64 by less than 1e-9.
     """
     doubled = types.ModuleType("torch")
     vars(doubled).update(vars(torch), float32=torch.float64)
@@ -54,14 +59,21 @@ def float64(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def llama() -> LlamaForCausalLM:
     torch.manual_seed(0)
-    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 64}
+    sizes = {
+        "vocab_size": 64,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "max_position_embeddings": 64,
+    }
     heads = {"num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2}
     return LlamaForCausalLM(LlamaConfig(**sizes, **heads))
 
 
 def gpt2_with_dropout() -> GPT2LMHeadModel:
     torch.manual_seed(0)
-    return GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=16, n_embd=32, n_layer=1, n_head=4))
+    return GPT2LMHeadModel(
+        GPT2Config(vocab_size=64, n_positions=16, n_embd=32, n_layer=1, n_head=4)
+    )
 
 
 def rows(number: int, seed: int) -> list[dict[str, torch.Tensor]]:
@@ -72,15 +84,27 @@ def rows(number: int, seed: int) -> list[dict[str, torch.Tensor]]:
 
 def trainer(folder: Path, model: Any = None, **given: Any) -> Trainer:
     AcceleratorState._reset_state(reset_partial_state=True)
-    usual = {"per_device_train_batch_size": 8, "max_steps": 4, "logging_steps": 1, "learning_rate": 1e-2}
-    arguments = TrainingArguments(str(folder), report_to=[], disable_tqdm=True, **{**usual, **copy.deepcopy(given)})
+    usual = {
+        "per_device_train_batch_size": 8,
+        "max_steps": 4,
+        "logging_steps": 1,
+        "learning_rate": 1e-2,
+    }
+    arguments = TrainingArguments(
+        str(folder), report_to=[], disable_tqdm=True, **{**usual, **copy.deepcopy(given)}
+    )
     return Trainer(model or llama(), arguments, train_dataset=rows(64, 1), eval_dataset=rows(16, 2))
 
 
 def history(made: Trainer) -> list[tuple[int, str, float]]:
     """(step, name, value) of losses, norms of gradients and evaluations."""
     names = ("loss", "grad_norm", "eval_loss", "eval_sum", "train_loss")
-    return [(log["step"], name, log[name]) for log in made.state.log_history for name in names if name in log]
+    return [
+        (log["step"], name, log[name])
+        for log in made.state.log_history
+        for name in names
+        if name in log
+    ]
 
 
 def check(made: Trainer, expected: Trainer, tolerance: float = 2e-5) -> None:
@@ -94,20 +118,33 @@ def check(made: Trainer, expected: Trainer, tolerance: float = 2e-5) -> None:
 
 
 CASES = {
-    "evaluation, clipping": ({"eval_strategy": "steps", "eval_steps": 2, "max_grad_norm": 0.1}, 2e-5, 5),
+    "evaluation, clipping": (
+        {"eval_strategy": "steps", "eval_steps": 2, "max_grad_norm": 0.1},
+        2e-5,
+        5,
+    ),
     "accumulation, smoothing": (
-        {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 4, "label_smoothing_factor": 0.1},
-        2e-5, 3,
+        {
+            "gradient_accumulation_steps": 2,
+            "per_device_train_batch_size": 4,
+            "label_smoothing_factor": 0.1,
+        },
+        2e-5,
+        3,
     ),
     "bf16": ({"bf16": True}, 2e-2, 3),
-}  # fmt: skip
+}
 MORE = {
     "defaults, read at the end alone": ({"logging_steps": 500, "max_steps": 20}, 2e-5, 3),
     "fp16": ({"fp16": True}, 2e-2, 4),
     "checkpointed": ({"gradient_checkpointing": True}, 2e-5, 3),
     "sgd": ({"optim": "sgd"}, 2e-5, 3),
     "adafactor": ({"optim": "adafactor"}, 2e-5, 3),
-    "odd evaluation": ({"eval_strategy": "epoch", "max_steps": 10, "per_device_eval_batch_size": 6}, 2e-5, 5),
+    "odd evaluation": (
+        {"eval_strategy": "epoch", "max_steps": 10, "per_device_eval_batch_size": 6},
+        2e-5,
+        5,
+    ),
 }
 
 
@@ -116,7 +153,9 @@ class TestArguments:
     """Each argument of a Trainer gives the CPU's losses, in few programs."""
 
     @pytest.mark.parametrize(("given", "tolerance", "programs"), CASES.values(), ids=CASES)
-    def test_agrees(self, given: dict[str, Any], tolerance: float, programs: int, tmp_path: Path) -> None:
+    def test_agrees(
+        self, given: dict[str, Any], tolerance: float, programs: int, tmp_path: Path
+    ) -> None:
         before = spmd.metrics.num_compiles()
         made = trainer(tmp_path / "xla", **given)
         made.train()
@@ -127,17 +166,22 @@ class TestArguments:
 
     @pytest.mark.long
     @pytest.mark.parametrize(("given", "tolerance", "programs"), MORE.values(), ids=MORE)
-    def test_agrees_too(self, given: dict[str, Any], tolerance: float, programs: int, tmp_path: Path) -> None:
+    def test_agrees_too(
+        self, given: dict[str, Any], tolerance: float, programs: int, tmp_path: Path
+    ) -> None:
         self.test_agrees(given, tolerance, programs, tmp_path)
 
 
 @pytest.mark.usefixtures("unused")
 class TestUnused:
-    """Without `spmd.use()` a Trainer that moves a model from the device back to the CPU is named."""
+    """Without `spmd.use()` a Trainer that moves a model from the device back to the CPU is
+    named."""
 
     def test_warns(self, tmp_path: Path) -> None:
         model = llama().to("xla")
-        with pytest.warns(UserWarning, match="transformers moves the model from xla to the CPU") as seen:
+        with pytest.warns(
+            UserWarning, match="transformers moves the model from xla to the CPU"
+        ) as seen:
             trainer(tmp_path, model)
         assert len(seen) == 1 and seen[0].filename == __file__
 
@@ -169,14 +213,18 @@ class TestSharded:
     def test_agrees_and_resumes(self, float64: None, tmp_path: Path) -> None:
         given = {"save_steps": 2, "eval_strategy": "steps", "eval_steps": 4}
         before = spmd.metrics.num_compiles()
-        made = trainer(tmp_path / "xla", llama().double(), fsdp="full_shard", fsdp_config=FSDP, **given)
+        made = trainer(
+            tmp_path / "xla", llama().double(), fsdp="full_shard", fsdp_config=FSDP, **given
+        )
         made.train()
         weight = made.model.model.layers[0].self_attn.q_proj.weight
         assert spmd.get_sharding(weight).partition_spec(2) == spmd.P("fsdp", None)
         assert isinstance(made.model, LlamaForCausalLM)
         state = made.optimizer.state[weight]["exp_avg"]
         assert spmd.get_sharding(state).partition_spec(2) == spmd.P("fsdp", None)
-        resumed = trainer(tmp_path / "xla", llama().double(), fsdp="full_shard", fsdp_config=FSDP, **given)
+        resumed = trainer(
+            tmp_path / "xla", llama().double(), fsdp="full_shard", fsdp_config=FSDP, **given
+        )
         resumed.train(resume_from_checkpoint=str(tmp_path / "xla" / "checkpoint-2"))
         # One is for transformers 4's sum of losses alone, which begins in float32.
         assert spmd.metrics.num_compiles() - before <= (7 if transformers.__version__ < "5" else 6)
@@ -215,17 +263,28 @@ class TestSharded:
     def test_an_unknown_class(self, tmp_path: Path) -> None:
         config = {**FSDP, "fsdp_transformer_layer_cls_to_wrap": ["LlamaDecodeLayer"]}
         made = trainer(tmp_path, fsdp="full_shard", fsdp_config=config)
-        with pytest.raises(ValueError, match=r"'LlamaDecodeLayer'.*did you mean 'LlamaDecoderLayer'"):
+        with pytest.raises(
+            ValueError, match=r"'LlamaDecodeLayer'.*did you mean 'LlamaDecoderLayer'"
+        ):
             made.train()
 
     @pytest.mark.parametrize(
         ("settings", "dtype", "tolerance"),
-        [({}, torch.float64, 1e-9), ({"xla_fsdp_settings": {"compute_dtype": "bfloat16"}}, torch.float32, 2e-2)],
+        [
+            ({}, torch.float64, 1e-9),
+            ({"xla_fsdp_settings": {"compute_dtype": "bfloat16"}}, torch.float32, 2e-2),
+        ],
     )
     def test_without_v2(
-        self, settings: dict[str, Any], dtype: torch.dtype, tolerance: float, float64: None, tmp_path: Path
+        self,
+        settings: dict[str, Any],
+        dtype: torch.dtype,
+        tolerance: float,
+        float64: None,
+        tmp_path: Path,
     ) -> None:
-        """PyTorch/XLA's first FSDP is the same mechanism, with its settings; checkpoints are whole."""
+        """PyTorch/XLA's first FSDP is the same mechanism, with its settings; checkpoints are
+        whole."""
         given = {"fsdp": "full_shard", "fsdp_config": {"xla": True, **settings}, "save_steps": 4}
         made = trainer(tmp_path / "xla", llama().to(dtype), **given)
         made.train()
@@ -233,32 +292,62 @@ class TestSharded:
         expected.train()
         check(made, expected, tolerance)
         weight = made.model.model.layers[0].self_attn.q_proj.weight
-        assert weight.dtype == dtype and spmd.get_sharding(weight).partition_spec(2) == spmd.P("fsdp", None)
-        read = LlamaForCausalLM.from_pretrained(tmp_path / "xla" / "checkpoint-4")  # transformers 4: in float32
+        assert weight.dtype == dtype and spmd.get_sharding(weight).partition_spec(2) == spmd.P(
+            "fsdp", None
+        )
+        # transformers 4: in float32
+        read = LlamaForCausalLM.from_pretrained(tmp_path / "xla" / "checkpoint-4")
         torch.testing.assert_close(read.lm_head.weight.to(dtype), made.model.lm_head.weight.cpu())
 
 
 def words() -> PreTrainedTokenizerFast:
     names = {"<pad>": 0, "</s>": 1, "<unk>": 2, **{f"w{place}": place for place in range(3, 64)}}
     made = Tokenizer(models.WordLevel(names, unk_token="<unk>"))
-    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    )
 
 
 def t5(folder: Path, **given: Any) -> Trainer:
     AcceleratorState._reset_state(reset_partial_state=True)
     torch.manual_seed(0)
-    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 1, "num_heads": 4, "dropout_rate": 0.0}
-    model = T5ForConditionalGeneration(T5Config(vocab_size=64, decoder_start_token_id=0, **sizes)).double()
+    sizes = {
+        "d_model": 32,
+        "d_kv": 8,
+        "d_ff": 64,
+        "num_layers": 1,
+        "num_heads": 4,
+        "dropout_rate": 0.0,
+    }
+    model = T5ForConditionalGeneration(
+        T5Config(vocab_size=64, decoder_start_token_id=0, **sizes)
+    ).double()
     arguments = Seq2SeqTrainingArguments(
-        str(folder), report_to=[], disable_tqdm=True, max_steps=4, logging_steps=1, learning_rate=1e-2,
-        predict_with_generate=True, generation_max_length=4, eval_strategy="steps", eval_steps=2, **given,
-    )  # fmt: skip
-    data = [{"input_ids": row["input_ids"][:8].tolist(), "labels": row["labels"][:5].tolist()} for row in rows(32, 1)]
+        str(folder),
+        report_to=[],
+        disable_tqdm=True,
+        max_steps=4,
+        logging_steps=1,
+        learning_rate=1e-2,
+        predict_with_generate=True,
+        generation_max_length=4,
+        eval_strategy="steps",
+        eval_steps=2,
+        **given,
+    )
+    data = [
+        {"input_ids": row["input_ids"][:8].tolist(), "labels": row["labels"][:5].tolist()}
+        for row in rows(32, 1)
+    ]
     return Seq2SeqTrainer(
-        model, arguments, train_dataset=data, eval_dataset=data[:8], processing_class=words(),
+        model,
+        arguments,
+        train_dataset=data,
+        eval_dataset=data[:8],
+        processing_class=words(),
         data_collator=DataCollatorForSeq2Seq(words(), model=model),
         compute_metrics=lambda found: {"sum": float(found.predictions.sum())},
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.usefixtures("use")
@@ -283,6 +372,8 @@ class TestStepMeter:
         made = trainer(tmp_path, save_steps=2)
         made.add_callback(spmd.profiler.trainer_callback(meter))
         made.train()
-        assert meter.num_steps == 4 and {"data", "checkpoint", "compile", "step"} <= set(meter.seconds)
+        assert meter.num_steps == 4 and {"data", "checkpoint", "compile", "step"} <= set(
+            meter.seconds
+        )
         assert made.state.log_history[-2]["rows_per_second"] > 0
         assert "4 steps" in capsys.readouterr().out

@@ -1,4 +1,5 @@
-"""An unmodified classifier of transformers on a batch that the data axis does not divide: loss and every gradient."""
+"""An unmodified classifier of transformers on a batch that the data axis does not divide: loss and
+every gradient."""
 
 import copy
 
@@ -33,7 +34,8 @@ def test_thirteen_rows(is_split: bool, partitioner: str, monkeypatch: pytest.Mon
             is_row = name.endswith(("o_proj.weight", "down_proj.weight"))
             spmd.mark_sharding(weight, mesh, P(None, "model") if is_row else P("model", None))
     inputs = [
-        spmd.mark_sharding(one.to("xla"), mesh, P("data", *[None] * (one.ndim - 1))) for one in (ids, mask, labels)
+        spmd.mark_sharding(one.to("xla"), mesh, P("data", *[None] * (one.ndim - 1)))
+        for one in (ids, mask, labels)
     ]
     loss = sharded(input_ids=inputs[0], attention_mask=inputs[1], labels=inputs[2]).loss
     loss.backward()

@@ -1,6 +1,8 @@
-"""The script of `test_loading.py`: loads a sharded model and prints the host's peak memory, in bytes.
+"""The script of `test_loading.py`: loads a sharded model and prints the host's peak memory, in
+bytes.
 
-`python big_model.py FILE LAYERS WIDTH`. Memory that the process has before is not counted; the devices' arrays are.
+`python big_model.py FILE LAYERS WIDTH`. Memory that the process has before is not counted; the
+devices' arrays are.
 """
 
 import gc
@@ -20,7 +22,8 @@ def net(layers: int, width: int) -> nn.Module:
 
 
 def resident(name: str) -> int:
-    """A figure of this process from Linux: VmRSS, the memory now, or VmHWM, its peak since it was cleared."""
+    """A figure of this process from Linux: VmRSS, the memory now, or VmHWM, its peak since it was
+    cleared."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024
 
@@ -32,7 +35,9 @@ def main(path: str, layers: int, width: int) -> None:
     )  # allocations that are made only once
     with torch.device("meta"):
         model = net(layers, width)
-    sharded = fsdp.FullyShardedDataParallel(model.to_empty(device="xla"), auto_wrap_policy=fsdp.always_wrap_policy)
+    sharded = fsdp.FullyShardedDataParallel(
+        model.to_empty(device="xla"), auto_wrap_policy=fsdp.always_wrap_policy
+    )
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again
     before = resident("VmRSS")

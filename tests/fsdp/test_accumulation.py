@@ -27,7 +27,9 @@ def build() -> nn.Module:
 
 
 def loss_of(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-    return nn.functional.cross_entropy(model(batch["x"]).float().flatten(0, 1), batch["y"].flatten())
+    return nn.functional.cross_entropy(
+        model(batch["x"]).float().flatten(0, 1), batch["y"].flatten()
+    )
 
 
 def batch_of(rows: int) -> dict[str, Tensor]:
@@ -42,14 +44,17 @@ class TestAccumulateGradients:
     """`fsdp.accumulate_gradients(model, loss_fn, batch, num_micro_batches)`."""
 
     def test_the_big_batch(self, partitioner: str, mesh8: spmd.Mesh) -> None:
-        """Loss, gradients and former gradients are those of the whole batch; one program, the memory of one part."""
+        """Loss, gradients and former gradients are those of the whole batch; one program, the
+        memory of one part."""
         plain = build()
         model = FSDP(copy.deepcopy(plain), mesh=mesh8, auto_wrap_policy=POLICY)
         taken = []
         for count in (1, 4, 8):
             batch = batch_of(count * 8)
             before = spmd.metrics.num_compiles()
-            loss = fsdp.accumulate_gradients(model, lambda part: loss_of(model, part), on_device(batch), count)
+            loss = fsdp.accumulate_gradients(
+                model, lambda part: loss_of(model, part), on_device(batch), count
+            )
             spmd.sync()
             assert spmd.metrics.num_compiles() == before + 1
             expected = loss_of(plain, batch)
@@ -57,16 +62,20 @@ class TestAccumulateGradients:
             check(loss, expected)
             for one, two in zip(model.parameters(), plain.parameters(), strict=True):
                 check(one.grad, two.grad)
-                assert spmd.get_sharding(one.grad).text(one.dim()) == spmd.get_sharding(one).text(one.dim())
+                assert spmd.get_sharding(one.grad).text(one.dim()) == spmd.get_sharding(one).text(
+                    one.dim()
+                )
             taken.append(last_record().temp_bytes)
         one, four, eight = taken
-        # The bytes of the parts, cut from the batch, depend on their number; those of one part's step do not.
+        # The bytes of the parts, cut from the batch, depend on their number; those of one part's
+        # step do not.
         part = 8 * 16 * (WIDTH * 4 + 8) // 8
         assert eight - four <= 2 * 4 * part
         assert four < 2 * one
 
     def test_training_is_a_plain_loop_of_parts(self, mesh8: spmd.Mesh) -> None:
-        """Dropout draws, buffers, clipping and the optimizer, in bfloat16 with its gradients reduced in float32."""
+        """Dropout draws, buffers, clipping and the optimizer, in bfloat16 with its gradients
+        reduced in float32."""
         policy = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         results = []
         for is_loop in (False, True):
@@ -80,9 +89,14 @@ class TestAccumulateGradients:
             for _ in range(3):
                 batch = on_device(batch_of(16))
                 if is_loop:
-                    losses.append(fsdp.accumulate_gradients(model, partial(loss_of, model), batch, 2))
+                    losses.append(
+                        fsdp.accumulate_gradients(model, partial(loss_of, model), batch, 2)
+                    )
                 else:
-                    parts = [{name: value[iteration::2] for name, value in batch.items()} for iteration in range(2)]
+                    parts = [
+                        {name: value[iteration::2] for name, value in batch.items()}
+                        for iteration in range(2)
+                    ]
                     each = [loss_of(model, part) / 2 for part in parts]
                     for one in each:
                         one.backward()
@@ -98,7 +112,11 @@ class TestAccumulateGradients:
         class Half(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
-                self.used, self.left, self.frozen = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+                self.used, self.left, self.frozen = (
+                    nn.Linear(8, 8),
+                    nn.Linear(8, 8),
+                    nn.Linear(8, 8),
+                )
                 self.frozen.requires_grad_(False)
 
             def forward(self, x: Tensor) -> Tensor:
@@ -107,7 +125,10 @@ class TestAccumulateGradients:
         model = FSDP(Half(), mesh=mesh8)
         x = torch.randn(16, 8).to("xla")
         fsdp.accumulate_gradients(model, lambda part: model(part).square().mean(), x, 2)
-        assert {name for name, one in model.named_parameters() if one.grad is not None} == {"used.weight", "used.bias"}
+        assert {name for name, one in model.named_parameters() if one.grad is not None} == {
+            "used.weight",
+            "used.bias",
+        }
 
     def test_planned(self, mesh8: spmd.Mesh) -> None:
         """The memory of a step does not depend on the number of parts, but for the batch itself."""
@@ -115,7 +136,9 @@ class TestAccumulateGradients:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
         def step(batch: dict[str, Tensor], count: int) -> Tensor:
-            loss = fsdp.accumulate_gradients(model, lambda part: loss_of(model, part), on_device(batch), count)
+            loss = fsdp.accumulate_gradients(
+                model, lambda part: loss_of(model, part), on_device(batch), count
+            )
             optimizer.step()
             optimizer.zero_grad()
             return loss
@@ -127,17 +150,22 @@ class TestAccumulateGradients:
     def test_refused(self, mesh8: spmd.Mesh) -> None:
         model = FSDP(nn.Linear(8, 8), mesh=mesh8)
         x = torch.randn(16, 8).to("xla")
-        with pytest.raises(ValueError, match=r"to divide dim 0 of every tensor of the batch, got 3 for 16 row"):
+        with pytest.raises(
+            ValueError, match=r"to divide dim 0 of every tensor of the batch, got 3 for 16 row"
+        ):
             fsdp.accumulate_gradients(model, lambda part: model(part).mean(), x, 3)
         with pytest.raises(ValueError, match="expected a batch of tensors on xla"):
             fsdp.accumulate_gradients(model, lambda part: model(part).mean(), x.cpu(), 2)
-        with pytest.raises(ValueError, match="expected loss_fn to return a scalar tensor, got one of shape"):
+        with pytest.raises(
+            ValueError, match="expected loss_fn to return a scalar tensor, got one of shape"
+        ):
             fsdp.accumulate_gradients(model, lambda part: model(part), x, 2)
         assert all(parameter.grad is None for parameter in model.parameters())
 
 
 class TestCarried:
-    """carried: values that a micro-batch hands on; `gradient_accumulation` has PyTorch/XLA's arguments."""
+    """carried: values that a micro-batch hands on; `gradient_accumulation` has PyTorch/XLA's
+    arguments."""
 
     def test_three_in_order(self, mesh8: spmd.Mesh) -> None:
         plain = nn.Linear(8, 8)
@@ -177,10 +205,17 @@ class TestCarried:
         model, one = nn.Linear(8, 1).to("xla"), torch.zeros((), device="xla")
         with pytest.raises(ValueError, match=r"expected \(loss, \*carried\) of 1 carried, got 2"):
             fsdp.gradient_accumulation(
-                lambda rows, a: (model(rows).sum(), a, a), [torch.ones(2, 4, 8, device="xla")], model, one
+                lambda rows, a: (model(rows).sum(), a, a),
+                [torch.ones(2, 4, 8, device="xla")],
+                model,
+                one,
             )
-        with pytest.raises(ValueError, match="tensors of one dim 0, the number of micro-batches, got none"):
+        with pytest.raises(
+            ValueError, match="tensors of one dim 0, the number of micro-batches, got none"
+        ):
             fsdp.gradient_accumulation(lambda: model(one), [], model)
         with pytest.raises(ValueError, match=r"got \[2, 3\]"):
-            fsdp.gradient_accumulation(lambda a, b: model(a), [torch.ones(2, 8), torch.ones(3, 8)], model)
+            fsdp.gradient_accumulation(
+                lambda a, b: model(a), [torch.ones(2, 8), torch.ones(3, 8)], model
+            )
         assert model.weight.grad is None

@@ -1,4 +1,5 @@
-"""Consolidation of PyTorch/XLA's FSDP checkpoints, with files of an independent writer after its description."""
+"""Consolidation of PyTorch/XLA's FSDP checkpoints, with files of an independent writer after its
+description."""
 
 import os
 import subprocess
@@ -29,10 +30,13 @@ class Net(nn.Module):
 
 
 def cut(value: torch.Tensor, world: int, *, dim_0: bool) -> list[torch.Tensor]:
-    """Each rank's shard of a parameter: of its rows, or of it flattened; padded with zeros to equal shards."""
+    """Each rank's shard of a parameter: of its rows, or of it flattened; padded with zeros to equal
+    shards."""
     if dim_0 and value.dim():
         rows = -(-value.shape[0] // world)
-        padded = torch.cat([value, value.new_zeros(rows * world - value.shape[0], *value.shape[1:])])
+        padded = torch.cat(
+            [value, value.new_zeros(rows * world - value.shape[0], *value.shape[1:])]
+        )
         return [padded[rank * rows : (rank + 1) * rows].clone() for rank in range(world)]
     flat = value.reshape(-1)
     size = -(-flat.numel() // (world * MULTIPLE)) * MULTIPLE
@@ -40,7 +44,9 @@ def cut(value: torch.Tensor, world: int, *, dim_0: bool) -> list[torch.Tensor]:
     return [padded[rank * size : (rank + 1) * size].clone() for rank in range(world)]
 
 
-def ranks(model: nn.Module, wrapped: tuple[str, ...], world: int, *, dim_0: bool, flatten: bool) -> list[Any]:
+def ranks(
+    model: nn.Module, wrapped: tuple[str, ...], world: int, *, dim_0: bool, flatten: bool
+) -> list[Any]:
     """The files of all ranks for a model of which the root and some submodules are wrapped."""
     saved: list[dict[str, torch.Tensor]] = [{} for _ in range(world)]
     shard_info: dict[str, dict[str, Any]] = {}
@@ -55,8 +61,16 @@ def ranks(model: nn.Module, wrapped: tuple[str, ...], world: int, *, dim_0: bool
         dot = f"{module}." if module else ""
         if flatten and parameters:
             names, shapes = [*parameters], [value.shape for value in parameters.values()]
-            flatten_info[f"{dot}flat_param_0"] = (names, shapes, [value.numel() for value in parameters.values()])
-            parameters = {"_fpw_module.flat_param_0": torch.cat([value.reshape(-1) for value in parameters.values()])}
+            flatten_info[f"{dot}flat_param_0"] = (
+                names,
+                shapes,
+                [value.numel() for value in parameters.values()],
+            )
+            parameters = {
+                "_fpw_module.flat_param_0": torch.cat(
+                    [value.reshape(-1) for value in parameters.values()]
+                )
+            }
         for name, value in parameters.items():
             key = f"_fsdp_shard.{name.replace('.', '_fsdp_sep_')}"
             shard_info[module][key] = {"_orig_name": name, "_orig_size": value.shape}
@@ -67,8 +81,16 @@ def ranks(model: nn.Module, wrapped: tuple[str, ...], world: int, *, dim_0: bool
             state[name] = value.half() if value.is_floating_point() else value
         if value.is_floating_point():
             buffer_info[name] = {"_orig_dtype": value.dtype}
-    common = {"shard_info": shard_info, "flatten_info": flatten_info, "buffer_info": buffer_info, "world_size": world}
-    return [{"model": state, "shard_metadata": {**common, "rank": rank}} for rank, state in enumerate(saved)]
+    common = {
+        "shard_info": shard_info,
+        "flatten_info": flatten_info,
+        "buffer_info": buffer_info,
+        "world_size": world,
+    }
+    return [
+        {"model": state, "shard_metadata": {**common, "rank": rank}}
+        for rank, state in enumerate(saved)
+    ]
 
 
 def same(found: dict[str, torch.Tensor], model: nn.Module) -> None:
@@ -91,7 +113,9 @@ class TestStateDicts:
     def test_same(self, wrapped: tuple[str, ...], dim_0: bool, flatten: bool, world: int) -> None:
         model = Net()
         made = ranks(model, wrapped, world, dim_0=dim_0, flatten=flatten)
-        found = fsdp.consolidate_sharded_state_dicts([one["model"] for one in made], made[-1]["shard_metadata"])
+        found = fsdp.consolidate_sharded_state_dicts(
+            [one["model"] for one in made], made[-1]["shard_metadata"]
+        )
         same(found, model)
         assert all(value.untyped_storage().nbytes() == value.nbytes for value in found.values())
 
@@ -104,7 +128,9 @@ class TestNames:
         made = ranks(model, ("block",), 2, dim_0=False, flatten=True)
         long = "_fsdp_wrapped_module._fpw_module."
         metadata = made[0]["shard_metadata"]
-        infos = {f"{long}{name}" if name else "": info for name, info in metadata["shard_info"].items()}
+        infos = {
+            f"{long}{name}" if name else "": info for name, info in metadata["shard_info"].items()
+        }
         states = [{f"{long}{name}": value for name, value in one["model"].items()} for one in made]
         same(fsdp.consolidate_sharded_state_dicts(states, {**metadata, "shard_info": infos}), model)
 
@@ -133,7 +159,9 @@ class TestFiles:
 
     def test_into_a_sharded_model(self, tmp_path: Path, mesh8: spmd.Mesh) -> None:
         model = Net()
-        _, path = fsdp.consolidate_sharded_model_checkpoints(write(tmp_path, model), save_path=str(tmp_path / "all.pt"))
+        _, path = fsdp.consolidate_sharded_model_checkpoints(
+            write(tmp_path, model), save_path=str(tmp_path / "all.pt")
+        )
         with torch.device("xla"):
             sharded = fsdp.FullyShardedDataParallel(Net(), mesh8)
         fsdp.load_checkpoint(sharded, path, key="model")
@@ -141,9 +169,19 @@ class TestFiles:
 
     def test_command(self, tmp_path: Path) -> None:
         model = Net()
-        command = [sys.executable, "-m", "fsdp.consolidate_sharded_ckpts", "--ckpt_prefix", write(tmp_path, model)]
+        command = [
+            sys.executable,
+            "-m",
+            "fsdp.consolidate_sharded_ckpts",
+            "--ckpt_prefix",
+            write(tmp_path, model),
+        ]
         done = subprocess.run(
-            [*command, "--save_path", str(tmp_path / "one.pth")], capture_output=True, text=True, cwd=ROOT, timeout=120
+            [*command, "--save_path", str(tmp_path / "one.pth")],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            timeout=120,
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout == f"{len(model.state_dict())} tensors saved to {tmp_path / 'one.pth'}\n"
@@ -163,7 +201,9 @@ class TestFiles:
     def test_pipe(self, tmp_path: Path) -> None:
         """Opened as a file, it would wait for a writer for ever."""
         os.mkfifo(tmp_path / "x_rank-0-of-1.pth")
-        with pytest.raises(FileNotFoundError, match=r"expected files .*x_rank-\*-of-\*\.pth, found none"):
+        with pytest.raises(
+            FileNotFoundError, match=r"expected files .*x_rank-\*-of-\*\.pth, found none"
+        ):
             fsdp.consolidate_sharded_model_checkpoints(str(tmp_path / "x"))
 
     def test_pieces_that_do_not_fit(self) -> None:
@@ -177,6 +217,10 @@ class TestFiles:
                 [states[0], {k: v for k, v in states[1].items() if k != lost}], metadata
             )
         with pytest.raises(ValueError, match="which the state dicts lack"):
-            fsdp.consolidate_sharded_state_dicts([{k: v for k, v in s.items() if k != lost} for s in states], metadata)
+            fsdp.consolidate_sharded_state_dicts(
+                [{k: v for k, v in s.items() if k != lost} for s in states], metadata
+            )
         with pytest.raises(ValueError, match="elements together"):
-            fsdp.consolidate_sharded_state_dicts([{**s, lost: s[lost][:3]} for s in states], metadata)
+            fsdp.consolidate_sharded_state_dicts(
+                [{**s, lost: s[lost][:3]} for s in states], metadata
+            )

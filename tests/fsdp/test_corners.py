@@ -50,7 +50,9 @@ class TestAChildAfterItsParent:
         assert "ignored" in fsdp.show(model).units[1].parameters[1].notes
 
     def test_a_sibling_with_the_same_weight_is_not_above(self, mesh8: spmd.Mesh) -> None:
-        plain = nn.Sequential(nn.Linear(16, 16, bias=False), nn.ReLU(), nn.Linear(16, 16, bias=False))
+        plain = nn.Sequential(
+            nn.Linear(16, 16, bias=False), nn.ReLU(), nn.Linear(16, 16, bias=False)
+        )
         plain[2].weight = plain[0].weight
         model = copy.deepcopy(plain)
         for layer in (model[0], model[2]):
@@ -65,7 +67,8 @@ class TestAChildAfterItsParent:
 
 
 class TestLoadedByAssignment:
-    """`load_state_dict(assign=True)` replaces parameters: the new ones are sharded, gathered and trained."""
+    """`load_state_dict(assign=True)` replaces parameters: the new ones are sharded, gathered and
+    trained."""
 
     @pytest.mark.parametrize("device", ["cpu", "xla"])
     @pytest.mark.parametrize("how", ["in place", "wrapper"])
@@ -80,12 +83,16 @@ class TestLoadedByAssignment:
         model.load_state_dict(state, assign=True)
         for name, parameter in model.named_parameters():
             assert spec(parameter) == (("fsdp", None) if name.endswith("weight") else ("fsdp",))
-        assert [row.names for row in fsdp.show(model).units[1].parameters] == [("0.weight",), ("0.bias",)]
+        assert [row.names for row in fsdp.show(model).units[1].parameters] == [
+            ("0.weight",),
+            ("0.bias",),
+        ]
         same_gradients(model, plain, torch.randn(16, 16))
 
 
 class TestThawed:
-    """requires_grad_(True) after wrapping: gradients are sharded, scaled and reduced like those of the others."""
+    """requires_grad_(True) after wrapping: gradients are sharded, scaled and reduced like those of
+    the others."""
 
     def test_after_a_step(self, mesh8: spmd.Mesh) -> None:
         plain = pair()
@@ -94,7 +101,8 @@ class TestThawed:
         for unit in (*model, model):
             fsdp.fully_shard(unit, mesh=mesh8)
         for unit in model:
-            unit.set_gradient_divide_factor(1.0)  # the sum over eight shards of the batch, not their mean
+            # the sum over eight shards of the batch, not their mean
+            unit.set_gradient_divide_factor(1.0)
         x = torch.randn(16, 16)
         model(x.to("xla")).square().mean().backward()
         assert model[0].weight.grad is None
@@ -134,7 +142,9 @@ class Shampoo(torch.optim.Optimizer):
 
 OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
     "Shampoo": Shampoo,
-    "Muon": lambda parameters: torch.optim.Muon([one for one in parameters if one.dim() == 2], lr=0.05),
+    "Muon": lambda parameters: torch.optim.Muon(
+        [one for one in parameters if one.dim() == 2], lr=0.05
+    ),
     "Adafactor": lambda parameters: torch.optim.Adafactor(parameters, lr=0.05),
 }
 
@@ -144,7 +154,10 @@ class TestOptimizersWithStateOfAnotherShape:
 
     @pytest.mark.parametrize("name", OPTIMIZERS)
     def test_as_torch(self, name: str, mesh8: spmd.Mesh) -> None:
-        plain, x = nn.Sequential(nn.Linear(16, 24), nn.ReLU(), nn.Linear(24, 16)), torch.randn(16, 16)
+        plain, x = (
+            nn.Sequential(nn.Linear(16, 24), nn.ReLU(), nn.Linear(24, 16)),
+            torch.randn(16, 16),
+        )
         model = FSDP(copy.deepcopy(plain), mesh=mesh8, auto_wrap_policy={nn.Linear})
         ours = train(model, x.to("xla"), optimizer=OPTIMIZERS[name](list(model.parameters())))
         theirs = train(plain, x, optimizer=OPTIMIZERS[name](list(plain.parameters())))
@@ -152,9 +165,13 @@ class TestOptimizersWithStateOfAnotherShape:
         assert spec(model.get_parameter("0.weight")) == ("fsdp", None)
 
     def test_one_that_reads_numbers_in_its_step(self, mesh8: spmd.Mesh) -> None:
-        """torch's Adafactor reads two of each parameter: its first step makes the state before, and is the same
-        programs as the others all the same. The model's is one of them, once; the others go by shapes, not layers."""
-        models = [FSDP(nn.Sequential(*map(Layer, [16] * depth)), mesh8, auto_wrap_policy={Layer}) for depth in (2, 4)]
+        """torch's Adafactor reads two of each parameter: its first step makes the state before, and
+        is the same programs as the others all the same. The model's is one of them, once; the
+        others go by shapes, not layers."""
+        models = [
+            FSDP(nn.Sequential(*map(Layer, [16] * depth)), mesh8, auto_wrap_policy={Layer})
+            for depth in (2, 4)
+        ]
         x, compiles = torch.randn(16, 16), []
         for model in models:
             before = spmd.metrics.num_compiles()
@@ -203,7 +220,9 @@ class TestAdapters:
         base = plain[0].base.weight.clone()
 
         def trained(module: nn.Module) -> torch.optim.Optimizer:
-            return torch.optim.AdamW([one for one in module.parameters() if one.requires_grad], lr=1e-2)
+            return torch.optim.AdamW(
+                [one for one in module.parameters() if one.requires_grad], lr=1e-2
+            )
 
         ours = train(model, x.to("xla"), optimizer=trained(model))
         assert ours == pytest.approx(train(plain, x, optimizer=trained(plain)), rel=1e-4)
@@ -214,17 +233,22 @@ class TestAdapters:
 
 
 class TestResume:
-    """Training that is saved and continues in a new model gives the same bits as training without a stop."""
+    """Training that is saved and continues in a new model gives the same bits as training without a
+    stop."""
 
     def test_bit_equal(self, mesh8: spmd.Mesh) -> None:
         def build() -> tuple[nn.Module, torch.optim.Optimizer]:
             torch.manual_seed(3)
             net = nn.Sequential(Layer(16), nn.Dropout(0.1), Layer(16))
-            policy = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+            policy = fsdp.MixedPrecisionPolicy(
+                param_dtype=torch.bfloat16, reduce_dtype=torch.float32
+            )
             model = FSDP(net, mesh=mesh8, auto_wrap_policy=POLICY, mp_policy=policy)
             return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
 
-        def steps(model: nn.Module, optimizer: torch.optim.Optimizer, count: int, start: int) -> list[float]:
+        def steps(
+            model: nn.Module, optimizer: torch.optim.Optimizer, count: int, start: int
+        ) -> list[float]:
             losses = []
             for step in range(start, start + count):
                 spmd.manual_seed(step)
@@ -259,11 +283,17 @@ class TestHooks:
     def test_forward_and_backward(self, mesh8: spmd.Mesh) -> None:
         def watch(model: nn.Module) -> list[Any]:
             seen: list[Any] = []
-            model[0].register_forward_pre_hook(lambda module, args: seen.append(("before", *args[0].shape)))
+            model[0].register_forward_pre_hook(
+                lambda module, args: seen.append(("before", *args[0].shape))
+            )
             model[0].register_forward_hook(lambda module, args, output: output * 2)
             model[1].register_full_backward_pre_hook(lambda module, grads: (grads[0] * 3,))
-            model[1].register_full_backward_hook(lambda module, given, grads: seen.append((len(given), len(grads))))
-            model[1].weight.register_post_accumulate_grad_hook(lambda one: seen.append(tuple(one.grad.shape)))
+            model[1].register_full_backward_hook(
+                lambda module, given, grads: seen.append((len(given), len(grads)))
+            )
+            model[1].weight.register_post_accumulate_grad_hook(
+                lambda one: seen.append(tuple(one.grad.shape))
+            )
             return seen
 
         plain = pair()

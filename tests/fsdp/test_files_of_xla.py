@@ -26,12 +26,17 @@ class OnXla:
 
 
 def net() -> nn.Module:
-    return nn.Sequential(nn.Linear(8, 16), nn.Sequential(nn.BatchNorm1d(16), nn.Linear(16, 8, bias=False)))
+    return nn.Sequential(
+        nn.Linear(8, 16), nn.Sequential(nn.BatchNorm1d(16), nn.Linear(16, 8, bias=False))
+    )
 
 
 def wrapped(state: dict[str, Any]) -> dict[str, Any]:
-    """The names of a model of which the root and its second module are FSDPv2's, and one is checkpointed by torch."""
-    longer = {name: name.replace("1.", "1._orig_module._checkpoint_wrapped_module.", 1) for name in state}
+    """The names of a model of which the root and its second module are FSDPv2's, and one is
+    checkpointed by torch."""
+    longer = {
+        name: name.replace("1.", "1._orig_module._checkpoint_wrapped_module.", 1) for name in state
+    }
     return {f"_orig_module.{longer[name]}": value for name, value in state.items()}
 
 
@@ -42,7 +47,11 @@ def sharded() -> nn.Module:
         )
 
 
-MODELS = {"FSDPv2": sharded, "compiled": lambda: torch.compile(net().to("xla"), backend="eager"), "cpu": net}
+MODELS = {
+    "FSDPv2": sharded,
+    "compiled": lambda: torch.compile(net().to("xla"), backend="eager"),
+    "cpu": net,
+}
 
 
 def same(model: nn.Module, source: nn.Module) -> bool:
@@ -56,7 +65,9 @@ class TestLoadCheckpoint:
         source = net()
         state = wrapped(source.state_dict())
         torch.save({"model": state}, tmp_path / "moved.pt")  # xm.save
-        torch.save({"model": {name: OnXla(value) for name, value in state.items()}}, tmp_path / "device.pt")
+        torch.save(
+            {"model": {name: OnXla(value) for name, value in state.items()}}, tmp_path / "device.pt"
+        )
         save_file(state, tmp_path / "model.safetensors")
         torch.save(source.state_dict(), tmp_path / "plain.pt")
         for file, key in (
@@ -82,17 +93,33 @@ class TestStateDicts:
     @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
     def test_distributed_checkpoint(self, tmp_path: Path) -> None:
         source = net()
-        saved = {"model": wrapped(source.state_dict()), "optim": {"state": {"0": torch.ones(3)}}, "step": 7}
+        saved = {
+            "model": wrapped(source.state_dict()),
+            "optim": {"state": {"0": torch.ones(3)}},
+            "step": 7,
+        }
         dcp.save(saved, checkpoint_id=tmp_path)
         model = sharded()
         state = {"model": model.state_dict(), "optim": {"state": {"0": torch.zeros(3)}}, "step": 0}
         dcp.load(state, checkpoint_id=tmp_path, planner=SPMDLoadPlanner())
-        assert same(model, source) and state["step"] == 7 and state["optim"]["state"]["0"].tolist() == [1.0] * 3
+        assert (
+            same(model, source)
+            and state["step"] == 7
+            and state["optim"]["state"]["0"].tolist() == [1.0] * 3
+        )
         again = {"model": wrapped(net().state_dict())}  # the other way round, and the same names
         dcp.load(again, checkpoint_id=tmp_path, planner=SPMDLoadPlanner())
-        assert all(torch.equal(again["model"][name], value) for name, value in saved["model"].items())
-        with pytest.raises(dcp.api.CheckpointException, match=r"Missing key in checkpoint state_dict: model\.2"):
-            dcp.load({"model": {"2.weight": torch.ones(1)}}, checkpoint_id=tmp_path, planner=SPMDLoadPlanner())
+        assert all(
+            torch.equal(again["model"][name], value) for name, value in saved["model"].items()
+        )
+        with pytest.raises(
+            dcp.api.CheckpointException, match=r"Missing key in checkpoint state_dict: model\.2"
+        ):
+            dcp.load(
+                {"model": {"2.weight": torch.ones(1)}},
+                checkpoint_id=tmp_path,
+                planner=SPMDLoadPlanner(),
+            )
 
     def test_manager(self, tmp_path: Path) -> None:
         source, model = net(), sharded()
@@ -106,6 +133,10 @@ class TestStateDicts:
 
     def test_file_of_one_rank(self, tmp_path: Path) -> None:
         shards = {"_fsdp_shard.weight": torch.ones(128)}
-        torch.save({"model": shards, "shard_metadata": {"world_size": 4, "rank": 0}}, tmp_path / "rank.pth")
-        with pytest.raises(ValueError, match=r"one rank of PyTorch/XLA's FSDP: python -m fsdp\.consolidate"):
+        torch.save(
+            {"model": shards, "shard_metadata": {"world_size": 4, "rank": 0}}, tmp_path / "rank.pth"
+        )
+        with pytest.raises(
+            ValueError, match=r"one rank of PyTorch/XLA's FSDP: python -m fsdp\.consolidate"
+        ):
             spmd.load_checkpoint(nn.Linear(2, 1), tmp_path / "rank.pth", key="model")

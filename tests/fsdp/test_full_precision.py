@@ -61,18 +61,28 @@ def step(model: nn.Module, x: Tensor) -> Tensor:
 class TestModuleClassesToIgnore:
     """`_module_classes_to_ignore` of `torch.distributed.fsdp.MixedPrecision`."""
 
-    @pytest.mark.parametrize("kinds", [(nn.LayerNorm, nn.BatchNorm1d), (nn.modules.batchnorm._BatchNorm,)])
+    @pytest.mark.parametrize(
+        "kinds", [(nn.LayerNorm, nn.BatchNorm1d), (nn.modules.batchnorm._BatchNorm,)]
+    )
     def test_equals_fsdp_of_torch(
-        self, kinds: tuple[type[nn.Module], ...], partitioner: str, group_of_one: None, mesh8: spmd.Mesh
+        self,
+        kinds: tuple[type[nn.Module], ...],
+        partitioner: str,
+        group_of_one: None,
+        mesh8: spmd.Mesh,
     ) -> None:
         plain, x = build(), torch.randn(16, 16)
         requested = MixedPrecision(BF16, buffer_dtype=BF16, _module_classes_to_ignore=kinds)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's warnings, about its older FSDP and about one process
+            # torch's warnings, about its older FSDP and about one process
+            warnings.simplefilter("ignore")
             theirs = FSDPOfTorch(
-                copy.deepcopy(plain), auto_wrap_policy=ModuleWrapPolicy({Normed}), mixed_precision=requested,
-                device_id=torch.device("cpu"), use_orig_params=True,
-            )  # fmt: skip
+                copy.deepcopy(plain),
+                auto_wrap_policy=ModuleWrapPolicy({Normed}),
+                mixed_precision=requested,
+                device_id=torch.device("cpu"),
+                use_orig_params=True,
+            )
             expected = step(theirs, x)
         ours = FSDP(plain, mesh8, auto_wrap_policy={Normed}, mixed_precision=requested)
         y = step(ours, x.to("xla"))
@@ -86,20 +96,29 @@ class TestModuleClassesToIgnore:
                 is_kept = isinstance(plain.get_submodule(name.removesuffix(".weight")), kinds)
                 assert bool((one.grad.cpu() == one.grad.cpu().to(BF16)).all()) != is_kept, name
         buffers = dict(ours.named_buffers())
-        assert {buffer.dtype for buffer in buffers.values() if buffer.is_floating_point()} == {torch.float32}
+        assert {buffer.dtype for buffer in buffers.values() if buffer.is_floating_point()} == {
+            torch.float32
+        }
 
     def test_units_of_their_own(self, mesh8: spmd.Mesh) -> None:
         requested = MixedPrecision(BF16, _module_classes_to_ignore=(nn.LayerNorm,))
-        units = fsdp.show(FSDP(build(), mesh8, auto_wrap_policy={Normed}, mixed_precision=requested)).units
+        units = fsdp.show(
+            FSDP(build(), mesh8, auto_wrap_policy={Normed}, mixed_precision=requested)
+        ).units
         assert [unit.name for unit in units] == ["", "0", "0.norm", "1", "1.norm"]
         assert units[2].gathered_bytes == 2 * 16 * 4
         assert units[1].gathered_bytes == 2 * (2 * 16 * 32 + 32 + 16 + 2 * 32)
 
     def test_what_a_policy_gives_them_gives_way(self, mesh8: spmd.Mesh) -> None:
         model = build()
-        model[0].norm._wrap_overrides = {"mp_policy": fsdp.MixedPrecisionPolicy(BF16), "min_shard_numel": 100}
+        model[0].norm._wrap_overrides = {
+            "mp_policy": fsdp.MixedPrecisionPolicy(BF16),
+            "min_shard_numel": 100,
+        }
         requested = MixedPrecision(BF16, _module_classes_to_ignore=(nn.LayerNorm,))
-        shown = fsdp.show(FSDP(model, mesh8, auto_wrap_policy=fsdp.always_wrap_policy, mixed_precision=requested))
+        shown = fsdp.show(
+            FSDP(model, mesh8, auto_wrap_policy=fsdp.always_wrap_policy, mixed_precision=requested)
+        )
         (norm,) = [unit for unit in shown.units if unit.name == "0.norm"]
         assert norm.gathered_bytes == 2 * 16 * 4
         assert norm.parameters[0].kept_bytes == 16 * 4
@@ -108,7 +127,9 @@ class TestModuleClassesToIgnore:
         """It does nothing, as in torch; a warning names classes that are not the default."""
         FSDP(Net(), mesh8, mixed_precision=MixedPrecision(BF16))
         requested = MixedPrecision(BF16, _module_classes_to_ignore=(nn.LayerNorm,))
-        with pytest.warns(UserWarning, match=r"_module_classes_to_ignore=LayerNorm \(as in torch, without an"):
+        with pytest.warns(
+            UserWarning, match=r"_module_classes_to_ignore=LayerNorm \(as in torch, without an"
+        ):
             model = FSDP(Net(), mesh8, mixed_precision=requested)
         assert len(fsdp.show(model).units) == 1
 
@@ -137,7 +158,12 @@ class TestFullPrecisionModules:
                 return self.down(made["y"])
 
         policy = fsdp.MixedPrecisionPolicy(BF16)
-        model = FSDP(fsdp.checkpoint_module(Model()), mesh8, mp_policy=policy, full_precision_modules={Watched})
+        model = FSDP(
+            fsdp.checkpoint_module(Model()),
+            mesh8,
+            mp_policy=policy,
+            full_precision_modules={Watched},
+        )
         y = step(model, torch.randn(16, 16).to("xla"))
         assert model.inner.seen == (torch.float32, torch.float32, torch.int64)
         assert y.dtype == BF16

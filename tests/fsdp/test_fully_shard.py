@@ -1,4 +1,5 @@
-"""fully_shard: FSDP2's keywords and methods, in place, against plain torch and against the wrapper."""
+"""fully_shard: FSDP2's keywords and methods, in place, against plain torch and against the
+wrapper."""
 
 import copy
 import io
@@ -72,7 +73,11 @@ class TestModule:
         parameters = list(net.parameters())
         assert fsdp.fully_shard(net, mesh=mesh8) is net
         assert all(one is other for one, other in zip(net.parameters(), parameters, strict=True))
-        assert type(net).__name__ == "FSDPNet" and isinstance(net, Net) and isinstance(net, fsdp.FSDPModule)
+        assert (
+            type(net).__name__ == "FSDPNet"
+            and isinstance(net, Net)
+            and isinstance(net, fsdp.FSDPModule)
+        )
         assert spec(net.head.weight) == (None, "fsdp") and spec(net.scale) == (None,)
 
     def test_the_same_program_as_the_wrappers(self, mesh8: spmd.Mesh) -> None:
@@ -91,13 +96,18 @@ class TestModule:
     def test_a_list_is_one_unit(self, mesh8: spmd.Mesh) -> None:
         plain = Net()
         model = copy.deepcopy(plain)
-        assert fsdp.fully_shard([model.blocks[0], model.blocks[1]], mesh=mesh8) == [model.blocks[0], model.blocks[1]]
+        assert fsdp.fully_shard([model.blocks[0], model.blocks[1]], mesh=mesh8) == [
+            model.blocks[0],
+            model.blocks[1],
+        ]
         fsdp.fully_shard(model, mesh=mesh8)
         assert [unit.name for unit in fsdp.show(model).units] == ["", "blocks.0, blocks.1"]
         same_gradients(model, plain, torch.randn(16, 16))
 
     def test_slices_of_a_container_are_plain(self, mesh8: spmd.Mesh) -> None:
-        model = fsdp.fully_shard(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)), mesh=mesh8)
+        model = fsdp.fully_shard(
+            nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)), mesh=mesh8
+        )
         assert type(model[:2]) is nn.Sequential
 
     def test_copies_and_pickles(self, mesh8: spmd.Mesh) -> None:
@@ -132,7 +142,9 @@ class TestModule:
         plain, x = Net(), torch.randn(8, 16, dtype=torch.float64)
         model = sharded(plain, mesh8).to(torch.float64)
         assert spec(model.head.weight) == (None, "fsdp")
-        assert train(model, x.to("xla")) == pytest.approx(train(plain.to(torch.float64), x), rel=1e-9)
+        assert train(model, x.to("xla")) == pytest.approx(
+            train(plain.to(torch.float64), x), rel=1e-9
+        )
 
     @pytest.mark.parametrize(
         ("given", "error", "said"),
@@ -142,7 +154,9 @@ class TestModule:
             (lambda: nn.ModuleList([nn.Linear(2, 2)]), ValueError, "ModuleList has no forward"),
         ],
     )
-    def test_refused(self, given: Callable[[], Any], error: type[Exception], said: str, mesh8: spmd.Mesh) -> None:
+    def test_refused(
+        self, given: Callable[[], Any], error: type[Exception], said: str, mesh8: spmd.Mesh
+    ) -> None:
         with pytest.raises(error, match=said):
             fsdp.fully_shard(given(), mesh=mesh8)
 
@@ -153,7 +167,8 @@ class TestModule:
 
 
 class TestMesh:
-    """mesh, dp_mesh_dims, shard_axis, extra_data_axis: the axis of shards and the axis of replicas."""
+    """mesh, dp_mesh_dims, shard_axis, extra_data_axis: the axis of shards and the axis of
+    replicas."""
 
     def test_default(self) -> None:
         assert spec(fsdp.fully_shard(nn.Linear(8, 16)).weight) == ("fsdp", None)
@@ -182,7 +197,9 @@ class TestMesh:
         assert spec(model(torch.randn(16, 16).to("xla"))) == (("data", "fsdp"), None)
 
     def test_unknown_axis(self, mesh8: spmd.Mesh) -> None:
-        with pytest.raises(ValueError, match=r"fully_shard: the mesh has no axis 'model' \(axes: fsdp\)"):
+        with pytest.raises(
+            ValueError, match=r"fully_shard: the mesh has no axis 'model' \(axes: fsdp\)"
+        ):
             fsdp.fully_shard(nn.Linear(8, 8), mesh=mesh8, shard_axis="model")
 
 
@@ -201,14 +218,21 @@ class TestReshardAfterForward:
     def test_values(self, mesh8: spmd.Mesh) -> None:
         def nothing(model: nn.Module) -> None: ...
 
-        assert self.gathers_of(mesh8, nothing) == 3 + 1  # the first's input needs no gradient, the root keeps its own
+        # the first's input needs no gradient, the root keeps its own
+        assert self.gathers_of(mesh8, nothing) == 3 + 1
         assert self.gathers_of(mesh8, nothing, reshard_after_forward=False) == 3
 
     def test_set_later(self, mesh8: spmd.Mesh) -> None:
         assert self.gathers_of(mesh8, lambda model: model.set_reshard_after_forward(False)) == 3
-        assert self.gathers_of(mesh8, lambda model: model.set_reshard_after_forward(False, recurse=False)) == 4
+        assert (
+            self.gathers_of(
+                mesh8, lambda model: model.set_reshard_after_forward(False, recurse=False)
+            )
+            == 4
+        )
         with pytest.raises(
-            TypeError, match=r"expected reshard_after_forward to be True, False, a number .*, got float"
+            TypeError,
+            match=r"expected reshard_after_forward to be True, False, a number .*, got float",
         ):
             fsdp.fully_shard(nn.Linear(2, 2), mesh=mesh8).set_reshard_after_forward(1.0)
 
@@ -221,7 +245,11 @@ class TestReshardAfterForward:
 
     def test_wrong_type(self, mesh8: spmd.Mesh) -> None:
         with pytest.raises(
-            TypeError, match="expected reshard_after_forward to be True, False, a number of devices or None, got str"
+            TypeError,
+            match=(
+                "expected reshard_after_forward to be True, False, a number of devices or None, "
+                "got str"
+            ),
         ):
             fsdp.fully_shard(nn.Linear(2, 2), mesh=mesh8, reshard_after_forward="yes")
 
@@ -239,7 +267,9 @@ class TestShardPlacementFn:
     )
 
     @pytest.mark.parametrize(("rule", "expected"), RULES)
-    def test_rules(self, rule: Callable[[nn.Parameter], Any], expected: tuple[Any, ...], mesh8: spmd.Mesh) -> None:
+    def test_rules(
+        self, rule: Callable[[nn.Parameter], Any], expected: tuple[Any, ...], mesh8: spmd.Mesh
+    ) -> None:
         plain = Net()
         model = sharded(plain, mesh8, shard_placement_fn=rule)
         assert spec(model.blocks[0].up.weight) == expected
@@ -247,8 +277,12 @@ class TestShardPlacementFn:
 
     def test_an_uneven_dim_is_padded(self, mesh8: spmd.Mesh) -> None:
         plain = nn.Linear(10, 12)
-        model = fsdp.fully_shard(copy.deepcopy(plain), mesh=mesh8, shard_placement_fn=lambda parameter: Shard(0))
-        assert [len(shard.unpadded_data) for shard in spmd.local_shards(model.weight)] == [2] * 6 + [0] * 2
+        model = fsdp.fully_shard(
+            copy.deepcopy(plain), mesh=mesh8, shard_placement_fn=lambda parameter: Shard(0)
+        )
+        assert [len(shard.unpadded_data) for shard in spmd.local_shards(model.weight)] == [
+            2
+        ] * 6 + [0] * 2
         same_gradients(model, plain, torch.randn(16, 10))
 
     @pytest.mark.parametrize(
@@ -267,7 +301,9 @@ class TestShardPlacementFn:
         layer = nn.Linear(8, 8, bias=False).to("xla")
         spmd.mark_sharding(layer.weight, mesh, ("tensor", None))
         with pytest.raises(ValueError, match="is sharded over 'tensor' already"):
-            fsdp.fully_shard(layer, mesh=mesh, shard_axis="fsdp", shard_placement_fn=lambda parameter: 0)
+            fsdp.fully_shard(
+                layer, mesh=mesh, shard_axis="fsdp", shard_placement_fn=lambda parameter: 0
+            )
 
 
 class TestIgnoredParams:
@@ -277,9 +313,14 @@ class TestIgnoredParams:
         plain = Net()
         model = copy.deepcopy(plain)
         fsdp.fully_shard(model, mesh=mesh8, ignored_params={model.head.weight})
-        assert spec(model.head.weight) == (None, None) and spec(model.blocks[0].up.weight) == ("fsdp", None)
+        assert spec(model.head.weight) == (None, None) and spec(model.blocks[0].up.weight) == (
+            "fsdp",
+            None,
+        )
         (unit,) = fsdp.show(model).units
-        assert [row.names for row in unit.parameters if "ignored" in row.notes] == [("head.weight",)]
+        assert [row.names for row in unit.parameters if "ignored" in row.notes] == [
+            ("head.weight",)
+        ]
         same_gradients(model, plain, torch.randn(16, 16))
 
 
@@ -301,7 +342,9 @@ class TestOffloadPolicy:
         plain, x = Net(), torch.randn(16, 16)
         model = sharded(plain, mesh8, offload_policy=fsdp.CPUOffloadPolicy())
         optimizer = spmd.offload_optimizer(torch.optim.AdamW(model.parameters(), lr=1e-2))
-        assert train(model, x.to("xla"), optimizer=optimizer) == pytest.approx(train(plain, x), rel=1e-5)
+        assert train(model, x.to("xla"), optimizer=optimizer) == pytest.approx(
+            train(plain, x), rel=1e-5
+        )
         for parameter in model.parameters():
             held = (parameter, optimizer.state[parameter]["exp_avg"])
             assert {spmd.get_sharding(tensor).memory for tensor in held} == {"pinned_host"}
@@ -323,7 +366,9 @@ class TestMethods:
         model = sharded(plain, mesh8)
         handle = model.blocks[0].unshard(async_op=True)
         handle.wait()
-        assert spec(model.blocks[0].up.weight) == (None, None) and spec(model.blocks[1].up.weight) == ("fsdp", None)
+        assert spec(model.blocks[0].up.weight) == (None, None) and spec(
+            model.blocks[1].up.weight
+        ) == ("fsdp", None)
         same_gradients(model, plain, x)
         assert spec(model.blocks[0].up.weight) == ("fsdp", None)  # after its forward
         assert model.unshard() is None
@@ -331,7 +376,9 @@ class TestMethods:
         model.reshard()
         assert spec(model.head.weight) == (None, "fsdp")
 
-    @pytest.mark.parametrize("method", ["set_gradient_divide_factor", "set_reduce_scatter_divide_factor"])
+    @pytest.mark.parametrize(
+        "method", ["set_gradient_divide_factor", "set_reduce_scatter_divide_factor"]
+    )
     def test_set_gradient_divide_factor(self, method: str, mesh8: spmd.Mesh) -> None:
         """By default the sum over eight shards of the batch is divided by eight."""
         plain, x = Net(), torch.randn(16, 16)
@@ -345,14 +392,17 @@ class TestMethods:
 
     def test_without_meaning(self, mesh8: spmd.Mesh) -> None:
         model = sharded(Net(), mesh8)
-        with pytest.warns(UserWarning, match=r"set_modules_to_forward_prefetch \(XLA schedules the collectives"):
+        with pytest.warns(
+            UserWarning, match=r"set_modules_to_forward_prefetch \(XLA schedules the collectives"
+        ):
             model.set_modules_to_forward_prefetch([model.blocks[0]])
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             model.set_modules_to_forward_prefetch([model.blocks[0]])
 
     def test_set_requires_gradient_sync(self, mesh8: spmd.Mesh) -> None:
-        """Accumulated gradients are those of the big batch, whatever a loop sets for their reduction."""
+        """Accumulated gradients are those of the big batch, whatever a loop sets for their
+        reduction."""
         plain, x = Net(), torch.randn(32, 16)
         model = sharded(plain, mesh8)
         for index, part in enumerate(x.to("xla").chunk(2)):
@@ -404,7 +454,11 @@ class TestMpPolicy:
 class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.embed, self.body, self.head = nn.Embedding(32, 16), Layer(16), nn.Linear(16, 32, bias=False)
+        self.embed, self.body, self.head = (
+            nn.Embedding(32, 16),
+            Layer(16),
+            nn.Linear(16, 32, bias=False),
+        )
         self.head.weight = self.embed.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -439,7 +493,9 @@ class TestElsewhere:
         plain, x = Net(blocks=3), torch.randn(16, 16)
         scanned = Scanned(blocks=3)
         scanned.load_state_dict(plain.state_dict())
-        assert train(sharded(scanned, mesh8), x.to("xla")) == pytest.approx(train(plain, x), rel=1e-5)
+        assert train(sharded(scanned, mesh8), x.to("xla")) == pytest.approx(
+            train(plain, x), rel=1e-5
+        )
 
     def test_planned(self) -> None:
         """A step is planned as a wrapper's is; a model on meta needs no values."""
@@ -449,7 +505,9 @@ class TestElsewhere:
             with torch.device("meta"):
                 net = Net(width=64)
             is_wrapper = how == "wrapper"
-            model = FSDP(net, mesh=far, auto_wrap_policy={Layer}) if is_wrapper else sharded(net, far)
+            model = (
+                FSDP(net, mesh=far, auto_wrap_policy={Layer}) if is_wrapper else sharded(net, far)
+            )
             x = spmd.mark_sharding(torch.ones(32, 64, device="xla"), far, ("fsdp", None))
 
             def step(model: nn.Module = model, x: Tensor = x) -> None:
@@ -458,4 +516,6 @@ class TestElsewhere:
             plans.append(spmd.plan(step))
         one, other = plans
         assert one.parameters == other.parameters > 0 and one.temporaries == other.temporaries
-        assert [row.bytes for row in one.collectives] == [row.bytes for row in other.collectives] != []
+        assert (
+            [row.bytes for row in one.collectives] == [row.bytes for row in other.collectives] != []
+        )

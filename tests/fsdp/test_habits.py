@@ -75,7 +75,11 @@ class TestGradientDivideFactors:
 
     def test_factors(self, mesh8: spmd.Mesh) -> None:
         (plain, model), x = twins(mesh8), torch.randn(16, 16)
-        for pre, post, recursive, scale in ((2.0, 2.0, True, 2.0), (4.0, 2.0, True, 1.0), (1.0, 1.0, True, 8.0)):
+        for pre, post, recursive, scale in (
+            (2.0, 2.0, True, 2.0),
+            (4.0, 2.0, True, 1.0),
+            (1.0, 1.0, True, 8.0),
+        ):
             model.set_gradient_divide_factors(pre, post, recursive)
             for each, batch in ((plain, x), (model, x.to("xla"))):
                 each.zero_grad()
@@ -133,7 +137,10 @@ class TestSummonFullParams:
         _, model = twins(mesh8)
         with pytest.warns(UserWarning, match=r"rank0_only \(there is one global view"):
             FSDP.summon_full_params(model, rank0_only=True)
-        with pytest.raises(ValueError, match="Linear has no units"), fsdp.summon_full_params(nn.Linear(2, 2)):
+        with (
+            pytest.raises(ValueError, match="Linear has no units"),
+            fsdp.summon_full_params(nn.Linear(2, 2)),
+        ):
             pass
 
 
@@ -144,11 +151,15 @@ class TestParamsWithGrad:
         _, model = twins(mesh8)
         assert model.params_with_grad() == []
         model.head(torch.randn(8, 16).to("xla")).sum().backward()
-        assert [id(one) for one in model.params_with_grad()] == [id(model.head.weight), id(model.head.bias)]
+        assert [id(one) for one in model.params_with_grad()] == [
+            id(model.head.weight),
+            id(model.head.bias),
+        ]
 
 
 class Odd(nn.Module):
-    """One block is called twice, one never, one on some paths; a parameter is read outside of its block."""
+    """One block is called twice, one never, one on some paths; a parameter is read outside of its
+    block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -160,12 +171,15 @@ class Odd(nn.Module):
 
 
 class TestOddModels:
-    """Modules called several times or skipped, parameters used outside of their unit, hooks, partly frozen units."""
+    """Modules called several times or skipped, parameters used outside of their unit, hooks, partly
+    frozen units."""
 
     @pytest.mark.parametrize("reshard", [True, False])
     def test_calls(self, reshard: bool, partitioner: str, mesh8: spmd.Mesh) -> None:
         plain, x = Odd(), torch.randn(16, 16)
-        model = FSDP(copy.deepcopy(plain), mesh8, auto_wrap_policy={Layer}, reshard_after_forward=reshard)
+        model = FSDP(
+            copy.deepcopy(plain), mesh8, auto_wrap_policy={Layer}, reshard_after_forward=reshard
+        )
         for each, batch in ((plain, x), (model, x.to("xla"))):
             each(batch).square().mean().backward()
         same_gradients(model, plain)

@@ -1,4 +1,5 @@
-"""Initialisation of a deep model: sharded from the start, one program for equal layers, however many."""
+"""Initialisation of a deep model: sharded from the start, one program for equal layers, however
+many."""
 
 from functools import partial
 
@@ -11,7 +12,9 @@ from recipes.gpt import GPT, Block, GPTConfig
 from spmd.core.run import initialization
 
 
-def initialised(device: str, mesh: spmd.Mesh, layers: int = 12) -> tuple[dict[str, torch.Tensor], list[str]]:
+def initialised(
+    device: str, mesh: spmd.Mesh, layers: int = 12
+) -> tuple[dict[str, torch.Tensor], list[str]]:
     """The initial weights, and the programs that were compiled for them."""
     spmd.manual_seed(0)
     spmd.metrics.clear()
@@ -27,7 +30,8 @@ def initialised(device: str, mesh: spmd.Mesh, layers: int = 12) -> tuple[dict[st
 
 @pytest.mark.parametrize("device", ["xla", "meta"])
 class TestDeep:
-    """Twelve layers are initialised by the programs of one layer, with the same numbers as by one program for all."""
+    """Twelve layers are initialised by the programs of one layer, with the same numbers as by one
+    program for all."""
 
     def test_programs(self, device: str, mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
         found, names = initialised(device, mesh8)
@@ -43,8 +47,8 @@ class TestDeep:
 
 
 class TestBuffers:
-    """Statistics of batch norm are initialised with the weights: the first step, which writes both, is the program of
-    all steps."""
+    """Statistics of batch norm are initialised with the weights: the first step, which writes both,
+    is the program of all steps."""
 
     def test_programs(self, mesh8: spmd.Mesh) -> None:
         with torch.device("xla"):
@@ -57,5 +61,7 @@ class TestBuffers:
             optimizer.step()
             optimizer.zero_grad()
             spmd.sync()
-        assert [record.name for record in spmd.metrics.compiles()] == ["init", "step"], spmd.metrics.report()
+        assert [record.name for record in spmd.metrics.compiles()] == ["init", "step"], (
+            spmd.metrics.report()
+        )
         assert model[1].num_batches_tracked.item() == 3

@@ -1,4 +1,5 @@
-"""Keywords of other FSDPs: their translation, one warning for those without a meaning, an error for unknown ones."""
+"""Keywords of other FSDPs: their translation, one warning for those without a meaning, an error for
+unknown ones."""
 
 import copy
 import warnings
@@ -9,7 +10,9 @@ import pytest
 import torch
 from support import check
 from torch import nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    apply_activation_checkpointing,
+)
 from torch.distributed.fsdp import BackwardPrefetch, CPUOffload, MixedPrecision, ShardingStrategy
 from wrapped import FSDP, POLICY, Layer, Net, same_training, spec, train
 
@@ -40,15 +43,22 @@ class TestShardingStrategy:
         assert reshards(model) == [False, True, True] and spec(model.head.weight) == (None, "fsdp")
 
     def test_shard_grad_op(self, silent: None, mesh8: spmd.Mesh) -> None:
-        model = FSDP(Net(), mesh8, auto_wrap_policy=POLICY, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)
-        assert reshards(model) == [False, False, False] and spec(model.head.weight) == (None, "fsdp")
+        model = FSDP(
+            Net(), mesh8, auto_wrap_policy=POLICY, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP
+        )
+        assert reshards(model) == [False, False, False] and spec(model.head.weight) == (
+            None,
+            "fsdp",
+        )
 
     def test_no_shard(self, silent: None, mesh8: spmd.Mesh) -> None:
         model = same_training(Net, mesh8, 16, 16, sharding_strategy=ShardingStrategy.NO_SHARD)
         assert spec(model.head.weight) == (None, None)
 
     def test_hybrid_shard(self, silent: None, mesh2x4: spmd.Mesh, mesh8: spmd.Mesh) -> None:
-        model = same_training(Net, mesh2x4, 16, 16, auto_wrap_policy=POLICY, sharding_strategy="HYBRID_SHARD")
+        model = same_training(
+            Net, mesh2x4, 16, 16, auto_wrap_policy=POLICY, sharding_strategy="HYBRID_SHARD"
+        )
         assert spec(model(torch.randn(16, 16).to("xla"))) == (("data", "fsdp"), None)
         with pytest.raises(ValueError, match="expected a mesh of two axes"):
             FSDP(Net(), mesh8, sharding_strategy=ShardingStrategy.HYBRID_SHARD)
@@ -69,7 +79,12 @@ class TestMixedPrecision:
 
     def test_beside_a_policy(self, mesh8: spmd.Mesh) -> None:
         with pytest.raises(TypeError, match="got both mixed_precision and mp_policy"):
-            FSDP(Net(), mesh8, mixed_precision=MixedPrecision(), mp_policy=fsdp.MixedPrecisionPolicy())
+            FSDP(
+                Net(),
+                mesh8,
+                mixed_precision=MixedPrecision(),
+                mp_policy=fsdp.MixedPrecisionPolicy(),
+            )
 
 
 class TestCpuOffload:
@@ -78,7 +93,10 @@ class TestCpuOffload:
     def test_becomes_a_policy(self, silent: None, mesh8: spmd.Mesh) -> None:
         model = FSDP(Net(), mesh8, cpu_offload=CPUOffload(offload_params=True))
         assert spmd.get_sharding(model.head.weight).memory == "pinned_host"
-        assert spmd.get_sharding(FSDP(Net(), mesh8, cpu_offload=CPUOffload()).head.weight).memory == "device"
+        assert (
+            spmd.get_sharding(FSDP(Net(), mesh8, cpu_offload=CPUOffload()).head.weight).memory
+            == "device"
+        )
 
 
 class TestIgnoredStates:
@@ -86,7 +104,9 @@ class TestIgnoredStates:
 
     def test_both(self, silent: None, mesh8: spmd.Mesh) -> None:
         net = Net()
-        model = FSDP(net, mesh8, auto_wrap_policy=POLICY, ignored_states=[net.head.weight, net.blocks[0]])
+        model = FSDP(
+            net, mesh8, auto_wrap_policy=POLICY, ignored_states=[net.head.weight, net.blocks[0]]
+        )
         assert spec(net.head.weight) == spec(net.blocks[0].up.weight) == (None, None)
         assert spec(net.blocks[1].up.weight) == ("fsdp", None)
         assert [name for name, _ in model.units] == ["blocks.1"]
@@ -102,25 +122,44 @@ class TestDeviceMesh:
 
 
 class TestWithoutMeaning:
-    """process_group, device_id, sync_module_states, forward_prefetch, backward_prefetch, limit_all_gathers,
-    use_orig_params: named in one warning where they have an effect in torch."""
+    """process_group, device_id, sync_module_states, forward_prefetch, backward_prefetch,
+    limit_all_gathers, use_orig_params: named in one warning where they have an effect in torch."""
 
     def test_named_together(self, mesh8: spmd.Mesh) -> None:
         with pytest.warns(UserWarning) as said:
             FSDP(
-                Net(), mesh8, device_id=0, sync_module_states=True, backward_prefetch=BackwardPrefetch.BACKWARD_PRE,
-                forward_prefetch=True, use_orig_params=False, limit_all_gathers=False, process_group=object(),
-            )  # fmt: skip
+                Net(),
+                mesh8,
+                device_id=0,
+                sync_module_states=True,
+                backward_prefetch=BackwardPrefetch.BACKWARD_PRE,
+                forward_prefetch=True,
+                use_orig_params=False,
+                limit_all_gathers=False,
+                process_group=object(),
+            )
         (warning,) = said
-        names = "device_id sync_module_states backward_prefetch forward_prefetch use_orig_params limit_all_gathers"
+        names = (
+            "device_id sync_module_states backward_prefetch forward_prefetch use_orig_params "
+            "limit_all_gathers"
+        )
         assert all(name in str(warning.message) for name in [*names.split(), "process_group"])
         assert warning.filename == __file__
 
     def test_what_is_so_anyway(self, silent: None, mesh8: spmd.Mesh) -> None:
-        FSDP(Net(), mesh8, use_orig_params=True, limit_all_gathers=True, sync_module_states=False, device_id=None)
+        FSDP(
+            Net(),
+            mesh8,
+            use_orig_params=True,
+            limit_all_gathers=True,
+            sync_module_states=False,
+            device_id=None,
+        )
 
     def test_unknown(self, mesh8: spmd.Mesh) -> None:
-        with pytest.raises(TypeError, match=r"unexpected keyword argument 'auto_wrap_polcy'; did you mean 'auto_w"):
+        with pytest.raises(
+            TypeError, match=r"unexpected keyword argument 'auto_wrap_polcy'; did you mean 'auto_w"
+        ):
             FSDP(Net(), mesh8, auto_wrap_polcy=POLICY)
         with pytest.raises(TypeError, match="did you mean 'compute_dtype'"):
             XLA(Net(), mesh=mesh8, compute_dtyp=torch.bfloat16)
@@ -146,7 +185,8 @@ class TestParamInitFn:
 
 
 class TestAutoWrapperCallable:
-    """auto_wrapper_callable: takes the module and keywords, returns the module that takes its place."""
+    """auto_wrapper_callable: takes the module and keywords, returns the module that takes its
+    place."""
 
     @pytest.mark.parametrize("wrapper", [FSDP, XLA, SPMD])
     def test_checkpointed_units(self, wrapper: type, mesh8: spmd.Mesh) -> None:
@@ -154,25 +194,44 @@ class TestAutoWrapperCallable:
             return wrapper(fsdp.checkpoint_module(module), *args, **how)
 
         plain, x = Net(), torch.randn(16, 16)
-        model = wrapper(copy.deepcopy(plain), mesh=mesh8, auto_wrap_policy={Layer}, auto_wrapper_callable=checkpointed)
+        model = wrapper(
+            copy.deepcopy(plain),
+            mesh=mesh8,
+            auto_wrap_policy={Layer},
+            auto_wrapper_callable=checkpointed,
+        )
         assert list(model.state_dict()) == list(plain.state_dict())
-        assert [name for name, _ in model.named_parameters()] == [name for name, _ in plain.named_parameters()]
+        assert [name for name, _ in model.named_parameters()] == [
+            name for name, _ in plain.named_parameters()
+        ]
         assert reshards(model) == [False, True, True]
         assert train(model, x.to("xla")) == pytest.approx(train(plain, x), rel=1e-5)
 
     def test_another_module_in_its_place(self, mesh8: spmd.Mesh) -> None:
         plain, x = Net(), torch.randn(16, 16)
         model = FSDP(
-            copy.deepcopy(plain), mesh8, auto_wrap_policy={Layer},
+            copy.deepcopy(plain),
+            mesh8,
+            auto_wrap_policy={Layer},
             auto_wrapper_callable=lambda module, **how: spmd.remat(module),
-        )  # fmt: skip
-        assert type(model.blocks[0]).__name__ == "CheckpointWrapper" and len(fsdp.show(model).units) == 3
+        )
+        assert (
+            type(model.blocks[0]).__name__ == "CheckpointWrapper"
+            and len(fsdp.show(model).units) == 3
+        )
         assert list(model.state_dict()) == list(plain.state_dict())
         assert train(model, x.to("xla")) == pytest.approx(train(plain, x), rel=1e-5)
 
     def test_not_a_module(self, mesh8: spmd.Mesh) -> None:
-        with pytest.raises(TypeError, match="auto_wrapper_callable must return a module, got NoneType"):
-            FSDP(Net(), mesh8, auto_wrap_policy={Layer}, auto_wrapper_callable=lambda module, **how: None)
+        with pytest.raises(
+            TypeError, match="auto_wrapper_callable must return a module, got NoneType"
+        ):
+            FSDP(
+                Net(),
+                mesh8,
+                auto_wrap_policy={Layer},
+                auto_wrapper_callable=lambda module, **how: None,
+            )
 
 
 class TestActivationCheckpointing:
@@ -236,21 +295,40 @@ class TestXla:
 
     def test_shard_param_on_dim_0(self, silent: None, mesh8: spmd.Mesh) -> None:
         assert spec(XLA(Net(), mesh=mesh8, shard_param_on_dim_0=True).head.weight) == ("fsdp", None)
-        assert spec(XLA(Net(), mesh=mesh8, shard_param_on_dim_0=False).head.weight) == (None, "fsdp")
+        assert spec(XLA(Net(), mesh=mesh8, shard_param_on_dim_0=False).head.weight) == (
+            None,
+            "fsdp",
+        )
 
     def test_reshard_after_forward(self, silent: None, mesh8: spmd.Mesh) -> None:
-        assert reshards(XLA(Net(), False, mesh=mesh8, auto_wrap_policy=POLICY)) == [False, False, False]
+        assert reshards(XLA(Net(), False, mesh=mesh8, auto_wrap_policy=POLICY)) == [
+            False,
+            False,
+            False,
+        ]
         assert reshards(XLA(Net(), mesh=mesh8, auto_wrap_policy=POLICY)) == [False, True, True]
 
     def test_without_meaning(self, mesh8: spmd.Mesh) -> None:
         with pytest.warns(UserWarning) as said:
             XLA(
-                Net(), mesh=mesh8, flatten_parameters=True, pin_layout_in_collective_ops=False, sharding_rank=0,
-                sharding_world_size=8, sharding_groups=[[0]], reduce_scatter_bucket_size_mb=25,
-                coalesce_all_gather_ops=True, execute_sharding_on_init=False,
-            )  # fmt: skip
+                Net(),
+                mesh=mesh8,
+                flatten_parameters=True,
+                pin_layout_in_collective_ops=False,
+                sharding_rank=0,
+                sharding_world_size=8,
+                sharding_groups=[[0]],
+                reduce_scatter_bucket_size_mb=25,
+                coalesce_all_gather_ops=True,
+                execute_sharding_on_init=False,
+            )
         (warning,) = said
-        for name in ("flatten_parameters", "sharding_groups", "reduce_scatter_bucket_size_mb", "sharding_rank"):
+        for name in (
+            "flatten_parameters",
+            "sharding_groups",
+            "reduce_scatter_bucket_size_mb",
+            "sharding_rank",
+        ):
             assert name in str(warning.message)
 
 
@@ -260,8 +338,12 @@ class TestSpmd:
     def test_all_of_them(self, silent: None, mesh2x4: spmd.Mesh) -> None:
         seen = []
         model = SPMD(
-            Net(), mesh=mesh2x4, shard_output=lambda output, mesh: seen.append(output.shape), auto_wrap_policy=POLICY,
-            auto_wrapper_callable=None, extra_data_axis="data",
-        )  # fmt: skip
+            Net(),
+            mesh=mesh2x4,
+            shard_output=lambda output, mesh: seen.append(output.shape),
+            auto_wrap_policy=POLICY,
+            auto_wrapper_callable=None,
+            extra_data_axis="data",
+        )
         model(torch.randn(16, 16).to("xla"))
         assert seen == [(16, 16), (16, 16), (16, 8)]

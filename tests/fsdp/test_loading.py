@@ -1,4 +1,5 @@
-"""Big models start small: sharded loading of FSDP models, Hugging Face's by name, initialisation from meta."""
+"""Big models start small: sharded loading of FSDP models, Hugging Face's by name, initialisation
+from meta."""
 
 import json
 import os
@@ -14,7 +15,13 @@ import torch
 from safetensors.torch import save_file
 from support import ROOT
 from torch import nn
-from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, LlamaConfig, T5Config
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    LlamaConfig,
+    T5Config,
+)
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from transformers.models.t5.modeling_t5 import T5Block
 
@@ -33,15 +40,24 @@ def mesh_of(name: str) -> spmd.Mesh:
 
 
 class TestPeak:
-    """A model of 400 MB, in tensors of 16, needs less than one of them in addition to its devices' arrays."""
+    """A model of 400 MB, in tensors of 16, needs less than one of them in addition to its devices'
+    arrays."""
 
     @pytest.mark.parametrize("file", ["model.safetensors", "model.pt"])
     def test_peak(self, file: str, tmp_path: Path) -> None:
         source = net(LAYERS, WIDTH)
         (save_file if "safe" in file else torch.save)(source.state_dict(), tmp_path / file)
-        command = [sys.executable, str(ROOT / "tests/fsdp/big_model.py"), str(tmp_path / file), str(LAYERS), str(WIDTH)]
+        command = [
+            sys.executable,
+            str(ROOT / "tests/fsdp/big_model.py"),
+            str(tmp_path / file),
+            str(LAYERS),
+            str(WIDTH),
+        ]
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT, env=env)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=300, cwd=ROOT, env=env
+        )
         assert done.returncode == 0, done.stderr
         found = json.loads(done.stdout.splitlines()[-1])
         arrays, largest = LAYERS * WIDTH * WIDTH * 4, WIDTH * WIDTH * 4
@@ -66,14 +82,25 @@ class Config:
         return fsdp.FullyShardedDataParallel(model, mesh, auto_wrap_policy=policy)
 
     def run(self, model: Any, device: str) -> torch.Tensor:
-        return model(**{name: value.to(device) for name, value in self.inputs.items()}).logits.detach().cpu()
+        return (
+            model(**{name: value.to(device) for name, value in self.inputs.items()})
+            .logits.detach()
+            .cpu()
+        )
 
 
 LLAMA = LlamaConfig(
-    vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-    num_key_value_heads=2, max_position_embeddings=32,
-)  # fmt: skip
-T5 = T5Config(vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, decoder_start_token_id=0)
+    vocab_size=64,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=32,
+)
+T5 = T5Config(
+    vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, decoder_start_token_id=0
+)
 MODELS = {
     "llama": Config(AutoModelForCausalLM, LLAMA, LlamaDecoderLayer, ("input_ids",)),
     "t5, tied": Config(AutoModelForSeq2SeqLM, T5, T5Block, ("input_ids", "decoder_input_ids")),
@@ -85,7 +112,8 @@ def on_xla(model: Config) -> Any:
 
 
 def on_meta(model: Config) -> Any:
-    """The model's own function makes buffers that no file has, such as the frequencies of positions."""
+    """The model's own function makes buffers that no file has, such as the frequencies of
+    positions."""
     made = model.make("meta").to_empty(device="xla")
     made.apply(made._init_weights)
     made.tie_weights()
@@ -95,10 +123,13 @@ def on_meta(model: Config) -> Any:
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("mesh", MESHES)
 class TestHuggingFace:
-    """A sharded model loads `save_pretrained`'s files by name, and saves files that `from_pretrained` reads."""
+    """A sharded model loads `save_pretrained`'s files by name, and saves files that
+    `from_pretrained` reads."""
 
     @pytest.mark.parametrize("make", [on_xla, on_meta], ids=["xla", "meta"])
-    def test_there_and_back(self, make: Callable[[Config], Any], mesh: str, name: str, tmp_path: Path) -> None:
+    def test_there_and_back(
+        self, make: Callable[[Config], Any], mesh: str, name: str, tmp_path: Path
+    ) -> None:
         model = MODELS[name]
         source = model.make()
         source.save_pretrained(tmp_path / "source", max_shard_size="20KB")
@@ -108,18 +139,26 @@ class TestHuggingFace:
         sharded = model.wrapped(make(model), mesh_of(mesh))
         assert fsdp.load_checkpoint(sharded, tmp_path / "source") == ([], [])
         assert spmd.metrics.num_compiles() == before
-        assert all(torch.equal(value.cpu(), source.state_dict()[key]) for key, value in sharded.state_dict().items())
-        torch.testing.assert_close(model.run(sharded, "xla"), model.run(source, "cpu"), rtol=2e-5, atol=2e-5)
+        assert all(
+            torch.equal(value.cpu(), source.state_dict()[key])
+            for key, value in sharded.state_dict().items()
+        )
+        torch.testing.assert_close(
+            model.run(sharded, "xla"), model.run(source, "cpu"), rtol=2e-5, atol=2e-5
+        )
 
         sharded.save_pretrained(tmp_path / "back", max_shard_size="20KB")
         back = model.auto.from_pretrained(tmp_path / "back").eval()
         assert {type(value) for value in back.parameters()} == {nn.Parameter}
-        assert all(torch.equal(value, source.state_dict()[key]) for key, value in back.state_dict().items())
+        assert all(
+            torch.equal(value, source.state_dict()[key]) for key, value in back.state_dict().items()
+        )
         assert torch.equal(model.run(back, "cpu"), model.run(source, "cpu"))
 
 
 class TestSavedWithoutAGather:
-    """`save_checkpoint` writes what `save_pretrained` writes: names of tied weights, files and index."""
+    """`save_checkpoint` writes what `save_pretrained` writes: names of tied weights, files and
+    index."""
 
     @pytest.mark.parametrize("most", ["20KB", "5GB"])
     @pytest.mark.parametrize("name", MODELS)
@@ -136,9 +175,13 @@ class TestSavedWithoutAGather:
         fsdp.save_checkpoint(sharded, tmp_path / "ours", max_shard_size=most)
         assert spmd.metrics.num_compiles() == compiled
         names = sorted(os.listdir(tmp_path / "source"))
-        assert sorted(os.listdir(tmp_path / "ours")) == names and (len(names) > 5) == (most == "20KB")
+        assert sorted(os.listdir(tmp_path / "ours")) == names and (len(names) > 5) == (
+            most == "20KB"
+        )
         for file in names:
-            content, expected = ((tmp_path / folder / file).read_bytes() for folder in ("ours", "source"))
+            content, expected = (
+                (tmp_path / folder / file).read_bytes() for folder in ("ours", "source")
+            )
             if file.endswith(".index.json"):  # transformers adds the number of parameters
                 assert json.loads(content)["weight_map"] == json.loads(expected)["weight_map"]
             else:
@@ -160,10 +203,14 @@ class TestBase:
         with pytest.raises(ValueError, match=r"did you mean 'model.embed_tokens.weight'"):
             fsdp.load_checkpoint(sharded, tmp_path)
         fsdp.load_checkpoint(
-            sharded, tmp_path, rename=lambda name: None if "head" in name else name.removeprefix("model.")
+            sharded,
+            tmp_path,
+            rename=lambda name: None if "head" in name else name.removeprefix("model."),
         )
         expected = source.model.state_dict()
-        assert all(torch.equal(value.cpu(), expected[key]) for key, value in sharded.state_dict().items())
+        assert all(
+            torch.equal(value.cpu(), expected[key]) for key, value in sharded.state_dict().items()
+        )
 
     def test_dtype(self, tmp_path: Path) -> None:
         model = MODELS["llama"]
@@ -172,7 +219,9 @@ class TestBase:
         sharded = model.wrapped(model.make("xla"), mesh_of("8"))
         fsdp.load_checkpoint(sharded, tmp_path, dtype=torch.bfloat16)
         for key, value in sharded.state_dict().items():
-            assert value.dtype == torch.bfloat16 and torch.equal(value.cpu(), source.state_dict()[key].bfloat16()), key
+            assert value.dtype == torch.bfloat16 and torch.equal(
+                value.cpu(), source.state_dict()[key].bfloat16()
+            ), key
         assert spmd.get_sharding(sharded.lm_head.weight).text(2).startswith("{devices=[8,1]")
 
 
@@ -186,7 +235,9 @@ class TestModulesThatLoadThemselves:
                 super()._load_from_state_dict(state_dict, prefix, *rest)
 
         model = nn.Sequential(Renamed(16, 8), nn.BatchNorm1d(8), nn.Linear(8, 8))
-        state = {name: torch.randn_like(value.float()) for name, value in model.state_dict().items()}
+        state = {
+            name: torch.randn_like(value.float()) for name, value in model.state_dict().items()
+        }
         expected = {name: value.clone() for name, value in state.items()}
         state["0.kernel"] = state.pop("0.weight").T.contiguous()
         del state["1.num_batches_tracked"]  # older than the counter

@@ -33,7 +33,10 @@ class TestRules:
         before = spmd.get_sharding(model.weight)
         other = spmd.Mesh(range(8), (2, 4), axes)
         with pytest.raises(
-            ValueError, match=r"has wrapped the model over the mesh \{'fsdp': 2, 'tensor': 4\} and shards weight"
+            ValueError,
+            match=(
+                r"has wrapped the model over the mesh \{'fsdp': 2, 'tensor': 4\} and shards weight"
+            ),
         ):
             spmd.ShardingRules({"weight": P("tensor", None)}).apply(model, other)
         assert spmd.get_sharding(model.weight) is before
@@ -44,12 +47,15 @@ class TestRules:
 
 
 class TestMarkSharding:
-    """`mark_sharding` of a wrapped parameter: the annotation is the user's, and its cost is said."""
+    """`mark_sharding` of a wrapped parameter: the annotation is the user's, and its cost is
+    said."""
 
     @pytest.mark.parametrize("spec", [P("tensor", None), P(None, None)])
     def test_a_dropped_axis(self, mesh: spmd.Mesh, spec: P) -> None:
         model = wrapped(mesh)
-        with pytest.warns(UserWarning, match=r"FSDP shards this parameter \[32, 16\] over 'fsdp'.*drops that axis"):
+        with pytest.warns(
+            UserWarning, match=r"FSDP shards this parameter \[32, 16\] over 'fsdp'.*drops that axis"
+        ):
             spmd.mark_sharding(model.weight, mesh, spec)
         assert spmd.get_sharding(model.weight).partition_spec(2) == tuple(spec)
 

@@ -1,4 +1,5 @@
-"""The bytes of a model under FSDP on each device, by its real buffers and by the compiled programs' own figures."""
+"""The bytes of a model under FSDP on each device, by its real buffers and by the compiled programs'
+own figures."""
 
 import gc
 from collections import Counter
@@ -26,7 +27,9 @@ def gpt(width: int) -> GPT:
 def sharded(model: nn.Module, mesh: spmd.Mesh) -> fsdp.FullyShardedDataParallel:
     policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block})
     data = "data" if "data" in mesh.axis_names else None
-    return fsdp.FullyShardedDataParallel(model, mesh=mesh, auto_wrap_policy=policy, extra_data_axis=data)
+    return fsdp.FullyShardedDataParallel(
+        model, mesh=mesh, auto_wrap_policy=policy, extra_data_axis=data
+    )
 
 
 def whole_bytes(tensors: Iterable[Tensor]) -> int:
@@ -48,7 +51,10 @@ def live_bytes() -> Counter[int]:
     gc.collect()
     held: Counter[int] = Counter()
     for array in jax.live_arrays():
-        size = int(np.prod(array.sharding.shard_shape(array.shape), dtype=np.int64)) * array.dtype.itemsize
+        size = (
+            int(np.prod(array.sharding.shard_shape(array.shape), dtype=np.int64))
+            * array.dtype.itemsize
+        )
         for device in array.sharding.device_set:
             held[device.id] += size
     return held
@@ -66,7 +72,8 @@ def train_once(model: nn.Module, mesh: spmd.Mesh) -> torch.optim.Optimizer:
 
 
 class TestEachDeviceHoldsItsShare:
-    """Parameters, gradients and optimizer state each take 1/n of their bytes on every device, for shapes n divides."""
+    """Parameters, gradients and optimizer state each take 1/n of their bytes on every device, for
+    shapes n divides."""
 
     @pytest.mark.parametrize(("fixture", "ways"), [("mesh8", 8), ("mesh2x4", 4)])
     def test_after_a_step(self, fixture: str, ways: int, request: pytest.FixtureRequest) -> None:
@@ -77,7 +84,11 @@ class TestEachDeviceHoldsItsShare:
         optimizer = train_once(model, mesh)
         parameters = list(model.parameters())
         gradients = [parameter.grad for parameter in parameters]
-        moments = [optimizer.state[parameter][name] for parameter in parameters for name in ("exp_avg", "exp_avg_sq")]
+        moments = [
+            optimizer.state[parameter][name]
+            for parameter in parameters
+            for name in ("exp_avg", "exp_avg_sq")
+        ]
         for kind in (parameters, gradients, moments):
             held = bytes_per_device(kind)
             assert sorted(held) == list(range(8))
@@ -94,7 +105,8 @@ class TestEachDeviceHoldsItsShare:
             assert share <= after[device] - before[device] <= 1.01 * share
 
     def test_momentum_of_sgd(self, mesh8: spmd.Mesh) -> None:
-        """State that an optimizer makes from a gradient, not from zeros, is sharded like the gradient."""
+        """State that an optimizer makes from a gradient, not from zeros, is sharded like the
+        gradient."""
         with torch.device("xla"):
             model = gpt(width=64)
         model = sharded(model, mesh8)
@@ -105,13 +117,16 @@ class TestEachDeviceHoldsItsShare:
             optimizer.step()
             optimizer.zero_grad()
             spmd.sync()
-        buffers = [optimizer.state[parameter]["momentum_buffer"] for parameter in model.parameters()]
+        buffers = [
+            optimizer.state[parameter]["momentum_buffer"] for parameter in model.parameters()
+        ]
         held = bytes_per_device(buffers)
         for device in range(8):
             assert held[device] == pytest.approx(whole_bytes(buffers) / 8, rel=0.01)
 
     def test_a_batch_that_nobody_holds_is_uploaded_in_shards(self, mesh8: spmd.Mesh) -> None:
-        """In an evaluation nothing keeps the input tensor, which is freed before the program that reads it runs."""
+        """In an evaluation nothing keeps the input tensor, which is freed before the program that
+        reads it runs."""
         model = fsdp.FullyShardedDataParallel(nn.Linear(8, 8), mesh=mesh8)
         batch = torch.randn(1024, 8)
         with torch.no_grad():
@@ -121,8 +136,8 @@ class TestEachDeviceHoldsItsShare:
 
 
 class TestBornSharded:
-    """While a model that is built under `with torch.device("xla")` is initialised, no device holds more than 1.1
-    of its shard.
+    """While a model that is built under `with torch.device("xla")` is initialised, no device holds
+    more than 1.1 of its shard.
 
     Widths differ from test to test, so that each compiles a program for initialisation of its own.
     """
@@ -134,7 +149,8 @@ class TestBornSharded:
         with torch.device("xla"):
             model = gpt(width)
         model = sharded(model, mesh8)
-        assert not live_bytes() - before, "nothing is made before the first sync"  # what another test left may go
+        # what another test left may go
+        assert not live_bytes() - before, "nothing is made before the first sync"
         spmd.sync(wait=True)
         share = whole_bytes(model.parameters()) / 8
         (record,) = spmd.metrics.compiles()[known:]
@@ -147,7 +163,8 @@ class TestBornSharded:
         assert varied <= record.output_bytes + record.temp_bytes <= 1.1 * share
 
     def test_reset_parameters_of_torch(self, mesh8: spmd.Mesh) -> None:
-        """kaiming_uniform_ and uniform_ of nn.Linear, normal_ of nn.Embedding, in-place arithmetic on top."""
+        """kaiming_uniform_ and uniform_ of nn.Linear, normal_ of nn.Embedding, in-place arithmetic
+        on top."""
         known = len(spmd.metrics.compiles())
         with torch.device("xla"):
             model = nn.Sequential(nn.Embedding(128, 264), nn.Linear(264, 512), nn.Linear(512, 264))
@@ -161,7 +178,8 @@ class TestBornSharded:
         assert record.output_bytes + record.temp_bytes <= 1.1 * share
 
     def test_the_first_step_adds_no_initialisation(self, mesh8: spmd.Mesh) -> None:
-        """A sync after a complete first step still initialises in a program of its own, of the same size."""
+        """A sync after a complete first step still initialises in a program of its own, of the same
+        size."""
         known = len(spmd.metrics.compiles())
         with torch.device("xla"):
             model = gpt(width=72)
@@ -172,13 +190,17 @@ class TestBornSharded:
         assert (init.name, step.name) == ("init", "step")
         assert init.output_bytes + init.temp_bytes <= 1.1 * share
 
-    def test_the_numbers_do_not_depend_on_the_mesh(self, mesh8: spmd.Mesh, mesh1: spmd.Mesh) -> None:
+    def test_the_numbers_do_not_depend_on_the_mesh(
+        self, mesh8: spmd.Mesh, mesh1: spmd.Mesh
+    ) -> None:
         weights = []
         for mesh in (mesh1, mesh8):
             torch.manual_seed(5)
             with torch.device("xla"):
                 model = gpt(width=32)
-            weights.append({name: value.cpu() for name, value in sharded(model, mesh).state_dict().items()})
+            weights.append(
+                {name: value.cpu() for name, value in sharded(model, mesh).state_dict().items()}
+            )
         assert weights[0].keys() == weights[1].keys()
         for name, value in weights[0].items():
             assert torch.equal(value, weights[1][name]), name

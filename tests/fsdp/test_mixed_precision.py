@@ -1,4 +1,5 @@
-"""mp_policy: parameters stay float32, the units gather and compute in another dtype, gradients arrive in float32."""
+"""mp_policy: parameters stay float32, the units gather and compute in another dtype, gradients
+arrive in float32."""
 
 import copy
 import dataclasses
@@ -87,7 +88,9 @@ def same_gradients(plain: Net, x: Tensor, mesh: spmd.Mesh, **how: Any) -> None:
     y.float().square().mean().backward()
     assert y.dtype == torch.bfloat16
     check(y, expected)
-    for (name, parameter), (_, reference) in zip(model.named_parameters(), plain.named_parameters(), strict=True):
+    for (name, parameter), (_, reference) in zip(
+        model.named_parameters(), plain.named_parameters(), strict=True
+    ):
         assert parameter.dtype == parameter.grad.dtype == torch.float32, name
         # Computed in bfloat16: compared with its tolerance.
         check(parameter.grad.to(torch.bfloat16), reference.grad.to(torch.bfloat16))
@@ -97,13 +100,17 @@ def same_gradients(plain: Net, x: Tensor, mesh: spmd.Mesh, **how: Any) -> None:
 class TestGradients:
     """Values and gradients equal those of casts by hand."""
 
-    @pytest.mark.parametrize("how", [{}, {"auto_wrap_policy": POLICY}, {"auto_wrap_policy": fsdp.always_wrap_policy}])
+    @pytest.mark.parametrize(
+        "how", [{}, {"auto_wrap_policy": POLICY}, {"auto_wrap_policy": fsdp.always_wrap_policy}]
+    )
     def test_units(self, how: dict[str, Any], partitioner: str, mesh8: spmd.Mesh) -> None:
         same_gradients(Plain(), torch.randn(16, 16), mesh8, **how)
 
     @pytest.mark.parametrize("net", [Plain, Checkpointed, CheckpointedInside])
     @pytest.mark.parametrize("reshard", [True, False])
-    def test_kept_and_checkpointed(self, net: Callable[[], Net], reshard: bool, mesh8: spmd.Mesh) -> None:
+    def test_kept_and_checkpointed(
+        self, net: Callable[[], Net], reshard: bool, mesh8: spmd.Mesh
+    ) -> None:
         how: dict[str, Any] = {"auto_wrap_policy": POLICY, "reshard_after_forward": reshard}
         same_gradients(net(), torch.randn(16, 16), mesh8, **how)
 
@@ -159,7 +166,11 @@ class TestParameters:
         """A step far below bfloat16's last digit is not lost."""
         model = FSDP(Plain(), mesh=mesh8, mp_policy=BF16, auto_wrap_policy=POLICY)
         before = {name: value.detach().cpu() for name, value in model.named_parameters()}
-        losses = train(model, torch.randn(16, 16).to("xla"), optimizer=torch.optim.AdamW(model.parameters(), lr=1e-6))
+        losses = train(
+            model,
+            torch.randn(16, 16).to("xla"),
+            optimizer=torch.optim.AdamW(model.parameters(), lr=1e-6),
+        )
         assert all(map(torch.isfinite, torch.tensor(losses)))
         for name, value in model.named_parameters():
             moved = (value.detach().cpu() - before[name]).abs()
@@ -201,7 +212,9 @@ class TestParameters:
                 raise ValueError("no gradient")
 
         model(torch.ones(8, 16, device="xla")).float().sum().backward()
-        assert all(one is other for one, other in zip(model.module.parameters(), parameters, strict=True))
+        assert all(
+            one is other for one, other in zip(model.module.parameters(), parameters, strict=True)
+        )
         x = torch.ones(8, 16, device="xla", requires_grad=True)
         with pytest.raises(ValueError, match="no gradient"):
             model(Fails.apply(x)).float().sum().backward()
@@ -230,11 +243,16 @@ class TestWhatTravels:
     def test_gathers_of_bfloat16(
         self, partitioner: str, mesh8: spmd.Mesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """In the partitioner's output: XLA's CPU backend has no collectives of bfloat16 and widens them later."""
+        """In the partitioner's output: XLA's CPU backend has no collectives of bfloat16 and widens
+        them later."""
         dumped = f"xla_dump_to={tmp_path} xla_dump_hlo_pass_re=spmd-partitioning|shardy"
         monkeypatch.setattr(config, "compiler_options", dumped)
-        model = FSDP(nn.Sequential(*(nn.Linear(256, 256, bias=False) for _ in range(4))), mesh=mesh8,
-                     mp_policy=BF16, auto_wrap_policy=fsdp.always_wrap_policy)  # fmt: skip
+        model = FSDP(
+            nn.Sequential(*(nn.Linear(256, 256, bias=False) for _ in range(4))),
+            mesh=mesh8,
+            mp_policy=BF16,
+            auto_wrap_policy=fsdp.always_wrap_policy,
+        )
         model(torch.randn(16, 256).to("xla")).float().square().mean().backward()
         spmd.sync()
         (text,) = [path.read_text() for path in tmp_path.glob("*after_spmd-partitioning*")]
@@ -244,7 +262,8 @@ class TestWhatTravels:
         assert gathered.count("bf16") == len(gathered) == 6, gathered
 
     def test_what_was_cast_is_not_kept(self, mesh8: spmd.Mesh) -> None:
-        """Temporaries of a stack: the activations and a few layers in bfloat16, not every layer's cast."""
+        """Temporaries of a stack: the activations and a few layers in bfloat16, not every layer's
+        cast."""
         width, layers = 512, 8
         stack = nn.Sequential(*(Layer(width) for _ in range(layers)))
         model = FSDP(stack, mesh=mesh8, mp_policy=BF16, auto_wrap_policy=POLICY)
@@ -257,7 +276,8 @@ class TestWhatTravels:
 
 
 class TestOutputDtype:
-    """output_dtype: the dtype of each unit's outputs, also in tuples, dicts, dataclasses; gradients pass through it."""
+    """output_dtype: the dtype of each unit's outputs, also in tuples, dicts, dataclasses; gradients
+    pass through it."""
 
     def test_of_each_unit(self, mesh8: spmd.Mesh) -> None:
         policy = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, output_dtype=torch.float32)
@@ -270,7 +290,9 @@ class TestOutputDtype:
 
         model = FSDP(net, mesh=mesh8, mp_policy=policy, auto_wrap_policy=is_unit)
         seen = []
-        model.blocks[0].register_forward_hook(lambda module, args, output: seen.append(output.dtype))
+        model.blocks[0].register_forward_hook(
+            lambda module, args, output: seen.append(output.dtype)
+        )
         y = model(x.to("xla"))
         y.square().mean().backward()
         assert seen == [y.dtype] == [torch.float32]
@@ -303,8 +325,13 @@ class TestBufferDtype:
 
     def test_cast(self, mesh8: spmd.Mesh) -> None:
         net = nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 8))
-        model = FSDP(net, mesh=mesh8, mp_policy=fsdp.MixedPrecisionPolicy(buffer_dtype=torch.float64))
-        assert model[0].running_mean.dtype == torch.float64 and model[0].num_batches_tracked.dtype == torch.int64
+        model = FSDP(
+            net, mesh=mesh8, mp_policy=fsdp.MixedPrecisionPolicy(buffer_dtype=torch.float64)
+        )
+        assert (
+            model[0].running_mean.dtype == torch.float64
+            and model[0].num_batches_tracked.dtype == torch.int64
+        )
         assert model[0].weight.dtype == torch.float32 and spec(model[0].running_mean) == (None,)
 
 
@@ -312,7 +339,8 @@ class TestAutocast:
     """Under autocast, with and without a policy."""
 
     @pytest.mark.parametrize(
-        "policy", [fsdp.MixedPrecisionPolicy(), fsdp.MixedPrecisionPolicy(output_dtype=torch.float32)]
+        "policy",
+        [fsdp.MixedPrecisionPolicy(), fsdp.MixedPrecisionPolicy(output_dtype=torch.float32)],
     )
     def test_as_torch(self, policy: fsdp.MixedPrecisionPolicy, mesh8: spmd.Mesh) -> None:
         plain, x = Net(), torch.randn(16, 16)
@@ -365,16 +393,26 @@ class TestPolicy:
         assert model(torch.ones(8, 8, device="xla", dtype=torch.bfloat16)).dtype == torch.bfloat16
 
     def test_refused(self, mesh8: spmd.Mesh) -> None:
-        with pytest.raises(TypeError, match=r"expected param_dtype to be a floating-point torch.dtype, got torch.int8"):
+        with pytest.raises(
+            TypeError,
+            match=r"expected param_dtype to be a floating-point torch.dtype, got torch.int8",
+        ):
             fsdp.MixedPrecisionPolicy(param_dtype=torch.int8)
         for name in ("param_dtype", "reduce_dtype", "output_dtype", "buffer_dtype"):
             with pytest.raises(
-                TypeError, match=rf"expected {name} of 16 bits or more, got torch.float8_e4m3fn: a cast"
+                TypeError,
+                match=rf"expected {name} of 16 bits or more, got torch.float8_e4m3fn: a cast",
             ):
                 fsdp.MixedPrecisionPolicy(**{name: torch.float8_e4m3fn})
         with pytest.raises(TypeError, match=r"got torch.float8_e5m2: a cast to it has no scale"):
-            FSDP(nn.Linear(8, 8), mesh=mesh8, mixed_precision=MixedPrecision(param_dtype=torch.float8_e5m2))
-        with pytest.raises(TypeError, match=r"expected mp_policy to be a fsdp.MixedPrecisionPolicy, got dtype"):
+            FSDP(
+                nn.Linear(8, 8),
+                mesh=mesh8,
+                mixed_precision=MixedPrecision(param_dtype=torch.float8_e5m2),
+            )
+        with pytest.raises(
+            TypeError, match=r"expected mp_policy to be a fsdp.MixedPrecisionPolicy, got dtype"
+        ):
             FSDP(nn.Linear(8, 8), mesh=mesh8, mp_policy=torch.bfloat16)
 
 
@@ -384,7 +422,8 @@ def casts() -> list[jax.Array]:
 
 
 class TestNothingIsLeft:
-    """After a step no cast of a parameter is alive, though the loss is held; a second backward casts again."""
+    """After a step no cast of a parameter is alive, though the loss is held; a second backward
+    casts again."""
 
     @pytest.mark.parametrize("make", [Plain, Checkpointed, CheckpointedInside])
     def test_after_a_step(self, mesh8: spmd.Mesh, make: Callable[[], nn.Module]) -> None:

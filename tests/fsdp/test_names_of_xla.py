@@ -42,7 +42,11 @@ class TestRecursiveWrap:
     def test_ignored(self) -> None:
         model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
         made, count = fsdp.recursive_wrap(
-            model, {nn.Linear}, nn.Sequential, ignored_modules=[model[0]], ignored_params=[model[1].bias]
+            model,
+            {nn.Linear},
+            nn.Sequential,
+            ignored_modules=[model[0]],
+            ignored_params=[model[1].bias],
         )
         assert count == 8
         assert [type(child) for child in made] == [nn.Linear, nn.Sequential]

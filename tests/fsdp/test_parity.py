@@ -1,4 +1,5 @@
-"""The same training run on one CPU in plain torch and on eight devices, however parameters and batch are sharded."""
+"""The same training run on one CPU in plain torch and on eight devices, however parameters and
+batch are sharded."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -66,7 +67,9 @@ def train(
 ) -> list[float]:
     """The losses of AdamW steps with clipping and a cosine schedule, read after each step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1)
-    cosine = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.55 + 0.45 * math.cos(math.pi * step / steps))
+    cosine = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: 0.55 + 0.45 * math.cos(math.pi * step / steps)
+    )
     losses = []
     for tokens, targets in batches(steps):
         loss = loss_of(model, put(tokens), put(targets))
@@ -97,7 +100,9 @@ def under_fsdp(
     return train(wrapped, loss_of, put=put, sync=spmd.sync, **how)
 
 
-def under_data_parallel(model: nn.Module, loss_of: Callable[..., Tensor], *, mesh: spmd.Mesh) -> list[float]:
+def under_data_parallel(
+    model: nn.Module, loss_of: Callable[..., Tensor], *, mesh: spmd.Mesh
+) -> list[float]:
     """Replicated parameters, the batch sharded: plain annotations, no wrapper."""
     model.to("xla")
     for tensor in (*model.parameters(), *model.buffers()):
@@ -125,8 +130,11 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Tensor], type]] =
 
 
 @pytest.fixture(scope="module", params=list(MODELS))
-def case(request: pytest.FixtureRequest) -> tuple[Callable[[], nn.Module], Callable[..., Tensor], type, list[float]]:
-    """A model with the same initial weights each time, its loss, its layer class, and torch's own losses."""
+def case(
+    request: pytest.FixtureRequest,
+) -> tuple[Callable[[], nn.Module], Callable[..., Tensor], type, list[float]]:
+    """A model with the same initial weights each time, its loss, its layer class, and torch's own
+    losses."""
     build, loss_of, layer = MODELS[request.param]
     torch.manual_seed(7)
     weights = build().state_dict()
@@ -142,7 +150,8 @@ def case(request: pytest.FixtureRequest) -> tuple[Callable[[], nn.Module], Calla
 
 
 class TestSameLossesAsPlainTorch:
-    """From the same weights, fp32, dropout off: each sharding gives plain torch's losses, step by step."""
+    """From the same weights, fp32, dropout off: each sharding gives plain torch's losses, step by
+    step."""
 
     def test_fsdp(self, case: Any, mesh8: spmd.Mesh) -> None:
         build, loss_of, layer, expected = case
@@ -158,7 +167,8 @@ class TestSameLossesAsPlainTorch:
 
 
 class TestCompilesCounted:
-    """A run compiles one program for its initial weights and one for the step, the first step included."""
+    """A run compiles one program for its initial weights and one for the step, the first step
+    included."""
 
     def test_one_for_init_one_for_the_step(self, mesh8: spmd.Mesh) -> None:
         with torch.device("xla"):

@@ -1,6 +1,8 @@
-"""Models of five kinds under FSDP, over meshes of each size: losses, weights and statistics of plain torch.
+"""Models of five kinds under FSDP, over meshes of each size: losses, weights and statistics of
+plain torch.
 
-Each model meets each mesh once, and both optimizers; `tests/run.sh` runs them under both partitioners.
+Each model meets each mesh once, and both optimizers; `tests/run.sh` runs them under both
+partitioners.
 """
 
 from collections.abc import Callable
@@ -23,7 +25,9 @@ from recipes import gpt, resnet
 
 STEPS, BATCH = 3, 8
 RATE = 1e-2
-EPS = 1e-4  # Adam's: with torch's own, a gradient that is rounding noise alone would move a weight by the whole rate
+# Adam's: with torch's own, a gradient that is rounding noise alone would move a weight by the whole
+# rate
+EPS = 1e-4
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,11 @@ MESHES = {"1": (1,), "2": (2,), "4": (4,), "8": (8,), "2x4": (2, 4)}
 
 
 def train(
-    model: nn.Module, case: Model, optimizer: torch.optim.Optimizer, *, put: Callable[[Tensor], Tensor]
+    model: nn.Module,
+    case: Model,
+    optimizer: torch.optim.Optimizer,
+    *,
+    put: Callable[[Tensor], Tensor],
 ) -> list[float]:
     """The loss of each step."""
     model.train()
@@ -103,7 +111,9 @@ def expected(name: str, kind: str) -> tuple[dict[str, Tensor], list[float], dict
     return first, losses, model.state_dict()
 
 
-def wrapped(name: str, first: dict[str, Tensor], sizes: tuple[int, ...]) -> fsdp.FullyShardedDataParallel:
+def wrapped(
+    name: str, first: dict[str, Tensor], sizes: tuple[int, ...]
+) -> fsdp.FullyShardedDataParallel:
     axes = ("data", "fsdp")[-len(sizes) :]
     mesh = spmd.Mesh(range(torch.Size(sizes).numel()), sizes, axes)
     model = MODELS[name].build()
@@ -116,7 +126,8 @@ def is_statistic(name: str) -> bool:
     return "running_" in name or "num_batches" in name
 
 
-# The optimizer of each model and mesh: over the models both on meshes of one and of several devices.
+# The optimizer of each model and mesh: over the models both on meshes of one and of several
+# devices.
 CASES = [
     (name, mesh, ("sgd", "adamw")[(row + column) % 2])
     for row, name in enumerate(MODELS)
@@ -125,13 +136,19 @@ CASES = [
 
 
 class TestSameAsPlainTorch:
-    """From the same weights in fp32: the losses, the weights after the last step, and batch norm's statistics."""
+    """From the same weights in fp32: the losses, the weights after the last step, and batch norm's
+    statistics."""
 
     @pytest.mark.parametrize(("name", "mesh", "kind"), CASES)
     def test_training(self, name: str, mesh: str, kind: str) -> None:
         first, losses, last = expected(name, kind)
         model = wrapped(name, first, MESHES[mesh])
-        found = train(model, MODELS[name], OPTIMIZERS[kind](model.parameters()), put=lambda tensor: tensor.to("xla"))
+        found = train(
+            model,
+            MODELS[name],
+            OPTIMIZERS[kind](model.parameters()),
+            put=lambda tensor: tensor.to("xla"),
+        )
         assert found == pytest.approx(losses, rel=1e-5, abs=0)
         state = {key: value.cpu() for key, value in model.state_dict().items()}
         assert state.keys() == last.keys()

@@ -47,7 +47,8 @@ class TestParameterSpec:
 
 
 class TestPlanUnits:
-    """plan_units(module, policy, ignored_modules): names and modules below the root, each once, children first."""
+    """plan_units(module, policy, ignored_modules): names and modules below the root, each once,
+    children first."""
 
     def model(self) -> nn.Sequential:
         return nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2)))
@@ -66,11 +67,16 @@ class TestPlanUnits:
     def test_a_shared_module_is_listed_once(self) -> None:
         shared = nn.Linear(2, 2)
         model = nn.ModuleDict({"first": shared, "second": shared, "third": nn.Sequential(shared)})
-        assert [name for name, _ in fsdp.plan_units(model, fsdp.always_wrap_policy)] == ["first", "third"]
+        assert [name for name, _ in fsdp.plan_units(model, fsdp.always_wrap_policy)] == [
+            "first",
+            "third",
+        ]
 
     def test_ignored_modules_and_what_is_below_them(self) -> None:
         model = self.model()
-        assert [name for name, _ in fsdp.plan_units(model, fsdp.always_wrap_policy, [model[1]])] == ["0"]
+        assert [
+            name for name, _ in fsdp.plan_units(model, fsdp.always_wrap_policy, [model[1]])
+        ] == ["0"]
 
     def test_nothing_is_changed(self) -> None:
         model = self.model()

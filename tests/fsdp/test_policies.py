@@ -35,12 +35,18 @@ class TestLambda:
     """lambda_auto_wrap_policy(lambda_fn): the modules for which lambda_fn is true."""
 
     def test_by_predicate(self) -> None:
-        policy = partial(fsdp.lambda_auto_wrap_policy, lambda_fn=lambda module: isinstance(module, nn.Embedding))
+        policy = partial(
+            fsdp.lambda_auto_wrap_policy, lambda_fn=lambda module: isinstance(module, nn.Embedding)
+        )
         assert names(gpt(), policy) == ["tokens", "positions"]
 
     def test_any_truth_value(self) -> None:
-        policy = partial(fsdp.lambda_auto_wrap_policy, lambda_fn=lambda module: list(module.children()))
-        assert names(nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2))), policy) == ["1"]
+        policy = partial(
+            fsdp.lambda_auto_wrap_policy, lambda_fn=lambda module: list(module.children())
+        )
+        assert names(nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2))), policy) == [
+            "1"
+        ]
 
 
 class TestTransformer:
@@ -51,7 +57,9 @@ class TestTransformer:
         assert names(gpt(), policy) == ["blocks.0", "blocks.1"]
 
     def test_nested_classes_children_first(self) -> None:
-        policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Attention, MLP, Block})
+        policy = partial(
+            fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Attention, MLP, Block}
+        )
         assert names(gpt(), policy)[:3] == ["blocks.0.attention", "blocks.0.mlp", "blocks.0"]
 
     def test_subclasses_count(self) -> None:
@@ -59,12 +67,16 @@ class TestTransformer:
             pass
 
         model = nn.ModuleList([Special(GPTConfig(width=16, heads=2))])
-        assert names(model, partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block})) == ["0"]
+        assert names(
+            model, partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block})
+        ) == ["0"]
 
     @pytest.mark.parametrize("wrong", [set(), {"Block"}, [nn.Linear(1, 1)]])
     def test_what_is_no_class_is_refused(self, wrong: object) -> None:
         policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls=wrong)
-        with pytest.raises(TypeError, match="transformer_layer_cls must be a set of module classes"):
+        with pytest.raises(
+            TypeError, match="transformer_layer_cls must be a set of module classes"
+        ):
             fsdp.plan_units(gpt(), policy)
 
 
@@ -73,13 +85,20 @@ class TestSizeBased:
 
     def test_large_modules(self) -> None:
         model = nn.Sequential(nn.Linear(10, 10), nn.Linear(2, 2), nn.Linear(10, 10))
-        assert names(model, partial(fsdp.size_based_auto_wrap_policy, min_num_params=100)) == ["0", "2"]
+        assert names(model, partial(fsdp.size_based_auto_wrap_policy, min_num_params=100)) == [
+            "0",
+            "2",
+        ]
 
     def test_what_children_have_taken_does_not_count(self) -> None:
         inner = nn.Sequential(nn.Linear(10, 10), nn.Linear(2, 2))
-        assert names(nn.Sequential(inner), partial(fsdp.size_based_auto_wrap_policy, min_num_params=100)) == ["0.0"]
+        assert names(
+            nn.Sequential(inner), partial(fsdp.size_based_auto_wrap_policy, min_num_params=100)
+        ) == ["0.0"]
         inner = nn.Sequential(nn.Linear(5, 5), nn.Linear(8, 9))
-        assert names(nn.Sequential(inner), partial(fsdp.size_based_auto_wrap_policy, min_num_params=100)) == ["0"]
+        assert names(
+            nn.Sequential(inner), partial(fsdp.size_based_auto_wrap_policy, min_num_params=100)
+        ) == ["0"]
 
     def test_default_is_a_hundred_million(self) -> None:
         assert names(gpt(), fsdp.size_based_auto_wrap_policy) == []
@@ -102,7 +121,8 @@ class TestSizeBased:
 
 
 class TestProtocol:
-    """A policy is any callable (module, recurse, nonwrapped_numel) -> bool; torch's own fit, and choose the same."""
+    """A policy is any callable (module, recurse, nonwrapped_numel) -> bool; torch's own fit, and
+    choose the same."""
 
     def test_asked_before_and_after_the_children(self) -> None:
         calls = []
@@ -142,7 +162,9 @@ class TestProtocol:
             (fsdp.always_wrap_policy, torch_wrap.always_wrap_policy),
         ],
     )
-    def test_torch_s_policies_choose_the_same(self, ours: Callable[..., bool], theirs: Callable[..., bool]) -> None:
+    def test_torch_s_policies_choose_the_same(
+        self, ours: Callable[..., bool], theirs: Callable[..., bool]
+    ) -> None:
         assert names(gpt(), ours) == names(gpt(), theirs) != []
 
 
@@ -161,20 +183,30 @@ class TestOrPolicy:
     """or_policy: the modules that any of several policies chooses, ours and torch's."""
 
     # Python 3.13 warns of a bare partial in a class.
-    LINEAR = staticmethod(partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={nn.Linear}))
+    LINEAR = staticmethod(
+        partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={nn.Linear})
+    )
     LARGE = staticmethod(partial(fsdp.size_based_auto_wrap_policy, min_num_params=500))
 
     def test_any(self) -> None:
-        assert chosen(partial(fsdp.or_policy, policies=[self.LINEAR, self.LARGE])) == ["features.2", "head"]
-        assert chosen(partial(fsdp.or_policy, policies=[{nn.Linear}, ModuleWrapPolicy({nn.ReLU})])) == [
-            "features.1", "head",
-        ]  # fmt: skip
+        assert chosen(partial(fsdp.or_policy, policies=[self.LINEAR, self.LARGE])) == [
+            "features.2",
+            "head",
+        ]
+        assert chosen(
+            partial(fsdp.or_policy, policies=[{nn.Linear}, ModuleWrapPolicy({nn.ReLU})])
+        ) == ["features.1", "head"]
 
     def test_torchs_own(self) -> None:
-        assert chosen(partial(_or_policy, policies=[self.LINEAR, self.LARGE])) == ["features.2", "head"]
+        assert chosen(partial(_or_policy, policies=[self.LINEAR, self.LARGE])) == [
+            "features.2",
+            "head",
+        ]
 
     def test_refused(self) -> None:
-        with pytest.raises(TypeError, match="inside or_policy each must be a function or a set of classes"):
+        with pytest.raises(
+            TypeError, match="inside or_policy each must be a function or a set of classes"
+        ):
             chosen(partial(fsdp.or_policy, policies=[CustomPolicy(lambda module: True)]))
 
 
@@ -184,27 +216,40 @@ class TestTorchsPolicies:
     def test_module_wrap_policy(self) -> None:
         assert chosen(ModuleWrapPolicy({nn.Conv2d})) == ["features.0", "features.2"]
 
-    @pytest.mark.parametrize("classes", [{nn.Conv2d}, [nn.Conv2d], (nn.Conv2d,), frozenset([nn.Conv2d])])
+    @pytest.mark.parametrize(
+        "classes", [{nn.Conv2d}, [nn.Conv2d], (nn.Conv2d,), frozenset([nn.Conv2d])]
+    )
     def test_classes(self, classes: Any) -> None:
         assert chosen(classes) == ["features.0", "features.2"]
 
     @pytest.mark.parametrize("policy", [3, "Conv2d", nn.Conv2d])
     def test_refused(self, policy: Any) -> None:
-        with pytest.raises(TypeError, match=r"auto_wrap_policy: expected a (function|set of classes)"):
+        with pytest.raises(
+            TypeError, match=r"auto_wrap_policy: expected a (function|set of classes)"
+        ):
             chosen(policy)
 
     def test_custom_policys_keywords(self, mesh8: spmd.Mesh) -> None:
         net = Convs()
         policy = CustomPolicy(
-            lambda module: {"reshard_after_forward": False} if module is net.head else isinstance(module, nn.Conv2d)
+            lambda module: (
+                {"reshard_after_forward": False}
+                if module is net.head
+                else isinstance(module, nn.Conv2d)
+            )
         )
         model = fsdp.FullyShardedDataParallel(net, mesh8, auto_wrap_policy=policy)
         units = {unit.name: unit.reshards for unit in fsdp.show(model).units}
         assert units == {"": False, "features.0": True, "features.2": True, "head": False}
 
     def test_unknown_keywords(self, mesh8: spmd.Mesh) -> None:
-        policy = CustomPolicy(lambda module: {"reshard": False} if isinstance(module, nn.Linear) else False)
-        with pytest.raises(TypeError, match=r"a policy gave head the keyword\(s\) reshard; expected some of min_shard"):
+        policy = CustomPolicy(
+            lambda module: {"reshard": False} if isinstance(module, nn.Linear) else False
+        )
+        with pytest.raises(
+            TypeError,
+            match=r"a policy gave head the keyword\(s\) reshard; expected some of min_shard",
+        ):
             fsdp.FullyShardedDataParallel(Convs(), mesh8, auto_wrap_policy=policy)
 
 
@@ -213,9 +258,14 @@ class TestWrapOverrides:
 
     def test_override(self, mesh8: spmd.Mesh) -> None:
         net = Convs()
-        net.head._wrap_overrides = {"mp_policy": fsdp.MixedPrecisionPolicy(), "min_shard_numel": 10**6}
+        net.head._wrap_overrides = {
+            "mp_policy": fsdp.MixedPrecisionPolicy(),
+            "min_shard_numel": 10**6,
+        }
         bf16 = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
-        model = fsdp.FullyShardedDataParallel(net, mesh8, auto_wrap_policy={nn.Linear, nn.Conv2d}, mp_policy=bf16)
+        model = fsdp.FullyShardedDataParallel(
+            net, mesh8, auto_wrap_policy={nn.Linear, nn.Conv2d}, mp_policy=bf16
+        )
         units = {unit.name: unit for unit in fsdp.show(model).units}
         assert units["head"].gathered_bytes == units["head"].kept_bytes == 4 * (8 * 4 + 4)
         assert units["features.0"].gathered_bytes == 2 * (8 * 27 + 8)
@@ -224,7 +274,9 @@ class TestWrapOverrides:
 class TestFromConfig:
     """policy_from_config: the keys of a Hugging Face configuration."""
 
-    @pytest.mark.parametrize("key", ["transformer_layer_cls_to_wrap", "fsdp_transformer_layer_cls_to_wrap"])
+    @pytest.mark.parametrize(
+        "key", ["transformer_layer_cls_to_wrap", "fsdp_transformer_layer_cls_to_wrap"]
+    )
     @pytest.mark.parametrize("names", [["Conv2d", "Linear"], "Conv2d, Linear"])
     def test_classes(self, key: str, names: Any) -> None:
         policy = fsdp.policy_from_config({key: names, "xla": True, "min_num_params": 0})
@@ -241,27 +293,48 @@ class TestFromConfig:
         assert fsdp.policy_from_config({"xla": True}) is None
 
     def test_refused(self) -> None:
-        with pytest.raises(ValueError, match=r"no module of the class\(es\) Block in Convs; its classes are Conv2d, C"):
+        with pytest.raises(
+            ValueError,
+            match=r"no module of the class\(es\) Block in Convs; its classes are Conv2d, C",
+        ):
             chosen(fsdp.policy_from_config({"transformer_layer_cls_to_wrap": ["Block"]}))
-        with pytest.raises(ValueError, match="expected either transformer_layer_cls_to_wrap or min_num_params"):
-            fsdp.policy_from_config({"transformer_layer_cls_to_wrap": ["Conv2d"], "min_num_params": 10})
-        with pytest.raises(ValueError, match="got the key 'min_num_parms'; did you mean 'min_num_params'"):
+        with pytest.raises(
+            ValueError, match="expected either transformer_layer_cls_to_wrap or min_num_params"
+        ):
+            fsdp.policy_from_config(
+                {"transformer_layer_cls_to_wrap": ["Conv2d"], "min_num_params": 10}
+            )
+        with pytest.raises(
+            ValueError, match="got the key 'min_num_parms'; did you mean 'min_num_params'"
+        ):
             fsdp.policy_from_config({"min_num_parms": 10})
-        with pytest.raises(ValueError, match="got the key 'fsdp_transformer_layer_cls_wrap'; did you mean 'fsdp_tr"):
+        with pytest.raises(
+            ValueError, match="got the key 'fsdp_transformer_layer_cls_wrap'; did you mean 'fsdp_tr"
+        ):
             fsdp.policy_from_config({"fsdp_transformer_layer_cls_wrap": "Conv2d"})
-        assert fsdp.policy_from_config({"fsdp_offload_params": True, "fsdp_auto_wrap_policy": "NO_WRAP"}) is None
+        assert (
+            fsdp.policy_from_config(
+                {"fsdp_offload_params": True, "fsdp_auto_wrap_policy": "NO_WRAP"}
+            )
+            is None
+        )
 
     def test_classes_that_are_nowhere(self) -> None:
-        """Only the root would be a unit; one class of several is enough, as scripts share their lists."""
+        """Only the root would be a unit; one class of several is enough, as scripts share their
+        lists."""
         bound = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={nn.LSTM})
         for policy in ({nn.LSTM}, [nn.LSTM], bound, ModuleWrapPolicy({nn.LSTM})):
-            with pytest.raises(ValueError, match=r"no module of the class\(es\) LSTM in Convs; its classes are Conv2d"):
+            with pytest.raises(
+                ValueError,
+                match=r"no module of the class\(es\) LSTM in Convs; its classes are Conv2d",
+            ):
                 chosen(policy)
         assert chosen({nn.LSTM, nn.Conv2d}) == chosen({nn.Conv2d})
 
 
 class TestRecursion:
-    """Policies are called as in PyTorch/XLA's recursive_wrap: with the remainder, without ignored parameters."""
+    """Policies are called as in PyTorch/XLA's recursive_wrap: with the remainder, without ignored
+    parameters."""
 
     def test_the_remainder_of_what_is_not_ignored(self) -> None:
         net, calls = Convs(), {}

@@ -1,4 +1,5 @@
-"""reduce_dtype: gradients are summed over devices in a dtype other than the one that they are computed in."""
+"""reduce_dtype: gradients are summed over devices in a dtype other than the one that they are
+computed in."""
 
 import copy
 import re
@@ -44,12 +45,15 @@ class Every(nn.Module):
 
 
 def collectives(tmp_path: Path) -> list[str]:
-    """The dtypes of gradient reductions in the partitioner's output: XLA's CPU compiler widens collectives later."""
+    """The dtypes of gradient reductions in the partitioner's output: XLA's CPU compiler widens
+    collectives later."""
     (text,) = [path.read_text() for path in tmp_path.glob("*after_spmd-partitioning*")]
     return re.findall(r"= (\w+)\[[\d,]+\]\S* (?:all-reduce|reduce-scatter)\(", text)
 
 
-def train_once(policy: fsdp.MixedPrecisionPolicy, mesh: spmd.Mesh, autocast: bool = False) -> tuple[Any, nn.Module]:
+def train_once(
+    policy: fsdp.MixedPrecisionPolicy, mesh: spmd.Mesh, autocast: bool = False
+) -> tuple[Any, nn.Module]:
     """The gradients of a wrapped model, and those of the same model in torch in float32."""
     plain = Every()
     model = FSDP(copy.deepcopy(plain), mesh=mesh, mp_policy=policy)
@@ -64,7 +68,10 @@ def train_once(policy: fsdp.MixedPrecisionPolicy, mesh: spmd.Mesh, autocast: boo
 
 def gap(model: nn.Module, plain: nn.Module) -> dict[str, float]:
     pairs = zip(model.named_parameters(), plain.parameters(), strict=True)
-    return {name: float((one.grad.cpu() - two.grad).norm() / two.grad.norm()) for (name, one), two in pairs}
+    return {
+        name: float((one.grad.cpu() - two.grad).norm() / two.grad.norm())
+        for (name, one), two in pairs
+    }
 
 
 def rounded(grad: Tensor) -> bool:
@@ -72,16 +79,26 @@ def rounded(grad: Tensor) -> bool:
 
 
 class TestReduceDtype:
-    """`MixedPrecisionPolicy(reduce_dtype=)`: the dtype of the collective, and that of the gradient."""
+    """`MixedPrecisionPolicy(reduce_dtype=)`: the dtype of the collective, and that of the
+    gradient."""
 
     @pytest.mark.filterwarnings(
         "ignore:Mismatch dtype between input and weight"
     )  # torch's warning about its norm in autocast
     @pytest.mark.parametrize("autocast", [False, True])
     def test_bfloat16_reduced_in_float32(
-        self, autocast: bool, partitioner: str, mesh8: spmd.Mesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self,
+        autocast: bool,
+        partitioner: str,
+        mesh8: spmd.Mesh,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(config, "compiler_options", f"xla_dump_to={tmp_path} xla_dump_hlo_pass_re=spmd-part|shardy")
+        monkeypatch.setattr(
+            config,
+            "compiler_options",
+            f"xla_dump_to={tmp_path} xla_dump_hlo_pass_re=spmd-part|shardy",
+        )
         policy = fsdp.MixedPrecisionPolicy(param_dtype=None if autocast else BF16, reduce_dtype=F32)
         model, plain = train_once(policy, mesh8, autocast)
         reduced = collectives(tmp_path)
@@ -94,7 +111,11 @@ class TestReduceDtype:
     def test_float32_reduced_in_bfloat16(
         self, partitioner: str, mesh8: spmd.Mesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(config, "compiler_options", f"xla_dump_to={tmp_path} xla_dump_hlo_pass_re=spmd-part|shardy")
+        monkeypatch.setattr(
+            config,
+            "compiler_options",
+            f"xla_dump_to={tmp_path} xla_dump_hlo_pass_re=spmd-part|shardy",
+        )
         model, plain = train_once(fsdp.MixedPrecisionPolicy(reduce_dtype=BF16), mesh8)
         reduced = collectives(tmp_path)
         assert len(reduced) >= 7
@@ -140,16 +161,23 @@ class TestReduceDtype:
         policy = fsdp.MixedPrecisionPolicy(param_dtype=BF16, reduce_dtype=F32)
         model = FSDP(Scaled(), mesh=mesh8, mp_policy=policy)
         y = model(torch.randn(8, 16, device="xla"))
-        with pytest.warns(UserWarning, match="in torch.float32, but aten.mul.Tensor computes it in torch.bfloat16"):
+        with pytest.warns(
+            UserWarning, match="in torch.float32, but aten.mul.Tensor computes it in torch.bfloat16"
+        ):
             y.sum().backward()
         assert model.weight.grad.dtype == F32
 
     def test_create_graph(self, mesh8: spmd.Mesh) -> None:
         """The gradient can still be differentiated."""
-        model = FSDP(nn.Linear(16, 16, bias=False), mesh=mesh8, mp_policy=fsdp.MixedPrecisionPolicy(reduce_dtype=BF16))
+        model = FSDP(
+            nn.Linear(16, 16, bias=False),
+            mesh=mesh8,
+            mp_policy=fsdp.MixedPrecisionPolicy(reduce_dtype=BF16),
+        )
         x = torch.randn(8, 16)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # torch's warning about the cycle that create_graph makes
+            # torch's warning about the cycle that create_graph makes
+            warnings.simplefilter("ignore", UserWarning)
             model(x.to("xla")).square().sum().backward(create_graph=True)
         (second,) = torch.autograd.grad(model.weight.grad.sum(), model.weight)
         # The Hessian of |x w^T|^2 along ones.
@@ -167,17 +195,65 @@ class TestReduceDtype:
 
 # A module, its input, the specs of weight and input, and the collectives of the weight's gradient.
 PARTS = {
-    "rows": (partial(nn.Conv2d, 4, 8, 3, padding=1), (16, 4, 6, 6), (("data", "fsdp"),), (("data", "fsdp"),), {"bf16"}),
-    "strides": (partial(nn.Conv2d, 4, 8, 3, stride=2, dilation=2), (16, 4, 9, 8), (), (("data", "fsdp"),), {"bf16"}),
-    "transposed": (partial(nn.ConvTranspose2d, 4, 8, 3, stride=2), (16, 4, 5, 5), (), (("data", "fsdp"),), {"bf16"}),
-    "groups": (partial(nn.Conv1d, 8, 8, 3, groups=8), (16, 8, 6), (), (("data", "fsdp"),), {"bf16"}),
+    "rows": (
+        partial(nn.Conv2d, 4, 8, 3, padding=1),
+        (16, 4, 6, 6),
+        (("data", "fsdp"),),
+        (("data", "fsdp"),),
+        {"bf16"},
+    ),
+    "strides": (
+        partial(nn.Conv2d, 4, 8, 3, stride=2, dilation=2),
+        (16, 4, 9, 8),
+        (),
+        (("data", "fsdp"),),
+        {"bf16"},
+    ),
+    "transposed": (
+        partial(nn.ConvTranspose2d, 4, 8, 3, stride=2),
+        (16, 4, 5, 5),
+        (),
+        (("data", "fsdp"),),
+        {"bf16"},
+    ),
+    "groups": (
+        partial(nn.Conv1d, 8, 8, 3, groups=8),
+        (16, 8, 6),
+        (),
+        (("data", "fsdp"),),
+        {"bf16"},
+    ),
     "features": (partial(nn.Conv2d, 4, 8, 3), (16, 4, 6, 6), ("data",), ("fsdp",), {"bf16"}),
-    "inner features": (partial(nn.Conv2d, 4, 8, 3), (16, 4, 6, 6), (None, "data"), ("fsdp", "data"), {"bf16"}),
-    "space": (partial(nn.Conv2d, 4, 8, 3, padding=1), (16, 4, 8, 8), (), ("fsdp", None, "data"), {"f32"}),
+    "inner features": (
+        partial(nn.Conv2d, 4, 8, 3),
+        (16, 4, 6, 6),
+        (None, "data"),
+        ("fsdp", "data"),
+        {"bf16"},
+    ),
+    "space": (
+        partial(nn.Conv2d, 4, 8, 3, padding=1),
+        (16, 4, 8, 8),
+        (),
+        ("fsdp", None, "data"),
+        {"f32"},
+    ),
     "tokens": (partial(nn.Embedding, 64, 16), (16, 4), ("fsdp",), (("data", "fsdp"),), {"bf16"}),
-    "sequence": (partial(nn.Embedding, 64, 16, padding_idx=3), (16, 4), (), ("fsdp", "data"), {"bf16"}),
+    "sequence": (
+        partial(nn.Embedding, 64, 16, padding_idx=3),
+        (16, 4),
+        (),
+        ("fsdp", "data"),
+        {"bf16"},
+    ),
     "vocabulary": (partial(nn.Embedding, 64, 16), (16, 4), ("data", "fsdp"), ("fsdp",), {"bf16"}),
-    "counts": (partial(nn.Embedding, 64, 16, scale_grad_by_freq=True), (16, 4), (), ("fsdp",), {"bf16", "f32"}),
+    "counts": (
+        partial(nn.Embedding, 64, 16, scale_grad_by_freq=True),
+        (16, 4),
+        (),
+        ("fsdp",),
+        {"bf16", "f32"},
+    ),
     "width": (partial(nn.Embedding, 64, 16), (16, 4), ("fsdp", "data"), ("fsdp",), {"bf16"}),
 }
 
@@ -187,12 +263,17 @@ def resharded(tensor: Tensor, mesh: spmd.Mesh, spec: tuple[Any, ...]) -> Tensor:
 
 
 class TestPartsOfOneDevice:
-    """Gradients that no product makes, a convolution's kernel and a table: each device's part is rounded, then
-    exchanged."""
+    """Gradients that no product makes, a convolution's kernel and a table: each device's part is
+    rounded, then exchanged."""
 
     @pytest.mark.parametrize("case", PARTS)
     def test_exchanged_in_bfloat16(
-        self, case: str, partitioner: str, mesh2x4: spmd.Mesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self,
+        case: str,
+        partitioner: str,
+        mesh2x4: spmd.Mesh,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         make, shape, weight_spec, input_spec, exchanged = PARTS[case]
         plain = make()
@@ -204,10 +285,17 @@ class TestPartsOfOneDevice:
         resharded(module.weight, mesh2x4, weight_spec)
         spmd.reduce_gradient_in(module.weight, BF16)
         y = module(resharded(x.to("xla"), mesh2x4, input_spec))
-        monkeypatch.setattr(config, "compiler_options", f"xla_dump_to={tmp_path} xla_dump_hlo_pass_re=spmd-part|shardy")
+        monkeypatch.setattr(
+            config,
+            "compiler_options",
+            f"xla_dump_to={tmp_path} xla_dump_hlo_pass_re=spmd-part|shardy",
+        )
         rows, *others = input_spec
-        given = input_spec if of_table else (rows, None, *others[1:])  # the features of the output are others
-        (grad,) = torch.autograd.grad(y, module.weight, resharded(upstream.to("xla"), mesh2x4, given))
+        # the features of the output are others
+        given = input_spec if of_table else (rows, None, *others[1:])
+        (grad,) = torch.autograd.grad(
+            y, module.weight, resharded(upstream.to("xla"), mesh2x4, given)
+        )
         del y
         spmd.sync()
         assert set(collectives(tmp_path)) == exchanged
@@ -218,7 +306,8 @@ class TestPartsOfOneDevice:
     def test_computed_in_bfloat16(
         self, case: str, mesh2x4: spmd.Mesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """They travel in the dtype that they are computed in, as products do, with no dtype chosen."""
+        """They travel in the dtype that they are computed in, as products do, with no dtype
+        chosen."""
         make, shape, weight_spec, input_spec, _ = PARTS[case]
         plain = make()
         module = copy.deepcopy(plain).to("xla", BF16)
@@ -226,7 +315,9 @@ class TestPartsOfOneDevice:
         x = torch.randint(0, 64, shape) if case == "tokens" else torch.randn(shape, dtype=BF16)
         y = module(resharded(x.to("xla"), mesh2x4, input_spec))
         upstream = torch.randn(y.shape, dtype=BF16).to("xla")
-        monkeypatch.setattr(config, "compiler_options", f"xla_dump_to={tmp_path} xla_dump_hlo_pass_re=spmd-part")
+        monkeypatch.setattr(
+            config, "compiler_options", f"xla_dump_to={tmp_path} xla_dump_hlo_pass_re=spmd-part"
+        )
         (grad,) = torch.autograd.grad(y, module.weight, upstream)
         spmd.sync()
         assert set(collectives(tmp_path)) == {"bf16"}
@@ -243,7 +334,8 @@ class TestReduceGradientIn:
         weight = torch.ones(4, 4, device="xla", requires_grad=True)
         for dtype in (torch.int8, torch.float8_e5m2):
             with pytest.raises(
-                TypeError, match=f"expected a floating-point torch.dtype of 16 bits or more, got {dtype}"
+                TypeError,
+                match=f"expected a floating-point torch.dtype of 16 bits or more, got {dtype}",
             ):
                 spmd.reduce_gradient_in(weight, dtype)
         with pytest.raises(ValueError, match="expected a leaf tensor that requires a gradient"):

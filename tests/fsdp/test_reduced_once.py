@@ -55,9 +55,13 @@ def by_hand(model: nn.Module, loss: Loss, batch: tuple[Tensor, Tensor]) -> Tenso
     return sum(one.detach() for one in losses)  # type: ignore[return-value]
 
 
-def once(model: nn.Module, loss: Loss, batch: tuple[Tensor, Tensor], reduce: object = "once") -> Tensor:
+def once(
+    model: nn.Module, loss: Loss, batch: tuple[Tensor, Tensor], reduce: object = "once"
+) -> Tensor:
     given = tuple(value.to("xla") for value in batch)
-    return fsdp.accumulate_gradients(model, lambda part: loss(model, part), given, COUNT, reduce=reduce)  # type: ignore[arg-type]
+    return fsdp.accumulate_gradients(
+        model, lambda part: loss(model, part), given, COUNT, reduce=reduce
+    )  # type: ignore[arg-type]
 
 
 def same_gradients(model: nn.Module, plain: nn.Module, limit: float) -> None:
@@ -68,7 +72,9 @@ def same_gradients(model: nn.Module, plain: nn.Module, limit: float) -> None:
 class TestGradients:
     """They are those of one device: to 1e-6 in float32, to 1e-12 in float64."""
 
-    @pytest.mark.parametrize("reduce", ["once", {"data": "once"}, {"fsdp": "once", "data": "each"}], ids=str)
+    @pytest.mark.parametrize(
+        "reduce", ["once", {"data": "once"}, {"fsdp": "once", "data": "each"}], ids=str
+    )
     def test_of_one_device(self, partitioner: str, mesh: spmd.Mesh, reduce: object) -> None:
         plain, batch = language_model().double(), tokens(64)
         model = FSDP(copy.deepcopy(plain), mesh=mesh, auto_wrap_policy=POLICY)
@@ -90,14 +96,21 @@ class TestGradients:
     def test_images(self, partitioner: str, mesh: spmd.Mesh) -> None:
         """Batch statistics are those of the whole micro-batch, and so are their running means."""
         plain = nn.Sequential(
-            nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, groups=2), nn.GroupNorm(2, 4),
-            nn.ConvTranspose2d(4, 2, 3), nn.Flatten(), nn.Linear(2 * 16, CLASSES),
-        ).double()  # fmt: skip
+            nn.Conv2d(2, 4, 3),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.Conv2d(4, 4, 3, groups=2),
+            nn.GroupNorm(2, 4),
+            nn.ConvTranspose2d(4, 2, 3),
+            nn.Flatten(),
+            nn.Linear(2 * 16, CLASSES),
+        ).double()
         batch = torch.randn(32, 2, 6, 6, dtype=torch.float64), torch.randint(0, CLASSES, (32,))
 
         def loss(model: nn.Module, part: tuple[Tensor, Tensor]) -> Tensor:
             made = model(part[0])
-            return F.cross_entropy(made, part[1]) + made.max(0).values.mean()  # the best of the batch, by class
+            # the best of the batch, by class
+            return F.cross_entropy(made, part[1]) + made.max(0).values.mean()
 
         model = FSDP(copy.deepcopy(plain), mesh=mesh)
         once(model, loss, batch, {"data": "once"})
@@ -112,7 +125,9 @@ class TestGradients:
         for reduce in ("each", "once"):
             torch.manual_seed(0)
             spmd.manual_seed(1)
-            model = nn.Sequential(nn.Embedding(CLASSES, WIDTH), nn.Dropout(0.5), nn.Linear(WIDTH, CLASSES)).double()
+            model = nn.Sequential(
+                nn.Embedding(CLASSES, WIDTH), nn.Dropout(0.5), nn.Linear(WIDTH, CLASSES)
+            ).double()
             model = FSDP(model, mesh=mesh)
             once(model, loss_of, tokens(32), reduce)
             found.append([one.grad.cpu() for one in model.parameters()])
@@ -120,7 +135,8 @@ class TestGradients:
             assert (each - one).abs().max() <= 1e-12
 
     def test_weights_that_are_computed(self, mesh: spmd.Mesh) -> None:
-        """The linear ops between the sum and the parameter: of weight norm, tied and scaled weights, a penalty."""
+        """The linear ops between the sum and the parameter: of weight norm, tied and scaled
+        weights, a penalty."""
 
         class Tied(nn.Module):
             def __init__(self) -> None:
@@ -141,8 +157,12 @@ class TestGradients:
 
         plain, batch = Tied().double(), tokens(32)
         model = copy.deepcopy(plain).to("xla")
-        given = tuple(spmd.mark_sharding(value.to("xla"), mesh, P(("data", "fsdp"), None)) for value in batch)
-        fsdp.accumulate_gradients(model, lambda part: loss(model, part), given, COUNT, reduce="once")
+        given = tuple(
+            spmd.mark_sharding(value.to("xla"), mesh, P(("data", "fsdp"), None)) for value in batch
+        )
+        fsdp.accumulate_gradients(
+            model, lambda part: loss(model, part), given, COUNT, reduce="once"
+        )
         by_hand(plain, loss, batch)
         same_gradients(model, plain, 1e-12)
 
@@ -170,7 +190,9 @@ class TestExchanges:
     def test_one_reduction(self, partitioner: str, mesh: spmd.Mesh, reduce: object) -> None:
         found = []
         for count in (2, 4):
-            model = FSDP(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 8)), mesh=mesh)
+            model = FSDP(
+                nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 8)), mesh=mesh
+            )
             batch = torch.randn(8 * count, WIDTH).to("xla")
 
             def loss(part: Tensor, model: nn.Module = model) -> Tensor:
@@ -183,7 +205,8 @@ class TestExchanges:
         assert found[0] == found[1] > 0
 
     def test_memory(self, mesh: spmd.Mesh) -> None:
-        """The plan tells the memory of the program that runs; it holds a summand more for each parameter."""
+        """The plan tells the memory of the program that runs; it holds a summand more for each
+        parameter."""
 
         def step(batch: tuple[Tensor, Tensor], reduce: object) -> Tensor:
             loss = once(model, loss_of, batch, reduce)
@@ -204,7 +227,8 @@ class TestExchanges:
 
 
 class TestNoSync:
-    """Passes inside of it are reduced with the first one after it; other ways to add gradients go on as they do."""
+    """Passes inside of it are reduced with the first one after it; other ways to add gradients go
+    on as they do."""
 
     @pytest.mark.parametrize("over", [None, "data", "fsdp"])
     def test_one_reduction(self, mesh: spmd.Mesh, over: str | None) -> None:
@@ -218,14 +242,21 @@ class TestNoSync:
                 with model.no_sync(over) if index + 1 < count else contextlib.nullcontext():
                     loss_of(model, (part[0].to("xla"), part[1].to("xla"))).backward()
             spmd.sync()
-            found.append(sum(row.moved_bytes for row in last_record().traffic if row.kind == "all-reduce"
-                             and row.axes == (("data", "fsdp") if over is None else (over,))))  # fmt: skip
+            found.append(
+                sum(
+                    row.moved_bytes
+                    for row in last_record().traffic
+                    if row.kind == "all-reduce"
+                    and row.axes == (("data", "fsdp") if over is None else (over,))
+                )
+            )
             same_gradients(model, plain, 1e-12)
         scalars = 2 * 2 * 8 * 7 // 8  # a loss's number of tokens, and its sum, of float64
         assert 0 <= found[1] - found[0] <= (2 * scalars if over is None else 0)
 
     def test_values_at_all_times(self, mesh: spmd.Mesh) -> None:
-        """Gradients that are read, changed, dropped or never reduced meanwhile are those of the passes so far."""
+        """Gradients that are read, changed, dropped or never reduced meanwhile are those of the
+        passes so far."""
         plain = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 4)).double()
         model = fsdp.fully_shard(copy.deepcopy(plain), mesh=mesh)
 
@@ -239,7 +270,12 @@ class TestNoSync:
                     change(each.grad)  # type: ignore[arg-type]
 
         model.set_requires_gradient_sync(False)
-        for change in (None, lambda one: one.sum().item(), lambda one: one.mul_(2.0), lambda one: one.zero_()):
+        for change in (
+            None,
+            lambda one: one.sum().item(),
+            lambda one: one.mul_(2.0),
+            lambda one: one.zero_(),
+        ):
             if change is not None:
                 each_gradient(change)
             both(torch.randn(16, WIDTH, dtype=torch.float64))
@@ -266,7 +302,9 @@ class TestNoSync:
             once(model, loss_of, batch, reduce)
         with model.no_sync():
             once(model, loss_of, batch, "each")
-            with pytest.warns(UserWarning, match="is reduced after each backward pass; it is made by spmd.scan"):
+            with pytest.warns(
+                UserWarning, match="is reduced after each backward pass; it is made by spmd.scan"
+            ):
                 loss_of(model, given).backward()
         for _ in range(2):
             loss_of(plain, batch).backward()
@@ -311,7 +349,9 @@ class TestNoSync:
         plain, x = Sums(), torch.randn(16, WIDTH, dtype=torch.float64)
         model = FSDP(copy.deepcopy(plain), mesh=mesh)
         with (
-            pytest.warns(UserWarning, match="is reduced after each backward pass; it is made by aten"),
+            pytest.warns(
+                UserWarning, match="is reduced after each backward pass; it is made by aten"
+            ),
             model.no_sync(),
         ):
             model(x.to("xla")).square().mean().backward()
@@ -327,13 +367,18 @@ class TestErrors:
     def test_an_op_without_a_rule(self, mesh: spmd.Mesh) -> None:
         weight = nn.Parameter(torch.randn(WIDTH).double().to("xla"))
         holder = nn.ParameterList([weight])
-        x = spmd.mark_sharding(torch.randn(32, WIDTH).double().to("xla"), mesh, P(("data", "fsdp"), None))
+        x = spmd.mark_sharding(
+            torch.randn(32, WIDTH).double().to("xla"), mesh, P(("data", "fsdp"), None)
+        )
 
         def loss(part: Tensor) -> Tensor:
             return (part * weight.cumsum(0)).mean()  # its gradient is a sum, and then a cumsum
 
-        with pytest.raises(NotImplementedError, match=r"the gradient of 0 cannot be reduced once over 'data', 'fsdp'; "
-                           r"it is made by aten\.\w+.* at .*test_reduced_once.py:\d+.*Pass reduce='each'"):  # fmt: skip
+        with pytest.raises(
+            NotImplementedError,
+            match=r"the gradient of 0 cannot be reduced once over 'data', 'fsdp'; "
+            r"it is made by aten\.\w+.* at .*test_reduced_once.py:\d+.*Pass reduce='each'",
+        ):
             fsdp.accumulate_gradients(holder, loss, x, COUNT, reduce="once")
         assert weight.grad is None
         fsdp.accumulate_gradients(holder, loss, x, COUNT)
@@ -344,13 +389,21 @@ class TestErrors:
         x = torch.randn(32, WIDTH).to("xla")
 
         def accumulate(reduce: object, count: int = COUNT, model: nn.Module = model) -> None:
-            fsdp.accumulate_gradients(model, lambda part: model(part).mean(), x, count, reduce=reduce)  # type: ignore[arg-type]
+            fsdp.accumulate_gradients(
+                model, lambda part: model(part).mean(), x, count, reduce=reduce
+            )  # type: ignore[arg-type]
 
-        with pytest.raises(ValueError, match="expected reduce to be 'each', 'once', or one of these by mesh axis"):
+        with pytest.raises(
+            ValueError, match="expected reduce to be 'each', 'once', or one of these by mesh axis"
+        ):
             accumulate("never")
-        with pytest.raises(ValueError, match="names 'dcn', but dim 0 of the batch is sharded over 'data', 'fsdp'"):
+        with pytest.raises(
+            ValueError, match="names 'dcn', but dim 0 of the batch is sharded over 'data', 'fsdp'"
+        ):
             accumulate({"dcn": "once"})
-        with pytest.raises(ValueError, match="equal rows on each of the 8 devices along 'data', 'fsdp', got 4 rows"):
+        with pytest.raises(
+            ValueError, match="equal rows on each of the 8 devices along 'data', 'fsdp', got 4 rows"
+        ):
             accumulate("once", 8)
         with pytest.raises(ValueError, match="needs a batch whose dim 0 is sharded over mesh axes"):
             accumulate("once", model=nn.Linear(WIDTH, 4).to("xla"))

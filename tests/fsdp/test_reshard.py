@@ -1,4 +1,5 @@
-"""reshard_after_forward: gathered parameters are freed after a unit's forward and gathered again for its backward."""
+"""reshard_after_forward: gathered parameters are freed after a unit's forward and gathered again
+for its backward."""
 
 import copy
 from collections.abc import Callable
@@ -17,7 +18,8 @@ from spmd import config
 
 
 def saved_bytes(model: nn.Module, x: Tensor) -> int:
-    """The bytes that autograd saves for backward, without parameters, and of the largest result: over all devices."""
+    """The bytes that autograd saves for backward, without parameters, and of the largest result:
+    over all devices."""
     saved: dict[int, int] = {}
     parameters = {id(parameter) for parameter in model.parameters()}
 
@@ -31,8 +33,11 @@ def saved_bytes(model: nn.Module, x: Tensor) -> int:
     return sum(saved.values()) + max(saved.values())
 
 
-def step_of(width: int, mesh: spmd.Mesh, *, clip: bool = False, **how: Any) -> tuple[spmd.metrics.CompileRecord, int]:
-    """The compile log's line of one step of the stack, and the bytes of its activations per device."""
+def step_of(
+    width: int, mesh: spmd.Mesh, *, clip: bool = False, **how: Any
+) -> tuple[spmd.metrics.CompileRecord, int]:
+    """The compile log's line of one step of the stack, and the bytes of its activations per
+    device."""
     activations = saved_bytes(stack(width), torch.randn(16, width)) // 8
     model = FSDP(stack(width), mesh=mesh, auto_wrap_policy=fsdp.always_wrap_policy, **how)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -52,7 +57,8 @@ def partitioner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 class TestMemory:
-    """Temporary bytes per device: the activations, two units' parameters and two units' gradients, all unsharded."""
+    """Temporary bytes per device: the activations, two units' parameters and two units' gradients,
+    all unsharded."""
 
     @pytest.mark.parametrize("megabytes", [8, 16, 32])
     def test_a_stack_of_linear_layers(self, megabytes: int, mesh8: spmd.Mesh) -> None:
@@ -64,7 +70,9 @@ class TestMemory:
         record, activations = step_of(512, mesh8)
         assert record.temp_bytes <= activations + 4 * 512 * 512 * 4
 
-    def test_with_clipping_the_split_gradients_once_more(self, partitioner: str, mesh8: spmd.Mesh) -> None:
+    def test_with_clipping_the_split_gradients_once_more(
+        self, partitioner: str, mesh8: spmd.Mesh
+    ) -> None:
         """The norm waits for every gradient, and is computed from the sharded ones."""
         record, activations = step_of(512, mesh8, clip=True)
         assert record.temp_bytes <= activations + (4 + LAYERS / 8) * 512 * 512 * 4
@@ -90,8 +98,8 @@ class TestCollectives:
     """The collectives of the compiled program."""
 
     def test_gathers_of_a_step(self, partitioner: str, mesh8: spmd.Mesh) -> None:
-        """One per unit in forward; in backward none for the last, which has just been used, nor for the first, whose
-        input needs no gradient."""
+        """One per unit in forward; in backward none for the last, which has just been used, nor for
+        the first, whose input needs no gradient."""
         record, _ = step_of(256, mesh8)
         assert record.collectives["all-gather"] == 2 * LAYERS - 2
         record, _ = step_of(256, mesh8, reshard_after_forward=False)
@@ -115,7 +123,9 @@ class TestCollectives:
         assert record.collectives["all-reduce"] == LAYERS
 
     def test_the_users_own_options(self, mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(config, "compiler_options", "xla_cpu_scheduler_type=CPU_SCHEDULER_TYPE_DEFAULT")
+        monkeypatch.setattr(
+            config, "compiler_options", "xla_cpu_scheduler_type=CPU_SCHEDULER_TYPE_DEFAULT"
+        )
         record, _ = step_of(256, mesh8)
         assert record.collectives["all-reduce"] == 1
 
@@ -177,7 +187,9 @@ class Outputs(nn.Module):
 class Model(nn.Module):
     """Three layers that are units, called in a test's way."""
 
-    def __init__(self, forward: Callable[..., Tensor], unit: Callable[[], nn.Module] = lambda: Layer(16)) -> None:
+    def __init__(
+        self, forward: Callable[..., Tensor], unit: Callable[[], nn.Module] = lambda: Layer(16)
+    ) -> None:
         super().__init__()
         self.units = nn.ModuleList(unit() for _ in range(3))
         self.how = forward
@@ -192,11 +204,14 @@ def chain(units: nn.ModuleList, x: Tensor) -> Tensor:
     return x
 
 
-def gradients(model: nn.Module, x: Tensor, backward: Callable[[Tensor], None]) -> dict[str, Tensor | None]:
+def gradients(
+    model: nn.Module, x: Tensor, backward: Callable[[Tensor], None]
+) -> dict[str, Tensor | None]:
     model.zero_grad()
     backward(model(x))
     return {
-        name: None if parameter.grad is None else parameter.grad.cpu() for name, parameter in model.named_parameters()
+        name: None if parameter.grad is None else parameter.grad.cpu()
+        for name, parameter in model.named_parameters()
     }
 
 
@@ -205,9 +220,13 @@ def squared(y: Tensor) -> None:
 
 
 def same_gradients(
-    make: Callable[[], nn.Module], mesh: spmd.Mesh, backward: Callable[[Tensor], None] = squared, kind: type = Layer
+    make: Callable[[], nn.Module],
+    mesh: spmd.Mesh,
+    backward: Callable[[Tensor], None] = squared,
+    kind: type = Layer,
 ) -> FSDP:
-    """Gradients of plain torch, of True and of False are the same; in training the first keeps no unit unsharded."""
+    """Gradients of plain torch, of True and of False are the same; in training the first keeps no
+    unit unsharded."""
     plain = make()
     x = torch.randn(16, 16)
     copies = [copy.deepcopy(plain), copy.deepcopy(plain)]
@@ -236,14 +255,19 @@ class TestHowUnitsAreUsed:
         ("pack", "first"),
         [
             (lambda y, hidden: (y, hidden), lambda output: output[0] + output[1].mean()),
-            (lambda y, hidden: {"y": y, "more": [hidden]}, lambda output: output["y"] + output["more"][0].mean()),
+            (
+                lambda y, hidden: {"y": y, "more": [hidden]},
+                lambda output: output["y"] + output["more"][0].mean(),
+            ),
             (Pair, lambda output: output.first + output.second.mean()),
             (Pair, lambda output: output.first),
             (Pair, lambda output: output.second[:, :16]),
         ],
         ids=["tuple", "dict", "dataclass", "only the first", "only the second"],
     )
-    def test_structured_outputs(self, pack: Any, first: Callable[[Any], Tensor], mesh8: spmd.Mesh) -> None:
+    def test_structured_outputs(
+        self, pack: Any, first: Callable[[Any], Tensor], mesh8: spmd.Mesh
+    ) -> None:
         def forward(units: nn.ModuleList, x: Tensor) -> Tensor:
             for unit in units:
                 x = first(unit(x))
@@ -259,7 +283,9 @@ class TestHowUnitsAreUsed:
         assert spmd.get_sharding(output.second).partition_spec(2) == ("fsdp", None)
 
     def test_called_several_times(self, mesh8: spmd.Mesh) -> None:
-        same_gradients(lambda: Model(lambda units, x: chain(units, chain(units, units[0](units[0](x))))), mesh8)
+        same_gradients(
+            lambda: Model(lambda units, x: chain(units, chain(units, units[0](units[0](x))))), mesh8
+        )
 
     def test_skipped(self, mesh8: spmd.Mesh) -> None:
         same_gradients(lambda: Model(lambda units, x: units[2](units[0](x))), mesh8)
@@ -345,7 +371,11 @@ class TestHowUnitsAreUsed:
         class Outer(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
-                self.before, self.inner, self.after = nn.Linear(16, 16), Layer(16), nn.Linear(16, 16)
+                self.before, self.inner, self.after = (
+                    nn.Linear(16, 16),
+                    Layer(16),
+                    nn.Linear(16, 16),
+                )
 
             def forward(self, x: Tensor) -> Tensor:
                 hidden = self.before(x)

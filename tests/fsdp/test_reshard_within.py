@@ -1,4 +1,5 @@
-"""reshard_after_forward as a number: between forward and backward parameters are sharded over some of the devices."""
+"""reshard_after_forward as a number: between forward and backward parameters are sharded over some
+of the devices."""
 
 import copy
 from functools import partial
@@ -43,10 +44,17 @@ class TestReshardAfterForward:
         plain(x).square().mean().backward()
         temporaries = []
         for said, expected in {
-            True: {8: 2 * LAYERS - 2}, 4: {8: LAYERS, 4: LAYERS - 2}, 2: {8: LAYERS, 2: LAYERS - 2}, False: {8: LAYERS}
-        }.items():  # fmt: skip
-            model = FSDP(copy.deepcopy(plain), mesh=mesh8, auto_wrap_policy=fsdp.always_wrap_policy,
-                         reshard_after_forward=said)  # fmt: skip
+            True: {8: 2 * LAYERS - 2},
+            4: {8: LAYERS, 4: LAYERS - 2},
+            2: {8: LAYERS, 2: LAYERS - 2},
+            False: {8: LAYERS},
+        }.items():
+            model = FSDP(
+                copy.deepcopy(plain),
+                mesh=mesh8,
+                auto_wrap_policy=fsdp.always_wrap_policy,
+                reshard_after_forward=said,
+            )
             model.zero_grad()
             model(x.to("xla")).square().mean().backward()
             spmd.sync()
@@ -66,7 +74,13 @@ class TestReshardAfterForward:
         for said in (True, 2):
             torch.manual_seed(0)
             model = nn.Sequential(Layer(16), Layer(16), nn.Linear(16, 8))
-            model = FSDP(model, mesh=mesh8, auto_wrap_policy=POLICY, mp_policy=policy, reshard_after_forward=said)
+            model = FSDP(
+                model,
+                mesh=mesh8,
+                auto_wrap_policy=POLICY,
+                mp_policy=policy,
+                reshard_after_forward=said,
+            )
             x = torch.randn(16, 16)
             model(x.to("xla")).float().square().mean().backward()
             grads.append([parameter.grad.cpu() for parameter in model.parameters()])
@@ -93,20 +107,38 @@ class TestReshardAfterForward:
     def test_hybrid(self) -> None:
         """The neighbours along the axis of shards, with a second axis of replicas."""
         mesh = spmd.Mesh(range(8), (2, 4), ("data", "fsdp"))
-        same_training(Net, mesh, 16, 16, auto_wrap_policy=POLICY, reshard_after_forward=2, extra_data_axis="data")
+        same_training(
+            Net,
+            mesh,
+            16,
+            16,
+            auto_wrap_policy=POLICY,
+            reshard_after_forward=2,
+            extra_data_axis="data",
+        )
         assert 2 in gathers(last_record())
 
     def test_one_and_all(self, mesh8: spmd.Mesh) -> None:
         """One device: as False; all of them: as True."""
         for said, expected in ((1, {8: 4}), (8, {8: 6})):
-            model = FSDP(stack(64, 4), mesh=mesh8, auto_wrap_policy=fsdp.always_wrap_policy, reshard_after_forward=said,
-                         min_shard_numel=0)  # fmt: skip
+            model = FSDP(
+                stack(64, 4),
+                mesh=mesh8,
+                auto_wrap_policy=fsdp.always_wrap_policy,
+                reshard_after_forward=said,
+                min_shard_numel=0,
+            )
             model(torch.randn(16, 64).to("xla")).square().mean().backward()
             spmd.sync()
             assert gathers(last_record()) == expected
 
     def test_nothing_is_kept_after_backward(self, mesh8: spmd.Mesh) -> None:
-        model = FSDP(stack(64, 3), mesh=mesh8, auto_wrap_policy=fsdp.always_wrap_policy, reshard_after_forward=2)
+        model = FSDP(
+            stack(64, 3),
+            mesh=mesh8,
+            auto_wrap_policy=fsdp.always_wrap_policy,
+            reshard_after_forward=2,
+        )
         loss = model(torch.randn(16, 64).to("xla")).square().mean()
         loss.backward()
         before = spmd.metrics.num_compiles()
@@ -148,8 +180,12 @@ class Outside(nn.Module):
 class TestACheckpointAround:
     """`torch.utils.checkpoint` around a unit, whose forward runs again in backward by its hooks."""
 
-    def gradients(self, plain: nn.Module, x: Tensor, said: bool | int, expected: dict[int, int], **how: Any) -> Any:
-        model = FSDP(copy.deepcopy(plain), auto_wrap_policy=POLICY, reshard_after_forward=said, **how)
+    def gradients(
+        self, plain: nn.Module, x: Tensor, said: bool | int, expected: dict[int, int], **how: Any
+    ) -> Any:
+        model = FSDP(
+            copy.deepcopy(plain), auto_wrap_policy=POLICY, reshard_after_forward=said, **how
+        )
         before = spmd.metrics.num_compiles()
         model(x.to("xla").requires_grad_()).float().square().mean().backward()
         spmd.sync()
@@ -158,16 +194,23 @@ class TestACheckpointAround:
         return [parameter.grad.cpu() for parameter in model.parameters()]
 
     @pytest.mark.parametrize(
-        ("said", "expected"), [(2, {8: 4, 2: 3}), (False, {8: 4}), (True, {8: 7})], ids=["two", "no", "yes"]
+        ("said", "expected"),
+        [(2, {8: 4, 2: 3}), (False, {8: 4}), (True, {8: 7})],
+        ids=["two", "no", "yes"],
     )
-    def test_casts(self, said: bool | int, expected: dict[int, int], partitioner: str, mesh8: spmd.Mesh) -> None:
-        """Gathers in the same numbers, among as many devices: recompute reads the parameters gathered for backward."""
+    def test_casts(
+        self, said: bool | int, expected: dict[int, int], partitioner: str, mesh8: spmd.Mesh
+    ) -> None:
+        """Gathers in the same numbers, among as many devices: recompute reads the parameters
+        gathered for backward."""
         plain, x = Outside(), torch.randn(16, 16)
         policy = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
         without = self.gradients(plain, x, said, expected, mesh=mesh8, mp_policy=policy)
         plain.how = False
         for one, two in zip(
-            self.gradients(plain, x, said, expected, mesh=mesh8, mp_policy=policy), without, strict=True
+            self.gradients(plain, x, said, expected, mesh=mesh8, mp_policy=policy),
+            without,
+            strict=True,
         ):
             assert (one - two).norm() <= 2**-8 * two.norm()
 
@@ -178,5 +221,7 @@ class TestACheckpointAround:
         model = copy.deepcopy(plain)
         model.how = reentrant
         model.zero_grad()
-        for one, two in zip(self.gradients(model, x, 2, expected, mesh=mesh8), plain.parameters(), strict=True):
+        for one, two in zip(
+            self.gradients(model, x, 2, expected, mesh=mesh8), plain.parameters(), strict=True
+        ):
             check(one, two.grad)

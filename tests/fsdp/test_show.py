@@ -29,11 +29,19 @@ class TestShow:
         shown = fsdp.show(FSDP(Net(), mesh8, auto_wrap_policy={Layer}))
         root, first, second = shown.units
         assert (root.name, first.name, second.name) == ("", "blocks.0", "blocks.1")
-        assert root.gathered_bytes == 4 * (8 * 16 + 8) and root.kept_bytes == root.gathered_bytes // 8
-        assert first.gathered_bytes == 4 * sum(parameter.numel() for parameter in Layer(16).parameters())
+        assert (
+            root.gathered_bytes == 4 * (8 * 16 + 8) and root.kept_bytes == root.gathered_bytes // 8
+        )
+        assert first.gathered_bytes == 4 * sum(
+            parameter.numel() for parameter in Layer(16).parameters()
+        )
         assert first.kept_bytes == first.gathered_bytes // 8
         (weight, bias) = root.parameters
-        assert (weight.names, weight.shape, weight.spec) == (("head.weight",), (8, 16), P(None, "fsdp"))
+        assert (weight.names, weight.shape, weight.spec) == (
+            ("head.weight",),
+            (8, 16),
+            P(None, "fsdp"),
+        )
         assert (weight.num_bytes, weight.kept_bytes, bias.spec) == (512, 64, P("fsdp"))
 
     def test_what_is_gathered_in_another_dtype(self, mesh8: spmd.Mesh) -> None:
@@ -63,7 +71,10 @@ class TestShow:
         # Equal blocks share a row, those that differ have their own; the total counts each.
         row = ["blocks.0", "to", "blocks.1:", "Layer,", "2", "equal", "4.31", "KiB", "552", "B"]
         assert any(line.split() == row for line in lines)
-        assert any(line.split()[:1] == ["blocks.0.up.weight"] and "P('fsdp', None)" in line for line in lines)
+        assert any(
+            line.split()[:1] == ["blocks.0.up.weight"] and "P('fsdp', None)" in line
+            for line in lines
+        )
         assert not any("blocks.1.up" in line for line in lines) and " 9.16 KiB" in lines[-1]
         other = Net()
         other.blocks[1].requires_grad_(False)

@@ -1,4 +1,5 @@
-"""Limits and costs of units are said: by a line, an error that names what serves, or the right dim."""
+"""Limits and costs of units are said: by a line, an error that names what serves, or the right
+dim."""
 
 import copy
 from collections.abc import Iterator
@@ -30,7 +31,9 @@ class TestZero:
         for _ in range(2):
             fsdp.ZeroRedundancyOptimizer(layer.parameters(), torch.optim.AdamW, mesh=mesh8)
         said = capsys.readouterr().err
-        assert said.count("gathers each weight twice") == 1 and "reshard_after_forward=False" in said
+        assert (
+            said.count("gathers each weight twice") == 1 and "reshard_after_forward=False" in said
+        )
         spmd.mesh.notes.say_once.cache_clear()
         one = spmd.Mesh([0], (1,), ("fsdp",))
         fsdp.ZeroRedundancyOptimizer(layer.parameters(), torch.optim.AdamW, mesh=one)
@@ -47,15 +50,26 @@ class TestNames:
     def test_of_fully_shard(self, mesh8: spmd.Mesh) -> None:
         model: Any = fsdp.fully_shard(nn.Linear(8, 8), mesh=mesh8)
         assert [name for name in self.names(FSDPModule) if not hasattr(model, name)] == []
-        with pytest.raises(NotImplementedError, match=r"register_post_accumulate_grad_hook gets each reduced gradient"):
+        with pytest.raises(
+            NotImplementedError,
+            match=r"register_post_accumulate_grad_hook gets each reduced gradient",
+        ):
             model.set_all_reduce_hook(lambda grad: grad)
 
     def test_of_the_wrapper(self, mesh8: spmd.Mesh) -> None:
         model = fsdp.FullyShardedDataParallel(nn.Linear(8, 8), mesh8)
-        lacking = [name for name in self.names(TorchFSDP) + self.names(FSDPModule) if not hasattr(model, name)]
-        assert {"register_comm_hook", "set_all_reduce_hook", "optim_state_dict", "unshard"} <= set(lacking)
+        lacking = [
+            name
+            for name in self.names(TorchFSDP) + self.names(FSDPModule)
+            if not hasattr(model, name)
+        ]
+        assert {"register_comm_hook", "set_all_reduce_hook", "optim_state_dict", "unshard"} <= set(
+            lacking
+        )
         for name in lacking:
-            with pytest.raises(AttributeError, match=rf"FullyShardedDataParallel has no {name}: \w+"):
+            with pytest.raises(
+                AttributeError, match=rf"FullyShardedDataParallel has no {name}: \w+"
+            ):
                 getattr(model, name)
         with pytest.raises(AttributeError, match="'Linear' object has no attribute 'nothing'"):
             model.nothing  # noqa: B018
@@ -95,7 +109,10 @@ class TestAppended:
         model.append(fsdp.fully_shard(nn.Linear(8, 8), mesh=mesh8))
         assert "stays whole" not in capsys.readouterr().err
         model[0].append(nn.Linear(8, 8))
-        assert "fsdp: Linear '2', added to a wrapped Sequential, stays whole" in capsys.readouterr().err
+        assert (
+            "fsdp: Linear '2', added to a wrapped Sequential, stays whole"
+            in capsys.readouterr().err
+        )
 
     def test_before_the_wrap(self, mesh8: spmd.Mesh, capsys: pytest.CaptureFixture[str]) -> None:
         model = nn.Sequential(fsdp.fully_shard(nn.Linear(8, 8), mesh=mesh8))
@@ -128,8 +145,12 @@ TIME, BATCH = 5, 16
 def sequence(kind: str) -> nn.Module:
     torch.manual_seed(0)
     if kind == "Transformer":
-        return nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0), 1, enable_nested_tensor=False)
-    return nn.MultiheadAttention(16, 2) if kind == "MultiheadAttention" else getattr(nn, kind)(16, 16)
+        return nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0), 1, enable_nested_tensor=False
+        )
+    return (
+        nn.MultiheadAttention(16, 2) if kind == "MultiheadAttention" else getattr(nn, kind)(16, 16)
+    )
 
 
 def output_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -143,7 +164,9 @@ class TestTimeFirst:
 
     @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN", "MultiheadAttention", "Transformer"])
     @pytest.mark.parametrize("time", [TIME, 8])
-    def test_values(self, kind: str, time: int, mesh8: spmd.Mesh, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_values(
+        self, kind: str, time: int, mesh8: spmd.Mesh, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         plain, x = sequence(kind), torch.randn(time, BATCH, 16)
         model = fsdp.fully_shard(copy.deepcopy(plain), mesh=mesh8)
         uploaded = x.to("xla")
@@ -164,7 +187,9 @@ class TestTimeFirst:
         assert spmd.get_sharding(model(x)[0]).partition_spec(3) == P("fsdp", None, None)
 
     @pytest.mark.parametrize("batch_first", [True, False])
-    def test_inside_of_another(self, batch_first: bool, mesh8: spmd.Mesh, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_inside_of_another(
+        self, batch_first: bool, mesh8: spmd.Mesh, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         class Tagger(nn.Module):
             def __init__(self) -> None:
                 super().__init__()

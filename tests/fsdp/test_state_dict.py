@@ -1,4 +1,5 @@
-"""State dicts of model and optimizer: full, sharded, of the first process; over meshes, into plain torch, resumed."""
+"""State dicts of model and optimizer: full, sharded, of the first process; over meshes, into plain
+torch, resumed."""
 
 import copy
 from pathlib import Path
@@ -16,10 +17,16 @@ import spmd
 from fsdp import state_dict as ours
 from fsdp.state_dict import StateDictOptions
 
-pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # torch warns in a single process
+# torch warns in a single process
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
 FULL = StateDictOptions(full_state_dict=True)
-MESHES = {"8": ((8,), ("fsdp",)), "2x4": ((2, 4), ("data", "fsdp")), "4": ((4,), ("fsdp",)), "1": ((1,), ("fsdp",))}
+MESHES = {
+    "8": ((8,), ("fsdp",)),
+    "2x4": ((2, 4), ("data", "fsdp")),
+    "4": ((4,), ("fsdp",)),
+    "1": ((1,), ("fsdp",)),
+}
 functions = pytest.mark.parametrize("functions", [torchs, ours], ids=["torch", "fsdp"])
 mesh_names = pytest.mark.parametrize("name", MESHES)
 
@@ -51,8 +58,12 @@ class Run:
         if name is not None:
             shape, axes = MESHES[name]
             mesh = spmd.Mesh(range(torch.Size(shape).numel()), shape, axes)
-            self.model = fsdp.FullyShardedDataParallel(self.model, mesh, auto_wrap_policy=fsdp.always_wrap_policy)
-        plain = [value for value in self.model.parameters() if value.dim() < 2 and value.requires_grad]
+            self.model = fsdp.FullyShardedDataParallel(
+                self.model, mesh, auto_wrap_policy=fsdp.always_wrap_policy
+            )
+        plain = [
+            value for value in self.model.parameters() if value.dim() < 2 and value.requires_grad
+        ]
         groups = [
             {"params": [value for value in self.model.parameters() if value.dim() == 2]},
             {"params": plain, "weight_decay": 0.0},
@@ -100,7 +111,8 @@ def names_of(state: dict[str, Any]) -> list[str]:
 @functions
 @mesh_names
 class TestForms:
-    """Names are the bare model's; a full one has plain CPU tensors with the values of the shards."""
+    """Names are the bare model's; a full one has plain CPU tensors with the values of the
+    shards."""
 
     def test_sharded(self, functions: Any, name: str) -> None:
         run = Run(name)
@@ -110,17 +122,25 @@ class TestForms:
         assert all(value.device.type == "xla" for value in model.values())
         assert spmd.get_sharding(model["inner.weight"]) == spmd.get_sharding(run.model.inner.weight)
         moment = optimizer["state"]["inner.weight"]["exp_avg"]
-        assert spmd.get_sharding(moment).shard_shape((24, 24)) == spmd.get_sharding(model["inner.weight"]).shard_shape(
-            (24, 24)
-        )
-        assert sorted(names_of(optimizer)) == ["embed.weight", "inner.weight", "norm.bias", "norm.weight"]
+        assert spmd.get_sharding(moment).shard_shape((24, 24)) == spmd.get_sharding(
+            model["inner.weight"]
+        ).shard_shape((24, 24))
+        assert sorted(names_of(optimizer)) == [
+            "embed.weight",
+            "inner.weight",
+            "norm.bias",
+            "norm.weight",
+        ]
 
     def test_full(self, functions: Any, name: str) -> None:
         run = Run(name)
         run.train(1)
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
         model, optimizer = functions.get_state_dict(run.model, run.optimizer, options=options)
-        tensors = [*model.values(), *(value for state in optimizer["state"].values() for value in state.values())]
+        tensors = [
+            *model.values(),
+            *(value for state in optimizer["state"].values() for value in state.values()),
+        ]
         assert all(type(value) is torch.Tensor and value.device.type == "cpu" for value in tensors)
         assert equal(model, run.weights())
         moment = run.optimizer.state[run.model.inner.weight]["exp_avg"]
@@ -141,18 +161,24 @@ class TestOptions:
 
     @functions
     def test_ignore_frozen_params(self, functions: Any) -> None:
-        found = functions.get_model_state_dict(Run("8").model, options=StateDictOptions(ignore_frozen_params=True))
+        found = functions.get_model_state_dict(
+            Run("8").model, options=StateDictOptions(ignore_frozen_params=True)
+        )
         assert {*Net().state_dict()} - {*found} == {"inner.bias"}
 
     @functions
     def test_strict(self, functions: Any) -> None:
         run = Run("8")
-        state = functions.get_model_state_dict(run.model, options=StateDictOptions(full_state_dict=True))
+        state = functions.get_model_state_dict(
+            run.model, options=StateDictOptions(full_state_dict=True)
+        )
         state["inner.weight"] = torch.full((24, 24), 2.0)
         del state["norm.weight"]
         with pytest.raises(RuntimeError, match="Missing key"):
             functions.set_model_state_dict(run.model, dict(state), options=StateDictOptions())
-        left = functions.set_model_state_dict(run.model, dict(state), options=StateDictOptions(strict=False))
+        left = functions.set_model_state_dict(
+            run.model, dict(state), options=StateDictOptions(strict=False)
+        )
         assert left.missing_keys == ["norm.weight"]
         assert run.model.inner.weight.mean().item() == 2
 
@@ -167,7 +193,9 @@ class TestOptions:
             functions is torchs
         ):  # torch cannot load a flattened state with full_state_dict=True, of a plain model either
             options = StateDictOptions(flatten_optimizer_state_dict=True)
-        functions.set_optimizer_state_dict(second.model, second.optimizer, dict(flat), options=options)
+        functions.set_optimizer_state_dict(
+            second.model, second.optimizer, dict(flat), options=options
+        )
         moment = second.optimizer.state[second.model.inner.weight]["exp_avg"]
         assert torch.equal(moment.cpu(), flat["state.inner.weight.exp_avg"].cpu())
 
@@ -203,7 +231,10 @@ class TestResume:
         before = spmd.metrics.num_compiles()
         dcp.load(state, checkpoint_id=tmp_path, no_dist=True)
         functions.set_state_dict(
-            second.model, second.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+            second.model,
+            second.optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
         )
         second.take_rest(state["rest"])
         spmd.sync()
@@ -219,34 +250,47 @@ class TestResume:
         first = Run(name)
         first.train()
         model, optimizer = functions.get_state_dict(first.model, first.optimizer, options=FULL)
-        torch.save({"model": model, "optimizer": optimizer, "rest": first.rest()}, tmp_path / "full.pt")
+        torch.save(
+            {"model": model, "optimizer": optimizer, "rest": first.rest()}, tmp_path / "full.pt"
+        )
         expected, weights = first.train(), first.weights()
         second, state = Run(name, seed=1), torch.load(tmp_path / "full.pt", map_location="cpu")
         functions.set_state_dict(
-            second.model, second.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"],
+            second.model,
+            second.optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
             options=FULL,
-        )  # fmt: skip
+        )
         second.take_rest(state["rest"])
         if functions is torchs:
-            spmd.sync()  # torch made the optimizer take an empty step, else in one program with the next
+            # torch made the optimizer take an empty step, else in one program with the next
+            spmd.sync()
         assert second.train() == expected and equal(second.weights(), weights)
 
 
 @mesh_names
 class TestOtherMeshes:
-    """Saved on eight devices, loaded on any mesh: the same values bit for bit, and training that continues equally."""
+    """Saved on eight devices, loaded on any mesh: the same values bit for bit, and training that
+    continues equally."""
 
     def test_sharded(self, name: str, tmp_path: Path) -> None:
         first = Run("8")
         first.train()
         model, optimizer = ours.get_state_dict(first.model, first.optimizer)
-        dcp.save({"model": model, "optimizer": optimizer, **first.rest()}, checkpoint_id=tmp_path, no_dist=True)
+        dcp.save(
+            {"model": model, "optimizer": optimizer, **first.rest()},
+            checkpoint_id=tmp_path,
+            no_dist=True,
+        )
         full = ours.get_state_dict(first.model, first.optimizer, options=FULL)
         second = Run(name, seed=1)
         model, optimizer = ours.get_state_dict(second.model, second.optimizer)
         state = {"model": model, "optimizer": optimizer, **second.rest()}
         dcp.load(state, checkpoint_id=tmp_path, no_dist=True)
-        ours.set_state_dict(second.model, second.optimizer, model_state_dict=model, optim_state_dict=optimizer)
+        ours.set_state_dict(
+            second.model, second.optimizer, model_state_dict=model, optim_state_dict=optimizer
+        )
         second.take_rest(state)
         assert equal(ours.get_state_dict(second.model, second.optimizer, options=FULL), full)
         random = torch.xla.get_rng_state()
@@ -256,8 +300,8 @@ class TestOtherMeshes:
 
 
 class TestPlainTorch:
-    """A full state goes into plain torch, by torch's own functions and in a process without this library;
-    and back."""
+    """A full state goes into plain torch, by torch's own functions and in a process without this
+    library; and back."""
 
     def test_there_and_back(self) -> None:
         first, plain, back = Run("8"), Run(None, seed=1), Run("2x4", seed=2)
@@ -265,12 +309,17 @@ class TestPlainTorch:
             run.model.drop.p = 0.0
         first.train()
         model, optimizer = ours.get_state_dict(first.model, first.optimizer, options=FULL)
-        torchs.set_state_dict(plain.model, plain.optimizer, model_state_dict=model, optim_state_dict=optimizer)
+        torchs.set_state_dict(
+            plain.model, plain.optimizer, model_state_dict=model, optim_state_dict=optimizer
+        )
         plain.schedule.load_state_dict(first.schedule.state_dict())
         assert equal(plain.weights(), first.weights())
         assert plain.train() == pytest.approx(first.train(), rel=1e-4)
-        model, optimizer = copy.deepcopy(torchs.get_state_dict(plain.model, plain.optimizer))  # it continues training
-        ours.set_state_dict(back.model, back.optimizer, model_state_dict=model, optim_state_dict=optimizer)
+        # it continues training
+        model, optimizer = copy.deepcopy(torchs.get_state_dict(plain.model, plain.optimizer))
+        ours.set_state_dict(
+            back.model, back.optimizer, model_state_dict=model, optim_state_dict=optimizer
+        )
         back.schedule.load_state_dict(plain.schedule.state_dict())
         assert equal(back.weights(), plain.weights())
         assert back.train() == pytest.approx(plain.train(), rel=1e-4)

@@ -1,4 +1,5 @@
-"""A long run with values that change at each step: a schedule, clipping, bias correction, dropout, printed losses."""
+"""A long run with values that change at each step: a schedule, clipping, bias correction, dropout,
+printed losses."""
 
 import gc
 import math
@@ -17,7 +18,8 @@ import spmd
 from spmd.core.base import in_flight
 
 STEPS, EVERY, WARM = 1000, 10, 200
-GROWTH = 32 << 20  # bytes that the process may gain in 800 steps: 40 KiB a step, less than a step's graph
+# bytes that the process may gain in 800 steps: 40 KiB a step, less than a step's graph
+GROWTH = 32 << 20
 
 
 class CompileEvents:
@@ -45,15 +47,22 @@ def sharded_mlp(width: int, mesh: spmd.Mesh) -> nn.Module:
     """A sharded MLP; each caller has a width of its own, so that it compiles its own programs."""
     with torch.device("xla"):
         model = nn.Sequential(
-            nn.Linear(16, width), nn.GELU(), nn.Dropout(0.1), nn.LayerNorm(width), nn.Linear(width, 8)
+            nn.Linear(16, width),
+            nn.GELU(),
+            nn.Dropout(0.1),
+            nn.LayerNorm(width),
+            nn.Linear(width, 8),
         )
     return fsdp.FullyShardedDataParallel(model, mesh=mesh, auto_wrap_policy=fsdp.always_wrap_policy)
 
 
 def steps(model: nn.Module, *, read: str) -> Iterator[float]:
-    """Yields each tenth step's loss, read right after the forward pass ("middle") or after the whole step ("end")."""
+    """Yields each tenth step's loss, read right after the forward pass ("middle") or after the
+    whole step ("end")."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.55 + 0.45 * math.cos(math.pi * step / STEPS))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: 0.55 + 0.45 * math.cos(math.pi * step / STEPS)
+    )
     generator = torch.Generator().manual_seed(0)
     for step in range(1, STEPS + 1):
         x = torch.randn(8, 16, generator=generator)
@@ -72,7 +81,8 @@ def steps(model: nn.Module, *, read: str) -> Iterator[float]:
 
 
 class TestPrograms:
-    """One program for the step, the first step included, one for a step with a printed loss, one for initialisation."""
+    """One program for the step, the first step included, one for a step with a printed loss, one
+    for initialisation."""
 
     def test_read_after_the_step(self, events: CompileEvents, mesh8: spmd.Mesh) -> None:
         before, known = events.count, len(spmd.metrics.compiles())
@@ -91,7 +101,9 @@ class TestPrograms:
         assert events.count - before == 4
         assert losses[-1] < 0.5 * losses[0]
 
-    def test_read_in_the_middle_of_the_first_step_too(self, events: CompileEvents, mesh8: spmd.Mesh) -> None:
+    def test_read_in_the_middle_of_the_first_step_too(
+        self, events: CompileEvents, mesh8: spmd.Mesh
+    ) -> None:
         self.five_steps(sharded_mlp(56, mesh8), events)
 
     def test_also_without_a_mesh(self, events: CompileEvents) -> None:
@@ -115,7 +127,8 @@ class TestPrograms:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the resident size from /proc")
 class TestMemory:
-    """The process's memory does not depend on the number of steps: as many buffers live after 1000 as after 200."""
+    """The process's memory does not depend on the number of steps: as many buffers live after 1000
+    as after 200."""
 
     @pytest.mark.parametrize("read", ["end", "middle"])
     def test_flat(self, read: str, mesh8: spmd.Mesh) -> None:
@@ -127,4 +140,6 @@ class TestMemory:
                 sizes[number * EVERY] = resident_bytes()
                 buffers[number * EVERY] = len(jax.live_arrays())
         assert buffers[STEPS] == buffers[WARM]
-        assert sizes[STEPS] - sizes[WARM] < GROWTH, f"{sizes[WARM] >> 20} MiB, then {sizes[STEPS] >> 20} MiB"
+        assert sizes[STEPS] - sizes[WARM] < GROWTH, (
+            f"{sizes[WARM] >> 20} MiB, then {sizes[STEPS] >> 20} MiB"
+        )

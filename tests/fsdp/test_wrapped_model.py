@@ -101,7 +101,9 @@ class TestStateDict:
         train(plain, x, optimizer=one)
         wrapped.load_state_dict(plain.state_dict())
         other.load_state_dict(copy.deepcopy(one.state_dict()))
-        assert train(wrapped, x.to("xla"), optimizer=other) == pytest.approx(train(plain, x, optimizer=one), rel=1e-5)
+        assert train(wrapped, x.to("xla"), optimizer=other) == pytest.approx(
+            train(plain, x, optimizer=one), rel=1e-5
+        )
         assert spec(other.state[wrapped.head.weight]["exp_avg"]) == (None, "fsdp")
 
 
@@ -160,7 +162,9 @@ class TestTraining:
             assert spmd.get_sharding(one.grad) is spmd.get_sharding(one)
 
     def test_eval_without_gradients(self, mesh8: spmd.Mesh) -> None:
-        plain = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.5), nn.BatchNorm1d(16), nn.Linear(16, 8)).eval()
+        plain = nn.Sequential(
+            nn.Linear(16, 16), nn.Dropout(0.5), nn.BatchNorm1d(16), nn.Linear(16, 8)
+        ).eval()
         model = FSDP(copy.deepcopy(plain), mesh=mesh8)
         assert not model.module.training
         x = torch.randn(8, 16)
@@ -170,7 +174,9 @@ class TestTraining:
         assert not output.requires_grad
         assert model.train()[1].training
 
-    def test_an_evaluation_between_two_steps_does_not_recompile_the_step(self, mesh8: spmd.Mesh) -> None:
+    def test_an_evaluation_between_two_steps_does_not_recompile_the_step(
+        self, mesh8: spmd.Mesh
+    ) -> None:
         model = FSDP(Net(width=24), mesh=mesh8, auto_wrap_policy=POLICY)
         optimizer = torch.optim.AdamW(model.parameters())
         x = torch.randn(8, 24)
@@ -300,7 +306,8 @@ class TestLifetime:
 
 
 class TestFrozen:
-    """A parameter that was frozen when the model was wrapped and is trained later has a sharded gradient, too."""
+    """A parameter that was frozen when the model was wrapped and is trained later has a sharded
+    gradient, too."""
 
     def test_thawed(self, mesh8):
         module = nn.Linear(16, 8).requires_grad_(False)

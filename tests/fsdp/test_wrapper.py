@@ -64,13 +64,18 @@ class TestModule:
         optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
         model = FSDP(net, mesh=mesh8, auto_wrap_policy=POLICY)
         x = torch.randn(8, 16)
-        assert train(model, x.to("xla"), optimizer=optimizer) == pytest.approx(train(plain, x), rel=1e-5)
+        assert train(model, x.to("xla"), optimizer=optimizer) == pytest.approx(
+            train(plain, x), rel=1e-5
+        )
 
     def test_uneven_shapes(self, mesh8: spmd.Mesh) -> None:
-        """Linear(10, 7) on eight devices: a padded weight, a bias too small to shard, a batch that does not divide."""
+        """Linear(10, 7) on eight devices: a padded weight, a bias too small to shard, a batch that
+        does not divide."""
 
         def make() -> nn.Module:
-            return nn.Sequential(nn.Linear(10, 7), nn.Tanh(), nn.Linear(7, 13), nn.Tanh(), nn.Linear(13, 3))
+            return nn.Sequential(
+                nn.Linear(10, 7), nn.Tanh(), nn.Linear(7, 13), nn.Tanh(), nn.Linear(13, 3)
+            )
 
         model = same_training(make, mesh8, 12, 10, auto_wrap_policy=fsdp.always_wrap_policy)
         assert spec(model[0].weight) == (None, "fsdp")
@@ -81,7 +86,9 @@ class TestModule:
 
     def test_wrapped_twice(self, mesh8: spmd.Mesh) -> None:
         model = fsdp.FullyShardedDataParallel(nn.Linear(8, 8), mesh8)
-        with pytest.raises(ValueError, match=r"the Linear is wrapped already, over .*; wrap a module once"):
+        with pytest.raises(
+            ValueError, match=r"the Linear is wrapped already, over .*; wrap a module once"
+        ):
             fsdp.FullyShardedDataParallel(model, mesh8)
 
     @pytest.mark.parametrize("api", ["wrapper", "fully_shard"])
@@ -93,14 +100,21 @@ class TestModule:
         else:
             fsdp.fully_shard(model[0], mesh=mesh8)
             fsdp.fully_shard(model, mesh=mesh8)
-        names = {name: f"_orig_module.{name}".replace("0.", "0._orig_module.") for name in source.state_dict()}
+        names = {
+            name: f"_orig_module.{name}".replace("0.", "0._orig_module.")
+            for name in source.state_dict()
+        }
         model.load_state_dict({names[name]: value for name, value in source.state_dict().items()})
         for name, value in model.state_dict().items():
             assert torch.equal(value.cpu(), source.state_dict()[name])
         with pytest.raises(RuntimeError, match=r"2\.weight"):
-            model.load_state_dict({names[name]: 0 for name in names} | {"_orig_module.2.weight": torch.ones(1)})
+            model.load_state_dict(
+                {names[name]: 0 for name in names} | {"_orig_module.2.weight": torch.ones(1)}
+            )
 
-    def test_no_mesh_on_one_device(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_no_mesh_on_one_device(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         """It says so, once for all units; over several devices it is silent."""
         FSDP(nn.Linear(8, 8))
         assert "one device" not in capsys.readouterr().err
@@ -118,7 +132,8 @@ class TestModule:
 
 
 class TestWhereTheModuleComesFrom:
-    """A module built on the CPU, under `with torch.device("xla")` or on meta ends up on the device, sharded."""
+    """A module built on the CPU, under `with torch.device("xla")` or on meta ends up on the device,
+    sharded."""
 
     def test_meta_is_materialised_by_reset_parameters(self, mesh8: spmd.Mesh) -> None:
         with torch.device("meta"):
@@ -149,7 +164,9 @@ class TestWhereTheModuleComesFrom:
 
         with torch.device("meta"):
             net = nn.Sequential(Bare())
-        with pytest.raises(ValueError, match=r"Bare is on the meta device and has no reset_parameters\(\)"):
+        with pytest.raises(
+            ValueError, match=r"Bare is on the meta device and has no reset_parameters\(\)"
+        ):
             FSDP(net, mesh=mesh8)
 
     def test_frozen_parameters(self, mesh8: spmd.Mesh) -> None:
@@ -171,7 +188,9 @@ class TestMesh:
         assert model.mesh == spmd.Mesh(range(8), (8,), ("fsdp",))
 
     def test_shard_axis_has_any_name(self) -> None:
-        model = FSDP(nn.Linear(8, 8), mesh=spmd.Mesh(range(4), (2, 2), ("zero", "other")), shard_axis="zero")
+        model = FSDP(
+            nn.Linear(8, 8), mesh=spmd.Mesh(range(4), (2, 2), ("zero", "other")), shard_axis="zero"
+        )
         assert spec(model.weight) == ("zero", None)
 
     def test_extra_data_axis_splits_the_batch_only(self, mesh2x4: spmd.Mesh) -> None:
@@ -195,7 +214,9 @@ class TestMesh:
         assert spec(output) == (("fsdp", "data"), None)
         spmd.sync()
         program = cache.last_program()
-        assert program is not None and "collective-permute" not in program.executable.as_text(), "no rows are swapped"
+        assert program is not None and "collective-permute" not in program.executable.as_text(), (
+            "no rows are swapped"
+        )
 
     @pytest.mark.parametrize("how", [{"shard_axis": "model"}, {"extra_data_axis": "model"}])
     def test_unknown_axis(self, how: dict[str, str], mesh8: spmd.Mesh) -> None:
@@ -203,7 +224,9 @@ class TestMesh:
             FSDP(nn.Linear(8, 8), mesh=mesh8, **how)  # type: ignore[arg-type]
 
     def test_the_batch_axis_is_not_the_shard_axis(self, mesh8: spmd.Mesh) -> None:
-        with pytest.raises(ValueError, match="extra_data_axis must be another axis than shard_axis"):
+        with pytest.raises(
+            ValueError, match="extra_data_axis must be another axis than shard_axis"
+        ):
             FSDP(nn.Linear(8, 8), mesh=mesh8, extra_data_axis="fsdp")
 
     def test_wrong_type(self) -> None:
@@ -218,21 +241,33 @@ class TestMesh:
 
 
 class TestAutoWrapPolicy:
-    """auto_wrap_policy: the units' outputs are sharded over the batch axis; the numbers do not depend on it."""
+    """auto_wrap_policy: the units' outputs are sharded over the batch axis; the numbers do not
+    depend on it."""
 
     def test_units_are_listed(self, mesh8: spmd.Mesh) -> None:
-        assert [name for name, _ in FSDP(Net(), mesh=mesh8, auto_wrap_policy=POLICY).units] == ["blocks.0", "blocks.1"]
+        assert [name for name, _ in FSDP(Net(), mesh=mesh8, auto_wrap_policy=POLICY).units] == [
+            "blocks.0",
+            "blocks.1",
+        ]
         assert FSDP(Net(), mesh=mesh8).units == []
 
     def test_every_policy_trains_alike(self, mesh8: spmd.Mesh) -> None:
         same_training(Net, mesh8, 8, 16, auto_wrap_policy=fsdp.always_wrap_policy)
-        same_training(Net, mesh8, 8, 16, auto_wrap_policy=partial(fsdp.size_based_auto_wrap_policy, min_num_params=100))
+        same_training(
+            Net,
+            mesh8,
+            8,
+            16,
+            auto_wrap_policy=partial(fsdp.size_based_auto_wrap_policy, min_num_params=100),
+        )
         same_training(Net, mesh8, 8, 16)
 
     def test_outputs_of_units_are_annotated(self, mesh8: spmd.Mesh) -> None:
         model = FSDP(Net(), mesh=mesh8, auto_wrap_policy=POLICY)
         seen = []
-        model.blocks[0].register_forward_hook(lambda module, args, output: seen.append(spec(output)))
+        model.blocks[0].register_forward_hook(
+            lambda module, args, output: seen.append(spec(output))
+        )
         model(torch.randn(8, 16).to("xla"))
         assert seen == [("fsdp", None)]
 
@@ -254,7 +289,9 @@ class TestShardOutput:
         assert spec(output) == (None, "fsdp")
 
     def test_same_numbers(self, mesh8: spmd.Mesh) -> None:
-        same_training(Net, mesh8, 8, 16, auto_wrap_policy=POLICY, shard_output=lambda output, mesh: None)
+        same_training(
+            Net, mesh8, 8, 16, auto_wrap_policy=POLICY, shard_output=lambda output, mesh: None
+        )
 
 
 class TestIgnoredModules:
@@ -272,7 +309,12 @@ class TestIgnoredModules:
 
     def test_a_generator_will_do(self, mesh8: spmd.Mesh) -> None:
         net = Net()
-        model = FSDP(net, mesh=mesh8, auto_wrap_policy=POLICY, ignored_modules=(block for block in [net.blocks[1]]))
+        model = FSDP(
+            net,
+            mesh=mesh8,
+            auto_wrap_policy=POLICY,
+            ignored_modules=(block for block in [net.blocks[1]]),
+        )
         assert spec(net.blocks[1].up.weight) == (None, None)
         assert [name for name, _ in model.units] == ["blocks.0"]
 
@@ -284,7 +326,8 @@ class Answer(ModelOutput):
 
 
 class TestForms:
-    """Inputs and outputs of any form: positional, by keyword, tuple, dict, ModelOutput, nested; tensors are marked."""
+    """Inputs and outputs of any form: positional, by keyword, tuple, dict, ModelOutput, nested;
+    tensors are marked."""
 
     def output(self, form: Callable[[Tensor], Any], mesh: spmd.Mesh) -> Any:
         class Wraps(nn.Module):

@@ -1,4 +1,5 @@
-"""ZeroRedundancyOptimizer: the state sharded, parameters and numbers those of the optimizer without it."""
+"""ZeroRedundancyOptimizer: the state sharded, parameters and numbers those of the optimizer without
+it."""
 
 import copy
 from typing import Any
@@ -37,7 +38,9 @@ class TestStep:
 
     def test_as_without(self, mesh8: spmd.Mesh) -> None:
         plain, model = models()
-        zero = fsdp.ZeroRedundancyOptimizer(model.parameters(), AdamW, mesh=mesh8, lr=0.01, max_norm=0.1)
+        zero = fsdp.ZeroRedundancyOptimizer(
+            model.parameters(), AdamW, mesh=mesh8, lr=0.01, max_norm=0.1
+        )
         expected = AdamW(plain.parameters(), lr=0.01)
         schedules = [torch.optim.lr_scheduler.StepLR(one, 1, 0.5) for one in (zero, expected)]
         compiled = []
@@ -52,7 +55,9 @@ class TestStep:
         compare(model, plain)
         assert compiled[1] == compiled[-1]
         weight, bias = (zero.state[parameter] for parameter in list(model.parameters())[:2])
-        assert weight["exp_avg"].partition_spec == ("fsdp", None) and bias["exp_avg_sq"].partition_spec == ("fsdp",)
+        assert weight["exp_avg"].partition_spec == ("fsdp", None) and bias[
+            "exp_avg_sq"
+        ].partition_spec == ("fsdp",)
         assert weight["exp_avg"].local_shards[0].data.shape == (4, 16)
         assert model[0].weight.sharding_spec in ("", "{replicated}")
         collectives = {row.kind for row in spmd.metrics.compiles()[-1].traffic}
@@ -72,11 +77,15 @@ class TestStep:
         train(model, zero, x.to("xla"))
         train(plain, expected, x)
         compare(model, plain)
-        check(zero.state_dict()["state"][0]["exp_avg"], expected.state_dict()["state"][0]["exp_avg"])
+        check(
+            zero.state_dict()["state"][0]["exp_avg"], expected.state_dict()["state"][0]["exp_avg"]
+        )
 
     def test_closure(self, mesh8: spmd.Mesh) -> None:
         weight = torch.ones(8, device="xla", requires_grad=True)
-        zero = fsdp.ZeroRedundancyOptimizer([weight], torch.optim.SGD, mesh=mesh8, lr=0.5, momentum=0.9)
+        zero = fsdp.ZeroRedundancyOptimizer(
+            [weight], torch.optim.SGD, mesh=mesh8, lr=0.5, momentum=0.9
+        )
 
         def closure() -> torch.Tensor:
             zero.zero_grad()
@@ -95,13 +104,22 @@ class TestArguments:
     def test_axis(self, mesh2x4: spmd.Mesh) -> None:
         weight = torch.ones(8, device="xla")
         assert fsdp.ZeroRedundancyOptimizer([weight], AdamW, mesh=mesh2x4).axis == "fsdp"
-        assert fsdp.ZeroRedundancyOptimizer([weight], AdamW, mesh=mesh2x4, axis="data").axis == "data"
-        with pytest.raises(ValueError, match=r"expected an axis of the mesh \(data, fsdp\), got 'model'"):
+        assert (
+            fsdp.ZeroRedundancyOptimizer([weight], AdamW, mesh=mesh2x4, axis="data").axis == "data"
+        )
+        with pytest.raises(
+            ValueError, match=r"expected an axis of the mesh \(data, fsdp\), got 'model'"
+        ):
             fsdp.ZeroRedundancyOptimizer([weight], AdamW, mesh=mesh2x4, axis="model")
 
     def test_without_a_meaning(self, mesh8: spmd.Mesh) -> None:
         weight = torch.ones(8, device="xla")
         with pytest.warns(UserWarning, match=r"optimizer_dtype \(.*; sharding_groups \("):
             fsdp.ZeroRedundancyOptimizer(
-                [weight], AdamW, mesh=mesh8, optimizer_dtype=torch.float32, sharding_groups=[[0]], pin_layout=False
+                [weight],
+                AdamW,
+                mesh=mesh8,
+                optimizer_dtype=torch.float32,
+                sharding_groups=[[0]],
+                pin_layout=False,
             )

@@ -1,8 +1,9 @@
-"""The programs whose StableHLO is kept: each records one step, and what its barrier compiles is the text.
+"""The programs whose StableHLO is kept: each records one step, and what its barrier compiles is the
+text.
 
-Each returns the text of its second step, when optimizers have their state and initial values are made: StableHLO before
-partitioning, with shardings and donation, as XLA is given it. Where the texts lie stands here too; not here: writing
-and comparing them.
+Each returns the text of its second step, when optimizers have their state and initial values are
+made: StableHLO before partitioning, with shardings and donation, as XLA is given it. Where the
+texts lie stands here too; not here: writing and comparing them.
 """
 
 from collections.abc import Callable
@@ -25,14 +26,20 @@ from spmd import Mesh
 from spmd.core.programs import cache, compiler
 
 ALL = range(8)
-# The first line of a text, which is not compared: a difference below it may come from another version.
-VERSIONS = f"torch {torch.__version__.split('+')[0]}, jax {jax.__version__}, transformers {transformers.__version__}"
+# The first line of a text, which is not compared: a difference below it may come from another
+# version.
+VERSIONS = (
+    f"torch {torch.__version__.split('+')[0]}, jax {jax.__version__}, transformers "
+    f"{transformers.__version__}"
+)
 
 
 def compiled_text(step: Callable[[], Any]) -> str:
-    """Runs a step twice and returns what the second one's barrier gives to XLA, which must be one program.
+    """Runs a step twice and returns what the second one's barrier gives to XLA, which must be one
+    program.
 
-    The reports that `config.check_shardings` adds are left out: they hold addresses of this process.
+    The reports that `config.check_shardings` adds are left out: they hold addresses of this
+    process.
     """
     texts = []
     lower = compiler.lower_graph
@@ -54,25 +61,37 @@ def compiled_text(step: Callable[[], Any]) -> str:
 
 
 def one_per_line(text: str) -> str:
-    """The text with each argument and result of its main function, which comes first, on a line of its own."""
+    """The text with each argument and result of its main function, which comes first, on a line of
+    its own."""
     signature, body = text.split(") {\n", 1)
-    for short, broken in ((", %arg", ",\n    %arg"), ("}, tensor<", "},\n    tensor<"), (" -> (", " -> (\n    ")):
+    for short, broken in (
+        (", %arg", ",\n    %arg"),
+        ("}, tensor<", "},\n    tensor<"),
+        (" -> (", " -> (\n    "),
+    ):
         signature = signature.replace(short, broken)
     return f"{signature}) {{\n{body}"
 
 
 def gpt(mesh: Mesh, *, dropout: float) -> nn.Module:
     """The recipes' GPT under FSDP, as `recipes/train_gpt.py` wraps it."""
-    model = GPT(GPTConfig(layers=1, width=16, heads=2, sequence=8, vocabulary=32, dropout=dropout)).to("xla")
+    model = GPT(
+        GPTConfig(layers=1, width=16, heads=2, sequence=8, vocabulary=32, dropout=dropout)
+    ).to("xla")
     return fsdp.FullyShardedDataParallel(
-        model, mesh=mesh, auto_wrap_policy=partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block})
+        model,
+        mesh=mesh,
+        auto_wrap_policy=partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block}),
     )
 
 
 def batch(mesh: Mesh) -> tuple[Tensor, Tensor]:
     """Tokens and targets, split over the mesh."""
     tokens = torch.randint(32, (8, 9))
-    inputs, targets = (spmd.mark_sharding(t.to("xla"), mesh, ("fsdp", None)) for t in (tokens[:, :-1], tokens[:, 1:]))
+    inputs, targets = (
+        spmd.mark_sharding(t.to("xla"), mesh, ("fsdp", None))
+        for t in (tokens[:, :-1], tokens[:, 1:])
+    )
     return inputs, targets
 
 
@@ -108,12 +127,19 @@ def evaluation_step() -> str:
 
 
 def tensor_parallel_llama() -> str:
-    """A Llama block, forward and backward: weights split over `model` by columns, then rows; the batch over `data`."""
+    """A Llama block, forward and backward: weights split over `model` by columns, then rows; the
+    batch over `data`."""
     mesh = Mesh(ALL, (2, 4), ("data", "model"))
     config = LlamaConfig(
-        hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=4,
-        vocab_size=32, max_position_embeddings=8, attn_implementation="sdpa",
-    )  # fmt: skip
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        vocab_size=32,
+        max_position_embeddings=8,
+        attn_implementation="sdpa",
+    )
     block, rotary = LlamaDecoderLayer(config, 0).to("xla"), LlamaRotaryEmbedding(config).to("xla")
     for name, weight in block.named_parameters():
         if weight.dim() == 2:
@@ -121,7 +147,9 @@ def tensor_parallel_llama() -> str:
             spmd.mark_sharding(weight, mesh, (None, "model") if by_rows else ("model", None))
 
     def step() -> Tensor:
-        x = spmd.mark_sharding(torch.randn(4, 8, 32).to("xla"), mesh, ("data", None, None)).requires_grad_()
+        x = spmd.mark_sharding(
+            torch.randn(4, 8, 32).to("xla"), mesh, ("data", None, None)
+        ).requires_grad_()
         places = torch.arange(8, device="xla")[None]
         made = block(x, position_ids=places, position_embeddings=rotary(x, places))
         block.zero_grad()
@@ -132,7 +160,8 @@ def tensor_parallel_llama() -> str:
 
 
 def uneven_dims() -> str:
-    """Linear layers, dropout, SGD with momentum; no axes divide the dim split over them: padded, cut inside."""
+    """Linear layers, dropout, SGD with momentum; no axes divide the dim split over them: padded,
+    cut inside."""
     mesh = Mesh(ALL, (2, 4), ("data", "model"))
     up, down = nn.Linear(9, 13).to("xla"), nn.Linear(13, 3).to("xla")
     spmd.mark_sharding(up.weight, mesh, ("model", "data"))
@@ -153,14 +182,16 @@ def uneven_dims() -> str:
 
 
 def views_and_writes() -> str:
-    """Writes through slices, transposes, diagonals, strides and index tensors into a split buffer, which is donated."""
+    """Writes through slices, transposes, diagonals, strides and index tensors into a split buffer,
+    which is donated."""
     mesh = Mesh(ALL, (8,), ("rows",))
     x = spmd.mark_sharding(torch.randn(8, 16).to("xla"), mesh, ("rows", None))
     rows = torch.tensor([5, 0, 5]).to("xla")
 
     def step() -> list[Tensor]:
         x[2:6, ::3] = x[1:5, :6].cos()
-        x[:, -1].fill_(0.5)  # `x[:, -1] = 0.5` is fill_ of a tensor up to torch 2.14, of the number from 2.15 on
+        # `x[:, -1] = 0.5` is fill_ of a tensor up to torch 2.14, of the number from 2.15 on
+        x[:, -1].fill_(0.5)
         x.t()[3].mul_(2)
         x.diagonal(1).add_(1)
         x.as_strided((4, 3), (17, 2), 1).sub_(x.as_strided((3, 4), (1, 16), 2).t())
@@ -175,7 +206,8 @@ def views_and_writes() -> str:
 
 
 def two_meshes() -> str:
-    """State on two meshes, the second with other axes and another order of the devices, that meets in one program."""
+    """State on two meshes, the second with other axes and another order of the devices, that meets
+    in one program."""
     first = Mesh(ALL, (8,), ("rows",))
     second = Mesh([0, 3, 1, 2, 7, 5, 6, 4], (4, 2), ("p", "q"))
     a = spmd.mark_sharding(torch.randn(8, 8).to("xla"), first, ("rows", None))
@@ -192,9 +224,14 @@ def two_meshes() -> str:
 PROGRAMS: dict[str, Callable[[], str]] = {
     program.__name__: program
     for program in (
-        fsdp_training_step, evaluation_step, tensor_parallel_llama, uneven_dims, views_and_writes, two_meshes,
+        fsdp_training_step,
+        evaluation_step,
+        tensor_parallel_llama,
+        uneven_dims,
+        views_and_writes,
+        two_meshes,
     )
-}  # fmt: skip
+}
 
 
 def text_of(name: str) -> str:

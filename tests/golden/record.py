@@ -1,10 +1,11 @@
-"""Write the kept StableHLO texts anew, under both partitioners; then read `git diff tests/golden` before committing.
+"""Write the kept StableHLO texts anew, under both partitioners; then read `git diff tests/golden`
+before committing.
 
     python tests/golden/record.py                             # all programs
     python tests/golden/record.py two_meshes uneven_dims      # only these
 
-A change that should not change numbers should change no file here. Record with the versions in constraints.txt; the
-first line of a file names those that it was recorded with.
+A change that should not change numbers should change no file here. Record with the versions in
+constraints.txt; the first line of a file names those that it was recorded with.
 """
 
 import argparse
@@ -34,9 +35,17 @@ def record(names: list[str]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(PROGRAMS)} (default: all)")
-    parser.add_argument("--here", action="store_true", help="only for this process's SPMD_PARTITIONER, in this process")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join(PROGRAMS)} (default: all)"
+    )
+    parser.add_argument(
+        "--here",
+        action="store_true",
+        help="only for this process's SPMD_PARTITIONER, in this process",
+    )
     args = parser.parse_args()
     unknown = [name for name in args.names if name not in PROGRAMS]
     if unknown:

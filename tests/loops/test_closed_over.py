@@ -1,4 +1,5 @@
-"""Bodies that close over a tensor and a function of it: each part of the gradient counts once, whatever the op."""
+"""Bodies that close over a tensor and a function of it: each part of the gradient counts once,
+whatever the op."""
 
 from collections.abc import Callable
 from functools import partial
@@ -48,7 +49,9 @@ def cond(x: Any, y: Any, c: Any, rows: Any) -> Any:
 
 
 def branch_returns_it(x: Any, y: Any, c: Any, rows: Any) -> Any:
-    return [spmd.cond(p, lambda c: y, lambda c: c * x, (c,)) for p in (c.sum() > -100, c.sum() > 100)]
+    return [
+        spmd.cond(p, lambda c: y, lambda c: c * x, (c,)) for p in (c.sum() > -100, c.sum() > 100)
+    ]
 
 
 def scan_in_scan(x: Any, y: Any, c: Any, rows: Any) -> Any:
@@ -122,13 +125,25 @@ def custom_function(x: Any, y: Any, c: Any, rows: Any) -> Any:
 
 
 OPS = [
-    scan, cond, branch_returns_it, scan_in_scan, scan_of_it_in_scan, cond_in_scan, scan_in_cond, scan_layers,
-    own_gradient, custom_function,
-]  # fmt: skip
+    scan,
+    cond,
+    branch_returns_it,
+    scan_in_scan,
+    scan_of_it_in_scan,
+    cond_in_scan,
+    scan_in_cond,
+    scan_layers,
+    own_gradient,
+    custom_function,
+]
 
 
 def results(
-    op: Callable[..., Any], function: Callable[..., Any], device: str, mesh: Any = None, dtype: Any = torch.float32
+    op: Callable[..., Any],
+    function: Callable[..., Any],
+    device: str,
+    mesh: Any = None,
+    dtype: Any = torch.float32,
 ) -> list[Any]:
     """Returns the results of an op and the gradients of all that it reads."""
     x, c = (data(4, 4, seed=seed).to(device, dtype).requires_grad_() for seed in (1, 2))
@@ -138,12 +153,15 @@ def results(
         spmd.mark_sharding(c, mesh, (None, "fsdp"))
     y = function(x)
     calls: list[torch.Tensor] = []
-    is_hooked = function is not written_view and op is not own_gradient  # torch fails at the former, on any device
+    # torch fails at the former, on any device
+    is_hooked = function is not written_view and op is not own_gradient
     if is_hooked:
         y.register_hook(calls.append)
     x.register_hook(lambda gradient: gradient * 2)
     made = op(x, y, c, rows)
-    made = [each for each in (made if isinstance(made, (list, tuple)) else [made]) if each is not None]
+    made = [
+        each for each in (made if isinstance(made, (list, tuple)) else [made]) if each is not None
+    ]
     sum(each.square().sum() for each in made).backward()
     assert len(calls) == is_hooked
     return [*made, *(each.grad for each in (x, c, rows) if each.grad is not None), *calls]
@@ -175,7 +193,9 @@ class TestOnce:
                 layer.to(device)
             transposed = layers[0].weight.t()
             x = data(2, 4, seed=9).to(device)
-            spmd.scan(lambda c, r, layers=layers, t=transposed: (layers[0](c) @ t * r, None), x, x)[0].sum().backward()
+            spmd.scan(lambda c, r, layers=layers, t=transposed: (layers[0](c) @ t * r, None), x, x)[
+                0
+            ].sum().backward()
             grads.append(layers[0].weight.grad)
         check(*grads)
 
@@ -186,7 +206,9 @@ class TestOnce:
         first = x.grad.clone()
         loss.backward()
         check(x.grad, first.cpu() * 2)
-        with pytest.raises(RuntimeError, match="Trying to backward through the graph a second time"):
+        with pytest.raises(
+            RuntimeError, match="Trying to backward through the graph a second time"
+        ):
             loss.backward()
 
     def test_what_the_body_sees_of_it(self) -> None:
@@ -204,7 +226,9 @@ class TestOnce:
         assert seen == [(True, False, True, None, "MulBackward0")]
 
     @pytest.mark.parametrize("op", [scan, cond])
-    def test_the_gradient_of_a_view_has_no_sharding_of_its_base(self, op: Callable[..., Any], mesh8: spmd.Mesh) -> None:
+    def test_the_gradient_of_a_view_has_no_sharding_of_its_base(
+        self, op: Callable[..., Any], mesh8: spmd.Mesh
+    ) -> None:
         weight = data(8, 4).to("xla").requires_grad_()
         spmd.mark_sharding(weight, mesh8, ("fsdp", None))
         view, c = weight.t(), data(4, 8).to("xla")
@@ -213,7 +237,8 @@ class TestOnce:
         else:
             made = spmd.cond(c.sum() > 0, lambda: c * view, lambda: view)
         made.sum().backward()
-        assert "tensor<8x8xf32>" not in spmd.get_stablehlo([weight.grad])  # [4, 8] padded to be sharded like [8, 4]
+        # [4, 8] padded to be sharded like [8, 4]
+        assert "tensor<8x8xf32>" not in spmd.get_stablehlo([weight.grad])
 
 
 class TestRefusals:
@@ -242,7 +267,9 @@ class TestRefusals:
             y.mul_(2)
             return (c * y if is_read else c + 1), None
 
-        with pytest.raises(NotImplementedError, match="writes in place into a tensor from outside that requires a"):
+        with pytest.raises(
+            NotImplementedError, match="writes in place into a tensor from outside that requires a"
+        ):
             spmd.scan(body, data(4).to("xla"), length=2)
 
     def test_backward_in_a_body(self) -> None:
@@ -267,7 +294,9 @@ class TestRefusals:
 
         c = data(4).to("xla")
         check(spmd.scan(lambda c, r: body(c, r, allow_unused=True), c, length=2)[0], c.cpu() * 4)
-        check(spmd.scan(lambda c, r: body(c, r, materialize_grads=True), c, length=2)[0], c.cpu() * 4)
+        check(
+            spmd.scan(lambda c, r: body(c, r, materialize_grads=True), c, length=2)[0], c.cpu() * 4
+        )
         with pytest.raises(RuntimeError, match="appears to not have been used"):
             spmd.scan(body, c, length=2)
 
@@ -298,7 +327,8 @@ class TestShardMap:
             )[0]
 
         function = FUNCTIONS[name]
-        # In float32 a `tanh` near 1 is 1 for one kernel, which has no gradient then, and less for another.
+        # In float32 a `tanh` near 1 is 1 for one kernel, which has no gradient then, and less for
+        # another.
         double = partial(results, dtype=torch.float64)
         same(double(mapped, function, "xla"), double(plain, function, "cpu"))
         same(double(in_scan(mapped), function, "xla"), double(in_scan(plain), function, "cpu"))

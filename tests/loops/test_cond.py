@@ -25,13 +25,22 @@ class TestValues:
             scale = x.mean() * 3  # a tensor with a history that both close over
             y, count = spmd.cond(
                 x.sum() > 0,
-                lambda x, one=one, scale=scale: (torch.tanh(one(x)) * scale, torch.ones((), device=x.device)),
-                lambda x, other=other, scale=scale: (other(x) + scale, torch.zeros((), device=x.device)),
+                lambda x, one=one, scale=scale: (
+                    torch.tanh(one(x)) * scale,
+                    torch.ones((), device=x.device),
+                ),
+                lambda x, other=other, scale=scale: (
+                    other(x) + scale,
+                    torch.zeros((), device=x.device),
+                ),
                 (x,),
             )
             y.square().sum().backward()
             zero = torch.zeros(4, 4)
-            grads = [zero if layer.weight.grad is None else layer.weight.grad.cpu() for layer in (one, other)]
+            grads = [
+                zero if layer.weight.grad is None else layer.weight.grad.cpu()
+                for layer in (one, other)
+            ]
             results.append([y.detach(), count, x.grad, *grads])
         expected = results[0]
         for made in results[1:]:
@@ -61,7 +70,10 @@ class TestValues:
 
         results = []
         for device in ("xla", "cpu"):
-            x, rows = torch.ones(2).to(device).requires_grad_(), torch.tensor([[1.0, 2.0], [-3.0, 1.0]]).to(device)
+            x, rows = (
+                torch.ones(2).to(device).requires_grad_(),
+                torch.tensor([[1.0, 2.0], [-3.0, 1.0]]).to(device),
+            )
             rows.requires_grad_()
             spmd.scan(iteration, x, rows)[0].square().sum().backward()
             results.append([x.grad, rows.grad])
@@ -72,7 +84,8 @@ class TestValues:
         x = torch.ones(64, device="xla", requires_grad=True)
         y = spmd.cond(x.sum() > 0, lambda x: nn.functional.dropout(x, 0.5), lambda x: x, (x,))
         y.sum().backward()
-        check(x.grad, y.detach().cpu())  # the same mask in backward, which computes the branch again
+        # the same mask in backward, which computes the branch again
+        check(x.grad, y.detach().cpu())
 
 
 class TestRefusals:
@@ -85,7 +98,9 @@ class TestRefusals:
 
     def test_a_pred_that_is_no_bool(self) -> None:
         x = torch.ones(2, device="xla")
-        with pytest.raises(TypeError, match=r"pred must be a bool tensor of one element, got torch\.float32"):
+        with pytest.raises(
+            TypeError, match=r"pred must be a bool tensor of one element, got torch\.float32"
+        ):
             spmd.cond(x.sum(), lambda x: x, lambda x: x, (x,))
 
     def test_a_gradient_of_the_gradient(self) -> None:

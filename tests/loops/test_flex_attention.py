@@ -1,4 +1,5 @@
-"""torch's `flex_attention` on the device against torch's own math on the CPU, values and gradients."""
+"""torch's `flex_attention` on the device against torch's own math on the CPU, values and
+gradients."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -56,7 +57,8 @@ def causal(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
 def attention_on_cpu(
     q: Any, k: Any, v: Any, score_mod: Any = None, mask_mod: Any = None, scale: float | None = None
 ) -> Tensors:
-    """torch's reference, which autograd goes through: (output, logsumexp, largest score), without the base 2.
+    """torch's reference, which autograd goes through: (output, logsumexp, largest score), without
+    the base 2.
 
     The public function refuses gradients on the CPU, and the largest scores.
     """
@@ -73,15 +75,25 @@ def attention_on_xla(
 ) -> Tensors:
     block_mask = None
     if mask_mod is not None:
-        block_mask = create_block_mask(mask_mod, q.shape[0], q.shape[1], q.shape[2], k.shape[2], device="xla")
+        block_mask = create_block_mask(
+            mask_mod, q.shape[0], q.shape[1], q.shape[2], k.shape[2], device="xla"
+        )
     out, aux = flex_attention(
-        q, k, v, score_mod, block_mask, scale, q.shape[1] != k.shape[1], return_aux=AuxRequest(True, True)
-    )  # fmt: skip
+        q,
+        k,
+        v,
+        score_mod,
+        block_mask,
+        scale,
+        q.shape[1] != k.shape[1],
+        return_aux=AuxRequest(True, True),
+    )
     return [out, aux.lse, aux.max_scores]
 
 
 def compare(function: Callable[..., Tensors], *cpu: torch.Tensor) -> None:
-    """Compares `function(attention, *tensors)` and the gradients of its floating-point tensors on both devices."""
+    """Compares `function(attention, *tensors)` and the gradients of its floating-point tensors on
+    both devices."""
     results = []
     for device, attention in (("cpu", attention_on_cpu), ("xla", attention_on_xla)):
         tensors = [tensor.to(device) for tensor in cpu]
@@ -95,7 +107,9 @@ def compare(function: Callable[..., Tensors], *cpu: torch.Tensor) -> None:
         check(made, expected)
 
 
-def heads(*counts: int, length: int = 12, kv_length: int = 14, dtype: torch.dtype = torch.float32) -> Tensors:
+def heads(
+    *counts: int, length: int = 12, kv_length: int = 14, dtype: torch.dtype = torch.float32
+) -> Tensors:
     """Query, key and value of two sequences; the value is narrower."""
     number, kv_number = counts
     shapes = (2, number, length, 8), (2, kv_number, kv_length, 8), (2, kv_number, kv_length, 6)
@@ -109,7 +123,8 @@ class TestAgainstMath:
         compare(lambda attention, q, k, v: attention(q, k, v), *heads(4, 4))
 
     def test_scale_and_double(self, form: str) -> None:
-        """A position behind the last query, by which a block might be filled up, would have no logarithm."""
+        """A position behind the last query, by which a block might be filled up, would have no
+        logarithm."""
 
         def score_mod(score: Any, b: Any, h: Any, m: Any, n: Any) -> Any:
             return score * (12 - m).double().log()
@@ -141,7 +156,9 @@ class TestAgainstMath:
             return attention(q, k, v, None, mask_mod)
 
         compare(
-            attend, *heads(4, 4, length=14, kv_length=12), torch.arange(14).div(4, rounding_mode="floor").repeat(2, 1)
+            attend,
+            *heads(4, 4, length=14, kv_length=12),
+            torch.arange(14).div(4, rounding_mode="floor").repeat(2, 1),
         )
 
     def test_masks_of_masks(self, form: str) -> None:
@@ -183,7 +200,12 @@ class TestCalls:
             assert isinstance(made, BlockMask)
             lists = [x.cpu() for x in made.as_tuple() if isinstance(x, torch.Tensor)]
             if device == "cpu":
-                expected = lists, str(made), made.to_dense(), create_mask(causal, 1, 1, 5, 7, device=device)
+                expected = (
+                    lists,
+                    str(made),
+                    made.to_dense(),
+                    create_mask(causal, 1, 1, 5, 7, device=device),
+                )
         for one, other in zip(lists, expected[0], strict=True):
             check(one, other)
         assert str(made) == expected[1]
@@ -224,20 +246,30 @@ class TestCalls:
         with pytest.raises(ValueError, match="enable_gqa=True"):
             flex_attention(q, k[:, :1], v[:, :1])
         with pytest.raises((ValueError, RuntimeError), match="block_mask was created for"):
-            flex_attention(q, k, v, block_mask=create_block_mask(causal, None, None, 5, 12, device="xla"))
+            flex_attention(
+                q, k, v, block_mask=create_block_mask(causal, None, None, 5, 12, device="xla")
+            )
         with pytest.raises(RuntimeError, match="on the same device"):
-            flex_attention(q, k, v, block_mask=create_block_mask(causal, None, None, 12, 12, device="cpu"))
+            flex_attention(
+                q, k, v, block_mask=create_block_mask(causal, None, None, 12, 12, device="cpu")
+            )
 
-    def test_the_flag_for_debugging_may_be_set_and_taken_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_flag_for_debugging_may_be_set_and_taken_back(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         q, k, v = self.qkv()
         for flag in (True, False):
             monkeypatch.setattr(module, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", flag)
             check(flex_attention(q, k, v), attention_on_cpu(*(x.cpu() for x in (q, k, v)))[0])
 
     def test_in_a_branch_and_in_a_loop(self) -> None:
-        def both(attention: Any, scan: Any, cond: Any, q: Any, k: Any, v: Any, slopes: Any) -> Tensors:
+        def both(
+            attention: Any, scan: Any, cond: Any, q: Any, k: Any, v: Any, slopes: Any
+        ) -> Tensors:
             def attend(x: Any) -> Any:
-                return attention(x, k, v, lambda score, b, h, m, n: score + slopes[h] * n, causal)[0]
+                return attention(x, k, v, lambda score, b, h, m, n: score + slopes[h] * n, causal)[
+                    0
+                ]
 
             x, _ = scan(lambda x, _: (attend(x), x), q, torch.zeros(3, device=q.device))
             x = cond((x.sum() > 1e9), lambda x: x, attend, (x,))
@@ -245,7 +277,10 @@ class TestCalls:
 
         q, k, v = (torch.randn(1, 2, 6, 4) for _ in range(3))
         results = []
-        for device, how in (("cpu", (attention_on_cpu, spmd.scan)), ("xla", (attention_on_xla, spmd.scan))):
+        for device, how in (
+            ("cpu", (attention_on_cpu, spmd.scan)),
+            ("xla", (attention_on_xla, spmd.scan)),
+        ):
             tensors = [x.to(device).requires_grad_() for x in (q, k, v, torch.ones(2))]
             results.append(both(*how, spmd.cond, *tensors))
         for expected, made in zip(*results, strict=True):
@@ -260,12 +295,19 @@ class TestCalls:
 
 
 class TestGraphs:
-    """The ops as a compiled graph calls them: functions are GraphModules, what they captured are operands."""
+    """The ops as a compiled graph calls them: functions are GraphModules, what they captured are
+    operands."""
 
     def test_forward_and_backward(self, form: str) -> None:
         q, k, v = heads(2, 2, kv_length=12, dtype=torch.float64)
-        slopes, ids = torch.randn(2, dtype=torch.float64), torch.arange(12).div(5, rounding_mode="floor").repeat(2, 1)
-        number, places = torch.zeros((), dtype=torch.float64), torch.zeros(4, dtype=torch.int32).unbind()
+        slopes, ids = (
+            torch.randn(2, dtype=torch.float64),
+            torch.arange(12).div(5, rounding_mode="floor").repeat(2, 1),
+        )
+        number, places = (
+            torch.zeros((), dtype=torch.float64),
+            torch.zeros(4, dtype=torch.int32).unbind(),
+        )
 
         def score_mod(score: Any, b: Any, h: Any, m: Any, n: Any, slopes: Any) -> Any:
             return score * 2 + torch.ops.aten.index(slopes, [h]) * (m - n)
@@ -275,7 +317,10 @@ class TestGraphs:
 
         graphs = make_fx(score_mod)(number, *places, slopes), make_fx(mask_mod)(*places, ids)
         leaves = [x.requires_grad_() for x in (q, k, v, slopes)]
-        of_slopes, of_ids = (lambda *given: score_mod(*given, slopes)), (lambda *given: mask_mod(*given, ids))
+        of_slopes, of_ids = (
+            (lambda *given: score_mod(*given, slopes)),
+            (lambda *given: mask_mod(*given, ids)),
+        )
         expected = attention_on_cpu(*leaves[:3], of_slopes, of_ids, 0.5)
         arriving = [torch.randn_like(x) for x in expected[:2]]
         expected += torch.autograd.grad(expected[:2], leaves, arriving)
@@ -284,19 +329,24 @@ class TestGraphs:
         block_mask: Any = *[None] * 16, graphs[1]
         rest = block_mask, 0.5, {}, (slopes,), (ids,)
         out, logsumexp, largest = torch.ops.higher_order.flex_attention(*operands, graphs[0], *rest)
-        grads = arriving[0].to("xla"), arriving[1].to("xla") * math.log(2)  # of a logsumexp to the base 2
-        *found, of_buffers = flex_attention_backward(*operands, out, logsumexp, *grads, graphs[0], None, *rest)
+        # of a logsumexp to the base 2
+        grads = arriving[0].to("xla"), arriving[1].to("xla") * math.log(2)
+        *found, of_buffers = flex_attention_backward(
+            *operands, out, logsumexp, *grads, graphs[0], None, *rest
+        )
         made = out, logsumexp * math.log(2), largest * math.log(2), *found, *of_buffers
         for one, other in zip(made, expected, strict=True):
             check(one, other)
 
 
 class TestPackedDocuments:
-    """Documents packed into a row, kept apart by their sequence ids, equal the same documents one by one."""
+    """Documents packed into a row, kept apart by their sequence ids, equal the same documents one
+    by one."""
 
     def test_equals_unpacked(self, form: str) -> None:
         sizes, width = (3, 7, 2, 6), 4
-        documents = [torch.randn(size, 3, 2, width, dtype=torch.float64) for size in sizes]  # q, k, v; two heads
+        # q, k, v; two heads
+        documents = [torch.randn(size, 3, 2, width, dtype=torch.float64) for size in sizes]
         packed = spmd.data.PackedDocuments([list(range(size)) for size in sizes], length=10)
         rows, queue, made, expected = list(packed), list(documents), [], []
         for row in rows:
@@ -306,7 +356,9 @@ class TestPackedDocuments:
             leaf = tokens.to("xla").requires_grad_()
             mask = and_masks(causal, lambda b, h, m, n, ids=ids: ids[m] == ids[n])
             q, k, v = leaf.permute(1, 2, 0, 3)[:, None].unbind()
-            out = flex_attention(q, k, v, block_mask=create_block_mask(mask, None, None, 10, 10, device="xla"))
+            out = flex_attention(
+                q, k, v, block_mask=create_block_mask(mask, None, None, 10, 10, device="xla")
+            )
             of_documents = ids != 0
             (out.square().sum((0, 1, 3)) * of_documents).sum().backward()
             count = int((row["sequence_ids"] != 0).sum())
@@ -328,7 +380,9 @@ class TestSharded:
     """Batch and heads over a mesh: each device attends alone."""
 
     @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
-    def test_no_collective(self, form: str, partitioner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_collective(
+        self, form: str, partitioner: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(spmd.config, "partitioner", partitioner)
         mesh = spmd.Mesh(range(8), (2, 4), ("data", "tensor"))
         q, k, v = torch.randn(4, 8, 12, 4), torch.randn(4, 4, 12, 4), torch.randn(4, 4, 12, 4)
@@ -346,7 +400,9 @@ class TestSharded:
             def mask_mod(b: Any, h: Any, m: Any, n: Any, where: Any = where) -> Any:
                 return where[b, m] == where[b, n]
 
-            def score_mod(score: Any, b: Any, h: Any, m: Any, n: Any, by_head: Any = by_head) -> Any:
+            def score_mod(
+                score: Any, b: Any, h: Any, m: Any, n: Any, by_head: Any = by_head
+            ) -> Any:
                 return score + by_head[h] * (n - m)
 
             attention = attention_on_cpu if device == "cpu" else attention_on_xla
@@ -360,22 +416,31 @@ class TestSharded:
 
 
 class TestMemory:
-    """Beside arguments and results a program holds a block of queries' scores, not the square of the length."""
+    """Beside arguments and results a program holds a block of queries' scores, not the square of
+    the length."""
 
     HEADS, WIDTH = 2, 16
 
     def temporaries(self, length: int) -> int:
-        """Of a program of forward and backward, block mask included, which is compiled and does not run."""
+        """Of a program of forward and backward, block mask included, which is compiled and does not
+        run."""
 
         def step(q: Any, k: Any, v: Any, slopes: Any, ids: Any) -> None:
             mask = and_masks(causal, lambda b, h, m, n: ids[m] == ids[n])
             block_mask = create_block_mask(mask, None, None, length, length, device="xla")
-            out = flex_attention(q, k, v, lambda score, b, h, m, n: score + slopes[h] * (m - n), block_mask)
+            out = flex_attention(
+                q, k, v, lambda score, b, h, m, n: score + slopes[h] * (m - n), block_mask
+            )
             out.square().sum().backward()
 
         shape = 1, self.HEADS, length, self.WIDTH
-        operands = [torch.empty(size, device="meta", requires_grad=True) for size in (*[shape] * 3, (self.HEADS,))]
-        return spmd.plan(step, *operands, torch.empty(length, device="meta", dtype=torch.int64)).temporaries
+        operands = [
+            torch.empty(size, device="meta", requires_grad=True)
+            for size in (*[shape] * 3, (self.HEADS,))
+        ]
+        return spmd.plan(
+            step, *operands, torch.empty(length, device="meta", dtype=torch.int64)
+        ).temporaries
 
     def test_grows_with_the_length(self) -> None:
         length = 4096

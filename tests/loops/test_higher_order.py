@@ -1,4 +1,5 @@
-"""`torch.cond`, torch's `while_loop`, `scan`, `map` and functions under `torch.compile`, with tensors of the device."""
+"""`torch.cond`, torch's `while_loop`, `scan`, `map` and functions under `torch.compile`, with
+tensors of the device."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -16,7 +17,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 import spmd
 
 
-def cond_plain(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Any = ()) -> Any:
+def cond_plain(
+    pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Any = ()
+) -> Any:
     return true_fn(*operands) if pred else false_fn(*operands)
 
 
@@ -27,12 +30,18 @@ def while_plain(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carrie
 
 
 def map_plain(function: Callable[..., Any], xs: Any, *args: Any) -> Any:
-    rows = [function(tree_map(lambda x, i=i: x[i], xs), *args) for i in range(len(tree_leaves(xs)[0]))]
+    rows = [
+        function(tree_map(lambda x, i=i: x[i], xs), *args) for i in range(len(tree_leaves(xs)[0]))
+    ]
     return tree_map(lambda *each: torch.stack(each), *rows)
 
 
 def associative_plain(
-    combine: Callable[..., Any], xs: Any, dim: int, reverse: bool = False, combine_mode: str = "pointwise"
+    combine: Callable[..., Any],
+    xs: Any,
+    dim: int,
+    reverse: bool = False,
+    combine_mode: str = "pointwise",
 ) -> Any:
     places = range(tree_leaves(xs)[0].shape[dim])
     made: list[Any] = []
@@ -44,21 +53,34 @@ def associative_plain(
 
 ON_XLA = SimpleNamespace(
     cond=torch.cond, loop=while_loop, scan=scan, map=torch_map, associative_scan=associative_scan
-)  # fmt: skip
+)
 ON_CPU = SimpleNamespace(
-    cond=cond_plain, loop=while_plain, scan=spmd.scan, map=map_plain, associative_scan=associative_plain
-)  # fmt: skip
+    cond=cond_plain,
+    loop=while_plain,
+    scan=spmd.scan,
+    map=map_plain,
+    associative_scan=associative_plain,
+)
 
 
-def step(x: torch.Tensor, scale: torch.Tensor, cond: Any, loop: Any, iterations: Any, each: Any) -> list[Any]:
+def step(
+    x: torch.Tensor, scale: torch.Tensor, cond: Any, loop: Any, iterations: Any, each: Any
+) -> list[Any]:
     a, b = cond(x.sum() > 0, lambda v: (v + 1, v * scale), lambda v: (v - 1, v * 3), (x,))
     with torch.no_grad():
-        count, doubled = loop(lambda n, v: n < 3, lambda n, v: (n + 1, v * 2), (torch.zeros_like(x[0, 0]), x + 1))
+        count, doubled = loop(
+            lambda n, v: n < 3, lambda n, v: (n + 1, v * 2), (torch.zeros_like(x[0, 0]), x + 1)
+        )
     carry, ys = iterations(
-        lambda c, row: ({"sum": c["sum"] * scale + row}, c["sum"] * 2), {"sum": scale}, x, reverse=True
+        lambda c, row: ({"sum": c["sum"] * scale + row}, c["sum"] * 2),
+        {"sum": scale},
+        x,
+        reverse=True,
     )
     mapped = each(lambda row, s: row * s, x, scale)
-    (a.square().sum() + b.sum() + carry["sum"].square().sum() + ys.sum() + mapped.square().sum()).backward()
+    (
+        a.square().sum() + b.sum() + carry["sum"].square().sum() + ys.sum() + mapped.square().sum()
+    ).backward()
     return [a, b, count, doubled, carry["sum"], ys, mapped, x.grad, scale.grad]
 
 
@@ -66,7 +88,10 @@ def step(x: torch.Tensor, scale: torch.Tensor, cond: Any, loop: Any, iterations:
 def test_control_flow_of_torch(sign: int) -> None:
     cpu = (sign * torch.arange(1.0, 13).reshape(4, 3) / 10, torch.tensor([0.5, 1.0, 1.5]))
     results = []
-    torchs, plain = (torch.cond, while_loop, scan, torch_map), (cond_plain, while_plain, spmd.scan, map_plain)
+    torchs, plain = (
+        (torch.cond, while_loop, scan, torch_map),
+        (cond_plain, while_plain, spmd.scan, map_plain),
+    )
     for device, how in (("xla", torchs), ("cpu", plain)):
         results.append(step(*(tensor.to(device).requires_grad_() for tensor in cpu), *how))
     for ours, theirs in zip(*map(tree_leaves, results), strict=True):
@@ -98,7 +123,9 @@ def map_of_pytrees(hops: Any, x: Any, w: Any) -> Any:
 
 def cond_in_scan(hops: Any, x: Any, w: Any) -> Any:
     def step(carry: Any, row: Any) -> Any:
-        after = hops.cond(carry.sum() > 1, lambda c, r: c * w[0] + r, lambda c, r: c + r, (carry, row))
+        after = hops.cond(
+            carry.sum() > 1, lambda c, r: c * w[0] + r, lambda c, r: c + r, (carry, row)
+        )
         return after, carry.sin()
 
     return hops.scan(step, w[1] * 1, x)
@@ -124,12 +151,17 @@ def cond_in_while_loop(hops: Any, x: Any, w: Any) -> Any:
         return count + 1, hops.cond(x.sum() > 0, lambda x: x / 2, lambda x: x + w.sum(), (x,))
 
     with torch.no_grad():
-        return hops.loop(lambda count, x: count < 3, halved, (torch.zeros((), device=x.device), x * 1))
+        return hops.loop(
+            lambda count, x: count < 3, halved, (torch.zeros((), device=x.device), x * 1)
+        )
 
 
 def linear_recurrence(hops: Any, x: Any, w: Any, **how: Any) -> Any:
     def combine(a: Any, b: Any) -> Any:
-        return {"gate": a["gate"] * b["gate"], "state": (a["state"][0] * b["gate"] + b["state"][0],)}
+        return {
+            "gate": a["gate"] * b["gate"],
+            "state": (a["state"][0] * b["gate"] + b["state"][0],),
+        }
 
     return hops.associative_scan(combine, {"gate": x.sigmoid(), "state": (x * w[0],)}, **how)
 
@@ -137,7 +169,11 @@ def linear_recurrence(hops: Any, x: Any, w: Any, **how: Any) -> Any:
 def recurrences(hops: Any, x: Any, w: Any) -> Any:
     return [
         linear_recurrence(hops, x, w, dim=dim, reverse=reverse, combine_mode=mode)
-        for dim, reverse, mode in ((0, False, "pointwise"), (1, True, "pointwise"), (0, True, "generic"))
+        for dim, reverse, mode in (
+            (0, False, "pointwise"),
+            (1, True, "pointwise"),
+            (0, True, "generic"),
+        )
     ]
 
 
@@ -150,17 +186,31 @@ def results(function: Any, hops: Any, x: torch.Tensor, w: torch.Tensor) -> list[
     """Results and gradients."""
     made = [each for each in tree_leaves(function(hops, x, w)) if each is not None]
     total: Any = sum(each.square().sum() for each in made if each.requires_grad)
-    return [*made, *(torch.autograd.grad(total, [x, w], materialize_grads=True) if made[0].requires_grad else ())]
+    return [
+        *made,
+        *(
+            torch.autograd.grad(total, [x, w], materialize_grads=True)
+            if made[0].requires_grad
+            else ()
+        ),
+    ]
 
 
 @pytest.mark.parametrize("is_sharded", [False, True])
 @pytest.mark.parametrize(
     "function",
     [
-        closures_and_none, operands_in_pytrees, map_of_pytrees, cond_in_scan, scan_in_scan, scans_in_map_in_cond,
-        cond_in_while_loop, recurrences, products_of_matrices,
+        closures_and_none,
+        operands_in_pytrees,
+        map_of_pytrees,
+        cond_in_scan,
+        scan_in_scan,
+        scans_in_map_in_cond,
+        cond_in_while_loop,
+        recurrences,
+        products_of_matrices,
     ],
-)  # fmt: skip
+)
 def test_closures_pytrees_and_nesting(function: Any, is_sharded: bool, mesh8: Any) -> None:
     x, w = (torch.linspace(-0.5, 1.5, size).reshape(-1, 4).double() for size in (32, 16))
     expected = results(function, ON_CPU, x.requires_grad_(), w.requires_grad_())
@@ -190,14 +240,17 @@ def test_under_autocast() -> None:
             scan(lambda carry, row: (carry + row, row @ w), torch.zeros(4, device="xla"), x)[1],
             torch_map(lambda row: row @ w, x),
             while_loop(lambda v: v.sum() < 10, lambda v: ((v @ w).float(),), (x.detach() / 4,))[0],
-            torch.ops.higher_order.associative_scan(lambda a, b: (a @ w.float(),), [x.detach()[:, None]], ())[0],
+            torch.ops.higher_order.associative_scan(
+                lambda a, b: (a @ w.float(),), [x.detach()[:, None]], ()
+            )[0],
         ]
     assert [each.dtype for each in made[:3]] == [torch.bfloat16] * 3
     assert made[3].tolist() == [[1.0] * 4] * 3
 
 
 def test_a_gradient_inside_inference_mode_that_is_off() -> None:
-    """`inference_mode(False)` has autograd use threads of its own, which waited for this one for ever."""
+    """`inference_mode(False)` has autograd use threads of its own, which waited for this one for
+    ever."""
 
     def gradient() -> object:
         x = torch.ones(3, device="xla", requires_grad=True)
@@ -211,5 +264,7 @@ def test_a_gradient_inside_inference_mode_that_is_off() -> None:
 def test_in_inference_mode() -> None:
     with torch.inference_mode():
         x = torch.ones(3, device="xla")
-        assert torch.cond(x.sum() > 4, torch.neg, torch.exp, (x,)).tolist() == pytest.approx([2.71828] * 3)
+        assert torch.cond(x.sum() > 4, torch.neg, torch.exp, (x,)).tolist() == pytest.approx(
+            [2.71828] * 3
+        )
         assert while_loop(lambda v: v.sum() < 10, lambda v: (v * 2,), (x,))[0].tolist() == [4.0] * 3

@@ -1,4 +1,5 @@
-"""`spmd.scan_layers`: layers rolled into one loop compute, train and save as they do one after the other."""
+"""`spmd.scan_layers`: layers rolled into one loop compute, train and save as they do one after the
+other."""
 
 import copy
 import functools
@@ -25,14 +26,25 @@ class Block(nn.Module):
         super().__init__()
         self.heads, self.p = heads, p
         self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim, bias=False)
-        self.norm, self.up, self.down = nn.BatchNorm1d(dim), nn.Linear(dim, 2 * dim), nn.Linear(2 * dim, dim)
+        self.norm, self.up, self.down = (
+            nn.BatchNorm1d(dim),
+            nn.Linear(dim, 2 * dim),
+            nn.Linear(2 * dim, dim),
+        )
         self.act = nn.GELU()
 
-    def forward(self, x: torch.Tensor, scale: torch.Tensor | None = None, *, shift: float = 0.0) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, scale: torch.Tensor | None = None, *, shift: float = 0.0
+    ) -> torch.Tensor:
         batch, length, dim = x.shape
-        q, k, v = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+        q, k, v = (
+            part.view(batch, length, self.heads, -1).transpose(1, 2)
+            for part in self.qkv(x).chunk(3, -1)
+        )
         mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
-        x = x + nn.functional.dropout(self.out(mixed.reshape(batch, length, dim)), self.p, self.training)
+        x = x + nn.functional.dropout(
+            self.out(mixed.reshape(batch, length, dim)), self.p, self.training
+        )
         x = self.norm(x.flatten(0, 1)).view(batch, length, dim)
         x = x + self.down(self.act(self.up(x))) + shift
         return x if scale is None else x * scale
@@ -55,7 +67,11 @@ class Model(nn.Module):
 
 
 def train(
-    rolled: bool, *, wrap: Callable[[nn.Module], nn.Module] = lambda model: model, prepare: Any = None, **settings: Any
+    rolled: bool,
+    *,
+    wrap: Callable[[nn.Module], nn.Module] = lambda model: model,
+    prepare: Any = None,
+    **settings: Any,
 ) -> list[torch.Tensor]:
     """The losses of two steps, then gradients, parameters and buffers."""
     torch.manual_seed(0)
@@ -75,7 +91,9 @@ def train(
         losses.append(loss.detach())
         spmd.sync()
     grads = [torch.zeros(()) if p.grad is None else p.grad.cpu() for p in model.parameters()]
-    return [tensor.detach().cpu() for tensor in (*losses, *grads, *model.parameters(), *model.buffers())]
+    return [
+        tensor.detach().cpu() for tensor in (*losses, *grads, *model.parameters(), *model.buffers())
+    ]
 
 
 def compare(one: list[torch.Tensor], other: list[torch.Tensor]) -> None:
@@ -90,7 +108,9 @@ def plain() -> list[torch.Tensor]:
 
 def sharded(mesh: spmd.Mesh, **settings: Any) -> Callable[[nn.Module], nn.Module]:
     policy = functools.partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block})
-    return lambda model: fsdp.FullyShardedDataParallel(model, mesh=mesh, auto_wrap_policy=policy, **settings)
+    return lambda model: fsdp.FullyShardedDataParallel(
+        model, mesh=mesh, auto_wrap_policy=policy, **settings
+    )
 
 
 class TestTraining:
@@ -105,7 +125,9 @@ class TestTraining:
         compare(train(True, policy=policy)[without_statistics], plain[without_statistics])
 
     @pytest.mark.parametrize("reshard", [True, False])
-    def test_fully_sharded(self, reshard: bool, mesh8: spmd.Mesh, plain: list[torch.Tensor]) -> None:
+    def test_fully_sharded(
+        self, reshard: bool, mesh8: spmd.Mesh, plain: list[torch.Tensor]
+    ) -> None:
         compare(train(True, wrap=sharded(mesh8, reshard_after_forward=reshard)), plain)
 
     def test_a_frozen_layer(self) -> None:
@@ -130,7 +152,9 @@ class TestFullySharded:
         layers = nn.ModuleList(nn.Linear(256, 256, bias=False) for _ in range(8)).to("xla")
         for layer in layers:
             fsdp.FullyShardedDataParallel(layer, mesh=mesh8)
-        wrapped = fsdp.FullyShardedDataParallel(layers, mesh=mesh8, auto_wrap_policy=fsdp.always_wrap_policy)
+        wrapped = fsdp.FullyShardedDataParallel(
+            layers, mesh=mesh8, auto_wrap_policy=fsdp.always_wrap_policy
+        )
         x = spmd.mark_sharding(torch.randn(8, 256).to("xla"), mesh8, ("fsdp", None))
         spmd.sync()
         spmd.scan_layers(wrapped.module, x).square().sum().backward()
@@ -166,7 +190,10 @@ class TestCalls:
         for device in ("xla", "cpu"):
             torch.manual_seed(0)
             layers = nn.ModuleList(Block(p=0.0) for _ in range(3)).to(device).eval()
-            x, scale = torch.ones(2, 4, 16).to(device), torch.full((16,), 0.5).to(device).requires_grad_()
+            x, scale = (
+                torch.ones(2, 4, 16).to(device),
+                torch.full((16,), 0.5).to(device).requires_grad_(),
+            )
             y = spmd.scan_layers(layers, x, scale, shift=0.25)
             y.sum().backward()
             results.append([y, scale.grad])
@@ -192,7 +219,9 @@ class TestCalls:
                 return self.linear(x), count + 1
 
         layers = nn.ModuleList(Pair() for _ in range(3)).to("xla")
-        _, count = spmd.scan_layers(layers, (torch.ones(2, 4, device="xla"), torch.zeros((), device="xla")))
+        _, count = spmd.scan_layers(
+            layers, (torch.ones(2, 4, device="xla"), torch.zeros((), device="xla"))
+        )
         assert count.item() == 3
 
     def test_attributes_that_forward_sets(self) -> None:
@@ -213,7 +242,9 @@ class TestCalls:
             x = torch.randn(2, 4)
             expected = x
             for layer in layers:
-                expected = nn.functional.linear(expected, layer.linear.weight.cpu(), layer.linear.bias.cpu())
+                expected = nn.functional.linear(
+                    expected, layer.linear.weight.cpu(), layer.linear.bias.cpu()
+                )
             check(spmd.scan_layers(layers, x.to("xla")), expected)
         assert layers[0].before is None and not hasattr(layers[0].linear, "inputs")
 
@@ -248,7 +279,9 @@ class TestCalls:
             check(tensor, before[name].cpu())
 
     def test_one_program_whatever_the_draws(self) -> None:
-        layers = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.Dropout()) for _ in range(3)).to("xla")
+        layers = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.Dropout()) for _ in range(3)).to(
+            "xla"
+        )
         x = torch.ones(2, 4, device="xla")
         compiled = []
         for _ in range(3):
@@ -271,7 +304,11 @@ class TestCalls:
 
     def test_a_policy_that_decides_op_by_op(self) -> None:
         def keep_products(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-            return CheckpointPolicy.MUST_SAVE if op is aten.mm.default else CheckpointPolicy.PREFER_RECOMPUTE
+            return (
+                CheckpointPolicy.MUST_SAVE
+                if op is aten.mm.default
+                else CheckpointPolicy.PREFER_RECOMPUTE
+            )
 
         layers = nn.ModuleList(nn.Linear(4, 4, bias=False) for _ in range(3)).to("xla")
         x = torch.ones(2, 4, device="xla")
@@ -282,13 +319,15 @@ class TestCalls:
         compare(saved, [layer.weight.grad.cpu() for layer in layers])
 
     def test_nothing_saved_takes_less(self) -> None:
-        layers = nn.ModuleList(nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16)) for _ in range(8)).to(
-            "xla"
-        )
+        layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16)) for _ in range(8)
+        ).to("xla")
         taken = []
         for policy in (None, "nothing"):
             layers.zero_grad()
-            spmd.scan_layers(layers, torch.ones(256, 16, device="xla"), policy=policy).sum().backward()
+            spmd.scan_layers(
+                layers, torch.ones(256, 16, device="xla"), policy=policy
+            ).sum().backward()
             spmd.sync()
             taken.append(spmd.metrics.compiles()[-1].temp_bytes)
         assert taken[1] < taken[0] - 7 * 256 * 64 * 4
@@ -311,18 +350,39 @@ class TestRefusals:
         ("change", "message"),
         [
             (lambda b: setattr(b, "p", 0.5), r"layers\[0\].p is 0.1, layers\[2\].p is 0.5"),
-            (lambda b: setattr(b, "act", nn.ReLU()), r"layers\[0\].act is a .*GELU, layers\[2\].act is a .*ReLU"),
-            (lambda b: setattr(b.act, "approximate", "tanh"), r"layers\[0\].act.approximate is 'none'"),
+            (
+                lambda b: setattr(b, "act", nn.ReLU()),
+                r"layers\[0\].act is a .*GELU, layers\[2\].act is a .*ReLU",
+            ),
+            (
+                lambda b: setattr(b.act, "approximate", "tanh"),
+                r"layers\[0\].act.approximate is 'none'",
+            ),
             (
                 lambda b: setattr(b, "out", nn.Linear(16, 16)),
                 r"out.bias is None, layers\[2\].out.bias is float32\[16\]",
             ),
-            (lambda b: setattr(b, "up", nn.Linear(16, 8)), r"up.weight is float32\[32,16\], .* is float32\[8,16\]"),
-            (lambda b: b.half(), r"qkv.weight is float32\[48,16\], layers\[2\].qkv.weight is float16\[48,16\]"),
+            (
+                lambda b: setattr(b, "up", nn.Linear(16, 8)),
+                r"up.weight is float32\[32,16\], .* is float32\[8,16\]",
+            ),
+            (
+                lambda b: b.half(),
+                r"qkv.weight is float32\[48,16\], layers\[2\].qkv.weight is float16\[48,16\]",
+            ),
             (lambda b: b.eval(), r"layers\[0\].training is True, layers\[2\].training is False"),
-            (lambda b: b.register_buffer("more", torch.ones(2)), r"more is None, layers\[2\].more is float32\[2\]"),
-            (lambda b: setattr(b, "extra", nn.Linear(2, 2)), r"layers\[0\].extra is not there, layers\[2\].extra is a"),
-            (lambda b: b.register_forward_hook(print), r"layers\[0\]._forward_hooks has 0 hooks, .* has 1"),
+            (
+                lambda b: b.register_buffer("more", torch.ones(2)),
+                r"more is None, layers\[2\].more is float32\[2\]",
+            ),
+            (
+                lambda b: setattr(b, "extra", nn.Linear(2, 2)),
+                r"layers\[0\].extra is not there, layers\[2\].extra is a",
+            ),
+            (
+                lambda b: b.register_forward_hook(print),
+                r"layers\[0\]._forward_hooks has 0 hooks, .* has 1",
+            ),
         ],
     )
     def test_names_the_first_difference(self, change: Any, message: str) -> None:
@@ -345,7 +405,8 @@ class TestRefusals:
         assert shapes == [(2, 4)]
 
     @pytest.mark.parametrize(
-        "use", [lambda x, i: x * i, lambda x, i: x.view(i + 1, -1) if i else x, lambda x, i: x.sum(i)]
+        "use",
+        [lambda x, i: x * i, lambda x, i: x.view(i + 1, -1) if i else x, lambda x, i: x.sum(i)],
     )
     def test_an_index_that_decides(self, use: Any) -> None:
         class Indexed(nn.Module):
@@ -358,7 +419,8 @@ class TestRefusals:
 
         layers = [Indexed(i) for i in range(3)]
         with pytest.raises(
-            spmd.LayersDifferError, match=r"layers\[i\].index is 0, 1, 2, and their forward depends on it"
+            spmd.LayersDifferError,
+            match=r"layers\[i\].index is 0, 1, 2, and their forward depends on it",
         ):
             spmd.scan_layers(layers, torch.ones(2, 2, device="xla"))
         assert [layer.index for layer in layers] == [0, 1, 2]
@@ -374,10 +436,13 @@ class TestRefusals:
 
 
 class TestStacks:
-    """Weights, gradients and moments of all layers are rows of stacks, as where layers are rolled by themselves."""
+    """Weights, gradients and moments of all layers are rows of stacks, as where layers are rolled
+    by themselves."""
 
     @pytest.mark.parametrize("mode", ["auto", "never"])
-    def test_the_program_is_as_long_for_any_number_of_layers(self, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_program_is_as_long_for_any_number_of_layers(
+        self, mode: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(spmd.config, "scan_layers", mode)
 
         def text(count: int) -> str:
@@ -407,7 +472,8 @@ class TestStacks:
             optimizer.step()
             spmd.sync()
         record = spmd.metrics.compiles()[-1]
-        assert record.alias_bytes >= 2 * 4 * (16 * 16 + 16) * 4  # weights and momenta of four layers
+        # weights and momenta of four layers
+        assert record.alias_bytes >= 2 * 4 * (16 * 16 + 16) * 4
         program = cache.last_program()
         assert program is not None and "concatenate" not in program.executable.as_text()
 
@@ -424,7 +490,10 @@ class TestStacks:
         ours.zero_grad()
         y = spmd.scan_layers(list(ours)[3:0:-1], spmd.scan_layers(ours, x.to("xla")))
         y.square().sum().backward()
-        compare([y.detach().cpu(), *(layer[0].weight.grad.cpu() for layer in ours)], [expected.detach(), *gradients])
+        compare(
+            [y.detach().cpu(), *(layer[0].weight.grad.cpu() for layer in ours)],
+            [expected.detach(), *gradients],
+        )
 
 
 class Sine(nn.Module):

@@ -1,4 +1,5 @@
-"""`spmd.assume_pure` and `spmd.PureModule`: recorded once, then one op and one op of its gradient a call."""
+"""`spmd.assume_pure` and `spmd.PureModule`: recorded once, then one op and one op of its gradient a
+call."""
 
 import copy
 from collections.abc import Callable
@@ -51,7 +52,15 @@ class TestFunction:
         run, runs = counted(lambda x, n: x * n)
         pure = spmd.assume_pure(run)
         x = torch.ones(2, device="xla")
-        for given, n in ((x, 2), (x, 2), (x, 3), (x, 3.0), (x, 0.0), (x, -0.0), (torch.ones(3, device="xla"), 2)):
+        for given, n in (
+            (x, 2),
+            (x, 2),
+            (x, 3),
+            (x, 3.0),
+            (x, 0.0),
+            (x, -0.0),
+            (torch.ones(3, device="xla"), 2),
+        ):
             check(pure(given, n), given.cpu() * n)
         assert len(runs) == 6
         with torch.no_grad():
@@ -90,7 +99,9 @@ class TestFunction:
             check(w.grad, x.cpu())
 
     def test_sharded(self, mesh8: spmd.Mesh) -> None:
-        pure = spmd.assume_pure(lambda x, w: spmd.mark_sharding(x @ w, mesh8, ("fsdp", None)).relu())
+        pure = spmd.assume_pure(
+            lambda x, w: spmd.mark_sharding(x @ w, mesh8, ("fsdp", None)).relu()
+        )
         x, w = torch.randn(16, 8), torch.randn(8, 8)
         given = spmd.mark_sharding(x.to("xla"), mesh8, ("fsdp", None))
         weight = spmd.mark_sharding(w.to("xla").requires_grad_(), mesh8, (None, "fsdp"))
@@ -132,7 +143,8 @@ class TestDraws:
 
 
 class TestModule:
-    """A module's parameters and buffers are arguments: replaced ones, flags and in-place writes are seen."""
+    """A module's parameters and buffers are arguments: replaced ones, flags and in-place writes are
+    seen."""
 
     def test_training(self) -> None:
         plain = model()
@@ -160,7 +172,10 @@ class TestErrors:
 
     def test_writes_outside(self) -> None:
         total = torch.zeros(2, device="xla")
-        with pytest.raises(NotImplementedError, match="writes in place into a tensor that is not among its arguments"):
+        with pytest.raises(
+            NotImplementedError,
+            match="writes in place into a tensor that is not among its arguments",
+        ):
             spmd.assume_pure(lambda x: total.add_(x))(torch.ones(2, device="xla"))
         assert total.tolist() == [0.0, 0.0]
 

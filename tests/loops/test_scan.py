@@ -1,4 +1,5 @@
-"""`spmd.scan`: values, gradients, draws and writes are those of the plain loop, and what cannot be is refused."""
+"""`spmd.scan`: values, gradients, draws and writes are those of the plain loop, and what cannot be
+is refused."""
 
 import sys
 from collections.abc import Callable
@@ -19,13 +20,18 @@ def data(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def compare(
-    fn: Callable[[torch.Tensor], Callable[..., Any]], *, mesh: spmd.Mesh | None = None, **settings: Any
+    fn: Callable[[torch.Tensor], Callable[..., Any]],
+    *,
+    mesh: spmd.Mesh | None = None,
+    **settings: Any,
 ) -> None:
-    """Values and gradients on the device and of the plain loop on the CPU. fn: a weight -> the function of a turn."""
+    """Values and gradients on the device and of the plain loop on the CPU. fn: a weight -> the
+    function of a turn."""
     results = []
     for device in ("xla", "cpu"):
         weight, x, rows = (
-            tensor.to(device).requires_grad_() for tensor in (data(4, 4), data(8, 4, seed=1), data(3, 4, seed=2))
+            tensor.to(device).requires_grad_()
+            for tensor in (data(4, 4), data(8, 4, seed=1), data(3, 4, seed=2))
         )
         if mesh is not None and device == "xla":
             spmd.mark_sharding(weight, mesh, ("fsdp", None))
@@ -73,12 +79,17 @@ class TestGradients:
         compare(dense, reverse=True)
 
     def test_checkpoint_inside(self) -> None:
-        compare(lambda weight: lambda *given: checkpoint(dense(weight), *given, use_reentrant=False))
+        compare(
+            lambda weight: lambda *given: checkpoint(dense(weight), *given, use_reentrant=False)
+        )
 
     def test_inside_a_checkpoint(self) -> None:
         gradients = []
         for wrapped in (True, False):
-            weight, x = data(4, 4).to("xla").requires_grad_(), data(8, 4, seed=1).to("xla").requires_grad_()
+            weight, x = (
+                data(4, 4).to("xla").requires_grad_(),
+                data(8, 4, seed=1).to("xla").requires_grad_(),
+            )
             rows = data(3, 4, seed=2).to("xla")
 
             def block(x: torch.Tensor, weight: Any = weight, rows: Any = rows) -> torch.Tensor:
@@ -95,7 +106,9 @@ class TestGradients:
             hidden = weight * 2  # a tensor with a history, read by the inner body alone
 
             def iteration(carry: torch.Tensor, row: torch.Tensor) -> Any:
-                carry, sums = spmd.scan(lambda c, r: (torch.tanh(c @ hidden) * r, c.mean()), carry, row)
+                carry, sums = spmd.scan(
+                    lambda c, r: (torch.tanh(c @ hidden) * r, c.mean()), carry, row
+                )
                 return carry, sums
 
             return iteration
@@ -105,7 +118,10 @@ class TestGradients:
     def test_trees(self) -> None:
         made = []
         for device in ("xla", "cpu"):
-            init = {"a": data(2).to(device).requires_grad_(), "n": (torch.zeros((), device=device), 3)}
+            init = {
+                "a": data(2).to(device).requires_grad_(),
+                "n": (torch.zeros((), device=device), 3),
+            }
             xs = [data(2, 5).to(device).requires_grad_(), None]
 
             def iteration(carry: Any, x: Any) -> Any:
@@ -120,7 +136,11 @@ class TestGradients:
             check(ours, theirs)
 
     def test_without_gradients_nothing_is_kept(self) -> None:
-        weight, x, rows = data(4, 4).to("xla").requires_grad_(), data(8, 4).to("xla"), data(3, 4).to("xla")
+        weight, x, rows = (
+            data(4, 4).to("xla").requires_grad_(),
+            data(8, 4).to("xla"),
+            data(3, 4).to("xla"),
+        )
         with torch.no_grad():
             last, _ = spmd.scan(dense(weight), x, rows)
         assert not last.requires_grad
@@ -174,7 +194,9 @@ class TestDraws:
         for rolled in (True, False):
             generator = torch.Generator("xla").manual_seed(3)
 
-            def iteration(carry: torch.Tensor, row: torch.Tensor, generator: Any = generator) -> Any:
+            def iteration(
+                carry: torch.Tensor, row: torch.Tensor, generator: Any = generator
+            ) -> Any:
                 return carry + torch.randn(4, generator=generator, device="xla") * row, None
 
             x, rows = torch.zeros(4, device="xla"), data(3, 4).to("xla")
@@ -206,9 +228,11 @@ class TestDraws:
 
     def test_a_new_draw_is_no_new_program(self) -> None:
         def step() -> None:
-            spmd.scan(lambda c, _: (nn.functional.dropout(c, 0.5), None), torch.ones(8, device="xla"), length=3)[
-                0
-            ].cpu()
+            spmd.scan(
+                lambda c, _: (nn.functional.dropout(c, 0.5), None),
+                torch.ones(8, device="xla"),
+                length=3,
+            )[0].cpu()
 
         step()
         before = spmd.metrics.counter("programs_compiled")
@@ -217,16 +241,29 @@ class TestDraws:
 
 
 class TestWrites:
-    """A write outside by an iteration goes on to the next; a write that it must not make is refused."""
+    """A write outside by an iteration goes on to the next; a write that it must not make is
+    refused."""
 
     def test_a_buffer(self) -> None:
         made = []
         for device in ("xla", "cpu"):
             norm = nn.BatchNorm1d(4).to(device)
             rows = data(3, 8, 4).to(device)
-            _, ys = spmd.scan(lambda c, row, norm=norm: (c + 1, norm(row + c)), torch.zeros((), device=device), rows)
+            _, ys = spmd.scan(
+                lambda c, row, norm=norm: (c + 1, norm(row + c)),
+                torch.zeros((), device=device),
+                rows,
+            )
             ys.square().sum().backward()
-            made.append([ys, norm.running_mean, norm.running_var, norm.num_batches_tracked, norm.weight.grad])
+            made.append(
+                [
+                    ys,
+                    norm.running_mean,
+                    norm.running_var,
+                    norm.num_batches_tracked,
+                    norm.weight.grad,
+                ]
+            )
         for ours, theirs in zip(*made, strict=True):
             check(ours, theirs)
 
@@ -264,7 +301,8 @@ class TestWrites:
         last, _ = spmd.scan(iteration, torch.zeros(2, device="xla"), torch.ones(3, 2, device="xla"))
         assert last.tolist() == [3.0, 3.0]
         with pytest.raises(
-            RuntimeError, match=r"made inside the body of spmd\.scan, where it stands for every iteration"
+            RuntimeError,
+            match=r"made inside the body of spmd\.scan, where it stands for every iteration",
         ):
             kept[0].cpu()
 
@@ -272,12 +310,18 @@ class TestWrites:
     def test_the_carry(self, device: str) -> None:
         results = []
         for in_place in (True, False):
-            scale, rows = torch.linspace(0.5, 1.5, 2).requires_grad_(), torch.linspace(-1, 1, 6).reshape(3, 2)
+            scale, rows = (
+                torch.linspace(0.5, 1.5, 2).requires_grad_(),
+                torch.linspace(-1, 1, 6).reshape(3, 2),
+            )
             init = (torch.ones(2) / 3).requires_grad_()
             moved = [tensor.to(device).detach().requires_grad_() for tensor in (scale, rows, init)]
 
             def iteration(
-                carry: Any, row: torch.Tensor, scale: torch.Tensor = moved[0], in_place: bool = in_place
+                carry: Any,
+                row: torch.Tensor,
+                scale: torch.Tensor = moved[0],
+                in_place: bool = in_place,
             ) -> Any:
                 total, count = carry
                 if in_place:
@@ -309,7 +353,11 @@ class TestWrites:
 
     def test_a_row(self) -> None:
         with pytest.raises(NotImplementedError, match="writes in place into a slice of xs"):
-            spmd.scan(lambda c, row: (c, row.add_(1)), torch.zeros(2, device="xla"), torch.ones(3, 2, device="xla"))
+            spmd.scan(
+                lambda c, row: (c, row.add_(1)),
+                torch.zeros(2, device="xla"),
+                torch.ones(3, 2, device="xla"),
+            )
 
     def test_what_failed_leaves_nothing_behind(self) -> None:
         buffer = torch.zeros(2, device="xla")
@@ -333,7 +381,8 @@ class TestRefusals:
 
     def test_a_value_that_is_asked_for(self) -> None:
         with pytest.raises(
-            spmd.BodyError, match=r"item\(\) or bool\(\) at .*test_scan.py:.*inside the body of spmd.scan"
+            spmd.BodyError,
+            match=r"item\(\) or bool\(\) at .*test_scan.py:.*inside the body of spmd.scan",
         ):
             spmd.scan(lambda c, row: (c + float(row.sum()), None), *self.one())
 
@@ -353,8 +402,14 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("fn", "message"),
         [
-            (lambda c, row: (c.sum(), None), r"the carry goes in as float32\[2\] and comes out as float32\[\]"),
-            (lambda c, row: (c.double(), None), r"goes in as float32\[2\] and comes out as float64\[2\]"),
+            (
+                lambda c, row: (c.sum(), None),
+                r"the carry goes in as float32\[2\] and comes out as float32\[\]",
+            ),
+            (
+                lambda c, row: (c.double(), None),
+                r"goes in as float32\[2\] and comes out as float64\[2\]",
+            ),
             (lambda c, row: ((c, c), None), r"the carry goes in as .* and comes out as"),
         ],
     )
@@ -369,7 +424,11 @@ class TestRefusals:
     def test_rows_of_several_numbers(self) -> None:
         x = torch.zeros(2, device="xla")
         with pytest.raises(ValueError, match=r"xs\[0\] has 3, xs\[1\] has 4"):
-            spmd.scan(lambda c, row: (c, None), x, [torch.ones(3, device="xla"), torch.ones(4, device="xla")])
+            spmd.scan(
+                lambda c, row: (c, None),
+                x,
+                [torch.ones(3, device="xla"), torch.ones(4, device="xla")],
+            )
 
     def test_a_tensor_elsewhere(self) -> None:
         with pytest.raises(TypeError, match="expected all tensors on xla"):
@@ -388,7 +447,11 @@ class TestContexts:
     """autocast, eager, check and modes of the caller's."""
 
     def test_autocast(self) -> None:
-        weight, x, rows = data(8, 8).to("xla").requires_grad_(), data(4, 8).to("xla"), data(3, 8).to("xla")
+        weight, x, rows = (
+            data(8, 8).to("xla").requires_grad_(),
+            data(4, 8).to("xla"),
+            data(3, 8).to("xla"),
+        )
 
         def iteration(carry: torch.Tensor, row: torch.Tensor) -> Any:
             return carry + nn.functional.linear(carry, weight).float() + row, None
@@ -406,24 +469,33 @@ class TestContexts:
     def test_eager(self) -> None:
         with spmd.eager():
             last, _ = spmd.scan(
-                lambda c, row: (c + row, None), torch.zeros(2, device="xla"), torch.ones(3, 2, device="xla")
+                lambda c, row: (c + row, None),
+                torch.zeros(2, device="xla"),
+                torch.ones(3, 2, device="xla"),
             )
             assert not pending()
         assert last.tolist() == [3.0, 3.0]
 
     def test_check(self) -> None:
-        spmd.check(lambda x, rows: spmd.scan(lambda c, row: (torch.tanh(c) * row, c), x, rows), data(4), data(3, 4))
+        spmd.check(
+            lambda x, rows: spmd.scan(lambda c, row: (torch.tanh(c) * row, c), x, rows),
+            data(4),
+            data(3, 4),
+        )
 
     def test_inference_mode(self) -> None:
         with torch.inference_mode():
             last, _ = spmd.scan(
-                lambda c, row: (c * row, None), torch.ones(2, device="xla"), torch.full((3, 2), 2.0).to("xla")
+                lambda c, row: (c * row, None),
+                torch.ones(2, device="xla"),
+                torch.full((3, 2), 2.0).to("xla"),
             )
         assert last.tolist() == [8.0, 8.0]
 
 
 class TestTransforms:
-    """Inside torch.func's transforms a scan is the Python loop, so that its tensors may be batched."""
+    """Inside torch.func's transforms a scan is the Python loop, so that its tensors may be
+    batched."""
 
     @pytest.mark.parametrize("batched", ["x", "weight"])
     def test_vmap(self, batched: str) -> None:
@@ -435,7 +507,9 @@ class TestTransforms:
 
             def total(x: torch.Tensor, weight: torch.Tensor, device: str = device) -> torch.Tensor:
                 start = torch.zeros(3, device=device)
-                return spmd.scan(lambda carry, row: ((carry @ weight).tanh() + row, row), start, x)[0].sum()
+                return spmd.scan(lambda carry, row: ((carry @ weight).tanh() + row, row), start, x)[
+                    0
+                ].sum()
 
             if batched == "x":
                 made = torch.func.vmap(lambda x: total(x, weight))(x)  # noqa: B023

@@ -20,12 +20,16 @@ class TestValues:
 
     def test_against_the_plain_loop(self, mesh8: spmd.Mesh) -> None:
         start = torch.linspace(1, 4, 8)
-        expected = spmd.while_loop(lambda x, error: error > 1e-3, newton, (start, torch.tensor(1.0)))
+        expected = spmd.while_loop(
+            lambda x, error: error > 1e-3, newton, (start, torch.tensor(1.0))
+        )
         for mesh in (None, mesh8):
             x = start.to("xla")
             if mesh is not None:
                 spmd.mark_sharding(x, mesh, ("fsdp",))
-            made = spmd.while_loop(lambda x, error: error > 1e-3, newton, (x, torch.tensor(1.0).to("xla")))
+            made = spmd.while_loop(
+                lambda x, error: error > 1e-3, newton, (x, torch.tensor(1.0).to("xla"))
+            )
             for ours, theirs in zip(made, expected, strict=True):
                 check(ours, theirs)
 
@@ -95,12 +99,20 @@ class TestRefusals:
 
     @pytest.mark.parametrize("condition", [lambda x: x, lambda x: x > 0, lambda x: True])
     def test_a_condition_that_is_none(self, condition: Any) -> None:
-        with pytest.raises(TypeError, match="cond_fn must return a bool tensor of one element on xla"):
+        with pytest.raises(
+            TypeError, match="cond_fn must return a bool tensor of one element on xla"
+        ):
             spmd.while_loop(condition, lambda x: (x,), (torch.ones(2, device="xla"),))
 
     def test_a_carry_that_changes(self) -> None:
-        with pytest.raises(ValueError, match=r"goes in as float32\[2\] and comes out as float32\[4\]"):
-            spmd.while_loop(lambda x: x.sum() < 9, lambda x: (torch.cat([x, x]),), (torch.ones(2, device="xla"),))
+        with pytest.raises(
+            ValueError, match=r"goes in as float32\[2\] and comes out as float32\[4\]"
+        ):
+            spmd.while_loop(
+                lambda x: x.sum() < 9,
+                lambda x: (torch.cat([x, x]),),
+                (torch.ones(2, device="xla"),),
+            )
 
     def test_what_is_no_tuple(self) -> None:
         with pytest.raises(TypeError, match="carried_inputs must be a tuple or list"):
@@ -124,7 +136,9 @@ class TestInPlace:
 
     def test_the_condition(self) -> None:
         with pytest.raises(NotImplementedError, match="cond_fn writes in place; do so in body_fn"):
-            spmd.while_loop(lambda n: n.add_(1) < 4, lambda n: (n + 1,), (torch.zeros((), device="xla"),))
+            spmd.while_loop(
+                lambda n: n.add_(1) < 4, lambda n: (n + 1,), (torch.zeros((), device="xla"),)
+            )
 
 
 @pytest.mark.parametrize("device", ["cpu", "xla"])
@@ -136,5 +150,7 @@ def test_what_is_no_function_is_named(device: str) -> None:
         spmd.scan(1000, x, x)
     with pytest.raises(TypeError, match=r"spmd\.cond: true_fn must be a function, got 1"):
         spmd.cond(x.sum() > 0, 1, 2, (x,))
-    with pytest.raises(TypeError, match=r"spmd\.cond: operands must be a tuple or list, got Tensor|XlaTensor"):
+    with pytest.raises(
+        TypeError, match=r"spmd\.cond: operands must be a tuple or list, got Tensor|XlaTensor"
+    ):
         spmd.cond(x.sum() > 0, torch.sin, torch.cos, x)

@@ -1,5 +1,5 @@
-"""Indices that are computed in a loop of a manual region: both partitioners compile the sort, the gather and the
-scatter, and GSPMD does not end the process."""
+"""Indices that are computed in a loop of a manual region: both partitioners compile the sort, the
+gather and the scatter, and GSPMD does not end the process."""
 
 from collections.abc import Callable
 
@@ -47,12 +47,17 @@ def rounds(order: str, write: str) -> Callable[[torch.Tensor, torch.Tensor], tor
     return of_shard
 
 
-CASES = [*((order, "index_add", "two axes") for order in ORDERS), *(("argsort", write, "one axis") for write in WRITES)]
+CASES = [
+    *((order, "index_add", "two axes") for order in ORDERS),
+    *(("argsort", write, "one axis") for write in WRITES),
+]
 
 
 @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
 @pytest.mark.parametrize(("order", "write", "name"), CASES)
-def test_as_on_the_cpu(order: str, write: str, name: str, partitioner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_on_the_cpu(
+    order: str, write: str, name: str, partitioner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(spmd.config, "partitioner", partitioner)
     mesh = Mesh(range(8), *MESHES[name])
     axes = mesh.axis_names
@@ -61,5 +66,8 @@ def test_as_on_the_cpu(order: str, write: str, name: str, partitioner: str, monk
     parts = zip(x.split(4), index.split(4), strict=True)
     expected = torch.cat([function(*part) for part in parts])
     rows, places = P(axes, None), P(axes)
-    marked = spmd.mark_sharding(x.to("xla"), mesh, rows), spmd.mark_sharding(index.to("xla"), mesh, places)
+    marked = (
+        spmd.mark_sharding(x.to("xla"), mesh, rows),
+        spmd.mark_sharding(index.to("xla"), mesh, places),
+    )
     check(spmd.shard_map(function, mesh, (rows, places), rows)(*marked), expected)

@@ -26,7 +26,12 @@ class TestTwoSteps:
     """From the whole to a shard's piece and back."""
 
     def test_values_and_gradients(self, partitioner: str, mesh: spmd.Mesh) -> None:
-        given = [torch.randn(4, 8) / 3, torch.randn(8, 16) / 3, torch.randn(16, 8) / 3, torch.randn(8)]
+        given = [
+            torch.randn(4, 8) / 3,
+            torch.randn(8, 16) / 3,
+            torch.randn(16, 8) / 3,
+            torch.randn(8),
+        ]
         x, up, down, bias = (tensor.clone().to("xla").requires_grad_() for tensor in given)
         a = spmd.torch_xla.enable_manual_sharding(x * 1, ("data", None), mesh=mesh)
         b = spmd.torch_xla.enable_manual_sharding(up, (None, "model"), mesh=mesh)
@@ -57,31 +62,45 @@ class TestTwoSteps:
     def test_a_draw_with_data(self, mesh: spmd.Mesh) -> None:
         """The draw is each shard's own; the data that is added to it comes in from outside."""
         noise = torch.rand(1, device="xla") + torch.ones(1).to("xla")
-        piece = spmd.torch_xla.enable_manual_sharding(torch.zeros(8).to("xla"), (("data", "model"),), mesh=mesh)
-        made = spmd.torch_xla.disable_manual_sharding(piece + noise, (("data", "model"),), (8,)).cpu()
+        piece = spmd.torch_xla.enable_manual_sharding(
+            torch.zeros(8).to("xla"), (("data", "model"),), mesh=mesh
+        )
+        made = spmd.torch_xla.disable_manual_sharding(
+            piece + noise, (("data", "model"),), (8,)
+        ).cpu()
         assert made.unique().numel() == 8
         assert bool(((made >= 1) & (made < 2)).all())
 
     def test_errors(self, mesh: spmd.Mesh) -> None:
         x = torch.ones(8, 6, device="xla")
-        with pytest.raises(ValueError, match="enable_manual_sharding: dim 1 of the tensor has 6 elements"):
+        with pytest.raises(
+            ValueError, match="enable_manual_sharding: dim 1 of the tensor has 6 elements"
+        ):
             spmd.torch_xla.enable_manual_sharding(x, (None, "model"), mesh=mesh)
         with pytest.raises(ValueError, match="did you mean 'model'"):
             spmd.torch_xla.enable_manual_sharding(x, ("modle", None), mesh=mesh)
         with pytest.raises(ValueError, match=r"expected a mesh"):
             spmd.torch_xla.enable_manual_sharding(x, ("model", None))
         piece = spmd.torch_xla.enable_manual_sharding(x, ("model", None), mesh=mesh)
-        with pytest.raises(ValueError, match=r"shards of shape \[2, 6\] make a tensor of shape \[8, 6\], not \[9, 6\]"):
+        with pytest.raises(
+            ValueError,
+            match=r"shards of shape \[2, 6\] make a tensor of shape \[8, 6\], not \[9, 6\]",
+        ):
             spmd.torch_xla.disable_manual_sharding(piece, ("model", None), (9, 6))
         with pytest.raises(ValueError, match="along 'model' are the same, but they may differ"):
             spmd.torch_xla.disable_manual_sharding(piece, (None, None), (2, 6))
-        with pytest.raises(ValueError, match="expected a shard that enable_manual_sharding returned"):
+        with pytest.raises(
+            ValueError, match="expected a shard that enable_manual_sharding returned"
+        ):
             spmd.torch_xla.disable_manual_sharding(x, ("model", None), (8, 6))
-        with pytest.raises(RuntimeError, match=r"join the shards with spmd.torch_xla.disable_manual_sharding first"):
+        with pytest.raises(
+            RuntimeError, match=r"join the shards with spmd.torch_xla.disable_manual_sharding first"
+        ):
             (piece + 1).cpu()
 
 
-@pytest.mark.filterwarnings("ignore:.*_tensor. is deprecated:FutureWarning")  # torch's older names work as well
+# torch's older names work as well
+@pytest.mark.filterwarnings("ignore:.*_tensor. is deprecated:FutureWarning")
 class TestFunctionalCollectives:
     """torch's, in a manual region: a group is an axis."""
 
@@ -105,8 +124,10 @@ class TestFunctionalCollectives:
         values = torch.randn(8, 8)
         x = values.to("xla").requires_grad_()
         made = spmd.shard_map(shard, mesh, P("model"), specs)(x)
-        sum((one * torch.arange(1.0, one.numel() + 1, device="xla").reshape(one.shape)).sum()
-            for one in made.values()).backward()  # fmt: skip
+        sum(
+            (one * torch.arange(1.0, one.numel() + 1, device="xla").reshape(one.shape)).sum()
+            for one in made.values()
+        ).backward()
         other = values.clone().requires_grad_()
         rows = other.reshape(4, 2, 8)
         expected = {
@@ -120,7 +141,10 @@ class TestFunctionalCollectives:
             "first": rows[1],
             "many": rows.sum(0) * 2,
         }
-        sum((one * torch.arange(1.0, one.numel() + 1).reshape(one.shape)).sum() for one in expected.values()).backward()
+        sum(
+            (one * torch.arange(1.0, one.numel() + 1).reshape(one.shape)).sum()
+            for one in expected.values()
+        ).backward()
         for name, one in expected.items():
             check(made[name], one)
         check(x.grad, other.grad)

@@ -1,4 +1,5 @@
-"""`spmd.shard_map`: per-shard code against the same model on whole tensors, values and gradients."""
+"""`spmd.shard_map`: per-shard code against the same model on whole tensors, values and
+gradients."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -22,11 +23,16 @@ def partitioner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     return request.param
 
 
-def results(function: Callable[..., Any], given: Sequence[torch.Tensor], device: str) -> list[torch.Tensor]:
+def results(
+    function: Callable[..., Any], given: Sequence[torch.Tensor], device: str
+) -> list[torch.Tensor]:
     """The results of a function, and the gradients of those of floats."""
     own = [tensor.clone().to(device).requires_grad_(tensor.is_floating_point()) for tensor in given]
     made = tree_leaves(function(*own))
-    loss = [(one * torch.arange(1.0, one.numel() + 1, device=device).reshape(one.shape)).sum() for one in made]
+    loss = [
+        (one * torch.arange(1.0, one.numel() + 1, device=device).reshape(one.shape)).sum()
+        for one in made
+    ]
     total: Any = sum(one for one in loss if one.requires_grad)
     total.backward()
     if device == "xla":
@@ -63,11 +69,21 @@ class TestTensorParallel:
     def test_meshes(self, partitioner: str, shape: tuple[int, ...]) -> None:
         mesh = mesh_of(*shape)
         batch = P("data") if len(shape) > 1 else P()
-        mapped = spmd.shard_map(tensor_parallel, mesh, (batch, P(None, "model"), P("model"), P()), batch)
-        same(mapped, mlp, torch.randn(4, 8) / 3, torch.randn(8, 16) / 3, torch.randn(16, 8) / 3, torch.randn(8))
+        mapped = spmd.shard_map(
+            tensor_parallel, mesh, (batch, P(None, "model"), P("model"), P()), batch
+        )
+        same(
+            mapped,
+            mlp,
+            torch.randn(4, 8) / 3,
+            torch.randn(8, 16) / 3,
+            torch.randn(16, 8) / 3,
+            torch.randn(8),
+        )
 
     def test_the_rest_is_automatic(self, partitioner: str) -> None:
-        """One axis by hand; along the other the partitioner splits what is annotated, outside and inside."""
+        """One axis by hand; along the other the partitioner splits what is annotated, outside and
+        inside."""
         mesh = mesh_of(2, 4)
 
         def shard(x: Any, up: Any, down: Any, bias: Any) -> Any:
@@ -76,12 +92,21 @@ class TestTensorParallel:
 
         mapped = spmd.shard_map(
             shard, mesh, (P(), P(None, "model"), P("model"), P()), P(), axis_names={"model"}
-        )  # fmt: skip
+        )
 
         def data_parallel(x: Any, *weights: Any) -> Any:
-            return mapped(spmd.mark_sharding(x, mesh, P("data", None)), *weights) if x.device.type == "xla" else None
+            return (
+                mapped(spmd.mark_sharding(x, mesh, P("data", None)), *weights)
+                if x.device.type == "xla"
+                else None
+            )
 
-        given = torch.randn(4, 8) / 3, torch.randn(8, 16) / 3, torch.randn(16, 8) / 3, torch.randn(8)
+        given = (
+            torch.randn(4, 8) / 3,
+            torch.randn(8, 16) / 3,
+            torch.randn(16, 8) / 3,
+            torch.randn(8),
+        )
         ours, expected = results(data_parallel, given, "xla"), results(mlp, given, "cpu")
         for one, other in zip(ours, expected, strict=True):
             check(one, other)
@@ -90,11 +115,16 @@ class TestTensorParallel:
     def test_one_all_reduce_each_way(self) -> None:
         """Backward sums the gradient of x once, and nothing twice."""
         mesh = mesh_of(8)
-        mapped = spmd.shard_map(tensor_parallel, mesh, (P(), P(None, "model"), P("model"), P()), P())
-        given = [torch.randn(s, device="xla").requires_grad_() for s in ((4, 8), (8, 16), (16, 8), (8,))]
+        mapped = spmd.shard_map(
+            tensor_parallel, mesh, (P(), P(None, "model"), P("model"), P()), P()
+        )
+        given = [
+            torch.randn(s, device="xla").requires_grad_() for s in ((4, 8), (8, 16), (16, 8), (8,))
+        ]
         mapped(*given).sum().backward()
         text = spmd.get_stablehlo([tensor.grad for tensor in given])
-        assert text.count("stablehlo.all_reduce") <= 2, text  # the forward one, where a loss needs it, and that of x
+        # the forward one, where a loss needs it, and that of x
+        assert text.count("stablehlo.all_reduce") <= 2, text
 
 
 class TestExamples:
@@ -113,7 +143,11 @@ class TestExamples:
                 new = torch.maximum(top, scores.amax(-1, keepdim=True))
                 weights = torch.exp(scores - new)
                 scale = torch.exp(top - new)
-                out, total, top = out * scale + weights @ v, total * scale + weights.sum(-1, keepdim=True), new
+                out, total, top = (
+                    out * scale + weights @ v,
+                    total * scale + weights.sum(-1, keepdim=True),
+                    new,
+                )
                 if step < 3:
                     k, v = (spmd.manual.collective_permute(each, ring, "model") for each in (k, v))
             return out / total
@@ -127,7 +161,8 @@ class TestExamples:
         """Tokens go to the shards of their experts and come back."""
         mesh = mesh_of(4)
 
-        def shard(tokens: Any, weight: Any) -> Any:  # [1 group, experts, tokens, width], [1 expert, width, width]
+        # [1 group, experts, tokens, width], [1 expert, width, width]
+        def shard(tokens: Any, weight: Any) -> Any:
             there = spmd.manual.all_to_all(tokens, 1, 0, "model")
             done = torch.tanh(torch.einsum("getw,ewv->getv", there, weight))
             return spmd.manual.all_to_all(done, 0, 1, "model")
@@ -149,9 +184,18 @@ class TestExamples:
 
         batch = None if axis_names else "data"
         mapped = spmd.shard_map(
-            shard, mesh, (P(batch, None, "model"), P()), P(batch, None, "model"), axis_names=axis_names
+            shard,
+            mesh,
+            (P(batch, None, "model"), P()),
+            P(batch, None, "model"),
+            axis_names=axis_names,
         )
-        same(mapped, lambda x, w: F.conv2d(x, w, padding=1), torch.randn(2, 2, 8, 3) / 9, torch.randn(3, 2, 3, 3) / 9)
+        same(
+            mapped,
+            lambda x, w: F.conv2d(x, w, padding=1),
+            torch.randn(2, 2, 8, 3) / 9,
+            torch.randn(3, 2, 3, 3) / 9,
+        )
 
 
 class Scale(torch.autograd.Function):
@@ -185,17 +229,25 @@ def checkpointed(x: Any, w: Any) -> Any:
     from torch.utils.checkpoint import checkpoint
 
     inner = checkpoint(lambda x, w: torch.tanh(x * w), x, w, use_reentrant=False)
-    kept = spmd.remat(lambda x, w: torch.tanh(x * w))(x, w) if x.device.type == "xla" else torch.tanh(x * w)
+    kept = (
+        spmd.remat(lambda x, w: torch.tanh(x * w))(x, w)
+        if x.device.type == "xla"
+        else torch.tanh(x * w)
+    )
     return together((inner * kept).sum(0))
 
 
 def looped(x: Any, w: Any) -> Any:
-    total, sums = spmd.scan(lambda c, row: (torch.tanh(c + together(row.sum() * w)), c * w), torch.zeros_like(w), x)
+    total, sums = spmd.scan(
+        lambda c, row: (torch.tanh(c + together(row.sum() * w)), c * w), torch.zeros_like(w), x
+    )
     return total, sums.sum(0)
 
 
 def chosen(x: Any, w: Any) -> Any:
-    return together(spmd.cond(w.sum() > 0, lambda x, w: (x * w).sum(0), lambda x, w: (x + w).sum(0), (x, w)))
+    return together(
+        spmd.cond(w.sum() > 0, lambda x, w: (x * w).sum(0), lambda x, w: (x + w).sum(0), (x, w))
+    )
 
 
 def inner_gradient(x: Any, w: Any) -> Any:
@@ -224,7 +276,9 @@ class TestBodies:
             "chosen": chosen,
             "inner_gradient": inner_gradient,
             "partly_without": partly_without,
-            "views": lambda x, w: together(x.T.reshape(4, -1)[1:].sum(1)) + w.view(2, 2).T.flatten()[1:],
+            "views": lambda x, w: (
+                together(x.T.reshape(4, -1)[1:].sum(1)) + w.view(2, 2).T.flatten()[1:]
+            ),
             "double": lambda x, w: together((x.double() * w).sum(0)).float(),
         }
         given = [torch.randn(8, 4) / 3, torch.randn(4) / 3]
@@ -235,7 +289,9 @@ class TestBodies:
                 return [body(x, w) for body, (x, w) in zip(bodies.values(), every, strict=True)]
 
             specs = [(P("model"), P())] * len(bodies)
-            made = spmd.shard_map(shard, mesh, (specs,), P(), axis_names=axis_names)([tuple(each) for each in ours])
+            made = spmd.shard_map(shard, mesh, (specs,), P(), axis_names=axis_names)(
+                [tuple(each) for each in ours]
+            )
             sum(one.square().sum() for one in made).backward()
             spmd.sync()
             for (name, body), one, (x, w) in zip(bodies.items(), made, ours, strict=True):
@@ -263,7 +319,11 @@ class TestBodies:
             def run(x: Any, layers: Any = layers) -> Any:
                 return spmd.scan_layers(layers, x)
 
-            mapped = spmd.shard_map(run, mesh_of(2, 4), P("model"), P("model")) if device == "xla" else run
+            mapped = (
+                spmd.shard_map(run, mesh_of(2, 4), P("model"), P("model"))
+                if device == "xla"
+                else run
+            )
             y = mapped(x)
             y.square().sum().backward()
             results.append([y, x.grad, *(p.grad for p in layers.parameters())])
@@ -272,7 +332,9 @@ class TestBodies:
 
     def test_in_a_loop(self, partitioner: str) -> None:
         """A region in the body of a scan."""
-        mapped = spmd.shard_map(lambda x, w: together((x * w).sum(0)), mesh_of(8), (P("model"), P()), P())
+        mapped = spmd.shard_map(
+            lambda x, w: together((x * w).sum(0)), mesh_of(8), (P("model"), P()), P()
+        )
 
         def run(x: Any, w: Any) -> Any:
             one = mapped if x.device.type == "xla" else lambda x, w: (x * w).sum(0)
@@ -281,7 +343,8 @@ class TestBodies:
         same(run, run, torch.randn(3, 8, 4) / 3, torch.randn(4) / 3)
 
     def test_closes_over_a_module(self, partitioner: str) -> None:
-        """Its parameters are whole on every shard, their gradients summed; its buffers are written where all agree."""
+        """Its parameters are whole on every shard, their gradients summed; its buffers are written
+        where all agree."""
         results = []
         for device in ("cpu", "xla"):
             torch.manual_seed(0)
@@ -293,7 +356,11 @@ class TestBodies:
                 layer.seen += together(x.sum())
                 return torch.tanh(layer(x))
 
-            mapped = spmd.shard_map(run, mesh_of(2, 4), P("model"), P("model")) if device == "xla" else run
+            mapped = (
+                spmd.shard_map(run, mesh_of(2, 4), P("model"), P("model"))
+                if device == "xla"
+                else run
+            )
             y = mapped(x)
             y.square().sum().backward()
             results.append([y, layer.weight.grad, layer.bias.grad, layer.seen])
@@ -301,7 +368,8 @@ class TestBodies:
             check(one, other.detach())
 
     def test_in_an_fsdp_unit(self, partitioner: str) -> None:
-        """Tensor parallel by hand within a model whose parameters FSDP splits over the other axis."""
+        """Tensor parallel by hand within a model whose parameters FSDP splits over the other
+        axis."""
         mesh = spmd.Mesh(range(8), (2, 4), ("fsdp", "model"))
 
         class Block(nn.Module):
@@ -314,9 +382,12 @@ class TestBodies:
                     return x + self.down(torch.tanh(self.up(x)))
                 specs = (P(), P("model"), P(None, "model"))
                 mapped = spmd.shard_map(
-                    lambda x, up, down: together(F.linear(torch.tanh(F.linear(x, up)), down)), mesh, specs, P(),
+                    lambda x, up, down: together(F.linear(torch.tanh(F.linear(x, up)), down)),
+                    mesh,
+                    specs,
+                    P(),
                     axis_names="model",
-                )  # fmt: skip
+                )
                 return x + mapped(x, self.up.weight, self.down.weight)
 
         results = []
@@ -339,7 +410,9 @@ class TestBodies:
     def test_closes_over_what_has_a_history(self) -> None:
         w = torch.ones(4, device="xla", requires_grad=True)
         scale, x = w * 3, torch.arange(8.0).reshape(2, 4).to("xla")
-        mapped = spmd.shard_map(lambda x: (x * scale, scale), mesh_of(2), P("model"), (P("model"), P()))
+        mapped = spmd.shard_map(
+            lambda x: (x * scale, scale), mesh_of(2), P("model"), (P("model"), P())
+        )
         y, same = mapped(x)
         (y.sum() + same.sum()).backward()
         assert w.grad.tolist() == [15.0, 21.0, 27.0, 33.0]
@@ -362,7 +435,9 @@ class TestBodies:
         x = torch.arange(24.0).reshape(8, 3).to("xla")
 
         def shard(x: Any, weights: Any) -> Any:
-            return torch.vmap(lambda row: torch.func.functional_call(layer, weights, (row,)) + layer.bias)(x)
+            return torch.vmap(
+                lambda row: torch.func.functional_call(layer, weights, (row,)) + layer.bias
+            )(x)
 
         weights = {name: p.detach().requires_grad_() for name, p in layer.named_parameters()}
         made = spmd.shard_map(shard, mesh_of(4), (P("model"), P()), P("model"))(x, weights)
@@ -384,7 +459,9 @@ class TestBodies:
         mesh = mesh_of(4)
 
         @spmd.shard_map(
-            mesh=mesh, in_specs=({"a": P("model"), "b": P()}, None, P("model")), out_specs=(P("model"), P())
+            mesh=mesh,
+            in_specs=({"a": P("model"), "b": P()}, None, P("model")),
+            out_specs=(P("model"), P()),
         )
         def shard(given: Any, factor: float, pair: Any, *, shift: int = 0) -> Any:
             assert given["b"][0].shape == (3,)
@@ -392,7 +469,9 @@ class TestBodies:
             return first, [together(pair[0].sum() + pair[1].sum()), given["b"][0] * 2]
 
         a, b = torch.arange(8.0), torch.arange(3.0)
-        first, (total, twice) = shard({"a": a.to("xla"), "b": [b.to("xla")]}, 2.0, (a.to("xla"), a.to("xla")), shift=1)
+        first, (total, twice) = shard(
+            {"a": a.to("xla"), "b": [b.to("xla")]}, 2.0, (a.to("xla"), a.to("xla")), shift=1
+        )
         assert first["none"] is None
         check(first["x"], a * 2 + 1)
         check(total, a.sum() * 2)
@@ -400,7 +479,9 @@ class TestBodies:
 
     def test_empty_and_without_dims(self) -> None:
         mesh = mesh_of(4)
-        mapped = spmd.shard_map(lambda x, y: (x * 2, y + 1), mesh, (P("model"), P()), (P("model"), P()))
+        mapped = spmd.shard_map(
+            lambda x, y: (x * 2, y + 1), mesh, (P("model"), P()), (P("model"), P())
+        )
         made = mapped(torch.zeros(0, 3, device="xla"), torch.tensor(1.0).to("xla"))
         assert made[0].shape == (0, 3)
         assert made[1].item() == 2.0
@@ -410,18 +491,29 @@ class TestBodies:
         """Another order of the devices, and some of them."""
         mesh = spmd.Mesh(ids, (2, len(ids) // 2), ("data", "model"))
         mapped = spmd.shard_map(
-            lambda x: (spmd.manual.all_gather(x, 0, "model"), spmd.manual.axis_index(("data", "model")).reshape(1)),
-            mesh, P(("data", "model")), (P("data"), P(("data", "model"))),
-        )  # fmt: skip
-        whole, places = mapped(spmd.mark_sharding(torch.arange(8.0).to("xla"), mesh, (("data", "model"),)))
+            lambda x: (
+                spmd.manual.all_gather(x, 0, "model"),
+                spmd.manual.axis_index(("data", "model")).reshape(1),
+            ),
+            mesh,
+            P(("data", "model")),
+            (P("data"), P(("data", "model"))),
+        )
+        whole, places = mapped(
+            spmd.mark_sharding(torch.arange(8.0).to("xla"), mesh, (("data", "model"),))
+        )
         check(whole, torch.arange(8.0))
         assert places.tolist() == list(range(len(ids)))
 
     def test_several_meshes_in_a_program(self, partitioner: str) -> None:
         one, other = mesh_of(2, 4), spmd.Mesh(range(8), (8,), ("all",))
         x = spmd.mark_sharding(torch.arange(16.0).reshape(8, 2).to("xla"), other, ("all", None)) * 1
-        y = spmd.shard_map(lambda x: spmd.manual.all_gather(x, 0, "model"), one, P(("data", "model")), P("data"))(x)
-        z = spmd.shard_map(lambda x: spmd.manual.all_reduce(x, "sum", "all"), other, P("all"), P())(y)
+        y = spmd.shard_map(
+            lambda x: spmd.manual.all_gather(x, 0, "model"), one, P(("data", "model")), P("data")
+        )(x)
+        z = spmd.shard_map(lambda x: spmd.manual.all_reduce(x, "sum", "all"), other, P("all"), P())(
+            y
+        )
         check(y, torch.arange(16.0).reshape(8, 2))
         check(z, torch.arange(16.0).reshape(8, 2).sum(0, keepdim=True))
 
@@ -439,12 +531,18 @@ class TestBodies:
 
     def test_an_axis_without_a_name(self) -> None:
         mesh = spmd.Mesh(range(4), (2, 2))
-        mapped = spmd.shard_map(lambda x: spmd.manual.all_reduce(x, "sum", 1), mesh, P((0, 1)), P(0))
+        mapped = spmd.shard_map(
+            lambda x: spmd.manual.all_reduce(x, "sum", 1), mesh, P((0, 1)), P(0)
+        )
         assert mapped(torch.arange(4.0).to("xla")).tolist() == [1.0, 5.0]
 
     def test_is_compiled_once(self) -> None:
-        mapped = spmd.shard_map(tensor_parallel, mesh_of(8), (P(), P(None, "model"), P("model"), P()), P())
-        given = [torch.randn(s, device="xla").requires_grad_() for s in ((4, 8), (8, 16), (16, 8), (8,))]
+        mapped = spmd.shard_map(
+            tensor_parallel, mesh_of(8), (P(), P(None, "model"), P("model"), P()), P()
+        )
+        given = [
+            torch.randn(s, device="xla").requires_grad_() for s in ((4, 8), (8, 16), (16, 8), (8,))
+        ]
         spmd.sync()
 
         def step() -> None:
@@ -462,7 +560,9 @@ class TestRandom:
     def test_own_numbers(self) -> None:
         mesh = mesh_of(8)
         torch.manual_seed(3)
-        mapped = spmd.shard_map(lambda x: (torch.rand_like(x), F.dropout(x, 0.5)), mesh, P("model"), P("model"))
+        mapped = spmd.shard_map(
+            lambda x: (torch.rand_like(x), F.dropout(x, 0.5)), mesh, P("model"), P("model")
+        )
         drawn, dropped = mapped(torch.ones(8, 64, device="xla"))
         assert len({tuple(row) for row in drawn.tolist()}) == 8
         assert len({tuple(row) for row in dropped.tolist()}) == 8
@@ -476,7 +576,9 @@ class TestRandom:
         def shard(x: Any, y: Any) -> Any:
             return F.dropout(x, 0.5), F.dropout(y, 0.5)
 
-        mapped = spmd.shard_map(shard, mesh, (P(), P("model")), (P(), P("model")), axis_names=axis_names)
+        mapped = spmd.shard_map(
+            shard, mesh, (P(), P("model")), (P(), P("model")), axis_names=axis_names
+        )
         x = torch.ones(64, device="xla").requires_grad_()
         y = torch.ones(256, device="xla").requires_grad_()
         alike, own = mapped(x, y)
@@ -488,7 +590,9 @@ class TestRandom:
 
     def test_recomputed_alike(self) -> None:
         mesh = mesh_of(8)
-        mapped = spmd.shard_map(spmd.remat(lambda x: F.dropout(x, 0.5) * x), mesh, P("model"), P("model"))
+        mapped = spmd.shard_map(
+            spmd.remat(lambda x: F.dropout(x, 0.5) * x), mesh, P("model"), P("model")
+        )
         x = torch.ones(512, device="xla").requires_grad_()
         y = mapped(x)
         y.sum().backward()
@@ -504,7 +608,9 @@ class TestRandom:
 class TestErrors:
     """Each names the argument, the axes and the sizes."""
 
-    def refuses(self, error: type[Exception], text: str, fn: Any, *args: Any, **kwargs: Any) -> None:
+    def refuses(
+        self, error: type[Exception], text: str, fn: Any, *args: Any, **kwargs: Any
+    ) -> None:
         with pytest.raises(error) as caught:
             spmd.shard_map(fn, kwargs.pop("mesh", mesh_of(2, 4)), **kwargs)(*args)
         assert text in str(caught.value), str(caught.value)
@@ -514,20 +620,58 @@ class TestErrors:
         same = lambda x: x  # noqa: E731
         out = {"out_specs": P()}
         self.refuses(ValueError, "did you mean 'model'?", same, x, in_specs=P("modle"), **out)
-        self.refuses(ValueError, "in_specs of args[0]: P('model', None, None) has 3 entries", same, x,
-                     in_specs=P("model", None, None), **out)  # fmt: skip
+        self.refuses(
+            ValueError,
+            "in_specs of args[0]: P('model', None, None) has 3 entries",
+            same,
+            x,
+            in_specs=P("model", None, None),
+            **out,
+        )
         self.refuses(ValueError, "is used twice", same, x, in_specs=P("model", "model"), **out)
         self.refuses(
-            ValueError, "dim 1 of args[0] has 6 elements (shape [8, 6]), which the 4 shards along 'model' (4) do not",
-            same, x, in_specs=P(None, "model"), **out,
-        )  # fmt: skip
-        self.refuses(ValueError, "is not manual (axis_names: 'model')", same, x, in_specs=P("data"), axis_names="model",
-                     **out)  # fmt: skip
-        self.refuses(TypeError, "in_specs for args is 'model'; write a spec, P('model')", same, x, in_specs="model",
-                     **out)  # fmt: skip
+            ValueError,
+            "dim 1 of args[0] has 6 elements (shape [8, 6]), which the 4 shards along 'model' (4) "
+            "do not",
+            same,
+            x,
+            in_specs=P(None, "model"),
+            **out,
+        )
+        self.refuses(
+            ValueError,
+            "is not manual (axis_names: 'model')",
+            same,
+            x,
+            in_specs=P("data"),
+            axis_names="model",
+            **out,
+        )
+        self.refuses(
+            TypeError,
+            "in_specs for args is 'model'; write a spec, P('model')",
+            same,
+            x,
+            in_specs="model",
+            **out,
+        )
         self.refuses(ValueError, "in_specs for args are 2", same, x, in_specs=(P(), P()), **out)
-        self.refuses(ValueError, "have the keys ['b'], it has ['a']", same, {"a": x}, in_specs=({"b": P()},), **out)
-        self.refuses(ValueError, "out_specs must have the structure", same, x, in_specs=P(), out_specs=(P(), P()))
+        self.refuses(
+            ValueError,
+            "have the keys ['b'], it has ['a']",
+            same,
+            {"a": x},
+            in_specs=({"b": P()},),
+            **out,
+        )
+        self.refuses(
+            ValueError,
+            "out_specs must have the structure",
+            same,
+            x,
+            in_specs=P(),
+            out_specs=(P(), P()),
+        )
         self.refuses(ValueError, "UNCONSTRAINED", same, x, in_specs=P(P.UNCONSTRAINED), **out)
         self.refuses(ValueError, "axis_names is empty", same, x, in_specs=P(), axis_names=(), **out)
         self.refuses(
@@ -543,9 +687,14 @@ class TestErrors:
     def test_results_that_differ(self) -> None:
         x = torch.ones(8, device="xla")
         with pytest.raises(ValueError) as caught:
-            spmd.shard_map(lambda x: (x * 2, x.sum()), mesh_of(2, 4), P("model"), (P("model"), P()))(x)
+            spmd.shard_map(
+                lambda x: (x * 2, x.sum()), mesh_of(2, 4), P("model"), (P("model"), P())
+            )(x)
         text = str(caught.value)
-        assert "out_specs says that result[1] is the same on all shards along 'model', but it may differ" in text
+        assert (
+            "out_specs says that result[1] is the same on all shards along 'model', but it "
+            "may differ"
+        ) in text
         assert "test_shard_map.py" in text
         assert "all_reduce" in text
         promised = spmd.shard_map(lambda x: x[:1], mesh_of(2, 4), P("model"), P(), check_vma=False)
@@ -553,7 +702,12 @@ class TestErrors:
 
     def test_tensors(self) -> None:
         self.refuses(
-            TypeError, "args[0] of shape [2] is on cpu", lambda x: x, torch.ones(2), in_specs=P(), out_specs=P()
+            TypeError,
+            "args[0] of shape [2] is on cpu",
+            lambda x: x,
+            torch.ones(2),
+            in_specs=P(),
+            out_specs=P(),
         )
         x = torch.ones(4, device="xla")
         self.refuses(TypeError, "result is 3", lambda x: 3, x, in_specs=P(), out_specs=P())
@@ -565,28 +719,58 @@ class TestErrors:
     def test_bodies(self) -> None:
         x = torch.ones(4, device="xla")
         both = {"in_specs": P("model"), "out_specs": P("model")}
-        self.refuses(NotImplementedError, "writes in place into an argument", lambda x: x.add_(1), x, **both)
-        leaf = x.clone().requires_grad_()
-        self.refuses(NotImplementedError, "writes in place into an argument", lambda x: x.add_(1), leaf, **both)
         self.refuses(
-            NotImplementedError, ".backward() at", lambda x: (x * 1).sum().backward() or x, leaf, **both
-        )  # fmt: skip
+            NotImplementedError, "writes in place into an argument", lambda x: x.add_(1), x, **both
+        )
+        leaf = x.clone().requires_grad_()
+        self.refuses(
+            NotImplementedError,
+            "writes in place into an argument",
+            lambda x: x.add_(1),
+            leaf,
+            **both,
+        )
+        self.refuses(
+            NotImplementedError,
+            ".backward() at",
+            lambda x: (x * 1).sum().backward() or x,
+            leaf,
+            **both,
+        )
         self.refuses(spmd.BodyError, "", lambda x: x * x.sum().item(), x, **both)
         seen = torch.zeros((), device="xla")
         self.refuses(
-            ValueError, "writes in place into a tensor from outside", lambda x: seen.add_(x.sum()) * x, x, **both
+            ValueError,
+            "writes in place into a tensor from outside",
+            lambda x: seen.add_(x.sum()) * x,
+            x,
+            **both,
         )
         mesh = mesh_of(2, 4)
         self.refuses(
-            ValueError, "all axes of its mesh are manual there", lambda x: spmd.mark_sharding(x * 2, mesh, P("data")),
-            x, **both,
-        )  # fmt: skip
+            ValueError,
+            "all axes of its mesh are manual there",
+            lambda x: spmd.mark_sharding(x * 2, mesh, P("data")),
+            x,
+            **both,
+        )
         self.refuses(
-            ValueError, "axis 'model' is manual there", lambda x: spmd.mark_sharding(x * 2, mesh, ("model",)), x,
-            axis_names="model", **both,
-        )  # fmt: skip
+            ValueError,
+            "axis 'model' is manual there",
+            lambda x: spmd.mark_sharding(x * 2, mesh, ("model",)),
+            x,
+            axis_names="model",
+            **both,
+        )
         nested = spmd.shard_map(lambda x: x, mesh, P(), P(), axis_names="data")
-        self.refuses(NotImplementedError, "inside another one", lambda x: nested(x), x, axis_names="model", **both)
+        self.refuses(
+            NotImplementedError,
+            "inside another one",
+            lambda x: nested(x),
+            x,
+            axis_names="model",
+            **both,
+        )
         self.refuses(
             NotImplementedError,
             "a gradient of the gradient is not summed",

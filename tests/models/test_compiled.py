@@ -1,4 +1,5 @@
-"""Hugging Face models under `torch.compile(fullgraph=True)`: losses and gradients agree with CPU eager."""
+"""Hugging Face models under `torch.compile(fullgraph=True)`: losses and gradients agree with CPU
+eager."""
 
 import copy
 import gc
@@ -16,13 +17,18 @@ import fsdp
 import spmd
 
 NEAR = 1e-4  # as in test_models
-QUICK = ("bert", "electra", "mixtral")  # masks that are looked at; a module with a buffer made inside of it; experts
+# masks that are looked at; a module with a buffer made inside of it; experts
+QUICK = ("bert", "electra", "mixtral")
 
 pytestmark = [
-    # torch's own lines, in its traces: of a tensor with a history, of a function of transformers that has a cache, of
-    # an autograd.Function of transformers
-    pytest.mark.filterwarnings("ignore:.*grad attribute of a Tensor that is not a leaf:UserWarning"),
-    pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning"),
+    # torch's own lines, in its traces: of a tensor with a history, of a function of transformers
+    # that has a cache, of an autograd.Function of transformers
+    pytest.mark.filterwarnings(
+        "ignore:.*grad attribute of a Tensor that is not a leaf:UserWarning"
+    ),
+    pytest.mark.filterwarnings(
+        "ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning"
+    ),
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
 ]
 
@@ -43,7 +49,8 @@ def built(name: str) -> nn.Module:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-    with torch.no_grad():  # at a model's first call transformers adds hooks to it under a lock, which ends a graph
+    # at a model's first call transformers adds hooks to it under a lock, which ends a graph
+    with torch.no_grad():
         FAMILIES[name].loss(model, FAMILIES[name].inputs())
     return model
 
@@ -54,14 +61,19 @@ def compare(name: str, plain: nn.Module, ours: nn.Module, function: nn.Module) -
     expected.backward()
     for _ in range(2):
         ours.zero_grad()
-        actual, _ = FAMILIES[name].loss(function, {key: value.to("xla") for key, value in inputs.items()})
+        actual, _ = FAMILIES[name].loss(
+            function, {key: value.to("xla") for key, value in inputs.items()}
+        )
         actual.backward()
         assert abs(actual.item() - expected.item()) < NEAR
         given = dict(ours.named_parameters())
         for key, parameter in plain.named_parameters():
             assert (parameter.grad is None) == (given[key].grad is None), key
-            if parameter.grad is not None and not key.endswith(("k_proj.bias", "key.bias")):  # rounding noise alone
-                difference = (given[key].grad.cpu() - parameter.grad).norm() / (parameter.grad.norm() + 1e-6)
+            # rounding noise alone
+            if parameter.grad is not None and not key.endswith(("k_proj.bias", "key.bias")):
+                difference = (given[key].grad.cpu() - parameter.grad).norm() / (
+                    parameter.grad.norm() + 1e-6
+                )
                 assert difference < NEAR, (key, difference)
 
 
@@ -99,22 +111,29 @@ def num_programs(call: Callable[[], Tensor]) -> tuple[float, int, int]:
     result = call()
     gc.collect()  # a cache of keys and values is in a cycle: it is a result of the program, or not
     spmd.sync()
-    compiled, ran = spmd.metrics.num_compiles() - before[0], spmd.metrics.counter("runs") - before[1]
+    compiled, ran = (
+        spmd.metrics.num_compiles() - before[0],
+        spmd.metrics.counter("runs") - before[1],
+    )
     return result.item(), compiled, ran
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in FAMILIES]
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in FAMILIES],
 )
 @pytest.mark.parametrize("is_sharded", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_inference_is_one_program(name: str, is_sharded: bool, mesh8: spmd.Mesh) -> None:
-    """A graph is one program, sharded by annotations or not, and another call of it compiles nothing."""
+    """A graph is one program, sharded by annotations or not, and another call of it compiles
+    nothing."""
     plain, inputs = built(name).eval(), FAMILIES[name].inputs()
     with torch.no_grad():  # in eval mode RWKV's first call rescales its weights
         expected = FAMILIES[name].loss(plain, inputs)[0].item()
     ours = copy.deepcopy(plain).to("xla")
     for parameter in ours.parameters() if is_sharded else ():
-        spmd.mark_sharding(parameter, mesh8, ("fsdp", *[None] * (parameter.dim() - 1))[: parameter.dim()])
+        spmd.mark_sharding(
+            parameter, mesh8, ("fsdp", *[None] * (parameter.dim() - 1))[: parameter.dim()]
+        )
     function = torch.compile(ours, backend="xla", fullgraph=True)
     on_device = {key: value.to("xla") for key, value in inputs.items()}
     spmd.sync()
@@ -126,7 +145,8 @@ def test_inference_is_one_program(name: str, is_sharded: bool, mesh8: spmd.Mesh)
 
 
 def test_products_of_experts() -> None:
-    """The op that transformers has for experts in a graph reads no value here: groups without rows, rows after all."""
+    """The op that transformers has for experts in a graph reads no value here: groups without rows,
+    rows after all."""
     batch = Batch()
     runs = spmd.metrics.counter("runs")
     for size in (7, 9):
@@ -141,7 +161,8 @@ def test_products_of_experts() -> None:
 
 
 class TestBreaksOfTorch:
-    """Code that ends a graph on the CPU, too: for it wav2vec2's feature encoder is frozen here, and its loss apart."""
+    """Code that ends a graph on the CPU, too: for it wav2vec2's feature encoder is frozen here, and
+    its loss apart."""
 
     def broken(self, model: nn.Module, **inputs: Tensor) -> str:
         model.train()
@@ -152,7 +173,9 @@ class TestBreaksOfTorch:
     @pytest.mark.long
     def test_a_loss_that_reads_its_labels(self) -> None:
         told = self.broken(wav2vec2(), input_values=torch.randn(2, 200), labels=sentences(4)[:2])
-        assert "Data-dependent branching" in told and "labels.max() >= self.config.vocab_size" in told
+        assert (
+            "Data-dependent branching" in told and "labels.max() >= self.config.vocab_size" in told
+        )
 
     @pytest.mark.long
     def test_a_flag_set_on_an_activation(self) -> None:

@@ -1,4 +1,5 @@
-"""Training steps of Hugging Face models under `spmd.compile`: the plain step's losses, bit for bit, of one program."""
+"""Training steps of Hugging Face models under `spmd.compile`: the plain step's losses, bit for bit,
+of one program."""
 
 import copy
 from typing import Any
@@ -12,11 +13,14 @@ from torch import nn
 
 import spmd
 
-# A loop in Python over the tokens is cut into programs before the end of the step (`config.loop_search_ops`).
+# A loop in Python over the tokens is cut into programs before the end of the step
+# (`config.loop_search_ops`).
 SEVERAL = ("rwkv",)
 
 
-def losses(name: str, model: nn.Module, *, compiled: bool, mesh: spmd.Mesh | None = None) -> tuple[list[float], Any]:
+def losses(
+    name: str, model: nn.Module, *, compiled: bool, mesh: spmd.Mesh | None = None
+) -> tuple[list[float], Any]:
     ours = copy.deepcopy(model).to("xla")
     if mesh is not None:
         shard(ours, mesh)
@@ -59,7 +63,8 @@ def test_a_step(name: str, is_sharded: bool, mesh8: spmd.Mesh) -> None:
 
 
 def test_a_causal_mask_stays_implicit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recorded call leaves out the mask of a batch that is not packed, as a call does: kernels take none."""
+    """A recorded call leaves out the mask of a batch that is not packed, as a call does: kernels
+    take none."""
     masks = []
     attention = torch.nn.functional.scaled_dot_product_attention
 
@@ -69,9 +74,15 @@ def test_a_causal_mask_stays_implicit(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", noted)
     config = transformers.LlamaConfig(
-        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
-        vocab_size=32, use_cache=False, attn_implementation="sdpa",
-    )  # fmt: skip
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        vocab_size=32,
+        use_cache=False,
+        attn_implementation="sdpa",
+    )
     model = transformers.LlamaForCausalLM(config).to("xla")
     tokens = torch.arange(24).reshape(2, 12).to("xla")
     compiled = spmd.compile(lambda tokens: model(input_ids=tokens, labels=tokens).loss.detach())
@@ -79,7 +90,11 @@ def test_a_causal_mask_stays_implicit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert masks == [None] and compiled.num_replayed == 2, compiled.explain()
     assert found == [model(input_ids=tokens, labels=tokens).loss.item()] * 3
     positions = torch.tensor([[*range(6), *range(6)]] * 2, device="xla")
-    packed = spmd.compile(lambda positions: model(input_ids=tokens, position_ids=positions).logits.detach())
+    packed = spmd.compile(
+        lambda positions: model(input_ids=tokens, position_ids=positions).logits.detach()
+    )
     whole = packed(positions)
     assert masks[-1] is not None
-    torch.testing.assert_close(whole[:, 6:], model(input_ids=tokens[:, 6:]).logits.detach(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        whole[:, 6:], model(input_ids=tokens[:, 6:]).logits.detach(), rtol=1e-5, atol=1e-6
+    )

@@ -1,4 +1,5 @@
-"""Hugging Face models, unmodified: a training step, unsharded or with the batch over eight devices, agrees with CPU."""
+"""Hugging Face models, unmodified: a training step, unsharded or with the batch over eight devices,
+agrees with CPU."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,12 +13,15 @@ from torch import Tensor, nn
 import spmd
 
 RATE = 1e-2  # of both optimizers
-EPS = 1e-4  # Adam's: with torch's own, a gradient that is rounding noise alone would move a weight by the whole rate
+# Adam's: with torch's own, a gradient that is rounding noise alone would move a weight by the whole
+# rate
+EPS = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The tensors after one training step, by name, and the model's outputs before it and, in eval mode, after it."""
+    """The tensors after one training step, by name, and the model's outputs before it and, in eval
+    mode, after it."""
 
     outputs: dict[str, Tensor]
     gradients: dict[str, Tensor]
@@ -40,8 +44,12 @@ def train(case: Case, model: nn.Module, inputs: Inputs) -> Step:
     with torch.no_grad():
         eval_loss, eval_logits = case.loss(model.eval(), inputs)
     outputs = {"loss": loss, "logits": logits, "eval loss": eval_loss, "eval logits": eval_logits}
-    outputs |= {name: buffer for name, buffer in model.named_buffers() if buffer.is_floating_point()}
-    gradients = {name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}
+    outputs |= {
+        name: buffer for name, buffer in model.named_buffers() if buffer.is_floating_point()
+    }
+    gradients = {
+        name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None
+    }
     return Step(outputs, gradients, after_sgd, parameters)
 
 
@@ -55,13 +63,18 @@ def relative(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str
 
 
 def assert_below(figures: dict[str, float], bound: float, what: str) -> None:
-    worst = max(figures, key=lambda name: figures[name] if figures[name] == figures[name] else float("inf"))
+    worst = max(
+        figures, key=lambda name: figures[name] if figures[name] == figures[name] else float("inf")
+    )
     print(f"{what}: {figures[worst]:.1e} ({worst})")
-    assert figures[worst] < bound, f"{what} of {worst}: {figures[worst]:.2e}, expected below {bound}"
+    assert figures[worst] < bound, (
+        f"{what} of {worst}: {figures[worst]:.2e}, expected below {bound}"
+    )
 
 
 def is_key_bias(name: str) -> bool:
-    """True for a key's bias: it shifts all scores of a query equally, so that its gradient is zero but for rounding."""
+    """True for a key's bias: it shifts all scores of a query equally, so that its gradient is zero
+    but for rounding."""
     return name.endswith(("k_proj.bias", "key.bias"))
 
 
@@ -74,11 +87,14 @@ def assert_agrees(actual: Step, expected: Step) -> None:
     assert_below(relative(actual.outputs, expected.outputs), 1e-4, "output")
     largest = max(gradient.norm() for gradient in expected.gradients.values())
     for name, gradient in actual.gradients.items():
-        # CPU against itself with the batch reversed differs by 0.07: such a gradient must be small, not equal.
+        # CPU against itself with the batch reversed differs by 0.07: such a gradient must be small,
+        # not equal.
         if is_key_bias(name):
             assert gradient.cpu().norm() < 1e-7 * largest, name
     assert_below(relative(real(actual.gradients), real(expected.gradients)), 1e-4, "gradient")
-    assert_below(relative(real(actual.after_sgd), real(expected.after_sgd)), 1e-5, "weight after SGD")
+    assert_below(
+        relative(real(actual.after_sgd), real(expected.after_sgd)), 1e-5, "weight after SGD"
+    )
     moved = {
         name: (actual.after_adam[name].detach().cpu() - wanted.detach()).abs().max().item() / RATE
         for name, wanted in expected.after_adam.items()
@@ -99,11 +115,16 @@ def case(request: pytest.FixtureRequest) -> tuple[Case, Step]:
 
 
 class TestTrainingStepAgreesWithCPU:
-    """Forward, loss, backward, one SGD and one AdamW step, then eval: per tensor as near to CPU as rounding allows."""
+    """Forward, loss, backward, one SGD and one AdamW step, then eval: per tensor as near to CPU as
+    rounding allows."""
 
     def run(self, case: Case, place: Callable[[Tensor], Tensor]) -> Step:
         model, inputs = build(case)
-        return train(case, model.to("xla"), {name: place(tensor.to("xla")) for name, tensor in inputs.items()})
+        return train(
+            case,
+            model.to("xla"),
+            {name: place(tensor.to("xla")) for name, tensor in inputs.items()},
+        )
 
     def test_unsharded(self, case: tuple[Case, Step]) -> None:
         assert_agrees(self.run(case[0], lambda tensor: tensor), case[1])

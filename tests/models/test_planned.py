@@ -1,4 +1,5 @@
-"""Each model family planned: parameters, gradients, moments, arguments and collectives are those of the run."""
+"""Each model family planned: parameters, gradients, moments, arguments and collectives are those of
+the run."""
 
 import importlib.util
 import math
@@ -19,10 +20,13 @@ import spmd
 
 def shard_bytes(tensors: Any) -> int:
     """The bytes that one device holds of tensors on the device."""
-    held = [tensor for tensor in tensors if isinstance(tensor, Tensor) and tensor.device.type == "xla"]
+    held = [
+        tensor for tensor in tensors if isinstance(tensor, Tensor) and tensor.device.type == "xla"
+    ]
     shapes = [(spmd.get_sharding(tensor), tensor) for tensor in held]
     return sum(
-        tensor.itemsize * math.prod(tensor.shape if sharding is None else sharding.shard_shape(tuple(tensor.shape)))
+        tensor.itemsize
+        * math.prod(tensor.shape if sharding is None else sharding.shard_shape(tuple(tensor.shape)))
         for sharding, tensor in shapes
     )
 
@@ -72,10 +76,17 @@ class TestPlanned:
         state = [tensor for held in optimizer.state.values() for tensor in held.values()]
         assert plan.optimizer_state == shard_bytes(state)
         assert [row.spec for row in plan.layout if not row.is_buffer] == [
-            repr(spmd.P(*spmd.get_sharding(tensor).partition_spec(tensor.dim()))) for tensor in parameters
+            repr(spmd.P(*spmd.get_sharding(tensor).partition_spec(tensor.dim())))
+            for tensor in parameters
         ]
         figures = plan.arguments, plan.results, plan.in_place, plan.temporaries, plan.flops
-        assert figures == (ran.argument_bytes, ran.output_bytes, ran.alias_bytes, ran.temp_bytes, ran.flops)
+        assert figures == (
+            ran.argument_bytes,
+            ran.output_bytes,
+            ran.alias_bytes,
+            ran.temp_bytes,
+            ran.flops,
+        )
         assert moved(plan.collectives) == moved(ran.traffic) and plan.collectives
 
     def test_over_two_hosts(self, name: str, mesh8: spmd.Mesh) -> None:
@@ -92,10 +103,13 @@ class TestPlanned:
         assert {row.link for row in here.collectives} == {""}
 
     @pytest.mark.long
-    @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra tpu; without: see above")
+    @pytest.mark.skipif(
+        importlib.util.find_spec("libtpu") is None, reason="needs the extra tpu; without: see above"
+    )
     def test_by_the_compiler_of_a_tpu(self, name: str) -> None:
-        """A chip of one slice of two hosts has the bytes of a simulated device, and no network is in between; its
-        compiler gathers the same parameters and sums the same gradients, with the same shardings."""
+        """A chip of one slice of two hosts has the bytes of a simulated device, and no network is
+        in between; its compiler gathers the same parameters and sums the same gradients, with the
+        same shardings."""
         run_script(
             f"""
             import warnings; warnings.simplefilter("ignore")
@@ -113,11 +127,13 @@ class TestPlanned:
 
 
 def compared(here: spmd.Plan, chips: spmd.Plan) -> None:
-    """Compares a plan for chips with the plan for as many simulated devices, which equals the run."""
+    """Compares a plan for chips with the plan for as many simulated devices, which equals the
+    run."""
     for figure in ("parameters", "gradients", "optimizer_state", "inputs"):
         assert getattr(here, figure) == getattr(chips, figure) > 0, figure
     assert chips.arguments >= here.arguments  # a chip pads to tiles
     assert chips.fits and {row.link for row in chips.collectives} == {""}
     assert {row.axes for row in chips.collectives} == {("fsdp",)}
-    # The TPU's compiler joins more of them, and shards some sums differently (measured: 0.85 to 1.04 of the bytes).
+    # The TPU's compiler joins more of them, and shards some sums differently (measured: 0.85 to
+    # 1.04 of the bytes).
     assert 0.75 * here.moved_bytes <= chips.moved_bytes <= 1.1 * here.moved_bytes

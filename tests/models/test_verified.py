@@ -1,4 +1,5 @@
-"""No false alarm: `spmd.verify` says of each model that a training step on eight devices is one device's."""
+"""No false alarm: `spmd.verify` says of each model that a training step on eight devices is one
+device's."""
 
 import pytest
 import torch
@@ -27,14 +28,18 @@ def verified(name: str, meshes: list[Mesh], rules: list[ShardingRules]) -> Verif
     found = spmd.verify(step, inputs, meshes=meshes, rules=rules)
     worst = max(row.difference / row.tolerance for row in found.rows if row.tolerance)
     # Shown by `pytest -s`.
-    print(f"{name}: {len(found.rows)} comparisons, the worst difference is {worst:.3f} of its tolerance")
+    print(
+        f"{name}: {len(found.rows)} comparisons, the worst difference is {worst:.3f} of its "
+        "tolerance"
+    )
     return found
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", FAMILIES)
 class TestNoFalseAlarm:
-    """Results, gradients, parameters and buffers are equal, in float64 and float32, under both partitioners."""
+    """Results, gradients, parameters and buffers are equal, in float64 and float32, under both
+    partitioners."""
 
     def test_data_parallel(self, name: str) -> None:
         """The batch over eight devices, by its marks."""

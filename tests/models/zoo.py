@@ -1,4 +1,7 @@
-"""Small Hugging Face models from configuration: how each is built, a batch for it, its loss. Nothing is downloaded."""
+"""Small Hugging Face models from configuration: how each is built, a batch for it, its loss.
+
+Nothing is downloaded.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +20,8 @@ Inputs = dict[str, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model of the zoo: `build` makes it with random weights, `inputs` a batch, `loss` a number to differentiate."""
+    """A model of the zoo: `build` makes it with random weights, `inputs` a batch, `loss` a number
+    to differentiate."""
 
     build: Callable[[], nn.Module]
     inputs: Callable[[], Inputs]
@@ -52,7 +56,11 @@ def padded() -> Inputs:
     """Sequences of unequal length, as a tokenizer pads them; padding has no label."""
     tokens = sentences()
     mask = (torch.arange(SEQUENCE) < torch.randint(SEQUENCE // 2, SEQUENCE + 1, (BATCH, 1))).long()
-    return {"input_ids": tokens, "attention_mask": mask, "labels": tokens.masked_fill(mask == 0, -100)}
+    return {
+        "input_ids": tokens,
+        "attention_mask": mask,
+        "labels": tokens.masked_fill(mask == 0, -100),
+    }
 
 
 def _pixels(size: int = IMAGE) -> Tensor:
@@ -94,9 +102,17 @@ ENCODER: dict[str, Any] = {
 
 def gpt2() -> nn.Module:
     config = hf.GPT2Config(
-        n_embd=32, n_layer=2, n_head=4, n_positions=64, vocab_size=VOCABULARY,
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=1, eos_token_id=2,
-    )  # fmt: skip
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        n_positions=64,
+        vocab_size=VOCABULARY,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
     return hf.GPT2LMHeadModel(config)
 
 
@@ -111,48 +127,88 @@ def mistral() -> nn.Module:
 def mixtral() -> nn.Module:
     return hf.MixtralForCausalLM(
         hf.MixtralConfig(
-            **LLAMA | {"num_hidden_layers": 1}, num_local_experts=4, num_experts_per_tok=2, output_router_logits=True
+            **LLAMA | {"num_hidden_layers": 1},
+            num_local_experts=4,
+            num_experts_per_tok=2,
+            output_router_logits=True,
         )
     )
 
 
 def bert() -> nn.Module:
-    return hf.BertForMaskedLM(hf.BertConfig(**ENCODER, vocab_size=VOCABULARY, max_position_embeddings=64))
+    return hf.BertForMaskedLM(
+        hf.BertConfig(**ENCODER, vocab_size=VOCABULARY, max_position_embeddings=64)
+    )
 
 
 def t5() -> nn.Module:
     config = hf.T5Config(
-        d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=4, vocab_size=VOCABULARY, dropout_rate=0.0,
+        d_model=32,
+        d_kv=8,
+        d_ff=64,
+        num_layers=1,
+        num_heads=4,
+        vocab_size=VOCABULARY,
+        dropout_rate=0.0,
         decoder_start_token_id=0,
-    )  # fmt: skip
+    )
     return hf.T5ForConditionalGeneration(config)
 
 
 def vit() -> nn.Module:
-    return hf.ViTForImageClassification(hf.ViTConfig(**ENCODER, image_size=IMAGE, patch_size=4, num_labels=4))
+    return hf.ViTForImageClassification(
+        hf.ViTConfig(**ENCODER, image_size=IMAGE, patch_size=4, num_labels=4)
+    )
 
 
 def clip() -> nn.Module:
-    tower = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
-    text = {**tower, "vocab_size": VOCABULARY, "max_position_embeddings": SEQUENCE, "eos_token_id": 2}
+    tower = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+    }
+    text = {
+        **tower,
+        "vocab_size": VOCABULARY,
+        "max_position_embeddings": SEQUENCE,
+        "eos_token_id": 2,
+    }
     vision = {**tower, "image_size": IMAGE, "patch_size": 4}
     return hf.CLIPModel(hf.CLIPConfig(text_config=text, vision_config=vision, projection_dim=16))
 
 
 def whisper() -> nn.Module:
     config = hf.WhisperConfig(
-        d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4,
-        encoder_ffn_dim=64, decoder_ffn_dim=64, num_mel_bins=8, max_source_positions=FRAMES // 2,
-        max_target_positions=32, vocab_size=VOCABULARY, dropout=0.0, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        d_model=32,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=64,
+        decoder_ffn_dim=64,
+        num_mel_bins=8,
+        max_source_positions=FRAMES // 2,
+        max_target_positions=32,
+        vocab_size=VOCABULARY,
+        dropout=0.0,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
         decoder_start_token_id=1,
-    )  # fmt: skip
+    )
     return hf.WhisperForConditionalGeneration(config)
 
 
 def resnet18() -> nn.Module:
-    """ResNet-18's blocks and strides, narrow; transformers' own, because torchvision has no build for every torch."""
+    """ResNet-18's blocks and strides, narrow; transformers' own, because torchvision has no build
+    for every torch."""
     config = hf.ResNetConfig(
-        embedding_size=8, hidden_sizes=[8, 16, 24, 32], depths=[2, 2, 2, 2], layer_type="basic", num_labels=4
+        embedding_size=8,
+        hidden_sizes=[8, 16, 24, 32],
+        depths=[2, 2, 2, 2],
+        layer_type="basic",
+        num_labels=4,
     )
     return hf.ResNetForImageClassification(config)
 

@@ -13,11 +13,12 @@ ACTIVATIONS = {
     "celu": lambda x: F.celu(x, 1.3), "elu": lambda x: F.elu(x, 0.7), "gelu": F.gelu,
     "gelu tanh": lambda x: F.gelu(x, approximate="tanh"), "glu": F.glu, "hardshrink": F.hardshrink,
     "hardsigmoid": F.hardsigmoid, "hardswish": F.hardswish, "hardtanh": F.hardtanh,
-    "leaky_relu": lambda x: F.leaky_relu(x, 0.1), "logsigmoid": F.logsigmoid, "mish": F.mish, "relu": F.relu,
-    "relu6": F.relu6, "selu": F.selu, "sigmoid": torch.sigmoid, "silu": F.silu, "softplus": F.softplus,
-    "softplus beta": lambda x: F.softplus(x, 2, 3), "softshrink": F.softshrink, "tanh": torch.tanh,
-    "threshold": lambda x: F.threshold(x, 0.1, 0.3), "softmax": lambda x: torch.softmax(x, -1),
-    "softmax 0": lambda x: torch.softmax(x, 0), "log_softmax": lambda x: torch.log_softmax(x, -1),
+    "leaky_relu": lambda x: F.leaky_relu(x, 0.1), "logsigmoid": F.logsigmoid, "mish": F.mish,
+    "relu": F.relu, "relu6": F.relu6, "selu": F.selu, "sigmoid": torch.sigmoid, "silu": F.silu,
+    "softplus": F.softplus, "softplus beta": lambda x: F.softplus(x, 2, 3),
+    "softshrink": F.softshrink, "tanh": torch.tanh, "threshold": lambda x: F.threshold(x, 0.1, 0.3),
+    "softmax": lambda x: torch.softmax(x, -1), "softmax 0": lambda x: torch.softmax(x, 0),
+    "log_softmax": lambda x: torch.log_softmax(x, -1),
     "softmin": lambda x: F.softmin(x, 1),
 }  # fmt: skip
 
@@ -61,7 +62,9 @@ class TestSpecialValues:
         batch.case("scalar softmax", lambda x: torch.softmax(x, 0), torch.tensor(3.0))
         for name in ("softmax", "log_softmax", "softmin"):
             for dim in (0, 1, 2):
-                batch.case(f"{name} of nothing", partial(getattr(F, name), dim=dim), torch.ones(5, 0, 0))
+                batch.case(
+                    f"{name} of nothing", partial(getattr(F, name), dim=dim), torch.ones(5, 0, 0)
+                )
         batch.check()
 
 
@@ -76,12 +79,15 @@ class TestSharded:
 
 
 class TestInPlaceSlopes:
-    """Of the result of a negative slope no gradient can be had, and torch refuses it, in the backward pass."""
+    """Of the result of a negative slope no gradient can be had, and torch refuses it, in the
+    backward pass."""
 
     REFUSED: ClassVar[dict[str, Callable]] = {
-        "elu_": lambda x: F.elu_(x, -1.0), "celu_": lambda x: F.celu_(x, -1.0),
-        "leaky_relu_": lambda x: F.leaky_relu_(x, -1.0), "rrelu_": lambda x: F.rrelu_(x, -1.0, -0.5, False),
-    }  # fmt: skip
+        "elu_": lambda x: F.elu_(x, -1.0),
+        "celu_": lambda x: F.celu_(x, -1.0),
+        "leaky_relu_": lambda x: F.leaky_relu_(x, -1.0),
+        "rrelu_": lambda x: F.rrelu_(x, -1.0, -0.5, False),
+    }
 
     @pytest.mark.parametrize("name", REFUSED)
     def test_refused(self, name):
@@ -94,9 +100,13 @@ class TestInPlaceSlopes:
     def test_others_are_taken(self):
         batch, x = Batch(), torch.tensor([-1.0, 0.0, 2.0])
         for name, function in {
-            "threshold_": lambda x: F.threshold_(x * 1, 1.0, -1.0), "relu6": lambda x: F.relu6(x * 1, inplace=True),
-            "selu_": lambda x: F.selu_(x * 1), "elu_": lambda x: F.elu_(x * 1, 0.0), "out": lambda x: F.elu(x, -1.0),
-            "leaky_relu": lambda x: F.leaky_relu(x, -1.0), "hardtanh_": lambda x: F.hardtanh_(x * 1, 0.0, 1.0),
-        }.items():  # fmt: skip
+            "threshold_": lambda x: F.threshold_(x * 1, 1.0, -1.0),
+            "relu6": lambda x: F.relu6(x * 1, inplace=True),
+            "selu_": lambda x: F.selu_(x * 1),
+            "elu_": lambda x: F.elu_(x * 1, 0.0),
+            "out": lambda x: F.elu(x, -1.0),
+            "leaky_relu": lambda x: F.leaky_relu(x, -1.0),
+            "hardtanh_": lambda x: F.hardtanh_(x * 1, 0.0, 1.0),
+        }.items():
             batch.case(name, function, x)
         batch.check()

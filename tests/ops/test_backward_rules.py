@@ -1,5 +1,6 @@
-"""Backward rules do no more than `jax.vjp` of the same function, as XLA counts it, and those that this cost a rewrite
-agree with torch on CPU. The cases, the counts and the known exceptions live in `recipes/benchmarks/backward.py`."""
+"""Backward rules do no more than `jax.vjp` of the same function, as XLA counts it, and those that
+this cost a rewrite agree with torch on CPU. The cases, the counts and the known exceptions live in
+`recipes/benchmarks/backward.py`."""
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ CASES = backward.cases()
 
 @pytest.mark.codegen
 class TestCost:
-    """Flops, transcendentals, bytes accessed and temporary memory of a compiled forward and backward pass."""
+    """Flops, transcendentals, bytes accessed and temporary memory of a compiled forward and
+    backward pass."""
 
     @pytest.mark.parametrize("name", CASES)
     def test_no_more_than_jax_vjp(self, name):
@@ -21,9 +23,13 @@ class TestCost:
         more = backward.excess(ours, theirs)
         known = backward.KNOWN[name].ratios if name in backward.KNOWN else {}
         # Both ways: what is no longer so must leave the list.
-        assert more.keys() == known.keys(), f"{more}, known: {known}\nours   {ours}\ntheirs {theirs}"
+        assert more.keys() == known.keys(), (
+            f"{more}, known: {known}\nours   {ours}\ntheirs {theirs}"
+        )
         for figure, ratio in more.items():
-            assert ratio <= known[figure] * backward.ALLOWANCE, f"{figure}: {ratio:.3f} times, known: {known[figure]}"
+            assert ratio <= known[figure] * backward.ALLOWANCE, (
+                f"{figure}: {ratio:.3f} times, known: {known[figure]}"
+            )
 
     def test_exceptions_are_of_cases(self):
         assert backward.KNOWN.keys() <= CASES.keys()
@@ -32,9 +38,13 @@ class TestCost:
         """The comparison can fail: it sees one exponential, and one copy, more."""
         case = CASES["sigmoid"]
         plain = backward.ours(case)
-        slower = backward.ours(backward.Case(lambda x: case.torch(x) + x.sin(), case.jax, case.inputs))
+        slower = backward.ours(
+            backward.Case(lambda x: case.torch(x) + x.sin(), case.jax, case.inputs)
+        )
         assert {"flops", "transcendentals"} <= backward.excess(slower, plain).keys()
-        copied = backward.ours(backward.Case(lambda x: case.torch(x).flip(0).contiguous(), case.jax, case.inputs))
+        copied = backward.ours(
+            backward.Case(lambda x: case.torch(x).flip(0).contiguous(), case.jax, case.inputs)
+        )
         assert "bytes_accessed" in backward.excess(copied, plain)
 
 
@@ -59,7 +69,8 @@ EDGES = (
 
 
 class TestMish:
-    """One exponential gives tanh(softplus(x)) and sigmoid(x), also where they saturate or x is no number."""
+    """One exponential gives tanh(softplus(x)) and sigmoid(x), also where they saturate or x is no
+    number."""
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
     def test_values(self, dtype):
@@ -89,11 +100,18 @@ class TestMish:
 def averages(batch: Batch, dtype: torch.dtype) -> None:
     """Windows that overlap, reach into the padding, leave elements behind, or end outside."""
     x = torch.randn(8, 3, 11, 8).to(dtype)
-    for window, stride, padding in ((3, 2, 1), (2, 2, 0), (3, 1, 1), ((2, 3), (3, 2), (0, 1)), (2, 4, 0)):
+    for window, stride, padding in (
+        (3, 2, 1),
+        (2, 2, 0),
+        (3, 1, 1),
+        ((2, 3), (3, 2), (0, 1)),
+        (2, 4, 0),
+    ):
         for ceil_mode in (False, True):
             for include_pad in (False, True):
                 batch.case(
-                    f"avg_pool2d {window} {stride} {padding} ceil={ceil_mode} include_pad={include_pad}",
+                    f"avg_pool2d {window} {stride} {padding} ceil={ceil_mode} "
+                    f"include_pad={include_pad}",
                     lambda x, *args: F.avg_pool2d(x, *args),
                     *(x, window, stride, padding, ceil_mode, include_pad),
                 )

@@ -1,4 +1,5 @@
-"""Collectives over mesh axes: what every shard gets, and the gradients, against the same on whole tensors."""
+"""Collectives over mesh axes: what every shard gets, and the gradients, against the same on whole
+tensors."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +27,9 @@ def rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def turned(x: torch.Tensor) -> torch.Tensor:
-    return spmd.manual.collective_permute(x, [(i, (i + 1) % SHARDS) for i in range(SHARDS)], "model")
+    return spmd.manual.collective_permute(
+        x, [(i, (i + 1) % SHARDS) for i in range(SHARDS)], "model"
+    )
 
 
 Case = tuple[Callable[[Any], Any], Any, Callable[[torch.Tensor], torch.Tensor]]
@@ -37,47 +40,40 @@ CASES: dict[str, Case] = {
     "mean": (lambda x: spmd.manual.all_reduce(x, "mean", "model"), P(), lambda x: rows(x).mean(0)),
     "max": (lambda x: spmd.manual.all_reduce(x, "max", "model"), P(), lambda x: rows(x).amax(0)),
     "min": (lambda x: spmd.manual.all_reduce(x, "min", "model"), P(), lambda x: rows(x).amin(0)),
-    "product": (lambda x: spmd.manual.all_reduce(x, "product", "model"), P(), lambda x: rows(x).prod(0)),
+    "product": (lambda x: spmd.manual.all_reduce(x, "product", "model"), P(),
+        lambda x: rows(x).prod(0)),
     "all_gather": (lambda x: spmd.manual.all_gather(x, 0, "model"), P(), lambda x: x),
-    "all_gather of columns": (
-        lambda x: spmd.manual.all_gather(x, -1, "model"), P(), lambda x: torch.cat(rows(x).unbind(0), 1),
-    ),
-    "all_gather along a new dim": (lambda x: spmd.manual.all_gather(x, 1, "model", tiled=False), P(),
-                                   lambda x: rows(x).movedim(0, 1)),
-    "all_gather, then different": (
-        lambda x: spmd.manual.all_gather(x, 0, "model") * x.sum(), P("model"),
-        lambda x: (x[None] * rows(x).sum((1, 2))[:, None, None]).flatten(0, 1),
-    ),
-    "reduce_scatter": (
-        lambda x: spmd.manual.reduce_scatter(x, "sum", 1, "model"), P(None, "model"), lambda x: rows(x).sum(0),
-    ),
-    "reduce_scatter mean": (
-        lambda x: spmd.manual.reduce_scatter(x, "mean", 1, "model"), P(None, "model"), lambda x: rows(x).mean(0),
-    ),
-    "reduce_scatter max": (
-        lambda x: spmd.manual.reduce_scatter(x, "max", 1, "model"), P(None, "model"), lambda x: rows(x).amax(0),
-    ),
-    "reduce_scatter product": (
-        lambda x: spmd.manual.reduce_scatter(x, "product", 1, "model"), P(None, "model"), lambda x: rows(x).prod(0),
-    ),
-    "all_to_all": (lambda x: spmd.manual.all_to_all(x, 1, 0, "model"), P(None, "model"), lambda x: x),
-    "all_to_all along one dim": (
-        lambda x: spmd.manual.all_to_all(x, 1, 1, "model"), P("model"),
-        lambda x: rows(x).reshape(SHARDS, 2, SHARDS, 2).permute(2, 1, 0, 3).reshape(x.shape),
-    ),
+    "all_gather of columns": (lambda x: spmd.manual.all_gather(x, -1, "model"), P(),
+        lambda x: torch.cat(rows(x).unbind(0), 1)),
+    "all_gather along a new dim": (lambda x: spmd.manual.all_gather(x, 1, "model", tiled=False),
+        P(), lambda x: rows(x).movedim(0, 1)),
+    "all_gather, then different": (lambda x: spmd.manual.all_gather(x, 0, "model") * x.sum(),
+        P("model"), lambda x: (x[None] * rows(x).sum((1, 2))[:, None, None]).flatten(0, 1)),
+    "reduce_scatter": (lambda x: spmd.manual.reduce_scatter(x, "sum", 1, "model"), P(None, "model"),
+        lambda x: rows(x).sum(0)),
+    "reduce_scatter mean": (lambda x: spmd.manual.reduce_scatter(x, "mean", 1, "model"),
+        P(None, "model"), lambda x: rows(x).mean(0)),
+    "reduce_scatter max": (lambda x: spmd.manual.reduce_scatter(x, "max", 1, "model"),
+        P(None, "model"), lambda x: rows(x).amax(0)),
+    "reduce_scatter product": (lambda x: spmd.manual.reduce_scatter(x, "product", 1, "model"),
+        P(None, "model"), lambda x: rows(x).prod(0)),
+    "all_to_all": (lambda x: spmd.manual.all_to_all(x, 1, 0, "model"), P(None, "model"),
+        lambda x: x),
+    "all_to_all along one dim": (lambda x: spmd.manual.all_to_all(x, 1, 1, "model"), P("model"),
+        lambda x: rows(x).reshape(SHARDS, 2, SHARDS, 2).permute(2, 1, 0, 3).reshape(x.shape)),
     "collective_permute": (turned, P("model"), lambda x: x.roll(2, 0)),
     "collective_permute with an end": (
-        lambda x: spmd.manual.collective_permute(x, [(i, i + 1) for i in range(SHARDS - 1)], "model"), P("model"),
-        lambda x: torch.cat([torch.zeros_like(x[:2]), x[:-2]]),
+        lambda x: spmd.manual.collective_permute(
+            x, [(i, i + 1) for i in range(SHARDS - 1)], "model",
+        ),
+        P("model"), lambda x: torch.cat([torch.zeros_like(x[:2]), x[:-2]]),
     ),
     "broadcast": (lambda x: spmd.manual.broadcast(x, 2, "model"), P(), lambda x: rows(x)[2]),
-    "axis_index": (
-        lambda x: x * spmd.manual.axis_index("model"), P("model"),
-        lambda x: x * torch.arange(SHARDS).repeat_interleave(2)[:, None],
-    ),
+    "axis_index": (lambda x: x * spmd.manual.axis_index("model"), P("model"),
+        lambda x: x * torch.arange(SHARDS).repeat_interleave(2)[:, None]),
     "a sum of what is the same": (
-        lambda x: all_reduce(torch.ones_like(x) * all_reduce(x, "sum", "model"), "sum", "model"), P(),
-        lambda x: SHARDS * rows(x).sum(0),
+        lambda x: all_reduce(torch.ones_like(x) * all_reduce(x, "sum", "model"), "sum", "model"),
+        P(), lambda x: SHARDS * rows(x).sum(0),
     ),
 }  # fmt: skip
 
@@ -127,9 +123,14 @@ class TestValuesAndGradients:
                 "turned": turned(x.bfloat16()),
             }
 
-        specs = {name: P() for name in ("int64", "int8", "all", "any", "bits", "bfloat16", "gathered", "sent")}
+        specs = {
+            name: P()
+            for name in ("int64", "int8", "all", "any", "bits", "bfloat16", "gathered", "sent")
+        }
         specs |= {"float16": P(None, "model"), "turned": P("model")}
-        made = spmd.shard_map(shard, mesh, P("model"), specs, axis_names=axis_names)(numbers.to("xla"))
+        made = spmd.shard_map(shard, mesh, P("model"), specs, axis_names=axis_names)(
+            numbers.to("xla")
+        )
         own = rows(numbers)
         check(made["int64"], own.sum(0))
         check(made["int8"], own.to(torch.int8).amax(0))
@@ -168,14 +169,20 @@ class TestValuesAndGradients:
     def test_an_equal_maximum_is_shared(self) -> None:
         mesh = spmd.Mesh(range(SHARDS), (SHARDS,), ("model",))
         x = torch.tensor([3.0, 1.0, 3.0, 2.0]).to("xla").requires_grad_()
-        spmd.shard_map(lambda x: spmd.manual.all_reduce(x, "max", "model"), mesh, P("model"), P())(x).sum().backward()
+        spmd.shard_map(lambda x: spmd.manual.all_reduce(x, "max", "model"), mesh, P("model"), P())(
+            x
+        ).sum().backward()
         assert x.grad.tolist() == [0.5, 0.0, 0.5, 0.0]
 
 
-def refuses(error: type[Exception], text: str, one: Callable[[Any], Any], axis_names: Any = None) -> None:
+def refuses(
+    error: type[Exception], text: str, one: Callable[[Any], Any], axis_names: Any = None
+) -> None:
     mesh = spmd.Mesh(range(8), (2, SHARDS), ("data", "model"))
     with pytest.raises(error) as caught:
-        spmd.shard_map(one, mesh, P("model"), P(), axis_names=axis_names)(torch.ones(8, 6, device="xla"))
+        spmd.shard_map(one, mesh, P("model"), P(), axis_names=axis_names)(
+            torch.ones(8, 6, device="xla")
+        )
     assert text in str(caught.value), str(caught.value)
 
 
@@ -184,52 +191,100 @@ class TestErrors:
 
     def test_outside(self) -> None:
         with pytest.raises(
-            RuntimeError, match=r"spmd.manual.all_reduce at .*test_collective.py.* called outside spmd.shard_map"
+            RuntimeError,
+            match=r"spmd.manual.all_reduce at .*test_collective.py.* called outside spmd.shard_map",
         ):
             spmd.manual.all_reduce(torch.ones(2, device="xla"), "sum", "model")
 
     def test_axis(self) -> None:
         refuses(
-            ValueError, "there is no axis 'modle' in the mesh (axes: 'data', 'model'); did you mean 'model'?",
+            ValueError,
+            "there is no axis 'modle' in the mesh (axes: 'data', 'model'); did you mean 'model'?",
             lambda x: spmd.manual.all_reduce(x, "sum", "modle"),
-        )  # fmt: skip
+        )
         refuses(
-            ValueError, "axis 'data' is left to the partitioner here (manual: 'model'); name it in axis_names",
-            lambda x: spmd.manual.all_gather(x, 0, "data"), ("model",),
-        )  # fmt: skip
-        refuses(ValueError, "axis 'data' is used twice", lambda x: spmd.manual.axis_index(("data", "data")))
-        refuses(ValueError, "expected an axis, one of 'data', 'model'", lambda x: spmd.manual.all_reduce(x))
+            ValueError,
+            "axis 'data' is left to the partitioner here (manual: 'model'); name it in axis_names",
+            lambda x: spmd.manual.all_gather(x, 0, "data"),
+            ("model",),
+        )
+        refuses(
+            ValueError,
+            "axis 'data' is used twice",
+            lambda x: spmd.manual.axis_index(("data", "data")),
+        )
+        refuses(
+            ValueError,
+            "expected an axis, one of 'data', 'model'",
+            lambda x: spmd.manual.all_reduce(x),
+        )
 
     def test_op(self) -> None:
-        refuses(ValueError, "there is no op 'summ' (ops: 'sum'", lambda x: spmd.manual.all_reduce(x, "summ", "model"))
-        refuses(TypeError, "a sum of bools; use 'or' or 'and'", lambda x: spmd.manual.all_reduce(x > 0, "sum", "model"))
-        refuses(TypeError, "a mean of torch.int32 is no", lambda x: spmd.manual.all_reduce(x.int(), "mean", "model"))
-        refuses(TypeError, "'and' takes bools and integers", lambda x: spmd.manual.all_reduce(x, "and", "model"))
-        refuses(TypeError, "complex numbers have no max", lambda x: spmd.manual.all_reduce(x + 0j, "max", "model"))
+        refuses(
+            ValueError,
+            "there is no op 'summ' (ops: 'sum'",
+            lambda x: spmd.manual.all_reduce(x, "summ", "model"),
+        )
+        refuses(
+            TypeError,
+            "a sum of bools; use 'or' or 'and'",
+            lambda x: spmd.manual.all_reduce(x > 0, "sum", "model"),
+        )
+        refuses(
+            TypeError,
+            "a mean of torch.int32 is no",
+            lambda x: spmd.manual.all_reduce(x.int(), "mean", "model"),
+        )
+        refuses(
+            TypeError,
+            "'and' takes bools and integers",
+            lambda x: spmd.manual.all_reduce(x, "and", "model"),
+        )
+        refuses(
+            TypeError,
+            "complex numbers have no max",
+            lambda x: spmd.manual.all_reduce(x + 0j, "max", "model"),
+        )
 
     def test_dims(self) -> None:
-        refuses(IndexError, "a shard of shape [2, 6] has no dim 2", lambda x: spmd.manual.all_gather(x, 2, "model"))
         refuses(
-            ValueError, "dim 1 of a shard of shape [2, 6] has 6 elements, which the 4 shards along 'model' do not",
+            IndexError,
+            "a shard of shape [2, 6] has no dim 2",
+            lambda x: spmd.manual.all_gather(x, 2, "model"),
+        )
+        refuses(
+            ValueError,
+            "dim 1 of a shard of shape [2, 6] has 6 elements, which the 4 shards along 'model' do "
+            "not",
             lambda x: spmd.manual.reduce_scatter(x, "sum", 1, "model"),
-        )  # fmt: skip
+        )
         refuses(ValueError, "do not divide", lambda x: spmd.manual.all_to_all(x, 1, 0, "model"))
 
     def test_places(self) -> None:
         refuses(
-            ValueError, "target 4 of [(0, 4)] is out of range; 'model' has the indices 0 to 3",
+            ValueError,
+            "target 4 of [(0, 4)] is out of range; 'model' has the indices 0 to 3",
             lambda x: spmd.manual.collective_permute(x, [(0, 4)], "model"),
-        )  # fmt: skip
+        )
         refuses(
-            ValueError, "1 is used twice as target in [(0, 1), (2, 1)]",
+            ValueError,
+            "1 is used twice as target in [(0, 1), (2, 1)]",
             lambda x: spmd.manual.collective_permute(x, [(0, 1), (2, 1)], "model"),
-        )  # fmt: skip
+        )
         refuses(
-            ValueError, "source 4 is out of range; 'model' has 4 shards", lambda x: spmd.manual.broadcast(x, 4, "model")
+            ValueError,
+            "source 4 is out of range; 'model' has 4 shards",
+            lambda x: spmd.manual.broadcast(x, 4, "model"),
         )
 
     def test_tensor(self) -> None:
         refuses(
-            TypeError, "expected a tensor on xla, got 'float'", lambda x: spmd.manual.all_reduce(1.0, "sum", "model")
+            TypeError,
+            "expected a tensor on xla, got 'float'",
+            lambda x: spmd.manual.all_reduce(1.0, "sum", "model"),
         )
-        refuses(TypeError, "got one on cpu", lambda x: spmd.manual.all_reduce(torch.ones(2), "sum", "model"))
+        refuses(
+            TypeError,
+            "got one on cpu",
+            lambda x: spmd.manual.all_reduce(torch.ones(2), "sum", "model"),
+        )

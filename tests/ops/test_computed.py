@@ -1,4 +1,5 @@
-"""Masks that are computed from positions: made block by block, never as a whole, with the same attention."""
+"""Masks that are computed from positions: made block by block, never as a whole, with the same
+attention."""
 
 from collections.abc import Callable, Iterator
 
@@ -51,7 +52,8 @@ def slopes(device: torch.device) -> Tensor:
 
 
 def hugging_face(device: torch.device) -> Tensor:
-    """The additive mask of its models of before: filled, triangular, in four dims, expanded to the batch."""
+    """The additive mask of its models of before: filled, triangular, in four dims, expanded to the
+    batch."""
     filled = torch.full((LENGTH, LENGTH), -1e4, device=device)
     triangle = torch.triu(filled, diagonal=1)
     row, column = positions(device)
@@ -92,12 +94,18 @@ class TestComputed:
 
 
 def test_data_is_cut() -> None:
-    """A mask that came as data, beside one that is computed: blocks are taken of the one and made of the other."""
-    keep, operands = torch.rand(LENGTH, LENGTH) > 0.3, [torch.randn(2, 2, LENGTH, 8) for _ in range(3)]
+    """A mask that came as data, beside one that is computed: blocks are taken of the one and made
+    of the other."""
+    keep, operands = (
+        torch.rand(LENGTH, LENGTH) > 0.3,
+        [torch.randn(2, 2, LENGTH, 8) for _ in range(3)],
+    )
     keep[:, 0] = True
 
     def mask(device: torch.device) -> Tensor:
         return window(device) & keep.to(device) | (torch.arange(LENGTH, device=device) == 0)
 
-    for one, other in zip(attend(mask, [x.to("xla") for x in operands]), attend(mask, operands), strict=True):
+    for one, other in zip(
+        attend(mask, [x.to("xla") for x in operands]), attend(mask, operands), strict=True
+    ):
         check(one, other)

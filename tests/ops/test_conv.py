@@ -1,4 +1,5 @@
-"""Convolutions and their transposes of one, two and three dimensions, with all gradients, against torch on CPU."""
+"""Convolutions and their transposes of one, two and three dimensions, with all gradients, against
+torch on CPU."""
 
 import itertools
 
@@ -31,16 +32,28 @@ def plain(batch: Batch, dtype: torch.dtype, rank: int) -> None:
     x = (torch.randn(8, 4, *SIZES[rank]) / 2).to(dtype)
     for settings in SETTINGS:
         groups = settings.get("groups", 1)
-        weight, bias = (torch.randn(6, 4 // groups, *[3] * rank) / 4).to(dtype), torch.randn(6).to(dtype)
+        weight, bias = (
+            (torch.randn(6, 4 // groups, *[3] * rank) / 4).to(dtype),
+            torch.randn(6).to(dtype),
+        )
         kernel = weight[..., :2] if settings.get("dilation") else weight
-        batch.case(f"conv{rank}d {settings}", lambda x, w, b, s=settings: PLAIN[rank](x, w, b, **s), x, kernel, bias)
+        batch.case(
+            f"conv{rank}d {settings}",
+            lambda x, w, b, s=settings: PLAIN[rank](x, w, b, **s),
+            x,
+            kernel,
+            bias,
+        )
 
 
 def transposed(batch: Batch, dtype: torch.dtype, rank: int) -> None:
     x = (torch.randn(8, 4, *SIZES[rank]) / 2).to(dtype)
     for settings in [*SETTINGS, {"stride": 2, "output_padding": 1, "padding": 1}]:
         groups = settings.get("groups", 1)
-        weight, bias = (torch.randn(4, 6 // groups, *[3] * rank) / 4).to(dtype), torch.randn(6).to(dtype)
+        weight, bias = (
+            (torch.randn(4, 6 // groups, *[3] * rank) / 4).to(dtype),
+            torch.randn(6).to(dtype),
+        )
         batch.case(
             f"conv_transpose{rank}d {settings}",
             lambda x, w, b, s=settings: TRANSPOSED[rank](x, w, b, **s),
@@ -69,19 +82,32 @@ class TestPlain:
             ((4, 4), {}),
         ):
             x, weight = torch.randn(8, 8, *size), torch.randn(16, 8, 3, 3) / 4
-            batch.case(f"{size} {settings}", lambda x, w, s=settings: F.conv2d(x, w, **s), x, weight)
+            batch.case(
+                f"{size} {settings}", lambda x, w, s=settings: F.conv2d(x, w, **s), x, weight
+            )
             name = f"transposed {size} {settings}"
-            batch.case(name, lambda x, w, s=settings: F.conv_transpose2d(x, w, **s), x, weight.mT[:8].clone())
+            batch.case(
+                name,
+                lambda x, w, s=settings: F.conv_transpose2d(x, w, **s),
+                x,
+                weight.mT[:8].clone(),
+            )
         x, weight = torch.randn(8, 4, 2, 1, 2), torch.randn(8, 4, 3, 3, 3) / 4
         batch.case("three dims", lambda x, w: F.conv3d(x, w, padding=1), x, weight)
-        batch.case("one dim", lambda x, w: F.conv1d(x, w, padding=1), x[..., 0, 0].clone(), weight[..., 0, 0].clone())
+        batch.case(
+            "one dim",
+            lambda x, w: F.conv1d(x, w, padding=1),
+            x[..., 0, 0].clone(),
+            weight[..., 0, 0].clone(),
+        )
         half = x.bfloat16(), weight.bfloat16()
         batch.case("bfloat16", lambda x, w: F.conv3d(x, w, padding=1), *half, gradient=False)
         batch.check()
 
     @pytest.mark.parametrize("axis", [None, "fsdp"])
     def test_groups(self, axis: str | None, mesh8: spmd.Mesh) -> None:
-        """A CPU takes them one element of the window after the other: one feature each, several, a large window."""
+        """A CPU takes them one element of the window after the other: one feature each, several, a
+        large window."""
         batch = Batch() if axis is None else Batch(mesh=mesh8, axis=axis)
         x = torch.randn(8, 8, 9, 7)
         for groups, features, window, settings in (
@@ -93,16 +119,28 @@ class TestPlain:
             (4, 12, (3, 3), {"stride": 2, "padding": 2, "dilation": 2}),
             (2, 4, (3, 1), {}),
         ):
-            name, how = f"{groups} groups, {features} features, {window}, {settings}", {**settings, "groups": groups}
+            name, how = (
+                f"{groups} groups, {features} features, {window}, {settings}",
+                {**settings, "groups": groups},
+            )
             weight, bias = torch.randn(features, 8 // groups, *window) / 4, torch.randn(features)
             batch.case(name, lambda x, w, b, how=how: F.conv2d(x, w, b, **how), x, weight, bias)
             weight = torch.randn(8, features // groups, *window) / 4
-            batch.case(f"transposed {name}", lambda x, w, how=how: F.conv_transpose2d(x, w, **how), x, weight)
+            batch.case(
+                f"transposed {name}",
+                lambda x, w, how=how: F.conv_transpose2d(x, w, **how),
+                x,
+                weight,
+            )
         line, filters = torch.randn(8, 8, 11), torch.randn(8, 1, 4) / 4
-        batch.case("causal", lambda x, w: F.conv1d(x, w, padding=3, groups=8)[..., :-3], line, filters)
+        batch.case(
+            "causal", lambda x, w: F.conv1d(x, w, padding=3, groups=8)[..., :-3], line, filters
+        )
         cube, cubes = torch.randn(8, 8, 4, 3, 5), torch.randn(8, 1, 3, 3, 3) / 4
         batch.case("three dims", lambda x, w: F.conv3d(x, w, padding=1, groups=8), cube, cubes)
-        batch.case("float64", lambda x, w: F.conv1d(x, w, groups=8), line.double(), filters.double())
+        batch.case(
+            "float64", lambda x, w: F.conv1d(x, w, groups=8), line.double(), filters.double()
+        )
         half = line.bfloat16(), filters.bfloat16()
         batch.case("bfloat16", lambda x, w: F.conv1d(x, w, groups=8), *half, gradient=False)
         batch.check()
@@ -120,21 +158,37 @@ class TestPlain:
         ):
             x, groups = torch.randn(8, 4, *size) / 2, settings.get("groups", 1)
             weight = torch.randn(4, 4 // groups, 1, 1) / 4
-            batch.case(f"{size} {settings}", lambda x, w, s=settings: F.conv2d(x, w, **s), x, weight)
+            batch.case(
+                f"{size} {settings}", lambda x, w, s=settings: F.conv2d(x, w, **s), x, weight
+            )
             name = f"transposed {size} {settings}"
-            batch.case(name, lambda x, w, s=settings: F.conv_transpose2d(x, w, output_padding=0, **s), x, weight)
+            batch.case(
+                name,
+                lambda x, w, s=settings: F.conv_transpose2d(x, w, output_padding=0, **s),
+                x,
+                weight,
+            )
         line, filters = torch.randn(8, 4, 3), torch.randn(2, 4, 1)
         batch.case("one dim", lambda x, w: F.conv1d(x, w, stride=2), line, filters)
         batch.case("float64", lambda x, w: F.conv1d(x, w), line.double(), filters.double())
-        batch.case("bfloat16", lambda x, w: F.conv1d(x, w), line.bfloat16(), filters.bfloat16(), gradient=False)
+        batch.case(
+            "bfloat16",
+            lambda x, w: F.conv1d(x, w),
+            line.bfloat16(),
+            filters.bfloat16(),
+            gradient=False,
+        )
         batch.check()
 
     @pytest.mark.parametrize("axis", [None, "fsdp"])
     def test_gradients_of_few_and_many_pixels(self, axis: str | None, mesh8: spmd.Mesh) -> None:
-        """A stride that leaves fewer pixels than the window has, and a kernel's gradient image by image."""
+        """A stride that leaves fewer pixels than the window has, and a kernel's gradient image by
+        image."""
         batch = Batch() if axis is None else Batch(mesh=mesh8, axis=axis)
         x, weight = torch.randn(8, 4, 5, 6), torch.randn(8, 4, 3, 3) / 4
-        batch.case("few", lambda x, w: F.conv2d(x, w, stride=2, padding=(1, 0), dilation=(1, 2)), x, weight)
+        batch.case(
+            "few", lambda x, w: F.conv2d(x, w, stride=2, padding=(1, 0), dilation=(1, 2)), x, weight
+        )
         batch.case("few, uneven", lambda x, w: F.conv2d(x, w, stride=(4, 3)), x, weight)
         x, weight = torch.randn(8, 64, 24, 26) / 32, torch.randn(128, 64, 2, 2) / 8
         batch.case("many", lambda x, w: F.conv2d(x, w, padding=1, dilation=2), x, weight)
@@ -152,10 +206,18 @@ class TestPlain:
             (24, 48, 3, 5, (1, 1), {}),
         ):
             how = {**settings, "groups": groups}
-            x, weight = torch.randn(8, channels, size, size), torch.randn(features, channels // groups, *window) / 8
+            x, weight = (
+                torch.randn(8, channels, size, size),
+                torch.randn(features, channels // groups, *window) / 8,
+            )
             batch.case(f"{x.shape} {how}", lambda x, w, how=how: F.conv2d(x, w, **how), x, weight)
             weight = torch.randn(channels, features // groups, *window) / 8
-            batch.case(f"transposed {x.shape} {how}", lambda x, w, how=how: F.conv_transpose2d(x, w, **how), x, weight)
+            batch.case(
+                f"transposed {x.shape} {how}",
+                lambda x, w, how=how: F.conv_transpose2d(x, w, **how),
+                x,
+                weight,
+            )
         batch.check()
 
     def test_groups_do_not_meet(self) -> None:
@@ -170,7 +232,11 @@ class TestPlain:
         batch = Batch()
         x, weight = (torch.randn(2, 3, 5, 5) / 2).to(dtype), (torch.randn(4, 3, 3, 3) / 4).to(dtype)
         batch.case(
-            "conv2d", lambda x, w: F.conv2d(x, w, stride=2, padding=1), x, weight, gradient=dtype == torch.float64
+            "conv2d",
+            lambda x, w: F.conv2d(x, w, stride=2, padding=1),
+            x,
+            weight,
+            gradient=dtype == torch.float64,
         )
         batch.check()
 
@@ -207,7 +273,9 @@ class TestMemoryFormat:
         if which in ("weight", "both"):
             module = module.to(memory_format=form)
         made = module.to("xla")(x.to("xla"))  # CPU without oneDNN forgets it for three dims
-        assert made.is_contiguous(memory_format=torch.contiguous_format if which == "neither" else form)
+        assert made.is_contiguous(
+            memory_format=torch.contiguous_format if which == "neither" else form
+        )
 
 
 class TestOthers:
@@ -260,7 +328,10 @@ class TestOtherPlatforms:
                     grad, x, kernel, None, *settings, groups, masks, returns=(x, kernel, None)
                 )
 
-            for function, operands, count in ((forward, (x, kernel), 1), (backward, (made, x, kernel), 2)):
+            for function, operands, count in (
+                (forward, (x, kernel), 1),
+                (backward, (made, x, kernel), 2),
+            ):
                 text = jax.jit(function).lower(*operands).as_text()
                 assert text.count("stablehlo.convolution") == count, text
                 assert "case" not in text and "dot_general" not in text, text
@@ -298,7 +369,9 @@ class TestSharded:
                 for convolve in (F.conv2d, F.conv_transpose2d):
                     batch.case(
                         f"{convolve.__name__} {size} {settings} of {height}",
-                        lambda x, w, convolve=convolve, how=settings: convolve(x.permute(1, 2, 0, 3), w, **how),
+                        lambda x, w, convolve=convolve, how=settings: convolve(
+                            x.permute(1, 2, 0, 3), w, **how
+                        ),
                         x,
                         torch.randn(4, 4, size, size) / 4 / size,
                     )
@@ -315,7 +388,8 @@ class TestSharded:
         check_grouped(x, w, made, ours.grad, weight.grad)
 
     def test_height_of_groups(self, mesh8):
-        """Sharded rows are one exchange with the neighbours, not one for each element of the window."""
+        """Sharded rows are one exchange with the neighbours, not one for each element of the
+        window."""
         x, w = torch.randn(2, 8, 16, 6), torch.randn(8, 1, 3, 3)
         ours, weight = x.to("xla").requires_grad_(), w.to("xla").requires_grad_()
         spmd.mark_sharding(ours, mesh8, (None, None, "fsdp", None))
@@ -333,12 +407,24 @@ class TestPixelsOverOneAxis:
     def test_values_and_gradients(self, partitioner: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(spmd.config, "partitioner", partitioner)
         mesh = spmd.Mesh(range(8), (2, 4), ("a", "b"))
-        images = [(None, None, None, "a"), (None, None, None, "b"), (None, "a", None, None), ("a", None, None, "b")]
-        kernels = [(None,) * 4, ("a", None, None, None), ("b", None, None, None), (None, None, None, "a")]
+        images = [
+            (None, None, None, "a"),
+            (None, None, None, "b"),
+            (None, "a", None, None),
+            ("a", None, None, "b"),
+        ]
+        kernels = [
+            (None,) * 4,
+            ("a", None, None, None),
+            ("b", None, None, None),
+            (None, None, None, "a"),
+        ]
         compared = []
         for size in (8, 7):
             x, kernel = torch.randn(4, 6, size, size), torch.randn(8, 6, 3, 3)
-            for image_spec, kernel_spec, is_transposed in itertools.product(images, kernels, (False, True)):
+            for image_spec, kernel_spec, is_transposed in itertools.product(
+                images, kernels, (False, True)
+            ):
                 weight = kernel.transpose(0, 1).contiguous() if is_transposed else kernel
                 results = []
                 for device in ("cpu", "xla"):
@@ -352,20 +438,27 @@ class TestPixelsOverOneAxis:
                 compared.append((f"{size}, {image_spec}, {kernel_spec}, {is_transposed}", *results))
         spmd.sync()
         wrong = [
-            name for name, expected, actual in compared
-            if not all(torch.allclose(b.cpu(), a, 1e-4, 1e-4) for a, b in zip(expected, actual, strict=True))
-        ]  # fmt: skip
+            name
+            for name, expected, actual in compared
+            if not all(
+                torch.allclose(b.cpu(), a, 1e-4, 1e-4)
+                for a, b in zip(expected, actual, strict=True)
+            )
+        ]
         assert not wrong, "\n".join(wrong)
 
     @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
     def test_split_features(self, partitioner: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Pixels over all devices under a kernel in parts, and unsplit ones of which the result is split."""
+        """Pixels over all devices under a kernel in parts, and unsplit ones of which the result is
+        split."""
         monkeypatch.setattr(spmd.config, "partitioner", partitioner)
         mesh = spmd.Mesh(range(8), (2, 4), ("a", "b"))
         specs = [
-            ((None, None, ("b", "a")), (None, "a", None), None), ((None, None, ("a", "b")), (None, "b", None), None),
-            (("a", None, "b"), (None, "b", None), None), ((None, "b", None), ("b", None, None), (None, None, "a")),
-        ]  # fmt: skip
+            ((None, None, ("b", "a")), (None, "a", None), None),
+            ((None, None, ("a", "b")), (None, "b", None), None),
+            (("a", None, "b"), (None, "b", None), None),
+            ((None, "b", None), ("b", None, None), (None, None, "a")),
+        ]
         shapes = [(2, 10, 7), (1, 6, 12)]
         compared = []
         for case in itertools.product(specs, (False, True), shapes):
@@ -387,7 +480,11 @@ class TestPixelsOverOneAxis:
             compared.append((str(case), *results))
         spmd.sync()
         wrong = [
-            name for name, expected, actual in compared
-            if not all(torch.allclose(b.cpu(), a, 1e-4, 1e-4) for a, b in zip(expected, actual, strict=True))
-        ]  # fmt: skip
+            name
+            for name, expected, actual in compared
+            if not all(
+                torch.allclose(b.cpu(), a, 1e-4, 1e-4)
+                for a, b in zip(expected, actual, strict=True)
+            )
+        ]
         assert not wrong, "\n".join(wrong)

@@ -1,4 +1,5 @@
-"""CTC loss against torch on CPU: lengths as numbers and as tensors, empty targets, impossible ones."""
+"""CTC loss against torch on CPU: lengths as numbers and as tensors, empty targets, impossible
+ones."""
 
 import pytest
 import torch
@@ -12,7 +13,12 @@ def test_ctc(reduction: str) -> None:
     scores = torch.randn(6, 3, 5).log_softmax(2)
     targets = torch.tensor([[1, 1, 2], [3, 4, 0], [2, 0, 0]])
     inputs, lengths = [6, 5, 4], [3, 2, 0]
-    batch.case("numbers", lambda x, t: ctc_loss(x, t, inputs, lengths, reduction=reduction), scores, targets)
+    batch.case(
+        "numbers",
+        lambda x, t: ctc_loss(x, t, inputs, lengths, reduction=reduction),
+        scores,
+        targets,
+    )
     batch.case(
         "tensors",
         lambda x, t, i, n: ctc_loss(x, t, i, n, reduction=reduction),
@@ -22,10 +28,18 @@ def test_ctc(reduction: str) -> None:
         torch.tensor(lengths),
     )
     batch.case(
-        "end to end", lambda x, t: ctc_loss(x, t, inputs, [2, 1, 1], reduction=reduction), scores, targets.flatten()[:4]
+        "end to end",
+        lambda x, t: ctc_loss(x, t, inputs, [2, 1, 1], reduction=reduction),
+        scores,
+        targets.flatten()[:4],
     )
     # Labels behind the ends of rows, which are no part of the next row.
-    batch.case("padded", lambda x, t: ctc_loss(x, t, inputs, [1, 2, 1], reduction=reduction), scores, targets)
+    batch.case(
+        "padded",
+        lambda x, t: ctc_loss(x, t, inputs, [1, 2, 1], reduction=reduction),
+        scores,
+        targets,
+    )
     batch.case(
         "too short an input",
         lambda x, t: ctc_loss(x, t, [2, 5, 4], lengths, reduction=reduction, zero_infinity=True),

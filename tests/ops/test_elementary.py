@@ -1,25 +1,32 @@
-"""Elementary functions of complex numbers at zeros, infinities and NaN: C99's values (Annex G), which numpy has."""
+"""Elementary functions of complex numbers at zeros, infinities and NaN: C99's values (Annex G),
+which numpy has."""
 
 import numpy as np
 import pytest
 import torch
 
 NAMES = {
-    "exp": np.exp, "exp2": np.exp2, "log": np.log, "log2": np.log2, "log10": np.log10, "sqrt": np.sqrt, "abs": np.abs,
-    "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh, "sin": np.sin, "cos": np.cos, "tan": np.tan,
-    "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh, "asin": np.arcsin, "acos": np.arccos,
+    "exp": np.exp, "exp2": np.exp2, "log": np.log, "log2": np.log2, "log10": np.log10,
+    "sqrt": np.sqrt, "abs": np.abs, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh,
+    "sin": np.sin, "cos": np.cos, "tan": np.tan, "asinh": np.arcsinh, "acosh": np.arccosh,
+    "atanh": np.arctanh, "asin": np.arcsin, "acos": np.arccos,
     "atan": np.arctan,
 }  # fmt: skip
 PARTS = [0.0, -0.0, 1.0, -1.0, 0.7, np.inf, -np.inf, np.nan, 710.0, -600.0]
 
 
 def same(one: np.ndarray, other: np.ndarray, point: np.ndarray) -> np.ndarray:
-    """Equal within rounding, signs of zeros and infinities too, where C99 says which: not beside a NaN or at the
-    exponential of minus infinity in no direction."""
+    """Equal within rounding, signs of zeros and infinities too, where C99 says which: not beside a
+    NaN or at the exponential of minus infinity in no direction."""
     told = np.isfinite(point)
     sign = ~told | (np.signbit(one) == np.signbit(other))
     close = np.abs(one - other) <= 1e-9 * np.abs(other)
-    alike = (np.isnan(one) & np.isnan(other)) | (one == other) | close | (~told & (np.abs(one) == np.abs(other)))
+    alike = (
+        (np.isnan(one) & np.isnan(other))
+        | (one == other)
+        | close
+        | (~told & (np.abs(one) == np.abs(other)))
+    )
     return alike & (sign | np.isnan(other))
 
 

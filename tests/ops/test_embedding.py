@@ -9,8 +9,15 @@ from torch.nn import functional as F
 def embeddings(batch: Batch, dtype: torch.dtype) -> None:
     weight, indices = torch.randn(16, 4).to(dtype), torch.randint(0, 16, (8, 3))
     batch.case("embedding", F.embedding, indices, weight)
-    batch.case("padding", lambda i, w: F.embedding(i, w, padding_idx=2), indices.clamp(max=4), weight)
-    batch.case("by frequency", lambda i, w: F.embedding(i, w, scale_grad_by_freq=True), indices.clamp(max=4), weight)
+    batch.case(
+        "padding", lambda i, w: F.embedding(i, w, padding_idx=2), indices.clamp(max=4), weight
+    )
+    batch.case(
+        "by frequency",
+        lambda i, w: F.embedding(i, w, scale_grad_by_freq=True),
+        indices.clamp(max=4),
+        weight,
+    )
     batch.case("one", F.embedding, torch.tensor(3), weight)
     batch.case("repeated", F.embedding, torch.full((8, 5), 3), weight)
 
@@ -46,5 +53,7 @@ class TestMaxNorm:
             return F.embedding(indices, table, max_norm=0.5, norm_type=norm_type), table
 
         for norm_type in (2.0, 1.0):
-            batch.case(f"norm {norm_type}", look_up, torch.randn(8, 4), indices, norm_type, gradient=False)
+            batch.case(
+                f"norm {norm_type}", look_up, torch.randn(8, 4), indices, norm_type, gradient=False
+            )
         batch.check()

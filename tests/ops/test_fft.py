@@ -56,5 +56,9 @@ class TestSharded:
     def test_partitioned(self, mesh8):
         batch = Batch(mesh=mesh8, axis="fsdp")
         transforms(batch)
-        batch.case("split dim", lambda x: real(torch.fft.fft(x, dim=0)), torch.randn(8, 3, dtype=torch.float64))
+        batch.case(
+            "split dim",
+            lambda x: real(torch.fft.fft(x, dim=0)),
+            torch.randn(8, 3, dtype=torch.float64),
+        )
         batch.check()

@@ -1,4 +1,5 @@
-"""The eight-bit floats: stored, moved and rounded as on CPU, bit for bit; products are in `ops/test_matmul`."""
+"""The eight-bit floats: stored, moved and rounded as on CPU, bit for bit; products are in
+`ops/test_matmul`."""
 
 import io
 import pickle
@@ -40,7 +41,8 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def numbers(dtype: torch.dtype) -> torch.Tensor:
-    """All there is to round: every number of sixteen bits, ties and their neighbours, limits, and a wide spread."""
+    """All there is to round: every number of sixteen bits, ties and their neighbours, limits, and a
+    wide spread."""
     if dtype.itemsize == 1 and dtype.is_floating_point:
         return every(dtype).flatten()
     if not dtype.is_floating_point:
@@ -49,21 +51,41 @@ def numbers(dtype: torch.dtype) -> torch.Tensor:
         return torch.arange(-(1 << 15), 1 << 15).to(torch.int16).view(dtype)
     wide = [every(narrow).float().sort()[0] for narrow in NARROW]
     ties = [((one[1:] + one[:-1]) / 2).flatten() for one in wide]
-    near = [torch.nextafter(tie, torch.tensor(limit)) for tie in ties for limit in (-torch.inf, torch.inf)]
-    top = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, -torch.nan, 448, 464, 465, 57344, 61440, 1e30])
+    near = [
+        torch.nextafter(tie, torch.tensor(limit))
+        for tie in ties
+        for limit in (-torch.inf, torch.inf)
+    ]
+    top = torch.tensor(
+        [0.0, -0.0, torch.inf, -torch.inf, torch.nan, -torch.nan, 448, 464, 465, 57344, 61440, 1e30]
+    )
     halves = (torch.arange(1 << 16) << 16).to(torch.int32).view(torch.float32)
     spread = torch.randn(1 << 14) * torch.exp2(torch.randint(-30, 30, (1 << 14,)).float())
     made = torch.cat([*ties, *near, top, -top, halves, spread])
-    # Half of the smallest e8m0 is subnormal in float32, which XLA takes for zero where it comes out of a wider type.
-    return made if dtype == torch.float32 else made[~((made != 0) & (made.abs() < 2.0**-126))].to(dtype)
+    # Half of the smallest e8m0 is subnormal in float32, which XLA takes for zero where it comes out
+    # of a wider type.
+    return (
+        made
+        if dtype == torch.float32
+        else made[~((made != 0) & (made.abs() < 2.0**-126))].to(dtype)
+    )
 
 
 class TestCasts:
-    """Rounding is torch's: ties to even, e4m3fn stops at its largest number or not, NaNs keep their sign."""
+    """Rounding is torch's: ties to even, e4m3fn stops at its largest number or not, NaNs keep their
+    sign."""
 
     @pytest.mark.parametrize("dtype", NARROW, ids=str)
     def test_to(self, dtype: torch.dtype, mesh8: spmd.Mesh) -> None:
-        sources = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int8, torch.bool]
+        sources = [
+            torch.float32,
+            torch.float64,
+            torch.bfloat16,
+            torch.float16,
+            torch.int64,
+            torch.int8,
+            torch.bool,
+        ]
         cases = [numbers(source) for source in (*sources, *NARROW)]
         made = []
         for x in cases:
@@ -89,7 +111,8 @@ class TestCasts:
     def test_copy_and_fill(self) -> None:
         x = torch.tensor([500.0, -torch.inf, torch.nan, 0.3]).to("xla")
         y = torch.empty(4, dtype=torch.float8_e4m3fn, device="xla").copy_(x)
-        stops = not torch.tensor(500.0).to(torch.float8_e4m3fn).float().isnan()  # not so in torch 2.11
+        # not so in torch 2.11
+        stops = not torch.tensor(500.0).to(torch.float8_e4m3fn).float().isnan()
         assert bits(y).tolist() == ([0x7E, 0xFE, 0x7F, 0x2A] if stops else [0x7F, 0xFF, 0x7F, 0x2A])
         for made in (
             torch.full((4,), 0.3, dtype=torch.float8_e4m3fn, device="xla"),
@@ -129,7 +152,8 @@ class TestMoves:
     def test_moves(self, dtype: torch.dtype, mesh8: spmd.Mesh) -> None:
         x = every(dtype)
         if dtype == torch.float8_e8m0fnu:
-            # XLA selects, and gathers over a mesh, in float32, where the smallest number is subnormal: zero to it.
+            # XLA selects, and gathers over a mesh, in float32, where the smallest number is
+            # subnormal: zero to it.
             x = bits(x).clamp(min=1).view(dtype)
         held = spmd.mark_sharding(x.to("xla"), mesh8, ("fsdp", None))
         made = {name: (bits(move(x)), move(held)) for name, move in MOVES.items()}
@@ -145,11 +169,14 @@ class TestMoves:
         assert torch.equal(x.view(torch.uint8).cpu(), bits(every(dtype)))
         assert torch.equal(x.cpu().view(torch.uint8), bits(every(dtype)))
         whole = torch.arange(256, dtype=torch.uint8).to("xla").view(dtype)
-        assert whole.dtype == dtype and torch.equal(bits(whole), torch.arange(256, dtype=torch.uint8))
+        assert whole.dtype == dtype and torch.equal(
+            bits(whole), torch.arange(256, dtype=torch.uint8)
+        )
 
 
 class TestSaving:
-    """Files and pickles come back onto the device; torch's own plain pickle of these dtypes does not load."""
+    """Files and pickles come back onto the device; torch's own plain pickle of these dtypes does
+    not load."""
 
     @pytest.mark.parametrize("dtype", [*NARROW, torch.uint16, torch.uint64], ids=str)
     def test_save_and_pickle(self, dtype: torch.dtype) -> None:
@@ -160,7 +187,11 @@ class TestSaving:
             torch.save(tensor, file)
             file.seek(0)
             for loaded in (torch.load(file), pickle.loads(pickle.dumps(tensor))):
-                assert loaded.device.type == "xla" and loaded.dtype == dtype and loaded.stride() == tensor.stride()
+                assert (
+                    loaded.device.type == "xla"
+                    and loaded.dtype == dtype
+                    and loaded.stride() == tensor.stride()
+                )
                 assert isinstance(loaded, nn.Parameter) == isinstance(tensor, nn.Parameter)
                 expected = tensor.detach().cpu().contiguous().view(torch.uint8)
                 assert torch.equal(loaded.detach().cpu().contiguous().view(torch.uint8), expected)

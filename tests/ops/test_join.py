@@ -1,4 +1,5 @@
-"""cat and stack of many tensors: the values, and concatenations of few operands, whose compilation is fast."""
+"""cat and stack of many tensors: the values, and concatenations of few operands, whose compilation
+is fast."""
 
 import re
 
@@ -30,7 +31,8 @@ def test_few() -> None:
 
 
 def test_dtypes_and_gradients(mesh8: spmd.Mesh) -> None:
-    """Operands of other dtypes are promoted, empty ones left out; the gradient of each is its part."""
+    """Operands of other dtypes are promoted, empty ones left out; the gradient of each is its
+    part."""
     found = []
     for device in ("cpu", "xla"):
         source = torch.linspace(0, 1, 8 * 300).view(300, 8).to(device).requires_grad_()

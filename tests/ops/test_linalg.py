@@ -15,14 +15,21 @@ def solvers(batch: Batch, dtype: torch.dtype) -> None:
     a, b = positive(8, 4, dtype=dtype), torch.randn(8, 4, 3, dtype=dtype)
     batch.case("cholesky", torch.linalg.cholesky, a)
     batch.case("cholesky upper", lambda a: torch.linalg.cholesky(a, upper=True), a)
-    batch.case("cholesky_solve", lambda b, a: torch.cholesky_solve(b, torch.linalg.cholesky(a)), b, a)
+    batch.case(
+        "cholesky_solve", lambda b, a: torch.cholesky_solve(b, torch.linalg.cholesky(a)), b, a
+    )
     batch.case("cholesky_inverse", lambda a: torch.cholesky_inverse(torch.linalg.cholesky(a)), a)
     batch.case("inv", torch.linalg.inv, a)
     batch.case("solve", torch.linalg.solve, a, b)
     batch.case("solve vector", lambda a, b: torch.linalg.solve(a, b[..., 0]), a, b)
     batch.case("solve right", lambda a, b: torch.linalg.solve(a, b.mT, left=False), a, b)
     batch.case("solve transposed", lambda a, b: torch.linalg.solve(a.mT, b), a, b)
-    batch.case("solve_triangular", lambda a, b: torch.linalg.solve_triangular(a.tril(), b, upper=False), a, b)
+    batch.case(
+        "solve_triangular",
+        lambda a, b: torch.linalg.solve_triangular(a.tril(), b, upper=False),
+        a,
+        b,
+    )
     batch.case("lu", lambda a: torch.linalg.lu(a)[1:], torch.randn(8, 4, 4, dtype=dtype))
     batch.case("lu_solve", lambda a, b: torch.linalg.lu_solve(*torch.linalg.lu_factor(a), b), a, b)
     batch.case("det", torch.linalg.det, a)
@@ -35,10 +42,17 @@ def solvers(batch: Batch, dtype: torch.dtype) -> None:
     )
     for driver in ("gelsy", "gels", "gelsd", "gelss"):  # which decides what else is given
         given = torch.randn(6, 4, dtype=dtype), torch.randn(6, 2, dtype=dtype)
-        batch.case(driver, lambda a, b, d=driver: tuple(torch.linalg.lstsq(a, b, driver=d)), *given, gradient=False)
+        batch.case(
+            driver,
+            lambda a, b, d=driver: tuple(torch.linalg.lstsq(a, b, driver=d)),
+            *given,
+            gradient=False,
+        )
     batch.case("pinv", torch.linalg.pinv, torch.randn(8, 5, 3, dtype=dtype))
     batch.case("matrix_exp", torch.matrix_exp, torch.randn(8, 3, 3, dtype=dtype) / 2)
-    batch.case("cross", torch.linalg.cross, torch.randn(8, 3, dtype=dtype), torch.randn(8, 3, dtype=dtype))
+    batch.case(
+        "cross", torch.linalg.cross, torch.randn(8, 3, dtype=dtype), torch.randn(8, 3, dtype=dtype)
+    )
 
 
 def spectra(batch: Batch, dtype: torch.dtype) -> None:
@@ -48,18 +62,41 @@ def spectra(batch: Batch, dtype: torch.dtype) -> None:
     batch.case("qr r", lambda x: torch.linalg.qr(x, mode="r")[1], x, gradient=False)
     batch.case("svdvals", torch.linalg.svdvals, x)
     batch.case(
-        "svd", lambda x: (lambda u, s, v: (u * s[..., None, :]) @ v)(*torch.linalg.svd(x, full_matrices=False)), x
+        "svd",
+        lambda x: (lambda u, s, v: (u * s[..., None, :]) @ v)(
+            *torch.linalg.svd(x, full_matrices=False)
+        ),
+        x,
     )
     batch.case("eigvalsh", torch.linalg.eigvalsh, symmetric)
-    batch.case("eigh", lambda x: (lambda s, v: (v * s[..., None, :].sqrt()) @ v.mT)(*torch.linalg.eigh(x)), symmetric)
     batch.case(
-        "norms", lambda x: (torch.linalg.matrix_norm(x, 2), torch.linalg.matrix_norm(x, "nuc"), torch.linalg.cond(x)), x
+        "eigh",
+        lambda x: (lambda s, v: (v * s[..., None, :].sqrt()) @ v.mT)(*torch.linalg.eigh(x)),
+        symmetric,
+    )
+    batch.case(
+        "norms",
+        lambda x: (
+            torch.linalg.matrix_norm(x, 2),
+            torch.linalg.matrix_norm(x, "nuc"),
+            torch.linalg.cond(x),
+        ),
+        x,
     )
     batch.case("geqrf", torch.geqrf, x, gradient=False)
     batch.case(
-        "ormqr", lambda x, y: torch.ormqr(*torch.geqrf(x), y), x, torch.randn(8, 5, 2, dtype=dtype), gradient=False
+        "ormqr",
+        lambda x, y: torch.ormqr(*torch.geqrf(x), y),
+        x,
+        torch.randn(8, 5, 2, dtype=dtype),
+        gradient=False,
     )
-    batch.case("householder", lambda x: torch.linalg.householder_product(*torch.geqrf(x)), x, gradient=False)
+    batch.case(
+        "householder",
+        lambda x: torch.linalg.householder_product(*torch.geqrf(x)),
+        x,
+        gradient=False,
+    )
 
 
 @pytest.mark.parametrize("kind", [solvers, spectra])
@@ -94,7 +131,11 @@ class TestIndefinite:
         batch = Batch()
         batch.case("ldl_factor", torch.linalg.ldl_factor, x, gradient=False)
         batch.case(
-            "ldl_solve", lambda x, b: torch.linalg.ldl_solve(*torch.linalg.ldl_factor(x), b), x, b, gradient=False
+            "ldl_solve",
+            lambda x, b: torch.linalg.ldl_solve(*torch.linalg.ldl_factor(x), b),
+            x,
+            b,
+            gradient=False,
         )
         batch.check()
 
@@ -105,7 +146,11 @@ class TestFailures:
     def test_not_positive_definite(self):
         x = torch.eye(3)
         x[1, 1] = -1
-        assert torch.linalg.cholesky_ex(x.to("xla")).info.item() == torch.linalg.cholesky_ex(x).info.item() == 2
+        assert (
+            torch.linalg.cholesky_ex(x.to("xla")).info.item()
+            == torch.linalg.cholesky_ex(x).info.item()
+            == 2
+        )
         with pytest.raises(torch.linalg.LinAlgError, match="minor of order 2"):
             torch.linalg.cholesky(x.to("xla"))
 

@@ -7,7 +7,11 @@ from torch.nn import functional as F
 
 
 def normalizations(batch: Batch, dtype: torch.dtype) -> None:
-    x, weight, bias = torch.randn(8, 6, 4).to(dtype), torch.rand(4).to(dtype) + 0.5, torch.randn(4).to(dtype)
+    x, weight, bias = (
+        torch.randn(8, 6, 4).to(dtype),
+        torch.rand(4).to(dtype) + 0.5,
+        torch.randn(4).to(dtype),
+    )
     batch.case("layer_norm", lambda x, w, b: F.layer_norm(x, (4,), w, b), x, weight, bias)
     batch.case("layer_norm plain", lambda x: F.layer_norm(x, (4,)), x)
     batch.case("layer_norm no bias", lambda x, w: F.layer_norm(x, (4,), w), x, weight)
@@ -26,8 +30,19 @@ def normalizations(batch: Batch, dtype: torch.dtype) -> None:
         channel,
         shift,
     )
-    batch.case("batch_norm train", lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True), x, channel, shift)
-    batch.case("batch_norm of data", lambda x, w: F.batch_norm(x.detach(), None, None, w, training=True), x, channel)
+    batch.case(
+        "batch_norm train",
+        lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True),
+        x,
+        channel,
+        shift,
+    )
+    batch.case(
+        "batch_norm of data",
+        lambda x, w: F.batch_norm(x.detach(), None, None, w, training=True),
+        x,
+        channel,
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -41,7 +56,8 @@ class TestNormalizations:
 
 
 class TestRms:
-    """One op with its own gradient: of any rank and dtype, and of numbers whose squares are almost nothing."""
+    """One op with its own gradient: of any rank and dtype, and of numbers whose squares are almost
+    nothing."""
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
     def test_against_cpu(self, dtype):
@@ -50,10 +66,18 @@ class TestRms:
         for shape in ((4,), (6, 4)):
             weight = torch.rand(shape).to(dtype) + 0.5
             for eps in (None, 1e-3):
-                batch.case(f"{shape} {eps}", lambda x, w, s=shape, e=eps: F.rms_norm(x, s, w, e), x, weight)
-                batch.case(f"{shape} {eps} plain", lambda x, s=shape, e=eps: F.rms_norm(x, s, eps=e), x)
-        batch.case("transposed", lambda x, w: F.rms_norm(x.mT, (6,), w), x, torch.rand(6).to(dtype) + 0.5)
-        batch.case("nothing", lambda x, w: F.rms_norm(x, (4,), w), x[:0], torch.rand(4).to(dtype) + 0.5)
+                batch.case(
+                    f"{shape} {eps}", lambda x, w, s=shape, e=eps: F.rms_norm(x, s, w, e), x, weight
+                )
+                batch.case(
+                    f"{shape} {eps} plain", lambda x, s=shape, e=eps: F.rms_norm(x, s, eps=e), x
+                )
+        batch.case(
+            "transposed", lambda x, w: F.rms_norm(x.mT, (6,), w), x, torch.rand(6).to(dtype) + 0.5
+        )
+        batch.case(
+            "nothing", lambda x, w: F.rms_norm(x, (4,), w), x[:0], torch.rand(4).to(dtype) + 0.5
+        )
         batch.check()
 
     def test_small_numbers(self):

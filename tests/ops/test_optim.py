@@ -23,7 +23,9 @@ HOW = [{"foreach": False}, {"foreach": True}, {"fused": True}, {"capturable": Tr
 def train(device: str, name: str, options: dict, shard) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
     shapes = [(8, 4), (8,), ()]
-    params = [torch.nn.Parameter(shard(torch.randn(s, generator=generator).to(device))) for s in shapes]
+    params = [
+        torch.nn.Parameter(shard(torch.randn(s, generator=generator).to(device))) for s in shapes
+    ]
     optimizer = getattr(torch.optim, name)(params, lr=0.05, **options)
     for _ in range(3):
         for param in params:

@@ -1,4 +1,5 @@
-"""Partition rules: the order in which they are tried, what is said where none applies, and the specs of `per_shard`."""
+"""Partition rules: the order in which they are tried, what is said where none applies, and the
+specs of `per_shard`."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -64,9 +65,13 @@ class TestTable:
         assert known == [[("data",), ()]]
 
     def test_a_sentence_is_a_finding(self, rules: list[Any]) -> None:
-        table.partition(OP)(lambda *arguments: "a running maximum over 'data' is computed by the partitioner")
+        table.partition(OP)(
+            lambda *arguments: "a running maximum over 'data' is computed by the partitioner"
+        )
         run(marked()).cpu()
-        (words,) = [words for name, words in spmd.metrics.compiles()[-1].passes if name == "unused axis"]
+        (words,) = [
+            words for name, words in spmd.metrics.compiles()[-1].passes if name == "unused axis"
+        ]
         assert words.startswith("a running maximum over 'data' is computed by the partitioner at ")
         assert "test_partition.py" in words
 
@@ -80,11 +85,15 @@ class TestTable:
         run(x).cpu()
         assert spmd.metrics.num_compiles() == before + 1
 
-    def test_foreign_rules_are_not_kept_on_disk(self, rules: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_foreign_rules_are_not_kept_on_disk(
+        self, rules: list[Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         kept: list[bool] = []
         keep = stored.keep
         monkeypatch.setattr(
-            stored, "keep", lambda program, graph: kept.append(_is_opaque(graph)) or keep(program, graph)
+            stored,
+            "keep",
+            lambda program, graph: kept.append(_is_opaque(graph)) or keep(program, graph),
         )
         x = marked(rows=24)
         run(x).cpu()
@@ -93,7 +102,9 @@ class TestTable:
         assert kept == [False, True]
 
     def test_a_packet_is_no_overload(self) -> None:
-        with pytest.raises(TypeError, match=r"partition: expected an overload such as aten.add.Tensor, got "):
+        with pytest.raises(
+            TypeError, match=r"partition: expected an overload such as aten.add.Tensor, got "
+        ):
             table.partition(torch.ops.aten.cummax)  # type: ignore[arg-type]
 
 
@@ -113,7 +124,9 @@ def lowered(function: Callable[..., Any], *arrays: jax.Array) -> str:
 class TestPerShard:
     LEFT, RIGHT = jnp.arange(64.0).reshape(8, 8) / 64, jnp.arange(32.0).reshape(8, 4)
 
-    def product(self, mesh: jax.sharding.Mesh, over: dict[str, Any], **how: Any) -> Callable[..., Any]:
+    def product(
+        self, mesh: jax.sharding.Mesh, over: dict[str, Any], **how: Any
+    ) -> Callable[..., Any]:
         def body(left: jax.Array, right: jax.Array) -> tuple[jax.Array]:
             return (left @ right,)
 
@@ -141,7 +154,7 @@ class TestPerShard:
     def test_scattered_where_it_divides(self, mesh: jax.sharding.Mesh) -> None:
         run = table.per_shard(
             lambda x: (x.sum(0),), "k m -> m", mesh, {"k": ("rows",)}, [(6,)], scattered={"m": "k"}
-        )  # fmt: skip
+        )
         x = jnp.arange(48.0).reshape(8, 6)
         np.testing.assert_allclose(run(x)[0], x.sum(0))
 
@@ -153,7 +166,9 @@ class TestPerShard:
             return x + bias, jnp.ones_like(x).sum(0, keepdims=True)
 
         words = "m n, m n, m -> m n, m n"
-        run = table.per_shard(body, words, mesh, {"m": ("rows",), "n": ("columns",)}, [(8, 4), (1, 4)])
+        run = table.per_shard(
+            body, words, mesh, {"m": ("rows",), "n": ("columns",)}, [(8, 4), (1, 4)]
+        )
         bias = jnp.arange(4.0)[None]
         total, grad = run(self.RIGHT, bias, None)
         np.testing.assert_allclose(total, self.RIGHT + bias)

@@ -9,22 +9,50 @@ FLOATS = [torch.float32, torch.bfloat16]
 # Each with a range in which it is smooth: (low, high).
 UNARY = {
     "acos": (-0.9, 0.9), "acosh": (1.1, 4), "asin": (-0.9, 0.9), "asinh": (-3, 3), "atan": (-3, 3),
-    "atanh": (-0.9, 0.9), "cos": (-3, 3), "cosh": (-2, 2), "deg2rad": (-90, 90), "digamma": (0.5, 4), "erf": (-2, 2),
-    "erfc": (-1, 1), "erfinv": (-0.9, 0.9), "exp": (-2, 2), "exp2": (-2, 2), "expm1": (-2, 2), "lgamma": (0.5, 4),
-    "log": (0.5, 4), "log10": (0.5, 4), "log1p": (-0.5, 4), "log2": (0.5, 4), "rad2deg": (-2, 2),
-    "reciprocal": (0.5, 4), "rsqrt": (0.5, 4), "sigmoid": (-3, 3), "sin": (-3, 3), "sinh": (-2, 2), "sqrt": (0.5, 4),
-    "tan": (-1, 1), "tanh": (-2, 2), "abs": (-3, 3), "ceil": (-3, 3), "floor": (-3, 3), "frac": (-3, 3),
-    "neg": (-3, 3), "relu": (-3, 3), "round": (-3, 3), "sign": (-3, 3), "trunc": (-3, 3), "square": (-3, 3),
+    "atanh": (-0.9, 0.9), "cos": (-3, 3), "cosh": (-2, 2), "deg2rad": (-90, 90),
+    "digamma": (0.5, 4), "erf": (-2, 2), "erfc": (-1, 1), "erfinv": (-0.9, 0.9), "exp": (-2, 2),
+    "exp2": (-2, 2), "expm1": (-2, 2), "lgamma": (0.5, 4), "log": (0.5, 4), "log10": (0.5, 4),
+    "log1p": (-0.5, 4), "log2": (0.5, 4), "rad2deg": (-2, 2), "reciprocal": (0.5, 4),
+    "rsqrt": (0.5, 4), "sigmoid": (-3, 3), "sin": (-3, 3), "sinh": (-2, 2), "sqrt": (0.5, 4),
+    "tan": (-1, 1), "tanh": (-2, 2), "abs": (-3, 3), "ceil": (-3, 3), "floor": (-3, 3),
+    "frac": (-3, 3), "neg": (-3, 3), "relu": (-3, 3), "round": (-3, 3), "sign": (-3, 3),
+    "trunc": (-3, 3), "square": (-3, 3),
 }  # fmt: skip
 
 BINARY = [
-    "add", "sub", "mul", "div", "maximum", "minimum", "fmax", "fmin", "atan2", "hypot", "logaddexp", "remainder",
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "maximum",
+    "minimum",
+    "fmax",
+    "fmin",
+    "atan2",
+    "hypot",
+    "logaddexp",
+    "remainder",
     "fmod",
-]  # fmt: skip
+]
 
 COMPARISONS = ["eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor"]
 
-SPECIAL = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 0.5, 1.5, 2.5, -0.5, -1.5, 1.0, -1.0, 7.25, -7.25]
+SPECIAL = [
+    float("nan"),
+    float("inf"),
+    -float("inf"),
+    0.0,
+    -0.0,
+    0.5,
+    1.5,
+    2.5,
+    -0.5,
+    -1.5,
+    1.0,
+    -1.0,
+    7.25,
+    -7.25,
+]
 
 
 def within(low: float, high: float, *shape: int, dtype: torch.dtype) -> torch.Tensor:
@@ -86,23 +114,33 @@ class TestSpecialValues:
         batch = Batch()
         x = torch.tensor(SPECIAL)
         names = [
-            "relu", "sign", "round", "floor", "ceil", "trunc", "abs", "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh",
-            "isnan", "isinf", "isfinite", "isposinf", "isneginf", "nan_to_num", "logical_not", "signbit", "angle",
-            "reciprocal", "digamma",
+            "relu", "sign", "round", "floor", "ceil", "trunc", "abs", "exp", "log", "sqrt", "rsqrt",
+            "sigmoid", "tanh", "isnan", "isinf", "isfinite", "isposinf", "isneginf", "nan_to_num",
+            "logical_not", "signbit", "angle", "reciprocal", "digamma",
         ]  # fmt: skip
         for name in names:
             batch.case(name, getattr(torch, name), x, gradient=False)
         for low, high in ((-1, 1), (None, 0), (0, None), (2, 1)):
-            batch.case(f"clamp {low} {high}", lambda x, low=low, high=high: x.clamp(low, high), x, gradient=False)
+            batch.case(
+                f"clamp {low} {high}",
+                lambda x, low=low, high=high: x.clamp(low, high),
+                x,
+                gradient=False,
+            )
         batch.check()
 
     def test_a_bound_that_is_nan(self):
-        """All becomes NaN, as on CPU; torch 2.11's ignores it in `clamp` where it is the only bound."""
+        """All becomes NaN, as on CPU; torch 2.11's ignores it in `clamp` where it is the only
+        bound."""
         x, nan = torch.tensor(SPECIAL), float("nan")
         for clamp in (
-            lambda x: x.clamp(nan), lambda x: x.clamp(max=nan), lambda x: x.clamp(nan, 1), lambda x: x.clamp(0, nan),
-            lambda x: x.clamp_min(nan), lambda x: x.clamp_max(nan),
-        ):  # fmt: skip
+            lambda x: x.clamp(nan),
+            lambda x: x.clamp(max=nan),
+            lambda x: x.clamp(nan, 1),
+            lambda x: x.clamp(0, nan),
+            lambda x: x.clamp_min(nan),
+            lambda x: x.clamp_max(nan),
+        ):
             assert clamp(x.to("xla")).isnan().all()
         for clamp in (torch.clamp_min, torch.clamp_max):
             assert clamp(x, nan).isnan().all()
@@ -110,19 +148,40 @@ class TestSpecialValues:
     def test_binary(self):
         batch = Batch()
         rows, columns = torch.tensor(SPECIAL)[:, None], torch.tensor(SPECIAL)
-        names = ["maximum", "minimum", "fmax", "fmin", "remainder", "fmod", "floor_divide", "pow", "atan2", "copysign",
-                 "xlogy", "eq", "lt"]  # fmt: skip
+        names = [
+            "maximum",
+            "minimum",
+            "fmax",
+            "fmin",
+            "remainder",
+            "fmod",
+            "floor_divide",
+            "pow",
+            "atan2",
+            "copysign",
+            "xlogy",
+            "eq",
+            "lt",
+        ]
         for name in names:
             batch.case(name, getattr(torch, name), rows, columns, gradient=False)
-        poles = torch.tensor([-3.0, -2.0, -1.5, 0.0, 0.5, 1.0, 2.0, 3.0, torch.inf, -torch.inf, torch.nan])
+        poles = torch.tensor(
+            [-3.0, -2.0, -1.5, 0.0, 0.5, 1.0, 2.0, 3.0, torch.inf, -torch.inf, torch.nan]
+        )
         angles = torch.complex(torch.randn(6, 1) * 4, torch.linspace(-9, 9, 6)[:, None])
         batch.case("logaddexp", torch.logaddexp, angles, angles[:, 0] * 2)
         for weight in (0.1 + 0.2j, 2 - 1j):  # near and far
-            batch.case(f"lerp {weight}", lambda a, b, w=weight: torch.lerp(a, b, w), angles, angles * 1j)
+            batch.case(
+                f"lerp {weight}", lambda a, b, w=weight: torch.lerp(a, b, w), angles, angles * 1j
+            )
         batch.case("zeta", torch.special.zeta, poles[:8, None], poles, gradient=False)
         for mode in ("trunc", "floor", None):
             batch.case(
-                f"div {mode}", lambda a, b, m=mode: torch.div(a, b, rounding_mode=m), rows, columns, gradient=False
+                f"div {mode}",
+                lambda a, b, m=mode: torch.div(a, b, rounding_mode=m),
+                rows,
+                columns,
+                gradient=False,
             )
         batch.check()
 
@@ -135,7 +194,17 @@ class TestExact:
         batch = Batch()
         a, b = (torch.randint(-9, 10, (6, 7)).to(dtype) for _ in range(2))
         b = torch.where(b == 0, torch.ones_like(b), b)
-        names = ["add", "mul", "div", "maximum", "minimum", "bitwise_and", "bitwise_or", "bitwise_xor", *COMPARISONS]
+        names = [
+            "add",
+            "mul",
+            "div",
+            "maximum",
+            "minimum",
+            "bitwise_and",
+            "bitwise_or",
+            "bitwise_xor",
+            *COMPARISONS,
+        ]
         if dtype != torch.bool:
             names += ["sub", "remainder", "fmod", "floor_divide", "pow", "gcd", "lcm"]
         for name in names:

@@ -22,7 +22,11 @@ def maxima(batch: Batch, dtype: torch.dtype, rank: int) -> None:
         {"stride": 2, "ceil_mode": True},
         {"stride": 1, "dilation": 2, "padding": 1},
     ):
-        batch.case(f"max_pool{rank}d {settings}", lambda x, s=settings: pool(x, 2, return_indices=True, **s), x)
+        batch.case(
+            f"max_pool{rank}d {settings}",
+            lambda x, s=settings: pool(x, 2, return_indices=True, **s),
+            x,
+        )
 
 
 def averages(batch: Batch, dtype: torch.dtype, rank: int) -> None:
@@ -42,7 +46,9 @@ def averages(batch: Batch, dtype: torch.dtype, rank: int) -> None:
 def adaptive(batch: Batch, dtype: torch.dtype, rank: int) -> None:
     for size in (1, 2, 3):
         x = torch.randn(8, 2, *RANKS[rank]).to(dtype)
-        batch.case(f"adaptive_avg {rank} {size}", lambda x, n=size: named("adaptive_avg", rank)(x, n), x)
+        batch.case(
+            f"adaptive_avg {rank} {size}", lambda x, n=size: named("adaptive_avg", rank)(x, n), x
+        )
         batch.case(
             f"adaptive_max {rank} {size}",
             lambda x, n=size: named("adaptive_max", rank)(x, n, return_indices=True),
@@ -76,11 +82,17 @@ class TestTies:
     """The first of equal values, and NaN over everything, as torch chooses."""
 
     def test_indices(self):
-        x = torch.tensor([[1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, float("nan")]]).expand(1, 1, 2, 4).clone()
+        x = (
+            torch.tensor([[1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, float("nan")]])
+            .expand(1, 1, 2, 4)
+            .clone()
+        )
         batch = Batch()
         batch.case("ties", lambda x: F.max_pool2d(x, 2, return_indices=True), x, gradient=False)
         batch.case(
-            "-inf", lambda x: F.max_pool2d(x, 2, padding=1, return_indices=True), torch.full((1, 1, 2, 4), -torch.inf)
+            "-inf",
+            lambda x: F.max_pool2d(x, 2, padding=1, return_indices=True),
+            torch.full((1, 1, 2, 4), -torch.inf),
         )
         batch.case("integers", lambda x: F.max_pool2d(x, 2), torch.arange(16).reshape(1, 1, 4, 4))
         batch.check()
@@ -99,7 +111,9 @@ class TestFractional:
         samples = torch.rand(2, 3, 2)
         batch.case(
             "fractional 2d",
-            lambda x: F.fractional_max_pool2d(x, 2, (4, 3), return_indices=True, _random_samples=samples.to(x.device)),
+            lambda x: F.fractional_max_pool2d(
+                x, 2, (4, 3), return_indices=True, _random_samples=samples.to(x.device)
+            ),
             distinct(2, 3, 9, 8),
         )
         samples3 = torch.rand(2, 2, 3)
@@ -113,7 +127,9 @@ class TestFractional:
         outside = torch.tensor([[[4.9624, -0.7130]]])  # torch takes any number, and truncates
         batch.case(
             "samples outside of 0 and 1",
-            lambda x: F.fractional_max_pool2d(x, 1, 8, return_indices=True, _random_samples=outside.to(x.device)),
+            lambda x: F.fractional_max_pool2d(
+                x, 1, 8, return_indices=True, _random_samples=outside.to(x.device)
+            ),
             distinct(1, 1, 16, 16),
         )
         batch.check()
@@ -153,7 +169,9 @@ class TestSharded:
                 for pool in (F.max_pool2d, F.avg_pool2d):
                     batch.case(
                         f"{pool.__name__} {window} {stride} of {height}",
-                        lambda x, pool=pool, how=(window, stride, padding): pool(x.permute(1, 2, 0, 3), *how),
+                        lambda x, pool=pool, how=(window, stride, padding): pool(
+                            x.permute(1, 2, 0, 3), *how
+                        ),
                         x,
                     )
         batch.check()

@@ -14,12 +14,18 @@ X = torch.tensor([-30.0, -3.0, -1.25, -0.5, 0.0, 0.5, 0.75, 1.5, 2.5, 100.0])
 SCALES, POINTS = torch.tensor([0.5, 0.25]), torch.tensor([3, 1], dtype=torch.int32)
 FORMS = {
     "per tensor": lambda x, s, z: torch.fake_quantize_per_tensor_affine(x, 0.5, 3, 0, 7),
-    "per tensor, tensors": lambda x, s, z: torch.fake_quantize_per_tensor_affine(x, s[:1], z[:1], 0, 7),
-    "per channel": lambda x, s, z: torch.fake_quantize_per_channel_affine(x.reshape(2, 5), s, z, 0, 0, 7),
+    "per tensor, tensors": lambda x, s, z: torch.fake_quantize_per_tensor_affine(
+        x, s[:1], z[:1], 0, 7
+    ),
+    "per channel": lambda x, s, z: torch.fake_quantize_per_channel_affine(
+        x.reshape(2, 5), s, z, 0, 0, 7
+    ),
     "per channel, last axis": lambda x, s, z: torch.fake_quantize_per_channel_affine(
         x.reshape(5, 2), s, z.float() + 0.3, 1, 0, 7
     ),
-    "learned, per tensor": lambda x, s, z: torch._fake_quantize_learnable_per_tensor_affine(x, s[:1], z[:1], 0, 7, 0.5),
+    "learned, per tensor": lambda x, s, z: torch._fake_quantize_learnable_per_tensor_affine(
+        x, s[:1], z[:1], 0, 7, 0.5
+    ),
     "learned, per channel": lambda x, s, z: torch._fake_quantize_learnable_per_channel_affine(
         x.reshape(5, 2), s, z, 1, 0, 7, 0.5
     ),
@@ -33,7 +39,10 @@ def outcome(name, device, mesh=None):
     points = (POINTS - 0.4).to(device) if is_learned else POINTS.to(device)
     if mesh is not None:
         spmd.mark_sharding(x, mesh, (mesh.axis_names[0],))
-    inputs = [x.requires_grad_(), *([scales.requires_grad_(), points.requires_grad_()] if is_learned else [])]
+    inputs = [
+        x.requires_grad_(),
+        *([scales.requires_grad_(), points.requires_grad_()] if is_learned else []),
+    ]
     result = FORMS[name](x, scales, points)
     weights = torch.arange(1.0, 11, device=device).reshape(result.shape)
     return [result, *torch.autograd.grad((result * weights).sum(), inputs)]
@@ -74,7 +83,10 @@ class TestObservers:
     def test_a_series(self, per_row, levels):
         least, most, symmetric = levels
         torch.manual_seed(0)
-        batches = [torch.randn(3, 8) * scale + shift for scale, shift in ((1, 0), (3, 2), (1e-6, 0), (0, 0), (2, -9))]
+        batches = [
+            torch.randn(3, 8) * scale + shift
+            for scale, shift in ((1, 0), (3, 2), (1e-6, 0), (0, 0), (2, -9))
+        ]
         results = {}
         for device in ("cpu", "xla"):
             count = 0 if per_row else 1
@@ -82,16 +94,33 @@ class TestObservers:
                 torch.full((count,), float("inf"), device=device),
                 torch.full((count,), -float("inf"), device=device),
             )
-            scale, point = torch.ones(1, device=device), torch.zeros(1, dtype=torch.int32, device=device)
+            scale, point = (
+                torch.ones(1, device=device),
+                torch.zeros(1, dtype=torch.int32, device=device),
+            )
             on = torch.ones(1, dtype=torch.uint8, device=device)
             results[device] = []
             for i, batch in enumerate(batches):
                 x = batch.to(device).requires_grad_()
                 y = torch.fused_moving_avg_obs_fake_quant(
-                    x, on * (i != 3), on * (i != 4), low, high, scale, point, 0.1, least, most, 0, per_row, symmetric
+                    x,
+                    on * (i != 3),
+                    on * (i != 4),
+                    low,
+                    high,
+                    scale,
+                    point,
+                    0.1,
+                    least,
+                    most,
+                    0,
+                    per_row,
+                    symmetric,
                 )
                 (grad,) = torch.autograd.grad(y.square().sum(), x)
-                results[device] += [value.detach().clone() for value in (y, grad, low, high, scale, point)]
+                results[device] += [
+                    value.detach().clone() for value in (y, grad, low, high, scale, point)
+                ]
         for result, expected in zip(results["xla"], results["cpu"], strict=True):
             check(result, expected)
 
@@ -108,7 +137,8 @@ class Small(nn.Module):
 
 @pytest.mark.filterwarnings("ignore")  # torch.ao.quantization is deprecated
 class TestTraining:
-    """A model of `prepare_qat`, with each kind of fake quantization, trains with the CPU's numbers."""
+    """A model of `prepare_qat`, with each kind of fake quantization, trains with the CPU's
+    numbers."""
 
     @pytest.mark.parametrize("kind", ["fused", "plain"])
     def test_prepare_qat(self, kind):
@@ -116,17 +146,24 @@ class TestTraining:
         model = Small().train()
         model.qconfig = quantization.get_default_qat_qconfig("fbgemm")
         if kind == "plain":
-            # Affine: of symmetric levels the extreme lies in the middle between two, which the last bit of a scale
-            # decides. XLA divides by one number as it multiplies by its inverse.
+            # Affine: of symmetric levels the extreme lies in the middle between two, which the last
+            # bit of a scale decides. XLA divides by one number as it multiplies by its inverse.
             model.qconfig = quantization.QConfig(
-                activation=quantization.FakeQuantize.with_args(observer=quantization.MovingAverageMinMaxObserver),
-                weight=quantization.FakeQuantize.with_args(
-                    observer=quantization.MovingAveragePerChannelMinMaxObserver, quant_min=-128, quant_max=127,
-                    dtype=torch.qint8, qscheme=torch.per_channel_affine, ch_axis=0,
+                activation=quantization.FakeQuantize.with_args(
+                    observer=quantization.MovingAverageMinMaxObserver
                 ),
-            )  # fmt: skip
+                weight=quantization.FakeQuantize.with_args(
+                    observer=quantization.MovingAveragePerChannelMinMaxObserver,
+                    quant_min=-128,
+                    quant_max=127,
+                    dtype=torch.qint8,
+                    qscheme=torch.per_channel_affine,
+                    ch_axis=0,
+                ),
+            )
         quantization.prepare_qat(model, inplace=True)
-        # Of these no value lies within the rounding of a product from the middle between two levels.
+        # Of these no value lies within the rounding of a product from the middle between two
+        # levels.
         batches, weights = [torch.randn(4, 8) for _ in range(3)], {}
         for device in ("cpu", "xla"):
             copied = copy.deepcopy(model).to(device)

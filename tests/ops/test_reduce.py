@@ -57,7 +57,12 @@ class TestReductions:
         x = distinct(2, 3, 2, dtype=dtype)
         for name in ("cumsum", "cumprod", "cummax", "cummin"):
             batch.case(name, lambda x, f=getattr(torch, name): f(x, 1), x)
-        batch.case("count_nonzero", lambda x: (torch.count_nonzero(x), torch.count_nonzero(x, 1)), x, gradient=False)
+        batch.case(
+            "count_nonzero",
+            lambda x: (torch.count_nonzero(x), torch.count_nonzero(x, 1)),
+            x,
+            gradient=False,
+        )
         batch.case("prod", lambda x: (torch.prod(x), torch.prod(x, 1)), x[:1, :2] + 1)
         batch.check()
 
@@ -71,15 +76,23 @@ class TestNorms:
         x = distinct(3, 5, dtype=dtype) + 0.125
         for order in (0, 1, 2, 3, math.inf, -math.inf):
             batch.case(f"norm {order}", lambda x, o=order: torch.linalg.vector_norm(x, o), x)
-            batch.case(f"norm {order} dim", lambda x, o=order: torch.linalg.vector_norm(x, o, 1, True), x)
+            batch.case(
+                f"norm {order} dim", lambda x, o=order: torch.linalg.vector_norm(x, o, 1, True), x
+            )
         batch.check()
 
     def test_moments(self, dtype):
         batch = Batch()
         x = distinct(3, 5, dtype=dtype)
         for correction in (0, 1, 2):
-            batch.case(f"var {correction}", lambda x, c=correction: torch.var(x, 1, correction=c), x)
-            batch.case(f"std_mean {correction}", lambda x, c=correction: torch.std_mean(x, 0, correction=c), x)
+            batch.case(
+                f"var {correction}", lambda x, c=correction: torch.var(x, 1, correction=c), x
+            )
+            batch.case(
+                f"std_mean {correction}",
+                lambda x, c=correction: torch.std_mean(x, 0, correction=c),
+                x,
+            )
         batch.check()
 
 
@@ -91,9 +104,23 @@ class TestSpecialValues:
         x = torch.tensor([[1.0, float("nan"), 2.0], [-float("inf"), 3.0, -1.0]])
         for name in ("amax", "amin", "max", "min", "argmax", "argmin", "nansum", "sum", "median"):
             batch.case(name, getattr(torch, name), x, gradient=False)
-        batch.case("logsumexp", lambda x: torch.logsumexp(x, 1), torch.full((2, 3), -float("inf")), gradient=False)
-        batch.case("scalar", lambda x: (x.sum(0), x.max(-1)[0], x.cumsum(0), x.sort(0)[0]), torch.tensor(2.5))
-        batch.case("empty", lambda x: (x.sum(0), x.prod(0), x.any(0), x.all(0)), torch.zeros(0, 3), gradient=False)
+        batch.case(
+            "logsumexp",
+            lambda x: torch.logsumexp(x, 1),
+            torch.full((2, 3), -float("inf")),
+            gradient=False,
+        )
+        batch.case(
+            "scalar",
+            lambda x: (x.sum(0), x.max(-1)[0], x.cumsum(0), x.sort(0)[0]),
+            torch.tensor(2.5),
+        )
+        batch.case(
+            "empty",
+            lambda x: (x.sum(0), x.prod(0), x.any(0), x.all(0)),
+            torch.zeros(0, 3),
+            gradient=False,
+        )
         batch.check()
 
 
@@ -113,8 +140,11 @@ class TestSharded:
 @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.filterwarnings("ignore:index_reduce")
-def test_nan_on_one_of_several_devices(dtype: torch.dtype, partitioner: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A maximum over sharded rows is NaN where one of them is: XLA's CPU devices drop it when they combine theirs."""
+def test_nan_on_one_of_several_devices(
+    dtype: torch.dtype, partitioner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A maximum over sharded rows is NaN where one of them is: XLA's CPU devices drop it when they
+    combine theirs."""
     monkeypatch.setattr(spmd.config, "partitioner", partitioner)
     mesh = spmd.Mesh(range(8), (2, 4), ("a", "b"))
     compared = []
@@ -123,11 +153,20 @@ def test_nan_on_one_of_several_devices(dtype: torch.dtype, partitioner: str, mon
         x[place, 1] = torch.nan
         sharded = spmd.mark_sharding(x.to(DEVICE), mesh, (("a", "b"), None))
         for function in (
-            lambda x: x.amax(0), lambda x: x.amin(0), lambda x: x.max(), lambda x: x.min(), lambda x: x.max(0)[0],
-            lambda x: torch.stack(torch.aminmax(x, dim=0)), lambda x: torch.linalg.vector_norm(x, torch.inf, dim=0),
-            lambda x: torch.zeros_like(x[:2]).index_reduce(0, torch.zeros(8, dtype=int, device=x.device), x, "amax"),
-            lambda x: torch.zeros_like(x[:2]).scatter_reduce(0, torch.zeros_like(x, dtype=int), x, "amin"),
-        ):  # fmt: skip
+            lambda x: x.amax(0),
+            lambda x: x.amin(0),
+            lambda x: x.max(),
+            lambda x: x.min(),
+            lambda x: x.max(0)[0],
+            lambda x: torch.stack(torch.aminmax(x, dim=0)),
+            lambda x: torch.linalg.vector_norm(x, torch.inf, dim=0),
+            lambda x: torch.zeros_like(x[:2]).index_reduce(
+                0, torch.zeros(8, dtype=int, device=x.device), x, "amax"
+            ),
+            lambda x: torch.zeros_like(x[:2]).scatter_reduce(
+                0, torch.zeros_like(x, dtype=int), x, "amin"
+            ),
+        ):
             compared.append((function(sharded), function(x)))
     spmd.sync()
     for result, expected in compared:

@@ -1,4 +1,5 @@
-"""Dtypes that torch's CPU kernels refuse and its meta kernels take: refused at the line, in the same words."""
+"""Dtypes that torch's CPU kernels refuse and its meta kernels take: refused at the line, in the
+same words."""
 
 import itertools
 
@@ -31,7 +32,9 @@ MIXED = {
     "scatter_add_": lambda x, y: x.scatter_add_(0, _index(x), y),
     "scatter_reduce": lambda x, y: x.scatter_reduce(0, _index(x), y, "sum"),
     "index_put_": lambda x, y: x.index_put_((_index(x),), y),
-    "masked_scatter": lambda x, y: x.masked_scatter(torch.tensor([True, False, True], device=x.device), y),
+    "masked_scatter": lambda x, y: x.masked_scatter(
+        torch.tensor([True, False, True], device=x.device), y
+    ),
     "cross": lambda x, y: torch.linalg.cross(x, torch.cat([y, y[:1]])),
     "embedding_bag": lambda x, y: F.embedding_bag(
         _index(x), x[:, None], torch.tensor([0], device=x.device), mode="sum", per_sample_weights=y
@@ -42,7 +45,9 @@ MIXED = {
     "rsub": lambda x, y: torch.rsub(x[:2], y),
     "isin": lambda x, y: torch.isin(x, y),
     "addcmul_": lambda x, y: x[:2].addcmul_(y, y),
-    "grid_sample": lambda x, y: F.grid_sample(x[None, None, None], y[None, None, None], align_corners=False),
+    "grid_sample": lambda x, y: F.grid_sample(
+        x[None, None, None], y[None, None, None], align_corners=False
+    ),
     "slice_scatter": lambda x, y: x.slice_scatter(y, 0, 0, 2),
     "where": lambda x, y: torch.where(x[:2] == 0, x[:2], y),
 }
@@ -61,17 +66,24 @@ INDICES = {
 }
 # Ops of numbers with an order, of one complex tensor of three elements.
 ORDERED = {
-    **{name: lambda x, f=getattr(torch, name): f(x, x) for name in (
-        "lt", "le", "gt", "ge", "maximum", "minimum", "fmax", "fmin", "atan2", "xlogy", "heaviside", "searchsorted",
-        "bucketize", "remainder", "fmod", "hypot", "isin",
-    )},
-    **{name: lambda x, f=getattr(torch, name): f(x) for name in (
-        "sort", "argsort", "msort", "argmax", "argmin", "max", "min", "amax", "amin", "aminmax", "median", "nanmedian",
-        "mode", "sign", "logit",
-    )},
-    **{f"{name} of a dim": lambda x, f=getattr(torch, name): f(x, 0) for name in (
-        "max", "min", "median", "cummax", "cummin", "softmax", "log_softmax",
-    )},
+    **{
+        name: lambda x, f=getattr(torch, name): f(x, x)
+        for name in (
+            "lt", "le", "gt", "ge", "maximum", "minimum", "fmax", "fmin", "atan2", "xlogy",
+            "heaviside", "searchsorted", "bucketize", "remainder", "fmod", "hypot", "isin",
+        )
+    },
+    **{
+        name: lambda x, f=getattr(torch, name): f(x)
+        for name in (
+            "sort", "argsort", "msort", "argmax", "argmin", "max", "min", "amax", "amin", "aminmax",
+            "median", "nanmedian", "mode", "sign", "logit",
+        )
+    },
+    **{
+        f"{name} of a dim": lambda x, f=getattr(torch, name): f(x, 0)
+        for name in ("max", "min", "median", "cummax", "cummin", "softmax", "log_softmax")
+    },
     "lt of a number": lambda x: x < 1.0,
     "lt of a complex number": lambda x: x.real < 1j,
     "lt_": lambda x: x.clone().lt_(x),
@@ -101,7 +113,8 @@ def outcome(call, *tensors, device):
 
 
 def check_refusal(call, *tensors):
-    """Calls that the CPU refuses are refused, and those it takes are taken, with a result of its dtype."""
+    """Calls that the CPU refuses are refused, and those it takes are taken, with a result of its
+    dtype."""
     on_cpu, on_device = (outcome(call, *tensors, device=device) for device in ("cpu", "xla"))
     assert isinstance(on_device, Exception) == isinstance(on_cpu, Exception), (on_cpu, on_device)
     assert isinstance(on_cpu, Exception) or on_cpu == on_device
@@ -130,14 +143,19 @@ class TestRefusedDtypes:
 
     def test_words(self):
         x = torch.zeros(3, device="xla")
-        with pytest.raises(RuntimeError, match=r"index_copy_\(\): self and source expected to have the same dtype"):
+        with pytest.raises(
+            RuntimeError, match=r"index_copy_\(\): self and source expected to have the same dtype"
+        ):
             x.index_copy_(0, _index(x), torch.ones(2, device="xla", dtype=torch.float64))
-        with pytest.raises(NotImplementedError, match="\"lt_cpu\" not implemented for 'ComplexFloat'"):
+        with pytest.raises(
+            NotImplementedError, match="\"lt_cpu\" not implemented for 'ComplexFloat'"
+        ):
             _ = x * 1j < x * 1j
 
 
 class TestRefusedValues:
-    """Values that the CPU refuses: an error where the host has them, NaN where only the device has."""
+    """Values that the CPU refuses: an error where the host has them, NaN where only the device
+    has."""
 
     def test_a_deviation_below_0(self):
         for mean in (torch.zeros(3, device="xla"), 0.0):
@@ -151,12 +169,16 @@ class TestRefusedValues:
         spmd.manual_seed(0)
         standard = torch.normal(torch.zeros(2, 3, device="xla"), torch.ones(3, device="xla"))
         spmd.manual_seed(0)
-        wide = torch.normal(torch.full((2, 3), 5.0, device="xla"), torch.full((3,), 2.0, device="xla"))
+        wide = torch.normal(
+            torch.full((2, 3), 5.0, device="xla"), torch.full((3,), 2.0, device="xla")
+        )
         torch.testing.assert_close(wide, standard * 2 + 5)
 
     def test_a_short_source(self):
         target, mask = torch.zeros(3, device="xla"), torch.tensor([True, True, False])
         with pytest.raises(RuntimeError, match="source < number of ones in mask"):
             target.masked_scatter_(mask.to("xla"), torch.ones(1, device="xla"))
-        written = target.masked_scatter(torch.arange(3, device="xla") < 2, torch.ones(1, device="xla"))
+        written = target.masked_scatter(
+            torch.arange(3, device="xla") < 2, torch.ones(1, device="xla")
+        )
         assert written.isnan().tolist() == [False, True, False] and written[0].item() == 1

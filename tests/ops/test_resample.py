@@ -49,9 +49,13 @@ def others(batch: Batch, dtype: torch.dtype) -> None:
     batch.case("replicate negative", lambda x: F.pad(x, (-1, 2, 1, -2), mode="replicate"), plane)
     for settings in ({}, {"stride": 2}, {"padding": 1}, {"dilation": 2}):
         batch.case(f"unfold {settings}", lambda x, s=settings: F.unfold(x, 2, **s), plane)
-    batch.case("fold", lambda x: F.fold(x, (4, 5), 2, padding=1, stride=2), torch.randn(8, 8, 9).to(dtype))
+    batch.case(
+        "fold", lambda x: F.fold(x, (4, 5), 2, padding=1, stride=2), torch.randn(8, 8, 9).to(dtype)
+    )
     batch.case("pixel_shuffle", lambda x: F.pixel_shuffle(x, 2), torch.randn(8, 4, 3, 3).to(dtype))
-    batch.case("pixel_unshuffle", lambda x: F.pixel_unshuffle(x, 2), torch.randn(8, 1, 4, 4).to(dtype))
+    batch.case(
+        "pixel_unshuffle", lambda x: F.pixel_unshuffle(x, 2), torch.randn(8, 1, 4, 4).to(dtype)
+    )
 
 
 class TestInterpolation:
@@ -94,7 +98,9 @@ class TestGridSampling:
             for padding in ("zeros", "border", "reflection"):
                 batch.case(
                     f"{mode} {padding}",
-                    lambda x, g, m=mode, p=padding: F.grid_sample(x, g, m, p, align_corners=align_corners),
+                    lambda x, g, m=mode, p=padding: F.grid_sample(
+                        x, g, m, p, align_corners=align_corners
+                    ),
                     x,
                     grid,
                 )
@@ -105,9 +111,16 @@ class TestGridSampling:
         x, grid = torch.randn(2, 3, 4, 5, 6), torch.rand(2, 3, 2, 3, 3) * 2.6 - 1.3
         for padding in ("zeros", "border", "reflection"):
             batch.case(
-                padding, lambda x, g, p=padding: F.grid_sample(x, g, "bilinear", p, align_corners=False), x, grid
+                padding,
+                lambda x, g, p=padding: F.grid_sample(x, g, "bilinear", p, align_corners=False),
+                x,
+                grid,
             )
-        batch.case("affine", lambda t: F.affine_grid(t, (2, 3, 4, 5), align_corners=False), torch.randn(2, 2, 3))
+        batch.case(
+            "affine",
+            lambda t: F.affine_grid(t, (2, 3, 4, 5), align_corners=False),
+            torch.randn(2, 2, 3),
+        )
         batch.check()
 
 
@@ -127,7 +140,16 @@ class TestSharded:
         batch = Batch(mesh=mesh8, axis="fsdp")
         others(batch, torch.float32)
         for mode, sizes in (("nearest", (4, 4)), ("bilinear", (4, 4)), ("bicubic", (4, 4))):
-            batch.case(mode, lambda x, m=mode: F.interpolate(x, scale_factor=2, mode=m), torch.randn(8, 2, *sizes))
+            batch.case(
+                mode,
+                lambda x, m=mode: F.interpolate(x, scale_factor=2, mode=m),
+                torch.randn(8, 2, *sizes),
+            )
         grid = torch.rand(8, 3, 3, 2) * 2 - 1
-        batch.case("grid", lambda x, g: F.grid_sample(x, g, align_corners=False), torch.randn(8, 2, 4, 4), grid)
+        batch.case(
+            "grid",
+            lambda x, g: F.grid_sample(x, g, align_corners=False),
+            torch.randn(8, 2, 4, 4),
+            grid,
+        )
         batch.check()

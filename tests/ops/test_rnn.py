@@ -1,4 +1,5 @@
-"""Recurrent layers and cells, and the blocks of a transformer without gradients, against torch on CPU."""
+"""Recurrent layers and cells, and the blocks of a transformer without gradients, against torch on
+CPU."""
 
 import copy
 
@@ -34,9 +35,15 @@ def _flat(made):
 
 def layers(batch: Batch, dtype: torch.dtype, width: int) -> None:
     for cls in LAYERS:
-        for settings in ({}, {"num_layers": 2, "bidirectional": True}, {"bias": False, "batch_first": True}):
+        for settings in (
+            {},
+            {"num_layers": 2, "bidirectional": True},
+            {"bias": False, "batch_first": True},
+        ):
             layer = cls(4, 6, **settings).to(dtype)
-            with_parameters(batch, f"{cls.__name__} {settings}", layer, torch.randn(width, 3, 4, dtype=dtype))
+            with_parameters(
+                batch, f"{cls.__name__} {settings}", layer, torch.randn(width, 3, 4, dtype=dtype)
+            )
 
 
 class TestLayers:
@@ -53,10 +60,17 @@ class TestLayers:
     def test_projection_and_first_state(self):
         batch = Batch()
         with_parameters(
-            batch, "projection", nn.LSTM(4, 6, proj_size=2, num_layers=2).double(), torch.randn(5, 3, 4).double()
+            batch,
+            "projection",
+            nn.LSTM(4, 6, proj_size=2, num_layers=2).double(),
+            torch.randn(5, 3, 4).double(),
         )
         with_parameters(
-            batch, "state", nn.GRU(4, 6).double(), torch.randn(5, 3, 4).double(), torch.randn(1, 3, 6).double()
+            batch,
+            "state",
+            nn.GRU(4, 6).double(),
+            torch.randn(5, 3, 4).double(),
+            torch.randn(1, 3, 6).double(),
         )
         batch.check()
 
@@ -68,7 +82,9 @@ class TestLayers:
 
         def run(data, *args):
             output, state = functional_call(
-                layer, dict(zip(names, args, strict=True)), (PackedSequence(data, packed.batch_sizes),)
+                layer,
+                dict(zip(names, args, strict=True)),
+                (PackedSequence(data, packed.batch_sizes),),
             )
             return tuple(_flat((output.data, state)))
 
@@ -97,12 +113,17 @@ class TestPacking:
     @pytest.mark.parametrize("batch_first", [False, True])
     @pytest.mark.parametrize("lengths", [[5, 3, 3], [2, 4, 1]], ids=["sorted", "unsorted"])
     def test_round_trip_and_gradients(self, batch_first, lengths):
-        layer, x = nn.LSTM(4, 6, batch_first=batch_first).double(), torch.randn(3, 5, 4, dtype=torch.float64)
+        layer, x = (
+            nn.LSTM(4, 6, batch_first=batch_first).double(),
+            torch.randn(3, 5, 4, dtype=torch.float64),
+        )
         is_sorted = lengths == sorted(lengths, reverse=True)
 
         def run(layer, x):
             given = x if batch_first else x.transpose(0, 1)
-            packed = pack_padded_sequence(given, torch.tensor(lengths), batch_first, enforce_sorted=is_sorted)
+            packed = pack_padded_sequence(
+                given, torch.tensor(lengths), batch_first, enforce_sorted=is_sorted
+            )
             made, sizes = pad_packed_sequence(layer(packed)[0], batch_first, padding_value=7.0)
             made.square().sum().backward()
             return made, sizes, x.grad, *(parameter.grad for parameter in layer.parameters())
@@ -114,7 +135,11 @@ class TestPacking:
 
     @pytest.mark.parametrize(
         ("lengths", "message"),
-        [([3, 5, 1], "sorted in decreasing order"), ([5, 3, 0], "greater than 0"), ([5, 3], "equal to batch_size")],
+        [
+            ([3, 5, 1], "sorted in decreasing order"),
+            ([5, 3, 0], "greater than 0"),
+            ([5, 3], "equal to batch_size"),
+        ],
     )
     def test_errors(self, lengths, message):
         for device in ("cpu", "xla"):
@@ -123,7 +148,8 @@ class TestPacking:
 
 
 class TestSecondGradients:
-    """A gradient penalty on a recurrent layer: the gradient of gradients, of the input and of every weight."""
+    """A gradient penalty on a recurrent layer: the gradient of gradients, of the input and of every
+    weight."""
 
     @pytest.mark.parametrize(
         "module",
@@ -164,13 +190,17 @@ class TestCells:
         for cls in (nn.LSTMCell, nn.GRUCell, nn.RNNCell):
             for bias in (True, False):
                 with_parameters(
-                    batch, f"{cls.__name__} {bias}", cls(4, 6, bias=bias).double(), torch.randn(3, 4).double()
+                    batch,
+                    f"{cls.__name__} {bias}",
+                    cls(4, 6, bias=bias).double(),
+                    torch.randn(3, 4).double(),
                 )
         batch.check()
 
     @pytest.mark.parametrize("cls", [nn.LSTMCell, nn.GRUCell, nn.LSTM])
     def test_transforms(self, cls):
-        """torch.func has no rule for an autograd function: there a cell, or a layer, is composed of torch's ops."""
+        """torch.func has no rule for an autograd function: there a cell, or a layer, is composed of
+        torch's ops."""
         module = cls(4, 6).double()
         x = torch.randn(2, 3, 4).double() if cls is nn.LSTM else torch.randn(3, 4).double()
 
@@ -193,11 +223,17 @@ class TestTransformerBlocks:
         x, padding = torch.randn(2, 5, 8), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
         causal = torch.ones(5, 5).triu(1).bool()
         with torch.no_grad():
-            expected = layer(x), layer(x, src_key_padding_mask=padding)[:, :3], layer(x, src_mask=causal)
+            expected = (
+                layer(x),
+                layer(x, src_key_padding_mask=padding)[:, :3],
+                layer(x, src_mask=causal),
+            )
             layer, x = layer.to("xla"), x.to("xla")
             actual = (
-                layer(x), layer(x, src_key_padding_mask=padding.to("xla"))[:, :3], layer(x, src_mask=causal.to("xla"))
-            )  # fmt: skip
+                layer(x),
+                layer(x, src_key_padding_mask=padding.to("xla"))[:, :3],
+                layer(x, src_mask=causal.to("xla")),
+            )
         for one, other in zip(actual, expected, strict=True):
             torch.testing.assert_close(one.cpu(), other, rtol=1e-5, atol=1e-5)
 

@@ -1,4 +1,5 @@
-"""Bessel functions, erfcx, polygamma, incomplete gamma functions against torch on CPU; see also `test_on_cpu`."""
+"""Bessel functions, erfcx, polygamma, incomplete gamma functions against torch on CPU; see also
+`test_on_cpu`."""
 
 import math
 
@@ -10,7 +11,9 @@ FUNCTIONS = ("modified_bessel_i0", "modified_bessel_i1", "erfcx")
 
 
 def points(dtype: torch.dtype) -> torch.Tensor:
-    edges = torch.tensor([0.0, -0.0, 2.0, 5.0, -2.09, 2.09, 9.283, 26.6, 110.0, torch.inf, -torch.inf, torch.nan])
+    edges = torch.tensor(
+        [0.0, -0.0, 2.0, 5.0, -2.09, 2.09, 9.283, 26.6, 110.0, torch.inf, -torch.inf, torch.nan]
+    )
     return torch.cat([torch.linspace(-12, 12, 54), edges]).to(dtype)
 
 
@@ -27,11 +30,16 @@ class TestFunctions:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_polygamma(dtype: torch.dtype) -> None:
-    """Between the poles too, of every order: the terms of Hurwitz' zeta function change their sign there."""
-    x = torch.cat([torch.arange(-20, 20) + 0.25, torch.arange(-9, 3) - 0.4, torch.tensor([0.01, 30.5])])
+    """Between the poles too, of every order: the terms of Hurwitz' zeta function change their sign
+    there."""
+    x = torch.cat(
+        [torch.arange(-20, 20) + 0.25, torch.arange(-9, 3) - 0.4, torch.tensor([0.01, 30.5])]
+    )
     batch = Batch()
     for order in range(5):
-        batch.case(f"of order {order}", lambda x, n=order: torch.special.polygamma(n, x), x.to(dtype))
+        batch.case(
+            f"of order {order}", lambda x, n=order: torch.special.polygamma(n, x), x.to(dtype)
+        )
     batch.check()
 
 
@@ -46,7 +54,8 @@ class TestSharded:
 
 
 class TestIncompleteGamma:
-    """Against the finite sum that they are for whole numbers, and at the edges; torch's CPU keeps nine digits."""
+    """Against the finite sum that they are for whole numbers, and at the edges; torch's CPU keeps
+    nine digits."""
 
     @staticmethod
     def upper(count: int, x: float) -> float:
@@ -73,4 +82,6 @@ class TestIncompleteGamma:
             if dtype == torch.float64:
                 check(torch.special.gammaincc(one.to("xla"), other.to("xla")), expected)
             else:  # one of the two: each compiles for seconds
-                check(torch.special.gammainc(one.to("xla"), other.to("xla")), (1 - expected).float())
+                check(
+                    torch.special.gammainc(one.to("xla"), other.to("xla")), (1 - expected).float()
+                )

@@ -1,4 +1,5 @@
-"""jax's attention kernel for TPUs: its numbers, interpreted, against torch on CPU, and where a TPU's program has it."""
+"""jax's attention kernel for TPUs: its numbers, interpreted, against torch on CPU, and where a
+TPU's program has it."""
 
 from functools import partial
 from typing import Any
@@ -30,9 +31,16 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def operands(dtype: torch.dtype, *, columns: int = 256, kv_heads: int = 4, value_width: int = 16) -> list[torch.Tensor]:
+def operands(
+    dtype: torch.dtype, *, columns: int = 256, kv_heads: int = 4, value_width: int = 16
+) -> list[torch.Tensor]:
     """Query, key, value and the output's gradient."""
-    shapes = (2, 4, 256, 16), (2, kv_heads, columns, 16), (2, kv_heads, columns, value_width), (2, 4, 256, value_width)
+    shapes = (
+        (2, 4, 256, 16),
+        (2, kv_heads, columns, 16),
+        (2, kv_heads, columns, value_width),
+        (2, 4, 256, value_width),
+    )
     return [torch.randn(shape).to(dtype) for shape in shapes]
 
 
@@ -41,9 +49,12 @@ class TestNumbers:
 
     @pytest.mark.parametrize("is_joined", [True, False])
     @pytest.mark.parametrize(
-        ("name", "dtype"), [*((name, torch.float32) for name in CASES), ("grouped, causal", torch.bfloat16)]
+        ("name", "dtype"),
+        [*((name, torch.float32) for name in CASES), ("grouped, causal", torch.bfloat16)],
     )
-    def test_against_cpu(self, name: str, dtype: torch.dtype, is_joined: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_against_cpu(
+        self, name: str, dtype: torch.dtype, is_joined: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """By one backward kernel, and by two."""
         monkeypatch.setattr(splash, "INTERPRET", True)
         monkeypatch.setattr(splash, "_BLOCKS", (128, 128, 128))
@@ -51,25 +62,34 @@ class TestNumbers:
         case = dict(CASES[name])
         is_causal = case.pop("is_causal", False)
         *qkv, grad = operands(dtype, **case)
-        arrays = [jnp.asarray(x.float().numpy(), str(dtype).removeprefix("torch.")) for x in (*qkv, grad)]
+        arrays = [
+            jnp.asarray(x.float().numpy(), str(dtype).removeprefix("torch.")) for x in (*qkv, grad)
+        ]
         how = {"is_causal": is_causal, "scale": 0.25}
         with compiler_context(), jax.default_matmul_precision("highest"):
             assert splash.takes(*arrays[:3], None, 0.0)
             out, logsumexp = splash.shard_forward(*arrays[:3], **how)
             made = [out, *splash.shard_backward(*arrays, out, logsumexp, **how)[:3]]
         leaves = [x.requires_grad_() for x in qkv]
-        expected = F.scaled_dot_product_attention(*leaves, is_causal=is_causal, scale=0.25, enable_gqa=True)
-        scores = 0.25 * qkv[0].double() @ qkv[1].double().repeat_interleave(4 // qkv[1].shape[1], 1).mT
+        expected = F.scaled_dot_product_attention(
+            *leaves, is_causal=is_causal, scale=0.25, enable_gqa=True
+        )
+        scores = (
+            0.25 * qkv[0].double() @ qkv[1].double().repeat_interleave(4 // qkv[1].shape[1], 1).mT
+        )
         if is_causal:
             scores = scores.masked_fill(torch.ones(scores.shape[-2:]).tril() == 0, -torch.inf)
         rtol, atol = TOLERANCE[dtype]
         np.testing.assert_allclose(logsumexp, scores.logsumexp(-1).detach(), rtol, atol)
-        for one, other in zip(made, [expected, *torch.autograd.grad(expected, leaves, grad)], strict=True):
+        for one, other in zip(
+            made, [expected, *torch.autograd.grad(expected, leaves, grad)], strict=True
+        ):
             np.testing.assert_allclose(one.astype(jnp.float32), other.detach().float(), rtol, atol)
 
     @pytest.mark.parametrize("is_causal", [True, False])
     def test_rows_of_shards(self, is_causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Two shards of the rows, each by the kernel's mask of its own: the numbers of one kernel over all."""
+        """Two shards of the rows, each by the kernel's mask of its own: the numbers of one kernel
+        over all."""
         monkeypatch.setattr(splash, "INTERPRET", True)
         q, k, v, grad = (jnp.asarray(x.numpy()) for x in operands(torch.float32, kv_heads=2))
         how = {"is_causal": is_causal, "scale": 0.25}
@@ -85,7 +105,10 @@ class TestNumbers:
                 np.testing.assert_allclose(lse, logsumexp[:, :, rows], 1e-5, 1e-6)
                 by_row = grad[:, :, rows], output, lse
                 grads.append(splash.shard_backward(q[:, :, rows], k, v, *by_row, **of_shard)[:3])
-        summed = jnp.concatenate([grad[0] for grad in grads], 2), *(a + b for a, b in zip(*grads, strict=True))
+        summed = (
+            jnp.concatenate([grad[0] for grad in grads], 2),
+            *(a + b for a, b in zip(*grads, strict=True)),
+        )
         for one, other in zip((summed[0], *summed[2:]), expected, strict=True):
             np.testing.assert_allclose(one, other, 1e-5, 1e-5)
 
@@ -110,9 +133,13 @@ class TestComputed:
     @pytest.mark.parametrize(
         ("lengths", "is_causal"),
         [
-            ((1024, 1024), True), ((512, 2048), True), ((2048, 512), True), ((384, 512), True), ((1024, 512), False),
+            ((1024, 1024), True),
+            ((512, 2048), True),
+            ((2048, 512), True),
+            ((384, 512), True),
+            ((1024, 512), False),
         ],
-    )  # fmt: skip
+    )
     def test_blocks_of_the_mask(self, lengths: tuple[int, int], is_causal: bool) -> None:
         case = splash._Case(2, lengths, 1, is_causal, 1.0, False, True, 1)
         rows, columns = np.arange(lengths[0])[:, None], np.arange(lengths[1])
@@ -122,11 +149,14 @@ class TestComputed:
         for name, width in (("fwd", forward_width), ("dkv", case.joined_columns)):
             blocks = mask.reshape(-1, height, lengths[1] // width, width).any((1, 3))
             info = getattr(case.kernel(jnp.int32(0)), f"{name}_mask_info")
-            of_kernel = blocks.size if info.block_mask is None else np.count_nonzero(info.block_mask[0])
+            of_kernel = (
+                blocks.size if info.block_mask is None else np.count_nonzero(info.block_mask[0])
+            )
             assert of_kernel == blocks.sum()
 
     def test_one_kernel_where_its_parts_fit(self) -> None:
-        """The gradient of queries in parts, one for each 1,024 columns of a causal mask, 2,048 without."""
+        """The gradient of queries in parts, one for each 1,024 columns of a causal mask, 2,048
+        without."""
         for is_causal, parts in ((True, 8), (False, 4)):
             query = jax.ShapeDtypeStruct((1, 1, 8192, 128), jnp.bfloat16)
             most = splash._MOST_OF_PARTS // (parts * 8192 * 128 * 2)
@@ -140,10 +170,17 @@ OP = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
 BACKWARD = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward
 
 
-def text(mesh: jax.sharding.Mesh | None, spec: PartitionSpec, kv_heads: int = 8, length: int = 1024) -> str:
-    """The StableHLO for a TPU of forward and backward; what it is told of its inputs' layout is in `spec`."""
+def text(
+    mesh: jax.sharding.Mesh | None, spec: PartitionSpec, kv_heads: int = 8, length: int = 1024
+) -> str:
+    """The StableHLO for a TPU of forward and backward; what it is told of its inputs' layout is in
+    `spec`."""
     sharding = None if mesh is None else jax.NamedSharding(mesh, spec)
-    of_keys = sharding if kv_heads > 1 or sharding is None else jax.NamedSharding(mesh, PartitionSpec(spec[0]))
+    of_keys = (
+        sharding
+        if kv_heads > 1 or sharding is None
+        else jax.NamedSharding(mesh, PartitionSpec(spec[0]))
+    )
     q, k = (
         jax.ShapeDtypeStruct((8, heads, length, 64), jnp.bfloat16, sharding=each)
         for heads, each in ((8, sharding), (kv_heads, of_keys))
@@ -155,16 +192,32 @@ def text(mesh: jax.sharding.Mesh | None, spec: PartitionSpec, kv_heads: int = 8,
             draw = jnp.int64(1), jnp.int64(2)
             out, logsumexp, seed = rule(OP.default)(q, k, v, None, 0.0, True, draw=draw)
             return rule(BACKWARD.default)(
-                grad, q, k, v, None, [True, True, True, False], out, logsumexp, None, None, length, length, 0.0, True,
-                seed, seed, returns=(q, k, v, None),
-            )[:3]  # fmt: skip
+                grad,
+                q,
+                k,
+                v,
+                None,
+                [True, True, True, False],
+                out,
+                logsumexp,
+                None,
+                None,
+                length,
+                length,
+                0.0,
+                True,
+                seed,
+                seed,
+                returns=(q, k, v, None),
+            )[:3]
 
     with compiler_context():
         return jax.jit(both).trace(q, k, k, q).lower(lowering_platforms=("tpu",)).as_text()
 
 
 class TestTPU:
-    """Lowered for a TPU, whatever this machine has: the kernel, on each device's batch and heads."""
+    """Lowered for a TPU, whatever this machine has: the kernel, on each device's batch and
+    heads."""
 
     @pytest.fixture
     def mesh(self) -> jax.sharding.Mesh:
@@ -172,7 +225,9 @@ class TestTPU:
 
     # Of two lengths, as a kernel that is traced stays.
     @pytest.mark.parametrize(("most", "length", "kernels"), [(1 << 30, 1024, 2), (0, 1536, 3)])
-    def test_one_device(self, most: int, length: int, kernels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_one_device(
+        self, most: int, length: int, kernels: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(splash, "_MOST_OF_PARTS", most)
         assert text(None, PartitionSpec(), length=length).count("@tpu_custom_call") == kernels
 
@@ -187,7 +242,12 @@ class TestTPU:
         ],
     )
     def test_on_each_device(
-        self, mesh: jax.sharding.Mesh, spec: Any, kv_heads: int, shape: str, monkeypatch: pytest.MonkeyPatch
+        self,
+        mesh: jax.sharding.Mesh,
+        spec: Any,
+        kv_heads: int,
+        shape: str,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         monkeypatch.setattr(spmd.config, "parallel", "off")  # the core's rule alone
         made = text(mesh, PartitionSpec(*spec), kv_heads)
@@ -200,13 +260,20 @@ class TestTPU:
 
 
 class TestInLoops:
-    """In layers that are rolled by themselves it is known how values are split, forward, backward and recomputed."""
+    """In layers that are rolled by themselves it is known how values are split, forward, backward
+    and recomputed."""
 
     @pytest.mark.parametrize("checkpointed", [False, True])
-    def test_batch_is_found(self, mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch, checkpointed: bool) -> None:
+    def test_batch_is_found(
+        self, mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch, checkpointed: bool
+    ) -> None:
         places: list[splash.AttentionDevices | None] = []
         find = splash.AttentionDevices.of
-        monkeypatch.setattr(splash.AttentionDevices, "of", lambda *arrays: places.append(find(*arrays)) or places[-1])
+        monkeypatch.setattr(
+            splash.AttentionDevices,
+            "of",
+            lambda *arrays: places.append(find(*arrays)) or places[-1],
+        )
         config = GPTConfig(layers=4, width=16, heads=2, sequence=512, vocabulary=16)
         model = GPT(config)
         if checkpointed:
@@ -218,6 +285,9 @@ class TestInLoops:
         tokens = torch.zeros(8, config.sequence, dtype=torch.int64)
         monkeypatch.setattr(spmd.config, "scan_layers", "always")
         cross_entropy(wrapped(tokens.to("xla")), tokens.to("xla")).backward()
-        assert "stablehlo.while" in spmd.get_stablehlo([parameter.grad for parameter in wrapped.parameters()])
-        assert len(places) >= (3 if checkpointed else 2)  # more where a loop's body is traced for the first time
+        assert "stablehlo.while" in spmd.get_stablehlo(
+            [parameter.grad for parameter in wrapped.parameters()]
+        )
+        # more where a loop's body is traced for the first time
+        assert len(places) >= (3 if checkpointed else 2)
         assert [place and place.batch for place in places] == [("fsdp",)] * len(places)

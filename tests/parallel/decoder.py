@@ -1,4 +1,5 @@
-"""A small decoder in float64, as a user writes it: rotary positions, norms, MLP, dropout, shifted labels."""
+"""A small decoder in float64, as a user writes it: rotary positions, norms, MLP, dropout, shifted
+labels."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +21,9 @@ def rotated(x: Tensor) -> Tensor:
     rate = 10_000 ** (-torch.arange(0, HEAD, 2, device=x.device, dtype=x.dtype) / HEAD)
     angle = torch.arange(x.shape[2], device=x.device, dtype=x.dtype)[:, None] * rate
     first, second = x.chunk(2, -1)
-    return torch.cat([first * angle.cos() - second * angle.sin(), second * angle.cos() + first * angle.sin()], -1)
+    return torch.cat(
+        [first * angle.cos() - second * angle.sin(), second * angle.cos() + first * angle.sin()], -1
+    )
 
 
 class Layer(nn.Module):
@@ -30,13 +33,21 @@ class Layer(nn.Module):
         self.norms = nn.ModuleList(nn.RMSNorm(WIDTH) for _ in range(2))
         self.query, self.out = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH)
         self.key_value = nn.Linear(WIDTH, 2 * KV_HEADS * HEAD)
-        self.mlp = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH))
+        self.mlp = nn.Sequential(
+            nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         normed = self.norms[0](x)
         query = self.query(normed).unflatten(-1, (HEADS, HEAD)).transpose(1, 2)
-        key, value = self.key_value(normed).unflatten(-1, (2, KV_HEADS, HEAD)).permute(2, 0, 3, 1, 4)
-        how = {"is_causal": True, "dropout_p": self.dropout if self.training else 0.0, "enable_gqa": True}
+        key, value = (
+            self.key_value(normed).unflatten(-1, (2, KV_HEADS, HEAD)).permute(2, 0, 3, 1, 4)
+        )
+        how = {
+            "is_causal": True,
+            "dropout_p": self.dropout if self.training else 0.0,
+            "enable_gqa": True,
+        }
         heads = F.scaled_dot_product_attention(rotated(query), rotated(key), value, **how)
         x = x + F.dropout(self.out(heads.transpose(1, 2).flatten(-2)), self.dropout, self.training)
         return x + self.mlp(self.norms[1](x))
@@ -60,10 +71,14 @@ class Decoder(nn.Module):
 
 
 def tokens(batch: int, length: int) -> Tensor:
-    return torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(length))
+    return torch.randint(
+        VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(length)
+    )
 
 
-def decoder(dropout: float = 0.0, run: Callable[[nn.Module, Tensor], Tensor] = lambda layer, x: layer(x)) -> Decoder:
+def decoder(
+    dropout: float = 0.0, run: Callable[[nn.Module, Tensor], Tensor] = lambda layer, x: layer(x)
+) -> Decoder:
     """The same weights each time."""
     torch.manual_seed(0)
     return Decoder(dropout, run).double()
@@ -92,7 +107,10 @@ def results(loss: Tensor, model: nn.Module) -> list[Tensor]:
     """A loss and the gradients of the parameters that require one."""
     model.zero_grad()
     loss.backward()
-    return [loss.detach().cpu(), *(parameter.grad.cpu() for parameter in model.parameters() if parameter.requires_grad)]
+    return [
+        loss.detach().cpu(),
+        *(parameter.grad.cpu() for parameter in model.parameters() if parameter.requires_grad),
+    ]
 
 
 def close(ours: list[Tensor], theirs: list[Tensor], tolerance: float = 1e-12) -> None:

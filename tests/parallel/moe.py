@@ -1,4 +1,5 @@
-"""Small layers of experts of transformers, with a router that chooses as told; over a mesh, on one device, on CPU."""
+"""Small layers of experts of transformers, with a router that chooses as told; over a mesh, on one
+device, on CPU."""
 
 import contextlib
 import functools
@@ -24,7 +25,11 @@ from spmd import P
 WIDTH, INNER = 16, 32
 FIRST, EMPTY = 2, 5  # the expert that all tokens choose first, and the one that none chooses
 ROUTINGS = ("balanced", "skewed", "one", "empty")
-EXCHANGES = {"gathered": "weights are gathered", "all-to-all": "rows travel in rounds", "ring": "tokens travel"}
+EXCHANGES = {
+    "gathered": "weights are gathered",
+    "all-to-all": "rows travel in rounds",
+    "ring": "tokens travel",
+}
 # Relative to the largest value of a tensor.
 CLOSE = {torch.float64: 1e-12, torch.float32: 1e-6}
 Tensors = dict[str, Tensor]
@@ -32,9 +37,14 @@ Tensors = dict[str, Tensor]
 
 def _deepseek(experts: int, **how: Any) -> nn.Module:
     config = transformers.DeepseekV3Config(
-        moe_intermediate_size=INNER, n_routed_experts=experts, n_shared_experts=1, num_experts_per_tok=3,
-        n_group=experts // 2, topk_group=2, **how,
-    )  # fmt: skip
+        moe_intermediate_size=INNER,
+        n_routed_experts=experts,
+        n_shared_experts=1,
+        num_experts_per_tok=3,
+        n_group=experts // 2,
+        topk_group=2,
+        **how,
+    )
     return _of(DeepseekV3MoE, config)
 
 
@@ -50,7 +60,9 @@ def _mixtral(experts: int, **how: Any) -> nn.Module:
 
 def _qwen(experts: int, **how: Any) -> nn.Module:
     sizes = {"moe_intermediate_size": INNER, "num_experts": experts, "num_experts_per_tok": 4}
-    return _of(Qwen3MoeSparseMoeBlock, transformers.Qwen3MoeConfig(norm_topk_prob=True, **sizes, **how))
+    return _of(
+        Qwen3MoeSparseMoeBlock, transformers.Qwen3MoeConfig(norm_topk_prob=True, **sizes, **how)
+    )
 
 
 def _olmoe(experts: int, **how: Any) -> nn.Module:
@@ -64,20 +76,29 @@ def _gpt_oss(experts: int, **how: Any) -> nn.Module:
 
 
 BLOCKS: Mapping[str, Callable[..., nn.Module]] = {
-    "mixtral": _mixtral, "qwen3": _qwen, "olmoe": _olmoe, "deepseek": _deepseek, "gpt-oss": _gpt_oss,
-}  # fmt: skip
+    "mixtral": _mixtral,
+    "qwen3": _qwen,
+    "olmoe": _olmoe,
+    "deepseek": _deepseek,
+    "gpt-oss": _gpt_oss,
+}
 
 
 class Doubles(TorchFunctionMode):
-    """Casts of float64 to float32 leave it as it is, so that results of routers can be compared to float64's digits."""
+    """Casts of float64 to float32 leave it as it is, so that results of routers can be compared to
+    float64's digits."""
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         if args and isinstance(args[0], Tensor) and args[0].dtype == torch.float64:
             if function is Tensor.float:
                 return args[0]
             args = [torch.float64 if x is torch.float32 else x for x in args]
-            kwargs = {name: torch.float64 if x is torch.float32 else x for name, x in kwargs.items()}
+            kwargs = {
+                name: torch.float64 if x is torch.float32 else x for name, x in kwargs.items()
+            }
         return function(*args, **kwargs)
 
 
@@ -90,7 +111,8 @@ def doubled(dtype: torch.dtype) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Layout:
-    """A mesh, the axes of the dims of tokens, and specs of parameters. sizes: (axis, size) in order."""
+    """A mesh, the axes of the dims of tokens, and specs of parameters. sizes: (axis, size) in
+    order."""
 
     sizes: tuple[tuple[str, int], ...]
     tokens: tuple[Any, ...]
@@ -109,16 +131,28 @@ class Layout:
         extra = next((axis for axis in batch if axis not in ("fsdp", None)), None)
         how = {} if self.units is None else {"units": (), "extra_data_axis": extra}
         spmd.ShardingRules(self.specs, **how).apply(module, self.mesh, strict=False)
-        return spmd.mark_sharding(x, self.mesh, P(*self.tokens, *[None] * (x.ndim - len(self.tokens))))
+        return spmd.mark_sharding(
+            x, self.mesh, P(*self.tokens, *[None] * (x.ndim - len(self.tokens)))
+        )
 
 
 def layout(*tokens: Any, **sizes: int) -> Layout:
-    """Experts over "expert" where the mesh has it, and by columns over "tensor"; parameters over "fsdp" as units."""
+    """Experts over "expert" where the mesh has it, and by columns over "tensor"; parameters over
+    "fsdp" as units."""
     expert = "expert" if "expert" in sizes else None
-    specs = {"**experts.*_bias": P(expert, None), "**experts.*_proj": P(expert, None, None)} if expert else {}
+    specs = (
+        {"**experts.*_bias": P(expert, None), "**experts.*_proj": P(expert, None, None)}
+        if expert
+        else {}
+    )
     if "tensor" in sizes:
-        specs = {"**experts.gate_up_proj": P(expert, "tensor", None), "**experts.down_proj": P(expert, None, "tensor")}
-    return Layout(tuple(sizes.items()), tokens, tuple(specs.items()), "fsdp" if "fsdp" in sizes else None)
+        specs = {
+            "**experts.gate_up_proj": P(expert, "tensor", None),
+            "**experts.down_proj": P(expert, None, "tensor"),
+        }
+    return Layout(
+        tuple(sizes.items()), tokens, tuple(specs.items()), "fsdp" if "fsdp" in sizes else None
+    )
 
 
 def preferred(routing: str, tokens: int, chosen: int, experts: int) -> Tensor:
@@ -141,7 +175,10 @@ def preferred(routing: str, tokens: int, chosen: int, experts: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Case:
-    """A block with weights and inputs, the same each time. The router reads the first dims of a token."""
+    """A block with weights and inputs, the same each time.
+
+    The router reads the first dims of a token.
+    """
 
     name: str = "mixtral"
     routing: str = "balanced"
@@ -208,12 +245,17 @@ def results(module: nn.Module, x: Tensor, over: Layout | None = None) -> Tensors
     x.requires_grad_()
     output = module(x)
     output = output[0] if isinstance(output, tuple) else output
-    weight = torch.arange(output.numel(), dtype=output.dtype).reshape(output.shape).sin().to(x.device)
+    weight = (
+        torch.arange(output.numel(), dtype=output.dtype).reshape(output.shape).sin().to(x.device)
+    )
     (output * (output / 8 + weight)).sum().backward()
     grads = {name: parameter.grad for name, parameter in module.named_parameters()}
     spmd.sync()
     assert None not in grads.values() and x.grad is not None
-    return {name: tensor.detach().cpu() for name, tensor in {"output": output, "input": x.grad, **grads}.items()}
+    return {
+        name: tensor.detach().cpu()
+        for name, tensor in {"output": output, "input": x.grad, **grads}.items()
+    }
 
 
 def close(ours: Tensors, theirs: Tensors, tolerance: float) -> None:
@@ -249,12 +291,19 @@ def check_fused(exchange: str | None, layers: int = 2) -> None:
     assert fused == [f"{layers} layer{'s' * (layers > 1)} of experts"], fused
     sentences = [words for words in of_pass("exchange") if words.startswith("experts over ")]
     assert bool(sentences) is (exchange is not None), sentences
-    expected = tuple(EXCHANGES.values()) if exchange == "auto" else (EXCHANGES.get(exchange or "", exchange),)
-    assert all(any(f": {words}" in sentence for words in expected) for sentence in sentences), sentences
+    expected = (
+        tuple(EXCHANGES.values())
+        if exchange == "auto"
+        else (EXCHANGES.get(exchange or "", exchange),)
+    )
+    assert all(any(f": {words}" in sentence for words in expected) for sentence in sentences), (
+        sentences
+    )
 
 
 def moved_stacks(case: Case) -> list[str]:
-    """The collectives over "expert" of the last program that gather or reduce as many bytes as a stack of weights."""
+    """The collectives over "expert" of the last program that gather or reduce as many bytes as a
+    stack of weights."""
     least = case.experts * WIDTH * INNER * case.dtype.itemsize
     traffic = spmd.metrics.compiles()[-1].traffic
     return [str(row) for row in traffic if "expert" in row.axes and row.bytes >= least]

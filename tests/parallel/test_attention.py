@@ -1,4 +1,5 @@
-"""Attention over a sharded sequence against torch on CPU: each exchange, with masks, dropout and gradients."""
+"""Attention over a sharded sequence against torch on CPU: each exchange, with masks, dropout and
+gradients."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -43,7 +44,11 @@ def bias_of_heads(length: int, device: torch.device) -> torch.Tensor:
 
 def slopes(length: int, device: torch.device) -> torch.Tensor:
     """A bias of heads that all rows share, as ALiBi's."""
-    return -(torch.arange(4.0)[:, None, None] + 1).to(device) * torch.arange(length, device=device) / length
+    return (
+        -(torch.arange(4.0)[:, None, None] + 1).to(device)
+        * torch.arange(length, device=device)
+        / length
+    )
 
 
 def padding(length: int, device: torch.device) -> torch.Tensor:
@@ -64,15 +69,24 @@ def exchange(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return request.param
 
 
-def operands(heads: int, kv_heads: int, dtype: torch.dtype, length: int = LENGTH) -> list[torch.Tensor]:
+def operands(
+    heads: int, kv_heads: int, dtype: torch.dtype, length: int = LENGTH
+) -> list[torch.Tensor]:
     torch.manual_seed(0)
-    return [torch.randn(2, number, length, 8, dtype=dtype) for number in (heads, kv_heads, kv_heads)]
+    return [
+        torch.randn(2, number, length, 8, dtype=dtype) for number in (heads, kv_heads, kv_heads)
+    ]
 
 
 def results(
-    tensors: list[torch.Tensor], is_sharded: bool, device: str = "xla", mask: Mask | None = None, **how: Any
+    tensors: list[torch.Tensor],
+    is_sharded: bool,
+    device: str = "xla",
+    mask: Mask | None = None,
+    **how: Any,
 ) -> Any:
-    """The output and the gradients of query, key and value; rows over four devices, the batch over two."""
+    """The output and the gradients of query, key and value; rows over four devices, the batch over
+    two."""
     mesh = spmd.Mesh(range(8), (2, 4), ("data", "context"))
     torch.manual_seed(1)
     inputs = [tensor.clone().to(device).requires_grad_() for tensor in tensors]
@@ -81,7 +95,9 @@ def results(
             spmd.mark_sharding(tensor, mesh, P("data", None, "context", None))
     bias = None if mask is None else mask(tensors[0].shape[2], inputs[0].device)
     output = F.scaled_dot_product_attention(*inputs, attn_mask=bias, enable_gqa=True, **how)
-    weight = torch.arange(output.numel(), dtype=output.dtype, device=device).reshape(output.shape).sin()
+    weight = (
+        torch.arange(output.numel(), dtype=output.dtype, device=device).reshape(output.shape).sin()
+    )
     grads = torch.autograd.grad((output * weight).sum(), inputs)
     return [tensor.detach().cpu() for tensor in (output, *grads)]
 
@@ -91,7 +107,9 @@ def findings() -> str:
 
 
 def check(tensors: list[torch.Tensor], **how: Any) -> None:
-    for ours, theirs in zip(results(tensors, True, **how), results(tensors, False, "cpu", **how), strict=True):
+    for ours, theirs in zip(
+        results(tensors, True, **how), results(tensors, False, "cpu", **how), strict=True
+    ):
         torch.testing.assert_close(ours, theirs)
 
 
@@ -118,7 +136,9 @@ class TestExchanges:
         """The same probabilities are dropped as on one device."""
         tensors = operands(4, 4, torch.float32)
         how = {"is_causal": True, "dropout_p": 0.3}
-        for ours, theirs in zip(results(tensors, True, **how), results(tensors, False, **how), strict=True):
+        for ours, theirs in zip(
+            results(tensors, True, **how), results(tensors, False, **how), strict=True
+        ):
             torch.testing.assert_close(ours, theirs)
 
     @pytest.mark.usefixtures("exchange")
@@ -134,13 +154,16 @@ class TestExchanges:
 
 
 class TestChoice:
-    """What is exchanged is chosen by bytes; what no exchange takes is left to the core, with a reason."""
+    """What is exchanged is chosen by bytes; what no exchange takes is left to the core, with a
+    reason."""
 
     @pytest.mark.parametrize(
         ("heads", "kv_heads", "most", "chosen"),
         [(4, 2, 1 << 20, "gathered"), (4, 2, 0, "ring"), (4, 4, 0, "all-to-all")],
     )
-    def test_auto(self, heads: int, kv_heads: int, most: int, chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_auto(
+        self, heads: int, kv_heads: int, most: int, chosen: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         from spmd.parallel import sequence_attention
 
         monkeypatch.setattr(sequence_attention, "MOST_GATHERED", most)
@@ -159,7 +182,8 @@ class TestChoice:
 
 
 class TestCollectives:
-    """Forward and backward of causal attention over n devices have at most 2(n-1) collectives of the ring each."""
+    """Forward and backward of causal attention over n devices have at most 2(n-1) collectives of
+    the ring each."""
 
     def test_ring(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(spmd.config, "parallel", "ring")
@@ -186,13 +210,23 @@ class TestSplash:
 
 
 class TestModels:
-    """Tokens marked over two axes keep a model's rows where they are, under FSDP, with the losses of one device."""
+    """Tokens marked over two axes keep a model's rows where they are, under FSDP, with the losses
+    of one device."""
 
     def test_rows_stay(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(spmd.config, "parallel", "ring")
-        transformers = pytest.importorskip("transformers", reason="a model of Hugging Face's is what is tested")
-        shape = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
-        config = transformers.LlamaConfig(**shape, num_hidden_layers=2, vocab_size=64, use_cache=False)
+        transformers = pytest.importorskip(
+            "transformers", reason="a model of Hugging Face's is what is tested"
+        )
+        shape = {
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+        }
+        config = transformers.LlamaConfig(
+            **shape, num_hidden_layers=2, vocab_size=64, use_cache=False
+        )
         tokens = torch.randint(64, (2, 256), generator=torch.Generator().manual_seed(0))
 
         def losses(device: str) -> list[float]:
@@ -219,4 +253,6 @@ class TestModels:
         torch.testing.assert_close(torch.tensor(ours), torch.tensor(theirs))
         traffic = [row for record in spmd.metrics.compiles() for row in record.traffic]
         assert any(row.kind == "collective-permute" for row in traffic)
-        assert not [row for row in traffic if row.kind == "all-gather" and "context" in str(row.axes)]
+        assert not [
+            row for row in traffic if row.kind == "all-gather" and "context" in str(row.axes)
+        ]

@@ -20,7 +20,9 @@ pytestmark = pytest.mark.partitioned("forms of layers of experts")
 
 EXPERTS, CHOSEN = 8, 2
 BOTH = layout(("fsdp", "expert"), fsdp=2, expert=4)
-OWN = Layout(BOTH.sizes, BOTH.tokens, tuple((name, P("expert", None, None)) for name in ("w1", "w2", "w3")))
+OWN = Layout(
+    BOTH.sizes, BOTH.tokens, tuple((name, P("expert", None, None)) for name in ("w1", "w2", "w3"))
+)
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +42,8 @@ def grouped(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
 
 
 class Layer(nn.Module):
-    """torchtitan's layer: sorted by argsort, taken by gather, added by scatter_add to what shared experts compute.
+    """torchtitan's layer: sorted by argsort, taken by gather, added by scatter_add to what shared
+    experts compute.
 
     scores: "before" or "after" the experts. adds: "scatter_add" or "index_add".
     """
@@ -49,7 +52,11 @@ class Layer(nn.Module):
         super().__init__()
         self.scores, self.adds = scores, adds
         self.gate, self.shared = nn.Linear(WIDTH, EXPERTS, bias=False), nn.Linear(WIDTH, WIDTH)
-        for name, shape in {"w1": (INNER, WIDTH), "w2": (WIDTH, INNER), "w3": (INNER, WIDTH)}.items():
+        for name, shape in {
+            "w1": (INNER, WIDTH),
+            "w2": (WIDTH, INNER),
+            "w3": (INNER, WIDTH),
+        }.items():
             setattr(self, name, nn.Parameter(torch.randn(EXPERTS, *shape) * 0.3))
         self.register_buffer("bias", torch.linspace(0, 0.1, EXPERTS))
         self.register_buffer("counts", torch.zeros(EXPERTS))
@@ -75,7 +82,9 @@ class Layer(nn.Module):
         return self.combined(self.shared(tokens), index, rows).view(x.shape)
 
     def experts(self, rows: Tensor, ends: Tensor) -> Tensor:
-        return grouped(self.inner(grouped(rows, self.w1, ends), grouped(rows, self.w3, ends)), self.w2, ends)
+        return grouped(
+            self.inner(grouped(rows, self.w1, ends), grouped(rows, self.w3, ends)), self.w2, ends
+        )
 
     def inner(self, left: Tensor, right: Tensor) -> Tensor:
         return F.silu(left) * right
@@ -114,10 +123,14 @@ def layer(make: Callable[[], nn.Module] = Layer) -> nn.Module:
 
 
 def inputs() -> Tensor:
-    return torch.randn(8, 16, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    return torch.randn(
+        8, 16, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(5)
+    )
 
 
-def outcome(make: Callable[[], nn.Module] = Layer, device: str = "xla", over: Layout | None = None) -> Tensors:
+def outcome(
+    make: Callable[[], nn.Module] = Layer, device: str = "xla", over: Layout | None = None
+) -> Tensors:
     """Results of a layer, with its counts of choices after two steps."""
     module = layer(make).to(device)
     with moe.Doubles():
@@ -148,11 +161,18 @@ class TestTransformers:
 
     @pytest.mark.parametrize("form", ["grouped_mm", "eager"])
     def test_graph_of_dynamo(self, form: str) -> None:
-        """The block is one graph: a function of this library in it would be a break, and an error."""
+        """The block is one graph: a function of this library in it would be a break, and an
+        error."""
         case = Case("mixtral", "skewed", torch.float32, form=form)
         with torch.no_grad():
-            output = torch.compile(case.block().to("xla"), backend="xla", fullgraph=True)(case.inputs().to("xla"))
-        moe.close({"output": output.cpu()}, {"output": moe.on_cpu(case)["output"]}, moe.CLOSE[torch.float32])
+            output = torch.compile(case.block().to("xla"), backend="xla", fullgraph=True)(
+                case.inputs().to("xla")
+            )
+        moe.close(
+            {"output": output.cpu()},
+            {"output": moe.on_cpu(case)["output"]},
+            moe.CLOSE[torch.float32],
+        )
 
     def test_bfloat16(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Routers compute in float32, experts and what travels in bfloat16."""
@@ -200,7 +220,12 @@ class TestPrograms:
             spmd.sync()
             if over is not None:
                 check_fused("auto", layers=1)
-            found.append({name: tensor.detach().cpu() for name, tensor in {"output": output, **grads}.items()})
+            found.append(
+                {
+                    name: tensor.detach().cpu()
+                    for name, tensor in {"output": output, **grads}.items()
+                }
+            )
         moe.close(*found, 1e-12)
 
     def test_without_gradients(self) -> None:
@@ -236,7 +261,12 @@ class TestAsRecorded:
         x = BOTH.place(block, case.inputs().to("xla")).requires_grad_()
         with moe.Doubles():
             output = block(x)
-            weight = torch.arange(output.numel(), dtype=output.dtype).reshape(output.shape).sin().to("xla")
+            weight = (
+                torch.arange(output.numel(), dtype=output.dtype)
+                .reshape(output.shape)
+                .sin()
+                .to("xla")
+            )
             loss = (output * (output / 8 + weight)).sum()
             loss.item()
             check_recorded("and is not row by row")
@@ -255,7 +285,9 @@ class TestAsRecorded:
                 (grad,) = torch.autograd.grad(block(x).sin().sum(), x, create_graph=True)
                 grads = torch.autograd.grad(grad.square().sum(), [x, *block.parameters()])
             spmd.sync()
-            found.append({str(place): tensor.detach().cpu() for place, tensor in enumerate((grad, *grads))})
+            found.append(
+                {str(place): tensor.detach().cpu() for place, tensor in enumerate((grad, *grads))}
+            )
             if over is not None:
                 assert "as recorded: a gradient of gradients" in moe.of_pass("fuse experts")
         moe.close(*found, 1e-12)

@@ -44,7 +44,8 @@ def test_parts(exchange: str, most: int, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("most", [1 << 30, 4096])
 def test_kernels(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The TPU's kernels, interpreted: transposed weights, sums that are added to those of parts before."""
+    """The TPU's kernels, interpreted: transposed weights, sums that are added to those of parts
+    before."""
     case = Case(routing="skewed", dtype=torch.float32)
     expected = moe.on_one_device(case)
     monkeypatch.setattr(spmd.config, "parallel", "all-to-all")
@@ -65,8 +66,17 @@ class OfCapacity(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         logits, weights, choices = self.router(x)
         flat, size = choices.reshape(-1), int(self.capacity * choices.numel() / self.experts)
-        ranks = nn.functional.one_hot(flat, self.experts).cumsum(0).gather(1, flat[:, None]).reshape(choices.shape)
-        return logits, weights.masked_fill(ranks > size, 0.0), choices.where(ranks <= size, self.experts)
+        ranks = (
+            nn.functional.one_hot(flat, self.experts)
+            .cumsum(0)
+            .gather(1, flat[:, None])
+            .reshape(choices.shape)
+        )
+        return (
+            logits,
+            weights.masked_fill(ranks > size, 0.0),
+            choices.where(ranks <= size, self.experts),
+        )
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES)
@@ -97,9 +107,14 @@ def test_iterations_that_a_scope_expects() -> None:
             return jax.lax.while_loop(lambda x: jnp.sum(x) < 100, lambda x: x @ x, x)
 
     for expected in (0, 3):
-        module = Module(jax.jit(partial(run, expected=expected)).lower(jnp.ones((8, 8))).compile().as_text())
+        module = Module(
+            jax.jit(partial(run, expected=expected)).lower(jnp.ones((8, 8))).compile().as_text()
+        )
         assert len(module.unknown) == 1
         bodies = {
-            line.called[-1][1] for each in module.computations.values() for line in each.lines if line.opcode == "while"
+            line.called[-1][1]
+            for each in module.computations.values()
+            for line in each.lines
+            if line.opcode == "while"
         }
         assert {module.computations[name].count for name in bodies} == {expected}

@@ -1,4 +1,5 @@
-"""Whole models with experts train over a mesh as on the CPU: clipped, accumulated, recomputed, resumed, evaluated."""
+"""Whole models with experts train over a mesh as on the CPU: clipped, accumulated, recomputed,
+resumed, evaluated."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -25,19 +26,29 @@ pytestmark = pytest.mark.partitioned("training of experts")
 EXPERTS, LAYERS, VOCABULARY = 8, 2, 64
 TOKENS = torch.randint(VOCABULARY, (4, 8, 16), generator=torch.Generator().manual_seed(3))
 COMMON: Mapping[str, Any] = {
-    "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": LAYERS,
-    "num_experts_per_tok": 2, "vocab_size": VOCABULARY, "use_cache": False,
-}  # fmt: skip
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "num_hidden_layers": LAYERS,
+    "num_experts_per_tok": 2,
+    "vocab_size": VOCABULARY,
+    "use_cache": False,
+}
 BOTH = {"fsdp": 2, "expert": 4}
 OF_EXPERTS = {"**.experts.*": P("expert", None, None)}
 OF_ATTENTION = {"**.{q,k,v}_proj.weight": P("tensor", None), "**.o_proj.weight": P(None, "tensor")}
-BY_COLUMNS = {"**.gate_up_proj": P("expert", "tensor", None), "**.down_proj": P("expert", None, "tensor")}
+BY_COLUMNS = {
+    "**.gate_up_proj": P("expert", "tensor", None),
+    "**.down_proj": P("expert", None, "tensor"),
+}
 
 
 class AllDoubles(Doubles):
     """Casts of any dtype to float32 are to float64."""
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         if function is Tensor.float:
             return args[0].double()
         return super().__torch_function__(function, types, args, kwargs)
@@ -53,12 +64,20 @@ def doubles() -> Iterator[None]:
 
 
 def mixtral(**changes: Any) -> Any:
-    config = transformers.MixtralConfig(intermediate_size=48, num_local_experts=EXPERTS, **{**COMMON, **changes})
+    config = transformers.MixtralConfig(
+        intermediate_size=48, num_local_experts=EXPERTS, **{**COMMON, **changes}
+    )
     return initialised(config)
 
 
 def deepseek() -> Any:
-    heads = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
+    heads = {
+        "q_lora_rank": 16,
+        "kv_lora_rank": 16,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 8,
+        "v_head_dim": 8,
+    }
     groups = {"n_routed_experts": EXPERTS, "n_shared_experts": 1, "n_group": 2, "topk_group": 1}
     sizes = {"intermediate_size": 48, "moe_intermediate_size": 16, "first_k_dense_replace": 0}
     return initialised(transformers.DeepseekV3Config(**COMMON, **heads, **groups, **sizes))
@@ -75,21 +94,32 @@ def initialised(config: Any, seed: int = 0) -> Any:
 
 
 class Training:
-    """A model with AdamW over a mesh, or on the CPU where there are no sizes. sizes: axis -> size."""
+    """A model with AdamW over a mesh, or on the CPU where there are no sizes. sizes: axis ->
+    size."""
 
     def __init__(
-        self, model: Any, sizes: Mapping[str, int] | None = None, *,
-        specs: Mapping[str, P] = OF_EXPERTS, tokens: tuple[Any, ...] = (("fsdp", "expert"), None),
-    ) -> None:  # fmt: skip
+        self,
+        model: Any,
+        sizes: Mapping[str, int] | None = None,
+        *,
+        specs: Mapping[str, P] = OF_EXPERTS,
+        tokens: tuple[Any, ...] = (("fsdp", "expert"), None),
+    ) -> None:
         self.model, self.spec = model, P(*tokens)
         self.device = "cpu" if sizes is None else "xla"
         model.config._experts_implementation = "eager" if sizes is None else "grouped_mm"
         if sizes is not None:
             model.to("xla")
-            self.mesh = spmd.Mesh(range(torch.Size(sizes.values()).numel()), tuple(sizes.values()), tuple(sizes))
+            self.mesh = spmd.Mesh(
+                range(torch.Size(sizes.values()).numel()), tuple(sizes.values()), tuple(sizes)
+            )
             extra = "expert" if "expert" in sizes else None
-            spmd.ShardingRules(specs, units=["model.layers.*"], extra_data_axis=extra).apply(model, self.mesh)
-        self.optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+            spmd.ShardingRules(specs, units=["model.layers.*"], extra_data_axis=extra).apply(
+                model, self.mesh
+            )
+        self.optimizer = torch.optim.AdamW(
+            [p for p in model.parameters() if p.requires_grad], lr=1e-2
+        )
 
     def loss(self, index: int = 0) -> Tensor:
         ids = TOKENS[index].to(self.device)
@@ -100,7 +130,9 @@ class Training:
 
     def update(self) -> Tensor:
         """A clipped step of the optimizer; the norm before."""
-        self.trained = {name for name, parameter in self.model.named_parameters() if parameter.grad is not None}
+        self.trained = {
+            name for name, parameter in self.model.named_parameters() if parameter.grad is not None
+        }
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -122,7 +154,9 @@ class Training:
     @property
     def grads(self) -> Tensors:
         spmd.sync()
-        return {name: whole(p.grad) for name, p in self.model.named_parameters() if p.grad is not None}
+        return {
+            name: whole(p.grad) for name, p in self.model.named_parameters() if p.grad is not None
+        }
 
     @property
     def state(self) -> Tensors:
@@ -143,7 +177,10 @@ def close(ours: Any, theirs: Any) -> None:
     """Asserts that numbers, or tensors by name, agree to the digits of float64."""
     rtol, atol = TOLERANCE[torch.float64]
     if isinstance(theirs, list):
-        ours, theirs = torch.tensor(ours, dtype=torch.float64), torch.tensor(theirs, dtype=torch.float64)
+        ours, theirs = (
+            torch.tensor(ours, dtype=torch.float64),
+            torch.tensor(theirs, dtype=torch.float64),
+        )
     torch.testing.assert_close(ours, theirs, rtol=rtol, atol=atol)
 
 
@@ -175,7 +212,10 @@ class TestSteps:
         """Backward computes the layers a second time."""
         ours, theirs = pair()
         # Backward of a device runs in a thread of its own, which has no mode.
-        how = {"use_reentrant": False, "context_fn": lambda: (contextlib.nullcontext(), AllDoubles())}
+        how = {
+            "use_reentrant": False,
+            "context_fn": lambda: (contextlib.nullcontext(), AllDoubles()),
+        }
         for training in (ours, theirs):
             training.model.activation_checkpointing_enable(how)
             training.model.train()
@@ -206,7 +246,8 @@ class TestGradients:
     """Of all parameters, after one backward."""
 
     def test_reported_faults(self) -> None:
-        """Others lost the router's gradient, scaled the experts' by their group's size, counted shards twice."""
+        """Others lost the router's gradient, scaled the experts' by their group's size, counted
+        shards twice."""
         ours, theirs = pair()
         found, expected = ours.backward(), theirs.backward()
         check_fused("auto", layers=2 * LAYERS)
@@ -216,7 +257,9 @@ class TestGradients:
             ratio = (found[name].norm() / expected[name].norm()).item()
             assert ratio == pytest.approx(1, rel=1e-9), name
         norm = torch.stack([grad.norm() for grad in expected.values()]).norm().item()
-        assert float(nn.utils.clip_grad_norm_(ours.model.parameters(), 0.5)) == pytest.approx(norm, rel=1e-9)
+        assert float(nn.utils.clip_grad_norm_(ours.model.parameters(), 0.5)) == pytest.approx(
+            norm, rel=1e-9
+        )
         close(found, expected)
 
     def test_auxiliary_loss(self) -> None:
@@ -230,13 +273,19 @@ class TestGradients:
         assert all((expected[name] - without[name]).abs().max() > 1e-5 for name in routers)
         close(found, expected)
 
-    @pytest.mark.parametrize(("pattern", "count"), [("gate.weight", 1), (".experts.", 2)], ids=["router", "experts"])
+    @pytest.mark.parametrize(
+        ("pattern", "count"), [("gate.weight", 1), (".experts.", 2)], ids=["router", "experts"]
+    )
     def test_frozen(self, pattern: str, count: int) -> None:
         """A frozen router, or frozen experts, have no gradient and stay; the others train."""
 
         def frozen() -> Any:
             model = mixtral()
-            names = [name for name, p in model.named_parameters() if pattern in name and p.requires_grad_(False) is p]
+            names = [
+                name
+                for name, p in model.named_parameters()
+                if pattern in name and p.requires_grad_(False) is p
+            ]
             assert len(names) == count * LAYERS
             return model
 
@@ -275,12 +324,15 @@ class TestExpertsOverTwoAxes:
         monkeypatch.setattr(spmd.config, "parallel", exchange)
         sizes = (("fsdp", 2), ("expert", 2), ("more", 2))
         specs = (("**experts.*_proj", P(("expert", "more"), None, None)),)
-        moe.as_on_one_device(Case(routing="skewed"), Layout(sizes, (("more", "fsdp"), "expert"), specs))
+        moe.as_on_one_device(
+            Case(routing="skewed"), Layout(sizes, (("more", "fsdp"), "expert"), specs)
+        )
         check_fused(exchange)
 
 
 class Balancing:
-    """Counts of choices per expert, and DeepSeek-V3's update of the biases of its routers from them."""
+    """Counts of choices per expert, and DeepSeek-V3's update of the biases of its routers from
+    them."""
 
     def __init__(self, training: Training) -> None:
         self.training = training
@@ -306,7 +358,8 @@ class Balancing:
 
 
 def test_bias_of_deepseek() -> None:
-    """Counts of a batch are those of one device, and so are the choices after the biases' updates."""
+    """Counts of a batch are those of one device, and so are the choices after the biases'
+    updates."""
     ours, theirs = pair(deepseek)
     balanced = [Balancing(ours), Balancing(theirs)]
     for index in (0, 1, 2):
@@ -322,7 +375,10 @@ class TestState:
     """Reads of a trained model, and trainings that go on elsewhere."""
 
     def test_evaluation_and_generation(self) -> None:
-        """After a step: a loss without gradients, and what a greedy search adds to two prompts. Then a further step."""
+        """After a step: a loss without gradients, and what a greedy search adds to two prompts.
+
+        Then a further step.
+        """
         trainings = pair()
         found = []
         for training in trainings:
@@ -331,7 +387,11 @@ class TestState:
             with torch.no_grad():
                 numbers.append(training.loss(1).item())
                 prompts = TOKENS[2][:2, :6].to(training.device)
-                how = {"attention_mask": torch.ones_like(prompts), "pad_token_id": 0, "do_sample": False}
+                how = {
+                    "attention_mask": torch.ones_like(prompts),
+                    "pad_token_id": 0,
+                    "do_sample": False,
+                }
                 words = training.model.generate(prompts, max_new_tokens=3, **how).tolist()
             training.model.train()
             found.append((numbers + training.step(2), words))
@@ -339,7 +399,9 @@ class TestState:
         assert found[0][1] == found[1][1] and len(found[0][1][0]) == 9
 
     @pytest.mark.long
-    @pytest.mark.parametrize("sizes", [{"fsdp": 1, "expert": 8}, {"fsdp": 8}], ids=["experts", "fsdp"])
+    @pytest.mark.parametrize(
+        "sizes", [{"fsdp": 1, "expert": 8}, {"fsdp": 8}], ids=["experts", "fsdp"]
+    )
     def test_resumed_on_another_mesh(self, sizes: dict[str, int], tmp_path: Path) -> None:
         """Saved with four devices of experts; on eight, and on none."""
         first, theirs = pair()

@@ -1,4 +1,5 @@
-"""Layers of experts over a mesh: outputs and all gradients as on one device, whatever the router chooses."""
+"""Layers of experts over a mesh: outputs and all gradients as on one device, whatever the router
+chooses."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -25,7 +26,9 @@ MESHES = {
 ALL = ("auto", *EXCHANGES)
 # Each block with each routing and with each exchange, each routing with each exchange.
 CASES = [
-    (name, routing, ALL[(i + j) % len(ALL)]) for i, name in enumerate(BLOCKS) for j, routing in enumerate(ROUTINGS)
+    (name, routing, ALL[(i + j) % len(ALL)])
+    for i, name in enumerate(BLOCKS)
+    for j, routing in enumerate(ROUTINGS)
 ]
 
 
@@ -68,14 +71,19 @@ class TestRouting:
 
 
 class TestGradients:
-    """Of the input, the router, the experts, their biases and shared experts: 1e-12 in float64, 1e-6 in float32."""
+    """Of the input, the router, the experts, their biases and shared experts: 1e-12 in float64,
+    1e-6 in float32."""
 
     @pytest.mark.parametrize(("name", "routing", "exchange"), CASES)
-    def test_blocks(self, name: str, routing: str, exchange: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_blocks(
+        self, name: str, routing: str, exchange: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(spmd.config, "parallel", exchange)
         check(Case(name, routing), BOTH, exchange)
 
-    @pytest.mark.parametrize(("name", "exchange"), list(zip(BLOCKS, (*ALL, "all-to-all"), strict=True)))
+    @pytest.mark.parametrize(
+        ("name", "exchange"), list(zip(BLOCKS, (*ALL, "all-to-all"), strict=True))
+    )
     def test_float32(self, name: str, exchange: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(spmd.config, "parallel", exchange)
         check(Case(name, "skewed", torch.float32), BOTH, exchange)
@@ -108,11 +116,17 @@ class TestSizes:
         """Nine sequences on eight devices, which divide the tokens."""
         check(Case("mixtral", "skewed", batch=9, length=8), BOTH, travel)
 
-    @pytest.mark.parametrize(("batch", "length", "tokens"), [(9, 7, ("fsdp", "expert")), (2, 33, "fsdp"), (1, 5, None)])
+    @pytest.mark.parametrize(
+        ("batch", "length", "tokens"), [(9, 7, ("fsdp", "expert")), (2, 33, "fsdp"), (1, 5, None)]
+    )
     def test_tokens(self, batch: int, length: int, tokens: Any, travel: str) -> None:
         """Each device computes its own experts' rows of all of them."""
         case = Case("gpt-oss", "empty", batch=batch, length=length)
-        check(case, layout(tokens, fsdp=2, expert=4), "each device computes its own experts' rows of the same tokens")
+        check(
+            case,
+            layout(tokens, fsdp=2, expert=4),
+            "each device computes its own experts' rows of the same tokens",
+        )
         assert not moe.moved_stacks(case)
 
     @pytest.mark.parametrize("exchange", ALL)

@@ -21,7 +21,8 @@ class TestRows:
     def test_each_device_its_own_rows(
         self, partitioner: str, is_kernel: bool, mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """No device has the rows of others, forward and backward; by XLA's product and by the TPU's kernels."""
+        """No device has the rows of others, forward and backward; by XLA's product and by the TPU's
+        kernels."""
         monkeypatch.setattr(spmd.config, "partitioner", partitioner)
         monkeypatch.setattr(grouped, "INTERPRET", is_kernel)
         ends = torch.tensor([7, 7, 30, 60], dtype=torch.int32)  # four rows are in no group
@@ -42,4 +43,6 @@ class TestRows:
         for ours, theirs in zip(made[1], made[0], strict=True):
             torch.testing.assert_close(ours.detach().cpu(), theirs.detach(), atol=1e-5, rtol=1e-5)
         assert program is not None
-        assert not re.search(r"f32\[64,(24|40)\]|all-gather|all-to-all", program.executable.as_text())
+        assert not re.search(
+            r"f32\[64,(24|40)\]|all-gather|all-to-all", program.executable.as_text()
+        )

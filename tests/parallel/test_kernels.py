@@ -1,4 +1,5 @@
-"""`spmd.kernel`: a JAX function of shards gives one device's values and gradients, and is computed shard by shard."""
+"""`spmd.kernel`: a JAX function of shards gives one device's values and gradients, and is computed
+shard by shard."""
 
 from functools import partial
 from typing import Any
@@ -18,7 +19,8 @@ pytestmark = pytest.mark.partitioned("a kernel of shards")
 
 
 def scaled(x: Any, w: Any) -> Any:
-    """Rows divided by their largest element, times a weight that all rows share; and the sums of the rows."""
+    """Rows divided by their largest element, times a weight that all rows share; and the sums of
+    the rows."""
     y = x / jnp.abs(x).max(-1, keepdims=True) * w
     return y, y.sum((0, 1))
 
@@ -34,7 +36,8 @@ def mesh() -> spmd.Mesh:
 
 
 class TestNumbers:
-    """A result without a sharded dim is the sum of all devices, an operand without one has summed gradients."""
+    """A result without a sharded dim is the sum of all devices, an operand without one has summed
+    gradients."""
 
     @pytest.mark.parametrize(
         "spec", [("data", "context", None), (None, ("data", "context"), None), (None, None, "data")]
@@ -53,10 +56,17 @@ class TestNumbers:
         spmd.mark_sharding(ours[0], mesh, P(*spec))
         for results in (plain(*leaves), own(*ours)):
             sum((r.double() * (i + 1)).sin().sum() for i, r in enumerate(results)).backward()
-        torch.testing.assert_close([t.grad.cpu() for t in ours], [t.grad for t in leaves], rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close([t.cpu() for t in own(*ours)], [*plain(x, w)], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(
+            [t.grad.cpu() for t in ours], [t.grad for t in leaves], rtol=1e-12, atol=1e-12
+        )
+        torch.testing.assert_close(
+            [t.cpu() for t in own(*ours)], [*plain(x, w)], rtol=1e-12, atol=1e-12
+        )
         sizes = {"data": 2, "context": 4}
-        parts = [1 if a is None or i == 2 else sizes[a] if isinstance(a, str) else 8 for i, a in enumerate(spec)]
+        parts = [
+            1 if a is None or i == 2 else sizes[a] if isinstance(a, str) else 8
+            for i, a in enumerate(spec)
+        ]
         assert (2 // parts[0], 16 // parts[1], 8) in shapes
 
     def test_a_given_backward(self, mesh: spmd.Mesh) -> None:
@@ -76,16 +86,25 @@ class TestNumbers:
         torch.testing.assert_close([t.grad.cpu() for t in ours], [t.grad for t in leaves])
         assert (1, 4, 8) in calls
 
-    def test_pallas_in_scanned_layers(self, mesh: spmd.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_pallas_in_scanned_layers(
+        self, mesh: spmd.Mesh, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """A Pallas kernel, interpreted, in eight layers under FSDP: one loop, of shards."""
 
         def body(x: Any, y: Any) -> None:
             y[...] = jnp.tanh(x[...])
 
         def tanh(x: Any) -> Any:
-            return pl.pallas_call(body, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True)(x)
+            return pl.pallas_call(
+                body, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True
+            )(x)
 
-        own = spmd.kernel(tanh, "b s d -> b s d", sharded="b s", backward=lambda x, grad: (grad * (1 - tanh(x) ** 2),))
+        own = spmd.kernel(
+            tanh,
+            "b s d -> b s d",
+            sharded="b s",
+            backward=lambda x, grad: (grad * (1 - tanh(x) ** 2),),
+        )
 
         class Layer(torch.nn.Module):
             def __init__(self) -> None:
@@ -96,12 +115,17 @@ class TestNumbers:
                 x = self.inner(x)
                 return x + (own(x) if x.device.type == "xla" else x.tanh())
 
-        model, x = torch.nn.Sequential(*(Layer() for _ in range(8))).double(), torch.randn(4, 8, 8).double()
+        model, x = (
+            torch.nn.Sequential(*(Layer() for _ in range(8))).double(),
+            torch.randn(4, 8, 8).double(),
+        )
         model(x).square().sum().backward()
         expected = [p.grad for p in model.parameters()]
         model.zero_grad()
         policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Layer})
-        wrapped = fsdp.FullyShardedDataParallel(model.to("xla"), mesh, shard_axis="data", auto_wrap_policy=policy)
+        wrapped = fsdp.FullyShardedDataParallel(
+            model.to("xla"), mesh, shard_axis="data", auto_wrap_policy=policy
+        )
         monkeypatch.setattr(spmd.config, "scan_layers", "always")
         tokens = spmd.mark_sharding(x.to("xla"), mesh, P("data", "context", None))
         wrapped(tokens).square().sum().backward()
@@ -135,4 +159,6 @@ class TestMistakes:
             return own(spmd.mark_sharding(x, mesh, P("data", "context")))
 
         plan = spmd.plan(step, x)
-        assert [f for f in plan.findings if "kernel sort gathers dim 's' over context" in str(f)], plan.findings
+        assert [f for f in plan.findings if "kernel sort gathers dim 's' over context" in str(f)], (
+            plan.findings
+        )

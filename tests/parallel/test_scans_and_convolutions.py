@@ -1,4 +1,5 @@
-"""Convolutions, running sums and associative scans over a sharded sequence: torch's numbers, and no gathered rows."""
+"""Convolutions, running sums and associative scans over a sharded sequence: torch's numbers, and no
+gathered rows."""
 
 import copy
 from collections.abc import Callable
@@ -38,31 +39,42 @@ def trained(function: Function, specs: Any, *arrays: torch.Tensor) -> list[torch
     return [result, *(x.grad for x in arrays if x.grad is not None)]
 
 
-def check(mesh: spmd.Mesh, function: Function, spec: Any, *arrays: torch.Tensor, num_marked: int = 1) -> int:
-    """Compares with the CPU, the first arrays marked; returns the bytes of the largest collective but for permutes."""
+def check(
+    mesh: spmd.Mesh, function: Function, spec: Any, *arrays: torch.Tensor, num_marked: int = 1
+) -> int:
+    """Compares with the CPU, the first arrays marked; returns the bytes of the largest collective
+    but for permutes."""
     expected = trained(function, (), *arrays)
     step = partial(trained, function, [(mesh, spec)] * num_marked)
     for actual, on_cpu in zip(step(*(x.to("xla") for x in arrays)), expected, strict=True):
         torch.testing.assert_close(actual.cpu(), on_cpu, rtol=1e-12, atol=1e-12)
     plan = spmd.plan(step, *(x.to("meta") for x in arrays))
-    return max((each.bytes for each in plan.collectives if each.kind != "collective-permute"), default=0)
+    return max(
+        (each.bytes for each in plan.collectives if each.kind != "collective-permute"), default=0
+    )
 
 
 def mamba(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """As Mamba does: padded on both sides, cut, gated."""
-    cut = F.conv1d(x, weight, bias, padding=weight.shape[2] - 1, groups=x.shape[1])[..., : x.shape[2]]
+    cut = F.conv1d(x, weight, bias, padding=weight.shape[2] - 1, groups=x.shape[1])[
+        ..., : x.shape[2]
+    ]
     return F.silu(cut) * x
 
 
 class TestConvolutions:
     """Rows of the devices beside, and no others."""
 
-    @pytest.mark.parametrize("spec", [P("data", None, "context"), P(None, "data", "context"), P(None, None, "context")])
+    @pytest.mark.parametrize(
+        "spec", [P("data", None, "context"), P(None, "data", "context"), P(None, None, "context")]
+    )
     def test_depthwise(self, mesh: spmd.Mesh, spec: Any) -> None:
         largest = check(mesh, mamba, spec, numbers(2, 8, LENGTH), numbers(8, 1, 4), numbers(8))
         assert largest < 2 * 8 * LENGTH * 8 // 8  # a device's shard
 
-    @pytest.mark.parametrize(("padding", "dilation", "groups"), [(1, 1, 1), (2, 2, 2), (0, 1, 1), (2, 1, 1), (0, 3, 2)])
+    @pytest.mark.parametrize(
+        ("padding", "dilation", "groups"), [(1, 1, 1), (2, 2, 2), (0, 1, 1), (2, 1, 1), (0, 3, 2)]
+    )
     def test_features(self, mesh: spmd.Mesh, padding: int, dilation: int, groups: int) -> None:
         how = {"padding": padding, "dilation": dilation, "groups": groups}
         arrays = numbers(2, 4, LENGTH), numbers(6, 4 // groups, 3), numbers(6)
@@ -70,9 +82,17 @@ class TestConvolutions:
 
     @pytest.mark.parametrize(("stride", "length"), [(2, LENGTH), (1, LENGTH + 2), (1, 8)])
     def test_left_to_the_partitioner(self, mesh: spmd.Mesh, stride: int, length: int) -> None:
-        """A stride, a length that the devices do not divide, a window that reaches over a whole shard."""
+        """A stride, a length that the devices do not divide, a window that reaches over a whole
+        shard."""
         function = partial(F.conv1d, stride=stride, padding=3)
-        check(mesh, function, P("data", None, "context"), numbers(2, 4, length), numbers(6, 4, 4), numbers(6))
+        check(
+            mesh,
+            function,
+            P("data", None, "context"),
+            numbers(2, 4, length),
+            numbers(6, 4, 4),
+            numbers(6),
+        )
 
     def test_frozen_weight(self, mesh: spmd.Mesh) -> None:
         weight = numbers(8, 1, 4)
@@ -82,7 +102,9 @@ class TestConvolutions:
 
         expected = trained(function, (), x := numbers(2, 8, LENGTH))
         actual = trained(function, [(mesh, P("data", None, "context"))], x.to("xla"))
-        torch.testing.assert_close([each.cpu() for each in actual], expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(
+            [each.cpu() for each in actual], expected, rtol=1e-12, atol=1e-12
+        )
 
 
 class TestSums:
@@ -91,7 +113,9 @@ class TestSums:
     def test_running(self, mesh: spmd.Mesh, name: str, dim: int) -> None:
         spec = P("data", "context", None) if dim == 1 else P("data", None, "context")
         shape = (2, LENGTH, 8) if dim == 1 else (2, 8, LENGTH)
-        largest = check(mesh, lambda x: getattr(torch, name)(1 + 0.01 * x, dim), spec, numbers(*shape))
+        largest = check(
+            mesh, lambda x: getattr(torch, name)(1 + 0.01 * x, dim), spec, numbers(*shape)
+        )
         assert largest < 2 * 8 * LENGTH * 8 // 8
 
     def test_of_integers(self, mesh: spmd.Mesh) -> None:
@@ -115,21 +139,38 @@ class TestScans:
     def test_recurrence(self, mesh: spmd.Mesh, reverse: bool) -> None:
         function = partial(recurrence, reverse=reverse)
         shape = 2, LENGTH, 8
-        largest = check(mesh, function, P("data", "context", None), numbers(*shape), numbers(*shape), num_marked=2)
+        largest = check(
+            mesh,
+            function,
+            P("data", "context", None),
+            numbers(*shape),
+            numbers(*shape),
+            num_marked=2,
+        )
         assert largest < 2 * 8 * LENGTH * 8 // 8
 
     def test_is_gathered_without(self, mesh: spmd.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(spmd.config, "parallel", "off")
         shape = 2, LENGTH, 8
-        largest = check(mesh, recurrence, P("data", "context", None), numbers(*shape), numbers(*shape), num_marked=2)
+        largest = check(
+            mesh,
+            recurrence,
+            P("data", "context", None),
+            numbers(*shape),
+            numbers(*shape),
+            num_marked=2,
+        )
         assert largest >= 2 * 8 * LENGTH * 8 // 8
 
     def test_products_of_matrices(self, mesh: spmd.Mesh) -> None:
-        """A function that is not elementwise, of a length with one row more than the devices, and of two a device."""
+        """A function that is not elementwise, of a length with one row more than the devices, and
+        of two a device."""
         for length in (9, 16):
             matrices = numbers(length, 3, 3)
             expected = associative_scan(torch.matmul, matrices, 0, combine_mode="generic")
-            given = spmd.mark_sharding(matrices.to("xla"), mesh, P("context" if length == 16 else None, None, None))
+            given = spmd.mark_sharding(
+                matrices.to("xla"), mesh, P("context" if length == 16 else None, None, None)
+            )
             actual = associative_scan(torch.matmul, given, 0, combine_mode="generic")
             torch.testing.assert_close(actual.cpu(), expected, rtol=1e-12, atol=1e-12)
 
@@ -138,7 +179,11 @@ class TestScans:
         """An unmodified model, its layers compiled, from marked tokens alone."""
         model = transformers.MambaForCausalLM(
             transformers.MambaConfig(
-                vocab_size=64, hidden_size=16, state_size=4, num_hidden_layers=1, use_associative_scan=True
+                vocab_size=64,
+                hidden_size=16,
+                state_size=4,
+                num_hidden_layers=1,
+                use_associative_scan=True,
             )
         )
         on = spmd.Mesh(range(8), (2, 4), ("fsdp", "context"))
@@ -149,8 +194,12 @@ class TestScans:
         moved: Any = copy.deepcopy(model)
         wrapped = fsdp.FullyShardedDataParallel(moved.to("xla"), on)
         marked = spmd.mark_sharding(tokens.to("xla"), on, P("fsdp", "context"))
-        loss = torch.compile(wrapped, backend="xla")(input_ids=marked, labels=marked, use_cache=False).loss
+        loss = torch.compile(wrapped, backend="xla")(
+            input_ids=marked, labels=marked, use_cache=False
+        ).loss
         loss.backward()
         torch.testing.assert_close(loss.cpu(), expected, rtol=1e-5, atol=0)
-        for (name, ours), theirs in zip(wrapped.named_parameters(), model.parameters(), strict=True):
+        for (name, ours), theirs in zip(
+            wrapped.named_parameters(), model.parameters(), strict=True
+        ):
             torch.testing.assert_close(ours.grad.cpu(), theirs.grad, rtol=1e-4, atol=1e-6, msg=name)

@@ -1,4 +1,5 @@
-"""A training step over sequences of any length and a batch of any size: the loss and gradients of one device."""
+"""A training step over sequences of any length and a batch of any size: the loss and gradients of
+one device."""
 
 import pytest
 import torch
@@ -36,7 +37,10 @@ CASES = [
 
 @pytest.fixture(autouse=True)
 def ring(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys travel where the devices divide the rows. Each length has a program, which no other test has compiled."""
+    """Keys travel where the devices divide the rows.
+
+    Each length has a program, which no other test has compiled.
+    """
     monkeypatch.setattr(spmd.config, "parallel", "ring")
     monkeypatch.setattr(spmd.config, "pad_lengths", False)
     cache.clear_cache()
@@ -53,7 +57,8 @@ def mesh_of(name: str) -> spmd.Mesh:
 
 
 @pytest.mark.parametrize(
-    ("of_mesh", "batch", "length", "finding"), [pytest.param(*case, id="{}, {} x {}".format(*case)) for case in CASES]
+    ("of_mesh", "batch", "length", "finding"),
+    [pytest.param(*case, id="{}, {} x {}".format(*case)) for case in CASES],
 )
 def test_decoder(of_mesh: str, batch: int, length: int, finding: str) -> None:
     mesh, ids = mesh_of(of_mesh), tokens(batch, length)
@@ -82,9 +87,14 @@ def test_changing_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_llama(of_mesh: str, batch: int, length: int, layers: int) -> None:
     """Within float32, in which Llama computes its norms and its loss, whatever its dtype."""
     config = transformers.LlamaConfig(
-        hidden_size=32, intermediate_size=48, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=layers,
-        vocab_size=48, attn_implementation="sdpa",
-    )  # fmt: skip
+        hidden_size=32,
+        intermediate_size=48,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_hidden_layers=layers,
+        vocab_size=48,
+        attn_implementation="sdpa",
+    )
     mesh, ids, found = mesh_of(of_mesh), tokens(batch, length), []
     for is_sharded in (True, False):
         torch.manual_seed(0)

@@ -1,4 +1,5 @@
-"""The loss over a large vocabulary of a sharded sequence: values and gradients of one device, no hidden state moves."""
+"""The loss over a large vocabulary of a sharded sequence: values and gradients of one device, no
+hidden state moves."""
 
 from collections.abc import Callable, Iterator
 
@@ -60,17 +61,24 @@ def transposed(hidden: Tensor, weight: Tensor, ids: Tensor) -> Tensor:
 
 
 def moved_over_context() -> list[str]:
-    """The collectives over the sequence but for sums, and the exchange of a token with a neighbour."""
-    rows = [row for record in spmd.metrics.compiles() for row in record.traffic if "context" in row.axes]
+    """The collectives over the sequence but for sums, and the exchange of a token with a
+    neighbour."""
+    rows = [
+        row for record in spmd.metrics.compiles() for row in record.traffic if "context" in row.axes
+    ]
     is_halo = lambda row: row.kind == "collective-permute" and row.bytes <= BATCH * 8  # noqa: E731
     return [str(row) for row in rows if row.kind != "all-reduce" and not is_halo(row)]
 
 
-def of_head(loss: Callable[..., Tensor], mesh: spmd.Mesh | None, by_class: str | None = None) -> list[Tensor]:
+def of_head(
+    loss: Callable[..., Tensor], mesh: spmd.Mesh | None, by_class: str | None = None
+) -> list[Tensor]:
     """A loss, and the gradients of hidden states and of the head's weight."""
     torch.manual_seed(0)
     device, ids = "cpu" if mesh is None else "xla", tokens(BATCH, LENGTH)
-    hidden, weight = (torch.randn(s, dtype=torch.float64) for s in ((BATCH, LENGTH, WIDTH), (CLASSES, WIDTH)))
+    hidden, weight = (
+        torch.randn(s, dtype=torch.float64) for s in ((BATCH, LENGTH, WIDTH), (CLASSES, WIDTH))
+    )
     hidden, weight, ids = hidden.to(device), weight.to(device), ids.to(device)
     if mesh is not None:
         spmd.mark_sharding(hidden, mesh, P("data", "context", None))
@@ -81,14 +89,18 @@ def of_head(loss: Callable[..., Tensor], mesh: spmd.Mesh | None, by_class: str |
 
 
 @pytest.mark.parametrize("loss", [chunked, flat, transposed])
-def test_head(loss: Callable[..., Tensor], mesh: spmd.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_head(
+    loss: Callable[..., Tensor], mesh: spmd.Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(spmd.config, "max_logits_bytes", 1 if loss is flat else 1 << 30)
     close(of_head(loss, mesh), of_head(plain, None))
     assert moved_over_context() == []
 
 
 @pytest.mark.parametrize("by_class", [None, "data"])
-def test_numbers_of_shifted_logits(by_class: str | None, mesh: spmd.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_of_shifted_logits(
+    by_class: str | None, mesh: spmd.Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of plain code, of which the head becomes chunks."""
     monkeypatch.setattr(spmd.config, "max_logits_bytes", 1)
     close(of_head(plain, mesh, by_class), of_head(plain, None))
@@ -96,7 +108,8 @@ def test_numbers_of_shifted_logits(by_class: str | None, mesh: spmd.Mesh, monkey
 
 @pytest.mark.parametrize("batch", [2, 4])
 def test_decoder(batch: int, mesh: spmd.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Embedding, norms, rotary positions, MLP, head and loss stay with their rows; only keys and values travel."""
+    """Embedding, norms, rotary positions, MLP, head and loss stay with their rows; only keys and
+    values travel."""
     monkeypatch.setattr(spmd.config, "parallel", "ring")
 
     def step(model: Decoder, ids: Tensor) -> list[Tensor]:

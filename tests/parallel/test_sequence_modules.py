@@ -1,4 +1,5 @@
-"""torch's modules and FlexAttention over a sharded sequence, with a window and with documents: as on the CPU."""
+"""torch's modules and FlexAttention over a sharded sequence, with a window and with documents: as
+on the CPU."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -60,12 +61,19 @@ def forgotten() -> Iterator[None]:
 
 def with_grads(output: Tensor, inputs: list[Tensor]) -> list[Tensor]:
     """The output and the gradients of inputs."""
-    weight = torch.arange(output.numel(), dtype=output.dtype).reshape(output.shape).sin().to(output.device)
+    weight = (
+        torch.arange(output.numel(), dtype=output.dtype)
+        .reshape(output.shape)
+        .sin()
+        .to(output.device)
+    )
     grads = torch.autograd.grad((output * weight).sum(), inputs)
     return [tensor.detach().cpu() for tensor in (output, *grads)]
 
 
-def of_module(module: nn.Module, run: Callable[..., Tensor], mesh: spmd.Mesh | None, spec: P) -> list[Tensor]:
+def of_module(
+    module: nn.Module, run: Callable[..., Tensor], mesh: spmd.Mesh | None, spec: P
+) -> list[Tensor]:
     """The output, and the gradients of the input and the parameters. run: (module, x, device)."""
     device = "cpu" if mesh is None else "xla"
     torch.manual_seed(1)
@@ -84,7 +92,12 @@ class TestMultiheadAttention:
     @pytest.mark.parametrize("batch_first", [True, False])
     @pytest.mark.parametrize("exchange", EXCHANGES)
     def test_masks(
-        self, exchange: str, batch_first: bool, name: str, mesh: spmd.Mesh, monkeypatch: pytest.MonkeyPatch
+        self,
+        exchange: str,
+        batch_first: bool,
+        name: str,
+        mesh: spmd.Mesh,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         monkeypatch.setattr(spmd.config, "parallel", exchange)
 
@@ -134,13 +147,16 @@ def test_encoder_layer(mesh: spmd.Mesh, monkeypatch: pytest.MonkeyPatch) -> None
     found = []
     for of_mesh in (mesh, None):
         torch.manual_seed(0)
-        module = nn.TransformerEncoderLayer(WIDTH, HEADS, 48, dropout=0.0, batch_first=True, norm_first=True).double()
+        module = nn.TransformerEncoderLayer(
+            WIDTH, HEADS, 48, dropout=0.0, batch_first=True, norm_first=True
+        ).double()
         found.append(of_module(module, run, of_mesh, P("data", "context", None)))
     close(*found)
 
 
 class TestFlexAttention:
-    """`flex_attention` of a sharded sequence; torch has no backward of it on the CPU, so SDPA is the reference."""
+    """`flex_attention` of a sharded sequence; torch has no backward of it on the CPU, so SDPA is
+    the reference."""
 
     @pytest.fixture(params=["at once", "in blocks"], autouse=True)
     def form(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +175,10 @@ class TestFlexAttention:
     def outcome(self, name: str, has_slopes: bool, mesh: spmd.Mesh | None) -> list[Tensor]:
         device = "cpu" if mesh is None else "xla"
         torch.manual_seed(1)
-        tensors = [torch.randn(2, heads, LENGTH, 8).double().to(device) for heads in (HEADS, KV_HEADS, KV_HEADS)]
+        tensors = [
+            torch.randn(2, heads, LENGTH, 8).double().to(device)
+            for heads in (HEADS, KV_HEADS, KV_HEADS)
+        ]
         slopes = torch.rand(HEADS, dtype=torch.float64).to(device).requires_grad_()
         for tensor in tensors if mesh else ():
             spmd.mark_sharding(tensor, mesh, P("data", None, "context", None))
@@ -171,7 +190,9 @@ class TestFlexAttention:
     @staticmethod
     def by_sdpa(name: str, inputs: list[Tensor], slopes: Tensor | None) -> Tensor:
         at = torch.arange(LENGTH)
-        bias = torch.zeros(LENGTH, LENGTH, dtype=torch.float64).masked_fill(~dense(name, "cpu"), -torch.inf)[None, None]
+        bias = torch.zeros(LENGTH, LENGTH, dtype=torch.float64).masked_fill(
+            ~dense(name, "cpu"), -torch.inf
+        )[None, None]
         if slopes is not None:
             bias = bias + slopes[None, :, None, None] * (at - at[:, None])
         return F.scaled_dot_product_attention(*inputs, attn_mask=bias, enable_gqa=True)

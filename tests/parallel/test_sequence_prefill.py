@@ -1,4 +1,5 @@
-"""A prompt over a sharded sequence fills a static cache, from which tokens are then generated, as on the CPU."""
+"""A prompt over a sharded sequence fills a static cache, from which tokens are then generated, as
+on the CPU."""
 
 from typing import Any
 
@@ -14,15 +15,21 @@ from spmd.core.programs import cache
 pytestmark = pytest.mark.partitioned("prefill over a sharded sequence")
 
 CONFIG = transformers.LlamaConfig(
-    hidden_size=32, intermediate_size=48, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2,
-    vocab_size=48, attn_implementation="sdpa",
-)  # fmt: skip
+    hidden_size=32,
+    intermediate_size=48,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    num_hidden_layers=2,
+    vocab_size=48,
+    attn_implementation="sdpa",
+)
 CAPACITY, ADDED = 24, 4
 PROMPT = torch.randint(48, (2, 16), generator=torch.Generator().manual_seed(1))
 
 
 class Generation:
-    """Logits of a prompt and of each token that a greedy search adds; keys and values after both."""
+    """Logits of a prompt and of each token that a greedy search adds; keys and values after
+    both."""
 
     def __init__(self, mesh: spmd.Mesh | None, length: int, is_padded: bool) -> None:
         torch.manual_seed(0)
@@ -38,10 +45,14 @@ class Generation:
     def logits(self, ids: Tensor, start: int) -> Tensor:
         positions = torch.arange(start, start + ids.shape[1], device=self.device)
         mask = {"attention_mask": self.seen} if self.is_padded else {}
-        return self.model(input_ids=ids, past_key_values=self.cache, cache_position=positions, **mask).logits
+        return self.model(
+            input_ids=ids, past_key_values=self.cache, cache_position=positions, **mask
+        ).logits
 
     def cached(self) -> list[Tensor]:
-        return [part.cpu().clone() for layer in self.cache.layers for part in (layer.keys, layer.values)]
+        return [
+            part.cpu().clone() for layer in self.cache.layers for part in (layer.keys, layer.values)
+        ]
 
     @torch.no_grad()
     def run(self) -> list[Tensor]:
@@ -68,14 +79,19 @@ class Generation:
         ("ring", 3, False, "they do not divide 3 rows"),
     ],
 )
-def test_prefill(exchange: str, length: int, is_padded: bool, finding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefill(
+    exchange: str, length: int, is_padded: bool, finding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Within float32, in which Llama computes its norms."""
     monkeypatch.setattr(spmd.config, "parallel", exchange)
     monkeypatch.setattr(spmd.config, "pad_lengths", False)
     cache.clear_cache()
     spmd.metrics.clear()
     mesh = spmd.Mesh(range(8), (2, 4), ("data", "context"))
-    ours, theirs = Generation(mesh, length, is_padded).run(), Generation(None, length, is_padded).run()
+    ours, theirs = (
+        Generation(mesh, length, is_padded).run(),
+        Generation(None, length, is_padded).run(),
+    )
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
     assert any(finding in words for record in spmd.metrics.compiles() for _, words in record.passes)
@@ -90,6 +106,11 @@ def test_generate() -> None:
         ids = PROMPT.to(device)
         if device == "xla":
             spmd.mark_sharding(ids, mesh, P("data", "context"))
-        how = {"cache_implementation": "static", "max_new_tokens": ADDED, "do_sample": False, "pad_token_id": 0}
+        how = {
+            "cache_implementation": "static",
+            "max_new_tokens": ADDED,
+            "do_sample": False,
+            "pad_token_id": 0,
+        }
         found.append(model.generate(ids, attention_mask=torch.ones_like(ids), **how).tolist())
     assert found[0] == found[1]

@@ -1,4 +1,5 @@
-"""Dropout in the ring whose layers are computed again in backward: the same probabilities are dropped."""
+"""Dropout in the ring whose layers are computed again in backward: the same probabilities are
+dropped."""
 
 from collections.abc import Callable
 from functools import partial
@@ -32,10 +33,14 @@ def step(run: Run, mesh: spmd.Mesh | None) -> list[Tensor]:
     model, ids = decoder(0.3, run), tokens(2, 32)
     model = model.to("xla") if mesh is None else sharded(model, Layer, mesh)
     torch.manual_seed(5)
-    return results(next_token_loss(model, ids.to("xla") if mesh is None else marked(ids, mesh)), model)
+    return results(
+        next_token_loss(model, ids.to("xla") if mesh is None else marked(ids, mesh)), model
+    )
 
 
-@pytest.mark.parametrize("name", ["torch", *(pytest.param(name, marks=pytest.mark.long) for name in [*RUNS][1:])])
+@pytest.mark.parametrize(
+    "name", ["torch", *(pytest.param(name, marks=pytest.mark.long) for name in [*RUNS][1:])]
+)
 def test_dropout(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spmd.config, "parallel", "ring")
     mesh = spmd.Mesh(range(8), (2, 4), ("fsdp", "context"))
@@ -46,6 +51,10 @@ def test_dropout(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("attention over context: ring" in words for _, words in record.passes)
     close(recomputed, step(kept, mesh))
     close(recomputed, step(kept, None))
-    assert (recomputed[0] - next_token_loss(decoder(), tokens(2, 32))).abs() > 1e-4  # without dropout
+    # without dropout
+    assert (recomputed[0] - next_token_loss(decoder(), tokens(2, 32))).abs() > 1e-4
     # the ring is computed once more in backward
-    assert record.collectives["collective-permute"] > spmd.metrics.compiles()[1].collectives["collective-permute"]
+    assert (
+        record.collectives["collective-permute"]
+        > spmd.metrics.compiles()[1].collectives["collective-permute"]
+    )

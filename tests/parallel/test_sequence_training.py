@@ -1,4 +1,5 @@
-"""A model trains over a sharded sequence as on one device: accumulated, clipped, evaluated, resumed on other meshes."""
+"""A model trains over a sharded sequence as on one device: accumulated, clipped, evaluated, resumed
+on other meshes."""
 
 from functools import partial
 from pathlib import Path
@@ -18,9 +19,14 @@ pytestmark = pytest.mark.partitioned("training over a sharded sequence")
 
 LENGTH = 32
 CONFIG = transformers.LlamaConfig(
-    hidden_size=32, intermediate_size=48, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2,
-    vocab_size=48, attn_implementation="sdpa",
-)  # fmt: skip
+    hidden_size=32,
+    intermediate_size=48,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    num_hidden_layers=2,
+    vocab_size=48,
+    attn_implementation="sdpa",
+)
 TOKENS = torch.randint(48, (4, 2, LENGTH), generator=torch.Generator().manual_seed(3))
 
 
@@ -35,7 +41,11 @@ def plain(seed: int = 0) -> Any:
 
 
 def sharded(model: Any, context: int) -> tuple[Any, spmd.Mesh]:
-    mesh = spmd.Mesh(range(8 if context > 1 else 1), (8 // context if context > 1 else 1, context), ("fsdp", "context"))
+    mesh = spmd.Mesh(
+        range(8 if context > 1 else 1),
+        (8 // context if context > 1 else 1, context),
+        ("fsdp", "context"),
+    )
     policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={LlamaDecoderLayer})
     return fsdp.FullyShardedDataParallel(model.to("xla"), mesh, auto_wrap_policy=policy), mesh
 
@@ -48,7 +58,11 @@ class Training:
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 
     def ids(self, tokens: Tensor) -> Tensor:
-        return tokens if self.mesh is None else spmd.mark_sharding(tokens.to("xla"), self.mesh, P("fsdp", "context"))
+        return (
+            tokens
+            if self.mesh is None
+            else spmd.mark_sharding(tokens.to("xla"), self.mesh, P("fsdp", "context"))
+        )
 
     def loss(self, tokens: Tensor) -> Tensor:
         ids = self.ids(tokens)
@@ -75,7 +89,8 @@ def close(ours: Any, theirs: Any) -> None:
 
 
 def test_steps_evaluation_and_generation() -> None:
-    """Losses and norms of four steps; then a loss without gradients, and the tokens that a greedy search adds."""
+    """Losses and norms of four steps; then a loss without gradients, and the tokens that a greedy
+    search adds."""
     theirs, ours = Training(plain()), Training(*sharded(plain(), 4))
     close(ours.losses(0, 1, 2, 3), theirs.losses(0, 1, 2, 3))
     found = []
@@ -123,6 +138,10 @@ def test_verify_is_silent() -> None:
 
     mesh = spmd.Mesh(range(8), (2, 4), ("fsdp", "context"))
     found = spmd.verify(
-        step, TOKENS[0].clone(), meshes=[mesh], rules=[spmd.ShardingRules({"**.weight": P()})], progress=False
+        step,
+        TOKENS[0].clone(),
+        meshes=[mesh],
+        rules=[spmd.ShardingRules({"**.weight": P()})],
+        progress=False,
     )
     assert found, str(found)

@@ -1,12 +1,15 @@
-"""Runs a tiny model of each causal language model class of transformers that has a plan, sharded by it, and records
-whether loss and gradients agree with one device.
+"""Runs a tiny model of each causal language model class of transformers that has a plan, sharded by
+it, and records whether loss and gradients agree with one device.
 
-    PYTHONPATH=.:tests python tests/plans/sweep_plans.py                    # those that the file of outcomes lacks
-    PYTHONPATH=.:tests python tests/plans/sweep_plans.py --only Llama Phi   # classes whose names begin so, again
-    PYTHONPATH=.:tests python tests/plans/sweep_plans.py --list             # names and their number
+    PYTHONPATH=.:tests python tests/plans/sweep_plans.py         # those that the file of outcomes
+                                                                 # lacks
+    PYTHONPATH=.:tests python tests/plans/sweep_plans.py --only Llama Phi
+                                                                 # classes whose names begin so,
+                                                                 # again
+    PYTHONPATH=.:tests python tests/plans/sweep_plans.py --list  # names and their number
 
-`--jobs 2` shares the classes between two processes. A row is written when a class begins and when it ends, so that one
-that ended the process is recorded as such.
+`--jobs 2` shares the classes between two processes. A row is written when a class begins and when
+it ends, so that one that ended the process is recorded as such.
 """
 
 import argparse
@@ -60,7 +63,10 @@ def _seconds() -> float:
 
 def _compact(file: Path) -> None:
     """Keeps the last row of each class."""
-    rows = (f"{name}\t{outcome}\t{seconds}\n" for name, (outcome, seconds) in sorted(outcomes(file).items()))
+    rows = (
+        f"{name}\t{outcome}\t{seconds}\n"
+        for name, (outcome, seconds) in sorted(outcomes(file).items())
+    )
     file.write_text("".join(rows))
 
 
@@ -74,8 +80,12 @@ def _print(file: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="classes whose names begin so")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="NAME", help="classes whose names begin so"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     parser.add_argument("--out", type=Path, default=OUTCOMES, help="the file of outcomes")
     parser.add_argument("--list", action="store_true", help="print the names and their number")

@@ -1,5 +1,6 @@
-"""The causal language models of transformers that have a plan: sharded by it, a tiny one has the loss and gradients of
-one device. `sweep_plans.py` runs the same and records the outcomes that are tested here."""
+"""The causal language models of transformers that have a plan: sharded by it, a tiny one has the
+loss and gradients of one device. `sweep_plans.py` runs the same and records the outcomes that are
+tested here."""
 
 import pytest
 import transformers
@@ -9,7 +10,8 @@ from transformers.distributed import DistributedConfig
 
 import spmd
 
-QUICK = ("LlamaForCausalLM", "MixtralForCausalLM", "Phi3ForCausalLM")  # plain, with experts, with fused projections
+# plain, with experts, with fused projections
+QUICK = ("LlamaForCausalLM", "MixtralForCausalLM", "Phi3ForCausalLM")
 OUTCOMES = {name: outcome for name, (outcome, _) in outcomes().items()}
 
 EACH = [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in OUTCOMES]
@@ -28,7 +30,9 @@ def test_sharded_by_its_plan(name: str, mesh: spmd.Mesh) -> None:
     else:  # what transformers itself cannot build here
         with pytest.raises((ImportError, ValueError)) as raised:
             run(cls, mesh)
-        assert outcome.startswith(f"{type(raised.value).__name__}: {' '.join(str(raised.value).split())[:60]}")
+        assert outcome.startswith(
+            f"{type(raised.value).__name__}: {' '.join(str(raised.value).split())[:60]}"
+        )
 
 
 @pytest.mark.long
@@ -42,7 +46,8 @@ def test_at_least_95_percent_pass() -> None:
 
 
 def test_a_configuration_of_transformers() -> None:
-    """Its plans override entries, and the plans of a model that it has are read where none is passed."""
+    """Its plans override entries, and the plans of a model that it has are read where none is
+    passed."""
     model = tiny_model(transformers.MixtralForCausalLM)
     config = DistributedConfig(tp_plan={"lm_head": "rowwise_split_input"}, tp_size=2, fsdp_size=4)
     rules = spmd.ShardingRules.of(model, config)

@@ -1,4 +1,5 @@
-"""One of the two processes of `test_checkpoints.py`: `python checkpoints.py INDEX PORT OTHER_PORT FOLDER`."""
+"""One of the two processes of `test_checkpoints.py`:
+`python checkpoints.py INDEX PORT OTHER_PORT FOLDER`."""
 
 import json
 import sys
@@ -73,10 +74,16 @@ def run(index: int, folder: Path) -> Any:
     whole = StateDictOptions(full_state_dict=True)
     full = get_state_dict(model, optimizer, options=whole)
     first = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    only = get_model_state_dict(model, options=first), get_optimizer_state_dict(model, optimizer, options=first)
+    only = (
+        get_model_state_dict(model, options=first),
+        get_optimizer_state_dict(model, optimizer, options=first),
+    )
     if index == 0:
         torch.save(full, folder / "full.pt")
-        assert all(torch.equal(value, full[0][name]) for name, value in only[0].items()) and len(only[0]) == 4
+        assert (
+            all(torch.equal(value, full[0][name]) for name, value in only[0].items())
+            and len(only[0]) == 4
+        )
         assert len(only[1]["state"]) == 4
     else:
         assert only == ({}, {})
@@ -98,7 +105,8 @@ def run(index: int, folder: Path) -> Any:
 
 
 def values(factor: float) -> dict[str, Any]:
-    """Tensors of several shardings, one on the CPU, and a number, of which the first process's is kept."""
+    """Tensors of several shardings, one on the CPU, and a number, of which the first process's is
+    kept."""
     mesh = spmd.Mesh(range(8), (8,), ("fsdp",))
     rows = torch.arange(80.0).view(10, 8) * factor
     return {
@@ -106,13 +114,16 @@ def values(factor: float) -> dict[str, Any]:
         "columns": spmd.mark_sharding(rows.to("xla"), mesh, (None, "fsdp")),
         "replicated": spmd.mark_sharding(rows.to("xla"), mesh, (None, None)),
         "cpu": rows,
-        "wide": {f"value {number}": number * int(factor) for number in range(3000)},  # a plan of several words
+        # a plan of several words
+        "wide": {f"value {number}": number * int(factor) for number in range(3000)},
     }
 
 
 def without_group(index: int, folder: Path) -> None:
     """torch's checkpoints by planners of ours, before there is a process group."""
-    dcp.save({**values(1), "rank": index}, checkpoint_id=folder / "planned", planner=SPMDSavePlanner())
+    dcp.save(
+        {**values(1), "rank": index}, checkpoint_id=folder / "planned", planner=SPMDSavePlanner()
+    )
     loaded = {**values(0), "rank": 9}
     dcp.load(loaded, storage_reader=FolderReader(folder / "planned"), planner=SPMDLoadPlanner())
     compared(loaded)
@@ -129,17 +140,27 @@ def without_group(index: int, folder: Path) -> None:
 def compared(loaded: dict[str, Any]) -> None:
     for name, value in values(1).items():
         found = (
-            spmd.full_tensor(loaded[name]) if getattr(value, "device", None) == torch.device("xla:0") else loaded[name]
+            spmd.full_tensor(loaded[name])
+            if getattr(value, "device", None) == torch.device("xla:0")
+            else loaded[name]
         )
-        expected = spmd.full_tensor(value) if getattr(value, "device", None) == torch.device("xla:0") else value
-        assert torch.equal(found, expected) if isinstance(value, torch.Tensor) else found == expected, name
+        expected = (
+            spmd.full_tensor(value)
+            if getattr(value, "device", None) == torch.device("xla:0")
+            else value
+        )
+        assert (
+            torch.equal(found, expected) if isinstance(value, torch.Tensor) else found == expected
+        ), name
 
 
 if __name__ == "__main__":
     place, port, other_port, where = int(sys.argv[1]), *sys.argv[2:]
     spmd.initialize(f"127.0.0.1:{port}", 2, place, local_device_count=4)
     without_group(place, Path(where))
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{other_port}", rank=place, world_size=2)
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{other_port}", rank=place, world_size=2
+    )
     result = run(place, Path(where))
     dist.destroy_process_group()
     print(json.dumps(result))

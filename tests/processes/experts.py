@@ -1,4 +1,5 @@
-"""A program of `test_experts.py`'s processes: `python experts.py INDEX COUNT PORT EXCHANGE MESH`."""
+"""A program of `test_experts.py`'s processes:
+`python experts.py INDEX COUNT PORT EXCHANGE MESH`."""
 
 import json
 import sys
@@ -13,9 +14,16 @@ from spmd import P
 
 VOCABULARY = 64
 CONFIG = transformers.MixtralConfig(
-    hidden_size=32, intermediate_size=48, num_attention_heads=4, num_key_value_heads=4, num_hidden_layers=2,
-    num_local_experts=8, num_experts_per_tok=2, vocab_size=VOCABULARY, use_cache=False,
-)  # fmt: skip
+    hidden_size=32,
+    intermediate_size=48,
+    num_attention_heads=4,
+    num_key_value_heads=4,
+    num_hidden_layers=2,
+    num_local_experts=8,
+    num_experts_per_tok=2,
+    vocab_size=VOCABULARY,
+    use_cache=False,
+)
 TOKENS = torch.randint(VOCABULARY, (2, 8, 16), generator=torch.Generator().manual_seed(3))
 # The experts are over both processes, or each process has all of them.
 MESHES = {"expert": (1, 8), "fsdp and expert": (2, 4)}
@@ -31,7 +39,9 @@ class Training:
         CONFIG._experts_implementation = "grouped_mm"
         self.model = transformers.MixtralForCausalLM(CONFIG).double().to("xla")
         rules = spmd.ShardingRules(
-            {"**.experts.*": P("expert", None, None)}, units=["model.layers.*"], extra_data_axis="expert"
+            {"**.experts.*": P("expert", None, None)},
+            units=["model.layers.*"],
+            extra_data_axis="expert",
         )
         rules.apply(self.model, self.mesh)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
@@ -53,6 +63,16 @@ class Training:
 
 if __name__ == "__main__":
     place, count, port, exchange, mesh = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]
-    spmd.initialize(f"127.0.0.1:{port}", count, place, local_device_count=8 // count, heartbeat_timeout_seconds=10)
+    spmd.initialize(
+        f"127.0.0.1:{port}",
+        count,
+        place,
+        local_device_count=8 // count,
+        heartbeat_timeout_seconds=10,
+    )
     numbers = Training(exchange, mesh).numbers()
-    print(json.dumps({"numbers": numbers, "exchanges": dict(spmd.metrics.compiles()[-1].passes)["exchange"]}))
+    print(
+        json.dumps(
+            {"numbers": numbers, "exchanges": dict(spmd.metrics.compiles()[-1].passes)["exchange"]}
+        )
+    )

@@ -1,4 +1,5 @@
-"""FSDP training once with each keyword and habit that several processes could do otherwise than one; see `programs`."""
+"""FSDP training once with each keyword and habit that several processes could do otherwise than
+one; see `programs`."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -20,7 +21,11 @@ class Layer(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.up, self.norm, self.down = nn.Linear(WIDTH, 32), nn.BatchNorm1d(32), nn.Linear(32, WIDTH)
+        self.up, self.norm, self.down = (
+            nn.Linear(WIDTH, 32),
+            nn.BatchNorm1d(32),
+            nn.Linear(32, WIDTH),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.down(torch.relu(self.norm(self.up(x))))
@@ -55,7 +60,8 @@ def train(
     factors: tuple[float, float] | None = None,
     **how: Any,
 ) -> dict[str, list[float]]:
-    """The results of the steps, and of the last state a few values and the norm by name: a pipe holds little more."""
+    """The results of the steps, and of the last state a few values and the norm by name: a pipe
+    holds little more."""
     mesh = spmd.Mesh(spmd.device_ids(), sizes, ("data", "fsdp")[-len(sizes) :])
     model = wrap(net(), mesh, auto_wrap_policy={Layer}, **how)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-4)
@@ -78,7 +84,8 @@ def train(
         said += [*(loss.item() for loss in losses), norm.item()]
     state = spmd.full_state_dict(model)
     return {"said": said} | {
-        name: [*value.double().flatten()[:4].tolist(), value.double().norm().item()] for name, value in state.items()
+        name: [*value.double().flatten()[:4].tolist(), value.double().norm().item()]
+        for name, value in state.items()
     }
 
 

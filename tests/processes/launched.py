@@ -1,4 +1,5 @@
-"""A script without `spmd.initialize`, as `python -m spmd launch` starts it; its arguments say how it ends."""
+"""A script without `spmd.initialize`, as `python -m spmd launch` starts it; its arguments say how
+it ends."""
 
 import os
 import signal
@@ -34,7 +35,15 @@ except NotImplementedError as error:
     assert "no process has a part of its own" in str(error) and size > 1
 else:
     assert size == 1
-print(total.item(), own.item(), torch.cat(parts).sum().item(), whole.sum().item(), found, said, flush=True)
+print(
+    total.item(),
+    own.item(),
+    torch.cat(parts).sum().item(),
+    whole.sum().item(),
+    found,
+    said,
+    flush=True,
+)
 if "raise" in sys.argv and rank == 1:
     raise ValueError("a fault of this process alone")
 if "kill" in sys.argv and rank == 1:

@@ -1,4 +1,5 @@
-"""The program of one of `test_managed.py`'s processes: `python managed.py INDEX COUNT PORT FOLDER NAME`."""
+"""The program of one of `test_managed.py`'s processes:
+`python managed.py INDEX COUNT PORT FOLDER NAME`."""
 
 import json
 import os
@@ -19,7 +20,12 @@ from tests.processes.checkpoints import made, train
 
 
 def state_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    return {"model": model, "optimizer": optimizer, "random": spmd.checkpoint.RandomState(), "progress": {"step": 0}}
+    return {
+        "model": model,
+        "optimizer": optimizer,
+        "random": spmd.checkpoint.RandomState(),
+        "progress": {"step": 0},
+    }
 
 
 def count_reads() -> dict[tuple[str, int], int]:
@@ -64,7 +70,10 @@ def run(index: int, folder: Path) -> Any:
     # of one process with eight devices
     model, optimizer = made()
     state = state_of(model, optimizer)
-    assert spmd.CheckpointManager(folder / "one").restore(state) == 4 and state["progress"]["step"] == 4
+    assert (
+        spmd.CheckpointManager(folder / "one").restore(state) == 4
+        and state["progress"]["step"] == 4
+    )
     found: dict[str, Any] = {"after one": train(model, optimizer)}
 
     manager = spmd.CheckpointManager(folder / "two", keep=3)
@@ -144,6 +153,10 @@ def dying(index: int, folder: Path) -> Any:
 if __name__ == "__main__":
     place, num_processes, port, where, name = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]
     spmd.initialize(
-        f"127.0.0.1:{port}", num_processes, place, local_device_count=8 // num_processes, heartbeat_timeout_seconds=10
+        f"127.0.0.1:{port}",
+        num_processes,
+        place,
+        local_device_count=8 // num_processes,
+        heartbeat_timeout_seconds=10,
     )
     print(json.dumps(globals()[name](place, Path(where))))

@@ -1,7 +1,8 @@
-"""One of several processes that tests start: `python programs.py NAME PORT INDEX`; PORT "env": as the launcher says.
+"""One of several processes that tests start: `python programs.py NAME PORT INDEX`; PORT "env": as
+the launcher says.
 
-Each is a function of what a user would write. What holds in every process is asserted here; what is printed as JSON is
-compared by the test.
+Each is a function of what a user would write. What holds in every process is asserted here; what is
+printed as JSON is compared by the test.
 """
 
 import dataclasses
@@ -34,9 +35,13 @@ STEPS = 4
 
 
 def losses(
-    between: Callable[[Any], None] = lambda model: None, *, config: GPTConfig = CONFIG, compiled: bool = False
+    between: Callable[[Any], None] = lambda model: None,
+    *,
+    config: GPTConfig = CONFIG,
+    compiled: bool = False,
 ) -> list[float]:
-    """FSDP training of a GPT in which each process has its part of the batch; the loss of each step.
+    """FSDP training of a GPT in which each process has its part of the batch; the loss of each
+    step.
 
     compiled: by `spmd.compile`, the number of replayed steps is printed.
     """
@@ -60,7 +65,8 @@ def losses(
         tokens = torch.randint(CONFIG.vocabulary, (16, CONFIG.sequence + 1), generator=batches)
         part = tokens.chunk(spmd.process_count())[spmd.process_index()]
         inputs, targets = (
-            spmd.from_process_local(half.contiguous(), mesh, ("fsdp", None)) for half in (part[:, :-1], part[:, 1:])
+            spmd.from_process_local(half.contiguous(), mesh, ("fsdp", None))
+            for half in (part[:, :-1], part[:, 1:])
         )
         loss = run(inputs, targets)
         spmd.sync()
@@ -77,7 +83,8 @@ def train() -> Any:
 
 
 def train_compiled() -> Any:
-    """After three steps the second process must record the next one again, which the first one replays."""
+    """After three steps the second process must record the next one again, which the first one
+    replays."""
     done = []
 
     def between(model: Any) -> None:
@@ -90,13 +97,16 @@ def train_compiled() -> Any:
 
 
 def dynamic() -> Any:
-    """Training on batches of many lengths, marked as dynamic: losses, and programs after the first step."""
+    """Training on batches of many lengths, marked as dynamic: losses, and programs after the first
+    step."""
     torch.manual_seed(0)
     mesh = spmd.Mesh(spmd.device_ids(), (8,), ("fsdp",))
     model = fsdp.FullyShardedDataParallel(GPT(CONFIG), mesh)
     found, counts = [], []
     for length in (9, 16, 5, 12):
-        tokens = torch.randint(CONFIG.vocabulary, (8, length), generator=torch.Generator().manual_seed(length))
+        tokens = torch.randint(
+            CONFIG.vocabulary, (8, length), generator=torch.Generator().manual_seed(length)
+        )
         inputs = spmd.mark_dynamic(spmd.mark_sharding(tokens.to("xla"), mesh, ("fsdp", None)), 1)
         before = spmd.metrics.num_compiles()
         loss = cross_entropy(model(inputs)[:, :-1], inputs[:, 1:])
@@ -109,7 +119,8 @@ def dynamic() -> Any:
 
 
 def stores() -> Any:
-    """The same with all state as rows of stores; between the steps the first process alone reads its pieces of one."""
+    """The same with all state as rows of stores; between the steps the first process alone reads
+    its pieces of one."""
     setattr(*WHERE, alike)
 
     def read(model: torch.nn.Module) -> None:
@@ -119,16 +130,23 @@ def stores() -> Any:
             shards = spmd.local_shards(weight)
             assert len(shards) == 4 and all(shard.data.isfinite().all() for shard in shards)
 
-    return {"losses": losses(read), "programs": [record.cause for record in spmd.metrics.compiles()]}
+    return {
+        "losses": losses(read),
+        "programs": [record.cause for record in spmd.metrics.compiles()],
+    }
 
 
 def rolled() -> Any:
-    """With layers in loops; between the steps the first process alone reads its pieces of one layer."""
+    """With layers in loops; between the steps the first process alone reads its pieces of one
+    layer."""
     spmd.config.scan_layers = "always"
 
     def read(model: torch.nn.Module) -> None:
         weight = model.blocks[1].mlp.up.weight
-        assert weight._storage.value.store is not None and len(weight._storage.value.store) == DEEPER.layers
+        assert (
+            weight._storage.value.store is not None
+            and len(weight._storage.value.store) == DEEPER.layers
+        )
         if spmd.process_index() == 0:
             assert len(spmd.local_shards(weight)) == 4
 
@@ -144,7 +162,8 @@ class Ring:
 
 
 def die_in_a_cycle(ring: Ring, plain: torch.Tensor) -> None:
-    """Leaves a recorded value in a cycle of which nobody knows any more, and has one process make much garbage."""
+    """Leaves a recorded value in a cycle of which nobody knows any more, and has one process make
+    much garbage."""
     ring.held = plain * 3
     del ring
     if spmd.process_index() == 1:
@@ -169,16 +188,25 @@ def use() -> Any:
     split = spmd.mark_sharding(whole.to("xla"), mesh, (("a", "b"), None))
     plain = torch.ones(3, device="xla") * 2
     total = (split * plain).sum()
-    assert total.item() == (split * plain).max().item() * 12 == 552 and (split + 1).tolist() == (whole + 1).tolist()
+    assert (
+        total.item() == (split * plain).max().item() * 12 == 552
+        and (split + 1).tolist() == (whole + 1).tolist()
+    )
     said = {}
     spmd.sync()
     assert total.item() == 552 and plain.tolist() == [2, 2, 2] and "552" in repr(total)
-    assert torch.equal(split.cpu(), whole) and torch.equal(split.T.cpu(), whole.T) and "23." in repr(split)
+    assert (
+        torch.equal(split.cpu(), whole)
+        and torch.equal(split.T.cpu(), whole.T)
+        and "23." in repr(split)
+    )
     file = io.BytesIO()
     torch.save({"split": split, "total": total}, file)
     file.seek(0)
     assert torch.equal(torch.load(file, map_location="cpu")["split"], whole)
-    assert torch.equal(spmd.full_tensor(split), whole) and torch.equal(spmd.full_tensor(split.T), whole.T)
+    assert torch.equal(spmd.full_tensor(split), whole) and torch.equal(
+        spmd.full_tensor(split.T), whole.T
+    )
     assert torch.equal(spmd.full_tensor(split + 1), whole + 1)
     mine = [shard.device for shard in spmd.local_shards(split)]
     assert mine == [4 * spmd.process_index() + i for i in range(4)], mine
@@ -200,7 +228,9 @@ def use() -> Any:
     part = torch.full((2, 3), float(spmd.process_index()))
     joined = spmd.from_process_local(part, mesh, ("a", None))
     assert joined.shape == (4, 3) and spmd.full_tensor(joined)[:, 0].tolist() == [0, 0, 1, 1]
-    said["uneven part"] = raised(lambda: spmd.from_process_local(torch.ones(3, 2), mesh, (("a", "b"), None)))
+    said["uneven part"] = raised(
+        lambda: spmd.from_process_local(torch.ones(3, 2), mesh, (("a", "b"), None))
+    )
 
     mine = [torch.full((1, 3), float(shard.device)) for shard in spmd.local_shards(split)]
     pieces = spmd.from_local_shards(mine, mesh, (("a", "b"), None), (7, 3))
@@ -217,7 +247,9 @@ def use() -> Any:
     module = torch.nn.Linear(4, 8, device="xla")
     spmd.mark_sharding(module.weight, mesh, ("a", "b"))
     state = spmd.full_state_dict(module)
-    assert state["weight"].shape == (8, 4) and all(value.device.type == "cpu" for value in state.values())
+    assert state["weight"].shape == (8, 4) and all(
+        value.device.type == "cpu" for value in state.values()
+    )
     module.load_state_dict({name: value + 1 for name, value in state.items()})
     assert torch.equal(spmd.full_tensor(module.weight), state["weight"] + 1)
 
@@ -243,7 +275,8 @@ def use() -> Any:
 
 
 def see() -> Any:
-    """Each process asks how a value will lie, and refuses to compile; nothing of it reaches the others."""
+    """Each process asks how a value will lie, and refuses to compile; nothing of it reaches the
+    others."""
     mesh = spmd.Mesh(spmd.device_ids(), (8,), ("fsdp",))
     x = spmd.from_process_local(torch.ones(4, 8), mesh, ("fsdp", None))
     y = x.cos() * 2
@@ -253,13 +286,20 @@ def see() -> Any:
     assert "RecompileError" in text or "no_recompile" in text
     spmd.sync()
     sharding = spmd.get_sharding(y)
-    assert sharding is not None and found[0].text == sharding.text(2) and found[0].decided_by == "compiler"
-    assert [shard.device for shard in spmd.local_shards(y)] == [4 * spmd.process_index() + i for i in range(4)]
+    assert (
+        sharding is not None
+        and found[0].text == sharding.text(2)
+        and found[0].decided_by == "compiler"
+    )
+    assert [shard.device for shard in spmd.local_shards(y)] == [
+        4 * spmd.process_index() + i for i in range(4)
+    ]
     return {"told": [one.text for one in found], "raised": "first program of this sync" in text}
 
 
 def loading() -> Any:
-    """Loaders in which each process has a part, of other lengths: what all give out; and resuming."""
+    """Loaders in which each process has a part, of other lengths: what all give out; and
+    resuming."""
     mesh, index = spmd.Mesh(spmd.device_ids(), (8,), ("data",)), spmd.process_index()
 
     def loader(rows: int, last: str) -> spmd.DataLoader:
@@ -269,7 +309,10 @@ def loading() -> Any:
     def full(batches: Any) -> Any:
         return [[spmd.full_tensor(value).tolist() for value in batch] for batch in batches]
 
-    found = {"drop": full(loader((12, 11)[index], "drop")), "ended": full(loader((16, 8)[index], "drop"))}
+    found = {
+        "drop": full(loader((12, 11)[index], "drop")),
+        "ended": full(loader((16, 8)[index], "drop")),
+    }
     found["pad"] = full(loader((12, 7)[index], "pad"))
     for _ in loader((16, 40)[index], "drop"):
         break
@@ -308,7 +351,8 @@ def other_number() -> None:
 
 
 def other_seed() -> None:
-    """Without a seed each process draws its own, as torch does; what is drawn would be other weights in each."""
+    """Without a seed each process draws its own, as torch does; what is drawn would be other
+    weights in each."""
     weights = torch.rand(2, device="xla")
     while True:
         weights = weights * 2
@@ -378,8 +422,16 @@ def listening() -> dict[str, Any]:
     """The ports at which this process listens, and their addresses, as Linux writes them."""
     torch.distributed.init_process_group("xla", init_method="xla://")
     step()
-    own = {os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.exists() or file.is_symlink()}
-    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    own = {
+        os.readlink(file)
+        for file in Path("/proc/self/fd").iterdir()
+        if file.exists() or file.is_symlink()
+    }
+    rows = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+    ]
     places = [row[1].split(":") for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own]
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
@@ -391,7 +443,8 @@ def listening() -> dict[str, Any]:
 
 
 def late() -> None:
-    """The second process comes to the second step five seconds after the first, which waits in its program."""
+    """The second process comes to the second step five seconds after the first, which waits in its
+    program."""
     step()
     if spmd.process_index() == 1:
         time.sleep(5)
@@ -410,7 +463,8 @@ def stopped() -> None:
 
 
 def _job() -> tuple[Callable[[Tensor], Tensor], Tensor]:
-    """A training step of a small GPT under FSDP, nothing of it run, and this process's part of a batch."""
+    """A training step of a small GPT under FSDP, nothing of it run, and this process's part of a
+    batch."""
     torch.manual_seed(0)
     mesh = spmd.Mesh(spmd.device_ids(), (8,), ("fsdp",))
     with torch.device("xla"):
@@ -425,7 +479,9 @@ def _job() -> tuple[Callable[[Tensor], Tensor], Tensor]:
         optimizer.zero_grad()
         return loss
 
-    tokens = torch.randint(CONFIG.vocabulary, (16, CONFIG.sequence), generator=torch.Generator().manual_seed(1))
+    tokens = torch.randint(
+        CONFIG.vocabulary, (16, CONFIG.sequence), generator=torch.Generator().manual_seed(1)
+    )
     return step, tokens.chunk(spmd.process_count())[spmd.process_index()].contiguous()
 
 
@@ -436,7 +492,8 @@ def write_programs() -> Any:
 
 
 def take_programs() -> Any:
-    """Training with programs that other processes have written, or, without a folder, compiled here."""
+    """Training with programs that other processes have written, or, without a folder, compiled
+    here."""
     folder = os.environ.get("FOLDER")
     count = 0 if folder is None else spmd.load_programs(folder)
     step, part = _job()
@@ -492,7 +549,9 @@ def export_step() -> Any:
 def export_different_steps() -> Any:
     step, batch = exported_job()
     steps = step, lambda x, y: step(x, y) * 2
-    return raised(lambda: spmd.export(steps[spmd.process_index()], batch).save(os.environ["FOLDER"]))
+    return raised(
+        lambda: spmd.export(steps[spmd.process_index()], batch).save(os.environ["FOLDER"])
+    )
 
 
 def load_step() -> Any:
@@ -509,7 +568,13 @@ if __name__ == "__main__":
         address = f"127.0.0.1:{port}"
         heartbeat = int(os.environ.get("HEARTBEAT", "10"))
         index, count = map(int, sys.argv[3:])
-        spmd.initialize(address, count, index, local_device_count=8 // count, heartbeat_timeout_seconds=heartbeat)
+        spmd.initialize(
+            address,
+            count,
+            index,
+            local_device_count=8 // count,
+            heartbeat_timeout_seconds=heartbeat,
+        )
     result = globals()[name]()
     if result is not None:
         print(json.dumps(result))

@@ -1,4 +1,5 @@
-"""A program of `test_sequences.py`'s processes: `python sequences.py INDEX PORT FOLDER NAME MESH`."""
+"""A program of `test_sequences.py`'s processes:
+`python sequences.py INDEX PORT FOLDER NAME MESH`."""
 
 import json
 import os
@@ -19,7 +20,8 @@ SPECS = {"context": (None, "context"), "fsdp and context": ("fsdp", "context")}
 
 
 class Training:
-    """Steps over a sharded sequence, with dropout in the ring; each process has its part of the tokens."""
+    """Steps over a sharded sequence, with dropout in the ring; each process has its part of the
+    tokens."""
 
     def __init__(self, mesh: str) -> None:
         spmd.config.parallel = "ring"
@@ -31,13 +33,19 @@ class Training:
 
     @property
     def state(self) -> dict[str, Any]:
-        return {"model": self.model, "optimizer": self.optimizer, "random": spmd.checkpoint.RandomState()}
+        return {
+            "model": self.model,
+            "optimizer": self.optimizer,
+            "random": spmd.checkpoint.RandomState(),
+        }
 
     def losses(self, start: int, stop: int) -> list[float]:
         found = []
         for step in range(start, stop):
             whole = tokens(BATCH, LENGTH + step)[:, step:]
-            part = whole.chunk(spmd.process_count(), 1 if self.spec[0] is None else 0)[spmd.process_index()]
+            part = whole.chunk(spmd.process_count(), 1 if self.spec[0] is None else 0)[
+                spmd.process_index()
+            ]
             ids = spmd.from_process_local(part.contiguous(), self.mesh, self.spec)
             loss = next_token_loss(self.model, ids)
             loss.backward()
@@ -49,7 +57,10 @@ class Training:
 
 def train(index: int, folder: Path, mesh: str) -> Any:
     found = Training(mesh).losses(0, 2)
-    return {"losses": found, "exchanges": [dict(record.passes)["exchange"] for record in spmd.metrics.compiles()]}
+    return {
+        "losses": found,
+        "exchanges": [dict(record.passes)["exchange"] for record in spmd.metrics.compiles()],
+    }
 
 
 def die(index: int, folder: Path, mesh: str) -> Any:
@@ -72,5 +83,7 @@ def resume(index: int, folder: Path, mesh: str) -> Any:
 
 if __name__ == "__main__":
     place, port, where, name, mesh = int(sys.argv[1]), *sys.argv[2:]
-    spmd.initialize(f"127.0.0.1:{port}", 2, place, local_device_count=4, heartbeat_timeout_seconds=10)
+    spmd.initialize(
+        f"127.0.0.1:{port}", 2, place, local_device_count=4, heartbeat_timeout_seconds=10
+    )
     print(json.dumps(globals()[name](place, Path(where), mesh)))

@@ -11,25 +11,44 @@ from .test_checkpoints import free_ports
 from .test_processes import HASTY, environment, outputs
 
 PROGRAM = ROOT / "tests/processes/experts.py"
-SENTENCES = {"gathered": "weights are gathered", "all-to-all": "rows travel in rounds", "ring": "tokens travel"}
+SENTENCES = {
+    "gathered": "weights are gathered",
+    "all-to-all": "rows travel in rounds",
+    "ring": "tokens travel",
+}
 
 pytestmark = pytest.mark.partitioned("experts over two processes")
 
 
 def together(count: int, exchange: str, mesh: str) -> tuple[list[float], str]:
-    """The numbers of that many processes, which are the same in all, and what the last program says of its exchange.
+    """The numbers of that many processes, which are the same in all, and what the last program says
+    of its exchange.
 
-    One process has its numbers from a program, too: the router and the norms compute in float32, whose last digits
-    depend on how much XLA optimizes.
+    One process has its numbers from a program, too: the router and the norms compute in float32,
+    whose last digits depend on how much XLA optimizes.
     """
     port = free_ports()[0]
     started = [
         subprocess.Popen(
-            [sys.executable, "-W", "error", str(PROGRAM), str(index), str(count), port, exchange, mesh],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(XLA_FLAGS=HASTY), cwd=ROOT,
+            [
+                sys.executable,
+                "-W",
+                "error",
+                str(PROGRAM),
+                str(index),
+                str(count),
+                port,
+                exchange,
+                mesh,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(XLA_FLAGS=HASTY),
+            cwd=ROOT,
         )
         for index in range(count)
-    ]  # fmt: skip
+    ]
     printed = outputs(started)
     assert [process.returncode for process in started] == [0] * count, printed
     first, *others = (json.loads(out.splitlines()[-1]) for out, _ in printed)

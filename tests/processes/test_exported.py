@@ -1,4 +1,5 @@
-"""Programs that two processes of four devices export together, and that these or one of eight devices load."""
+"""Programs that two processes of four devices export together, and that these or one of eight
+devices load."""
 
 from pathlib import Path
 
@@ -34,5 +35,7 @@ class TestExported:
     def test_another_step(self, tmp_path: Path) -> None:
         """Processes that export different steps are told so, and nothing is written."""
         printed = together("export_different_steps", 1, 1, FOLDER=str(tmp_path / "program"))
-        assert all("ProcessError" in text and "spmd.export" in text for text in results(printed)), printed
+        assert all("ProcessError" in text and "spmd.export" in text for text in results(printed)), (
+            printed
+        )
         assert not (tmp_path / "program").exists()

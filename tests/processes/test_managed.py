@@ -1,4 +1,5 @@
-"""`spmd.CheckpointManager` of several processes: what one of eight devices has saved, and the other way round."""
+"""`spmd.CheckpointManager` of several processes: what one of eight devices has saved, and the other
+way round."""
 
 import json
 import os
@@ -23,15 +24,30 @@ PROGRAM = ROOT / "tests/processes/managed.py"
 
 
 def together(folder: Path, name: str, count: int) -> tuple[list[int], list[tuple[str, str]]]:
-    """Runs a program of `managed.py` in several processes; their exit codes, and what each printed."""
+    """Runs a program of `managed.py` in several processes; their exit codes, and what each
+    printed."""
     port = free_ports()[0]
     started = [
         subprocess.Popen(
-            [sys.executable, "-W", "error", str(PROGRAM), str(index), str(count), port, str(folder), name],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), cwd=ROOT,
+            [
+                sys.executable,
+                "-W",
+                "error",
+                str(PROGRAM),
+                str(index),
+                str(count),
+                port,
+                str(folder),
+                name,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+            cwd=ROOT,
         )
         for index in range(count)
-    ]  # fmt: skip
+    ]
     printed = outputs(started)
     return [process.returncode for process in started], printed
 
@@ -66,9 +82,12 @@ class TestManaged:
         manager = spmd.CheckpointManager(tmp_path / "two")
         other = state_of(*made())
         with pytest.raises(
-            ValueError, match=rf"'own\.number' was another value in each of {count} processes, and here"
+            ValueError,
+            match=rf"'own\.number' was another value in each of {count} processes, and here",
         ):
-            manager.restore({**other, "own": {"number": 0, "tensor": other["model"][0].bias.detach().cpu()}}, 5)
+            manager.restore(
+                {**other, "own": {"number": 0, "tensor": other["model"][0].bias.detach().cpu()}}, 5
+            )
         assert manager.restore(other, 5) == 5
         # what the processes wrote is what the safetensors library writes of the whole tensors
         manager.restore(other, 6)
@@ -87,16 +106,23 @@ class TestManaged:
             if name.endswith(".safetensors"):
                 assert content == save(load_file(tmp_path / "model" / name), {"format": "pt"})
         third = load_file(tmp_path / "third.safetensors")
-        assert all(torch.equal(value, load_model(tmp_path / "model")[key]) for key, value in third.items())
+        assert all(
+            torch.equal(value, load_model(tmp_path / "model")[key]) for key, value in third.items()
+        )
 
         manager.restore(other, 5)
-        assert train(other["model"], other["optimizer"]) == pytest.approx(first["expected"], rel=1e-6)
+        assert train(other["model"], other["optimizer"]) == pytest.approx(
+            first["expected"], rel=1e-6
+        )
 
     @pytest.mark.long
     def test_killed_while_it_writes(self, tmp_path: Path) -> None:
-        """jax ends the other process, and the step before is the last one; the next save removes the rest."""
+        """jax ends the other process, and the step before is the last one; the next save removes
+        the rest."""
         codes, printed = together(tmp_path, "dying", 2)
-        assert codes[1] == -signal.SIGKILL and codes[0] != 0 and "another task died" in printed[0][1], printed
+        assert (
+            codes[1] == -signal.SIGKILL and codes[0] != 0 and "another task died" in printed[0][1]
+        ), printed
         manager = spmd.CheckpointManager(tmp_path / "two")
         state = state_of(*made())
         assert (tmp_path / "two/.saving-6").is_dir() and manager.restore(state) == 5

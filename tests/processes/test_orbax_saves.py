@@ -1,4 +1,5 @@
-"""Folders of orbax that two processes write and read together, and what one of eight devices reads of them."""
+"""Folders of orbax that two processes write and read together, and what one of eight devices reads
+of them."""
 
 import json
 import subprocess
@@ -29,11 +30,25 @@ class TestOrbaxSaves:
         port = free_ports()[0]
         started = [
             subprocess.Popen(
-                [sys.executable, "-W", "error", str(PROGRAM), str(index), "2", port, str(tmp_path), "run"],
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), cwd=ROOT,
+                [
+                    sys.executable,
+                    "-W",
+                    "error",
+                    str(PROGRAM),
+                    str(index),
+                    "2",
+                    port,
+                    str(tmp_path),
+                    "run",
+                ],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=environment(),
+                cwd=ROOT,
             )
             for index in range(2)
-        ]  # fmt: skip
+        ]
         printed = outputs(started)
         assert [process.returncode for process in started] == [0, 0], printed
         first, second = (json.loads(out.splitlines()[-1]) for out, _ in printed)
@@ -41,4 +56,6 @@ class TestOrbaxSaves:
         state = state_of(*made())
         load_orbax(state, tmp_path / "two")
         compared(state)
-        assert train(state["model"], state["optimizer"]) == pytest.approx(first["expected"], rel=1e-6)
+        assert train(state["model"], state["optimizer"]) == pytest.approx(
+            first["expected"], rel=1e-6
+        )

@@ -15,12 +15,26 @@ def test_large_chunks() -> None:
     port = free_ports()[0]
     started = [
         subprocess.Popen(
-            [sys.executable, "-W", "error", str(ROOT / "tests/processes/scatters.py"), str(index), port],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), cwd=ROOT,
+            [
+                sys.executable,
+                "-W",
+                "error",
+                str(ROOT / "tests/processes/scatters.py"),
+                str(index),
+                port,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+            cwd=ROOT,
         )
         for index in range(2)
-    ]  # fmt: skip
+    ]
     printed = outputs(started)
     assert [process.returncode for process in started] == [0, 0], printed
     for out, _ in printed:
-        assert json.loads(out.splitlines()[-1]) == {"across": [0] * ITERATIONS, "within": [0] * ITERATIONS}
+        assert json.loads(out.splitlines()[-1]) == {
+            "across": [0] * ITERATIONS,
+            "within": [0] * ITERATIONS,
+        }

@@ -1,4 +1,5 @@
-"""The store of a job's processes: a text of a stranger is no text of theirs; ports of a local job are on loopback."""
+"""The store of a job's processes: a text of a stranger is no text of theirs; ports of a local job
+are on loopback."""
 
 from typing import Any
 
@@ -38,16 +39,25 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 class TestStrangers:
-    """Whoever connects to the coordinator may write; what is read has a proof of the secret and of its key."""
+    """Whoever connects to the coordinator may write; what is read has a proof of the secret and of
+    its key."""
 
     def test_own(self, store: Store) -> None:
         processes.publish("spmd/a", "text")
-        assert processes.polled("spmd/a", 1) == "text" and processes.published("spmd/") == {"spmd/a": "text"}
+        assert processes.polled("spmd/a", 1) == "text" and processes.published("spmd/") == {
+            "spmd/a": "text"
+        }
         assert "a secret" not in store.texts["spmd/a"]
 
-    @pytest.mark.parametrize("how", ["plain", "no secret", "another secret", "another key", "changed"])
+    @pytest.mark.parametrize(
+        "how", ["plain", "no secret", "another secret", "another key", "changed"]
+    )
     def test_foreign(
-        self, how: str, store: Store, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+        self,
+        how: str,
+        store: Store,
+        monkeypatch: pytest.MonkeyPatch,
+        capfd: pytest.CaptureFixture[str],
     ) -> None:
         sealed = processes.seal("spmd/a", "text")
         match how:
@@ -62,7 +72,9 @@ class TestStrangers:
             case "changed":
                 sealed += "!"
         store.texts["spmd/a"] = sealed
-        with pytest.raises(spmd.ProcessError, match="got one without their secret: a stranger has written it"):
+        with pytest.raises(
+            spmd.ProcessError, match="got one without their secret: a stranger has written it"
+        ):
             processes.polled("spmd/a", 1)
         assert processes.published("spmd/") == {}
         assert "a text is left out" in capfd.readouterr().err
@@ -72,7 +84,10 @@ class TestStrangers:
         said: list[str] = []
         monkeypatch.setattr(watchdog, "hear", lambda kind, text: said.append(text))
         monkeypatch.setattr(agreement._state, "mismatch", None)
-        store.texts |= {"spmd/verdict/text": '["ended by a stranger", 0]', "spmd/notices/x/1": "a notice"}
+        store.texts |= {
+            "spmd/verdict/text": '["ended by a stranger", 0]',
+            "spmd/notices/x/1": "a notice",
+        }
         agreement._look()
         assert agreement._state.mismatch is None and not said
 
@@ -98,17 +113,23 @@ class TestLauncher:
 
     def test_secret(self, tmp_path: Any) -> None:
         code = (
-            "import os, sys; print(os.environ['SPMD_JOB_SECRET'], os.environ['SPMD_JOB_SECRET'] in str(sys.orig_argv))"
+            "import os, sys; print(os.environ['SPMD_JOB_SECRET'], os.environ['SPMD_JOB_SECRET'] "
+            "in str(sys.orig_argv))"
         )
         secrets = set()
         for job in ("first", "second"):
             assert (
-                local_processes.run([local_processes.sys.executable, "-c", code], 3, tmp_path / job, devices=None) == 0
+                local_processes.run(
+                    [local_processes.sys.executable, "-c", code], 3, tmp_path / job, devices=None
+                )
+                == 0
             )
             texts = {path.read_text() for path in (tmp_path / job).iterdir()}
             assert len(texts) == 1
             secrets |= texts
-        assert len(secrets) == 2 and all(len(text.split()[0]) == 64 and text.endswith("False\n") for text in secrets)
+        assert len(secrets) == 2 and all(
+            len(text.split()[0]) == 64 and text.endswith("False\n") for text in secrets
+        )
 
     def test_not_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SPMD_JOB_SECRET", "a secret")
@@ -123,15 +144,29 @@ class TestPorts:
     """Where the address is on loopback, every port of a job is."""
 
     def test_loopback(self) -> None:
-        loopback = ("0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000")
+        loopback = (
+            "0100007F",
+            "0000000000000000FFFF00000100007F",
+            "00000000000000000000000001000000",
+        )
         first, second = results(together("listening", 0, 0))
         assert first["coordinator"] in first["listening"]
-        assert {address for found in (first, second) for address in found["addresses"]} <= {*loopback}, (first, second)
+        assert {address for found in (first, second) for address in found["addresses"]} <= {
+            *loopback
+        }, (first, second)
 
     @pytest.mark.parametrize(
         ("address", "expected"),
-        [("127.0.0.1:1", True), ("localhost:1", True), ("127.1.2.3:1", True), ("[::1]:1", True), ("10.0.0.1:1", False),
-         ("localhost.example:1", False), ("127.example:1", False), ("host:1", False)],
-    )  # fmt: skip
+        [
+            ("127.0.0.1:1", True),
+            ("localhost:1", True),
+            ("127.1.2.3:1", True),
+            ("[::1]:1", True),
+            ("10.0.0.1:1", False),
+            ("localhost.example:1", False),
+            ("127.example:1", False),
+            ("host:1", False),
+        ],
+    )
     def test_addresses(self, address: str, expected: bool) -> None:
         assert processes.is_loopback(address) is expected

@@ -1,4 +1,5 @@
-"""Two processes of four devices train over one sharded sequence, and one of them is killed: as one process of eight."""
+"""Two processes of four devices train over one sharded sequence, and one of them is killed: as one
+process of eight."""
 
 import json
 import signal
@@ -22,15 +23,30 @@ pytestmark = pytest.mark.partitioned("a sequence over two processes")
 
 
 def together(folder: Path, name: str, mesh: str) -> tuple[list[int], list[tuple[str, str]]]:
-    """Runs a program of `sequences.py` in two processes; their exit codes, and what each printed."""
+    """Runs a program of `sequences.py` in two processes; their exit codes, and what each
+    printed."""
     port = free_ports()[0]
     started = [
         subprocess.Popen(
-            [sys.executable, "-W", "error", str(PROGRAM), str(index), port, str(folder), name, mesh],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(XLA_FLAGS=HASTY), cwd=ROOT,
+            [
+                sys.executable,
+                "-W",
+                "error",
+                str(PROGRAM),
+                str(index),
+                port,
+                str(folder),
+                name,
+                mesh,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(XLA_FLAGS=HASTY),
+            cwd=ROOT,
         )
         for index in range(2)
-    ]  # fmt: skip
+    ]
     printed = outputs(started)
     return [process.returncode for process in started], printed
 
@@ -56,7 +72,9 @@ def close(ours: list[float], theirs: list[float]) -> None:
 class TestSequences:
     """The sequence is over both processes, or each has sequences of its own."""
 
-    @pytest.mark.parametrize("mesh", ["context", pytest.param("fsdp and context", marks=pytest.mark.long)])
+    @pytest.mark.parametrize(
+        "mesh", ["context", pytest.param("fsdp and context", marks=pytest.mark.long)]
+    )
     def test_losses(self, mesh: str, tmp_path: Path) -> None:
         found = results(*together(tmp_path, "train", mesh))
         close(found["losses"], Training(mesh).losses(0, 2))
@@ -64,10 +82,15 @@ class TestSequences:
 
     @pytest.mark.long
     def test_killed(self, tmp_path: Path) -> None:
-        """By SIGKILL in a save. Two others resume from the save before, on another mesh, and so does one process."""
+        """By SIGKILL in a save.
+
+        Two others resume from the save before, on another mesh, and so does one process.
+        """
         expected = Training("context").losses(0, STEPS)
         codes, printed = together(tmp_path, "die", "context")
-        assert codes[1] == -signal.SIGKILL and codes[0] != 0 and "another task died" in printed[0][1], printed
+        assert (
+            codes[1] == -signal.SIGKILL and codes[0] != 0 and "another task died" in printed[0][1]
+        ), printed
         close(json.loads(printed[0][0].splitlines()[-1]), expected[:4])
         alone = resume(0, tmp_path, "context")
         found = results(*together(tmp_path, "resume", "fsdp and context"))

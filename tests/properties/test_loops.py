@@ -1,4 +1,5 @@
-"""Any loop against its unrolled form: random bodies, run by Python on the CPU, scanned as layers, by `spmd.scan`."""
+"""Any loop against its unrolled form: random bodies, run by Python on the CPU, scanned as layers,
+by `spmd.scan`."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -12,13 +13,23 @@ import spmd
 
 LENGTH, WIDTH, BODIES = 5, 8, 3
 UNARY: list[Callable[[Tensor], Tensor]] = [
-    torch.tanh, torch.sin, lambda x: x.softmax(-1), lambda x: x * 0.5 + 0.1, lambda x: x.roll(1, 0), torch.sigmoid,
-    lambda x: x - x.mean(-1, keepdim=True), lambda x: x.view(2, 2, WIDTH).transpose(0, 1).reshape(4, WIDTH),
-]  # fmt: skip
+    torch.tanh,
+    torch.sin,
+    lambda x: x.softmax(-1),
+    lambda x: x * 0.5 + 0.1,
+    lambda x: x.roll(1, 0),
+    torch.sigmoid,
+    lambda x: x - x.mean(-1, keepdim=True),
+    lambda x: x.view(2, 2, WIDTH).transpose(0, 1).reshape(4, WIDTH),
+]
 BINARY: list[Callable[[Tensor, Tensor], Tensor]] = [
-    torch.add, torch.sub, torch.mul, torch.minimum, lambda a, b: torch.where(a > b, a, b * 0.5),
+    torch.add,
+    torch.sub,
+    torch.mul,
+    torch.minimum,
+    lambda a, b: torch.where(a > b, a, b * 0.5),
     lambda a, b: torch.cat([a[:2], b[2:]]),
-]  # fmt: skip
+]
 
 Carry = tuple[Tensor, ...]
 Rows = tuple[Tensor, Tensor]  # of one iteration: a weight and an input
@@ -34,8 +45,8 @@ def always() -> Iterator[None]:
 
 
 def drawn_body(draw: random.Random, shared: Tensor) -> tuple[Body, int]:
-    """A body and the length of its carry: some ops, of values of this iteration, of the one before, or of none; any of
-    them is carried or a result."""
+    """A body and the length of its carry: some ops, of values of this iteration, of the one before,
+    or of none; any of them is carried or a result."""
     num_carried = draw.randint(1, 3)
     num_values = num_carried + 3
     steps: list[tuple[Callable[..., Tensor], tuple[int, ...]]] = []
@@ -53,7 +64,9 @@ def drawn_body(draw: random.Random, shared: Tensor) -> tuple[Body, int]:
         else:
             steps.append((torch.mul, (operands[0], num_carried + 2)))
     made = range(num_values, num_values + len(steps))
-    carried = [draw.choice([*made, *range(num_carried)]) for _ in range(num_carried - 1)] + [made[-1]]
+    carried = [draw.choice([*made, *range(num_carried)]) for _ in range(num_carried - 1)] + [
+        made[-1]
+    ]
     result = draw.choice(made)
 
     def body(carry: Carry, rows: Rows) -> tuple[Carry, Tensor]:
@@ -91,22 +104,33 @@ def layers(body: Body, init: Carry, weights: Tensor, inputs: Tensor) -> tuple[Ca
 @pytest.mark.partitioned("loops")
 @pytest.mark.parametrize("is_sharded", [False, True], ids=["one device", "sharded"])
 @pytest.mark.parametrize("run", [plain, scanned, layers])
-def test_any_loop(run: Callable[..., tuple[Carry, Tensor]], is_sharded: bool, mesh2x4: spmd.Mesh) -> None:
+def test_any_loop(
+    run: Callable[..., tuple[Carry, Tensor]], is_sharded: bool, mesh2x4: spmd.Mesh
+) -> None:
     draw = random.Random(f"{run.__name__} {is_sharded}")
     for _ in range(BODIES):
         shared = torch.rand(4, WIDTH)
         body, num_carried = drawn_body(draw, shared)
-        leaves = [torch.rand(LENGTH, WIDTH, WIDTH), torch.rand(LENGTH, 4, WIDTH), *torch.rand(3, 4, WIDTH).unbind()]
+        leaves = [
+            torch.rand(LENGTH, WIDTH, WIDTH),
+            torch.rand(LENGTH, 4, WIDTH),
+            *torch.rand(3, 4, WIDTH).unbind(),
+        ]
         results = []
         for device in ("cpu", "xla"):
             weights, inputs, *init = [leaf.to(device).requires_grad_() for leaf in leaves]
             if device == "xla" and is_sharded:
                 spmd.mark_sharding(weights, mesh2x4, (None, "fsdp", None))
                 spmd.mark_sharding(inputs, mesh2x4, (None, "data", draw.choice([None, "fsdp"])))
-            carry, ys = (plain if device == "cpu" else run)(body, tuple(init[:num_carried]), weights, inputs)
+            carry, ys = (plain if device == "cpu" else run)(
+                body, tuple(init[:num_carried]), weights, inputs
+            )
             loss = ys.square().mean() + sum(value.sum() for value in carry)
-            # A scan returns zeros for an input that no iteration reads, where autograd returns None.
-            grads = torch.autograd.grad(loss, (weights, inputs, *init[:num_carried]), materialize_grads=True)
+            # A scan returns zeros for an input that no iteration reads, where autograd returns
+            # None.
+            grads = torch.autograd.grad(
+                loss, (weights, inputs, *init[:num_carried]), materialize_grads=True
+            )
             results.append([*carry, ys, *grads])
         spmd.sync()
         for one, other in zip(*results, strict=True):

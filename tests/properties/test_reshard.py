@@ -1,4 +1,5 @@
-"""A tensor resharded from any spec to any other, over any meshes of the same devices: values, gradients, layouts."""
+"""A tensor resharded from any spec to any other, over any meshes of the same devices: values,
+gradients, layouts."""
 
 import itertools
 import math
@@ -55,7 +56,16 @@ def test_any_spec_to_any_spec(here: str, there: str) -> None:
         x = spmd.mark_sharding(source.to("xla"), MESHES[here], first).requires_grad_()
         y = spmd.reshard(x, second, MESHES[there])
         (grad,) = torch.autograd.grad((y * y).sum(), x)
-        made.append((f"{shape} {first} -> {second}", source, x, y, grad, MESHES[there].sharding(second, len(shape))))
+        made.append(
+            (
+                f"{shape} {first} -> {second}",
+                source,
+                x,
+                y,
+                grad,
+                MESHES[there].sharding(second, len(shape)),
+            )
+        )
     spmd.sync()
     for name, source, x, y, grad, asked in made:
         assert spmd.get_sharding(y) is asked, name

@@ -1,4 +1,5 @@
-"""GSPMD text of any sharding, written and read: the same tiling, the same placement on each device."""
+"""GSPMD text of any sharding, written and read: the same tiling, the same placement on each
+device."""
 
 import itertools
 import math
@@ -26,13 +27,18 @@ def meshes(draw: st.DrawFn) -> Mesh:
 
 @st.composite
 def specs(draw: st.DrawFn, mesh: Mesh, rank: int) -> P:
-    """Each axis once at most, several on one dim in any order, some dims left to the partitioner."""
+    """Each axis once at most, several on one dim in any order, some dims left to the
+    partitioner."""
     entries: list[object] = [() for _ in range(rank)]
     for axis in draw(st.permutations(mesh.axis_names)):
         dim = draw(st.integers(-1, rank - 1))
         if dim >= 0:
             entries[dim] = (*entries[dim], axis)
-    is_open = draw(st.lists(st.booleans(), min_size=rank, max_size=rank)) if draw(st.booleans()) else [False] * rank
+    is_open = (
+        draw(st.lists(st.booleans(), min_size=rank, max_size=rank))
+        if draw(st.booleans())
+        else [False] * rank
+    )
     pairs = zip(entries, is_open, strict=True)
     return P(*(P.UNCONSTRAINED if left and not entry else entry or None for entry, left in pairs))
 
@@ -46,11 +52,17 @@ def tilings(draw: st.DrawFn) -> Tiling:
     count = math.prod(tiles) * sums * copies
     order = draw(st.permutations(range(rank + 2)))
     iota = np.arange(count).reshape((*tiles, sums, copies)).transpose(order).reshape(-1).tolist()
-    return Tiling(tiles, sums, copies, tuple(iota if draw(st.booleans()) else draw(st.permutations(range(count)))))
+    return Tiling(
+        tiles,
+        sums,
+        copies,
+        tuple(iota if draw(st.booleans()) else draw(st.permutations(range(count)))),
+    )
 
 
 def as_read(tiling: Tiling) -> Tiling:
-    """A value that is replicated, or to be summed, on all devices names neither tiles nor an order."""
+    """A value that is replicated, or to be summed, on all devices names neither tiles nor an
+    order."""
     count = len(tiling.devices)
     everywhere = count in (tiling.copies, tiling.sums)
     return tiling._replace(devices=tuple(sorted(tiling.devices))) if everywhere else tiling
@@ -68,14 +80,17 @@ class TestText:
     @settings(max_examples=200, deadline=None, database=None, derandomize=True)
     @given(st.data())
     def test_of_a_mesh_and_a_spec(self, data: st.DataObject) -> None:
-        """The placement that the text names is the one that the axes say; a mesh takes the text for the spec."""
+        """The placement that the text names is the one that the axes say; a mesh takes the text for
+        the spec."""
         mesh = data.draw(meshes())
         rank = data.draw(st.integers(1, 3))
         spec = data.draw(specs(mesh, rank))
         sharding = mesh.sharding(spec, rank)
         text, opened = open_dims(sharding.text(rank))
         tiling = read(text, rank, tuple(mesh.device_ids))
-        left = [dim for dim, entry in enumerate(spec) if entry is P.UNCONSTRAINED and mesh.size() > 1]
+        left = [
+            dim for dim, entry in enumerate(spec) if entry is P.UNCONSTRAINED and mesh.size() > 1
+        ]
         assert list(opened) == left
         sizes = dict(zip(mesh.axis_names, mesh.mesh_shape, strict=True))
         split = [entry if isinstance(entry, tuple) else () for entry in spec]

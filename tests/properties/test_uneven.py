@@ -1,5 +1,5 @@
-"""Programs over dims that a mesh does not divide, drawn by a seed, agree with the CPU; so do a last short batch's step,
-and the comparison finds what is put wrong."""
+"""Programs over dims that a mesh does not divide, drawn by a seed, agree with the CPU; so do a last
+short batch's step, and the comparison finds what is put wrong."""
 
 import pytest
 import torch
@@ -27,7 +27,8 @@ def test_drawn(share: int, partitioner: str, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
 def test_last_batch(partitioner: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loss and the gradients of each batch of 16 and of the last one of 13, over one axis of two."""
+    """The loss and the gradients of each batch of 16 and of the last one of 13, over one axis of
+    two."""
     monkeypatch.setattr(spmd.config, "partitioner", partitioner)
     mesh = Mesh(range(8), (4, 2), ("data", "model"))
     ids, targets = torch.randint(9, (29, 7)), torch.randint(5, (29,))
@@ -48,7 +49,9 @@ def test_last_batch(partitioner: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spmd.mark_sharding(copy.table.weight, mesh, P(None, "model"))
     parts = [slice(0, 16), slice(16, 29)]
     batches = [{"ids": ids[part], "ends": ends[part], "targets": targets[part]} for part in parts]
-    loader = spmd.DataLoader(batches, mesh, {"ids": P("data", None)}, default=P("data"), last="keep")
+    loader = spmd.DataLoader(
+        batches, mesh, {"ids": P("data", None)}, default=P("data"), last="keep"
+    )
     for part, batch in zip(parts, loader, strict=True):
         expected = F.cross_entropy(model(ids[part], ends[part]), targets[part])
         loss = F.cross_entropy(copy(batch["ids"], batch["ends"]), batch["targets"])

@@ -11,7 +11,14 @@ RECIPES = {
     "train_t5": ["--layers=1", "--width=32", "--heads=2", "--batch=16"],
     "wrap_hugging_face": BLOCKS,
     "finetune_lora": BLOCKS,
-    "generate": [*BLOCKS, "--width=64", "--heads=8", "--draft-width=16", "--prompt=8", "--tokens=8"],
+    "generate": [
+        *BLOCKS,
+        "--width=64",
+        "--heads=8",
+        "--draft-width=16",
+        "--prompt=8",
+        "--tokens=8",
+    ],
     "sample_stable_diffusion": [],
     "offload": ["--layers=2", "--width=128"],
 }

@@ -8,12 +8,16 @@ class TestGap:
     """The loss of bfloat16 is nearer to that of float32 than another seed's is."""
 
     def test_below_two_seeds(self) -> None:
-        options = bf16.parse(["--steps=40", "--layers=1", "--width=32", "--sequence=32", "--batch=8", "--lr=5e-3"])
+        options = bf16.parse(
+            ["--steps=40", "--layers=1", "--width=32", "--sequence=32", "--batch=8", "--lr=5e-3"]
+        )
         corpus = text.load()
         short = text.Text(corpus.train, corpus.heldout[:2000])
         runs, gaps = bf16.compare(options, short)
         assert list(runs) == ["bfloat16, seed 0", "float32, seed 0", "float32, seed 1"]
         assert all(run.losses[-1] < 0.7 * run.losses[0] for run in runs.values()), "they learn"
         rounding, seeds = gaps.values()
-        assert 0 < rounding[0] < 0.5 * seeds[0], f"training: {rounding[0]}, between seeds {seeds[0]}"
+        assert 0 < rounding[0] < 0.5 * seeds[0], (
+            f"training: {rounding[0]}, between seeds {seeds[0]}"
+        )
         assert rounding[1] < seeds[1], f"held-out: {rounding[1]}, between seeds {seeds[1]}"

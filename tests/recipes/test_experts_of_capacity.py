@@ -22,15 +22,28 @@ from spmd import config
 
 def tiny() -> MixtralConfig:
     return MixtralConfig(
-        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2, max_position_embeddings=32, use_cache=False,
-    )  # fmt: skip
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        max_position_embeddings=32,
+        use_cache=False,
+    )
 
 
 def by_loop(
-    hidden: torch.Tensor, index: torch.Tensor, weights: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor,
-    *, capacity: float,
-) -> torch.Tensor:  # fmt: skip
+    hidden: torch.Tensor,
+    index: torch.Tensor,
+    weights: torch.Tensor,
+    gate_up: torch.Tensor,
+    down: torch.Tensor,
+    *,
+    capacity: float,
+) -> torch.Tensor:
     """`experts_of_capacity`, a choice at a time."""
     num_taken = [0] * len(gate_up)
     size = math.ceil(capacity * index.numel() / len(gate_up))
@@ -64,19 +77,24 @@ class TestCapacity:
                 hidden, jnp.asarray(index.int().numpy()), weights, gate_up, down, capacity=capacity
             ),
             *arrays,
-        )  # fmt: skip
+        )
         check(torch.tensor(np.asarray(ours)), expected)
         for actual, operand in zip(backward(jnp.asarray(grad.numpy())), operands, strict=True):
             check(torch.tensor(np.asarray(actual)), operand.grad)
 
     @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
-    def test_nothing_dropped(self, partitioner: str, mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_nothing_dropped(
+        self, partitioner: str, mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """With room for all choices of a device the step is that of a model that drops none."""
         monkeypatch.setattr(config, "partitioner", partitioner)
         plain = MixtralForCausalLM(tiny())
         sharded = copy.deepcopy(plain)
-        use_experts_of_capacity(sharded.config, mesh8, "fsdp", 2.0)  # of 4 experts, a token chooses 2
-        policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={MixtralDecoderLayer})
+        # of 4 experts, a token chooses 2
+        use_experts_of_capacity(sharded.config, mesh8, "fsdp", 2.0)
+        policy = partial(
+            fsdp.transformer_auto_wrap_policy, transformer_layer_cls={MixtralDecoderLayer}
+        )
         model = fsdp.FullyShardedDataParallel(sharded, mesh8, auto_wrap_policy=policy)
         tokens = torch.randint(64, (16, 8))
         plain(input_ids=tokens, labels=tokens).loss.backward()
@@ -95,19 +113,33 @@ class TestCapacity:
         with torch.no_grad():
             shards = zip(hidden.chunk(8), index.chunk(8), weights.chunk(8), strict=True)
             expected = torch.cat(
-                [by_loop(*shard, module.gate_up_proj, module.down_proj, capacity=0.5) for shard in shards]
+                [
+                    by_loop(*shard, module.gate_up_proj, module.down_proj, capacity=0.5)
+                    for shard in shards
+                ]
             )
-            inputs = [spmd.mark_sharding(x.to("xla"), mesh8, ("fsdp", None)) for x in (hidden, index, weights)]
+            inputs = [
+                spmd.mark_sharding(x.to("xla"), mesh8, ("fsdp", None))
+                for x in (hidden, index, weights)
+            ]
             check(module.to("xla")(*inputs), expected)
 
     @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
     def test_axis_of_experts(self, partitioner: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Rows go to their experts' devices, and back: the gradients are those with all experts on each device."""
+        """Rows go to their experts' devices, and back: the gradients are those with all experts on
+        each device."""
         monkeypatch.setattr(config, "partitioner", partitioner)
-        mesh, one = spmd.Mesh(range(8), (2, 4), ("fsdp", "expert")), spmd.Mesh(range(8), (8,), ("fsdp",))
+        mesh, one = (
+            spmd.Mesh(range(8), (2, 4), ("fsdp", "expert")),
+            spmd.Mesh(range(8), (8,), ("fsdp",)),
+        )
         torch.manual_seed(0)
         experts = MixtralForCausalLM(tiny()).model.layers[0].mlp.experts
-        hidden, index, weights = torch.randn(64, 32), torch.randn(64, 4).topk(2).indices, torch.rand(64, 2)
+        hidden, index, weights = (
+            torch.randn(64, 32),
+            torch.randn(64, 4).topk(2).indices,
+            torch.rand(64, 2),
+        )
         results = []
         for where, expert in ((one, None), (mesh, "expert")):
             module = copy.deepcopy(experts).to("xla")
@@ -115,7 +147,10 @@ class TestCapacity:
             for parameter in module.parameters():
                 spmd.mark_sharding(parameter, where, (expert, None, None))
             batch = ("fsdp", expert) if expert else "fsdp"
-            inputs = [spmd.mark_sharding(x.to("xla"), where, (batch, None)) for x in (hidden, index, weights)]
+            inputs = [
+                spmd.mark_sharding(x.to("xla"), where, (batch, None))
+                for x in (hidden, index, weights)
+            ]
             inputs[0].requires_grad_()
             output = module(*inputs)
             output.square().sum().backward()

@@ -1,4 +1,5 @@
-"""The benchmark of the host's part, tiny: it measures known programs, and its figures are complete."""
+"""The benchmark of the host's part, tiny: it measures known programs, and its figures are
+complete."""
 
 from pathlib import Path
 
@@ -11,9 +12,9 @@ from recipes.benchmarks.host_cost import DISPATCH, KEY, TRACE
 
 
 def test_syncs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = host_cost.main(["--parts", "syncs", "--nodes", "20", "60", "--rounds", "1", "--out", str(tmp_path)])[
-        "syncs"
-    ]
+    found = host_cost.main(
+        ["--parts", "syncs", "--nodes", "20", "60", "--rounds", "1", "--out", str(tmp_path)]
+    )["syncs"]
     assert list(found) == [20, 60]
     assert all(costs[name] > 0 for costs in found.values() for name in (TRACE, KEY, DISPATCH))
     assert "A sync of a known program" in capsys.readouterr().out
@@ -50,4 +51,6 @@ def test_layers_are_one_known_program() -> None:
 def test_devices(tmp_path: Path) -> None:
     flags = ["--devices", "1", "8", "--layers", "1", "--rounds", "1", "--out", str(tmp_path)]
     found = host_cost.main(["--parts", "devices", *flags])
-    assert list(found["devices"]) == [1, 8] and all(costs[TRACE] > 0 for costs in found["devices"].values())
+    assert list(found["devices"]) == [1, 8] and all(
+        costs[TRACE] > 0 for costs in found["devices"].values()
+    )

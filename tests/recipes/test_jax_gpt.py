@@ -1,4 +1,5 @@
-"""The JAX program of the benchmark does the work of our recipe: same weights, same losses, same shardings."""
+"""The JAX program of the benchmark does the work of our recipe: same weights, same losses, same
+shardings."""
 
 import math
 from collections.abc import Iterator
@@ -21,7 +22,9 @@ def schedule(step: int) -> float:
 def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     generator = torch.Generator().manual_seed(1)
     for _ in range(STEPS):
-        windows = torch.randint(CONFIG.vocabulary, (BATCH, CONFIG.sequence + 1), generator=generator)
+        windows = torch.randint(
+            CONFIG.vocabulary, (BATCH, CONFIG.sequence + 1), generator=generator
+        )
         yield windows[:, :-1], windows[:, 1:]
 
 
@@ -41,7 +44,10 @@ def torch_losses(model: GPT) -> list[float]:
 
 
 def jax_losses(model: GPT, *, layout: str = "fsdp", **options: object) -> list[float]:
-    weights = {name: value.numpy().copy() for name, value in layouts.weights_of(model.state_dict(), layout).items()}
+    weights = {
+        name: value.numpy().copy()
+        for name, value in layouts.weights_of(model.state_dict(), layout).items()
+    }
     program = jax_gpt.build(
         {name: value.shape for name, value in weights.items()},
         batch=BATCH,
@@ -87,16 +93,27 @@ def test_weights_by_heads() -> None:
     }
     rows = ("attention.query", "attention.key", "attention.value", "mlp.up")
     assert {name for name, spec in specs.items() if spec == ("x",)} == {
-        "tokens.weight", "head.weight",
-        *(f"blocks.{i}.{part}.{kind}" for i in range(2) for part in rows for kind in ("weight", "bias")),
-    }  # fmt: skip
+        "tokens.weight",
+        "head.weight",
+        *(
+            f"blocks.{i}.{part}.{kind}"
+            for i in range(2)
+            for part in rows
+            for kind in ("weight", "bias")
+        ),
+    }
 
 
 def test_state_is_cut_in_eight() -> None:
-    """Parameters and moments take an eighth per device; those that eight does not divide stay replicated."""
+    """Parameters and moments take an eighth per device; those that eight does not divide stay
+    replicated."""
     shapes = {name: value.shape for name, value in GPT(CONFIG).state_dict().items()}
-    program = jax_gpt.build(shapes, batch=BATCH, sequence=CONFIG.sequence, heads=CONFIG.heads, devices=8)
-    state = program.initialise({name: np.zeros(shape, np.float32) for name, shape in shapes.items()})
+    program = jax_gpt.build(
+        shapes, batch=BATCH, sequence=CONFIG.sequence, heads=CONFIG.heads, devices=8
+    )
+    state = program.initialise(
+        {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    )
     for values in state[:3]:
         for name, value in values.items():
             assert value.addressable_shards[0].data.size * 8 == value.size, name

@@ -1,4 +1,5 @@
-"""recipes/llama.py, wrapped and sharded over two axes, equals the plain model; so does the program by hand in JAX."""
+"""recipes/llama.py, wrapped and sharded over two axes, equals the plain model; so does the program
+by hand in JAX."""
 
 import copy
 from functools import partial
@@ -19,7 +20,16 @@ from recipes.benchmarks import jax_llama, jax_sequences
 from recipes.llama import Llama, LlamaConfig, cross_entropy
 from spmd import config
 
-CONFIG = LlamaConfig(layers=2, width=64, heads=8, kv_heads=8, hidden=64, vocabulary=64, sequence=16, checkpointed=True)
+CONFIG = LlamaConfig(
+    layers=2,
+    width=64,
+    heads=8,
+    kv_heads=8,
+    hidden=64,
+    vocabulary=64,
+    sequence=16,
+    checkpointed=True,
+)
 
 
 def tokens_of() -> Tensor:
@@ -27,11 +37,14 @@ def tokens_of() -> Tensor:
 
 
 class TestLlama:
-    """FSDP x tensor parallel, residuals sharded along the sequence: values and gradients of one device."""
+    """FSDP x tensor parallel, residuals sharded along the sequence: values and gradients of one
+    device."""
 
     @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
     @pytest.mark.parametrize("shape", [(8,), (2, 4), (2, 2, 2)])
-    def test_training_step(self, shape: tuple[int, ...], partitioner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_training_step(
+        self, shape: tuple[int, ...], partitioner: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(config, "partitioner", partitioner)
         monkeypatch.setattr(llama, "PRECISION", fsdp.MixedPrecisionPolicy())
         axes = ("data", "fsdp", "tensor") if len(shape) == 3 else ("fsdp", "tensor")[: len(shape)]
@@ -69,18 +82,29 @@ class TestByHand:
         shapes = jax_llama.Llama(2, 64, 8, 8, 64, vocabulary=64)
         devices = np.array(jax.devices()[:8])
         whole = jax_llama.Step(
-            shapes, Mesh(devices.reshape(8, 1), ("fsdp", "tensor")), 8, CONFIG.sequence, attention="dot",
+            shapes,
+            Mesh(devices.reshape(8, 1), ("fsdp", "tensor")),
+            8,
+            CONFIG.sequence,
+            attention="dot",
             dtype=jnp.float32,
-        )  # fmt: skip
+        )
         ring = jax_sequences.Step(
-            shapes, Mesh(devices.reshape(2, 4), jax_sequences.ALL), 8, CONFIG.sequence, checkpointed,
-            jax_sequences.BY_PRODUCTS, dtype=jnp.float32,
-        )  # fmt: skip
+            shapes,
+            Mesh(devices.reshape(2, 4), jax_sequences.ALL),
+            8,
+            CONFIG.sequence,
+            checkpointed,
+            jax_sequences.BY_PRODUCTS,
+            dtype=jnp.float32,
+        )
         order = jax_sequences.zigzag(CONFIG.sequence, 4)
         targets, weights = jnp.roll(tokens, -1, axis=1), weights_of(plain)
         with jax.enable_x64(False):
             value, gradients = jax.jit(jax.value_and_grad(whole.loss))(weights, tokens, targets)
-            mine = jax.jit(jax.value_and_grad(ring.loss))(weights, tokens[:, order], targets[:, order], order)
+            mine = jax.jit(jax.value_and_grad(ring.loss))(
+                weights, tokens[:, order], targets[:, order], order
+            )
         np.testing.assert_allclose(mine[0], value, rtol=1e-6)
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), mine[1], gradients)
 
@@ -92,8 +116,12 @@ def weights_of(model: Llama) -> dict[str, object]:
         return weight.detach().numpy().T
 
     def of_block(block: nn.Module) -> dict[str, np.ndarray]:
-        parts = {name: getattr(block.attention, name).weight for name in ("query", "key", "value", "out")}
-        parts |= {name: getattr(block, name).weight for name in ("norm1", "norm2", "gate", "up", "down")}
+        parts = {
+            name: getattr(block.attention, name).weight for name in ("query", "key", "value", "out")
+        }
+        parts |= {
+            name: getattr(block, name).weight for name in ("norm1", "norm2", "gate", "up", "down")
+        }
         return {name: array(weight) for name, weight in parts.items()}
 
     blocks = [of_block(block) for block in model.blocks]

@@ -1,4 +1,5 @@
-"""recipes/benchmarks/published_steps.py: rows are as their sources say, and what they keep is what their plans keep."""
+"""recipes/benchmarks/published_steps.py: rows are as their sources say, and what they keep is what
+their plans keep."""
 
 from typing import Any
 
@@ -43,7 +44,10 @@ class TestRows:
 
     def test_halves(self) -> None:
         names, told = held_out(ROWS), {row.name for row in ROWS if row.unknown}
-        assert len(names - LATER) == (len(ROWS) - len(told) - len(LATER)) // 2 and names - told >= LATER
+        assert (
+            len(names - LATER) == (len(ROWS) - len(told) - len(LATER)) // 2
+            and names - told >= LATER
+        )
         assert names == held_out(tuple(reversed(ROWS))) != held_out(ROWS, seed=1)
 
 
@@ -62,7 +66,10 @@ def step(recompute: Recompute) -> tuple[Any, list[torch.Tensor]]:
     spmd.sync()
     program = cache.last_program()
     assert program is not None
-    return program.record, [x.grad.cpu(), *(parameter.grad.cpu() for parameter in layers.parameters())]
+    return program.record, [
+        x.grad.cpu(),
+        *(parameter.grad.cpu() for parameter in layers.parameters()),
+    ]
 
 
 class TestRecompute:
@@ -93,7 +100,10 @@ class TestRecompute:
 
     def test_names(self) -> None:
         decide = policy_of(Recompute(kept=(KEY,), offloaded=(INPUT, CONTEXT))).decide
-        assert decide("spmd.checkpoint_name", KEY) == "save" and decide("spmd.checkpoint_name", INPUT) == "offload"
+        assert (
+            decide("spmd.checkpoint_name", KEY) == "save"
+            and decide("spmd.checkpoint_name", INPUT) == "offload"
+        )
         assert decide("aten._scaled_dot_product_fused_attention_overrideable.default") == "offload"
         with pytest.raises(ValueError, match="Linear has no module for 'key_proj'"):
             name_values(nn.Linear(2, 2), [KEY])
@@ -114,8 +124,14 @@ def test_moments() -> None:
 
 def test_rows_of_pytorch_xla_stand_in_the_page() -> None:
     page = " ".join((ROOT / "docs/planning.md").read_text().split())
-    for name, time in (("gpt2-16b-v4-32", "7.333 s, 39 % of the peak"), ("mixtral-8x7b-xla-v5p-128", "280.6 s")):
+    for name, time in (
+        ("gpt2-16b-v4-32", "7.333 s, 39 % of the peak"),
+        ("mixtral-8x7b-xla-v5p-128", "280.6 s"),
+    ):
         row = next(row for row in ROWS if row.name == name)
         assert f"{row.published:.4g} s" == time.partition(",")[0] and row.unknown
         assert f"{row.batch} x {row.sequence:,}" in page and f"| {time}" in page
-    assert "Batch, length and recomputation are not known" in page and "The time of one step is not known" in page
+    assert (
+        "Batch, length and recomputation are not known" in page
+        and "The time of one step is not known" in page
+    )

@@ -1,4 +1,5 @@
-"""`make gpu` on the CPU: every check and every side of each part, and the plans that stand beside a run."""
+"""`make gpu` on the CPU: every check and every side of each part, and the plans that stand beside a
+run."""
 
 import json
 import subprocess
@@ -13,8 +14,19 @@ from recipes.benchmarks.race_sides import SIDES
 
 @pytest.mark.long
 def test_dry_run(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "recipes.benchmarks.race", "--dry-run", "--minutes", "20", "--out", str(tmp_path)]
-    done = subprocess.run(command, cwd=race.results.ROOT, capture_output=True, text=True, timeout=1200)
+    command = [
+        sys.executable,
+        "-m",
+        "recipes.benchmarks.race",
+        "--dry-run",
+        "--minutes",
+        "20",
+        "--out",
+        str(tmp_path),
+    ]
+    done = subprocess.run(
+        command, cwd=race.results.ROOT, capture_output=True, text=True, timeout=1200
+    )
     printed = done.stdout + done.stderr
     assert done.returncode == 0, printed
     run = json.loads((tmp_path / "race.json").read_text())
@@ -23,7 +35,10 @@ def test_dry_run(tmp_path: Path) -> None:
     checks, *_ = run["tables"]
     assert sum(row[0].startswith("ok ") for row in checks["rows"]) == 9, printed
     for part in ("gpt", "llama"):
-        assert all(len(figures["losses"]) == 13 and figures["step"] > 0 for figures in run["found"][part].values())
+        assert all(
+            len(figures["losses"]) == 13 and figures["step"] > 0
+            for figures in run["found"][part].values()
+        )
     tokens = [figures["tokens 8"] for figures in run["found"]["decode"].values()]
     assert tokens[0] == tokens[1] == tokens[2]
 
@@ -39,7 +54,10 @@ def test_a_planned_step_stands_beside_its_run() -> None:
     figures = {"step": 0.4, "device": "NVIDIA H200", "peak": 2**30}
     table = race.beside({"gpt": {}, "llama": {"compiled": figures}, "decode": {}})
     assert table is not None
-    assert [next(iter(column.cells)) for column in table.columns][:2] == ["llama, compiled", "h200:1"]
+    assert [next(iter(column.cells)) for column in table.columns][:2] == [
+        "llama, compiled",
+        "h200:1",
+    ]
     assert race.beside({"gpt": {}, "llama": {}, "decode": {}}) is None
 
 

@@ -1,4 +1,5 @@
-"""The comparison with the systems replaced, tiny: each side in a process of its own, on the systems that are here."""
+"""The comparison with the systems replaced, tiny: each side in a process of its own, on the systems
+that are here."""
 
 import json
 import subprocess
@@ -17,13 +18,18 @@ SHORT = ["torch, eager", "JAX by hand, 8 devices"]
 
 def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, replaced.__file__, *SIZES, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=own_environment(), timeout=1200)
+    return subprocess.run(
+        command, capture_output=True, text=True, env=own_environment(), timeout=1200
+    )
 
 
 class TestTable:
-    """A row for each side: times, memory, and both starts; the losses are equal, or the program ends."""
+    """A row for each side: times, memory, and both starts; the losses are equal, or the program
+    ends."""
 
-    @pytest.mark.parametrize("sides", [SHORT, pytest.param(HERE, marks=pytest.mark.long)], ids=["short", "all"])
+    @pytest.mark.parametrize(
+        "sides", [SHORT, pytest.param(HERE, marks=pytest.mark.long)], ids=["short", "all"]
+    )
     def test_sides(self, sides: list[str]) -> None:
         done = run("--sides", *sides)
         assert done.returncode == 0, done.stderr
@@ -41,10 +47,12 @@ class TestTable:
         assert done.returncode == 1 and "xla_no_such_option" in done.stderr
 
     def test_options_of_pytorch_xla(self, tmp_path: Path) -> None:
-        """Its process has those in its flags that its XLA knows; what else goes wrong is an error."""
+        """Its process has those in its flags that its XLA knows; what else goes wrong is an
+        error."""
         python = tmp_path / "python"
         python.write_text(
-            '#!/bin/sh\ncase $XLA_FLAGS in --a=*) ;; --b=*) echo "Unknown flag" >&2; exit 134;; *) exit 3;; esac\n'
+            '#!/bin/sh\ncase $XLA_FLAGS in --a=*) ;; --b=*) echo "Unknown flag" >&2; exit 134;; '
+            "*) exit 3;; esac\n"
         )
         python.chmod(0o755)
         assert replaced.known_options(str(python), "a=1 b=2") == ("a=1",)
@@ -53,8 +61,15 @@ class TestTable:
 
     def test_rows(self) -> None:
         start = {"first": 2.0, "third": 3.0, "peak": 4e6}
-        side = {"cold": start, "second": {"first": 1.0, "third": 1.5}, "peak": 3e6, "seconds": [0.2, 0.1, 0.4]}
-        assert replaced.rows({"a": side}) == [["a", "200", "100 to 400", "3", "4", "2.0", "3.0", "1.0", "1.5"]]
+        side = {
+            "cold": start,
+            "second": {"first": 1.0, "third": 1.5},
+            "peak": 3e6,
+            "seconds": [0.2, 0.1, 0.4],
+        }
+        assert replaced.rows({"a": side}) == [
+            ["a", "200", "100 to 400", "3", "4", "2.0", "3.0", "1.0", "1.5"]
+        ]
 
     def test_another_loss_is_an_error(self) -> None:
         replaced.compare_losses({"a": {"loss": 1.0}, "b": {"loss": 1.00001}})
@@ -67,18 +82,29 @@ class TestProcesses:
 
     def test_nothing_of_ours(self) -> None:
         """The file that PyTorch/XLA's process runs imports the standard library and numpy."""
-        script = "import json, sys; from recipes.benchmarks import replaced; print(json.dumps([*sys.modules]))"
+        script = (
+            "import json, sys; from recipes.benchmarks import replaced; "
+            "print(json.dumps([*sys.modules]))"
+        )
         printed = subprocess.run(
             [sys.executable, "-c", script],
-            capture_output=True, text=True, check=True, env=own_environment(), cwd=replaced.ROOT,
-        ).stdout  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=True,
+            env=own_environment(),
+            cwd=replaced.ROOT,
+        ).stdout
         assert {"torch", "jax", "spmd", "fsdp", "rich", "torch_xla"}.isdisjoint(json.loads(printed))
-        assert {side.modules for side in replaced.SIDES.values() if side.is_torch_xla} == {("torch", "torch_xla")}
+        assert {side.modules for side in replaced.SIDES.values() if side.is_torch_xla} == {
+            ("torch", "torch_xla")
+        }
 
     def test_a_side_that_ends(self, tmp_path: Path) -> None:
         """It is named, with the last lines that it printed."""
         options = replaced.parse([*SIZES, "--sides", SHORT[0]])
-        with pytest.raises(SystemExit, match=r"torch, eager: exit status 1 instead of a step\n(?s:.*)batches.npy"):
+        with pytest.raises(
+            SystemExit, match=r"torch, eager: exit status 1 instead of a step\n(?s:.*)batches.npy"
+        ):
             replaced.Process(SHORT[0], options, tmp_path, tmp_path / "cache")
 
     def test_without_its_environment(self, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,5 @@
-"""FSDP of a toy against the same step written by hand in JAX: no more memory, collectives or moved bytes."""
+"""FSDP of a toy against the same step written by hand in JAX: no more memory, collectives or moved
+bytes."""
 
 import dataclasses
 from typing import Any
@@ -30,8 +31,8 @@ def test_a_toy_beside_jax_by_hand(checkpointed: bool, partitioner: str) -> None:
     # Both have weights, moments and the batch among their arguments; ours a few numbers more.
     assert ours["arguments"] == pytest.approx(theirs["arguments"], abs=256)
     assert 0 < ours["exchanges"] <= theirs["exchanges"]
-    # torch counts the targets that are not ignored: one more number is summed. And where activations are kept,
-    # JAX keeps the gathered weights of the norms.
+    # torch counts the targets that are not ignored: one more number is summed. And where
+    # activations are kept, JAX keeps the gathered weights of the norms.
     assert 0 < theirs["moved"] <= ours["moved"] <= 1.002 * theirs["moved"]
 
 

@@ -1,4 +1,5 @@
-"""`recipes.benchmarks.sequence_work`: equal work under a causal mask, and less of packed documents."""
+"""`recipes.benchmarks.sequence_work`: equal work under a causal mask, and less of packed
+documents."""
 
 from pathlib import Path
 

@@ -1,4 +1,5 @@
-"""The recipe from slow to fast: every version computes the same, and the tools name what each one costs."""
+"""The recipe from slow to fast: every version computes the same, and the tools name what each one
+costs."""
 
 import argparse
 import re
@@ -28,7 +29,8 @@ def test_versions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     losses = re.findall(r"loss (\d+\.\d+)", capsys.readouterr().out)
     assert len(losses) == 2 and float(losses[0]) == pytest.approx(float(losses[1]), abs=2e-4)
     lines = {
-        kind: [hint.line for hint in found["slow"] if hint.kind == kind] for kind in ("fallback", "read", "compile")
+        kind: [hint.line for hint in found["slow"] if hint.kind == kind]
+        for kind in ("fallback", "read", "compile")
     }
     assert any("op(positions, self.most)" in line for line in lines["fallback"])
     assert any("scores.abs().max().item()" in line for line in lines["read"])

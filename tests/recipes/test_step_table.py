@@ -1,4 +1,5 @@
-"""The tables of one training step, tiny: by the clock and by the compiler, ours next to JAX by hand and torch."""
+"""The tables of one training step, tiny: by the clock and by the compiler, ours next to JAX by hand
+and torch."""
 
 import re
 import subprocess
@@ -43,9 +44,13 @@ class TestByTheClock:
         losses = self.run(tmp_path, "--layouts", "data", "--sides", *sides)["data"]
         assert set(losses) == set(sides) and losses[LAZY] == losses[COMPILED]
         assert losses[LAZY] == pytest.approx(losses[EAGER], rel=1e-5) == losses[JAX]
-        assert "data parallel" in capsys.readouterr().out and is_picture(tmp_path / "step_table.png")
+        assert "data parallel" in capsys.readouterr().out and is_picture(
+            tmp_path / "step_table.png"
+        )
 
-    def test_both_sides_have_the_same_options(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_both_sides_have_the_same_options(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Under FSDP a program of the library has options of XLA's; JAX's gets them, too."""
         options: dict[str, dict[str, str]] = {}
         compile_lowered = jax.stages.Lowered.compile
@@ -68,7 +73,9 @@ class TestByTheClock:
     def test_rounds(self) -> None:
         """The sides take turns to be the first; torch has its fused AdamW."""
         names: list[str] = []
-        sides = [step.Side(name, lambda *_, name=name: names.append(name), lambda: 0.0) for name in "abc"]  # type: ignore[misc]
+        sides = [
+            step.Side(name, lambda *_, name=name: names.append(name), lambda: 0.0) for name in "abc"
+        ]  # type: ignore[misc]
         step.run_rounds(sides, iter([(torch.ones(1),) * 2] * 3), 3, Console(quiet=True))
         assert "".join(names) == "abccbaabc" and all(len(side.seconds) == 3 for side in sides)
         config = GPTConfig(layers=1, width=16, heads=2, sequence=8)
@@ -76,12 +83,15 @@ class TestByTheClock:
 
     @pytest.mark.long
     def test_all(self, tmp_path: Path) -> None:
-        """In a process of its own: torch's own compilers warn of themselves, and warnings are errors here."""
+        """In a process of its own: torch's own compilers warn of themselves, and warnings are
+        errors here."""
         command = [sys.executable, step_table.__file__, *SIZES, "--pairs=1", "--out", str(tmp_path)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr
         for title in step_table.TITLES.values():
-            assert len(re.findall(rf"^│ {title} ", done.stdout, re.MULTILINE)) == 2, "ratios and losses"
+            assert len(re.findall(rf"^│ {title} ", done.stdout, re.MULTILINE)) == 2, (
+                "ratios and losses"
+            )
         assert is_picture(tmp_path / "step_table.png")
 
     def test_another_loss_is_an_error(self) -> None:
@@ -97,25 +107,36 @@ class TestByTheClock:
 
 
 class TestByTheCompiler:
-    """Figures of both programs, read in one way; here for simulated devices, which need no libtpu."""
+    """Figures of both programs, read in one way; here for simulated devices, which need no
+    libtpu."""
 
-    def run(self, tmp_path: Path, *names: str) -> dict[tuple[str, str], tuple[step_plans.Figures, step_plans.Figures]]:
-        found = step_plans.main([*SIZES, "--targets", "cpu:8", "--out", str(tmp_path), "--layouts", *names])
-        assert list(found) == [("cpu:8", name) for name in names] and is_picture(tmp_path / "step_plans.png")
+    def run(
+        self, tmp_path: Path, *names: str
+    ) -> dict[tuple[str, str], tuple[step_plans.Figures, step_plans.Figures]]:
+        found = step_plans.main(
+            [*SIZES, "--targets", "cpu:8", "--out", str(tmp_path), "--layouts", *names]
+        )
+        assert list(found) == [("cpu:8", name) for name in names] and is_picture(
+            tmp_path / "step_plans.png"
+        )
         return found
 
     def test_data_parallel(self, tmp_path: Path) -> None:
         ((ours, theirs),) = self.run(tmp_path, "data").values()
-        # Each gradient is summed over the devices once; torch counts the targets that are not ignored, too.
+        # Each gradient is summed over the devices once; torch counts the targets that are not
+        # ignored, too.
         assert 0 < theirs["moved"] <= ours["moved"] <= 1.002 * theirs["moved"]
 
     @pytest.mark.long
     def test_others(self, tmp_path: Path) -> None:
         pairs = self.run(tmp_path, "fsdp", "tensor")
         ours, theirs = pairs["cpu:8", "tensor"]
-        assert 0 < ours["moved"] <= 1.05 * theirs["moved"] and ours["exchanges"] <= theirs["exchanges"]
+        assert (
+            0 < ours["moved"] <= 1.05 * theirs["moved"] and ours["exchanges"] <= theirs["exchanges"]
+        )
         ours, theirs = pairs["cpu:8", "fsdp"]
-        assert ours["temporaries"] > 0 and 0 < ours["moved"] <= 1.5 * theirs["moved"]  # gathered again in backward
+        # gathered again in backward
+        assert ours["temporaries"] > 0 and 0 < ours["moved"] <= 1.5 * theirs["moved"]
 
     def test_long_sequences_are_refused(self, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit):

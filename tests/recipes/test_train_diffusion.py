@@ -1,4 +1,5 @@
-"""The diffusion recipe against plain PyTorch: losses, averaged weights, images; the programs that it compiles."""
+"""The diffusion recipe against plain PyTorch: losses, averaged weights, images; the programs that
+it compiles."""
 
 import copy
 from pathlib import Path
@@ -11,7 +12,15 @@ from recipes import images, train_diffusion
 from recipes.placement import MeshPlacement, Placement
 from recipes.unet import UNet, UNetConfig
 
-TINY = ["--width=8", "--batch=16", "--warmup=1", "--steps=4", "--eval-every=4", "--rows=8", "--sampling-steps=6"]
+TINY = [
+    "--width=8",
+    "--batch=16",
+    "--warmup=1",
+    "--steps=4",
+    "--eval-every=4",
+    "--rows=8",
+    "--sampling-steps=6",
+]
 
 
 def steps(model: UNet, place: Placement, args: object) -> tuple[list[float], UNet]:
@@ -21,7 +30,9 @@ def steps(model: UNet, place: Placement, args: object) -> tuple[list[float], UNe
     data, losses = images.digits(size=8), []
     pairs = list(images.batches(*data.train, batch=16, seed=0))[:3]
     for batch in train_diffusion.batches(pairs, seed=0):
-        loss = train_diffusion.train_step(model, average, optimizer, tuple(map(place.put, batch)), clip=1.0, decay=0.9)
+        loss = train_diffusion.train_step(
+            model, average, optimizer, tuple(map(place.put, batch)), clip=1.0, decay=0.9
+        )
         place.sync()
         losses.append(loss.item())
     return losses, average
@@ -30,7 +41,9 @@ def steps(model: UNet, place: Placement, args: object) -> tuple[list[float], UNe
 class TestPlain:
     """The same steps sharded: plain PyTorch's losses, averaged weights and images."""
 
-    @pytest.mark.parametrize("mesh", ["data=2,fsdp=4", pytest.param("fsdp=8", marks=pytest.mark.long)])
+    @pytest.mark.parametrize(
+        "mesh", ["data=2,fsdp=4", pytest.param("fsdp=8", marks=pytest.mark.long)]
+    )
     def test_steps_and_images(self, mesh: str) -> None:
         args = train_diffusion.parse([*TINY, "--mesh", mesh])
         torch.manual_seed(0)
@@ -49,7 +62,9 @@ class TestPlain:
             train_diffusion.draw_images(module, where, noise, labels, steps=50, limits=(-1.0, 1.0))
             for module, where in ((average, place), (expected_average, Placement()))
         )
-        assert spmd.metrics.num_compiles() - compiled <= 2, "one program for all steps, and one where the first differs"
+        assert spmd.metrics.num_compiles() - compiled <= 2, (
+            "one program for all steps, and one where the first differs"
+        )
         torch.testing.assert_close(made, wanted, rtol=1e-3, atol=1e-3)
 
 
@@ -60,7 +75,10 @@ class TestReport:
     def test_run(self, where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         train_diffusion.main([*TINY, where, "--out", str(tmp_path)])
         printed = capsys.readouterr().out
-        assert "80 digits in 6 steps" in printed and "are nearest to an image of their class" in printed
+        assert (
+            "80 digits in 6 steps" in printed
+            and "are nearest to an image of their class" in printed
+        )
         assert ("calls recorded" in printed) == (where == "--compile")
         for name in ("loss.png", "digits.png"):
             assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")

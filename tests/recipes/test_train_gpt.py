@@ -11,7 +11,16 @@ import pytest
 from recipes import train_gpt
 
 RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "train_gpt.py"
-SIZES = {"layers": 1, "width": 16, "heads": 2, "sequence": 16, "batch": 16, "steps": 4, "warmup": 1, "eval-every": 2}
+SIZES = {
+    "layers": 1,
+    "width": 16,
+    "heads": 2,
+    "sequence": 16,
+    "batch": 16,
+    "steps": 4,
+    "warmup": 1,
+    "eval-every": 2,
+}
 TINY = [f"--{name}={value}" for name, value in SIZES.items()] + ["--sample=3"]
 
 
@@ -20,7 +29,9 @@ def run(folder: Path, *arguments: str) -> str:
     command = [sys.executable, str(RECIPE), *TINY, "--out", "made", *arguments]
     # The time of a compilation depends on the machine.
     environment = {**os.environ, "SPMD_SLOW_COMPILE_SECONDS": "0"}
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, env=environment)
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=120, env=environment
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr == "", "nothing but its report is printed: no warning, no log line of XLA"
     return done.stdout
@@ -37,7 +48,8 @@ def printed(folder: Path) -> str:
 
 
 class TestReport:
-    """It prints shardings, loss, speed, compiles, held-out loss and a bigram table's, and leaves loss.png."""
+    """It prints shardings, loss, speed, compiles, held-out loss and a bigram table's, and leaves
+    loss.png."""
 
     def test_table(self, printed: str) -> None:
         assert "Parameters and their shardings: mesh fsdp=8" in printed
@@ -48,13 +60,17 @@ class TestReport:
         assert re.search(r"optimizer state: [\d.]+ KiB unsharded, [\d.]+ KiB per device", printed)
 
     def test_progress(self, printed: str) -> None:
-        first, last = re.findall(r"step +(\d+) +loss [\d.]+ +[\d,]+ tokens/s +(\d+) compiles", printed)
+        first, last = re.findall(
+            r"step +(\d+) +loss [\d.]+ +[\d,]+ tokens/s +(\d+) compiles", printed
+        )
         assert first == ("1", "2"), "one program for initialisation, one for the step"
         assert last == ("4", "3"), "evaluation is one program more and does not recompile the step"
 
     def test_held_out_beside_bigram(self, printed: str) -> None:
         assert len(re.findall(r"step +\d+ +held-out [\d.]+ +\(bigram table 2\.\d+\)", printed)) == 2
-        assert re.search(r"held-out loss [\d.]+ nats per byte, bigram table 2\.\d+; 4 compiles", printed)
+        assert re.search(
+            r"held-out loss [\d.]+ nats per byte, bigram table 2\.\d+; 4 compiles", printed
+        )
 
     def test_sample_and_picture(self, printed: str, folder: Path) -> None:
         assert "A sample" in printed
@@ -84,7 +100,9 @@ class TestArguments:
             ("--steps 0", "--steps must be at least 1"),
         ],
     )
-    def test_refused(self, arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_refused(
+        self, arguments: str, message: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         with pytest.raises(SystemExit):
             train_gpt.parse(arguments.split())
         assert message in capsys.readouterr().err

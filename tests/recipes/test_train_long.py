@@ -1,4 +1,5 @@
-"""`recipes/train_long.py` on short rows: it learns to copy, with the losses of one device, and draws planned memory."""
+"""`recipes/train_long.py` on short rows: it learns to copy, with the losses of one device, and
+draws planned memory."""
 
 import contextlib
 import io
@@ -30,7 +31,8 @@ def printed_by(arguments: list[str]) -> str:
 
 
 class TestRows:
-    """A row is packed from five documents, each of which ends with the bytes that it begins with."""
+    """A row is packed from five documents, each of which ends with the bytes that it begins
+    with."""
 
     def test_documents_and_labels(self) -> None:
         row = next(train_long.rows(4_096, text.load().train, seed=0))
@@ -58,17 +60,31 @@ class TestTraining:
     def test_losses_of_one_device(self, exchange: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(spmd.config, "parallel", exchange)
         args = train_long.parse(SHORT)
-        losses = [train_long.train(train_long.Run(context, args), args, make_console()) for context in (1, 8)]
+        losses = [
+            train_long.train(train_long.Run(context, args), args, make_console())
+            for context in (1, 8)
+        ]
         torch.testing.assert_close(*map(torch.tensor, losses), rtol=0, atol=1e-5)
         assert len(losses[0]) == 4
 
     def test_learns_to_copy(self) -> None:
         spmd.metrics.clear()  # of the tests before
         printed = printed_by(["--lengths", "1024", "--steps", "60"])
-        before, after = (float(share) for share in re.findall(r"held-out row of 1,024: ([\d.]+) of all", printed))
+        before, after = (
+            float(share) for share in re.findall(r"held-out row of 1,024: ([\d.]+) of all", printed)
+        )
         assert before < 0.1 and after > 0.8, printed
-        assert len(re.findall(r"length +1024 +step +\d+ +loss [\d.]+ +copied [\d.]+ +[\d,]+ tokens/s", printed)) == 5
-        assert "3 compiles, " in printed, "initialization with the first accuracy, later ones, the step"
+        assert (
+            len(
+                re.findall(
+                    r"length +1024 +step +\d+ +loss [\d.]+ +copied [\d.]+ +[\d,]+ tokens/s", printed
+                )
+            )
+            == 5
+        )
+        assert "3 compiles, " in printed, (
+            "initialization with the first accuracy, later ones, the step"
+        )
 
 
 class TestPicture:
@@ -77,8 +93,14 @@ class TestPicture:
     def test_table_and_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(train_long, "CONTEXTS", (1, 8))
         path = tmp_path / "drawn.png"
-        printed = printed_by(["--lengths", "2048", "8192", "--exchange", "ring", "--picture", str(path)])
-        rows = [re.findall(r"[\d.,]+", line) for line in printed.splitlines() if re.match(r"│ +[28],", line)]
+        printed = printed_by(
+            ["--lengths", "2048", "8192", "--exchange", "ring", "--picture", str(path)]
+        )
+        rows = [
+            re.findall(r"[\d.,]+", line)
+            for line in printed.splitlines()
+            if re.match(r"│ +[28],", line)
+        ]
         short, long = ([float(size) for size in row[1:]] for row in rows)
         assert len(short) == 2 and long[0] > 3 * short[0] and long[0] > 3 * long[1]
         assert path.read_bytes().startswith(b"\x89PNG")
@@ -95,7 +117,9 @@ class TestFlags:
             ("--lengths 64 --steps 1", "at least 512"),
         ],
     )
-    def test_wrong_lengths(self, arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_wrong_lengths(
+        self, arguments: str, message: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         with pytest.raises(SystemExit):
             train_long.parse(arguments.split())
         assert message in capsys.readouterr().err

@@ -24,7 +24,9 @@ def run(folder: Path, *arguments: str) -> str:
     command = [sys.executable, str(RECIPE), "--out", "made", *arguments]
     # The time of a compilation depends on the machine.
     environment = {**os.environ, "SPMD_SLOW_COMPILE_SECONDS": "0"}
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, env=environment)
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=240, env=environment
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr == "", "nothing but its report is printed: no warning, no log line of XLA"
     return done.stdout
@@ -36,9 +38,18 @@ class TestReport:
     def test_digits(self, tmp_path: Path) -> None:
         sizes = ("--width=4", "--batch=360", "--epochs=1", "--chart", "8")
         printed = run(tmp_path, "--layout=spatial", *sizes)
-        assert "8 device(s) here (height=8)" in printed and "collective-permute" in printed, "rows of the neighbours"
-        assert re.search(r"epoch 1   loss \d\.\d+   training [\d.]+%   [\d,]+ images/s   held-out [\d.]+%", printed)
-        assert re.findall(r"(data|fsdp|spatial) +8 +[\d.]+ +[\d.]+", printed) == ["data", "fsdp", "spatial"]
+        assert "8 device(s) here (height=8)" in printed and "collective-permute" in printed, (
+            "rows of the neighbours"
+        )
+        assert re.search(
+            r"epoch 1   loss \d\.\d+   training [\d.]+%   [\d,]+ images/s   held-out [\d.]+%",
+            printed,
+        )
+        assert re.findall(r"(data|fsdp|spatial) +8 +[\d.]+ +[\d.]+", printed) == [
+            "data",
+            "fsdp",
+            "spatial",
+        ]
         for name in ("loss.png", "bytes.png"):
             assert (tmp_path / "made" / name).read_bytes().startswith(b"\x89PNG")
 
@@ -72,8 +83,12 @@ class TestLayouts:
         plain, _ = train_resnet.make(train_resnet.Placement(), args, classes=10)
         place = train_resnet.MeshPlacement(layout, 8)
         model = place.wrap(copy.deepcopy(plain).to("xla"))
-        assert steps(model, place) == pytest.approx(steps(plain, train_resnet.Placement()), rel=1e-5)
-        for (name, value), wanted in zip(model.state_dict().items(), plain.state_dict().values(), strict=True):
+        assert steps(model, place) == pytest.approx(
+            steps(plain, train_resnet.Placement()), rel=1e-5
+        )
+        for (name, value), wanted in zip(
+            model.state_dict().items(), plain.state_dict().values(), strict=True
+        ):
             torch.testing.assert_close(
                 value.cpu(), wanted, rtol=2e-5, atol=2e-5, msg=lambda text, name=name: name + text
             )
@@ -84,7 +99,12 @@ class TestImages:
 
     def test_digits(self) -> None:
         data = images.digits()
-        assert data.train[0].shape == (1437, 1, 32, 32) and data.heldout[0].shape == (360, 1, 32, 32)
+        assert data.train[0].shape == (1437, 1, 32, 32) and data.heldout[0].shape == (
+            360,
+            1,
+            32,
+            32,
+        )
         assert data.train[1].bincount().min() > 100 and data.classes == 10
 
     def test_batches(self) -> None:
@@ -109,18 +129,25 @@ class TestArguments:
             ("--fake-data --fake-images 8", "at least one batch"),
         ],
     )
-    def test_refused(self, arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_refused(
+        self, arguments: str, message: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         with pytest.raises(SystemExit):
             train_resnet.parse(arguments.split())
         assert message in capsys.readouterr().err
 
     def test_steps_end_within_an_epoch(self) -> None:
         args = train_resnet.parse(["--device=cpu", "--steps=3", "--batch=480", "--width=2"])
-        history = train_resnet.train(train_resnet.Placement(), args, images.digits(), make_console())
+        history = train_resnet.train(
+            train_resnet.Placement(), args, images.digits(), make_console()
+        )
         assert [number for number, _ in history.loss] == [1, 2, 3], "two batches an epoch"
         assert [number for number, _ in history.heldout] == [2, 3]
 
     def test_defaults(self) -> None:
-        digits, fake = train_resnet.parse([]), train_resnet.parse(["--fake-data", "--layout", "spatial"])
+        digits, fake = (
+            train_resnet.parse([]),
+            train_resnet.parse(["--fake-data", "--layout", "spatial"]),
+        )
         assert (digits.batch, digits.epochs, digits.width) == (64, 6, 16)
         assert (fake.batch, fake.epochs, fake.width) == (16, 1, 64)

@@ -1,4 +1,5 @@
-"""Annotations beyond mark_sharding's own page: taken back, out of place, by the next program, alike; and the errors."""
+"""Annotations beyond mark_sharding's own page: taken back, out of place, by the next program,
+alike; and the errors."""
 
 import copy
 import pickle
@@ -21,7 +22,8 @@ def spec(tensor: torch.Tensor) -> tuple[object, ...] | None:
 
 
 class TestTakenBack:
-    """mark_sharding(t, sharding): what get_sharding returned, pickled in between, or what has a mesh and a spec."""
+    """mark_sharding(t, sharding): what get_sharding returned, pickled in between, or what has a
+    mesh and a spec."""
 
     @pytest.mark.parametrize(
         ("ids", "shape", "names", "entries"),
@@ -58,8 +60,15 @@ class TestTakenBack:
             y = spmd.torch_xla.mark_sharding_with_gradients(x, None, (None, "fsdp"))
             z = spmd.reshard(torch.ones(8, device="xla"), ("fsdp",))
             w = spmd.from_local_shards([torch.ones(1)] * 8, None, ("fsdp",))
-        assert spec(x) == ("fsdp", None) and spec(y) == (None, "fsdp") and spec(z) == spec(w) == ("fsdp",)
-        with pytest.raises(ValueError, match="mark_sharding: expected a mesh, got none; pass one, or use `with mesh:`"):
+        assert (
+            spec(x) == ("fsdp", None)
+            and spec(y) == (None, "fsdp")
+            and spec(z) == spec(w) == ("fsdp",)
+        )
+        with pytest.raises(
+            ValueError,
+            match="mark_sharding: expected a mesh, got none; pass one, or use `with mesh:`",
+        ):
             spmd.mark_sharding(torch.ones(8, device="xla"), None, ("fsdp",))
 
     def test_text_and_placements(self, mesh2x4: Mesh) -> None:
@@ -81,24 +90,38 @@ class TestTakenBack:
 
     def test_of_another_rank(self, mesh8: Mesh) -> None:
         sharding = mesh8.sharding((None, "fsdp"), 2)
-        with pytest.raises(ValueError, match=r"mark_sharding: Sharding\(.*\) is for 2 dims, but the tensor has 1"):
+        with pytest.raises(
+            ValueError, match=r"mark_sharding: Sharding\(.*\) is for 2 dims, but the tensor has 1"
+        ):
             spmd.mark_sharding(torch.ones(8, device="xla"), sharding)
-        assert spec(spmd.mark_sharding(torch.ones(8, 8, 8, device="xla"), sharding)) == (None, "fsdp", None)
+        assert spec(spmd.mark_sharding(torch.ones(8, 8, 8, device="xla"), sharding)) == (
+            None,
+            "fsdp",
+            None,
+        )
 
     def test_from_a_larger_machine(self) -> None:
         sharding = Sharding.of(tuple(range(16)), (16,), ("a",))
-        with pytest.raises(ValueError, match=r"is over devices up to 15, and this process sees 8: ids 0 to 7"):
+        with pytest.raises(
+            ValueError, match=r"is over devices up to 15, and this process sees 8: ids 0 to 7"
+        ):
             spmd.mark_sharding(torch.ones(8, device="xla"), sharding)
 
     def test_kind(self, mesh8: Mesh) -> None:
         x = torch.ones(8, device="xla")
-        with pytest.raises(TypeError, match=r"expected a spmd\.Mesh, got NoneType; a result of spmd\.get_sharding"):
+        with pytest.raises(
+            TypeError, match=r"expected a spmd\.Mesh, got NoneType; a result of spmd\.get_sharding"
+        ):
             spmd.mark_sharding(x, spmd.get_sharding(x))
-        with pytest.raises(TypeError, match=r"needs a partition_spec, one entry per dim: P\(None\)"):
+        with pytest.raises(
+            TypeError, match=r"needs a partition_spec, one entry per dim: P\(None\)"
+        ):
             spmd.mark_sharding(x, mesh8)
         with pytest.raises(TypeError, match="a Sharding holds both the mesh and the spec"):
             spmd.mark_sharding(x, mesh8.sharding(("fsdp",), 1), ("fsdp",))
-        with pytest.raises(ValueError, match="expected memory_kind to be 'device' or 'pinned_host', got 'hbm'"):
+        with pytest.raises(
+            ValueError, match="expected memory_kind to be 'device' or 'pinned_host', got 'hbm'"
+        ):
             spmd.mark_sharding(x, mesh8, ("fsdp",), memory_kind="hbm")
 
 
@@ -142,7 +165,8 @@ class TestGradient:
 
 
 class TestWithGradients:
-    """mark_sharding_with_gradients: out of place, the gradient lies alike; the input stays as it is."""
+    """mark_sharding_with_gradients: out of place, the gradient lies alike; the input stays as it
+    is."""
 
     @pytest.mark.parametrize(
         "call",
@@ -157,7 +181,12 @@ class TestWithGradients:
         h.register_hook(lambda grad: arrived.append(spec(grad)))
         y = call(h, mesh2x4, ("data", "fsdp"))
         (y.t() @ y).exp().mean().backward()
-        assert y is not h and spec(h) is None and spec(y) == ("data", "fsdp") and arrived == [("data", "fsdp")]
+        assert (
+            y is not h
+            and spec(h) is None
+            and spec(y) == ("data", "fsdp")
+            and arrived == [("data", "fsdp")]
+        )
         twin = source.clone().requires_grad_()
         (twin.sin().t() @ twin.sin()).exp().mean().backward()
         torch.testing.assert_close(x.grad.cpu(), twin.grad, rtol=1e-4, atol=1e-4)
@@ -171,8 +200,12 @@ class TestWithGradients:
             assert spec(y) == (None, "fsdp") and spec(x) == ("fsdp", None) and (y == 1).all()
 
     def test_nothing_and_integers(self, mesh8: Mesh) -> None:
-        empty = spmd.torch_xla.mark_sharding_with_gradients(torch.ones(0, 4, device="xla"), mesh8, ("fsdp", None))
-        whole = spmd.torch_xla.mark_sharding_with_gradients(torch.arange(3).to("xla"), mesh8, ("fsdp",))
+        empty = spmd.torch_xla.mark_sharding_with_gradients(
+            torch.ones(0, 4, device="xla"), mesh8, ("fsdp", None)
+        )
+        whole = spmd.torch_xla.mark_sharding_with_gradients(
+            torch.arange(3).to("xla"), mesh8, ("fsdp",)
+        )
         assert empty.shape == (0, 4) and whole.tolist() == [0, 1, 2]
 
     def test_without_gradients(self, mesh8: Mesh) -> None:
@@ -226,8 +259,12 @@ class TestAlike:
         """Each pair is a group of its own, also where pairs have the same shape and dtype."""
         sources = torch.randn(4, 8, 8)
         specs = [("fsdp", None), (None, "fsdp")]
-        marked = [spmd.mark_sharding(sources[i].to("xla"), mesh8, spec) for i, spec in enumerate(specs)]
-        pairs = [spmd.shard_as(one * 1, sources[2 + i].to("xla").exp()) for i, one in enumerate(marked)]
+        marked = [
+            spmd.mark_sharding(sources[i].to("xla"), mesh8, spec) for i, spec in enumerate(specs)
+        ]
+        pairs = [
+            spmd.shard_as(one * 1, sources[2 + i].to("xla").exp()) for i, one in enumerate(marked)
+        ]
         flat = [value for pair in pairs for value in pair]
         assert spmd.get_stablehlo(flat) == spmd.get_stablehlo(flat)  # groups are counted by program
         spmd.sync()
@@ -242,13 +279,19 @@ class TestAlike:
         b = torch.ones(8, device="xla").requires_grad_()
         one, two = spmd.shard_as(a, b)
         two.sum().backward()
-        assert one.tolist() == [*range(8)] and b.grad.tolist() == [1.0] * 8 and not one.requires_grad
+        assert (
+            one.tolist() == [*range(8)] and b.grad.tolist() == [1.0] * 8 and not one.requires_grad
+        )
 
     def test_errors(self) -> None:
         x = torch.ones(2, device="xla")
-        with pytest.raises(ValueError, match="shard_as: expected two pytrees of one structure, got"):
+        with pytest.raises(
+            ValueError, match="shard_as: expected two pytrees of one structure, got"
+        ):
             spmd.shard_as([x], (x,))
-        with pytest.raises(ValueError, match=r"shard_as: expected partners of the same shape, got \[2\] and \[3\]"):
+        with pytest.raises(
+            ValueError, match=r"shard_as: expected partners of the same shape, got \[2\] and \[3\]"
+        ):
             spmd.shard_as(x, torch.ones(3, device="xla"))
         with pytest.raises(TypeError, match="shard_as: expected a tensor on xla, got one on cpu"):
             spmd.shard_as(x, torch.ones(2))
@@ -266,14 +309,21 @@ MARKS = {
 
 @pytest.mark.parametrize("name", MARKS)
 class TestErrors:
-    """Each of the functions that take a mesh and a spec says in its own name what is wrong with them."""
+    """Each of the functions that take a mesh and a spec says in its own name what is wrong with
+    them."""
 
     @pytest.mark.parametrize(
         ("entries", "text"),
         [
             (P("data"), r"P\('data'\) has 1 entries, but the tensor has 2 dims"),
-            (P("dta", None), r"axis 'dta' of P\('dta', None\) is not in the mesh.*\n.*\n.*did you mean 'data'\?"),
-            (P("data", "data"), r"axis 'data' is used twice in P\('data', 'data'\); a mesh axis can split one dim"),
+            (
+                P("dta", None),
+                r"axis 'dta' of P\('dta', None\) is not in the mesh.*\n.*\n.*did you mean 'data'\?",
+            ),
+            (
+                P("data", "data"),
+                r"axis 'data' is used twice in P\('data', 'data'\); a mesh axis can split one dim",
+            ),
             (P(2, None), r"axis 2 of P\(2, None\) is not in the mesh, which has axes 0 to 1"),
         ],
         ids=["rank", "axis", "twice", "index"],
@@ -288,7 +338,8 @@ class TestErrors:
 
     def test_device(self, name: str, mesh8: Mesh) -> None:
         with pytest.raises(
-            TypeError, match=rf'{name}: expected a tensor on xla, got one on cpu; move it with .to\("xla"\)'
+            TypeError,
+            match=rf'{name}: expected a tensor on xla, got one on cpu; move it with .to\("xla"\)',
         ):
             MARKS[name](torch.ones(8), mesh8, ("fsdp",))
 
@@ -297,14 +348,18 @@ class TestMeshes:
     """A mesh larger than the machine, and values on two of them."""
 
     def test_larger_than_the_machine(self) -> None:
-        with pytest.raises(ValueError, match=r"there is no device 8; this process sees 8 device\(s\), ids 0, 1"):
+        with pytest.raises(
+            ValueError, match=r"there is no device 8; this process sees 8 device\(s\), ids 0, 1"
+        ):
             Mesh(range(9), (9,))
 
     def test_two_meshes_in_one_op(self) -> None:
         x = spmd.mark_sharding(torch.ones(8).to("xla"), Mesh(range(4), (4,), ("a",)), ("a",))
         y = spmd.mark_sharding(torch.ones(8).to("xla"), Mesh(range(4, 8), (4,), ("a",)), ("a",))
         z = x + y
-        with pytest.raises(ValueError, match=r"mixes values on devices \[0, 1, 2, 3\] and \[4, 5, 6, 7\]"):
+        with pytest.raises(
+            ValueError, match=r"mixes values on devices \[0, 1, 2, 3\] and \[4, 5, 6, 7\]"
+        ):
             spmd.sync()
         del z
         assert (x + spmd.reshard(y, spmd.get_sharding(x))).tolist() == [2.0] * 8
@@ -316,7 +371,8 @@ class TestMeshes:
 
 
 class TestOtherMachines:
-    """A file from eight devices on a machine with one: data comes, the annotation does not, and that is said."""
+    """A file from eight devices on a machine with one: data comes, the annotation does not, and
+    that is said."""
 
     def test_files(self, tmp_path, mesh2x4: Mesh) -> None:
         path = tmp_path / "saved.pt"
@@ -342,8 +398,9 @@ class TestOtherMachines:
             "cpu",
             "cpu 0 []",
             "xla:0 None True",
-            "a tensor was saved as Sharding((data=2, fsdp=4), (('fsdp', 'data'),)), over devices up to 7, and this "
-            "process sees 1: it is loaded without an annotation; mark it for the devices that are here",
+            "a tensor was saved as Sharding((data=2, fsdp=4), (('fsdp', 'data'),)), over devices "
+            "up to 7, and this process sees 1: it is loaded without an annotation; mark it for "
+            "the devices that are here",
         ]
 
 

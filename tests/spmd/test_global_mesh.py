@@ -31,7 +31,9 @@ class TestGlobalMesh:
                 assert spmd.torch_xla.get_global_mesh() is mesh8
             assert spmd.torch_xla.get_global_mesh() is mesh2x4
         assert spmd.torch_xla.get_global_mesh() is mesh8
-        with pytest.raises(TypeError, match=r"set_global_mesh: expected a spmd.Mesh or None, got str"):
+        with pytest.raises(
+            TypeError, match=r"set_global_mesh: expected a spmd.Mesh or None, got str"
+        ):
             spmd.torch_xla.set_global_mesh("mesh")  # type: ignore[arg-type]
 
     def test_threads(self, mesh8: Mesh, mesh2x4: Mesh) -> None:
@@ -53,8 +55,13 @@ class TestGlobalMesh:
         with mesh2x4:
             x = spmd.mark_sharding(torch.ones(8, 8, device="xla"), spmd.P("data", None))
             assert spmd.get_sharding(x) is mesh2x4.sharding(("data", None), 2)
-            assert spmd.get_sharding(spmd.reshard(x, (None, "fsdp"))) is mesh2x4.sharding((None, "fsdp"), 2)
-        with pytest.raises(ValueError, match="mark_sharding: expected a mesh, got none; pass one, or use `with mesh:`"):
+            assert spmd.get_sharding(spmd.reshard(x, (None, "fsdp"))) is mesh2x4.sharding(
+                (None, "fsdp"), 2
+            )
+        with pytest.raises(
+            ValueError,
+            match="mark_sharding: expected a mesh, got none; pass one, or use `with mesh:`",
+        ):
             spmd.mark_sharding(x, ("data", None))
 
     def test_an_error_leaves_none(self, mesh8: Mesh) -> None:
@@ -82,7 +89,10 @@ class TestMeshWords:
 
     def test_jax_mesh(self, mesh2x4: Mesh) -> None:
         theirs = mesh2x4.get_jax_mesh()
-        assert isinstance(theirs, jax.sharding.Mesh) and dict(theirs.shape) == {"data": 2, "fsdp": 4}
+        assert isinstance(theirs, jax.sharding.Mesh) and dict(theirs.shape) == {
+            "data": 2,
+            "fsdp": 4,
+        }
 
 
 class Grid(Mesh):
@@ -96,7 +106,9 @@ class Grid(Mesh):
 class TestSubclass:
     def test_it_is_a_mesh(self) -> None:
         grid = Grid(2)
-        assert grid == Mesh(range(4), (2, 2), ("rows", "columns")) and hash(grid) == hash(Mesh(**vars_of(grid)))
+        assert grid == Mesh(range(4), (2, 2), ("rows", "columns")) and hash(grid) == hash(
+            Mesh(**vars_of(grid))
+        )
         assert repr(grid).startswith("Grid(") and Mesh.from_str(str(grid)) == grid
         x = spmd.mark_sharding(torch.ones(4, 4, device="xla"), grid, ("rows", "columns"))
         assert (x * 2).sum().item() == 32

@@ -1,4 +1,5 @@
-"""An annotation through copies, files and state dicts; what is read of split data compiles nothing."""
+"""An annotation through copies, files and state dicts; what is read of split data compiles
+nothing."""
 
 import copy
 import io
@@ -40,10 +41,17 @@ class TestCopies:
     def test_way(self, way: str) -> None:
         source = torch.arange(90.0).view(9, 10)
         mesh = Mesh([7, 6, 5, 4, 0, 1, 2, 3], (2, 4), ("x", "y"))
-        for spec, memory in ((("y", "x"), "device"), ((None, ("y", "x")), "pinned_host"), ((None, None), "device")):
+        for spec, memory in (
+            (("y", "x"), "device"),
+            ((None, ("y", "x")), "pinned_host"),
+            ((None, None), "device"),
+        ):
             x = spmd.mark_sharding(source.to("xla"), mesh, spec, memory_kind=memory)
             made = WAYS[way](x)
-            assert spmd.get_sharding(made) is spmd.get_sharding(x) and spmd.get_sharding(x).memory == memory
+            assert (
+                spmd.get_sharding(made) is spmd.get_sharding(x)
+                and spmd.get_sharding(x).memory == memory
+            )
             assert torch.equal(made.cpu(), source)
 
     @pytest.mark.parametrize("way", ["deepcopy", "pickle", "file"])
@@ -66,11 +74,14 @@ class TestCopies:
 
     def test_views_have_none(self, mesh8: Mesh) -> None:
         x = spmd.mark_sharding(torch.zeros(8, 8).to("xla"), mesh8, ("fsdp", None))
-        assert [spmd.get_sharding(view) for view in (x[0], x.t(), x.view(64), x.expand(2, 8, 8))] == [None] * 4
+        assert [
+            spmd.get_sharding(view) for view in (x[0], x.t(), x.view(64), x.expand(2, 8, 8))
+        ] == [None] * 4
 
 
 class TestStateDicts:
-    """load_state_dict, also where it puts other tensors there; an optimizer's state lies like its parameter."""
+    """load_state_dict, also where it puts other tensors there; an optimizer's state lies like its
+    parameter."""
 
     @pytest.fixture
     def model(self, mesh8: Mesh) -> nn.Module:
@@ -85,7 +96,10 @@ class TestStateDicts:
         before = model[0].weight
         model.load_state_dict(state, assign=True)
         assert model[0].weight is not before
-        assert [spmd.get_sharding(model[0].weight), spmd.get_sharding(model[1].running_mean)] == marked
+        assert [
+            spmd.get_sharding(model[0].weight),
+            spmd.get_sharding(model[1].running_mean),
+        ] == marked
         assert spmd.get_sharding(model[0].bias) is None
         model(torch.ones(2, 8, device="xla")).square().sum().backward()
         assert spmd.get_sharding(model[0].weight.grad) is marked[0]
@@ -94,7 +108,8 @@ class TestStateDicts:
         state = {name: value.clone() for name, value in model.state_dict().items()}
         spmd.mark_sharding(state["0.weight"], mesh8, (None, "fsdp"))
         model.load_state_dict(state, assign=True)
-        assert spmd.get_sharding(model[0].weight).partition_spec(2) == ("fsdp", None)  # not that of the file
+        # not that of the file
+        assert spmd.get_sharding(model[0].weight).partition_spec(2) == ("fsdp", None)
         model.load_state_dict({name: value.cpu() for name, value in state.items()}, assign=True)
         assert model[0].weight.device.type == "cpu"
 
@@ -109,7 +124,9 @@ class TestStateDicts:
         weight = model[0].weight
         for moment in ("exp_avg", "exp_avg_sq"):
             assert spmd.get_sharding(again.state[weight][moment]) is spmd.get_sharding(weight)
-            assert torch.equal(again.state[weight][moment].cpu(), optimizer.state[weight][moment].cpu())
+            assert torch.equal(
+                again.state[weight][moment].cpu(), optimizer.state[weight][moment].cpu()
+            )
 
     def test_a_copy_of_both(self, model: nn.Module) -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -122,8 +139,8 @@ class TestStateDicts:
 
 
 class TestReads:
-    """`.cpu()`, `.numpy()`, `full_tensor`, `tolist`, `local_shards` of split data: put together on the host from the
-    pieces; XLA compiles and runs nothing for them."""
+    """`.cpu()`, `.numpy()`, `full_tensor`, `tolist`, `local_shards` of split data: put together on
+    the host from the pieces; XLA compiles and runs nothing for them."""
 
     def test_nothing_is_compiled(self, mesh2x4: Mesh) -> None:
         made = []
@@ -137,6 +154,8 @@ class TestReads:
         for x, source in made:
             assert torch.equal(x.cpu(), source) and torch.equal(spmd.full_tensor(x), source)
             assert (x.numpy(force=True) == source.numpy()).all() and x.tolist() == source.tolist()
-            assert torch.equal(x[2:, 1].cpu(), source[2:, 1]) and torch.equal(x.t().cpu(), source.t())
+            assert torch.equal(x[2:, 1].cpu(), source[2:, 1]) and torch.equal(
+                x.t().cpu(), source.t()
+            )
             assert len(spmd.local_shards(x)) == 8
         assert (spmd.metrics.num_compiles(), spmd.metrics.counter("runs")) == (compiles, runs)

@@ -1,4 +1,5 @@
-"""mark_sharding and clear_sharding: what may be marked, how the mark reads back, and what keeps it."""
+"""mark_sharding and clear_sharding: what may be marked, how the mark reads back, and what keeps
+it."""
 
 import copy
 from collections.abc import Callable
@@ -73,7 +74,11 @@ class TestTensor:
 
     def test_not_on_the_device(self, mesh8: Mesh) -> None:
         with pytest.raises(
-            TypeError, match=r'mark_sharding: expected a tensor on xla, got one on cpu; move it with .to\("xla"\) first'
+            TypeError,
+            match=(
+                r"mark_sharding: expected a tensor on xla, got one on cpu; move it with "
+                r'.to\("xla"\) first'
+            ),
         ):
             spmd.mark_sharding(torch.ones(8), mesh8, ("fsdp",))
         with pytest.raises(TypeError, match=r"expected a spmd\.Mesh, got tuple"):
@@ -92,7 +97,8 @@ class TestTensor:
 
 
 class TestSpec:
-    """partition_spec: one entry per dim; names, indices, tuples (the first axis the slowest), None; tuple or P."""
+    """partition_spec: one entry per dim; names, indices, tuples (the first axis the slowest), None;
+    tuple or P."""
 
     def test_forms(self, mesh2x4: Mesh) -> None:
         made = [
@@ -178,7 +184,9 @@ KEEPERS: dict[str, Callable[[torch.Tensor], object]] = {
     "copy_ recorded": lambda x: x.copy_(torch.ones(8, 8, device="xla") * 2),
     "copy_ host data": lambda x: x.copy_(torch.ones(8, 8).to("xla")),
     "copy_ other sharding": lambda x: x.copy_(
-        spmd.mark_sharding(torch.ones(8, 8).to("xla"), Mesh(range(8), (8,), ("fsdp",)), (None, "fsdp"))
+        spmd.mark_sharding(
+            torch.ones(8, 8).to("xla"), Mesh(range(8), (8,), ("fsdp",)), (None, "fsdp")
+        )
     ),
     "data =": lambda x: setattr(x, "data", torch.ones(8, 8).to("xla")),
     "data = recorded": lambda x: setattr(x, "data", torch.ones(8, 8).to("xla") + 1),
@@ -233,14 +241,21 @@ class TestKept:
             assert text(w.grad) == ROWS
             optimizer.step()
             spmd.sync()
-            assert text(w) == ROWS and shard_shapes(w) == {(1, 8)} and shard_shapes(w.grad) == {(1, 8)}
+            assert (
+                text(w) == ROWS and shard_shapes(w) == {(1, 8)} and shard_shapes(w.grad) == {(1, 8)}
+            )
             for value in optimizer.state[w].values():
                 if torch.is_tensor(value) and value.dim():
                     assert shard_shapes(value) == {(1, 8)}
             optimizer.zero_grad()
 
     def test_likes_inherit(self, rows: torch.Tensor) -> None:
-        for like in (torch.zeros_like, torch.empty_like, torch.ones_like, lambda x: torch.full_like(x, 2.0)):
+        for like in (
+            torch.zeros_like,
+            torch.empty_like,
+            torch.ones_like,
+            lambda x: torch.full_like(x, 2.0),
+        ):
             assert text(like(rows)) == ROWS
 
     def test_deepcopy(self, rows: torch.Tensor) -> None:
@@ -259,7 +274,9 @@ class TestGradient:
         for _ in range(2):
             (torch.ones(16, 8).to("xla") @ w).sum().backward()
         spmd.sync()
-        assert spmd.get_sharding(w.grad) is spmd.get_sharding(w) and shard_shapes(w.grad) == {(2, 4)}
+        assert spmd.get_sharding(w.grad) is spmd.get_sharding(w) and shard_shapes(w.grad) == {
+            (2, 4)
+        }
         assert (w.grad == 32).all()
 
     def test_remarked(self, mesh8: Mesh) -> None:
@@ -305,10 +322,16 @@ class TestViews:
 
     @pytest.mark.parametrize("spec", ["data", "fsdp"])
     @pytest.mark.parametrize("order", [("data", "fsdp"), ("fsdp", "data")])
-    def test_the_first_rows_and_the_whole_kept_alike(self, spec: str, order: tuple[str, str], mesh2x4: Mesh) -> None:
+    def test_the_first_rows_and_the_whole_kept_alike(
+        self, spec: str, order: tuple[str, str], mesh2x4: Mesh
+    ) -> None:
         source = torch.arange(16.0)
-        whole = spmd.mark_sharding(spmd.mark_sharding(source.to("xla"), mesh2x4, (order,)) * 2, mesh2x4, (order,))
-        first, again = (spmd.mark_sharding(torch.zeros(count).to("xla"), mesh2x4, (spec,)) for count in (12, 16))
+        whole = spmd.mark_sharding(
+            spmd.mark_sharding(source.to("xla"), mesh2x4, (order,)) * 2, mesh2x4, (order,)
+        )
+        first, again = (
+            spmd.mark_sharding(torch.zeros(count).to("xla"), mesh2x4, (spec,)) for count in (12, 16)
+        )
         spmd.sync()
         first.copy_(whole[:12])
         again.copy_(whole)
@@ -342,7 +365,9 @@ class TestMeshes:
         left, right = Mesh([0, 1], (2,), ("a",)), Mesh([2, 3], (2,), ("a",))
         x = spmd.mark_sharding(torch.ones(8).to("xla"), left, ("a",))
         y = spmd.mark_sharding(torch.ones(8).to("xla"), right, ("a",))
-        with pytest.raises(ValueError, match="one program cannot span meshes with different devices"):
+        with pytest.raises(
+            ValueError, match="one program cannot span meshes with different devices"
+        ):
             (x + y).sum().item()
         assert (x.sum().item(), y.sum().item()) == (8.0, 8.0)
         spmd.mark_sharding(y, left, ("a",))
@@ -369,7 +394,8 @@ class TestMeshes:
 
 
 class TestResultsWithoutAxes:
-    """A result that the compiler lays out as no mesh axes can say (reversed: on devices in reverse) is kept whole."""
+    """A result that the compiler lays out as no mesh axes can say (reversed: on devices in reverse)
+    is kept whole."""
 
     def test_flip_of_a_sharded_dim(self, mesh8):
         x = torch.arange(16.0).view(8, 2)
@@ -384,7 +410,8 @@ class TestCheck:
     """An annotation that the compiler does not follow is an error, not a slow program."""
 
     def test_of_an_intermediate_value(self, mesh8: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("spmd.core.record.annotations.constrain", lambda array, sharding: array)  # gets lost
+        # gets lost
+        monkeypatch.setattr("spmd.core.record.annotations.constrain", lambda array, sharding: array)
         doubled = spmd.mark_sharding(torch.ones(24, 3).to("xla"), mesh8, (None, None)) * 2
         total = spmd.mark_sharding(doubled, mesh8, ("fsdp", None)).sum()
         del doubled
@@ -401,7 +428,8 @@ class TestCheck:
 
 
 class TestComplexConstants:
-    """A value that XLA can find to be one complex number everywhere is split and summed like anything else."""
+    """A value that XLA can find to be one complex number everywhere is split and summed like
+    anything else."""
 
     @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
     def test_are_summed(self, partitioner: str) -> None:
@@ -409,31 +437,41 @@ class TestComplexConstants:
         printed = run_script(
             """
             import torch, spmd
+
             spmd.simulate(8)
             mesh = spmd.Mesh(range(8), (2, 4), ("x", "y"))
 
+
             def split(tensor):
                 return spmd.mark_sharding(tensor, mesh, ("x", "y"))
+
 
             def column_of_zeros():
                 zeros = torch.zeros(8, 8, dtype=torch.complex64, device="xla")
                 kept.append(split(zeros + zeros))
                 return kept[-1][:, 0].clone()
 
+
             def column_of_overwritten():
                 kept.append(split(torch.ones(8, 8, dtype=torch.complex64).to("xla")).zero_())
                 return kept[-1][:, 0].clone()
 
+
             def numbers():
                 return split(torch.arange(64, dtype=torch.int32).reshape(8, 8).to("xla"))
+
 
             kept = []
             made = [
                 column_of_zeros(),
                 column_of_overwritten(),
                 split(numbers().zero_().to(torch.complex128) + 1j).sum(1),
-                split((lambda x: x - x)(numbers()).to(torch.complex64)).sum(1),  # of integers, XLA knows that this is 0
-                split(numbers()[:, :0].to(torch.complex64) @ torch.ones(0, 8, dtype=torch.complex64).to("xla")).sum(1),
+                # of integers, XLA knows that this is 0
+                split((lambda x: x - x)(numbers()).to(torch.complex64)).sum(1),
+                split(
+                    numbers()[:, :0].to(torch.complex64)
+                    @ torch.ones(0, 8, dtype=torch.complex64).to("xla")
+                ).sum(1),
             ]
             for each in made:
                 print(set(each.tolist()))

@@ -1,4 +1,5 @@
-"""The host's memory beside the device's: values placed there, marked so, gradients, optimizer state; the figures."""
+"""The host's memory beside the device's: values placed there, marked so, gradients, optimizer
+state; the figures."""
 
 from typing import Any
 
@@ -82,7 +83,9 @@ class TestPlace:
 
     def test_second_derivative(self) -> None:
         x = torch.linspace(-1, 1, 4).to("xla").requires_grad_()
-        (first,) = torch.autograd.grad(spmd.place_to_host(x.sin()).square().sum(), x, create_graph=True)
+        (first,) = torch.autograd.grad(
+            spmd.place_to_host(x.sin()).square().sum(), x, create_graph=True
+        )
         (second,) = torch.autograd.grad(first.sum(), x)
         y = torch.linspace(-1, 1, 4).requires_grad_()
         (expected,) = torch.autograd.grad(y.sin().square().sum(), y, create_graph=True)
@@ -107,14 +110,19 @@ class TestPlace:
 
     def test_what_is_no_tensor_of_the_device(self) -> None:
         for call in (spmd.place_to_host, spmd.place_to_device):
-            with pytest.raises(TypeError, match=rf"{call.__name__}: expected a tensor on xla, got one on cpu"):
+            with pytest.raises(
+                TypeError, match=rf"{call.__name__}: expected a tensor on xla, got one on cpu"
+            ):
                 call(torch.ones(1))
-        with pytest.raises(TypeError, match=r"offload_optimizer: expected a torch\.optim\.Optimizer, got Linear"):
+        with pytest.raises(
+            TypeError, match=r"offload_optimizer: expected a torch\.optim\.Optimizer, got Linear"
+        ):
             spmd.offload_optimizer(nn.Linear(1, 1))  # type: ignore[arg-type]
 
 
 class TestMark:
-    """mark_sharding(memory_kind=...): a leaf, host data, a recorded value, a parameter with its gradient."""
+    """mark_sharding(memory_kind=...): a leaf, host data, a recorded value, a parameter with its
+    gradient."""
 
     def test_kinds_of_values(self, mesh: spmd.Mesh) -> None:
         data = torch.arange(16.0)
@@ -141,12 +149,15 @@ class TestMark:
         check(weight, reference)
 
     def test_another_memory(self, mesh8: spmd.Mesh) -> None:
-        with pytest.raises(ValueError, match="expected memory_kind to be 'device' or 'pinned_host', got 'disk'"):
+        with pytest.raises(
+            ValueError, match="expected memory_kind to be 'device' or 'pinned_host', got 'disk'"
+        ):
             on_mesh(torch.ones(8), mesh8, memory_kind="disk")
 
 
 class TestOptimizer:
-    """offload_optimizer: state lies in the host's memory between steps, updated in place by the step's program."""
+    """offload_optimizer: state lies in the host's memory between steps, updated in place by the
+    step's program."""
 
     @pytest.mark.parametrize("kind_of", [torch.optim.AdamW, torch.optim.Adagrad])
     def test_steps(self, kind_of: Any, mesh: spmd.Mesh) -> None:
@@ -169,7 +180,9 @@ class TestOptimizer:
                 spmd.sync()
                 compiles.append(spmd.metrics.num_compiles())
             assert compiles[1] == compiles[3], "the steady step is one program"
-            state = [value for row in optimizer.state.values() for value in row.values() if value.dim()]
+            state = [
+                value for row in optimizer.state.values() for value in row.values() if value.dim()
+            ]
             assert {kind(value) for value in state} == {HOST if offload else "device"}
             for parameter in model.parameters():
                 assert kind(parameter) == "device"
@@ -177,12 +190,18 @@ class TestOptimizer:
                     if value.dim():
                         sharding, like = spmd.get_sharding(value), spmd.get_sharding(parameter)
                         assert sharding.with_spec(sharding.spec) is like
-            runs.append([*(parameter.detach().cpu() for parameter in model.parameters()), *(v.cpu() for v in state)])
+            runs.append(
+                [
+                    *(parameter.detach().cpu() for parameter in model.parameters()),
+                    *(v.cpu() for v in state),
+                ]
+            )
         for one, other in zip(*runs, strict=True):
             check(one, other)
 
     def test_all_state_is_updated_in_place(self, mesh8: spmd.Mesh) -> None:
-        """Each result takes the memory of what it is written over, of equal shapes in both memories."""
+        """Each result takes the memory of what it is written over, of equal shapes in both
+        memories."""
         model = fsdp.FullyShardedDataParallel(nn.Linear(64, 64, bias=False), mesh=mesh8)
         optimizer = spmd.offload_optimizer(torch.optim.AdamW(model.parameters()))
         for _ in range(2):
@@ -215,10 +234,14 @@ class TestOptimizer:
         assert kind(loaded) == HOST
         check(loaded, expected)
 
-    def test_memory_that_is_counted(self, mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_memory_that_is_counted(
+        self, mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """torch.xla.memory_allocated counts device memory."""
         shape, live_arrays = (1032,), jax.live_arrays  # no other test has arrays of this shape
-        monkeypatch.setattr(jax, "live_arrays", lambda: [each for each in live_arrays() if each.shape == shape])
+        monkeypatch.setattr(
+            jax, "live_arrays", lambda: [each for each in live_arrays() if each.shape == shape]
+        )
         value = on_mesh(torch.ones(shape), mesh8) + 0
         spmd.sync(wait=True)
         assert torch.xla.memory_allocated() == 4 * 1032
@@ -228,10 +251,13 @@ class TestOptimizer:
 
 
 class TestOffloadedActivations:
-    """A tensor that a policy offloads is in the host's memory where a program ends between the passes."""
+    """A tensor that a policy offloads is in the host's memory where a program ends between the
+    passes."""
 
     def test_between_the_passes(self, mesh8: spmd.Mesh) -> None:
-        only = spmd.checkpoint_policies.save_and_offload_only_these_names(names_which_can_be_offloaded=["h"])
+        only = spmd.checkpoint_policies.save_and_offload_only_these_names(
+            names_which_can_be_offloaded=["h"]
+        )
         data = torch.linspace(-1, 1, 16)
         x = on_mesh(data, mesh8).requires_grad_()
         made = spmd.remat(lambda x: spmd.checkpoint_name(x.exp(), "h").sin(), policy=only)(x).sum()

@@ -26,12 +26,16 @@ class TestDeviceIds:
             Mesh((i for i in range(8)), (2, 4), ("a", "b")),
         ]
         assert len(set(meshes)) == 1
-        assert meshes[0].device_ids == tuple(range(8)) and all(type(i) is int for i in meshes[1].device_ids)
+        assert meshes[0].device_ids == tuple(range(8)) and all(
+            type(i) is int for i in meshes[1].device_ids
+        )
         assert meshes[0].device_ids.tolist() == list(range(8))
         assert pickle.loads(pickle.dumps(meshes[0])) == meshes[0]
 
     def test_smaller_than_the_machine(self) -> None:
-        x = spmd.mark_sharding(torch.arange(6.0, device="xla"), Mesh([5, 2, 7], (3,), ("a",)), ("a",))
+        x = spmd.mark_sharding(
+            torch.arange(6.0, device="xla"), Mesh([5, 2, 7], (3,), ("a",)), ("a",)
+        )
         shards = {shard.device: shard.data.tolist() for shard in spmd.local_shards(x)}
         assert shards == {5: [0.0, 1.0], 2: [2.0, 3.0], 7: [4.0, 5.0]}
         assert (x * 2).tolist() == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
@@ -46,14 +50,17 @@ class TestDeviceIds:
 
     def test_unknown(self) -> None:
         with pytest.raises(
-            ValueError, match=r"there is no device 8, 11; this process sees 8 device\(s\).*simulate\(12\)"
+            ValueError,
+            match=r"there is no device 8, 11; this process sees 8 device\(s\).*simulate\(12\)",
         ):
             Mesh([0, 8, 11, 1], (4,))
         with pytest.raises(ValueError, match="there is no device -1"):
             Mesh([-1], (1,))
 
     def test_repeated(self) -> None:
-        with pytest.raises(ValueError, match=r"each device may appear once, but 1, 3 appear\(s\) more often"):
+        with pytest.raises(
+            ValueError, match=r"each device may appear once, but 1, 3 appear\(s\) more often"
+        ):
             Mesh([1, 3, 1, 3], (4,))
 
     def test_many(self) -> None:
@@ -61,18 +68,29 @@ class TestDeviceIds:
         few = r"0, 1, 2, 3, 4, 5, 6, \.\.\. 199999 \(200,000 of them\)"
         with pytest.raises(ValueError, match=f"each device may appear once, but {few} appear"):
             Mesh([*range(200_000)] * 2, (400_000,))
-        with pytest.raises(ValueError, match=r"no device 8, 9, 10, .*\.\.\. 2047 \(2,040 of them\); this") as caught:
+        with pytest.raises(
+            ValueError, match=r"no device 8, 9, 10, .*\.\.\. 2047 \(2,040 of them\); this"
+        ) as caught:
             Mesh(range(2048), (2048,))
         assert len(str(caught.value)) < 300
 
     @pytest.mark.parametrize(
         ("given", "message"),
         [
-            ((8, (8,)), r"expected the ids of the devices, got 8; the first 8 devices are range\(8\)"),
+            (
+                (8, (8,)),
+                r"expected the ids of the devices, got 8; the first 8 devices are range\(8\)",
+            ),
             (("01", (2,)), "expected the ids of the devices, got '01'"),
             (([0.5], (1,)), "expected device ids, which are integers, got"),
-            ((range(8), 8), r"expected the sizes of the axes as a tuple, got 8; one axis is \(8,\)"),
-            ((range(8), (2, 4), "ab"), r"expected a tuple of axis names, got 'ab'; one name is \('ab',\)"),
+            (
+                (range(8), 8),
+                r"expected the sizes of the axes as a tuple, got 8; one axis is \(8,\)",
+            ),
+            (
+                (range(8), (2, 4), "ab"),
+                r"expected a tuple of axis names, got 'ab'; one name is \('ab',\)",
+            ),
         ],
         ids=str,
     )
@@ -96,7 +114,9 @@ class TestMeshShape:
 
     @pytest.mark.parametrize("shape", [(4,), (3, 3), (0,), (-2, -4), ()])
     def test_wrong_size(self, shape: tuple[int, ...]) -> None:
-        with pytest.raises(ValueError, match=r"but 8 device ids were given|sizes of axes are at least 1"):
+        with pytest.raises(
+            ValueError, match=r"but 8 device ids were given|sizes of axes are at least 1"
+        ):
             Mesh(range(8), shape)
 
     def test_axes_of_size_one(self, mesh1: Mesh) -> None:
@@ -124,7 +144,9 @@ class TestAxisNames:
         assert mesh.sharding(("data", "model"), 2) is mesh.sharding((0, 1), 2)
 
     def test_wrong_count(self) -> None:
-        with pytest.raises(ValueError, match=r"expected 2 axis names for mesh_shape \(2, 4\), got 1"):
+        with pytest.raises(
+            ValueError, match=r"expected 2 axis names for mesh_shape \(2, 4\), got 1"
+        ):
             Mesh(range(8), (2, 4), ("data",))
 
     def test_repeated(self) -> None:
@@ -137,8 +159,14 @@ class TestValue:
 
     def test_value(self) -> None:
         mesh = Mesh(range(8), (2, 4), ("a", "b"))
-        assert mesh == Mesh(range(8), (2, 4), ("a", "b")) and hash(mesh) == hash(Mesh(range(8), (2, 4), ("a", "b")))
-        assert mesh != Mesh(range(8), (4, 2), ("a", "b")) and mesh != Mesh(range(8), (2, 4), ("a", "c")) and mesh != 3
+        assert mesh == Mesh(range(8), (2, 4), ("a", "b")) and hash(mesh) == hash(
+            Mesh(range(8), (2, 4), ("a", "b"))
+        )
+        assert (
+            mesh != Mesh(range(8), (4, 2), ("a", "b"))
+            and mesh != Mesh(range(8), (2, 4), ("a", "c"))
+            and mesh != 3
+        )
         for one in (mesh, Mesh([2, 0], (2,))):
             assert pickle.loads(pickle.dumps(one)) == one
         assert (
@@ -152,7 +180,8 @@ class TestValue:
         mesh = Mesh(range(8), (2, 4), ("a", "b"))
         sharding = mesh.sharding(("b", None), 2)
         assert pickle.loads(pickle.dumps(sharding)) is sharding
-        assert sharding is mesh.sharding(("b",), 1)  # trailing dims that are not split make no difference
+        # trailing dims that are not split make no difference
+        assert sharding is mesh.sharding(("b",), 1)
         assert sharding.mesh_axes() == OrderedDict(a=2, b=4)
         assert sharding.partition_spec(3) == ("b", None, None)
 
@@ -162,18 +191,26 @@ class TestPartitionSpec:
 
     def test_value(self) -> None:
         spec = P(("data", "fsdp"), None, 0)
-        assert spec == (("data", "fsdp"), None, 0) and hash(spec) == hash((("data", "fsdp"), None, 0))
-        assert repr(spec) == "P(('data', 'fsdp'), None, 0)" and pickle.loads(pickle.dumps(spec)) == spec
+        assert spec == (("data", "fsdp"), None, 0) and hash(spec) == hash(
+            (("data", "fsdp"), None, 0)
+        )
+        assert (
+            repr(spec) == "P(('data', 'fsdp'), None, 0)"
+            and pickle.loads(pickle.dumps(spec)) == spec
+        )
         assert type(pickle.loads(pickle.dumps(spec))) is spmd.PartitionSpec and P() == ()
 
-    @pytest.mark.parametrize("entry", [1.5, True, [None], ["a"], (None,), ("a", 2.0), b"a"], ids=repr)
+    @pytest.mark.parametrize(
+        "entry", [1.5, True, [None], ["a"], (None,), ("a", 2.0), b"a"], ids=repr
+    )
     def test_wrong_entry(self, entry: object) -> None:
         with pytest.raises(TypeError, match="a tuple of them, None or UNCONSTRAINED, got"):
             P("a", entry)
 
 
 class TestSpecErrors:
-    """A spec that does not fit says what was expected, what came, what to do, and points at the spot."""
+    """A spec that does not fit says what was expected, what came, what to do, and points at the
+    spot."""
 
     def error(self, spec: tuple[object, ...], rank: int) -> str:
         mesh = Mesh(range(8), (2, 4), ("data", "model"))
@@ -185,7 +222,8 @@ class TestSpecErrors:
 
     def test_unknown_axis(self) -> None:
         assert self.error(("data", "modle"), 2) == (
-            "mark_sharding: axis 'modle' of P('data', 'modle') is not in the mesh (axes: 'data', 'model').\n"
+            "mark_sharding: axis 'modle' of P('data', 'modle') is not in the mesh (axes: 'data', "
+            "'model').\n"
             "    P('data', 'modle')\n"
             "              ^^^^^^^  did you mean 'model'?"
         )
@@ -209,26 +247,33 @@ class TestSpecErrors:
             ("a", "P('a', None)"),
             (1, "P(1, None)"),
         ):
-            with pytest.raises(TypeError, match=re.escape(f"one entry per dim, got {spec!r}; write {wanted}")):
+            with pytest.raises(
+                TypeError, match=re.escape(f"one entry per dim, got {spec!r}; write {wanted}")
+            ):
                 spmd.mark_sharding(x, mesh, spec)
-        with pytest.raises(TypeError, match=r"needs a partition_spec, one entry per dim: P\(None, None\)"):
+        with pytest.raises(
+            TypeError, match=r"needs a partition_spec, one entry per dim: P\(None, None\)"
+        ):
             spmd.mark_sharding(x, mesh, None)
-        with pytest.raises(TypeError, match=r"use_sharding: expected a spec .* write P\('a', None\)"):
+        with pytest.raises(
+            TypeError, match=r"use_sharding: expected a spec .* write P\('a', None\)"
+        ):
             spmd.use_sharding([x], mesh, "a")
         with pytest.raises(TypeError, match=r"write P\('a'\)"):
             spmd.mark_sharding(x[0].clone(), mesh, "a")
 
     def test_wrong_rank(self) -> None:
         assert self.error(("data",), 2) == (
-            "mark_sharding: P('data') has 1 entries, but the tensor has 2 dims; give one entry per dim, None "
-            "where it is not split: P('data', None)"
+            "mark_sharding: P('data') has 1 entries, but the tensor has 2 dims; give one entry "
+            "per dim, None where it is not split: P('data', None)"
         )
         assert "has 2 entries, but the tensor has 1 dims" in self.error(("data", None), 1)
 
     def test_an_axis_twice(self) -> None:
         first, text, carets = self.error(("data", "data"), 2).split("\n")
         assert first == (
-            "mark_sharding: axis 'data' is used twice in P('data', 'data'); a mesh axis can split one dim only"
+            "mark_sharding: axis 'data' is used twice in P('data', 'data'); a mesh axis can split "
+            "one dim only"
         )
         assert carets.index("^") == text.rindex("'data'")
         assert "is used twice" in self.error((("data", "data"),), 1)

@@ -101,7 +101,8 @@ class TestOneProgram:
         assert spmd.get_sharding(two).shard_shape((13, 5)) == (4, 3)
 
     def test_axes_without_a_common_factor(self) -> None:
-        """Two and three by three and two: no grid of axes holds both, but a reordering of the devices does."""
+        """Two and three by three and two: no grid of axes holds both, but a reordering of the
+        devices does."""
         one, two = Mesh(range(6), (2, 3), ("a", "b")), Mesh(range(6), (3, 2), ("c", "d"))
         x = torch.randn(6, 6)
         y = marked(x, one) @ marked(x, two)
@@ -133,7 +134,9 @@ class TestOneProgram:
         """Ops that jax allows only where the whole program names one mesh."""
 
         def twice(a: jax.Array) -> jax.Array:
-            return jax.pure_callback(lambda v: np.asarray(v) * 2, jax.ShapeDtypeStruct(a.shape, a.dtype), a)
+            return jax.pure_callback(
+                lambda v: np.asarray(v) * 2, jax.ShapeDtypeStruct(a.shape, a.dtype), a
+            )
 
         x = torch.randn(8, 8)
         y = spmd.call_jax(twice, marked(x, mesh8)) + marked(x, MESHES["any order"])
@@ -150,7 +153,8 @@ class TestOneProgram:
 
 
 class TestMarkedAgain:
-    """Marking data again with a layout that is the same on each device moves nothing; no buffer has two names."""
+    """Marking data again with a layout that is the same on each device moves nothing; no buffer has
+    two names."""
 
     def test_an_equal_layout(self, mesh8: Mesh) -> None:
         x = spmd.mark_sharding(torch.zeros(4096, device="xla") + 0, mesh8, ("fsdp",))
@@ -169,10 +173,13 @@ class TestMarkedAgain:
         spmd.mark_sharding(x, mesh8, (None,))
         x.add_(10)
         spmd.sync()
-        assert y.tolist() == [2.0 * i for i in range(64)] and x.tolist() == [i + 10.0 for i in range(64)]
+        assert y.tolist() == [2.0 * i for i in range(64)] and x.tolist() == [
+            i + 10.0 for i in range(64)
+        ]
 
     def test_a_move_never_shares_memory(self) -> None:
-        """From one device to all: the first device's copy is a copy, for both values are written in place."""
+        """From one device to all: the first device's copy is a copy, for both values are written in
+        place."""
         x = torch.arange(16.0).to("xla") + 0
         spmd.sync()
         kept = x.detach().clone()
@@ -182,22 +189,28 @@ class TestMarkedAgain:
             x.add_(1)
             kept.mul_(2)
             spmd.sync()
-        assert x.tolist() == [i + 2.0 for i in range(16)] and kept.tolist() == [4.0 * i for i in range(16)]
+        assert x.tolist() == [i + 2.0 for i in range(16)] and kept.tolist() == [
+            4.0 * i for i in range(16)
+        ]
 
     def test_a_pending_value(self, mesh8: Mesh) -> None:
         """The later annotation is the one that counts, also for what was computed in between."""
         x = spmd.mark_sharding(torch.ones(8, 8).to("xla") * 2, mesh8, ("fsdp", None))
         y = x + 1
         spmd.mark_sharding(x, mesh8, (None, "fsdp"))
-        assert spmd.get_stablehlo().count("custom_call @Sharding") in (0, 1)  # Shardy has no such call
+        # Shardy has no such call
+        assert spmd.get_stablehlo().count("custom_call @Sharding") in (0, 1)
         assert y.sum().item() == 192 and spmd.get_sharding(x).partition_spec(2) == (None, "fsdp")
 
 
 class TestResultsWithoutAxes:
-    """A result that the compiler lays out as the mesh's axes cannot say stays as it is, by one compile."""
+    """A result that the compiler lays out as the mesh's axes cannot say stays as it is, by one
+    compile."""
 
     @pytest.mark.parametrize(
-        "function", [lambda x: x.flip(0) * 2, lambda x: x.flip(0) + x.flip(0).flip(1)], ids=["flip", "flips"]
+        "function",
+        [lambda x: x.flip(0) * 2, lambda x: x.flip(0) + x.flip(0).flip(1)],
+        ids=["flip", "flips"],
     )
     def test_reversed(self, function: Callable[[torch.Tensor], torch.Tensor], mesh8: Mesh) -> None:
         given = torch.randn(16, 3)
@@ -205,7 +218,10 @@ class TestResultsWithoutAxes:
         before = (spmd.metrics.num_compiles(), len(spmd.metrics.compiles()))
         y = function(x)
         spmd.sync()
-        assert (spmd.metrics.num_compiles(), len(spmd.metrics.compiles())) == (before[0] + 1, before[1] + 1)
+        assert (spmd.metrics.num_compiles(), len(spmd.metrics.compiles())) == (
+            before[0] + 1,
+            before[1] + 1,
+        )
         check(y, function(given))
         y.add_(x)
         check(y, function(given) + given)
@@ -233,13 +249,16 @@ class TestResultsWithoutAxes:
         partitioner: str,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """GSPMD cuts the first result in tiles [1, 2, 4] on a mesh of 4 x 2, which jax refuses to name; a marked result
-        beside it keeps its axes, and the next program takes both."""
+        """GSPMD cuts the first result in tiles [1, 2, 4] on a mesh of 4 x 2, which jax refuses to
+        name; a marked result beside it keeps its axes, and the next program takes both."""
         monkeypatch.setattr(spmd.config, "partitioner", partitioner)
         given = torch.randn(*shape)
         mesh = Mesh(range(sizes[0] * sizes[1]), sizes, ("a", "b"))
         x = spmd.mark_sharding(given.to("xla"), mesh, (*(None,) * (len(shape) - 2), "a", "b"))
-        y, transposed = function(x, x.mT), spmd.mark_sharding(x + x.mT, mesh, (*(None,) * (len(shape) - 2), "b", "a"))
+        y, transposed = (
+            function(x, x.mT),
+            spmd.mark_sharding(x + x.mT, mesh, (*(None,) * (len(shape) - 2), "b", "a")),
+        )
         spmd.sync()
         assert spmd.get_sharding(transposed).partition_spec(len(shape))[-2:] == ("b", "a")
         check(y, function(given, given.mT))

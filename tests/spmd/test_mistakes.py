@@ -1,6 +1,8 @@
-"""Calls that a newcomer gets wrong: each answer says what came, what was expected and what to write, at his line.
+"""Calls that a newcomer gets wrong: each answer says what came, what was expected and what to
+write, at his line.
 
-The list is `mistakes.txt`. A new row runs here with its code, its answer, and the frame in which the error ends.
+The list is `mistakes.txt`. A new row runs here with its code, its answer, and the frame in which
+the error ends.
 """
 
 import linecache
@@ -27,7 +29,8 @@ _ROWS = [
 
 
 def _answer(name: str, code: str) -> tuple[str, list[str]]:
-    """The error, else the first warning of a piece of code, and the files of the traceback's frames."""
+    """The error, else the first warning of a piece of code, and the files of the traceback's
+    frames."""
     scope = {
         **{"torch": torch, "nn": nn, "F": F, "np": np, "spmd": spmd, "fsdp": fsdp, "P": spmd.P},
         "mesh": spmd.Mesh(range(8), (8,), ("data",)),
@@ -44,7 +47,11 @@ def _answer(name: str, code: str) -> tuple[str, list[str]]:
         except Exception as error:
             frames = traceback.extract_tb(error.__traceback__)
             return f"{type(error).__name__}: {error}", [frame.filename for frame in frames]
-    said = [f"{one.category.__name__}: {one.message}" for one in caught if issubclass(one.category, UserWarning)]
+    said = [
+        f"{one.category.__name__}: {one.message}"
+        for one in caught
+        if issubclass(one.category, UserWarning)
+    ]
     return next(iter(said), "no error"), [file]
 
 
@@ -57,7 +64,8 @@ def test_answer(
     for note in (spmd.mesh.notes.say_once, spmd.mesh.notes.note_idle, spmd.mesh.notes.note_whole):
         note.cache_clear()
     code = "\n".join(line for line in lines if not line.startswith("# "))
-    says = [line.removeprefix("# says: ") for line in lines if line.startswith("# says: ")]  # a build of torch each
+    # a build of torch each
+    says = [line.removeprefix("# says: ") for line in lines if line.startswith("# says: ")]
     answer, files = _answer(name, code)
     printed = capsys.readouterr().err
     answer = " ".join((printed if answer == "no error" and printed else answer).split())

@@ -30,7 +30,9 @@ class Layer(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         gate, up = torch.einsum("bsh,eoh->bseo", self.norm(x), self.experts.gate_up).chunk(2, -1)
-        mixed = torch.einsum("bsei,ehi->bsh", gate.sigmoid() * up, self.experts.down) + self.experts.down_bias.sum(0)
+        mixed = torch.einsum(
+            "bsei,ehi->bsh", gate.sigmoid() * up, self.experts.down
+        ) + self.experts.down_bias.sum(0)
         return x + 0.1 * mixed + self.down(self.up(x).relu())
 
 
@@ -79,7 +81,8 @@ def mesh() -> Mesh:
 
 
 def with_plans(**plans: Any) -> nn.Module:
-    """A model with other plans than its class's: what an instance holds counts first, as in transformers."""
+    """A model with other plans than its class's: what an instance holds counts first, as in
+    transformers."""
     model = Model()
     for kind, plan in plans.items():
         setattr(model, f"_{kind}", plan)
@@ -104,10 +107,17 @@ class TestEntries:
 
     def test_experts_over_an_axis_of_their_own(self) -> None:
         rules = ShardingRules.of(Model(), expert=("fsdp", "tensor"))
-        assert rules["layers.*.experts.gate_up"] == P(("fsdp", "tensor"), None, None) == rules["layers.*.experts.down"]
+        assert (
+            rules["layers.*.experts.gate_up"]
+            == P(("fsdp", "tensor"), None, None)
+            == rules["layers.*.experts.down"]
+        )
         assert rules["layers.*.up.bias"] == P("tensor")
         only = ShardingRules.of(Model(), fsdp=None, tensor=None, expert="expert")
-        assert list(only) == ["layers.*.experts.gate_up", "layers.*.experts.down"] and only.units is None
+        assert (
+            list(only) == ["layers.*.experts.gate_up", "layers.*.experts.down"]
+            and only.units is None
+        )
 
     @pytest.mark.parametrize(
         ("style", "weight", "bias"),
@@ -157,35 +167,63 @@ class TestEntries:
         whole = nn.ModuleDict({"language": Model(), "vision": nn.Linear(2, 2)})
         rules = ShardingRules.of(whole, fsdp="data", tensor="model")
         assert rules["language.layers.*.up.weight"] == P("model", None)
-        assert rules.units is not None and rules.units.modules == ("language.embed", "language.layers.*")
+        assert rules.units is not None and rules.units.modules == (
+            "language.embed",
+            "language.layers.*",
+        )
         assert rules.units.shard_axis == "data"
         whole._tp_plan = {}  # type: ignore[assignment]
         assert list(ShardingRules.of(whole)) == []  # an empty plan is one, and hides those below
 
 
 class TestConfig:
-    """Plans of a configuration override entries of the model's own; what a table cannot do is said."""
+    """Plans of a configuration override entries of the model's own; what a table cannot do is
+    said."""
 
     def test_overrides(self) -> None:
         told = {"tp_plan": {"head": "rowwise"}, "fsdp_plan": {"embed": "keep_full_weight"}}
         rules = ShardingRules.of(Model(), told)
-        assert rules["head.weight"] == P(None, "tensor") and rules["layers.*.up.bias"] == P("tensor")
+        assert rules["head.weight"] == P(None, "tensor") and rules["layers.*.up.bias"] == P(
+            "tensor"
+        )
         assert rules.units is not None and rules.units.modules == ("layers.*",)
         model = Model()
         model.config = SimpleNamespace(distributed_config=SimpleNamespace(**told))
         assert ShardingRules.of(model) == rules
-        assert list(ShardingRules.of(Model(), {"tp_plan": {}})) == []  # an empty plan applies none, as there
+        # an empty plan applies none, as there
+        assert list(ShardingRules.of(Model(), {"tp_plan": {}})) == []
         assert ShardingRules.of(Model(), {"tp_plan": "auto"}) == ShardingRules.of(Model())
 
     @pytest.mark.parametrize(
         ("told", "text"),
         [
-            ({"tp_plan": {"heed": "colwise"}}, "'heed' in the configuration's tp_plan matches nothing in Model; did"),
-            ({"tp_plan": {"head": "colwize"}}, "the style 'colwize' for 'head', expected one of colwise, "),
-            ({"fsdp_plan": {"head": "keep"}}, "the fsdp_plan of Model has the style 'keep' for 'head', expected"),
-            ({"fsdp_plan": {"layers.*.up": "keep_full_weight"}}, "of 'layers.0.up', in 'layers.0', which frees"),
-            ({"ep_size": 4}, "ep_size of the configuration requests expert parallelism; name the mesh axis"),
-            ({"tp_plann": {}}, "the configuration has 'tp_plann', expected tp_plan, ep_plan, fsdp_plan or a field of"),
+            (
+                {"tp_plan": {"heed": "colwise"}},
+                "'heed' in the configuration's tp_plan matches nothing in Model; did",
+            ),
+            (
+                {"tp_plan": {"head": "colwize"}},
+                "the style 'colwize' for 'head', expected one of colwise, ",
+            ),
+            (
+                {"fsdp_plan": {"head": "keep"}},
+                "the fsdp_plan of Model has the style 'keep' for 'head', expected",
+            ),
+            (
+                {"fsdp_plan": {"layers.*.up": "keep_full_weight"}},
+                "of 'layers.0.up', in 'layers.0', which frees",
+            ),
+            (
+                {"ep_size": 4},
+                "ep_size of the configuration requests expert parallelism; name the mesh axis",
+            ),
+            (
+                {"tp_plann": {}},
+                (
+                    "the configuration has 'tp_plann', expected tp_plan, ep_plan, fsdp_plan or a "
+                    "field of"
+                ),
+            ),
             ({"pp_size": 2}, "pp_size of the configuration requests pipeline stages"),
         ],
     )
@@ -198,7 +236,10 @@ class TestConfig:
             ShardingRules.of(Model(), mesh)
 
     def test_what_apply_takes_is_said(self) -> None:
-        with pytest.warns(UserWarning, match="fsdp_cpu_offload of the configuration is no part of a table; hand offl"):
+        with pytest.warns(
+            UserWarning,
+            match="fsdp_cpu_offload of the configuration is no part of a table; hand offl",
+        ):
             ShardingRules.of(Model(), {"fsdp_cpu_offload": True})
         with pytest.warns(UserWarning, match="hand mp_policy=... to `apply`") as caught:
             ShardingRules.of(Model(), {"fsdp_mixed_precision": True})
@@ -211,31 +252,47 @@ class TestModels:
     def test_refused(self) -> None:
         with pytest.raises(TypeError, match=r"expected a torch\.nn\.Module, got str"):
             ShardingRules.of("llama")  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="got Linear, in which there is none; write the rules as a table"):
+        with pytest.raises(
+            ValueError, match="got Linear, in which there is none; write the rules as a table"
+        ):
             ShardingRules.of(nn.Linear(2, 2))
-        with pytest.raises(ValueError, match=r"Model has no _ep_plan for expert='tensor'; leave expert out"):
+        with pytest.raises(
+            ValueError, match=r"Model has no _ep_plan for expert='tensor'; leave expert out"
+        ):
             ShardingRules.of(with_plans(ep_plan={}), expert="tensor")
 
     def test_nothing_matches(self) -> None:
         plans = {"tp_plan": {"h.*.q": "colwise"}, "fsdp_plan": {"h.*": "free_full_weight"}}
-        with pytest.raises(ValueError, match=re.escape("match nothing: _tp_plan: h.*.q; _fsdp_plan: h.*; write the")):
+        with pytest.raises(
+            ValueError,
+            match=re.escape("match nothing: _tp_plan: h.*.q; _fsdp_plan: h.*; write the"),
+        ):
             ShardingRules.of(with_plans(**plans))
 
     def test_an_idle_entry_is_listed(self) -> None:
-        with pytest.warns(UserWarning, match=re.escape("of(Model): these entries match nothing")) as caught:
-            ShardingRules.of(with_plans(tp_plan={"layers.*.up": "colwise", "layers.*.gate": "colwise"}))
-        assert "_tp_plan: layers.*.gate" in str(caught[0].message) and caught[0].filename == __file__
+        with pytest.warns(
+            UserWarning, match=re.escape("of(Model): these entries match nothing")
+        ) as caught:
+            ShardingRules.of(
+                with_plans(tp_plan={"layers.*.up": "colwise", "layers.*.gate": "colwise"})
+            )
+        assert (
+            "_tp_plan: layers.*.gate" in str(caught[0].message) and caught[0].filename == __file__
+        )
 
     def test_so_is_one_of_a_module_that_was_replaced(self) -> None:
         model = Model()
         for layer in model.layers:
             layer.up = nn.Sequential(layer.up)  # type: ignore[assignment, arg-type]
-        with pytest.warns(UserWarning, match=re.escape("match nothing in the model: _tp_plan: layers.*.up")):
+        with pytest.warns(
+            UserWarning, match=re.escape("match nothing in the model: _tp_plan: layers.*.up")
+        ):
             assert ShardingRules.of(model).spec_of("layers.0.up.0.weight") is None
 
 
 class TestRun:
-    """The table is one like any other: it is kept in a file, and a model sharded by it computes the same."""
+    """The table is one like any other: it is kept in a file, and a model sharded by it computes the
+    same."""
 
     @pytest.mark.parametrize("expert", [None, "tensor"])
     def test_values_and_gradients(self, expert: str | None, mesh: Mesh, tmp_path: Any) -> None:
@@ -255,5 +312,7 @@ class TestRun:
             check(one.grad, other.grad)  # type: ignore[arg-type]
         gate_up = spmd.get_sharding(model.layers[0].experts.gate_up)  # type: ignore[union-attr, arg-type]
         assert gate_up is not None
-        assert gate_up.partition_spec(3) == ((None, "tensor", "fsdp") if expert is None else ("tensor", "fsdp", None))
+        assert gate_up.partition_spec(3) == (
+            (None, "tensor", "fsdp") if expert is None else ("tensor", "fsdp", None)
+        )
         assert "kept after forward" in str(fsdp.show(model))

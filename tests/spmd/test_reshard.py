@@ -1,4 +1,5 @@
-"""reshard: a new tensor in another layout, values and gradients, over the same and over other devices."""
+"""reshard: a new tensor in another layout, values and gradients, over the same and over other
+devices."""
 
 import itertools
 import random
@@ -30,7 +31,14 @@ def specs(mesh: Mesh) -> list[tuple[object, ...]]:
     return [
         spec
         for spec in itertools.product(entries, repeat=2)
-        if len(used := [axis for entry in spec if entry for axis in ([entry] if isinstance(entry, str) else entry)])
+        if len(
+            used := [
+                axis
+                for entry in spec
+                if entry
+                for axis in ([entry] if isinstance(entry, str) else entry)
+            ]
+        )
         == len(set(used))
     ]
 
@@ -55,7 +63,8 @@ def pointers(tensor: torch.Tensor) -> set[int]:
 
 
 class TestData:
-    """Data on devices that is marked anew: the devices exchange it, whatever the meshes; never one memory twice."""
+    """Data on devices that is marked anew: the devices exchange it, whatever the meshes; never one
+    memory twice."""
 
     @pytest.mark.parametrize("here", MESHES)
     def test_between_any_two_meshes(self, here: str, no_host: list[tuple[int, ...]]) -> None:
@@ -82,7 +91,9 @@ class TestData:
             for shard in spmd.local_shards(x):
                 whole[shard.indices] = shard.unpadded_data
             assert torch.equal(whole, source)
-            assert sorted(shard.device for shard in spmd.local_shards(x)) == sorted(MESHES[there].device_ids)
+            assert sorted(shard.device for shard in spmd.local_shards(x)) == sorted(
+                MESHES[there].device_ids
+            )
             del held
 
     def test_what_was_marked_anew_is_not_the_memory_of_another(self, mesh8: Mesh) -> None:
@@ -95,14 +106,22 @@ class TestData:
         x.add_(1)
         z.mul_(2)
         spmd.sync()
-        assert y.tolist() == [*range(16)] and x.tolist() == [*range(1, 17)] and z.tolist() == [*range(0, 32, 2)]
+        assert (
+            y.tolist() == [*range(16)]
+            and x.tolist() == [*range(1, 17)]
+            and z.tolist() == [*range(0, 32, 2)]
+        )
 
 
 class TestValues:
     """A new tensor: recorded, differentiable; the tensor stays as it is."""
 
-    @pytest.mark.parametrize(("here", "there"), [("8", "8 cube"), ("4", "4 others"), ("8", "3"), ("2", "8 reversed")])
-    def test_value_and_gradient(self, here: str, there: str, no_host: list[tuple[int, ...]]) -> None:
+    @pytest.mark.parametrize(
+        ("here", "there"), [("8", "8 cube"), ("4", "4 others"), ("8", "3"), ("2", "8 reversed")]
+    )
+    def test_value_and_gradient(
+        self, here: str, there: str, no_host: list[tuple[int, ...]]
+    ) -> None:
         one, other = MESHES[here], MESHES[there]
         source = torch.randn(8, 6)
         x = spmd.mark_sharding(source.to("xla"), one, ("a", None)).requires_grad_()
@@ -112,7 +131,10 @@ class TestValues:
         loss.backward()
         spmd.sync()
         assert no_host == []
-        assert spmd.get_sharding(y) is other.sharding((None, "a"), 2) and spmd.get_sharding(x) is sharding
+        assert (
+            spmd.get_sharding(y) is other.sharding((None, "a"), 2)
+            and spmd.get_sharding(x) is sharding
+        )
         twin = source.clone().requires_grad_()
         twin.sin().square().sum().backward()
         check(y, source.sin())
@@ -141,7 +163,8 @@ class TestValues:
             check(second, 6 * torch.arange(8.0))
 
     def test_what_may_be_resharded(self, mesh8: Mesh, mesh2x4: Mesh) -> None:
-        """Host data, a view, a number, nothing, integers, a Sharding, a pending value without a mesh of its own."""
+        """Host data, a view, a number, nothing, integers, a Sharding, a pending value without a
+        mesh of its own."""
         base = torch.arange(64.0).view(8, 8)
         x = spmd.mark_sharding(base.to("xla"), mesh8, ("fsdp", None))
         made = {
@@ -177,12 +200,16 @@ class TestErrors:
     """A value without a mesh, and one that does not fit, says so."""
 
     def test_no_mesh(self) -> None:
-        with pytest.raises(ValueError, match=r"reshard: neither the tensor.*reshard\(tensor, spec, mesh\)"):
+        with pytest.raises(
+            ValueError, match=r"reshard: neither the tensor.*reshard\(tensor, spec, mesh\)"
+        ):
             spmd.reshard(torch.ones(8, device="xla"), ("a",))
 
     def test_spec(self, mesh8: Mesh) -> None:
         x = torch.ones(8, 8, device="xla")
-        with pytest.raises(ValueError, match=r"reshard: P\('fsdp'\) has 1 entries, but the tensor has 2 dims"):
+        with pytest.raises(
+            ValueError, match=r"reshard: P\('fsdp'\) has 1 entries, but the tensor has 2 dims"
+        ):
             spmd.reshard(x, P("fsdp"), mesh8)
         with pytest.raises(ValueError, match=r"(?s)reshard: axis 'fdsp' of .* did you mean 'fsdp'"):
             spmd.reshard(x, P("fdsp", None), mesh8)

@@ -1,4 +1,5 @@
-"""Resuming on another mesh by `torch.save`, `torch.load` and `load_state_dict`: what is loaded lies like its target."""
+"""Resuming on another mesh by `torch.save`, `torch.load` and `load_state_dict`: what is loaded lies
+like its target."""
 
 import io
 from typing import Any
@@ -29,22 +30,24 @@ LAYOUTS = {
     "unmarked": (None, None),
 }
 PAIRS = [
-    ("rows", "tiles"), ("rows", "columns of 4"), ("rows", "fsdp over 4"), ("rows", "unmarked"), ("rows", "the last 2"),
-    ("tiles", "rows"), ("tiles", "fsdp over 8"), ("tiles", "columns of 4"),
+    ("rows", "tiles"), ("rows", "columns of 4"), ("rows", "fsdp over 4"), ("rows", "unmarked"),
+    ("rows", "the last 2"), ("tiles", "rows"), ("tiles", "fsdp over 8"), ("tiles", "columns of 4"),
     ("columns of 4", "rows"), ("columns of 4", "the last 2"), ("columns of 4", "fsdp over 2x4"),
-    ("the last 2", "columns of 4"), ("the last 2", "fsdp over 8"),
-    ("fsdp over 8", "fsdp over 4"), ("fsdp over 8", "tiles"), ("fsdp over 8", "unmarked"),
-    ("fsdp over 2x4", "fsdp over 4"), ("fsdp over 4", "fsdp over 2x4"),
-    ("unmarked", "fsdp over 8"), ("unmarked", "columns of 4"),
+    ("the last 2", "columns of 4"), ("the last 2", "fsdp over 8"), ("fsdp over 8", "fsdp over 4"),
+    ("fsdp over 8", "tiles"), ("fsdp over 8", "unmarked"), ("fsdp over 2x4", "fsdp over 4"),
+    ("fsdp over 4", "fsdp over 2x4"), ("unmarked", "fsdp over 8"), ("unmarked", "columns of 4"),
 ]  # fmt: skip
 
 
 class Run:
-    """A small model and its optimizer, of which parameters, buffers and moments have several ranks."""
+    """A small model and its optimizer, of which parameters, buffers and moments have several
+    ranks."""
 
     def __init__(self, layout: str | None):
         torch.manual_seed(0)
-        self.model: Any = nn.Sequential(nn.Linear(8, 16, bias=False), nn.BatchNorm1d(16), nn.Linear(16, 8))
+        self.model: Any = nn.Sequential(
+            nn.Linear(8, 16, bias=False), nn.BatchNorm1d(16), nn.Linear(16, 8)
+        )
         self.device = "cpu" if layout is None else "xla"
         if layout is not None:
             name, spec = LAYOUTS[layout]
@@ -53,7 +56,9 @@ class Run:
                 norm = self.model[1]
                 for tensor in (*self.model.parameters(), norm.running_mean, norm.running_var):
                     own = spec if tensor.dim() == 2 else spec[:1]
-                    spmd.mark_sharding(tensor, MESHES[name], (*own, *[None] * (tensor.dim() - len(own))))
+                    spmd.mark_sharding(
+                        tensor, MESHES[name], (*own, *[None] * (tensor.dim() - len(own)))
+                    )
             elif name is not None:
                 self.model = fsdp.FullyShardedDataParallel(self.model, MESHES[name])
         self.optimizer = torch.optim.Adam(self.model.parameters(), 0.05)
@@ -71,7 +76,9 @@ class Run:
 
     def saved(self) -> bytes:
         file = io.BytesIO()
-        torch.save({"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}, file)
+        torch.save(
+            {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}, file
+        )
         return file.getvalue()
 
     def load(self, saved: bytes, *, assign: bool) -> dict[str, Any]:
@@ -84,11 +91,16 @@ class Run:
 
     def moments(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         state = self.optimizer.state
-        return [(p, state[p][name]) for p in self.model.parameters() for name in ("exp_avg", "exp_avg_sq")]
+        return [
+            (p, state[p][name])
+            for p in self.model.parameters()
+            for name in ("exp_avg", "exp_avg_sq")
+        ]
 
 
 class TestAnotherMesh:
-    """Twenty pairs of layouts: resumed, each goes on as a training on the CPU that never stopped."""
+    """Twenty pairs of layouts: resumed, each goes on as a training on the CPU that never
+    stopped."""
 
     def test_pairs(self) -> None:
         reference = Run(None)
@@ -101,17 +113,25 @@ class TestAnotherMesh:
                 first.train(0, 2)
                 files[source] = first.saved()
             resumed, assign = Run(target), number % 2 == 1
-            before = {name: spmd.get_sharding(value) for name, value in resumed.model.state_dict().items()}
+            before = {
+                name: spmd.get_sharding(value) for name, value in resumed.model.state_dict().items()
+            }
             found = resumed.load(files[source], assign=assign)
             for name, value in resumed.model.state_dict().items():
                 if before[name] is not None:
                     assert spmd.get_sharding(value) is before[name], (source, target, name)
             for parameter, moment in resumed.moments():
                 assert spmd.get_sharding(moment) is spmd.get_sharding(parameter), (source, target)
-            torch.testing.assert_close(resumed.train(2, 5), expected, rtol=1e-5, atol=1e-6, msg=f"{source} -> {target}")
+            torch.testing.assert_close(
+                resumed.train(2, 5), expected, rtol=1e-5, atol=1e-6, msg=f"{source} -> {target}"
+            )
             for name, value in resumed.model.state_dict().items():
                 torch.testing.assert_close(
-                    value.cpu(), reference.model.state_dict()[name], rtol=1e-4, atol=1e-5, msg=f"{source} {target}"
+                    value.cpu(),
+                    reference.model.state_dict()[name],
+                    rtol=1e-4,
+                    atol=1e-5,
+                    msg=f"{source} {target}",
                 )
                 if before[name] is not None:
                     assert spmd.get_sharding(value) is before[name], (source, target, name)
@@ -134,7 +154,8 @@ class TestAnotherMesh:
         assert spmd.metrics.num_compiles() == compiled
 
     def test_what_is_loaded_from_stays(self) -> None:
-        """One optimizer's state loaded into another, on another mesh: the first goes on as it was."""
+        """One optimizer's state loaded into another, on another mesh: the first goes on as it
+        was."""
         first, second = Run("rows"), Run("columns of 4")
         first.train(0, 1)
         before = [spmd.get_sharding(moment) for _, moment in first.moments()]
@@ -145,7 +166,9 @@ class TestAnotherMesh:
 
     def test_state_of_another_shape(self) -> None:
         """A factored moment joins its parameter's devices, replicated."""
-        weight = spmd.mark_sharding(torch.zeros(8, 8, device="xla", requires_grad=True), MESHES["4"], ("fsdp", None))
+        weight = spmd.mark_sharding(
+            torch.zeros(8, 8, device="xla", requires_grad=True), MESHES["4"], ("fsdp", None)
+        )
         optimizer = torch.optim.Adafactor([weight], 0.1)
         weight.grad = torch.ones_like(weight)
         optimizer.step()
@@ -164,22 +187,29 @@ class TestCopy:
 
     @pytest.mark.parametrize("kind", ["host", "device", "recorded"])
     def test_across_meshes(self, kind: str) -> None:
-        source = spmd.mark_sharding(torch.arange(32.0).reshape(8, 4).to("xla"), MESHES["8"], ("fsdp", None))
+        source = spmd.mark_sharding(
+            torch.arange(32.0).reshape(8, 4).to("xla"), MESHES["8"], ("fsdp", None)
+        )
         source = source if kind == "host" else source + 0
         if kind == "device":
             spmd.sync()
         expected = torch.arange(32.0).reshape(8, 4)
         target, row, part, listed = (
-            spmd.mark_sharding(torch.zeros(8, 4, device="xla"), MESHES["4"], (None, "fsdp")) for _ in range(4)
+            spmd.mark_sharding(torch.zeros(8, 4, device="xla"), MESHES["4"], (None, "fsdp"))
+            for _ in range(4)
         )
         target.copy_(source)
         row.copy_(source[1])
         part[2:4] = source[4:6]
         torch._foreach_copy_([listed], [source])
-        half = spmd.mark_sharding(torch.zeros(8, 4, device="xla", dtype=torch.bfloat16), MESHES["4"], (None, "fsdp"))
+        half = spmd.mark_sharding(
+            torch.zeros(8, 4, device="xla", dtype=torch.bfloat16), MESHES["4"], (None, "fsdp")
+        )
         half.copy_(source)
         assert torch.equal(target.cpu(), expected) and torch.equal(listed.cpu(), expected)
-        assert torch.equal(row.cpu(), expected[1].expand(8, 4)) and torch.equal(half.cpu().float(), expected)
+        assert torch.equal(row.cpu(), expected[1].expand(8, 4)) and torch.equal(
+            half.cpu().float(), expected
+        )
         assert torch.equal(part.cpu()[2:4], expected[4:6]) and not part.cpu()[4:].any()
         for tensor in (target, row, part, listed, half):
             assert spmd.get_sharding(tensor).text(2) == "{devices=[1,4]0,1,2,3}"
@@ -187,7 +217,8 @@ class TestCopy:
 
 
 def test_fewer_devices(tmp_path: Any) -> None:
-    """A file of eight devices where four are: what the process sees decides, and a warning says so."""
+    """A file of eight devices where four are: what the process sees decides, and a warning says
+    so."""
     first = Run("rows")
     first.train(0, 2)
     (tmp_path / "run.pt").write_bytes(first.saved())
@@ -196,6 +227,7 @@ def test_fewer_devices(tmp_path: Any) -> None:
         f"""
         import torch, warnings
         import spmd, fsdp
+
         spmd.simulate(4)
         warnings.simplefilter("ignore")
         nn = torch.nn
@@ -206,7 +238,9 @@ def test_fewer_devices(tmp_path: Any) -> None:
         model.load_state_dict(found["model"])
         optimizer.load_state_dict(found["optimizer"])
         for parameter in model.parameters():
-            assert spmd.get_sharding(optimizer.state[parameter]["exp_avg"]) is spmd.get_sharding(parameter)
+            assert spmd.get_sharding(optimizer.state[parameter]["exp_avg"]) is spmd.get_sharding(
+                parameter
+            )
         x = torch.randn(8, 8, generator=torch.Generator().manual_seed(2)).to("xla")
         loss = model(x).square().mean()
         loss.backward()

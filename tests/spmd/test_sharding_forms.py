@@ -1,6 +1,8 @@
-"""Every spelling of a sharding: specs, GSPMD text in both forms, DTensor's placements; against a model of its own.
+"""Every spelling of a sharding: specs, GSPMD text in both forms, DTensor's placements; against a
+model of its own.
 
-The model knows a mesh as an array of ids and a spec as a list of axes for each dim, and nothing of the library.
+The model knows a mesh as an array of ids and a spec as a list of axes for each dim, and nothing of
+the library.
 """
 
 import itertools
@@ -28,7 +30,8 @@ SHAPES = [(8,), (2, 4), (4, 2), (2, 2, 2), (1, 8), (1,), (2,), (2, 2), (6,), (3,
 
 @st.composite
 def laid_out(draw: st.DrawFn) -> tuple[Mesh, tuple[Any, ...], tuple[int, ...]]:
-    """A mesh over some of the devices in some order, a spec over it, and a shape that it need not divide."""
+    """A mesh over some of the devices in some order, a spec over it, and a shape that it need not
+    divide."""
     sizes = draw(st.sampled_from(SHAPES))
     ids = draw(st.permutations(range(8)))[: math.prod(sizes)]
     is_named = draw(st.booleans())
@@ -41,7 +44,9 @@ def laid_out(draw: st.DrawFn) -> tuple[Mesh, tuple[Any, ...], tuple[int, ...]]:
         if dim >= 0:
             split[dim].append(axis)
     spelled = [[("abc"[axis] if is_named else axis) for axis in entry] for entry in split]
-    spec = tuple(None if not entry else entry[0] if len(entry) == 1 else tuple(entry) for entry in spelled)
+    spec = tuple(
+        None if not entry else entry[0] if len(entry) == 1 else tuple(entry) for entry in spelled
+    )
     return mesh, spec, tuple(draw(st.lists(st.integers(1, 11), min_size=rank, max_size=rank)))
 
 
@@ -51,14 +56,18 @@ def axes_of(mesh: Mesh, entry: Any) -> list[int]:
 
 
 def pieces_of(mesh: Mesh, spec: tuple[Any, ...]) -> dict[int, tuple[tuple[int, int], ...]]:
-    """Which piece of how many each device has of each dim: mixed-radix counting over the axes of the dim."""
+    """Which piece of how many each device has of each dim: mixed-radix counting over the axes of
+    the dim."""
     grid, found = np.array(mesh.device_ids).reshape(mesh.mesh_shape), {}
     for place in itertools.product(*map(range, mesh.mesh_shape)):
         dims = []
         for entry in spec:
             number, count = 0, 1
             for axis in axes_of(mesh, entry):
-                number, count = number * mesh.mesh_shape[axis] + place[axis], count * mesh.mesh_shape[axis]
+                number, count = (
+                    number * mesh.mesh_shape[axis] + place[axis],
+                    count * mesh.mesh_shape[axis],
+                )
             dims.append((number, count))
         found[int(grid[place])] = tuple(dims)
     return found
@@ -81,7 +90,8 @@ class TestAgainstAModel:
     @settings(max_examples=300, deadline=None, database=None, derandomize=True)
     @given(laid_out())
     def test_spec_and_text(self, case: tuple[Mesh, tuple[Any, ...], tuple[int, ...]]) -> None:
-        """Both spellings say for each device the piece that the spec does, and each is taken back as the same value."""
+        """Both spellings say for each device the piece that the spec does, and each is taken back
+        as the same value."""
         mesh, spec, shape = case
         rank, sharding = len(spec), mesh.sharding(spec, len(spec))
         wanted = pieces_of(mesh, spec)
@@ -91,18 +101,24 @@ class TestAgainstAModel:
             assert mesh.sharding(text, rank).is_as(sharding, rank), text
         assert mesh.sharding(sharding.partition_spec(rank), rank) is sharding
         assert sharding.shard_shape(shape) == tuple(
-            math.ceil(size / count) for size, (_, count) in zip(shape, wanted[mesh.device_ids[0]], strict=True)
+            math.ceil(size / count)
+            for size, (_, count) in zip(shape, wanted[mesh.device_ids[0]], strict=True)
         )
 
     @settings(max_examples=300, deadline=None, database=None, derandomize=True)
     @given(laid_out())
     def test_placements(self, case: tuple[Mesh, tuple[Any, ...], tuple[int, ...]]) -> None:
-        """DTensor's placements of a spec are taken back as the same value, in whatever order axes split a dim."""
+        """DTensor's placements of a spec are taken back as the same value, in whatever order axes
+        split a dim."""
         mesh, spec, _ = case
         sharding = mesh.sharding(spec, len(spec))
         splits = splits_of(sharding.spec.entries(len(spec)), mesh.axis_names, mesh.mesh_shape)
         placements = [
-            Replicate() if one is None else Shard(one[0]) if one[1] == 1 else _StridedShard(one[0], split_factor=one[1])
+            Replicate()
+            if one is None
+            else Shard(one[0])
+            if one[1] == 1
+            else _StridedShard(one[0], split_factor=one[1])
             for one in splits
         ]
         assert mesh.sharding(placements, len(spec)) is sharding
@@ -110,9 +126,11 @@ class TestAgainstAModel:
     @settings(max_examples=25, deadline=None, database=None, derandomize=True)
     @given(laid_out())
     def test_data(self, case: tuple[Mesh, tuple[Any, ...], tuple[int, ...]]) -> None:
-        """A device holds the piece that the model names, padded; copies of one piece are numbered."""
+        """A device holds the piece that the model names, padded; copies of one piece are
+        numbered."""
         mesh, spec, shape = case
-        whole = torch.arange(1, 1 + math.prod(shape)).reshape(shape)  # whole numbers: sums are exact
+        # whole numbers: sums are exact
+        whole = torch.arange(1, 1 + math.prod(shape)).reshape(shape)
         x = spmd.mark_sharding(whole.clone().to("xla"), mesh, spec)
         wanted, numbers = pieces_of(mesh, spec), dict[Any, set[int]]()
         shards = spmd.local_shards(x)
@@ -156,7 +174,9 @@ class TestText:
     mesh = Mesh(range(8), (2, 4), ("a", "b"))
 
     def test_marks(self) -> None:
-        x = spmd.mark_sharding(torch.ones(8, 4, device="xla"), self.mesh, "{devices=[4,2]<=[2,4]T(1,0)}")
+        x = spmd.mark_sharding(
+            torch.ones(8, 4, device="xla"), self.mesh, "{devices=[4,2]<=[2,4]T(1,0)}"
+        )
         assert spmd.get_sharding(x) is self.mesh.sharding(("b", "a"), 2)
 
     def test_unnamed(self) -> None:
@@ -184,9 +204,15 @@ class TestText:
             ("{devices=[2,4]0,1}", "are 8, but it names 2 devices"),
             ("{devices=[2,2,2]<=[8]}", "cuts arrays of 3 dims, but the tensor has 2 dims"),
             ("{devices=[4,2]<=[2,4]T(1,1)}", r"T\(1,1\) of .* is no order of its 2 dims"),
-            ("{devices=[4,2]8,9,10,11,12,13,14,15}", "names devices 8 to 15 .*, but the mesh has devices 0 to 7"),
+            (
+                "{devices=[4,2]8,9,10,11,12,13,14,15}",
+                "names devices 8 to 15 .*, but the mesh has devices 0 to 7",
+            ),
             ("{devices=[2,4]0,0,1,2,3,4,5,6}", "names a device twice"),
-            ("{devices=[2,2,2]<=[8] last_tile_dims={manual}}", "must be 'unreduced' and 'replicated', each once"),
+            (
+                "{devices=[2,2,2]<=[8] last_tile_dims={manual}}",
+                "must be 'unreduced' and 'replicated', each once",
+            ),
             ("{replicated} unspecified_dims=[2]", "leaves dim 2 open, but the tensor has 2 dims"),
         ],
     )
@@ -206,7 +232,9 @@ class TestPlacements:
     def test_refused(self) -> None:
         with pytest.raises(ValueError, match="are 1 placements, but the mesh has 2 axes"):
             self.mesh.sharding([Shard(0)], 2)
-        with pytest.raises(ValueError, match=re.escape("Shard(dim=2) splits dim 2, but the tensor has 2 dims")):
+        with pytest.raises(
+            ValueError, match=re.escape("Shard(dim=2) splits dim 2, but the tensor has 2 dims")
+        ):
             self.mesh.sharding([Shard(2), Replicate()], 2)
         with pytest.raises(NotImplementedError, match="is a pending sum over axis 'a'"):
             self.mesh.sharding([Partial(), Replicate()], 2)

@@ -1,4 +1,5 @@
-"""local_shards: the pieces of a tensor, where each lies in the whole, and what get_sharding says of them."""
+"""local_shards: the pieces of a tensor, where each lies in the whole, and what get_sharding says of
+them."""
 
 import numpy as np
 import pytest
@@ -57,24 +58,40 @@ class TestPieces:
         first = spmd.mark_sharding(source.to("xla"), mesh2x4, (("data", "fsdp"),))
         second = spmd.mark_sharding(source.to("xla"), mesh2x4, (("fsdp", "data"),))
         assert [shard.data.item() for shard in spmd.local_shards(first)] == [0, 1, 2, 3, 4, 5, 6, 7]
-        assert [shard.data.item() for shard in spmd.local_shards(second)] == [0, 2, 4, 6, 1, 3, 5, 7]
+        assert [shard.data.item() for shard in spmd.local_shards(second)] == [
+            0,
+            2,
+            4,
+            6,
+            1,
+            3,
+            5,
+            7,
+        ]
 
     def test_replicas(self, mesh2x4: Mesh) -> None:
         x = spmd.mark_sharding(torch.arange(4.0).to("xla"), mesh2x4, ("fsdp",))
         assert [shard.replica_id for shard in spmd.local_shards(x)] == [0, 0, 0, 0, 1, 1, 1, 1]
         whole = spmd.mark_sharding(torch.ones(3).to("xla"), mesh2x4, (None,))
         shards = spmd.local_shards(whole)
-        assert [shard.replica_id for shard in shards] == list(range(8)) and shards[3].data.tolist() == [1.0] * 3
+        assert [shard.replica_id for shard in shards] == list(range(8)) and shards[
+            3
+        ].data.tolist() == [1.0] * 3
 
     def test_unannotated(self) -> None:
-        spmd.sync()  # a value without an annotation joins the mesh of what is pending, here what other tests have left
+        # a value without an annotation joins the mesh of what is pending, here what other tests
+        # have left
+        spmd.sync()
         (shard,) = spmd.local_shards(torch.arange(3.0, device="xla"))
         assert shard.data.tolist() == [0.0, 1.0, 2.0] and shard.indices == (slice(0, 3),)
 
     def test_dtypes(self, mesh8: Mesh) -> None:
         for dtype in (torch.bfloat16, torch.float64, torch.int64, torch.bool, torch.complex64):
             x = spmd.mark_sharding(torch.ones(8, dtype=dtype).to("xla"), mesh8, ("fsdp",))
-            assert all(shard.data.dtype == dtype and shard.data.shape == (1,) for shard in spmd.local_shards(x))
+            assert all(
+                shard.data.dtype == dtype and shard.data.shape == (1,)
+                for shard in spmd.local_shards(x)
+            )
 
     def test_bytes_on_each_device(self, mesh8: Mesh) -> None:
         x = spmd.mark_sharding(torch.zeros(64, 64, device="xla"), mesh8, ("fsdp", None))
@@ -86,15 +103,23 @@ class TestErrors:
     """A value without shards says why."""
 
     def test_view(self) -> None:
-        with pytest.raises(ValueError, match=r"a view has no shards of its own; pass its base, or \.clone"):
+        with pytest.raises(
+            ValueError, match=r"a view has no shards of its own; pass its base, or \.clone"
+        ):
             spmd.local_shards(torch.ones(4, device="xla")[1:])
 
     @pytest.mark.parametrize(
-        "reader", [spmd.local_shards, spmd.get_sharding, spmd.clear_sharding], ids=lambda f: f.__name__
+        "reader",
+        [spmd.local_shards, spmd.get_sharding, spmd.clear_sharding],
+        ids=lambda f: f.__name__,
     )
     def test_not_on_the_device(self, reader) -> None:
         with pytest.raises(
-            TypeError, match=rf'{reader.__name__}: expected a tensor on xla, got one on cpu; move it with .to\("xla"\)'
+            TypeError,
+            match=(
+                rf"{reader.__name__}: expected a tensor on xla, got one on cpu; move it with "
+                r'.to\("xla"\)'
+            ),
         ):
             reader(torch.ones(2))
         with pytest.raises(TypeError, match=r"expected a tensor on xla, got 'list'"):

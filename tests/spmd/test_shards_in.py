@@ -1,4 +1,5 @@
-"""from_local_shards and load_local_shards_: tensors put together from pieces, and what is wrong with pieces."""
+"""from_local_shards and load_local_shards_: tensors put together from pieces, and what is wrong
+with pieces."""
 
 import math
 
@@ -28,10 +29,13 @@ def mesh_of(shape: tuple[int, ...], *, start: int = 0) -> Mesh:
 
 
 class TestInverse:
-    """The result of local_shards makes the same tensor again, of any dtype, with padding that holds anything."""
+    """The result of local_shards makes the same tensor again, of any dtype, with padding that holds
+    anything."""
 
     @pytest.mark.parametrize(("shape", "mesh_shape", "spec"), CASES, ids=str)
-    def test_round_trip(self, shape: tuple[int, ...], mesh_shape: tuple[int, ...], spec: tuple[object, ...]) -> None:
+    def test_round_trip(
+        self, shape: tuple[int, ...], mesh_shape: tuple[int, ...], spec: tuple[object, ...]
+    ) -> None:
         source = torch.randn(shape)
         x = spmd.mark_sharding(source.to("xla"), mesh_of(mesh_shape), spec)
         shards = spmd.local_shards(x)
@@ -41,14 +45,20 @@ class TestInverse:
             shard.unpadded_data = inside
         made = [
             spmd.from_local_shards(shards[::-1], spmd.get_sharding(x), shape=shape),
-            spmd.from_local_shards([shard.data for shard in shards], mesh_of(mesh_shape), spec, shape),
-            spmd.load_local_shards_(spmd.mark_sharding(torch.zeros(shape, device="xla"), spmd.get_sharding(x)), shards),
+            spmd.from_local_shards(
+                [shard.data for shard in shards], mesh_of(mesh_shape), spec, shape
+            ),
+            spmd.load_local_shards_(
+                spmd.mark_sharding(torch.zeros(shape, device="xla"), spmd.get_sharding(x)), shards
+            ),
         ]
         for y in made:
             assert torch.equal(y.cpu(), source) and spmd.get_sharding(y) is spmd.get_sharding(x)
             assert (y * 2).sum().item() == (x * 2).sum().item()
 
-    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64, torch.bool, torch.complex64, torch.float8_e4m3fn])
+    @pytest.mark.parametrize(
+        "dtype", [torch.bfloat16, torch.int64, torch.bool, torch.complex64, torch.float8_e4m3fn]
+    )
     def test_dtypes(self, dtype: torch.dtype, mesh8: Mesh) -> None:
         pieces = [torch.full((2,), i).to(dtype) for i in range(8)]
         x = spmd.from_local_shards(pieces, mesh8, ("fsdp",))
@@ -77,7 +87,9 @@ class TestLoad:
         layer = torch.nn.Linear(8, 8).to("xla")
         spmd.mark_sharding(layer.weight, mesh8, ("fsdp", None))
         version = layer.weight._version
-        returned = spmd.load_local_shards_(layer.weight, [torch.full((1, 8), float(i)) for i in range(8)])
+        returned = spmd.load_local_shards_(
+            layer.weight, [torch.full((1, 8), float(i)) for i in range(8)]
+        )
         assert returned is layer.weight and layer.weight._version > version
         assert layer.weight[:, 0].tolist() == [*range(8)]
         layer(torch.ones(2, 8, device="xla")).sum().backward()
@@ -93,7 +105,9 @@ class TestLoad:
     def test_copies_are_given_once_each(self, mesh2x4: Mesh) -> None:
         x = spmd.mark_sharding(torch.zeros(4, device="xla"), mesh2x4, ("data",))
         nan = torch.tensor([float("nan"), 1.0])
-        spmd.load_local_shards_(x, [nan.clone() for _ in range(4)] + [torch.ones(2) for _ in range(4)])
+        spmd.load_local_shards_(
+            x, [nan.clone() for _ in range(4)] + [torch.ones(2) for _ in range(4)]
+        )
         assert x.cpu().isnan().tolist() == [True, False, False, False]
 
 
@@ -118,55 +132,88 @@ class TestErrors:
         pieces = [torch.ones(2, 2) for _ in range(8)]
         pieces[5] = torch.ones(1, 2)
         text = (
-            r"expected shards of shape \[2, 2\], as a tensor of shape \[10, 2\] has under .*, got \[1, 2\] for device 5"
+            r"expected shards of shape \[2, 2\], as a tensor of shape \[10, 2\] has under .*, got "
+            r"\[1, 2\] for device 5"
         )
         self.both(x, pieces, ValueError, text)
 
     def test_dtype(self, x: torch.Tensor) -> None:
         pieces = [torch.ones(2, 2) for _ in range(8)]
         pieces[3] = torch.ones(2, 2, dtype=torch.float64)
-        self.both(x, pieces, ValueError, r"expected shards of torch\.float32, got torch\.float64 for device 3")
+        self.both(
+            x,
+            pieces,
+            ValueError,
+            r"expected shards of torch\.float32, got torch\.float64 for device 3",
+        )
 
     def test_devices(self, x: torch.Tensor) -> None:
         shards = spmd.local_shards(x)
         shards[2].device = 3
         self.both(
-            x, shards, ValueError, r"expected one shard for each of the devices 0, .*, got shards of 0, 1, 3, 3, 4"
+            x,
+            shards,
+            ValueError,
+            r"expected one shard for each of the devices 0, .*, got shards of 0, 1, 3, 3, 4",
         )
         shards[2].device = 8
         self.both(x, shards, ValueError, "expected one shard .*, got shards of 0, 1, 8, 3")
 
     def test_kind(self, x: torch.Tensor) -> None:
-        self.both(x, [[1.0, 2.0]] * 8, TypeError, "expected a CPU tensor for each local device, got list")
-        self.both(x, [torch.ones(2, 2, device="xla")] * 8, TypeError, "expected a CPU tensor .*, got one on xla")
+        self.both(
+            x, [[1.0, 2.0]] * 8, TypeError, "expected a CPU tensor for each local device, got list"
+        )
+        self.both(
+            x,
+            [torch.ones(2, 2, device="xla")] * 8,
+            TypeError,
+            "expected a CPU tensor .*, got one on xla",
+        )
 
     def test_copies_that_differ(self, mesh2x4: Mesh) -> None:
         x = spmd.mark_sharding(torch.zeros(4, device="xla"), mesh2x4, ("data",))
         pieces = [torch.ones(2) for _ in range(8)]
         pieces[6] = torch.zeros(2)
         self.both(
-            x, pieces, ValueError, r"devices 4 and 6 hold the same shard, \[2:4\], but were given different numbers"
+            x,
+            pieces,
+            ValueError,
+            r"devices 4 and 6 hold the same shard, \[2:4\], but were given different numbers",
         )
 
     def test_view(self, x: torch.Tensor) -> None:
-        with pytest.raises(ValueError, match="load_local_shards_: expected a dense tensor that is no view, got a view"):
+        with pytest.raises(
+            ValueError,
+            match="load_local_shards_: expected a dense tensor that is no view, got a view",
+        ):
             spmd.load_local_shards_(x[2:], [])
 
     def test_whole_shape(self, mesh8: Mesh) -> None:
         pieces = [torch.ones(2, 2)] * 8
         for shape in ((8, 2), (17, 2), (16,), (16, 3)):
-            with pytest.raises(ValueError, match=r"shards of shape \[2, 2\] under .* make a tensor of shape \[16, 2\]"):
+            with pytest.raises(
+                ValueError,
+                match=r"shards of shape \[2, 2\] under .* make a tensor of shape \[16, 2\]",
+            ):
                 spmd.from_local_shards(pieces, mesh8, ("fsdp", None), shape)
 
     def test_none_and_open(self, mesh8: Mesh) -> None:
-        with pytest.raises(TypeError, match="from_local_shards: expected a CPU tensor for each local device, got none"):
+        with pytest.raises(
+            TypeError,
+            match="from_local_shards: expected a CPU tensor for each local device, got none",
+        ):
             spmd.from_local_shards([], mesh8, ("fsdp",))
-        with pytest.raises(ValueError, match="leaves a dim to the partitioner; shards need a sharding of every dim"):
+        with pytest.raises(
+            ValueError, match="leaves a dim to the partitioner; shards need a sharding of every dim"
+        ):
             spmd.from_local_shards([torch.ones(2)] * 8, mesh8, (spmd.P.UNCONSTRAINED,))
 
     def test_unpadded_data(self, x: torch.Tensor) -> None:
         shard = spmd.local_shards(x)[7]
-        with pytest.raises(ValueError, match=r"unpadded_data: expected shape \[0, 2\] at \[10:10, 0:2\], got \[2, 2\]"):
+        with pytest.raises(
+            ValueError,
+            match=r"unpadded_data: expected shape \[0, 2\] at \[10:10, 0:2\], got \[2, 2\]",
+        ):
             shard.unpadded_data = torch.ones(2, 2)
 
 

@@ -1,4 +1,5 @@
-"""GSPMD text: the string of a sharding, and that it stands in the StableHLO before XLA has compiled anything."""
+"""GSPMD text: the string of a sharding, and that it stands in the StableHLO before XLA has compiled
+anything."""
 
 import itertools
 import math
@@ -30,15 +31,25 @@ def specs(names: tuple[str, ...], rank: int) -> list[tuple[object, ...]]:
     entries = [None, *names, *itertools.permutations(names, 2), *itertools.permutations(names, 3)]
     found = []
     for spec in itertools.product(entries, repeat=rank):
-        used = [axis for entry in spec if entry for axis in ((entry,) if isinstance(entry, str) else entry)]
+        used = [
+            axis
+            for entry in spec
+            if entry
+            for axis in ((entry,) if isinstance(entry, str) else entry)
+        ]
         if len(used) == len(set(used)):
             found.append(spec)
     return found
 
 
-def expected_text(ids, shape: tuple[int, ...], names: tuple[str, ...], spec: tuple[object, ...]) -> str:
-    """The formula, written a second time: device lists of a tile assignment with the replicas in the last dim."""
-    axes = [() if entry is None else (entry,) if isinstance(entry, str) else entry for entry in spec]
+def expected_text(
+    ids, shape: tuple[int, ...], names: tuple[str, ...], spec: tuple[object, ...]
+) -> str:
+    """The formula, written a second time: device lists of a tile assignment with the replicas in
+    the last dim."""
+    axes = [
+        () if entry is None else (entry,) if isinstance(entry, str) else entry for entry in spec
+    ]
     used = [names.index(axis) for entry in axes for axis in entry]
     tiles = [math.prod(shape[names.index(axis)] for axis in entry) for entry in axes]
     if all(size == 1 for size in tiles):
@@ -48,13 +59,17 @@ def expected_text(ids, shape: tuple[int, ...], names: tuple[str, ...], spec: tup
     grid = np.asarray(list(ids)).reshape(shape).transpose(used + rest).reshape(-1, copies)
     devices = ",".join(str(device) for row in grid for device in sorted(row))
     if copies > 1:
-        return f"{{devices=[{','.join(map(str, [*tiles, copies]))}]{devices} last_tile_dim_replicate}}"
+        return (
+            f"{{devices=[{','.join(map(str, [*tiles, copies]))}]{devices} last_tile_dim_replicate}}"
+        )
     return f"{{devices=[{','.join(map(str, tiles))}]{devices}}}"
 
 
 def expand(text: str) -> str:
     """GSPMD text with its short form of device lists, `<=[2,4]T(1,0)`, written out."""
-    found = re.fullmatch(r"\{devices=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?( last_tile_dim_replicate)?\}", text)
+    found = re.fullmatch(
+        r"\{devices=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?( last_tile_dim_replicate)?\}", text
+    )
     if found is None:
         return text
     tiles, dims, order = found[1], [int(n) for n in found[2].split(",")], found[3]
@@ -73,7 +88,9 @@ class TestText:
     def test_formula(self, ids, shape: tuple[int, ...], names: tuple[str, ...], rank: int) -> None:
         mesh = Mesh(ids, shape, names)
         for spec in specs(names, rank):
-            assert mesh.sharding(spec, rank).text(rank) == expected_text(ids, shape, names, spec), spec
+            assert mesh.sharding(spec, rank).text(rank) == expected_text(ids, shape, names, spec), (
+                spec
+            )
 
     def test_known_strings(self) -> None:
         mesh = Mesh(range(8), (2, 4), ("x", "y"))
@@ -95,23 +112,32 @@ class TestText:
 
 
 class TestBeforeCompilation:
-    """The attribute stands in the program that XLA is given, and asking for it runs and compiles nothing."""
+    """The attribute stands in the program that XLA is given, and asking for it runs and compiles
+    nothing."""
 
     @pytest.mark.parametrize(("ids", "shape", "names"), MESHES[:6], ids=str)
     def test_attributes(self, ids, shape: tuple[int, ...], names: tuple[str, ...]) -> None:
         mesh = Mesh(ids, shape, names)
         cases = [(names[0], None), (None, names[-1]), (names, None), (None, names[::-1])]
-        made = [spmd.mark_sharding(torch.ones(8, 16).to("xla") * (i + 1), mesh, spec) for i, spec in enumerate(cases)]
+        made = [
+            spmd.mark_sharding(torch.ones(8, 16).to("xla") * (i + 1), mesh, spec)
+            for i, spec in enumerate(cases)
+        ]
         counts = spmd.metrics.num_compiles(), spmd.metrics.counter("runs")
         for tensor, spec in zip(made, cases, strict=True):
             text = spmd.get_stablehlo([tensor])
             if spmd.config.partitioner == "gspmd":
                 found = {expand(item) for item in re.findall(r'mhlo.sharding = "([^"]*)"', text)}
-                # In a program devices are numbered by their place in the mesh; which they are stands beside it.
+                # In a program devices are numbered by their place in the mesh; which they are
+                # stands beside it.
                 assert expected_text(range(len(ids)), shape, names, spec) in found, found
                 assert "@Sharding" in text and "sdy" not in text
             else:
-                assert "sdy.sharding" in text and "mhlo.sharding" not in text and f'"{names[0]}"' in text
+                assert (
+                    "sdy.sharding" in text
+                    and "mhlo.sharding" not in text
+                    and f'"{names[0]}"' in text
+                )
         assert (spmd.metrics.num_compiles(), spmd.metrics.counter("runs")) == counts
 
     def test_argument_and_intermediate_and_result(self, mesh2x4: Mesh) -> None:
@@ -144,7 +170,8 @@ class TestBeforeCompilation:
         assert "stablehlo.add" in spmd.get_stablehlo([view]) and view.tolist() == [2.0] * 4
 
     def test_data_and_views(self, mesh8: Mesh) -> None:
-        """Of data it is a program that returns its argument, of a view what it shows; nothing runs, nothing moves."""
+        """Of data it is a program that returns its argument, of a view what it shows; nothing runs,
+        nothing moves."""
         spmd.sync()
         host = torch.ones(8).to("xla")
         data = spmd.mark_sharding(torch.ones(8, 8).to("xla"), mesh8, ("fsdp", None)) * 2
@@ -153,13 +180,25 @@ class TestBeforeCompilation:
         asked = [host, data, data[1:], base.t(), base[2:5]]
         before = spmd.metrics.counter("runs"), spmd.metrics.counter("syncs")
         texts = [spmd.get_stablehlo([tensor]) for tensor in asked]
-        assert [spmd.residence(tensor) for tensor in (host, data, base)] == ["host", "devices", "pending"]
+        assert [spmd.residence(tensor) for tensor in (host, data, base)] == [
+            "host",
+            "devices",
+            "pending",
+        ]
         assert (spmd.metrics.counter("runs"), spmd.metrics.counter("syncs")) == before
-        for text, shape in zip(texts, ("8xf32", "8x8xf32", "7x8xf32", "8x8xf32", "3x8xf32"), strict=True):
+        for text, shape in zip(
+            texts, ("8xf32", "8x8xf32", "7x8xf32", "8x8xf32", "3x8xf32"), strict=True
+        ):
             (result,) = re.findall(r"func public @main\(.*\) -> \(tensor<(\S+)>", text)
             assert result == shape
         assert "tensor<7x8xf32>" not in texts[0] + texts[1] and "stablehlo.slice" in texts[2]
-        assert ["stablehlo.transpose" in text for text in texts] == [False, False, False, True, False]
+        assert ["stablehlo.transpose" in text for text in texts] == [
+            False,
+            False,
+            False,
+            True,
+            False,
+        ]
 
     def test_optimised(self, mesh8: Mesh) -> None:
         """get_hlo: one device's program, compiled and not run."""
@@ -169,16 +208,23 @@ class TestBeforeCompilation:
         runs = spmd.metrics.counter("runs")
         text = spmd.get_hlo([total])
         assert text.startswith("HloModule") and "all-reduce" in text and "f32[1,4]" in text
-        assert "all-reduce" in spmd.get_hlo() and "f32[1,4]" in spmd.get_hlo([x]) and spmd.get_hlo([]) == ""
+        assert (
+            "all-reduce" in spmd.get_hlo()
+            and "f32[1,4]" in spmd.get_hlo([x])
+            and spmd.get_hlo([]) == ""
+        )
         assert spmd.metrics.counter("runs") == runs and spmd.residence(total) == "pending"
         assert total.item() == 64
 
     def test_wrong_argument(self) -> None:
         for function in (spmd.get_stablehlo, spmd.get_hlo):
             name = function.__name__
-            with pytest.raises(TypeError, match=f"{name}: expected a tensor on xla, got one on cpu"):
+            with pytest.raises(
+                TypeError, match=f"{name}: expected a tensor on xla, got one on cpu"
+            ):
                 function([torch.ones(2)])
             with pytest.raises(
-                TypeError, match=rf"{name}: expected a list of tensors, got one; write {name}\(\[tensor"
+                TypeError,
+                match=rf"{name}: expected a list of tensors, got one; write {name}\(\[tensor",
             ):
                 function(torch.ones(2, device="xla"))

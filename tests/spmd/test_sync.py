@@ -1,4 +1,5 @@
-"""Around a barrier: where a tensor is before and after it, who is told of it, what waits for its end."""
+"""Around a barrier: where a tensor is before and after it, who is told of it, what waits for its
+end."""
 
 import threading
 
@@ -11,7 +12,8 @@ from spmd.core.run.syncs import Synced
 
 
 class TestResidence:
-    """residence: on the host, pending, on devices, planned with alone, or lost; asking changes nothing."""
+    """residence: on the host, pending, on devices, planned with alone, or lost; asking changes
+    nothing."""
 
     def test_life(self, mesh8: Mesh) -> None:
         x = spmd.mark_sharding(torch.ones(8).to("xla"), mesh8, ("fsdp",))
@@ -29,7 +31,10 @@ class TestResidence:
         spmd.sync()
 
         def step() -> torch.Tensor:
-            assert spmd.residence(x) in ("devices", "pending", "abstract") and spmd.residence(x.add_(1)) == "pending"
+            assert (
+                spmd.residence(x) in ("devices", "pending", "abstract")
+                and spmd.residence(x.add_(1)) == "pending"
+            )
             spmd.sync()
             assert spmd.residence(x) == "abstract"
             return x
@@ -98,12 +103,15 @@ class TestOnSync:
 
 
 class TestStepClosures:
-    """add_step_closure: once, at the end of the step, in order; in a thread of its own where asked."""
+    """add_step_closure: once, at the end of the step, in order; in a thread of its own where
+    asked."""
 
     def test_order(self) -> None:
         seen: list[object] = []
         loss = torch.ones(2).to("xla").sum()
-        spmd.torch_xla.add_step_closure(lambda value: seen.append((spmd.residence(value), value.item())), args=(loss,))
+        spmd.torch_xla.add_step_closure(
+            lambda value: seen.append((spmd.residence(value), value.item())), args=(loss,)
+        )
         spmd.torch_xla.add_step_closure(lambda: seen.append("second"))
         (torch.ones(2).to("xla") + 1).tolist()
         assert seen == []  # a read ends no step
@@ -166,5 +174,7 @@ class TestStepClosures:
     def test_arguments(self) -> None:
         with pytest.raises(TypeError, match="add_step_closure: expected a function, got 'print'"):
             spmd.torch_xla.add_step_closure("print")
-        with pytest.raises(TypeError, match=r"expected args as a tuple, got XlaTensor; one is \(loss,\)"):
+        with pytest.raises(
+            TypeError, match=r"expected args as a tuple, got XlaTensor; one is \(loss,\)"
+        ):
             spmd.torch_xla.add_step_closure(print, torch.ones(2, device="xla"))

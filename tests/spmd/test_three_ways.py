@@ -1,4 +1,5 @@
-"""One block under data, tensor and sequence parallelism, said in three ways: one and the same partitioned program."""
+"""One block under data, tensor and sequence parallelism, said in three ways: one and the same
+partitioned program."""
 
 import copy
 from collections.abc import Callable
@@ -16,7 +17,8 @@ MESH = spmd.Mesh(range(8), (2, 4), ("dp", "tp"))
 COLUMNS = ("attention.wq", "attention.wk", "attention.wv", "w1", "w3")
 ROWS = ("attention.wo", "w2")
 NORMS = ("attention_norm", "ffn_norm")
-# Where an activation lies: the sequence split between the products, whole heads and columns within them.
+# Where an activation lies: the sequence split between the products, whole heads and columns within
+# them.
 SPLIT, UNSHARDED, INNER = P(ANY, "tp", None), P(ANY, None, None), P(ANY, None, "tp")
 
 
@@ -62,7 +64,8 @@ def by_hand(block: nn.Module) -> None:
 
 
 def test_one_program() -> None:
-    """Values and gradients are those of torch; the second and the third way find the first one's program."""
+    """Values and gradients are those of torch; the second and the third way find the first one's
+    program."""
     block, x = Block(16, 4), torch.randn(4, 8, 16)
     expected, wanted = copy.deepcopy(block), x.clone()
     expected(wanted).square().mean().backward()

@@ -59,7 +59,9 @@ def train_step(mesh: Mesh) -> Any:
         whole = abstract(meta, mesh.sharding((None,) * buffer.dim(), buffer.dim()))
         setattr(model.get_submodule(owner), last, whole)
     policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block})
-    wrapped = fsdp.FullyShardedDataParallel(model, mesh, auto_wrap_policy=policy, extra_data_axis="data")
+    wrapped = fsdp.FullyShardedDataParallel(
+        model, mesh, auto_wrap_policy=policy, extra_data_axis="data"
+    )
     tokens = abstract(dense_meta((64, 16), torch.int64), mesh.sharding((("data", "fsdp"), None), 2))
     loss = cross_entropy(wrapped(tokens), tokens)
     loss.backward()
@@ -78,17 +80,22 @@ class TestMesh:
         assert here.sharding(("a",), 1) is not there.sharding(("a",), 1)
         assert pickle.loads(pickle.dumps(there)) == there
         assert pickle.loads(pickle.dumps(there.sharding(("a",), 1))) is there.sharding(("a",), 1)
-        assert "target='cpu:8'" in repr(there) and "target='cpu:8'" in repr(there.sharding(("a",), 1))
+        assert "target='cpu:8'" in repr(there) and "target='cpu:8'" in repr(
+            there.sharding(("a",), 1)
+        )
 
     def test_many_need_no_device(self) -> None:
         mesh = Mesh(range(2048), (2048,), ("a",), target="cpu:2048")
         assert mesh.sharding(("a",), 1).shard_shape((4096,)) == (2,)
-        with pytest.raises(ValueError, match=r"there is no device 2048; 'cpu:2048' has 2048, from 0 on"):
+        with pytest.raises(
+            ValueError, match=r"there is no device 2048; 'cpu:2048' has 2048, from 0 on"
+        ):
             Mesh([0, 2048], (2,), target="cpu:2048")
 
     @pytest.mark.parametrize("target", ["cpu", "cpu:none", "abacus:2x2"])
     def test_unknown(self, target: str) -> None:
-        # libtpu, where it is installed, writes what it looked for to stderr; a process of its own may.
+        # libtpu, where it is installed, writes what it looked for to stderr; a process of its own
+        # may.
         printed = run_script(
             f"""
             import warnings; warnings.simplefilter("ignore")
@@ -103,7 +110,8 @@ class TestMesh:
 
 
 class TestAbstract:
-    """Tensors without data: programs over them are lowered and compiled, and nothing runs or is read."""
+    """Tensors without data: programs over them are lowered and compiled, and nothing runs or is
+    read."""
 
     def test_training_step(self, far: Mesh) -> None:
         model, loss = train_step(far)
@@ -121,10 +129,14 @@ class TestAbstract:
     def test_reading_raises_at_the_line(self, far: Mesh) -> None:
         x = abstract(dense_meta((8, 8), torch.float32), far.sharding(("data", None), 2))
         assert spmd.get_sharding(x) is far.sharding(("data", None), 2) and x.shape == (8, 8)
-        with pytest.raises(AbstractError, match=r"test_topology\.py:\d+ in .*float32\[8,8\] is abstract"):
+        with pytest.raises(
+            AbstractError, match=r"test_topology\.py:\d+ in .*float32\[8,8\] is abstract"
+        ):
             x.cpu()
         y = x + 1
-        with pytest.raises(AbstractError, match=r"cannot run at .*test_topology\.py:\d+.*devices are not here"):
+        with pytest.raises(
+            AbstractError, match=r"cannot run at .*test_topology\.py:\d+.*devices are not here"
+        ):
             spmd.sync()
         del y
 
@@ -134,7 +146,8 @@ class TestAbstract:
             spmd.local_shards(x)
 
     def test_on_devices_here(self, mesh8: Mesh) -> None:
-        """Abstract data on devices that are here: the program would run, and has nothing to run on."""
+        """Abstract data on devices that are here: the program would run, and has nothing to run
+        on."""
         spmd.sync()
         sharding = mesh8.sharding(("fsdp",), 1)
         real = spmd.mark_sharding(torch.ones(8, device="xla"), mesh8, ("fsdp",))
@@ -148,11 +161,15 @@ class TestAbstract:
 
 
 class TestTpu:
-    """TPU slices that are not here: a step compiles for them where libtpu is installed; else the error names it."""
+    """TPU slices that are not here: a step compiles for them where libtpu is installed; else the
+    error names it."""
 
     def test_step(self) -> None:
         if importlib.util.find_spec("libtpu") is None:
-            with pytest.raises(ValueError, match=r"target 'v5e:2x4' is not known: .*with the package libtpu installed"):
+            with pytest.raises(
+                ValueError,
+                match=r"target 'v5e:2x4' is not known: .*with the package libtpu installed",
+            ):
                 Mesh(range(8), (8,), target="v5e:2x4")
             return
         run_script(
@@ -178,12 +195,20 @@ class TestMemory:
         split = mesh8.sharding(("fsdp",), 1)
         host = split.with_spec(split.spec, "pinned_host")
         assert host is not split and host.memory == "pinned_host" and split.memory == "device"
-        assert host.jax.memory_kind == "pinned_host" and not host.is_as(split, 1) and "pinned_host" in repr(host)
-        assert Sharding.from_jax(host.jax, 1, [split]) is host and Sharding.from_jax(split.jax, 1, [split]) is split
+        assert (
+            host.jax.memory_kind == "pinned_host"
+            and not host.is_as(split, 1)
+            and "pinned_host" in repr(host)
+        )
+        assert (
+            Sharding.from_jax(host.jax, 1, [split]) is host
+            and Sharding.from_jax(split.jax, 1, [split]) is split
+        )
         assert pickle.loads(pickle.dumps(host)) is host
 
     def test_result_on_the_host(self, mesh8: Mesh) -> None:
-        """A result that a program leaves on the host is recorded as there, read by the next, and stays in place."""
+        """A result that a program leaves on the host is recorded as there, read by the next, and
+        stays in place."""
         x = spmd.mark_sharding(torch.arange(8.0, device="xla"), mesh8, ("fsdp",))
         kept = spmd.call_jax(lambda a: jax.device_put(a * 2, jax.memory.Space.Host), x)
         spmd.sync()
@@ -193,12 +218,16 @@ class TestMemory:
         kept.add_(1)
         spmd.sync()
         assert more.tolist() == kept.tolist() == [1, 3, 5, 7, 9, 11, 13, 15]
-        assert spmd.get_sharding(kept).memory == "pinned_host" and spmd.get_sharding(more).memory == "device"
+        assert (
+            spmd.get_sharding(kept).memory == "pinned_host"
+            and spmd.get_sharding(more).memory == "device"
+        )
         assert np.asarray(kept._storage.value.buffer).sum() == 64
 
 
 class TestBesideWhatRuns:
-    """A model that stands on devices that are not here, to be planned with, does not stop what runs here."""
+    """A model that stands on devices that are not here, to be planned with, does not stop what runs
+    here."""
 
     def test_syncs(self, far: Mesh) -> None:
         with torch.device("xla"):

@@ -1,4 +1,5 @@
-"""P.UNCONSTRAINED: a dim of a spec that is left to the partitioner, while the others are asked for."""
+"""P.UNCONSTRAINED: a dim of a spec that is left to the partitioner, while the others are asked
+for."""
 
 import copy
 import pickle
@@ -14,7 +15,9 @@ from spmd.core.programs import program
 U = P.UNCONSTRAINED
 
 
-def sharded(mesh: spmd.Mesh, spec: P, *, mark_input: bool = True) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def sharded(
+    mesh: spmd.Mesh, spec: P, *, mark_input: bool = True
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """A loss and two gradients of a layer whose hidden value is marked so."""
     return run(lambda h: spmd.mark_sharding(h, mesh, spec), "xla", mesh if mark_input else None)
 
@@ -54,7 +57,9 @@ class TestPublic:
 class TestRecorded:
     """A recorded value: the other dims lie as asked, the open one as the partitioner likes."""
 
-    @pytest.mark.parametrize("spec", [P("data", U), P(U, "fsdp"), P(U, U), P(("data", "fsdp"), U)], ids=repr)
+    @pytest.mark.parametrize(
+        "spec", [P("data", U), P(U, "fsdp"), P(U, U), P(("data", "fsdp"), U)], ids=repr
+    )
     @pytest.mark.parametrize("mark_input", [True, False])
     def test_values_and_gradients(self, mesh2x4: spmd.Mesh, spec: P, mark_input: bool) -> None:
         wanted = run(lambda h: h, "cpu", None)
@@ -67,7 +72,8 @@ class TestRecorded:
         torch.testing.assert_close(y.cpu(), x.cpu() * 2)
 
     def test_the_partitioner_chooses_what_the_producer_has(self, mesh2x4: spmd.Mesh) -> None:
-        """The weight's columns are split; asked for whole columns they would be gathered, left open they stay."""
+        """The weight's columns are split; asked for whole columns they would be gathered, left open
+        they stay."""
         x, w = torch.randn(16, 8, device="xla"), torch.randn(8, 32, device="xla")
         spmd.mark_sharding(w, mesh2x4, P(None, "fsdp"))
         h = spmd.mark_sharding(x @ w, mesh2x4, P("data", U))
@@ -98,7 +104,9 @@ class TestRecorded:
         torch.testing.assert_close(h.cpu(), want.cpu())
 
     def test_a_read_layout(self, mesh2x4: spmd.Mesh) -> None:
-        w = spmd.mark_sharding(torch.randn(8, 32, device="xla"), mesh2x4, P("data", "fsdp")).requires_grad_()
+        w = spmd.mark_sharding(
+            torch.randn(8, 32, device="xla"), mesh2x4, P("data", "fsdp")
+        ).requires_grad_()
         with spmd.use_sharding([w], mesh2x4, P(None, U)):
             loss = w.square().sum()
         loss.backward()
@@ -143,7 +151,11 @@ class TestData:
         w.square().sum().backward()
         spmd.sync()
         assert w.grad is not None
-        assert spmd.get_sharding(w.grad) is spmd.get_sharding(w) is mesh2x4.sharding(P(None, "fsdp"), 2)
+        assert (
+            spmd.get_sharding(w.grad)
+            is spmd.get_sharding(w)
+            is mesh2x4.sharding(P(None, "fsdp"), 2)
+        )
 
     def test_a_constant(self, mesh2x4: spmd.Mesh) -> None:
         x = spmd.mark_sharding(torch.zeros(8, 4, device="xla"), mesh2x4, P("data", U))

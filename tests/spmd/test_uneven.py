@@ -30,7 +30,8 @@ def made(
 
 
 class TestShards:
-    """A shard has ceil(dim / pieces) rows, zero-padded on the right; indices are of the whole, without padding."""
+    """A shard has ceil(dim / pieces) rows, zero-padded on the right; indices are of the whole,
+    without padding."""
 
     def test_ten_rows_over_eight(self) -> None:
         source, x = made((10,), (8,), ("a",))
@@ -63,7 +64,10 @@ class TestShards:
         source, x = made(shape, mesh_shape, spec)
         sizes = dict(zip("ab", mesh_shape, strict=False))
         pieces = [
-            1 if e is None else math.prod(sizes[axis] for axis in ((e,) if isinstance(e, str) else e)) for e in spec
+            1
+            if e is None
+            else math.prod(sizes[axis] for axis in ((e,) if isinstance(e, str) else e))
+            for e in spec
         ]
         expected = tuple(math.ceil(dim / cut) for dim, cut in zip(shape, pieces, strict=True))
         shards = spmd.local_shards(x)
@@ -142,7 +146,10 @@ class TestComputing:
         spmd.mark_sharding(actual.weight, mesh, ("a", None))
         spmd.mark_sharding(actual.bias, mesh, ("a",))
         x = torch.randn(6, 10)
-        for model, batch in ((expected, x), (actual, spmd.mark_sharding(x.to("xla"), mesh, ("a", None)))):
+        for model, batch in (
+            (expected, x),
+            (actual, spmd.mark_sharding(x.to("xla"), mesh, ("a", None))),
+        ):
             optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
             for _ in range(3):
                 model(batch).square().mean().backward()
@@ -175,7 +182,10 @@ class TestComputing:
         for parameter in actual.parameters():
             momentum = optimizer.state[parameter]["momentum_buffer"]
             assert spmd.get_sharding(momentum) is spmd.get_sharding(parameter)
-            assert spmd.local_shards(momentum)[0].data.shape == spmd.local_shards(parameter)[0].data.shape
+            assert (
+                spmd.local_shards(momentum)[0].data.shape
+                == spmd.local_shards(parameter)[0].data.shape
+            )
 
     def test_marking_to_another_padding(self) -> None:
         source, x = made((10,), (8,), ("a",))
@@ -184,5 +194,7 @@ class TestComputing:
             assert torch.equal(x.cpu(), source)
 
     def test_empty(self) -> None:
-        x = spmd.mark_sharding(torch.zeros(0, 4, device="xla"), Mesh(range(8), (8,), ("a",)), ("a", None))
+        x = spmd.mark_sharding(
+            torch.zeros(0, 4, device="xla"), Mesh(range(8), (8,), ("a",)), ("a", None)
+        )
         assert x.cpu().shape == (0, 4) and x.sum().item() == 0

@@ -20,7 +20,9 @@ def kind(action: Callable[[Path], object]) -> Kind:
 
     def load(folder: Path) -> Values:
         file = folder / "x"
-        is_file = file.is_file() and not file.is_symlink() and file.stat().st_size == len("unchanged")
+        is_file = (
+            file.is_file() and not file.is_symlink() and file.stat().st_size == len("unchanged")
+        )
         is_unchanged = is_file and file.read_bytes() == b"unchanged"
         return {"x": 1} if is_unchanged and len([*folder.iterdir()]) == 1 else {"x": action(folder)}
 
@@ -47,5 +49,7 @@ KINDS = {
     "error": kind(missing),
     "write": kind(lambda folder: (folder.parent / "outside/y").write_text("")),
     "read": kind(lambda folder: Path("/etc/passwd").read_text() and 1),
-    "process": kind(lambda folder: subprocess.run([sys.executable, "-c", ""], check=True).returncode + 1),
+    "process": kind(
+        lambda folder: subprocess.run([sys.executable, "-c", ""], check=True).returncode + 1
+    ),
 }

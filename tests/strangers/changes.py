@@ -1,12 +1,14 @@
-"""Seeded random changes of files that strangers may give, and the process that loads each changed copy under limits.
+"""Seeded random changes of files that strangers may give, and the process that loads each changed
+copy under limits.
 
     python tests/strangers/changes.py tests/strangers/test_files.py steps 20 7  # kind, number, seed
 
-A module of kinds has a table `KINDS` of `Kind` by name. Everything is imported once; each changed copy is loaded in a
-fork, made before a device has started. A load must end in the right values, or in an error of `Kind.errors` with a
-sentence that names the file. Limits of a load: 5 s of the processor (and 60 s in all: the machine may be busy), a peak
-of resident memory of at most 200 MB above that of the unchanged files (RLIMIT_AS is 2 GiB above, so that more is a
-MemoryError), no signal, no file read or written outside of its folder, no process or connection started.
+A module of kinds has a table `KINDS` of `Kind` by name. Everything is imported once; each changed
+copy is loaded in a fork, made before a device has started. A load must end in the right values, or
+in an error of `Kind.errors` with a sentence that names the file. Limits of a load: 5 s of the
+processor (and 60 s in all: the machine may be busy), a peak of resident memory of at most 200 MB
+above that of the unchanged files (RLIMIT_AS is 2 GiB above, so that more is a MemoryError), no
+signal, no file read or written outside of its folder, no process or connection started.
 """
 
 import importlib.util
@@ -37,17 +39,28 @@ ROOT = Path(__file__).resolve().parents[2]
 Values = dict[str, Any]
 Draw = random.Random
 # Folders that any load may read: Python, its packages, this project, and the system's.
-_OF_THE_SYSTEM = ("/usr", "/lib", "/etc", "/proc", "/sys", "/dev/null", "/dev/urandom", "/dev/shm", "/opt")
+_OF_THE_SYSTEM = (
+    "/usr",
+    "/lib",
+    "/etc",
+    "/proc",
+    "/sys",
+    "/dev/null",
+    "/dev/urandom",
+    "/dev/shm",
+    "/opt",
+)
 
 
 @dataclass(frozen=True)
 class Kind:
     """A kind of files.
 
-    write: fills an empty folder. load: the values of a folder, tensors on the CPU and plain values by name. seal:
-    renews the checksums that anybody can compute, after a change. is_checked: False for a format without checksums. Its
-    values may differ, and so may those that are sealed, where names, shapes and dtypes do not. follows_links: files may
-    be links to others, as in Hugging Face's cache. errors: the classes that a load may raise, exactly.
+    write: fills an empty folder. load: the values of a folder, tensors on the CPU and plain values
+    by name. seal: renews the checksums that anybody can compute, after a change. is_checked: False
+    for a format without checksums. Its values may differ, and so may those that are sealed, where
+    names, shapes and dtypes do not. follows_links: files may be links to others, as in Hugging
+    Face's cache. errors: the classes that a load may raise, exactly.
     """
 
     write: Callable[[Path], None]
@@ -55,11 +68,16 @@ class Kind:
     seal: Callable[[Path], None] | None = None
     is_checked: bool = True
     follows_links: bool = False
-    errors: tuple[type[BaseException], ...] = (ValueError, FileNotFoundError, spmd.checkpoint.DamagedError)
+    errors: tuple[type[BaseException], ...] = (
+        ValueError,
+        FileNotFoundError,
+        spmd.checkpoint.DamagedError,
+    )
 
 
 class Result(NamedTuple):
-    """A changed copy that was loaded. outcome: "same", "data" (other values, unchecked), "refused" or "fault"."""
+    """A changed copy that was loaded. outcome: "same", "data" (other values, unchecked), "refused"
+    or "fault"."""
 
     number: int
     change: str
@@ -69,11 +87,12 @@ class Result(NamedTuple):
     num_bytes: int
 
 
-# --- JSON in a file ---------------------------------------------------------------------------------------------------
+# --- JSON in a file -------------------------------------------------------------------------------
 
 
 def json_of(data: bytes) -> tuple[bytes, Any, bytes] | None:
-    """What stands before the JSON of a file, its value, and what stands after; None where there is none.
+    """What stands before the JSON of a file, its value, and what stands after; None where there is
+    none.
 
     The JSON is all of the file, the header of a safetensors file, or one of the first lines.
     """
@@ -103,7 +122,13 @@ def _nodes(value: Any, parent: Any = None, key: Any = None) -> Iterator[tuple[An
     """The containers and keys of all values inside of one."""
     if parent is not None:
         yield parent, key
-    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    pairs = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for inner, each in pairs:
         yield from _nodes(each, value, inner)
 
@@ -118,32 +143,38 @@ class _Text:
 def _names(outside: Path) -> list[Any]:
     some = min(file for file in outside.rglob("*") if file.is_file())
     return [
-        str(some), f"../{outside.name}/{some.relative_to(outside)}", f"./../{outside.name}/{some.name}", str(outside),
-        "../x", "..", ".", "", "/", "/dev/zero", "/etc/passwd", "a/../../x", "x\0y", "x" * 100_000, "\ud800", "x/y",
-        "__class__", "~/x", "file:///etc/passwd", "memory://x/y", "*", "%s{0}",
+        str(some), f"../{outside.name}/{some.relative_to(outside)}",
+        f"./../{outside.name}/{some.name}", str(outside), "../x", "..", ".", "", "/", "/dev/zero",
+        "/etc/passwd", "a/../../x", "x\0y", "x" * 100_000, "\ud800", "x/y", "__class__", "~/x",
+        "file:///etc/passwd", "memory://x/y", "*", "%s{0}",
     ]  # fmt: skip
 
 
 def _deep(draw: Draw) -> _Text:
     depth = draw.choice([100, 480, 900, 5_000, 200_000])
-    begin, end = draw.choice([("[", "]"), ('{"a":', "}"), ('{"$tuple":[', "]}"), ('{"$dict":[[1,', "]]}")])
+    begin, end = draw.choice(
+        [("[", "]"), ('{"a":', "}"), ('{"$tuple":[', "]}"), ('{"$dict":[[1,', "]]}")]
+    )
     return _Text(begin * depth + "0" + end * depth)
 
 
 _LARGE: list[Any] = [
-    10**18, 2**63, 2**64, 2**31, -1, -(2**63), 0, 1, _Text("1e400"), _Text("NaN"), _Text("-Infinity"), 1.5,
-    3_000_000_000, _Text("9" * 5000), _Text("1" + "0" * 400), [2**40] * 3, [0, 2**62], [3_000_000_000],
+    10**18, 2**63, 2**64, 2**31, -1, -(2**63), 0, 1, _Text("1e400"), _Text("NaN"),
+    _Text("-Infinity"), 1.5, 3_000_000_000, _Text("9" * 5000), _Text("1" + "0" * 400), [2**40] * 3,
+    [0, 2**62], [3_000_000_000],
 ]  # fmt: skip
 # As an encoder of plain values marks them; they do not fit, or ask for much.
 _TYPED: list[Any] = [
-    {"$scalar": ["S", 3_000_000_000]}, {"$scalar": ["V3000000000", 1]}, {"$scalar": ["U900000000", "x"]},
-    {"$scalar": ["object", 1]}, {"$scalar": ["float32", "x"]}, {"$scalar": []}, {"$scalar": ["float32", [[1]]]},
-    {"$bytes": 3_000_000_000}, {"$bytes": "!"}, {"$tensor": "no such"}, {"$tensor": []}, {"$tensor": 3},
-    {"$complex": [1, 2, 3]}, {"$complex": ["1", None]}, {"$deque": [[], -1]}, {"$deque": [[1], 2**63]}, {"$deque": 3},
-    {"$size": ["a"]}, {"$size": [2**70]}, {"$dict": [[[], 1]]}, {"$dict": [1]}, {"$set": [[]]}, {"$dtype": "nn"},
-    {"$counter": [["a", "b"]]}, {"$dtype": "load"}, {"$device": "nowhere:9"}, {"$float": "x"}, {"$float": "nan"},
-    {"$array": {"$tensor": "no such"}}, {"$array": 1}, {"$unknown": 1}, {"$tuple": 5}, {"$ordered": {"a": 1}},
-    {"by_process": []}, {"by_process": [None]}, {"by_process": 3}, {},
+    {"$scalar": ["S", 3_000_000_000]}, {"$scalar": ["V3000000000", 1]},
+    {"$scalar": ["U900000000", "x"]}, {"$scalar": ["object", 1]}, {"$scalar": ["float32", "x"]},
+    {"$scalar": []}, {"$scalar": ["float32", [[1]]]}, {"$bytes": 3_000_000_000}, {"$bytes": "!"},
+    {"$tensor": "no such"}, {"$tensor": []}, {"$tensor": 3}, {"$complex": [1, 2, 3]},
+    {"$complex": ["1", None]}, {"$deque": [[], -1]}, {"$deque": [[1], 2**63]}, {"$deque": 3},
+    {"$size": ["a"]}, {"$size": [2**70]}, {"$dict": [[[], 1]]}, {"$dict": [1]}, {"$set": [[]]},
+    {"$dtype": "nn"}, {"$counter": [["a", "b"]]}, {"$dtype": "load"}, {"$device": "nowhere:9"},
+    {"$float": "x"}, {"$float": "nan"}, {"$array": {"$tensor": "no such"}}, {"$array": 1},
+    {"$unknown": 1}, {"$tuple": 5}, {"$ordered": {"a": 1}}, {"by_process": []},
+    {"by_process": [None]}, {"by_process": 3}, {},
 ]  # fmt: skip
 
 
@@ -168,11 +199,15 @@ def _json_changed(file: Path, draw: Draw, outside: Path) -> str:
     before, value, after = parts
     parent, key = draw.choice([*_nodes(value)] or [([value], 0)])
     strange, old = _strange(draw, outside), parent[key]
-    action = draw.choice(["value", "value", "value", "near", "without", "renamed", "swapped", "more"])
+    action = draw.choice(
+        ["value", "value", "value", "near", "without", "renamed", "swapped", "more"]
+    )
     if action == "near" and type(old) is int:
         strange = old + draw.choice([-1, 1, -old, old, 64, 1 << 32])
     elif action == "near" and isinstance(old, str):
-        strange = draw.choice([old.upper(), old + "0", old[:-1], f"../{old}", f"./{old}", f"{outside}/{old}"])
+        strange = draw.choice(
+            [old.upper(), old + "0", old[:-1], f"../{old}", f"./{old}", f"{outside}/{old}"]
+        )
     if action == "without":
         del parent[key]
     elif action == "renamed" and isinstance(parent, dict):
@@ -200,15 +235,17 @@ def _json_changed(file: Path, draw: Draw, outside: Path) -> str:
     return f"JSON of {file.name}: {action} at {str(key)[:60]!r}, {str(old)[:60]!r} to {shown[:60]}"
 
 
-# --- bytes, lengths, names --------------------------------------------------------------------------------------------
+# --- bytes, lengths, names ------------------------------------------------------------------------
 
 
 def _bytes_changed(file: Path, draw: Draw, _outside: Path) -> str:
-    """Flips, inserts, removes, swaps or overwrites some bytes; heads and tails, with the tables, more than their
-    share."""
+    """Flips, inserts, removes, swaps or overwrites some bytes; heads and tails, with the tables,
+    more than their share."""
     data = bytearray(file.read_bytes() or b"\0")
     size, at = draw.choice([1, 2, 4, 8, 64]), draw.randrange(len(data))
-    at = draw.choice([at, min(at, draw.randrange(400)), max(at, len(data) - 1 - draw.randrange(400))]) % len(data)
+    at = draw.choice(
+        [at, min(at, draw.randrange(400)), max(at, len(data) - 1 - draw.randrange(400))]
+    ) % len(data)
     match draw.randrange(6):
         case 0:
             what = "flipped"
@@ -223,13 +260,18 @@ def _bytes_changed(file: Path, draw: Draw, _outside: Path) -> str:
             del data[at : at + size]
         case 3:
             what, other = "swapped", draw.randrange(len(data))
-            data[at : at + size], data[other : other + size] = data[other : other + size], data[at : at + size]
+            data[at : at + size], data[other : other + size] = (
+                data[other : other + size],
+                data[at : at + size],
+            )
         case 4:
             what = "overwritten"
             data[at : at + size] = bytes([draw.choice([0, 255])]) * len(data[at : at + size])
         case _:
             what = "words"
-            word = draw.choice([b"9" * 18, b"-1", b"1e400", b"../../../etc/passwd", b"null", b"[]", b"\x80"])
+            word = draw.choice(
+                [b"9" * 18, b"-1", b"1e400", b"../../../etc/passwd", b"null", b"[]", b"\x80"]
+            )
             data[at : at + len(word)] = word
     file.write_bytes(data)
     return f"{file.name}: {what} at {at}, {size}"
@@ -237,7 +279,21 @@ def _bytes_changed(file: Path, draw: Draw, _outside: Path) -> str:
 
 def _length_changed(file: Path, draw: Draw, _outside: Path) -> str:
     size = file.stat().st_size
-    length = draw.choice([0, 1, 7, 8, 9, size // 2, size - 1, size + 1, size + 4096, 1 << 33, draw.randrange(size + 1)])
+    length = draw.choice(
+        [
+            0,
+            1,
+            7,
+            8,
+            9,
+            size // 2,
+            size - 1,
+            size + 1,
+            size + 4096,
+            1 << 33,
+            draw.randrange(size + 1),
+        ]
+    )
     os.truncate(file, max(length, 0))
     return f"{file.name}: {size} to {length} bytes"
 
@@ -245,7 +301,17 @@ def _length_changed(file: Path, draw: Draw, _outside: Path) -> str:
 def _link(file: Path, draw: Draw, outside: Path) -> str:
     """Replaces a file by a link, a pipe or a folder."""
     some = [path for path in outside.rglob(file.name) if path.is_file()] or [outside]
-    target = draw.choice([*some, *some, outside, Path("/dev/zero"), Path("/etc/passwd"), file, file.parent / "no such"])
+    target = draw.choice(
+        [
+            *some,
+            *some,
+            outside,
+            Path("/dev/zero"),
+            Path("/etc/passwd"),
+            file,
+            file.parent / "no such",
+        ]
+    )
     file.unlink()
     match draw.randrange(6):
         case 0:
@@ -275,7 +341,17 @@ def _names_changed(file: Path, draw: Draw, outside: Path) -> str:
             name = draw.choice(["x", "model.safetensors", f"{file.name}.1", ".x", "manifest.json"])
             file.rename(folder / name)
             return f"{file.name}: named {name}"
-    name = draw.choice([".saving-x", ".lock", "99999999999999999999", "7", "x.safetensors", "\udcff", "process-0.json"])
+    name = draw.choice(
+        [
+            ".saving-x",
+            ".lock",
+            "99999999999999999999",
+            "7",
+            "x.safetensors",
+            "\udcff",
+            "process-0.json",
+        ]
+    )
     path = draw.choice([folder, folder.parent]) / name
     if folder.parent == outside.parent:
         path = folder / name
@@ -285,13 +361,23 @@ def _names_changed(file: Path, draw: Draw, outside: Path) -> str:
     return f"{name!r} added"
 
 
-_CHANGES = [_json_changed, _json_changed, _json_changed, _bytes_changed, _bytes_changed, _length_changed, _link,
-            _names_changed]  # fmt: skip
+_CHANGES = [
+    _json_changed,
+    _json_changed,
+    _json_changed,
+    _bytes_changed,
+    _bytes_changed,
+    _length_changed,
+    _link,
+    _names_changed,
+]
 
 
-def changed(folder: Path, draw: Draw, outside: Path, seal: Callable[[Path], None] | None = None) -> str:
-    """Changes the files of a folder at one place, or at two; returns what was changed. outside: a folder of files that
-    are like them, which names and links may say."""
+def changed(
+    folder: Path, draw: Draw, outside: Path, seal: Callable[[Path], None] | None = None
+) -> str:
+    """Changes the files of a folder at one place, or at two; returns what was changed. outside: a
+    folder of files that are like them, which names and links may say."""
     said = []
     for _ in range(draw.choice([1, 1, 1, 2])):
         files = _small(folder)
@@ -300,7 +386,9 @@ def changed(folder: Path, draw: Draw, outside: Path, seal: Callable[[Path], None
             files = [path for path in files if json_of(path.read_bytes())] or files
         if files:
             said.append(change(draw.choice(files), draw, outside))
-    is_plain = len(_small(folder)) == sum(path.is_symlink() or not path.is_dir() for path in folder.rglob("*"))
+    is_plain = len(_small(folder)) == sum(
+        path.is_symlink() or not path.is_dir() for path in folder.rglob("*")
+    )
     if seal is not None and draw.random() < 0.7 and is_plain:
         try:
             seal(folder)
@@ -316,11 +404,12 @@ def _small(folder: Path) -> list[Path]:
     return [path for path in files if path.stat().st_size < 1 << 24]
 
 
-# --- a load under limits ----------------------------------------------------------------------------------------------
+# --- a load under limits --------------------------------------------------------------------------
 
 
 def _forked(action: Callable[[], Any]) -> tuple[Any, int, resource.struct_rusage]:
-    """Does something in a fork; returns what it returns (JSON; None if it died), its wait status, and what it used."""
+    """Does something in a fork; returns what it returns (JSON; None if it died), its wait status,
+    and what it used."""
     read, write = os.pipe()
     child = os.fork()
     if not child:
@@ -343,8 +432,24 @@ def _forked(action: Callable[[], Any]) -> tuple[Any, int, resource.struct_rusage
 def _watched(folder: Path, seen: list[str], *, follows_links: bool) -> None:
     """Notes what a load does outside of a folder, as far as Python's audit events tell."""
     allowed = (*_OF_THE_SYSTEM, sys.prefix, sys.base_prefix, str(ROOT))
-    writes = {"os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.symlink", "os.link", "os.truncate", "os.chmod"}
-    forbidden = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "socket.connect"}
+    writes = {
+        "os.remove",
+        "os.rename",
+        "os.mkdir",
+        "os.rmdir",
+        "os.symlink",
+        "os.link",
+        "os.truncate",
+        "os.chmod",
+    }
+    forbidden = {
+        "subprocess.Popen",
+        "os.system",
+        "os.exec",
+        "os.posix_spawn",
+        "os.fork",
+        "socket.connect",
+    }
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event in forbidden:
@@ -353,7 +458,9 @@ def _watched(folder: Path, seen: list[str], *, follows_links: bool) -> None:
         if not is_open and event not in writes:
             return
         path = os.path.realpath(os.fsdecode(arguments[0]))
-        is_write = not is_open or bool((arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC))
+        is_write = not is_open or bool(
+            (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        )
         is_inside = path.startswith(f"{folder}/") or path == str(folder)
         is_of_the_system = path.startswith(allowed) and path != "/etc/passwd"
         is_by_link = os.path.abspath(os.fsdecode(arguments[0])).startswith(f"{folder}/")
@@ -367,7 +474,8 @@ def _watched(folder: Path, seen: list[str], *, follows_links: bool) -> None:
 
 
 def same(values: Values, good: Values, *, is_checked: bool) -> bool:
-    """True if values are equal to the bit; with is_checked=False, if their names, shapes and dtypes are."""
+    """True if values are equal to the bit; with is_checked=False, if their names, shapes and dtypes
+    are."""
     if [*values] != [*good]:
         return False
     for name, expected in good.items():
@@ -386,7 +494,9 @@ def _raw(value: torch.Tensor) -> bytes:
     return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
-def _loaded(kind: Kind, folder: Path, good: Values, limit: int, *, is_sealed: bool) -> tuple[str, str]:
+def _loaded(
+    kind: Kind, folder: Path, good: Values, limit: int, *, is_sealed: bool
+) -> tuple[str, str]:
     """The outcome of a load, in the fork, and its detail."""
     seen: list[str] = []
     is_linked = kind.follows_links and any(map(Path.is_symlink, folder.rglob("*")))
@@ -413,11 +523,16 @@ def _loaded(kind: Kind, folder: Path, good: Values, limit: int, *, is_sealed: bo
 def _tree(folder: Path) -> dict[str, tuple[int, int, int]]:
     """The files of a folder, with what changes when they do."""
     found = {str(path): path.lstat() for path in sorted(folder.rglob("*"))}
-    return {path: (status.st_size, status.st_mtime_ns, status.st_mode) for path, status in found.items()}
+    return {
+        path: (status.st_size, status.st_mtime_ns, status.st_mode) for path, status in found.items()
+    }
 
 
 def runs(kind: Kind, name: str, numbers: range, seed: int, place: Path) -> Iterator[Result]:
-    """Loads changed copies of a kind's files; a number and a seed give the same change. Starts no device."""
+    """Loads changed copies of a kind's files; a number and a seed give the same change.
+
+    Starts no device.
+    """
     place = place.resolve()
     good, outside, copy = place / "good", place / "outside", place / "copy"
     for folder in (good, outside):
@@ -443,20 +558,38 @@ def runs(kind: Kind, name: str, numbers: range, seed: int, place: Path) -> Itera
         draw = random.Random(f"{name} {seed} {number}")
         shutil.copytree(good, copy)
         change = changed(copy, draw, outside, kind.seal)
-        before = {path: facts for path, facts in _tree(place).items() if not path.startswith(str(copy))}
+        before = {
+            path: facts for path, facts in _tree(place).items() if not path.startswith(str(copy))
+        }
         said, status, used = _forked(
-            lambda: _loaded(kind, copy, values, limit, is_sealed=change.endswith(("; sealed", "in part")))  # noqa: B023  # called here
+            lambda: _loaded(
+                kind,
+                copy,
+                values,
+                limit,
+                is_sealed=change.endswith(("; sealed", "in part")),  # noqa: B023  # called here
+            )
         )
-        after = {path: facts for path, facts in _tree(place).items() if not path.startswith(str(copy))}
+        after = {
+            path: facts for path, facts in _tree(place).items() if not path.startswith(str(copy))
+        }
         seconds, more = used.ru_utime + used.ru_stime, (used.ru_maxrss << 10) - usual
         outcome, detail = said or ("fault", "")
         if os.WIFSIGNALED(status):
             outcome, detail = "fault", f"signal {signal.Signals(os.WTERMSIG(status)).name}"
         elif before != after:
-            outcome, detail = "fault", f"files outside changed: {[*before.items() ^ after.items()][:3]}"
+            outcome, detail = (
+                "fault",
+                f"files outside changed: {[*before.items() ^ after.items()][:3]}",
+            )
         elif seconds > SECONDS or more > MEMORY:
-            outcome, detail = "fault", f"{seconds:.1f} s, {more >> 20} MB above the unchanged files: {detail}"
-        yield Result(number, change.encode(errors="replace").decode(), outcome, detail, seconds, more)
+            outcome, detail = (
+                "fault",
+                f"{seconds:.1f} s, {more >> 20} MB above the unchanged files: {detail}",
+            )
+        yield Result(
+            number, change.encode(errors="replace").decode(), outcome, detail, seconds, more
+        )
         shutil.rmtree(copy)
 
 
@@ -471,12 +604,22 @@ def kinds_of(module: Path) -> dict[str, Kind]:
     return kinds
 
 
-def loaded(module: Path | str, name: str, count: int, seed: int = 0, first: int = 0) -> list[Result]:
-    """Loads so many changed copies of a kind in a process of their own; raises RuntimeError where that fails."""
+def loaded(
+    module: Path | str, name: str, count: int, seed: int = 0, first: int = 0
+) -> list[Result]:
+    """Loads so many changed copies of a kind in a process of their own; raises RuntimeError where
+    that fails."""
     command = [sys.executable, __file__, str(module), name, str(count), str(seed), str(first)]
-    settings = {"SPMD_PROGRAM_CACHE": "0", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1",
-                "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **settings}, check=False)
+    settings = {
+        "SPMD_PROGRAM_CACHE": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}",
+    }
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **settings}, check=False
+    )
     if done.returncode:
         raise RuntimeError(f"{name}: {done.stdout[-500:]}{done.stderr[-3000:]}")
     return [Result(*json.loads(line)) for line in done.stdout.splitlines() if line.startswith("[")]

@@ -1,4 +1,5 @@
-"""Steps of a job and files of models that strangers may have changed: the right values, or a sentence."""
+"""Steps of a job and files of models that strangers may have changed: the right values, or a
+sentence."""
 
 import json
 import shutil
@@ -41,12 +42,17 @@ def copied(source: Path, folder: Path) -> None:
     shutil.copytree(source, folder, dirs_exist_ok=True)
 
 
-# --- steps ------------------------------------------------------------------------------------------------------------
+# --- steps ----------------------------------------------------------------------------------------
 
 
 def state(model: nn.Module) -> dict[str, Any]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    plain = {"step": 3, "name": "a name", "rates": (0.1, 0.2), "count": torch.tensor([1.5, 2.5]).numpy()[0]}
+    plain = {
+        "step": 3,
+        "name": "a name",
+        "rates": (0.1, 0.2),
+        "count": torch.tensor([1.5, 2.5]).numpy()[0],
+    }
     return {"model": model, "optimizer": optimizer, "plain": plain}
 
 
@@ -67,7 +73,12 @@ def load_steps(folder: Path) -> Values:
     step = spmd.CheckpointManager(folder).restore(values, 2)
     moments = values["optimizer"].state_dict()["state"]
     # A plain container is a value as a whole: what a sealed step has of it is the writer's choice.
-    return {**values["model"].state_dict(), "plain": str(values["plain"]), "moments": str(moments), "number": step}
+    return {
+        **values["model"].state_dict(),
+        "plain": str(values["plain"]),
+        "moments": str(moments),
+        "number": step,
+    }
 
 
 def seal_steps(folder: Path) -> None:
@@ -94,7 +105,7 @@ def load_or_older(folder: Path) -> Values:
     return {"plain": str(values["plain"])}
 
 
-# --- models -----------------------------------------------------------------------------------------------------------
+# --- models ---------------------------------------------------------------------------------------
 
 
 def load_model(path: Path, key: str | None = None) -> Values:
@@ -142,19 +153,32 @@ def write_ranks(folder: Path) -> None:
         for rank in range(2):
             shards[rank][key] = flat[rank * size : (rank + 1) * size].clone()
     for rank in range(2):
-        metadata = {"shard_info": {"": infos}, "flatten_info": {}, "buffer_info": {}, "world_size": 2, "rank": rank}
-        torch.save({"model": shards[rank], "shard_metadata": metadata}, folder / f"x_rank-{rank}-of-2.pth")
+        metadata = {
+            "shard_info": {"": infos},
+            "flatten_info": {},
+            "buffer_info": {},
+            "world_size": 2,
+            "rank": rank,
+        }
+        torch.save(
+            {"model": shards[rank], "shard_metadata": metadata}, folder / f"x_rank-{rank}-of-2.pth"
+        )
 
 
 _MODEL: dict[str, Any] = {"is_checked": False, "follows_links": True}
-_ERRORS = (ValueError, FileNotFoundError, NotImplementedError)  # the last of a dtype that torch lacks
+# the last of a dtype that torch lacks
+_ERRORS = (ValueError, FileNotFoundError, NotImplementedError)
 KINDS = {
     "steps": Kind(write_steps, load_steps, seal_steps),
     "steps, skip_damaged": Kind(write_steps, load_or_older, seal_steps),
-    "steps of an older version": Kind(lambda folder: copied(SAVED / "job", folder), load_older_steps, seal_steps),
+    "steps of an older version": Kind(
+        lambda folder: copied(SAVED / "job", folder), load_older_steps, seal_steps
+    ),
     "safetensors": Kind(
         lambda folder: save_file(net().state_dict(), folder / "x.safetensors"),
-        lambda folder: load_model(folder / "x.safetensors"), errors=_ERRORS, **_MODEL,
+        lambda folder: load_model(folder / "x.safetensors"),
+        errors=_ERRORS,
+        **_MODEL,
     ),
     "folder with an index": Kind(write_indexed, load_model, errors=_ERRORS, **_MODEL),
     "model of an older version": Kind(
@@ -162,17 +186,23 @@ KINDS = {
     ),
     "torch.save": Kind(
         lambda folder: torch.save({"model": net().state_dict()}, folder / "x.pt"),
-        lambda folder: load_model(folder / "x.pt", "model"), **_MODEL,
+        lambda folder: load_model(folder / "x.pt", "model"),
+        **_MODEL,
     ),
     "torch.distributed.checkpoint": Kind(
-        write_distributed, load_distributed, follows_links=True,
+        write_distributed,
+        load_distributed,
+        follows_links=True,
         errors=(ValueError, FileNotFoundError, dcp.api.CheckpointException),
     ),
     "files of ranks": Kind(
         write_ranks,
-        lambda folder: fsdp.consolidate_sharded_model_checkpoints(str(folder / "x"), save_model=False)[0], **_MODEL,
+        lambda folder: fsdp.consolidate_sharded_model_checkpoints(
+            str(folder / "x"), save_model=False
+        )[0],
+        **_MODEL,
     ),
-}  # fmt: skip
+}
 
 
 class TestStrangers:
@@ -194,12 +224,23 @@ class TestStrangers:
 class TestLimits:
     """What a load must not do is found."""
 
-    @pytest.mark.parametrize(("name", "says"), [
-        ("memory", "MB above the unchanged"), ("time", "s, "), ("crash", "signal SIGSEGV"), ("other", "other values"),
-        ("error", "KeyError"), ("write", "files outside changed"), ("read", "outside of the folder"),
-        ("process", "outside of the folder"),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("name", "says"),
+        [
+            ("memory", "MB above the unchanged"),
+            ("time", "s, "),
+            ("crash", "signal SIGSEGV"),
+            ("other", "other values"),
+            ("error", "KeyError"),
+            ("write", "files outside changed"),
+            ("read", "outside of the folder"),
+            ("process", "outside of the folder"),
+        ],
+    )
     def test_found(self, name: str, says: str) -> None:
         results = loaded(Path(__file__).with_name("bad_loads.py"), name, 3)
-        faults = [result for result in results if result.outcome != "same"]  # some changes change nothing
-        assert faults and all(fault.outcome == "fault" and says in fault.detail for fault in faults), results
+        # some changes change nothing
+        faults = [result for result in results if result.outcome != "same"]
+        assert faults and all(
+            fault.outcome == "fault" and says in fault.detail for fault in faults
+        ), results

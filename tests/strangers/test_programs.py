@@ -1,4 +1,5 @@
-"""Exports, compiled programs, plans and rules that strangers may have changed: the right values, or a sentence."""
+"""Exports, compiled programs, plans and rules that strangers may have changed: the right values, or
+a sentence."""
 
 import contextlib
 import hashlib
@@ -20,7 +21,7 @@ platform.processor()  # Python asks a process for it, once
 sys.path.insert(0, str(Path(__file__).parent))
 from changes import Kind, Values, loaded  # noqa: E402
 
-# --- exported programs ------------------------------------------------------------------------------------------------
+# --- exported programs ----------------------------------------------------------------------------
 
 
 def mesh() -> spmd.Mesh:
@@ -32,7 +33,9 @@ def write_export(folder: Path) -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2)).to("xla")
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
 
-    def step(batch: dict[str, torch.Tensor], scale: float) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def step(
+        batch: dict[str, torch.Tensor], scale: float
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         optimizer.zero_grad()
         loss = (model(batch["x"]) * scale).square().sum()
         loss.backward()
@@ -48,11 +51,16 @@ def call_export(folder: Path) -> Values:
     torch.manual_seed(0)
     x = spmd.mark_sharding(torch.ones(8, 4, device="xla"), mesh(), ("data", None))
     loss, more = program({"x": x}, 0.5)
-    return {"loss": loss.cpu(), **more, **{name: spmd.full_tensor(value) for name, value in program.state.items()}}
+    return {
+        "loss": loss.cpu(),
+        **more,
+        **{name: spmd.full_tensor(value) for name, value in program.state.items()},
+    }
 
 
 def load_export(folder: Path) -> Values:
-    """Loads what a stranger has sealed: it may be another program, so that its values are its own."""
+    """Loads what a stranger has sealed: it may be another program, so that its values are its
+    own."""
     spmd.load_exported(folder)
     return {}
 
@@ -61,28 +69,33 @@ def seal_export(folder: Path) -> None:
     """Renews the checksums of the program, the weights and the manifest."""
     body = json.loads((folder / "manifest.json").read_bytes())
     body.pop("sha256", None)
-    body["program"]["sha256"] = hashlib.sha256((folder / "program.jax_export").read_bytes()).hexdigest()
+    body["program"]["sha256"] = hashlib.sha256(
+        (folder / "program.jax_export").read_bytes()
+    ).hexdigest()
     weights = (folder / "weights.safetensors").read_bytes()
     body["weights"] = {"bytes": len(weights), "sha256": hashlib.sha256(weights).hexdigest()}
     (folder / "manifest.json").write_text(sealed_json.text(body))
 
 
-# --- compiled programs ------------------------------------------------------------------------------------------------
+# --- compiled programs ----------------------------------------------------------------------------
 
 HEADER, BODY = {"jaxlib": "1", "devices": "0,1"}, bytes(range(256)) * 40
 
 
 def write_cache(folder: Path) -> None:
-    """A cache as the library writes it; its body is no program, as what is read is compared, not executed."""
+    """A cache as the library writes it; its body is no program, as what is read is compared, not
+    executed."""
     spmd.config.program_cache, spmd.config.program_cache_dir = True, str(folder / "cache")
     disk.write("a" * 64, HEADER, BODY)
 
 
 def load_cache(folder: Path) -> Values:
     spmd.config.program_cache, spmd.config.program_cache_dir = True, str(folder / "cache")
-    if any(map(Path.is_symlink, folder.rglob("*"))):  # the audit of an open does not show that it follows none
+    # the audit of an open does not show that it follows none
+    if any(map(Path.is_symlink, folder.rglob("*"))):
         raise ValueError(f"a link in {folder}: see tests/core/programs/test_disk.py")
-    with contextlib.suppress(OSError):  # the cache opens and removes files by the folder's descriptor
+    # the cache opens and removes files by the folder's descriptor
+    with contextlib.suppress(OSError):
         os.chdir(folder / "cache")
     body = disk.read("a" * 64, HEADER)
     if body is None:
@@ -92,7 +105,9 @@ def load_cache(folder: Path) -> Values:
 
 def write_programs(folder: Path) -> None:
     model = nn.Linear(4, 2, device="meta")
-    spmd.plan(lambda x: model(x).sum().backward(), torch.ones(3, 4)).save_program(folder / "programs")
+    spmd.plan(lambda x: model(x).sum().backward(), torch.ones(3, 4)).save_program(
+        folder / "programs"
+    )
 
 
 def load_programs(folder: Path) -> Values:
@@ -101,29 +116,43 @@ def load_programs(folder: Path) -> Values:
     return {"count": count}
 
 
-# --- plans and rules --------------------------------------------------------------------------------------------------
+# --- plans and rules ------------------------------------------------------------------------------
 
 
 def write_plan(folder: Path) -> None:
     model = nn.Sequential(nn.Linear(16, 32, device="meta"), nn.Linear(32, 4, device="meta"))
     rules = spmd.ShardingRules({"0.weight": ("data", None), "no.such": ()})
-    plan = spmd.plan(lambda x: model(x).sum().backward(), torch.ones(8, 16), mesh=mesh(), rules=rules)
+    plan = spmd.plan(
+        lambda x: model(x).sum().backward(), torch.ones(8, 16), mesh=mesh(), rules=rules
+    )
     (folder / "plan.json").write_text(plan.to_json())
 
 
 def load_plan(folder: Path) -> Values:
     try:
-        plan = spmd.Plan.from_json(sealed_json.content(folder / "plan.json", follows_links=True).decode())
+        plan = spmd.Plan.from_json(
+            sealed_json.content(folder / "plan.json", follows_links=True).decode()
+        )
     except (ValueError, UnicodeDecodeError) as error:  # `from_json` takes a text, which has no name
         raise ValueError(f"plan.json: {error}") from error
-    return {"text": str(plan), "json": plan.to_json(), "fits": plan.fits, "same": bool(plan.diff(plan))}
+    return {
+        "text": str(plan),
+        "json": plan.to_json(),
+        "fits": plan.fits,
+        "same": bool(plan.diff(plan)),
+    }
 
 
 def write_rules(folder: Path) -> None:
     rules = spmd.ShardingRules(
-        {"**.{query,key}.weight": spmd.P("tensor", None), "layers.{0..11}.up:output": spmd.P(None, ("data", "tensor"))},
-        units=("layers.*",), shard_axis="data", checkpoint={"layers.*": "dots"},
-    )  # fmt: skip
+        {
+            "**.{query,key}.weight": spmd.P("tensor", None),
+            "layers.{0..11}.up:output": spmd.P(None, ("data", "tensor")),
+        },
+        units=("layers.*",),
+        shard_axis="data",
+        checkpoint={"layers.*": "dots"},
+    )
     rules.save(folder / "rules.toml")
 
 
@@ -145,7 +174,8 @@ KINDS = {
 
 @pytest.mark.parametrize("name", KINDS)
 def test_twenty(name: str) -> None:
-    """Each changed copy gives the right values, or a sentence; within its folder, memory and time."""
+    """Each changed copy gives the right values, or a sentence; within its folder, memory and
+    time."""
     results = loaded(__file__, name, 20)
     faults = [result for result in results if result.outcome == "fault"]
     assert len(results) == 20 and not faults, "\n\n".join(map(str, faults))

@@ -1,7 +1,8 @@
-"""Helpers of the sweeps over torch's other databases: how the results of one case on two devices are compared.
+"""Helpers of the sweeps over torch's other databases: how the results of one case on two devices
+are compared.
 
-A case is one entry of a database in one group (a dtype, a mode), tried in many ways that run as few programs. The
-comparison and its tolerances are those of `sweep.py`.
+A case is one entry of a database in one group (a dtype, a mode), tried in many ways that run as few
+programs. The comparison and its tolerances are those of `sweep.py`.
 """
 
 import time
@@ -27,8 +28,8 @@ cotangent = sweep.cotangent
 class Pair:
     """Results on both devices.
 
-    exact: gives the results in float64; the device may be as far from them as CPU is. draws: gives more of CPU's, where
-    two with other seeds differ; then the means are compared.
+    exact: gives the results in float64; the device may be as far from them as CPU is. draws: gives
+    more of CPU's, where two with other seeds differ; then the means are compared.
     """
 
     what: str
@@ -64,7 +65,8 @@ class Outcome:
             self.errors.append(f"{what}: {head(error)}")
 
     def both(self, what: str, on: Callable[[str], Any]) -> tuple[Any, Any] | None:
-        """The results of a function on ("xla", "cpu"); None where CPU refuses, as the device must with the same class.
+        """The results of a function on ("xla", "cpu"); None where CPU refuses, as the device must
+        with the same class.
 
         A kernel that CPU has not for a dtype is no refusal.
         """
@@ -78,7 +80,10 @@ class Outcome:
             return None
         self.tried += 1
         if type(actual) is not type(expected):
-            told = [head(each) if isinstance(each, Exception) else "no error" for each in (actual, expected)]
+            told = [
+                head(each) if isinstance(each, Exception) else "no error"
+                for each in (actual, expected)
+            ]
             self.errors.append(f"{what}: {told[0]}, expected {told[1]}")
         return None
 
@@ -106,7 +111,8 @@ def host_visits() -> int:
 
 
 def compare(pair: Pair) -> None:
-    """Raises AssertionError where the device differs by more than the table allows and than CPU's own error."""
+    """Raises AssertionError where the device differs by more than the table allows and than CPU's
+    own error."""
     try:
         sweep._compare(_NO_OP, pair.actual, pair.expected, False)
     except AssertionError:
@@ -136,7 +142,15 @@ def run(name: str, group: str, case: Callable[[Outcome], None]) -> tuple[Result,
             case(outcome)
         except Exception as error:
             outcome.errors.append(f"outside: {head(error)}")
-    kind = ERROR if outcome.errors else WRONG if outcome.differences else HOST if outcome.visits else LOWERED
+    kind = (
+        ERROR
+        if outcome.errors
+        else WRONG
+        if outcome.differences
+        else HOST
+        if outcome.visits
+        else LOWERED
+    )
     if not outcome.tried and kind == LOWERED:
         kind = UNTRIED
     told = [*outcome.errors, *outcome.differences]

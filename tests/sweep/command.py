@@ -1,6 +1,8 @@
-"""A sweep as a command: many named things tried in processes of a few each, a table, and an exit code.
+"""A sweep as a command: many named things tried in processes of a few each, a table, and an exit
+code.
 
-A crash or a hang costs the one thing that was running. What is tried, and what is known to fail, the caller says.
+A crash or a hang costs the one thing that was running. What is tried, and what is known to fail,
+the caller says.
 """
 
 import argparse
@@ -32,7 +34,8 @@ OUTCOMES = {
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of one trial. dtype: the group it was tried in, for `sweep.py` a dtype, for `variants.py` a form."""
+    """The result of one trial. dtype: the group it was tried in, for `sweep.py` a dtype, for
+    `variants.py` a form."""
 
     op: str
     dtype: str
@@ -49,7 +52,8 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The trials of a command: every name, once for each of the groups that an option of this name lists by commas."""
+    """The trials of a command: every name, once for each of the groups that an option of this name
+    lists by commas."""
 
     script: str
     title: str
@@ -68,13 +72,18 @@ def head(error: Exception) -> str:
 
 
 def main(sweep: Sweep) -> None:
-    """Tries everything, prints the table, exits with 1 where the outcome is not the expected one."""
+    """Tries everything, prints the table, exits with 1 where the outcome is not the expected
+    one."""
     options = _options(sweep)
     if options.worker:
         return _work(sweep, options)
     names = [name for name in sweep.names if re.search(options.ops, name)]
     wanted = options.groups.split(",")
-    tasks = [(names[i : i + options.chunk], group) for group in wanted for i in range(0, len(names), options.chunk)]
+    tasks = [
+        (names[i : i + options.chunk], group)
+        for group in wanted
+        for i in range(0, len(names), options.chunk)
+    ]
     groups: dict[str, list[Result]] = {group: [] for group in wanted}
     lock = threading.Lock()
 
@@ -84,24 +93,43 @@ def main(sweep: Sweep) -> None:
                 groups[task[1]].append(result)
                 if sys.stderr.isatty():
                     done = sum(map(len, groups.values()))
-                    print(f"\r{done} of {len(names) * len(wanted)} {result.op:50.50}", end="", file=sys.stderr)
+                    print(
+                        f"\r{done} of {len(names) * len(wanted)} {result.op:50.50}",
+                        end="",
+                        file=sys.stderr,
+                    )
 
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(run, tasks))
-    results = sorted(itertools.chain(*groups.values()), key=lambda result: (result.dtype, result.op))
+    results = sorted(
+        itertools.chain(*groups.values()), key=lambda result: (result.dtype, result.op)
+    )
     _report(sweep, results, groups)
     if options.write:
         options.write.write_text(json.dumps([asdict(result) for result in results], indent=1))
-    surprises = [r for r in results if r.outcome != UNTRIED and r.is_right == sweep.is_expected(r.op, r.dtype)]
+    surprises = [
+        r
+        for r in results
+        if r.outcome != UNTRIED and r.is_right == sweep.is_expected(r.op, r.dtype)
+    ]
     if surprises:
-        sys.exit(f"otherwise than expected{VERSIONS}: {', '.join(f'{r.op} ({r.dtype})' for r in surprises)}")
+        sys.exit(
+            f"otherwise than expected{VERSIONS}: "
+            f"{', '.join(f'{r.op} ({r.dtype})' for r in surprises)}"
+        )
 
 
 def _options(sweep: Sweep) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=sweep.help, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=sweep.help, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--ops", default="", help="regular expression that chooses ops by name")
-    parser.add_argument(f"--{sweep.group}", dest="groups", default=sweep.groups, help=f"by commas; {sweep.groups}")
-    parser.add_argument("--samples", type=int, default=2, help="samples of each op; 0 for all of them")
+    parser.add_argument(
+        f"--{sweep.group}", dest="groups", default=sweep.groups, help=f"by commas; {sweep.groups}"
+    )
+    parser.add_argument(
+        "--samples", type=int, default=2, help="samples of each op; 0 for all of them"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     parser.add_argument("--chunk", type=int, default=60, help="ops per process")
     parser.add_argument("--timeout", type=float, default=120, help="seconds one op may take")
@@ -124,7 +152,9 @@ def _work(sweep: Sweep, options: argparse.Namespace) -> None:
         print(json.dumps(asdict(result)), file=out, flush=True)
 
 
-def _in_processes(sweep: Sweep, names: list[str], group: str, options: argparse.Namespace) -> Iterator[Result]:
+def _in_processes(
+    sweep: Sweep, names: list[str], group: str, options: argparse.Namespace
+) -> Iterator[Result]:
     """Results of the ops, in a process that is replaced when one op ends it or takes too long."""
     left = list(names)
     while left:
@@ -167,7 +197,11 @@ def _in_processes(sweep: Sweep, names: list[str], group: str, options: argparse.
         if left:
             culprit = running or left[0]
             left.remove(culprit)
-            why = f"took more than {options.timeout:.0f} s" if was_late else f"the process ended with code {code}"
+            why = (
+                f"took more than {options.timeout:.0f} s"
+                if was_late
+                else f"the process ended with code {code}"
+            )
             yield Result(culprit, group, ERROR, why)
 
 

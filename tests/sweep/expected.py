@@ -1,7 +1,9 @@
-"""The ops of the database that are known not to work on `xla`, each with its reason; a new one fails the sweep.
+"""The ops of the database that are known not to work on `xla`, each with its reason; a new one
+fails the sweep.
 
-Names are those of `sweep.OPS`. Grouped by reason; the test is strict: an op that starts to work has to leave the list.
-All tables of this folder are of torch 2.13: others have other ops and samples, and a failure there says which it is.
+Names are those of `sweep.OPS`. Grouped by reason; the test is strict: an op that starts to work has
+to leave the list. All tables of this folder are of torch 2.13: others have other ops and samples,
+and a failure there says which it is.
 """
 
 import torch
@@ -9,7 +11,11 @@ import torch
 OF_TORCH = "2.13"
 IS_OF_THIS_TORCH = torch.__version__.startswith(f"{OF_TORCH}.")
 # What failures end with.
-VERSIONS = "" if IS_OF_THIS_TORCH else f" (expected.py is of torch {OF_TORCH}, this is {torch.__version__})"
+VERSIONS = (
+    ""
+    if IS_OF_THIS_TORCH
+    else f" (expected.py is of torch {OF_TORCH}, this is {torch.__version__})"
+)
 
 _REASONS: dict[str, tuple[str, ...]] = {
     "jiterator compiles CUDA C++ at run time; torch itself refuses every other device": (
@@ -34,10 +40,14 @@ _REASONS: dict[str, tuple[str, ...]] = {
 
 EXPECTED_FAILURES = {name: reason for reason, names in _REASONS.items() for name in names}
 
-# The same for other dtypes than float32; the command alone tries them. Some fail in a late sample only.
+# The same for other dtypes than float32; the command alone tries them. Some fail in a late sample
+# only.
 _REASONS_BY_DTYPE: dict[tuple[str, ...], dict[str, tuple[str, ...]]] = {
     ("bfloat16", "float16"): {
-        "statistics of narrow floats are saved in float32 on an accelerator, in the input's dtype on CPU": (
+        (
+            "statistics of narrow floats are saved in float32 on an accelerator, in the input's "
+            "dtype on CPU"
+        ): (
             "_batch_norm_with_update",
             "_native_batch_norm_legit",
             "native_batch_norm",
@@ -46,12 +56,21 @@ _REASONS_BY_DTYPE: dict[tuple[str, ...], dict[str, tuple[str, ...]]] = {
         "CPU makes NaN of what float64 shows to be finite": ("matrix_exp",),
     },
     ("complex64",): {
-        "CPU's norm and its abs round differently, so its gradient of the infinity norm is 0 / 0": ("renorm",),
+        "CPU's norm and its abs round differently, so its gradient of the infinity norm is 0 / 0": (
+            "renorm",
+        ),
     },
-    ("bfloat16",): {"of equal values another one is named than on CPU, and the gradient goes to it": ("topk",)},
+    ("bfloat16",): {
+        "of equal values another one is named than on CPU, and the gradient goes to it": ("topk",)
+    },
     ("float16",): {
-        "its results or operands are torch.complex32, which XLA has not": ("complex", "view_as_complex"),
-        "CPU overflows to infinity where the float32 inside the rule does not": ("nn.functional.soft_margin_loss",),
+        "its results or operands are torch.complex32, which XLA has not": (
+            "complex",
+            "view_as_complex",
+        ),
+        "CPU overflows to infinity where the float32 inside the rule does not": (
+            "nn.functional.soft_margin_loss",
+        ),
     },
 }
 

@@ -24,15 +24,23 @@ def check(outcome: Outcome, info: Any, given: Any, make: Make, forward: Forward)
     expected = reference.state_dict()
     outcome.attempt("state_dict", lambda: equal(module.state_dict(), expected, "xla"))
     for name, (copied, where) in COPIES.items():
-        outcome.attempt(name, lambda copied=copied, where=where: equal(copied(module).state_dict(), expected, where))
+        outcome.attempt(
+            name,
+            lambda copied=copied, where=where: equal(copied(module).state_dict(), expected, where),
+        )
     outcome.attempt("cpu", lambda: equal(copy.deepcopy(module).cpu().state_dict(), expected, "cpu"))
-    outcome.attempt("cpu and back", lambda: equal(copy.deepcopy(module).cpu().to("xla").state_dict(), expected, "xla"))
+    outcome.attempt(
+        "cpu and back",
+        lambda: equal(copy.deepcopy(module).cpu().to("xla").state_dict(), expected, "xla"),
+    )
     outcome.attempt("load_state_dict", lambda: _load(make, expected))
     for dtype in (torch.float64, torch.bfloat16, torch.float16):
         outcome.attempt(f"to {dtype}", lambda dtype=dtype: _to_dtype(make, dtype))
     outcome.attempt("to_empty", lambda: _to_empty(module, expected))
     outcome.attempt("a copy computes the same", lambda: _computes(module, forward))
-    outcome.attempt("on the device from the start", lambda: _constructed(info, given, reference, forward))
+    outcome.attempt(
+        "on the device from the start", lambda: _constructed(info, given, reference, forward)
+    )
     if hasattr(module, "reset_parameters") and not info.is_lazy:
         outcome.attempt("reset_parameters", lambda: _reset(module))
 

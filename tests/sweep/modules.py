@@ -1,12 +1,14 @@
-"""Every module of torch's module database on `xla` against CPU: results, gradients, buffers, and the module's habits.
+"""Every module of torch's module database on `xla` against CPU: results, gradients, buffers, and
+the module's habits.
 
-    python tests/sweep/modules.py                                             # two inputs of each, training mode
+    python tests/sweep/modules.py  # two inputs of each, training mode
     python tests/sweep/modules.py --samples 0 --ways train,eval --ops 'RNN|LSTM'
     python tests/sweep/modules.py --samples 0 --ways channels_last,gradgrad,float64,bfloat16
 
-A module is made on CPU, copied, moved, and called with inputs that ask for gradients. The ways: training, evaluation
-mode where it differs, another dtype, inputs and parameters and gradients that are not contiguous or lie channels last,
-the gradient of the gradient, and habits: pickling, copying, state, dtypes, construction on the device (`habits.py`).
+A module is made on CPU, copied, moved, and called with inputs that ask for gradients. The ways:
+training, evaluation mode where it differs, another dtype, inputs and parameters and gradients that
+are not contiguous or lie channels last, the gradient of the gradient, and habits: pickling,
+copying, state, dtypes, construction on the device (`habits.py`).
 """
 
 import copy
@@ -36,12 +38,21 @@ MODULES = {info.name: info for info in module_db}
 NAMES = tuple(MODULES)
 
 # (name, way) -> reason.
-_NO_BATCH = "CPU gives the gradient of an input without a batch dim other strides than the same input with one"
+_NO_BATCH = (
+    "CPU gives the gradient of an input without a batch dim other strides than the same input "
+    "with one"
+)
 EXPECTED: dict[tuple[str, str], str] = {
     ("nn.ConvTranspose3d", "channels_last"): _NO_BATCH,
     ("nn.LazyConvTranspose3d", "channels_last"): _NO_BATCH,
-    ("nn.TransformerEncoder", "bfloat16"): "a relu at zero: the rounding of what comes before decides its gradient",
-    ("nn.NLLLoss", "channels_last"): "CPU's kernel refuses a gradient that is not contiguous; xla takes it",
+    (
+        "nn.TransformerEncoder",
+        "bfloat16",
+    ): "a relu at zero: the rounding of what comes before decides its gradient",
+    (
+        "nn.NLLLoss",
+        "channels_last",
+    ): "CPU's kernel refuses a gradient that is not contiguous; xla takes it",
 }
 
 PER_PROGRAM = 20
@@ -64,14 +75,17 @@ WAYS = {
     "bfloat16": Way(torch.bfloat16),
     "noncontiguous": Way(memory="noncontiguous"),
     "channels_last": Way(memory="channels_last"),
-    "gradgrad": Way(torch.float64, is_twice=True),  # two roundings more than the tolerance of float32 is for
+    # two roundings more than the tolerance of float32 is for
+    "gradgrad": Way(torch.float64, is_twice=True),
     "habits": Way(),
 }
 
 
 def inputs(info: Any, way: Way, count: int) -> list[Any]:
     """The database's inputs of a module, the first `count` of them or (0) all."""
-    given = info.module_inputs_func(info, device="cpu", dtype=way.dtype, requires_grad=True, training=way.training)
+    given = info.module_inputs_func(
+        info, device="cpu", dtype=way.dtype, requires_grad=True, training=way.training
+    )
     return given[: count or None]
 
 
@@ -80,7 +94,9 @@ def build(info: Any, given: Any, way: Way, device: str, wide: bool = False) -> n
     torch.manual_seed(0)
     constructor = given.constructor_input
     # A loss is given its weights, which are of the inputs' dtype already.
-    made = info.module_cls(*copy.deepcopy(constructor.args), **copy.deepcopy(constructor.kwargs)).to(way.dtype)
+    made = info.module_cls(
+        *copy.deepcopy(constructor.args), **copy.deepcopy(constructor.kwargs)
+    ).to(way.dtype)
     made.train(way.training)
     if info.is_lazy:
         with torch.no_grad():
@@ -91,8 +107,16 @@ def build(info: Any, given: Any, way: Way, device: str, wide: bool = False) -> n
     return made.to(device)
 
 
-def call(module: nn.Module, given: Any, way: Way, device: str, leaves: list[torch.Tensor], wide: bool = False) -> Any:
-    """Calls the module with its inputs on a device; inputs that ask for gradients are added to `leaves`."""
+def call(
+    module: nn.Module,
+    given: Any,
+    way: Way,
+    device: str,
+    leaves: list[torch.Tensor],
+    wide: bool = False,
+) -> Any:
+    """Calls the module with its inputs on a device; inputs that ask for gradients are added to
+    `leaves`."""
 
     def move(value: Any) -> Any:
         if isinstance(value, PackedSequence):
@@ -100,7 +124,11 @@ def call(module: nn.Module, given: Any, way: Way, device: str, leaves: list[torc
             return PackedSequence(move(data), sizes, *map(move, orders))
         if not isinstance(value, torch.Tensor):
             return value
-        moved = value.detach().clone().to(device, WIDER.get(value.dtype, value.dtype) if wide else value.dtype)
+        moved = (
+            value.detach()
+            .clone()
+            .to(device, WIDER.get(value.dtype, value.dtype) if wide else value.dtype)
+        )
         moved = lay(moved, way.memory)
         if value.requires_grad:
             leaves.append(moved.requires_grad_())
@@ -116,12 +144,17 @@ def lay(tensor: torch.Tensor, memory: str) -> torch.Tensor:
     if memory == "noncontiguous":
         return noncontiguous_like(tensor) if tensor.numel() > 1 else tensor
     if memory == "channels_last" and tensor.dim() in (4, 5):
-        return tensor.contiguous(memory_format=torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d)
+        return tensor.contiguous(
+            memory_format=torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d
+        )
     return tensor
 
 
-def compute(info: Any, given: Any, way: Way, device: str, seed: int = 0, wide: bool = False) -> list[Any]:
-    """Results, gradients of inputs and parameters, buffers; where the memory is special also the results' strides."""
+def compute(
+    info: Any, given: Any, way: Way, device: str, seed: int = 0, wide: bool = False
+) -> list[Any]:
+    """Results, gradients of inputs and parameters, buffers; where the memory is special also the
+    results' strides."""
     module = build(info, given, way, device, wide)
     for parameter in module.parameters():
         parameter.data = lay(parameter.data, way.memory)
@@ -129,7 +162,9 @@ def compute(info: Any, given: Any, way: Way, device: str, seed: int = 0, wide: b
     torch.manual_seed(seed)
     result = call(module, given, way, device, leaves, wide)
     leaves += [parameter for parameter in module.parameters() if parameter.requires_grad]
-    outputs = [out.data if isinstance(out, PackedSequence) else out for out in tree_flatten(result)[0]]
+    outputs = [
+        out.data if isinstance(out, PackedSequence) else out for out in tree_flatten(result)[0]
+    ]
     shown: list[Any] = list(outputs)
     if way.memory != "contiguous":
         shown += [out.stride() for out in outputs if isinstance(out, torch.Tensor)]
@@ -139,7 +174,9 @@ def compute(info: Any, given: Any, way: Way, device: str, seed: int = 0, wide: b
     return [*shown, *(buffer.clone() for buffer in module.buffers())]
 
 
-def gradients(wanted: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor], way: Way) -> list[torch.Tensor | None]:
+def gradients(
+    wanted: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor], way: Way
+) -> list[torch.Tensor | None]:
     """The gradient of each leaf, and where wanted the gradient of these."""
     cotangents = [lay(cases.cotangent(out), way.memory) for out in wanted]
     if not way.is_twice:
@@ -165,7 +202,10 @@ def case(info: Any, way: Way, count: int) -> Callable[[Outcome], None]:
                 what = f"input {index} {given.desc}".strip()
                 found = outcome.both(what, on)
                 if found is not None:
-                    exact, draws = functools.partial(on, "cpu", wide=True), functools.partial(_draws, on)
+                    exact, draws = (
+                        functools.partial(on, "cpu", wide=True),
+                        functools.partial(_draws, on),
+                    )
                     pairs.append(Pair(what, *found, exact, draws))
             outcome.check(pairs)
 

@@ -1,11 +1,13 @@
-"""Every optimizer of torch's optimizer database on `xla` against CPU: steps, state, errors, and programs per step.
+"""Every optimizer of torch's optimizer database on `xla` against CPU: steps, state, errors, and
+programs per step.
 
-    python tests/sweep/optimizers.py --samples 0                          # every input of each, as torch would choose
+    python tests/sweep/optimizers.py --samples 0  # every input of each, as torch would choose
     python tests/sweep/optimizers.py --samples 0 --ways forloop,foreach,fused,bfloat16,complex64
     python tests/sweep/optimizers.py --ways resume,groups,scaler,errors --ops Adam
 
-An input is a set of options. Five steps must end with the parameters and the state of CPU, and no step after the third
-may compile. The inputs are those for CUDA, `capturable` among them; CPU, which refuses that, is then asked without it.
+An input is a set of options. Five steps must end with the parameters and the state of CPU, and no
+step after the third may compile. The inputs are those for CUDA, `capturable` among them; CPU, which
+refuses that, is then asked without it.
 """
 
 import copy
@@ -38,7 +40,10 @@ _LINE_SEARCH = "a line search takes another branch for a rounding, and every lat
 EXPECTED: dict[tuple[str, str], str] = {
     ("LBFGS", "bfloat16"): _LINE_SEARCH,
     ("LBFGS", "complex64"): _LINE_SEARCH,
-    ("ASGD", "float64"): "torch keeps its eta in float32 on any device, and the power in it rounds otherwise",
+    (
+        "ASGD",
+        "float64",
+    ): "torch keeps its eta in float32 on any device, and the power in it rounds otherwise",
 }
 
 STEPS = 5
@@ -47,7 +52,8 @@ LAST_TO_COMPILE = 2  # the index of the last step that may: state is created in 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to try the inputs of an optimizer. flags: options besides the input's; needs: what must support them."""
+    """A way to try the inputs of an optimizer. flags: options besides the input's; needs: what must
+    support them."""
 
     dtype: torch.dtype = torch.float32
     flags: tuple[tuple[str, bool], ...] = ()
@@ -60,7 +66,9 @@ WAYS = {
     "forloop": Way(flags=(("foreach", False),), needs="foreach"),
     "foreach": Way(flags=(("foreach", True),), needs="foreach"),
     "fused": Way(flags=(("fused", True),), needs="fused"),
-    "differentiable": Way(flags=(("differentiable", True),), needs="differentiable", run="differentiable"),
+    "differentiable": Way(
+        flags=(("differentiable", True),), needs="differentiable", run="differentiable"
+    ),
     "float64": Way(torch.float64),
     "bfloat16": Way(torch.bfloat16),
     "complex64": Way(torch.complex64, needs="complex"),
@@ -86,13 +94,20 @@ def inputs(info: Any, way: Way, count: int) -> Iterator[tuple[str, dict[str, Any
         options = {**given.kwargs, **dict(way.flags)}
         if info.step_requires_closure:
             options["max_iter"] = 4  # else the state is that of a loss of nothing but rounding
-        yield given.desc, options, {name: value for name, value in options.items() if name != "capturable"}
+        yield (
+            given.desc,
+            options,
+            {name: value for name, value in options.items() if name != "capturable"},
+        )
 
 
 class Training:
-    """A loss over a few tensors, each an operand of its own; everything that one device is asked."""
+    """A loss over a few tensors, each an operand of its own; everything that one device is
+    asked."""
 
-    def __init__(self, info: Any, way: Way, device: str, options: dict[str, Any], wide: bool = False):
+    def __init__(
+        self, info: Any, way: Way, device: str, options: dict[str, Any], wide: bool = False
+    ):
         self.device, self.way, self.info = device, way, info
         shapes = [(3, 4), (2, 2)] if info.name == "Muon" else [(3, 4), (5,), (), (2, 3, 2), (2, 2)]
         dtype = cases.WIDER.get(way.dtype, way.dtype) if wide else way.dtype
@@ -109,12 +124,17 @@ class Training:
         """The optimizer's argument: the parameters, or two groups of them."""
         if self.way.run != "groups":
             return self.parameters
-        return [{"params": self.parameters[:1], "lr": 0.02, "weight_decay": 0.1}, {"params": self.parameters[1:-1]}]
+        return [
+            {"params": self.parameters[:1], "lr": 0.02, "weight_decay": 0.1},
+            {"params": self.parameters[1:-1]},
+        ]
 
     def loss(self) -> torch.Tensor:
         """The distance of the parameters from their expected values."""
         pairs = zip(self.parameters, self.targets, strict=True)
-        return torch.stack([((one - other).abs().square() * 0.5).sum() for one, other in pairs]).sum()
+        return torch.stack(
+            [((one - other).abs().square() * 0.5).sum() for one, other in pairs]
+        ).sum()
 
     def closure(self) -> torch.Tensor:
         """As `step` takes one."""
@@ -147,11 +167,14 @@ class Training:
         """Parameters, then the optimizer's state."""
         state = self.optimizer.state_dict()["state"]
         values = [state[key][name] for key in state for name in sorted(state[key])]
-        return [p.detach() for p in self.parameters] + [_on(value, self.device) for value in tree_flatten(values)[0]]
+        return [p.detach() for p in self.parameters] + [
+            _on(value, self.device) for value in tree_flatten(values)[0]
+        ]
 
 
 def _on(value: Any, device: str) -> Any:
-    """A step counter is a CPU tensor on every device, unless it is capturable; its value is what is compared."""
+    """A step counter is a CPU tensor on every device, unless it is capturable; its value is what is
+    compared."""
     return value.to(device) if isinstance(value, torch.Tensor) and value.dim() == 0 else value
 
 
@@ -160,7 +183,9 @@ def ramp(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     size = int(torch.tensor(shape).prod()) if shape else 1
     values = torch.linspace(0.4, 1.6, size, dtype=torch.float64).reshape(shape)
     return (
-        torch.complex(values, values.flip(-1) if shape else values).to(dtype) if dtype.is_complex else values.to(dtype)
+        torch.complex(values, values.flip(-1) if shape else values).to(dtype)
+        if dtype.is_complex
+        else values.to(dtype)
     )
 
 
@@ -177,7 +202,8 @@ def run_differentiable(training: Training) -> list[Any]:
 
 
 def run_resume(training: Training) -> list[Any]:
-    """State is saved on the device, read on CPU, and goes on in a new optimizer there and in one on the device."""
+    """State is saved on the device, read on CPU, and goes on in a new optimizer there and in one on
+    the device."""
     training.steps(2)
     file = io.BytesIO()
     torch.save([training.optimizer.state_dict(), [p.detach() for p in training.parameters]], file)
@@ -185,7 +211,11 @@ def run_resume(training: Training) -> list[Any]:
     for device in ("cpu", training.device):
         file.seek(0)
         state, values = torch.load(file, map_location=device)
-        options = {key: value for key, value in training.optimizer.defaults.items() if _is_option(training.info, key)}
+        options = {
+            key: value
+            for key, value in training.optimizer.defaults.items()
+            if _is_option(training.info, key)
+        }
         if device == "cpu":
             options.pop("capturable", None)
             for group in state["param_groups"]:
@@ -202,7 +232,11 @@ def run_resume(training: Training) -> list[Any]:
 
 
 def _is_option(info: Any, name: str) -> bool:
-    return name in info.optim_cls.__init__.__code__.co_varnames and name not in ("foreach", "fused", "differentiable")
+    return name in info.optim_cls.__init__.__code__.co_varnames and name not in (
+        "foreach",
+        "fused",
+        "differentiable",
+    )
 
 
 def _moved(value: Any, device: str) -> Any:
@@ -220,15 +254,20 @@ def run_groups(training: Training) -> list[Any]:
 
 def run_scaler(training: Training) -> list[Any]:
     """A gradient scaler, whose first scale overflows float32."""
-    scaler = torch.amp.GradScaler(training.device, init_scale=2.0**127, growth_interval=2, backoff_factor=2.0**-60)
+    scaler = torch.amp.GradScaler(
+        training.device, init_scale=2.0**127, growth_interval=2, backoff_factor=2.0**-60
+    )
     training.steps(STEPS + 1, scaler)
     return [*training.reached(), scaler.get_scale()]
 
 
 RUNS: dict[str, Callable[[Training], list[Any]]] = {
-    "steps": run_steps, "differentiable": run_differentiable, "resume": run_resume, "groups": run_groups,
+    "steps": run_steps,
+    "differentiable": run_differentiable,
+    "resume": run_resume,
+    "groups": run_groups,
     "scaler": run_scaler,
-}  # fmt: skip
+}
 
 
 def case(info: Any, way: Way, count: int) -> Callable[[Outcome], None]:
@@ -243,16 +282,27 @@ def case(info: Any, way: Way, count: int) -> Callable[[Outcome], None]:
             if found is None:
                 continue
             if not info.step_requires_closure and way.run != "resume":
-                outcome.same(f"{what}: programs after the third step", counts[-1], counts[: LAST_TO_COMPILE + 1][-1])
+                outcome.same(
+                    f"{what}: programs after the third step",
+                    counts[-1],
+                    counts[: LAST_TO_COMPILE + 1][-1],
+                )
             outcome.check([Pair(what, *found, functools.partial(on, "cpu", wide=True))])
 
     return tried
 
 
 def _run(
-    info: Any, way: Way, options: Any, on_cpu: Any, counts: list[int], device: str, wide: bool = False
+    info: Any,
+    way: Way,
+    options: Any,
+    on_cpu: Any,
+    counts: list[int],
+    device: str,
+    wide: bool = False,
 ) -> list[Any]:
-    """The parameters after a training; into `counts` goes how much had been compiled after each step."""
+    """The parameters after a training; into `counts` goes how much had been compiled after each
+    step."""
     training = Training(info, way, device, on_cpu if device == "cpu" else options, wide)
     reached = RUNS[way.run](training)
     counts[:] = training.num_compiles
@@ -264,14 +314,20 @@ def errors(info: Any, outcome: Outcome) -> None:
 
     def on(device: str, given: Any) -> None:
         options = given.optimizer_error_input
-        params = options.params if options.params is not None else [torch.nn.Parameter(torch.randn(2, 3))]
+        params = (
+            options.params
+            if options.params is not None
+            else [torch.nn.Parameter(torch.randn(2, 3))]
+        )
         moved: dict[int, torch.Tensor] = {}
 
         def move(value: Any) -> Any:
             if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
                 return value
             if id(value) not in moved:
-                moved[id(value)] = made = torch.nn.Parameter(value.detach().clone().to(device), value.requires_grad)
+                moved[id(value)] = made = torch.nn.Parameter(
+                    value.detach().clone().to(device), value.requires_grad
+                )
                 made.grad = None if value.grad is None else value.grad.to(device)
             return moved[id(value)]
 
@@ -283,8 +339,13 @@ def errors(info: Any, outcome: Outcome) -> None:
     for given in info.optim_error_inputs_func(device="cpu", dtype=torch.float32):
         what = given.optimizer_error_input.desc
         outcome.tried += 1
-        if outcome.both(what, functools.partial(on, given=given)) is not None and given.error_type is not UserWarning:
-            outcome.errors.append(f"{what}: no error on either device, expected {given.error_type.__name__}")
+        if (
+            outcome.both(what, functools.partial(on, given=given)) is not None
+            and given.error_type is not UserWarning
+        ):
+            outcome.errors.append(
+                f"{what}: no error on either device, expected {given.error_type.__name__}"
+            )
 
 
 def run_named(name: str, way: str, count: int = 0) -> Result:

@@ -1,10 +1,11 @@
-"""Random programs against the CPU, many of them: batches in fresh processes, a table, and scripts of what disagrees.
+"""Random programs against the CPU, many of them: batches in fresh processes, a table, and scripts
+of what disagrees.
 
     python tests/sweep/programs.py --count 10000 --partitioner shardy --seed 0 --jobs 2
 
-The programs of a batch share their barriers, so that one compilation serves them all; a program that disagrees is run
-again by itself, shrunk, and printed as a script. A seed and a partitioner name a program for as long as `drawing.py`
-stays as it is.
+The programs of a batch share their barriers, so that one compilation serves them all; a program
+that disagrees is run again by itself, shrunk, and printed as a script. A seed and a partitioner
+name a program for as long as `drawing.py` stays as it is.
 """
 
 import argparse
@@ -49,27 +50,42 @@ def main() -> None:
                 for each in batch["wrong"]:
                     print(f"\n{each['answer']}\n{each['script']}", flush=True)
             rate = done / (time.time() - started)
-            print(f"{done:,} of {options.count:,} programs, {len(wrong)} wrong, {rate * 60:.0f} a minute", flush=True)
+            print(
+                f"{done:,} of {options.count:,} programs, {len(wrong)} wrong, {rate * 60:.0f} a "
+                "minute",
+                flush=True,
+            )
     print(f"\n{'meshes (devices that are not in order)':60} programs  disagree")
     for meshes, (count, failed) in rows.items():
         print(f"{meshes:60} {count:8,}  {failed:8}")
-    print(f"{options.partitioner}: {done:,} programs, {len(wrong)} disagree, {time.time() - started:.0f} s")
+    print(
+        f"{options.partitioner}: {done:,} programs, {len(wrong)} disagree, "
+        f"{time.time() - started:.0f} s"
+    )
     sys.exit(1 if wrong or done != options.count else 0)
 
 
 def _named(meshes: Sequence[MeshShape]) -> str:
     def named(mesh: MeshShape) -> str:
-        order = "" if list(mesh.devices) == sorted(mesh.devices) else f" {''.join(map(str, mesh.devices))}"
+        order = (
+            ""
+            if list(mesh.devices) == sorted(mesh.devices)
+            else f" {''.join(map(str, mesh.devices))}"
+        )
         return " x ".join(map(str, mesh.shape)) + order
 
     return " and ".join(map(named, meshes))
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=1000, help="programs")
     parser.add_argument("--partitioner", choices=("gspmd", "shardy"), default="gspmd")
-    parser.add_argument("--seed", type=int, default=0, help="of the first program; the others follow")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the first program; the others follow"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     parser.add_argument("--steps", type=int, default=14, help="steps of a program before its turns")
     parser.add_argument("--timeout", type=float, default=1800, help="seconds a process may take")
@@ -78,7 +94,8 @@ def _options() -> argparse.Namespace:
 
 
 def _in_process(first: int, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """The findings of a process of its own about a chunk of programs; where it dies, each batch is run by itself."""
+    """The findings of a process of its own about a chunk of programs; where it dies, each batch is
+    run by itself."""
     stop = min(first + BATCH * CHUNK, options.seed + options.count)
     found = list(_run(first, stop - first, options))
     for start in range(first + BATCH * len(found), stop, BATCH):
@@ -89,9 +106,17 @@ def _in_process(first: int, options: argparse.Namespace) -> list[dict[str, Any]]
 
 def _run(first: int, count: int, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     command = [
-        sys.executable, __file__, "--worker", str(first), "--count", str(count), "--seed", str(options.seed),
-        "--steps", str(options.steps),
-    ]  # fmt: skip
+        sys.executable,
+        __file__,
+        "--worker",
+        str(first),
+        "--count",
+        str(count),
+        "--seed",
+        str(options.seed),
+        "--steps",
+        str(options.steps),
+    ]
     # LLVM is not what is tried here, and takes most of the time.
     flags = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     if jax.__version_info__ < (0, 11):  # later ones do not know it, which would end the process
@@ -99,9 +124,13 @@ def _run(first: int, count: int, options: argparse.Namespace) -> Iterator[dict[s
     environment = {**os.environ, "SPMD_PARTITIONER": options.partitioner, "XLA_FLAGS": flags}
     try:
         done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=options.timeout,
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            timeout=options.timeout,
             env=environment,
-        )  # fmt: skip
+        )
         lines = done.stdout
     except subprocess.TimeoutExpired as error:
         lines = (error.stdout or b"").decode()
@@ -110,7 +139,10 @@ def _run(first: int, count: int, options: argparse.Namespace) -> Iterator[dict[s
 
 
 def _dead(first: int, count: int, options: argparse.Namespace) -> dict[str, Any]:
-    answer = f"programs {first} to {first + count - 1}: the process died, or took more than {options.timeout:.0f} s"
+    answer = (
+        f"programs {first} to {first + count - 1}: the process died, or took more than "
+        f"{options.timeout:.0f} s"
+    )
     meshes = SETS[first // BATCH % len(SETS)]
     return {"count": count, "meshes": _named(meshes), "wrong": [{"answer": answer, "script": ""}]}
 
@@ -125,8 +157,14 @@ def _work(options: argparse.Namespace) -> None:
         meshes = SETS[start // BATCH % len(SETS)]
         seeds = range(start, min(start + BATCH, first + count))
         programs = [draw_program(seed, meshes=meshes, num_steps=options.steps) for seed in seeds]
-        wrong = [{"answer": answer, "script": program.script()} for program, answer in _disagreements(programs)]
-        print(json.dumps({"count": len(programs), "meshes": _named(meshes), "wrong": wrong}), flush=True)
+        wrong = [
+            {"answer": answer, "script": program.script()}
+            for program, answer in _disagreements(programs)
+        ]
+        print(
+            json.dumps({"count": len(programs), "meshes": _named(meshes), "wrong": wrong}),
+            flush=True,
+        )
 
 
 def _disagreements(programs: list[Program]) -> Iterator[tuple[Program, str]]:
@@ -153,7 +191,9 @@ def _smaller(program: Program, answer: str) -> tuple[Program, str]:
     def fails(shorter: Program) -> bool:
         again = check_alone(shorter)
         # The same error, or also another wrong value.
-        return again is not None and (again.split(":")[0] == kind or ("Error" not in kind and "Error" not in again))
+        return again is not None and (
+            again.split(":")[0] == kind or ("Error" not in kind and "Error" not in again)
+        )
 
     smaller = shrunk(program, fails)
     return smaller, f"program {program.seed}: {check_alone(smaller) or answer}"

@@ -1,4 +1,5 @@
-"""Every scheduler of torch.optim.lr_scheduler on optimizers on `xla` against CPU, without a program for each new rate.
+"""Every scheduler of torch.optim.lr_scheduler on optimizers on `xla` against CPU, without a program
+for each new rate.
 
 python tests/sweep/schedulers.py --ways SGD,Adam,tensor_lr,fused
 """
@@ -43,7 +44,7 @@ SCHEDULERS: dict[str, Callable[[Optimizer], Any]] = {
         o, [lr_scheduler.ConstantLR(o), lr_scheduler.ExponentialLR(o, 0.9)], [3]
     ),
     "StepLR": lambda o: lr_scheduler.StepLR(o, 2),
-}  # fmt: skip
+}
 NAMES = tuple(SCHEDULERS)
 
 # (name, way) -> reason.
@@ -57,7 +58,9 @@ def _rate(device: str) -> torch.Tensor:
 OPTIMIZERS: dict[str, Callable[[Any, str], Optimizer]] = {
     "SGD": lambda p, device: torch.optim.SGD(p, lr=0.05, momentum=0.9),
     "Adam": lambda p, device: torch.optim.Adam(p, lr=0.05),
-    "tensor_lr": lambda p, device: torch.optim.Adam(p, lr=_rate(device), capturable=device == "xla", foreach=False),
+    "tensor_lr": lambda p, device: torch.optim.Adam(
+        p, lr=_rate(device), capturable=device == "xla", foreach=False
+    ),
     "fused": lambda p, device: torch.optim.AdamW(p, lr=0.05, fused=True),
 }
 
@@ -65,7 +68,8 @@ STEPS = 8
 
 
 def train(name: str, way: str, counts: list[int], device: str, wide: bool = False) -> list[Any]:
-    """Parameters and rates after steps of one optimizer under one scheduler, whose state is reloaded in between."""
+    """Parameters and rates after steps of one optimizer under one scheduler, whose state is
+    reloaded in between."""
     dtype = torch.float64 if wide else torch.float32
     values = [torch.linspace(0.5, 1.5, 6).view(2, 3), torch.linspace(1.0, 2.0, 4)]
     parameters = [nn.Parameter(value.to(device, dtype)) for value in values]
@@ -98,7 +102,8 @@ def tried(name: str, way: str, outcome: Outcome) -> None:
     on = functools.partial(train, name, way, counts)
     found = outcome.both(name, on)
     if found is not None:
-        # A rate that is a tensor is computed in the program, by another formula where the scheduler has another phase.
+        # A rate that is a tensor is computed in the program, by another formula where the scheduler
+        # has another phase.
         steady = STEPS - 3 if way == "tensor_lr" else 2
         outcome.same(f"programs after step {steady + 1}", counts[-1], counts[steady])
         outcome.check([Pair(name, *found, functools.partial(on, "cpu", wide=True))])
@@ -121,10 +126,13 @@ def all_schedulers() -> set[str]:
     return {
         name
         for name, kind in inspect.getmembers(lr_scheduler, inspect.isclass)
-        if issubclass(kind, lr_scheduler.LRScheduler) and name not in ("LRScheduler", "_LRScheduler")
+        if issubclass(kind, lr_scheduler.LRScheduler)
+        and name not in ("LRScheduler", "_LRScheduler")
     }
 
 
 if __name__ == "__main__":
     title = "schedulers of torch.optim.lr_scheduler, xla against CPU"
-    main(Sweep(__file__, title, __doc__, NAMES, "ways", ",".join(OPTIMIZERS), run_named, is_expected))
+    main(
+        Sweep(__file__, title, __doc__, NAMES, "ways", ",".join(OPTIMIZERS), run_named, is_expected)
+    )

@@ -1,11 +1,13 @@
-"""Every op of torch's own operator database, on `xla` against CPU: values, dtypes, shapes and gradients.
+"""Every op of torch's own operator database, on `xla` against CPU: values, dtypes, shapes and
+gradients.
 
-    python tests/sweep/sweep.py                                   # every op, two samples, float32 where it has it
+    python tests/sweep/sweep.py              # every op, two samples, float32 where it has it
     python tests/sweep/sweep.py --ops '^linalg' --dtypes float32,bfloat16,int64 --samples 20
-    python tests/sweep/sweep.py --samples 0                       # all samples
+    python tests/sweep/sweep.py --samples 0  # all samples
 
-An op is recorded for all its samples and run as one program. A command works in processes of a few ops each, so that a
-crash or a hang costs one op. `expected.py` says which ops are not right, and why; `test_sweep.py` holds both to it.
+An op is recorded for all its samples and run as one program. A command works in processes of a few
+ops each, so that a crash or a hang costs one op. `expected.py` says which ops are not right, and
+why; `test_sweep.py` holds both to it.
 """
 
 import contextlib
@@ -37,10 +39,13 @@ import spmd
 USUAL = "usual"
 
 # What these return is memory as it was found: only its shape and dtype can be compared.
-UNINITIALISED = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"})
+UNINITIALISED = frozenset(
+    {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
+)
 
 
-# Of equal values these may name any; what they name must be equal. The position of their argument dim.
+# Of equal values these may name any; what they name must be equal. The position of their argument
+# dim.
 TIES = {"sort": 0, "argsort": 0, "topk": 1, "kthvalue": 1, "mode": 0}
 
 # Their index tensors must be on the CPU on any device.
@@ -58,7 +63,8 @@ for _name, _reference in REFERENCES.items():
     if _name in OPS:  # an older torch has not all of them
         OPS[_name].op = on_cpu(_reference, OPS[_name].op)
 
-# The database fixes the seed around random ops; here two draws on CPU must differ, which is how a random op is known.
+# The database fixes the seed around random ops; here two draws on CPU must differ, which is how a
+# random op is known.
 database.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
 
 
@@ -70,7 +76,8 @@ def usual_dtype(op: Any) -> torch.dtype:
 
 
 def run_op(op: Any, dtype: torch.dtype | None = None, samples: int = 2) -> Result:
-    """Compares the first `samples` samples (0: all) of one op of the database with CPU, forward and backward.
+    """Compares the first `samples` samples (0: all) of one op of the database with CPU, forward and
+    backward.
 
     dtype: None stands for float32, or for what the op takes instead.
     """
@@ -81,13 +88,23 @@ def run_op(op: Any, dtype: torch.dtype | None = None, samples: int = 2) -> Resul
         return Result(name, kind, UNTRIED)
     torch.manual_seed(0)
     with_gradient = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
-    given = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=with_gradient), samples or None))
-    return run_cases(op, kind, [Case(f"sample {index}", sample, _compute) for index, sample in enumerate(given)], began)
+    given = list(
+        itertools.islice(
+            op.sample_inputs("cpu", dtype, requires_grad=with_gradient), samples or None
+        )
+    )
+    return run_cases(
+        op,
+        kind,
+        [Case(f"sample {index}", sample, _compute) for index, sample in enumerate(given)],
+        began,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One way to call an op with one sample. compute: (op, sample, device, seed) -> what is compared."""
+    """One way to call an op with one sample. compute: (op, sample, device, seed) -> what is
+    compared."""
 
     name: str
     sample: Any
@@ -122,11 +139,15 @@ class _Messages:
 
 
 def _run_together(op: Any, cases: Sequence[Case]) -> _Messages:
-    """Records every case, runs them as one program, compares; one by one when that program fails."""
+    """Records every case, runs them as one program, compares; one by one when that program
+    fails."""
     messages = _Messages([], [])
     recorded = []
     for case in cases:
-        expected, again = case.compute(op, case.sample, "cpu", 0), case.compute(op, case.sample, "cpu", 1)
+        expected, again = (
+            case.compute(op, case.sample, "cpu", 0),
+            case.compute(op, case.sample, "cpu", 1),
+        )
         is_random = not _agree(expected, again)
         try:
             actual = case.compute(op, case.sample, "xla", 0)
@@ -159,7 +180,9 @@ class Given:
     leaves: list[torch.Tensor]
 
 
-def given_on(op: Any, sample: Any, device: str, change: Callable[[torch.Tensor], torch.Tensor] | None = None) -> Given:
+def given_on(
+    op: Any, sample: Any, device: str, change: Callable[[torch.Tensor], torch.Tensor] | None = None
+) -> Given:
     """A sample's arguments copied to a device. change: what to make of every tensor there."""
     leaves: list[torch.Tensor] = []
 
@@ -174,27 +197,35 @@ def given_on(op: Any, sample: Any, device: str, change: Callable[[torch.Tensor],
             return torch.device(device)
         return value
 
-    first, args, kwargs = tree_map(move, (sample.input, () if op.name in CPU_ARGUMENTS else sample.args, sample.kwargs))
+    first, args, kwargs = tree_map(
+        move, (sample.input, () if op.name in CPU_ARGUMENTS else sample.args, sample.kwargs)
+    )
     return Given(first, sample.args if op.name in CPU_ARGUMENTS else args, kwargs, leaves)
 
 
 def _compute(op: Any, sample: Any, device: str, seed: int) -> list[Any]:
-    """The results of one sample on one device, then the gradients of the tensors that ask for one."""
+    """The results of one sample on one device, then the gradients of the tensors that ask for
+    one."""
     given = given_on(op, sample, device)
     torch.manual_seed(seed)
     return results_of(op, sample, given, op.op(given.input, *given.args, **given.kwargs))
 
 
 def results_of(op: Any, sample: Any, given: Given, result: Any) -> list[Any]:
-    """The compared tensors of a call: its results, then the gradients of the tensors that ask for one."""
+    """The compared tensors of a call: its results, then the gradients of the tensors that ask for
+    one."""
     outputs = [*tree_flatten(sample.output_process_fn_grad(result))[0]]
     if op.name in TIES and given.input.dim():
         outputs[-1] = _named(given.input.detach(), outputs[-1], *_dim_of(op, sample))
-    wanted = [output for output in outputs if isinstance(output, torch.Tensor) and output.requires_grad]
+    wanted = [
+        output for output in outputs if isinstance(output, torch.Tensor) and output.requires_grad
+    ]
     if not wanted or not given.leaves:
         return outputs
     return outputs + list(
-        torch.autograd.grad(wanted, given.leaves, [cotangent(output) for output in wanted], allow_unused=True)
+        torch.autograd.grad(
+            wanted, given.leaves, [cotangent(output) for output in wanted], allow_unused=True
+        )
     )
 
 
@@ -230,9 +261,11 @@ WIDER = {
 
 
 def _is_rounding(op: Any, case: Case, actual: list[Any], expected: list[Any]) -> bool:
-    """True where CPU itself is that far from the result in float64, as of an ill-conditioned sample.
+    """True where CPU itself is that far from the result in float64, as of an ill-conditioned
+    sample.
 
-    Every result of the device must then be within the table, or within twice CPU's own error (a tensor's greatest).
+    Every result of the device must then be within the table, or within twice CPU's own error (a
+    tensor's greatest).
     """
 
     def widen(value: Any) -> Any:
@@ -253,12 +286,18 @@ def _is_rounding(op: Any, case: Case, actual: list[Any], expected: list[Any]) ->
 
 def _is_as_exact(actual: Any, expected: Any, exact: Any) -> bool:
     if not isinstance(expected, torch.Tensor):
-        return type(actual) is type(expected) and (isinstance(actual, (float, complex)) or actual == expected)
+        return type(actual) is type(expected) and (
+            isinstance(actual, (float, complex)) or actual == expected
+        )
     if expected.dtype not in WIDER:
         return actual.dtype == expected.dtype and torch.equal(actual.cpu(), expected)
     if (actual.dtype, actual.shape) != (expected.dtype, expected.shape):
         return False
-    one, other, exact = actual.detach().cpu().to(exact.dtype), expected.detach().to(exact.dtype), exact.detach()
+    one, other, exact = (
+        actual.detach().cpu().to(exact.dtype),
+        expected.detach().to(exact.dtype),
+        exact.detach(),
+    )
     rtol, atol = TOLERANCE[expected.dtype]
     if torch.allclose(one, other, rtol=rtol, atol=atol, equal_nan=True):
         return True
@@ -270,7 +309,9 @@ def _is_as_exact(actual: Any, expected: Any, exact: Any) -> bool:
 
 
 def cotangent(output: torch.Tensor) -> torch.Tensor:
-    ramp = torch.linspace(0.5, 1.5, max(output.numel(), 1), dtype=torch.float64, device="cpu")[: output.numel()]
+    ramp = torch.linspace(0.5, 1.5, max(output.numel(), 1), dtype=torch.float64, device="cpu")[
+        : output.numel()
+    ]
     return ramp.reshape(output.shape).to(output.dtype).to(output.device)
 
 
@@ -282,18 +323,23 @@ def _same(one: Any, other: Any) -> bool:
     if not isinstance(one, torch.Tensor) or one.layout is not torch.strided:
         return True
     one, other = _comparable(one), _comparable(other)
-    return one.shape == other.shape and torch.allclose(one, other, rtol=1e-3, atol=1e-3, equal_nan=True)
+    return one.shape == other.shape and torch.allclose(
+        one, other, rtol=1e-3, atol=1e-3, equal_nan=True
+    )
 
 
 def _comparable(tensor: torch.Tensor) -> torch.Tensor:
-    """The same numbers in a dtype that torch compares on CPU: it does not compare eight-bit floats."""
+    """The same numbers in a dtype that torch compares on CPU: it does not compare eight-bit
+    floats."""
     return tensor.float() if tensor.is_floating_point() and tensor.dtype.itemsize == 1 else tensor
 
 
 def _check(op: Any, case: Case, actual: list[Any], expected: list[Any], is_random: bool) -> None:
-    """Compares; where that fails and CPU's own draws differ, again with as many of them as tell how far they spread.
+    """Compares; where that fails and CPU's own draws differ, again with as many of them as tell how
+    far they spread.
 
-    Two draws may be equal by chance, and one draw may decide many elements, such as a whole channel in dropout3d.
+    Two draws may be equal by chance, and one draw may decide many elements, such as a whole channel
+    in dropout3d.
     """
     try:
         _compare(op, actual, expected, is_random)
@@ -301,12 +347,15 @@ def _check(op: Any, case: Case, actual: list[Any], expected: list[Any], is_rando
         draws = [case.compute(op, case.sample, "cpu", seed) for seed in range(1, 17)]
         if not all(_agree(expected, draw) for draw in draws):
             return _compare(op, actual, expected, True, draws)
-        if not all(_is_as_near(one, each) for one, *each in zip(actual, expected, *draws, strict=True)):
+        if not all(
+            _is_as_near(one, each) for one, *each in zip(actual, expected, *draws, strict=True)
+        ):
             raise
 
 
 def _is_as_near(one: Any, draws: list[Any]) -> bool:
-    """True for a result within six standard deviations of draws that agree roughly (0 without random numbers)."""
+    """True for a result within six standard deviations of draws that agree roughly (0 without
+    random numbers)."""
     first = draws[0]
     if not isinstance(first, torch.Tensor) or first.dtype not in TOLERANCE:
         return False
@@ -318,7 +367,13 @@ def _is_as_near(one: Any, draws: list[Any]) -> bool:
     return bool(((one.detach().cpu() - mean).abs() <= atol + rtol * mean.abs() + 6 * spread).all())
 
 
-def _compare(op: Any, actual: list[Any], expected: list[Any], is_random: bool, draws: Sequence[list[Any]] = ()) -> None:
+def _compare(
+    op: Any,
+    actual: list[Any],
+    expected: list[Any],
+    is_random: bool,
+    draws: Sequence[list[Any]] = (),
+) -> None:
     assert len(actual) == len(expected), f"{_brief(actual)}, expected {_brief(expected)}"
     for index, (one, other) in enumerate(zip(actual, expected, strict=True)):
         if not isinstance(other, torch.Tensor):
@@ -330,7 +385,9 @@ def _compare(op: Any, actual: list[Any], expected: list[Any], is_random: bool, d
         assert isinstance(one, torch.Tensor), f"result {index}: {one!r}, expected a tensor"
         assert one.device.type == "xla", f"result {index} is on {one.device}, expected xla"
         assert one.dtype == other.dtype, f"result {index}: {one.dtype}, expected {other.dtype}"
-        assert one.shape == other.shape, f"result {index}: {tuple(one.shape)}, expected {tuple(other.shape)}"
+        assert one.shape == other.shape, (
+            f"result {index}: {tuple(one.shape)}, expected {tuple(other.shape)}"
+        )
         one, other = one.detach().cpu(), other.detach()
         if op.name in UNINITIALISED:
             continue
@@ -340,7 +397,12 @@ def _compare(op: Any, actual: list[Any], expected: list[Any], is_random: bool, d
         rtol, atol = TOLERANCE.get(other.dtype, (0, 0))
         one, other = _comparable(one), _comparable(other)
         torch.testing.assert_close(
-            one, other, rtol=rtol, atol=atol, equal_nan=True, msg=lambda text, i=index: f"result {i}: {text}"
+            one,
+            other,
+            rtol=rtol,
+            atol=atol,
+            equal_nan=True,
+            msg=lambda text, i=index: f"result {i}: {text}",
         )
 
 
@@ -353,10 +415,14 @@ def _close(one: Any, other: Any) -> bool:
     return isinstance(one, float) and abs(one - other) <= atol + rtol * abs(other)
 
 
-def _compare_moments(one: torch.Tensor, other: torch.Tensor, draws: Sequence[torch.Tensor] = ()) -> None:
-    """Means of two draws differ by less than six standard errors; both are finite where the other is.
+def _compare_moments(
+    one: torch.Tensor, other: torch.Tensor, draws: Sequence[torch.Tensor] = ()
+) -> None:
+    """Means of two draws differ by less than six standard errors; both are finite where the other
+    is.
 
-    draws: more of CPU's; the standard error is then that of their means, else that of independent elements.
+    draws: more of CPU's; the standard error is then that of their means, else that of independent
+    elements.
     """
     if not other.dtype.is_floating_point or other.numel() < 8:
         return
@@ -365,7 +431,11 @@ def _compare_moments(one: torch.Tensor, other: torch.Tensor, draws: Sequence[tor
         return
     assert one.isfinite().all(), "a draw is not finite"
     if draws:
-        error = 6 * torch.stack([draw.detach().double().mean() for draw in (*draws, other)]).std().item() * 2**0.5
+        error = (
+            6
+            * torch.stack([draw.detach().double().mean() for draw in (*draws, other)]).std().item()
+            * 2**0.5
+        )
     else:
         error = 6 * max(one.std().item(), other.std().item()) * (2 / other.numel()) ** 0.5
     assert abs(one.mean() - other.mean()) <= error + 1e-6, (

@@ -1,4 +1,5 @@
-"""The quick forms of the sweeps over torch's modules, optimizers and list ops: a few inputs of each against CPU."""
+"""The quick forms of the sweeps over torch's modules, optimizers and list ops: a few inputs of each
+against CPU."""
 
 from types import ModuleType
 
@@ -18,12 +19,15 @@ TRIED: list[tuple[ModuleType, str, str, int]] = [
 def _mark(sweep: ModuleType, name: str, way: str, count: int) -> object:
     reason = sweep.EXPECTED.get((name, way))
     marks = [pytest.mark.xfail(reason=reason, strict=True)] if reason else []
-    return pytest.param(sweep, name, way, count, marks=marks, id=f"{sweep.__name__.split('.')[-1]}-{name}-{way}")
+    return pytest.param(
+        sweep, name, way, count, marks=marks, id=f"{sweep.__name__.split('.')[-1]}-{name}-{way}"
+    )
 
 
 @pytest.mark.parametrize(("sweep", "name", "way", "count"), [_mark(*each) for each in TRIED])
 def test_like_cpu(sweep: ModuleType, name: str, way: str, count: int) -> None:
-    """Values, gradients, state, dtypes and classes of errors as on CPU; no program after an optimizer's third step."""
+    """Values, gradients, state, dtypes and classes of errors as on CPU; no program after an
+    optimizer's third step."""
     result = sweep.run_named(name, way, count)
     if result.outcome == UNTRIED:
         assert sweep is schedulers, "every module, optimizer and list op has something to try"

@@ -1,4 +1,5 @@
-"""Every op of torch's database in the sweep's quick form: two samples, forward and backward, against CPU."""
+"""Every op of torch's database in the sweep's quick form: two samples, forward and backward,
+against CPU."""
 
 import warnings
 
@@ -16,17 +17,26 @@ def test_op(name: str, request: pytest.FixtureRequest) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, of deprecated ops
         result = sweep.run_op(sweep.OPS[name])
-    assert result.outcome in (sweep.LOWERED, sweep.HOST), f"{result.outcome}: {result.message}{VERSIONS}"
+    assert result.outcome in (sweep.LOWERED, sweep.HOST), (
+        f"{result.outcome}: {result.message}{VERSIONS}"
+    )
 
 
 @pytest.mark.parametrize("name", ["sin", "nn.functional.dropout3d", "svd_lowrank"])
 def test_wrong_results_are_told(name: str) -> None:
-    """Draws that differ on CPU excuse no other numbers than theirs, and nothing where there are none."""
+    """Draws that differ on CPU excuse no other numbers than theirs, and nothing where there are
+    none."""
     op = sweep.OPS[name]
     sample = next(op.sample_inputs("cpu", torch.float32, requires_grad=False))
     case = sweep.Case("sample", sample, sweep._compute)
     expected = sweep._compute(op, sample, "cpu", 0)
-    sweep._check(op, case, [result.to("xla") for result in sweep._compute(op, sample, "cpu", 1)], expected, False)
+    sweep._check(
+        op,
+        case,
+        [result.to("xla") for result in sweep._compute(op, sample, "cpu", 1)],
+        expected,
+        False,
+    )
     with pytest.raises(AssertionError):
         sweep._check(op, case, [(result + 100).to("xla") for result in expected], expected, False)
 

@@ -1,4 +1,5 @@
-"""Every rule over dims that the devices do not divide, with poisoned padding, against the CPU; and none is left out."""
+"""Every rule over dims that the devices do not divide, with poisoned padding, against the CPU; and
+none is left out."""
 
 import itertools
 import warnings
@@ -16,7 +17,9 @@ from spmd.ops import RULES
 
 # What even dims get wrong, too, stands in EXPECTED_FAILURES.
 REFUSED = {
-    "aten._grouped_mm.default": "rows that the axis does not divide are an error of the partition rule",
+    ("aten._grouped_mm.default"): (
+        "rows that the axis does not divide are an error of the partition rule"
+    ),
     "aten.baddbmm.dtype": "its call is an error on even dims, too",
 }
 NAMES = sorted(sweep.OPS.keys() - EXPECTED_FAILURES.keys())
@@ -40,7 +43,10 @@ def test_call(name: str, request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.long
 def test_every_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each rule is elementwise, reads no element, or is reached by a case. Nothing is compiled here."""
+    """Each rule is elementwise, reads no element, or is reached by a case.
+
+    Nothing is compiled here.
+    """
     reached = set()
 
     def rule(call: Call) -> object:
@@ -55,10 +61,18 @@ def test_every_rule(monkeypatch: pytest.MonkeyPatch) -> None:
         gradient = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for sample in itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=gradient), 2):
+            for sample in itertools.islice(
+                op.sample_inputs("cpu", dtype, requires_grad=gradient), 2
+            ):
                 results += sweep._compute(op, sample, "xla", 0)
         if len(results) > 200 or name == NAMES[-1]:
-            spmd.get_stablehlo([one for one in results if isinstance(one, torch.Tensor) and one.device.type == "xla"])
+            spmd.get_stablehlo(
+                [
+                    one
+                    for one in results
+                    if isinstance(one, torch.Tensor) and one.device.type == "xla"
+                ]
+            )
             results.clear()
     needed = {str(overload) for overload, rule in RULES.items() if rule.promote is None}
     assert not needed - reached - CALLS.keys() - ALONE, "rules without a case in uneven_calls.py"

@@ -1,7 +1,8 @@
-"""A selection of `variants.py` that takes little time: what need not be compiled for every op, the rest for some.
+"""A selection of `variants.py` that takes little time: what need not be compiled for every op, the
+rest for some.
 
-The errors of all ops are tried; the other forms with one sample, of every fifteenth op that has the form. The command
-tries the whole.
+The errors of all ops are tried; the other forms with one sample, of every fifteenth op that has the
+form. The command tries the whole.
 """
 
 import warnings

@@ -1,1 +1,2 @@
-"""Programs of many lengths: dims that are marked or learned are held padded, and their lengths are operands."""
+"""Programs of many lengths: dims that are marked or learned are held padded, and their lengths are
+operands."""

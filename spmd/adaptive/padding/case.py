@@ -1,9 +1,9 @@
 """Rules of padded dims: how an op on operands with padding gives the same unpadded result.
 
-A padded dim has a capacity, which is static, and a length, which is a scalar argument: the elements before the length
-are the value, and those after it may be anything, NaN too. The rules (`shapes`, `sums`, `padded_windows`) state for
-each op the dims of its result that are padded then, and the steps that its operands need: usually none, or a fill after
-the length (zeros for a sum).
+A padded dim has a capacity, which is static, and a length, which is a scalar argument: the elements
+before the length are the value, and those after it may be anything, NaN too. The rules (`shapes`,
+`sums`, `padded_windows`) state for each op the dims of its result that are padded then, and the
+steps that its operands need: usually none, or a fill after the length (zeros for a sum).
 """
 
 import itertools
@@ -19,19 +19,22 @@ from ...core import Meta, dense_meta
 from ...core.extend import floats
 
 Pads = dict[int, int]  # by dim, its capacity
-Words = Sequence[int | str]  # by dim, what it is: in operands and results the same dim has the same word
+# by dim, what it is: in operands and results the same dim has the same word
+Words = Sequence[int | str]
 
 LOW, HIGH = "low", "high"  # below and above every number
 
 
 class FullBuffer(int):
-    """The capacity of a slice for which the full buffer is taken: it may be many times the length."""
+    """The capacity of a slice for which the full buffer is taken: it may be many times the
+    length."""
 
 
 class Joined(int):
     """The capacity of a dim into which a reshape has joined a padded dim and those before it.
 
-    period: the elements with padding of their own, the last ones of each `period`: the capacity of the padded dim.
+    period: the elements with padding of their own, the last ones of each `period`: the capacity of
+    the padded dim.
     """
 
     period: int
@@ -44,11 +47,14 @@ class Joined(int):
 
 def key_of(pads: Pads) -> tuple[Any, ...]:
     """Returns padded dims as a hashable key."""
-    return tuple((dim, int(size), type(size), getattr(size, "period", 0)) for dim, size in pads.items())
+    return tuple(
+        (dim, int(size), type(size), getattr(size, "period", 0)) for dim, size in pads.items()
+    )
 
 
 class NoRule(Exception):
-    """An op has no rule for this padding; the message continues a sentence that begins with the op's name."""
+    """An op has no rule for this padding; the message continues a sentence that begins with the
+    op's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +67,23 @@ class FillAfter:
     period: int | None = None
 
     def __call__(self, operands: list[jax.Array], length: jax.Array) -> list[jax.Array]:
-        operands[self.operand] = filled(operands[self.operand], self.dim, length, self.value, self.period)
+        operands[self.operand] = filled(
+            operands[self.operand], self.dim, length, self.value, self.period
+        )
         return operands
 
 
-def filled(array: jax.Array, dim: int, length: jax.Array, value: float | str, period: int | None = None) -> jax.Array:
+def filled(
+    array: jax.Array, dim: int, length: jax.Array, value: float | str, period: int | None = None
+) -> jax.Array:
     """The array with this value after the length of a dim, or of each `period` elements of it."""
     counts = _counts(array.ndim, array.shape[dim], dim, length, period)
     return jnp.where(counts, array, _number(value, array.dtype))
 
 
-def _counts(rank: int, size: int, dim: int, length: jax.Array, period: int | None = None) -> jax.Array:
+def _counts(
+    rank: int, size: int, dim: int, length: jax.Array, period: int | None = None
+) -> jax.Array:
     """A mask of the places of a dim before the length, which broadcasts over the other dims."""
     places = jnp.arange(size) if period is None else jnp.arange(size) % period
     return (places < length).reshape([size if axis == dim else 1 for axis in range(rank)])
@@ -97,7 +109,9 @@ class RepeatLast:
     def __call__(self, operands: list[jax.Array], length: jax.Array) -> list[jax.Array]:
         array = operands[self.operand]
         last = jax.lax.dynamic_slice_in_dim(array, length - 1, 1, self.dim)
-        operands[self.operand] = jnp.where(_counts(array.ndim, array.shape[self.dim], self.dim, length), array, last)
+        operands[self.operand] = jnp.where(
+            _counts(array.ndim, array.shape[self.dim], self.dim, length), array, last
+        )
         return operands
 
 
@@ -115,8 +129,9 @@ class FromBehind:
 
 @dataclass(frozen=True, slots=True)
 class MaskKeys:
-    """Masks attention's keys after the length: by a bias, an operand after the others where there is none, and by
-    values that are zero there, as a weight of 0 does not hide a NaN (value: None where they are zero already)."""
+    """Masks attention's keys after the length: by a bias, an operand after the others where there
+    is none, and by values that are zero there, as a weight of 0 does not hide a NaN (value: None
+    where they are zero already)."""
 
     key: int
     bias: int | None
@@ -141,7 +156,8 @@ class MaskKeys:
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """The mean over dims, one of which is padded: `num_unpadded` elements for each of its length."""
+    """The mean over dims, one of which is padded: `num_unpadded` elements for each of its
+    length."""
 
     dims: tuple[int, ...]
     keepdim: bool
@@ -150,7 +166,9 @@ class Mean:
 
     def __call__(self, operands: list[jax.Array], length: jax.Array) -> jax.Array:
         array = operands[0].astype(self.dtype)
-        total = jnp.sum(array.astype(floats.wide(self.dtype)), axis=self.dims, keepdims=self.keepdim)
+        total = jnp.sum(
+            array.astype(floats.wide(self.dtype)), axis=self.dims, keepdims=self.keepdim
+        )
         return (total / (length * self.num_unpadded).astype(total.dtype)).astype(self.dtype)
 
 
@@ -163,12 +181,16 @@ class Append:
 
     def __call__(self, operands: list[jax.Array], length: jax.Array) -> jax.Array:
         first, *parts = operands
-        room = [(0, self.capacity - first.shape[dim] if dim == self.dim else 0) for dim in range(first.ndim)]
+        room = [
+            (0, self.capacity - first.shape[dim] if dim == self.dim else 0)
+            for dim in range(first.ndim)
+        ]
         new = parts[0] if len(parts) == 1 else jnp.concatenate(parts, self.dim)
         return jax.lax.dynamic_update_slice_in_dim(jnp.pad(first, room), new, length, self.dim)
 
 
-# The steps before the op, and the replacement of the op. Both take one scalar argument each, an integer, or more.
+# The steps before the op, and the replacement of the op. Both take one scalar argument each, an
+# integer, or more.
 Before = Callable[[list[jax.Array], jax.Array], list[jax.Array]]
 Instead = Callable[..., jax.Array]
 
@@ -177,10 +199,11 @@ Instead = Callable[..., jax.Array]
 class Case:
     """An op, its operands and its results, as a rule reads them, and the fields that the rule sets.
 
-    overload; arguments: by name, tensors as the index of their operand. shapes, pads: of the operands,
-    without padding, and their padded dims. results: the shapes of the results without padding; dtypes: theirs.
-    result_pads: the padded dims of the results. prologue, numbers: the steps on the operands before the op, each with a
-    scalar argument. instead: the replacement of the op, with the last of the numbers.
+    overload; arguments: by name, tensors as the index of their operand. shapes, pads: of the
+    operands, without padding, and their padded dims. results: the shapes of the results without
+    padding; dtypes: theirs. result_pads: the padded dims of the results. prologue, numbers: the
+    steps on the operands before the op, each with a scalar argument. instead: the replacement of
+    the op, with the last of the numbers.
     """
 
     overload: OpOverload
@@ -200,23 +223,31 @@ class Case:
         return None if value is None else int(value)
 
     def length(self, operand: int, dim: int) -> int:
-        """The length of a dim without its padding. Raises NoRule for a joined dim, whose padding is not at its end."""
+        """The length of a dim without its padding.
+
+        Raises NoRule for a joined dim, whose padding is not at its end.
+        """
         if type(self.pads[operand].get(dim)) is Joined:
             raise NoRule("has no rule for a padded dim that a reshape has joined to others")
         return self.shapes[operand][dim]
 
     def level(
-        self, places: Sequence[tuple[int, int]], *results: tuple[int, int], fill: float | None = None
+        self,
+        places: Sequence[tuple[int, int]],
+        *results: tuple[int, int],
+        fill: float | None = None,
     ) -> int | None:
-        """The capacity of a dim that several operands share, given as (operand, dim): the least, to which the others
-        are cut; None where they are not padded. Dims of size 1 broadcast. results: the same dim, as (result, dim).
-        fill: what the operands are filled with after the length."""
+        """The capacity of a dim that several operands share, given as (operand, dim): the least, to
+        which the others are cut; None where they are not padded. Dims of size 1 broadcast. results:
+        the same dim, as (result, dim). fill: what the operands are filled with after the length."""
         padded = [(operand, dim) for operand, dim in places if dim in self.pads[operand]]
         if not padded:
             return None
         if any(pair not in padded and self.length(*pair) != 1 for pair in places):
             raise NoRule("meets a value of the same length that has no padding")
-        sizes = {key_of({0: self.pads[operand][dim]}): self.pads[operand][dim] for operand, dim in padded}
+        sizes = {
+            key_of({0: self.pads[operand][dim]}): self.pads[operand][dim] for operand, dim in padded
+        }
         if len(sizes) > 1 and any(type(size) is Joined for size in sizes.values()):
             raise NoRule("meets a value with other padding")
         least = min(sizes.values(), key=int)
@@ -229,15 +260,27 @@ class Case:
                 self.fill(operand, dim, fill)
         return least
 
-    def share(self, operands: Mapping[int, Words], results: Sequence[Words] = (), fill: float | None = None) -> None:
-        """Levels the dims of operands that have a word in common, and pads those of results with that word.
+    def share(
+        self,
+        operands: Mapping[int, Words],
+        results: Sequence[Words] = (),
+        fill: float | None = None,
+    ) -> None:
+        """Levels the dims of operands that have a word in common, and pads those of results with
+        that word.
 
         fill: what the operands are filled with after the length of a dim that a result lacks.
         """
         for word in dict.fromkeys(itertools.chain.from_iterable(operands.values())):
-            places = [(operand, dims.index(word)) for operand, dims in operands.items() if word in dims]
-            result_dims = [(result, dims.index(word)) for result, dims in enumerate(results) if word in dims]
-            self.level(places, *result_dims, fill=None if len(result_dims) == len(results) else fill)
+            places = [
+                (operand, dims.index(word)) for operand, dims in operands.items() if word in dims
+            ]
+            result_dims = [
+                (result, dims.index(word)) for result, dims in enumerate(results) if word in dims
+            ]
+            self.level(
+                places, *result_dims, fill=None if len(result_dims) == len(results) else fill
+            )
 
     def fill(self, operand: int, dim: int, value: float | str) -> None:
         """Fills an operand after a dim's length before the op, where the dim is padded."""
@@ -260,7 +303,8 @@ class Case:
 
 Rule = Callable[[Case], None]
 RULES: dict[OpOverload, Rule] = {}
-# The overloads whose rules also hold for joined dims: an element's place in a dim is used for its padding alone.
+# The overloads whose rules also hold for joined dims: an element's place in a dim is used for its
+# padding alone.
 JOINED: set[OpOverload] = set()
 
 

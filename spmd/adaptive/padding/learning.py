@@ -1,10 +1,12 @@
-"""Differences between runs of a sync that need no new program: dynamic starts, and lists that the host computes.
+"""Differences between runs of a sync that need no new program: dynamic starts, and lists that the
+host computes.
 
-PyTorch/XLA compiled a program per index and per length. Here the second time that a sync meets such a difference, it
-learns the ops that differ, by their places in the user's code. A start becomes an operand of the program
-(`OpSpec.dynamic_start`). A list that is longer in each run, as the tokens of a generated text are, is computed by the
-host next to the program, provided that it is small and exact, so that no bit depends on where it is computed. Nothing
-is learnt when anything else differs, too.
+PyTorch/XLA compiled a program per index and per length. Here the second time that a sync meets such
+a difference, it learns the ops that differ, by their places in the user's code. A start becomes an
+operand of the program (`OpSpec.dynamic_start`). A list that is longer in each run, as the tokens of
+a generated text are, is computed by the host next to the program, provided that it is small and
+exact, so that no bit depends on where it is computed. Nothing is learnt when anything else differs,
+too.
 """
 
 import dataclasses
@@ -28,8 +30,8 @@ from ...core.extend import (
 )
 from .spread import LENGTHEN, Sources, in_place, pad, padded_on_host
 
-# What of an op is dynamic, beside its start and the data that it reads (the number of the operand): the dims of its
-# result; the length of a small list, which the host computes.
+# What of an op is dynamic, beside its start and the data that it reads (the number of the operand):
+# the dims of its result; the length of a small list, which the host computes.
 RESULT, HOST = "result", "host"
 
 # The number of batch shapes that have programs of their own; then the length is an operand.
@@ -46,8 +48,8 @@ def starts(graph: Graph, sync: pass_result.Sync) -> pass_result.Outcome:
 def on_host(graph: Graph, sync: pass_result.Sync) -> pass_result.Outcome:
     """Has the host compute the ops that are known to differ in length, and are small.
 
-    A call that is recorded to be replayed has them in its programs: a replay runs programs alone, and its lengths are
-    those of the recording. In a thread that decodes, the lists are in no graph.
+    A call that is recorded to be replayed has them in its programs: a replay runs programs alone,
+    and its lengths are those of the recording. In a thread that decodes, the lists are in no graph.
     """
     if (
         record_calls.at_once.value is not None
@@ -55,7 +57,9 @@ def on_host(graph: Graph, sync: pass_result.Sync) -> pass_result.Outcome:
         or host.is_forbidden.value
     ):
         return ""
-    nodes = {node for node in graph.nodes if dynamic.dims_of(node, HOST) is not None and _is_small(node)}
+    nodes = {
+        node for node in graph.nodes if dynamic.dims_of(node, HOST) is not None and _is_small(node)
+    }
     if not nodes:
         return ""
     nodes |= _host_only(nodes)
@@ -63,11 +67,15 @@ def on_host(graph: Graph, sync: pass_result.Sync) -> pass_result.Outcome:
 
 
 def dims(graph: Graph, sync: pass_result.Sync) -> pass_result.Outcome:
-    """Pads the known dynamic dims of a graph, where there is a program for that or the graph reads padded data."""
+    """Pads the known dynamic dims of a graph, where there is a program for that or the graph reads
+    padded data."""
     sources = sources_of(graph) if config.pad_lengths else None
     if sources is None:
         return ""
-    padded, reads_padded = pad(graph, sources), any(node.op.name == walks.UNPADDED for node in sources.nodes)
+    padded, reads_padded = (
+        pad(graph, sources),
+        any(node.op.name == walks.UNPADDED for node in sources.nodes),
+    )
     if isinstance(padded, str):
         return padded if reads_padded else ""
     if cache.find(padded[0]) is not None:
@@ -80,11 +88,13 @@ def dims(graph: Graph, sync: pass_result.Sync) -> pass_result.Outcome:
 def learn(graph: Graph, sync: pass_result.Sync) -> pass_result.Outcome:
     """Compares a graph with the program most similar to it.
 
-    Learns where only starts, small host-computed values and lengths differ, which is all that the passes before can
-    make equal, and makes them so.
+    Learns where only starts, small host-computed values and lengths differ, which is all that the
+    passes before can make equal, and makes them so.
     """
     program = cache.most_similar(graph, sync.line)
-    if program is None or [op.name for op in program.entries] != [node.op.name for node in graph.nodes]:
+    if program is None or [op.name for op in program.entries] != [
+        node.op.name for node in graph.nodes
+    ]:
         return ""
     if config.pad_lengths and any(node.op.name == walks.UNPADDED for node in graph.nodes):
         return ""  # `dims` has said why its padding does not spread
@@ -95,7 +105,9 @@ def learn(graph: Graph, sync: pass_result.Sync) -> pass_result.Outcome:
             dynamic_start.append(node)
         elif old is not node.op:
             changed_ops.append((old, node))
-    small = [node for _, node in changed_ops if _is_small(node) and record_calls.at_once.value is None]
+    small = [
+        node for _, node in changed_ops if _is_small(node) and record_calls.at_once.value is None
+    ]
     if len(small) < len(changed_ops):
         if _is_of_batches(program, graph) and cache.num_equal(graph, sync.line) < BATCHES:
             return ""
@@ -121,9 +133,16 @@ def _learn_lengths(
     changed_ops: Sequence[tuple[OpSpec, Node]],
     host_computed: Collection[Node],
 ) -> pass_result.Outcome:
-    """Pads a graph, where padding explains all differences other than starts and host-computed values."""
-    result = {node: changed_dims(old.metas[0], node.meta) for old, node in changed_ops if node in host_computed}
-    changed = {node: changed_result_dims(old, node) for old, node in changed_ops if node not in result}
+    """Pads a graph, where padding explains all differences other than starts and host-computed
+    values."""
+    result = {
+        node: changed_dims(old.metas[0], node.meta)
+        for old, node in changed_ops
+        if node in host_computed
+    }
+    changed = {
+        node: changed_result_dims(old, node) for old, node in changed_ops if node not in result
+    }
     nodes = {node: dims for node, dims in changed.items() if dims is not None}
     inputs = _changed_data(program, graph, host_computed)
     if inputs is None or not (nodes or inputs or result) or not config.pad_lengths:
@@ -146,20 +165,29 @@ def _learn_lengths(
         dynamic.add(node, dynamic.START)
     dynamic.dynamic_start_positions(graph.nodes)
     padded = pad(graph, sources)
-    return padded if isinstance(padded, str) else pass_result.Changed(padded[0], "lengths are operands")
+    return (
+        padded
+        if isinstance(padded, str)
+        else pass_result.Changed(padded[0], "lengths are operands")
+    )
 
 
 def _is_of_batches(program: Program, graph: Graph) -> bool:
-    """True if data other than lists of integers has another shape than the program's, as an epoch's last batch."""
+    """True if data other than lists of integers has another shape than the program's, as an epoch's
+    last batch."""
     pairs = zip(program.requested.inputs, graph.inputs, strict=False)
     changed = [device_data for (meta, _), device_data in pairs if meta is not device_data.meta]
-    return any(device_data.host is not None and not dtypes.is_exact(device_data.meta.dtype) for device_data in changed)
+    return any(
+        device_data.host is not None and not dtypes.is_exact(device_data.meta.dtype)
+        for device_data in changed
+    )
 
 
 def _changed_data(
     program: Program, graph: Graph, host_computed: Collection[Node]
 ) -> dict[DeviceData, Sequence[int]] | None:
-    """Returns the data of another shape than the program's, with the dims that differ; without data for the host alone.
+    """Returns the data of another shape than the program's, with the dims that differ; without data
+    for the host alone.
 
     None where the data differs in more than padding explains.
     """
@@ -187,14 +215,20 @@ def _is_moved(old: OpSpec, new: OpSpec) -> bool:
 
 def _is_small(node: Node) -> bool:
     values = (*walks.results(node), *node.operands)
-    return host_ops.has_host_kernel(node) and all(dtypes.is_exact(value.meta.dtype) for value in values)
+    return host_ops.has_host_kernel(node) and all(
+        dtypes.is_exact(value.meta.dtype) for value in values
+    )
 
 
 def _host_only(host_computed: set[Node]) -> set[Node]:
-    """Returns operands of host-computed ops that the host can compute, too, without waiting for a program."""
+    """Returns operands of host-computed ops that the host can compute, too, without waiting for a
+    program."""
     can: set[Node] = set()
     for node in sorted(_behind(host_computed, _is_small), key=lambda node: node.serial):
-        if all(walks.origin(operand) is None or walks.origin(operand) in can for operand in node.operands):
+        if all(
+            walks.origin(operand) is None or walks.origin(operand) in can
+            for operand in node.operands
+        ):
             can.add(node)
     return _behind(host_computed, can.__contains__)
 
@@ -221,7 +255,9 @@ def sources_of(graph: Graph) -> Sources | None:
         if isinstance(lowering, dynamic.Unpad):
             nodes[node] = lowering.dims
             if lowering.is_marked:
-                capacities |= {node.meta.shape[dim]: node.op.operands[0].shape[dim] for dim in lowering.dims}
+                capacities |= {
+                    node.meta.shape[dim]: node.op.operands[0].shape[dim] for dim in lowering.dims
+                }
         if node.op.name not in dynamic.NAMES:
             continue
         if has_dynamic_dims(node):
@@ -235,7 +271,8 @@ def sources_of(graph: Graph) -> Sources | None:
 
 
 def may_pad(device_data: DeviceData, dims: Sequence[int], graph: Graph) -> bool:
-    """True if data may be padded: host data (a list that gets longer, a batch), or a cache extended by a token."""
+    """True if data may be padded: host data (a list that gets longer, a batch), or a cache extended
+    by a token."""
     shape = device_data.meta.shape
     if len(shape) <= max(dims) or any(shape[dim] < 2 for dim in dims):
         return False
@@ -245,10 +282,15 @@ def may_pad(device_data: DeviceData, dims: Sequence[int], graph: Graph) -> bool:
 
 
 def has_dynamic_dims(node: Node) -> bool:
-    """True if an op's result is known to have dynamic dims; a slice from elsewhere in the same line has none."""
+    """True if an op's result is known to have dynamic dims; a slice from elsewhere in the same line
+    has none."""
     dims = dynamic.dims_of(node, RESULT)
     dynamic_start = node.op.dynamic_start
-    return dims is not None and _is_long(node, dims) and (dynamic_start is None or dynamic_start[1] == 0)
+    return (
+        dims is not None
+        and _is_long(node, dims)
+        and (dynamic_start is None or dynamic_start[1] == 0)
+    )
 
 
 def _is_long(node: Node, dims: Sequence[int]) -> bool:
@@ -257,7 +299,8 @@ def _is_long(node: Node, dims: Sequence[int]) -> bool:
 
 
 def changed_result_dims(old: OpSpec, node: Node) -> tuple[int, ...] | None:
-    """Returns the dims in which an op's result differs from that of the same op of another run, on equal operands."""
+    """Returns the dims in which an op's result differs from that of the same op of another run, on
+    equal operands."""
     if len(old.metas) > 1 or old.operands != node.op.operands:
         return None
     dims = changed_dims(old.metas[0], node.meta)
@@ -265,15 +308,16 @@ def changed_result_dims(old: OpSpec, node: Node) -> tuple[int, ...] | None:
 
 
 def changed_dims(old_meta: Meta, new_meta: Meta) -> tuple[int, ...]:
-    """Returns the dims in which two metas of one dtype and rank differ; none where they differ otherwise."""
+    """Returns the dims in which two metas of one dtype and rank differ; none where they differ
+    otherwise."""
     if old_meta.dtype is not new_meta.dtype or len(old_meta.shape) != len(new_meta.shape):
         return ()
     return tuple(dim for dim, size in enumerate(new_meta.shape) if size != old_meta.shape[dim])
 
 
 class _PaddedStep(NamedTuple):
-    """An op of the padded graph, and the numbers in front of those of the op that it replaces. lengthened: the inputs,
-    by place, that the device pads before it, each with the op for that."""
+    """An op of the padded graph, and the numbers in front of those of the op that it replaces.
+    lengthened: the inputs, by place, that the device pads before it, each with the op for that."""
 
     op: OpSpec
     numbers: tuple[float | int, ...]
@@ -283,8 +327,8 @@ class _PaddedStep(NamedTuple):
 class _Plan(NamedTuple):
     """A padded graph, as what is other than in the graph that it was made of.
 
-    steps: of each op. data: the metas of data that the host pads, by place; padded_roots: the places of roots with
-    padding.
+    steps: of each op. data: the metas of data that the host pads, by place; padded_roots: the
+    places of roots with padding.
     """
 
     steps: tuple[_PaddedStep, ...]
@@ -292,8 +336,9 @@ class _Plan(NamedTuple):
     padded_roots: tuple[int, ...]
 
 
-# Where a length is an operand, each length has a graph of its own and no program of its own: the search for the padding
-# would run in each warm step. So a graph that was padded once is padded again by its key, without the rules.
+# Where a length is an operand, each length has a graph of its own and no program of its own: the
+# search for the padding would run in each warm step. So a graph that was padded once is padded
+# again by its key, without the rules.
 _plans: Bounded[Hashable, _Plan] = Bounded(512)
 
 
@@ -304,7 +349,12 @@ def _keep_plan(key: Hashable, counts: Sequence[int], graph: Graph, padded: Graph
     for node in padded.nodes:
         if node.op.name == LENGTHEN:
             (source,) = node.operands
-            lengthened.append((next(i for i, input_data in enumerate(graph.inputs) if input_data is source), node.op))
+            lengthened.append(
+                (
+                    next(i for i, input_data in enumerate(graph.inputs) if input_data is source),
+                    node.op,
+                )
+            )
         else:
             num_added = len(node.numbers) - counts[len(steps)]
             steps.append(_PaddedStep(node.op, tuple(node.numbers[:num_added]), tuple(lengthened)))

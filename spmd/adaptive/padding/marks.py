@@ -1,8 +1,9 @@
-"""Dims that the user marks as dynamic: the data is held padded, and its length is an operand of what reads it.
+"""Dims that the user marks as dynamic: the data is held padded, and its length is an operand of
+what reads it.
 
-`torch._dynamo.mark_dynamic` and `maybe_mark_dynamic` of a tensor on xla do the same. Of a CPU tensor torch keeps the
-marks as attributes, which `.to("xla")` reads. torch's module takes a second to import, so it is patched when the
-program imports it.
+`torch._dynamo.mark_dynamic` and `maybe_mark_dynamic` of a tensor on xla do the same. Of a CPU
+tensor torch keeps the marks as attributes, which `.to("xla")` reads. torch's module takes a second
+to import, so it is patched when the program imports it.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,23 +36,32 @@ from .spread import pad_op, padded_on_host
 
 @ends_at_user_line
 def mark_dynamic(
-    tensor: torch.Tensor, dim: int | Sequence[int], *, min: int | None = None, max: int | None = None
+    tensor: torch.Tensor,
+    dim: int | Sequence[int],
+    *,
+    min: int | None = None,
+    max: int | None = None,
 ) -> torch.Tensor:
-    """Marks dims of a tensor whose length changes from step to step; returns the same tensor, of the same shape.
+    """Marks dims of a tensor whose length changes from step to step; returns the same tensor, of
+    the same shape.
 
-    The data is held with zeros behind the length, up to a capacity that doubles (64, 128, ...), and programs that read
-    it take the length as an operand: one program serves all lengths of a capacity, from the first step on, with
-    gradients and with several processes. From op to op a result has dynamic dims, too; so have ranges, masks and tables
-    of positions cut to the same length. All inputs with such a dim are marked. Where an op has no rule for it, the
-    program is compiled for this length, and the compile log says which op and line (`spmd.explain`).
-    `torch._dynamo.mark_dynamic` and `maybe_mark_dynamic` do the same, also of a CPU tensor before `.to("xla")`.
+    The data is held with zeros behind the length, up to a capacity that doubles (64, 128, ...), and
+    programs that read it take the length as an operand: one program serves all lengths of a
+    capacity, from the first step on, with gradients and with several processes. From op to op a
+    result has dynamic dims, too; so have ranges, masks and tables of positions cut to the same
+    length. All inputs with such a dim are marked. Where an op has no rule for it, the program is
+    compiled for this length, and the compile log says which op and line (`spmd.explain`).
+    `torch._dynamo.mark_dynamic` and `maybe_mark_dynamic` do the same, also of a CPU tensor before
+    `.to("xla")`.
 
     Args:
-        tensor: data on xla, as an input of a step; what is recorded is computed first. dim: one dim or several. min,
-            max: the bounds of the length, both included: the capacity is at most `max`, and at least that of `min`.
+        tensor: data on xla, as an input of a step; what is recorded is computed first. dim: one dim
+            or several. min, max: the bounds of the length, both included: the capacity is at most
+            `max`, and at least that of `min`.
 
-    A dim of size 0 or 1 stays as it is. Raises TypeError for a tensor that is not on xla; IndexError for a dim that it
-    does not have; ValueError for a view, or a length out of bounds. Source: `torch._dynamo.mark_dynamic`;
+    A dim of size 0 or 1 stays as it is. Raises TypeError for a tensor that is not on xla;
+    IndexError for a dim that it does not have; ValueError for a view, or a length out of bounds.
+    Source: `torch._dynamo.mark_dynamic`;
     https://docs.pytorch.org/docs/stable/torch.compiler_dynamic_shapes.html.
 
     >>> import torch, spmd
@@ -66,10 +76,13 @@ def mark_dynamic(
     dims = [dim] if isinstance(dim, int) else list(dim)
     for number in dims:
         if not -rank <= number < rank:
-            raise IndexError(f"mark_dynamic: expected a dim from {-rank} to {rank - 1}, got {number}")
+            raise IndexError(
+                f"mark_dynamic: expected a dim from {-rank} to {rank - 1}, got {number}"
+            )
     if view_of(target) is not None:
         raise ValueError(
-            "mark_dynamic: expected a tensor with memory of its own, got a view; mark what it is a view of"
+            "mark_dynamic: expected a tensor with memory of its own, got a view; mark what it is "
+            "a view of"
         )
     _mark(storage_of(target), sorted({number % rank for number in dims}), min, max)
     return tensor
@@ -80,7 +93,10 @@ def _mark(storage: Storage, dims: Sequence[int], least: int | None, most: int | 
     shape = storage.meta.shape
     for dim in dims:
         if not (least or 0) <= shape[dim] <= (shape[dim] if most is None else most):
-            raise ValueError(f"mark_dynamic: dim {dim} has length {shape[dim]}, and its bounds are {least} and {most}")
+            raise ValueError(
+                f"mark_dynamic: dim {dim} has length {shape[dim]}, and its bounds are {least} and "
+                f"{most}"
+            )
     if not walks.is_unpadded(storage.value):
         host_reads.materialise(storage, "mark_dynamic")
     with LOCK:
@@ -89,7 +105,11 @@ def _mark(storage: Storage, dims: Sequence[int], least: int | None, most: int | 
             marked = set(device_data.op.lowering.dims)  # type: ignore[attr-defined]  # an `Unpad`
             (device_data,) = device_data.operands
         assert type(device_data) is DeviceData, "the value was computed just now"
-        new = {dim: capacity_of(max(shape[dim], least or 0)) for dim in dims if dim not in marked and shape[dim] > 1}
+        new = {
+            dim: capacity_of(max(shape[dim], least or 0))
+            for dim in dims
+            if dim not in marked and shape[dim] > 1
+        }
         if most is not None:
             new = {dim: min(capacity, most) for dim, capacity in new.items()}
         if not new:
@@ -101,13 +121,16 @@ def _mark(storage: Storage, dims: Sequence[int], least: int | None, most: int | 
 
 
 def _padded(device_data: DeviceData, pads: dict[int, int]) -> DeviceData:
-    """The data with these capacities: padded on the host before its upload, else by a program of one op."""
+    """The data with these capacities: padded on the host before its upload, else by a program of
+    one op."""
     meta = padded_meta(device_data.meta, pads)
     if device_data.is_abstract:
         return DeviceData(meta, sharding=device_data.sharding, is_abstract=True)
     if device_data.host is not None:
         return padded_on_host(device_data, meta)
-    result = Storage(Node(pad_op(device_data.meta, meta), [device_data]), meta, device_data.sharding)
+    result = Storage(
+        Node(pad_op(device_data.meta, meta), [device_data]), meta, device_data.sharding
+    )
     execute.run([result], user_line(), donate=False)
     assert type(result.value) is DeviceData, "the program has run"
     return result.value
@@ -118,7 +141,10 @@ def keep_marks(target: XlaTensor, source: torch.Tensor) -> None:
     names = "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices"
     dims = {dim for name in names for dim in getattr(source, name, ())}
     # torch 2.15 has a range only for the dims that were given one.
-    bounds = {bound.dim: (bound.min, bound.max) for bound in getattr(source, "_dynamo_dynamic_range", None) or ()}
+    bounds = {
+        bound.dim: (bound.min, bound.max)
+        for bound in getattr(source, "_dynamo_dynamic_range", None) or ()
+    }
     for dim in sorted(dims):
         least, most = bounds.get(dim, (None, None))
         mark_dynamic(target, dim, min=least, max=most)
@@ -129,10 +155,13 @@ def _mark_ours(decorators: ModuleType) -> None:
         replaces(decorators, name)(_around)
 
 
-def _around(original: Callable[..., Any], t: Any, index: int | Sequence[int], *args: Any, **kwargs: Any) -> Any:
+def _around(
+    original: Callable[..., Any], t: Any, index: int | Sequence[int], *args: Any, **kwargs: Any
+) -> Any:
     if not isinstance(t, XlaTensor):
         return original(t, index, *args, **kwargs)
-    with compile_context(CompileContext(None)):  # there it is a plain tensor, of which Dynamo keeps marks
+    # there it is a plain tensor, of which Dynamo keeps marks
+    with compile_context(CompileContext(None)):
         original(t, index, *args, **kwargs)
     return mark_dynamic(t, index, min=kwargs.get("min"), max=kwargs.get("max"))
 
@@ -140,4 +169,6 @@ def _around(original: Callable[..., Any], t: Any, index: int | Sequence[int], *a
 def join_marks() -> None:
     """Patches torch's functions, now or when they are imported."""
     needs = "mark_dynamic(t, index, ...)", "maybe_mark_dynamic(t, index, ...)"
-    patch_when_imported("torch._dynamo.decorators", _mark_ours, "marks of dynamic dims on xla", *needs)
+    patch_when_imported(
+        "torch._dynamo.decorators", _mark_ours, "marks of dynamic dims on xla", *needs
+    )

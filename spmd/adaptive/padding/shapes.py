@@ -1,4 +1,5 @@
-"""Rules of padded dims (see `case`) for elementwise ops, moves of elements, and ops at which padding begins.
+"""Rules of padded dims (see `case`) for elementwise ops, moves of elements, and ops at which
+padding begins.
 
 An op that is neither here nor in `sums` or `padded_windows` ends the padding.
 """
@@ -17,20 +18,37 @@ from .case import RULES, Append, Case, FullBuffer, Joined, NoRule, Pads, Rule, p
 
 aten = torch.ops.aten
 
-# --- element by element -----------------------------------------------------------------------------------------------
+# --- element by element ---------------------------------------------------------------------------
 
 
 @padded(
-    aten._to_copy.default, aten.copy.default, aten.alias.default, aten.detach.default, aten.lift_fresh.default,
-    aten.lift_fresh_copy.default, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar,
-    aten.masked_fill.Tensor, aten.rsub.Tensor, aten.floor_divide.default, aten.floor_divide.Scalar,
-    aten.leaky_relu_backward.default, aten.elu_backward.default, aten.hardtanh_backward.default,
-    aten.softplus_backward.default, aten.hardswish.default, aten._conj.default,
-    create.CHECKPOINT_NAME, create.TO_HOST, create.TO_DEVICE, joined=True,
-)  # fmt: skip
+    aten._to_copy.default,
+    aten.copy.default,
+    aten.alias.default,
+    aten.detach.default,
+    aten.lift_fresh.default,
+    aten.lift_fresh_copy.default,
+    aten.where.ScalarSelf,
+    aten.where.ScalarOther,
+    aten.where.Scalar,
+    aten.masked_fill.Tensor,
+    aten.rsub.Tensor,
+    aten.floor_divide.default,
+    aten.floor_divide.Scalar,
+    aten.leaky_relu_backward.default,
+    aten.elu_backward.default,
+    aten.hardtanh_backward.default,
+    aten.softplus_backward.default,
+    aten.hardswish.default,
+    aten._conj.default,
+    create.CHECKPOINT_NAME,
+    create.TO_HOST,
+    create.TO_DEVICE,
+    joined=True,
+)
 def elementwise(case: Case) -> None:
-    """Broadcasting, of these ops and of those that torch tags as pointwise (`rule_of`): each dim of the result is the
-    same dim, counted from the last, of the operands."""
+    """Broadcasting, of these ops and of those that torch tags as pointwise (`rule_of`): each dim of
+    the result is the same dim, counted from the last, of the operands."""
     words = {i: range(-len(shape), 0) for i, shape in enumerate(case.shapes)}
     case.share(words, [range(-len(shape), 0) for shape in case.results])
 
@@ -40,7 +58,7 @@ def rule_of(overload: OpOverload) -> Rule | None:
     return RULES.get(overload) or (elementwise if torch.Tag.pointwise in overload.tags else None)
 
 
-# --- shape ------------------------------------------------------------------------------------------------------------
+# --- shape ----------------------------------------------------------------------------------------
 
 
 def positive(dim: int, rank: int) -> int:
@@ -56,25 +74,36 @@ def order(case: Case) -> None:
     if "dims" in case.arguments:
         places = [positive(dim, rank) for dim in case.arguments["dims"]]
     elif rank > 1:
-        first, second_dim = positive(case.arguments.get("dim0", 0), rank), positive(case.arguments.get("dim1", 1), rank)
+        first, second_dim = (
+            positive(case.arguments.get("dim0", 0), rank),
+            positive(case.arguments.get("dim1", 1), rank),
+        )
         places[first], places[second_dim] = places[second_dim], places[first]
     case.share({0: range(rank)}, [places])
 
 
 @padded(
-    aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default, aten.squeeze.default, aten.squeeze.dim,
-    aten.squeeze.dims, aten.unsqueeze.default, joined=True,
-)  # fmt: skip
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten._reshape_alias.default,
+    aten.squeeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.unsqueeze.default,
+    joined=True,
+)
 def reshape(case: Case) -> None:
-    """A padded dim stays one, alone or joined to the dims before it, or is taken out of such a dim again; dims without
-    padding behind it may join it."""
+    """A padded dim stays one, alone or joined to the dims before it, or is taken out of such a dim
+    again; dims without padding behind it may join it."""
     old, new = case.shapes[0], case.results[0]
     for dims, new_dims in _groups(old, new):
         padded = [dim for dim in dims if dim in case.pads[0]]
         if not padded:
             continue
         dim = padded[0]
-        padded_dim = _joined(old, new, dims, new_dims, dim, case.pads[0][dim]) if len(padded) == 1 else None
+        padded_dim = (
+            _joined(old, new, dims, new_dims, dim, case.pads[0][dim]) if len(padded) == 1 else None
+        )
         if padded_dim is None:
             raise NoRule(f"joins or splits the padded dim {dim} of {list(old)}")
         case.result_pads[0] |= padded_dim
@@ -85,14 +114,19 @@ def reshape(case: Case) -> None:
 
 
 def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """Returns the dims longer than 1 that a reshape makes of each other, in the least groups of as many elements."""
+    """Returns the dims longer than 1 that a reshape makes of each other, in the least groups of as
+    many elements."""
     groups: list[tuple[list[int], list[int]]] = []
-    old_dims, new_dims = ([dim for dim, size in enumerate(shape) if size != 1] for shape in (old, new))
+    old_dims, new_dims = (
+        [dim for dim, size in enumerate(shape) if size != 1] for shape in (old, new)
+    )
     if 0 in old:
         return groups
     while old_dims and new_dims:
         group, new_group = [old_dims.pop(0)], [new_dims.pop(0)]
-        while (size := math.prod(old[dim] for dim in group)) != (result := math.prod(new[dim] for dim in new_group)):
+        while (size := math.prod(old[dim] for dim in group)) != (
+            result := math.prod(new[dim] for dim in new_group)
+        ):
             if size < result:
                 group.append(old_dims.pop(0))
             else:
@@ -102,11 +136,18 @@ def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], lis
 
 
 def _joined(
-    old: Sequence[int], new: Sequence[int], dims: Sequence[int], new_dims: Sequence[int], dim: int, size: int
+    old: Sequence[int],
+    new: Sequence[int],
+    dims: Sequence[int],
+    new_dims: Sequence[int],
+    dim: int,
+    size: int,
 ) -> Pads | None:
-    """Returns the padded dim among those that a reshape makes of `dims`, one of which is padded; None where none is.
+    """Returns the padded dim among those that a reshape makes of `dims`, one of which is padded;
+    None where none is.
 
-    The elements are runs of one length, each with its padding behind it: so are those of the dims behind the new one.
+    The elements are runs of one length, each with its padding behind it: so are those of the dims
+    behind the new one.
     """
     capacity = size.period if type(size) is Joined else size
     runs = math.prod(old[d] for d in dims if d < dim) * (size // capacity)
@@ -132,10 +173,14 @@ def _joined(
 def expand(case: Case) -> None:
     more = len(case.results[0]) - len(case.shapes[0])
     case.result_pads[0] |= {dim + more: size for dim, size in case.pads[0].items()}
-    case.arguments["size"] = [int(case.result_pads[0].get(dim, size)) for dim, size in enumerate(case.results[0])]
+    case.arguments["size"] = [
+        int(case.result_pads[0].get(dim, size)) for dim, size in enumerate(case.results[0])
+    ]
 
 
-@padded(aten.view_as_complex.default, aten.view_as_real.default, aten.tril.default, aten.triu.default)
+@padded(
+    aten.view_as_complex.default, aten.view_as_real.default, aten.tril.default, aten.triu.default
+)
 def same(case: Case) -> None:
     """The dims of the result are the operand's; other dims have no padding."""
     rank = min(len(case.shapes[0]), len(case.results[0]))
@@ -149,7 +194,9 @@ def take(case: Case) -> None:
     (shape,) = case.shapes
     dim = positive(case.arguments.get("dim", 0), len(shape))
     is_select = case.overload is aten.select.int
-    case.result_pads[0] |= {d - (is_select and d > dim): size for d, size in case.pads[0].items() if d != dim}
+    case.result_pads[0] |= {
+        d - (is_select and d > dim): size for d, size in case.pads[0].items() if d != dim
+    }
     if dim not in case.pads[0]:
         return
     case.length(0, dim)  # it is no joined one
@@ -172,8 +219,8 @@ def take(case: Case) -> None:
 
 
 def _left_out(arguments: Mapping[str, Any]) -> int | None:
-    """Returns the number of elements that a slice leaves out at the end of its dim; None where its end is a place
-    counted from the first one."""
+    """Returns the number of elements that a slice leaves out at the end of its dim; None where its
+    end is a place counted from the first one."""
     end = arguments.get("end")
     if end is None or end == torch.iinfo(torch.int64).max:
         return 0
@@ -227,7 +274,9 @@ def cat(case: Case) -> None:
         raise NoRule("has a padded operand before others")
     length, size = case.length(first, dim), case.pads[first][dim]
     more = case.results[0][dim] - length
-    capacity = FullBuffer(size + more) if type(size) is FullBuffer else capacity_of(length + more, size)
+    capacity = (
+        FullBuffer(size + more) if type(size) is FullBuffer else capacity_of(length + more, size)
+    )
     case.result_pads[0][dim] = capacity
     case.do(Append(dim, int(capacity)), length)
 
@@ -236,10 +285,12 @@ def cat(case: Case) -> None:
 def stack(case: Case) -> None:
     dims = range(len(case.shapes[0]))
     dim = positive(case.arguments.get("dim", 0), len(dims) + 1)
-    case.share(dict.fromkeys(range(len(case.shapes)), dims), [[*dims[:dim], "stacked", *dims[dim:]]])
+    case.share(
+        dict.fromkeys(range(len(case.shapes)), dims), [[*dims[:dim], "stacked", *dims[dim:]]]
+    )
 
 
-# --- sources ----------------------------------------------------------------------------------------------------------
+# --- sources --------------------------------------------------------------------------------------
 
 # The least capacity of a dynamic dim without a bound.
 LEAST = 64
@@ -254,14 +305,21 @@ def capacity_of(length: int, least: int = LEAST) -> int:
 
 
 def begins(case: Case, dims: Pads) -> None:
-    """An op without padded operands whose result has dynamic dims of these capacities: gives it its padding."""
+    """An op without padded operands whose result has dynamic dims of these capacities: gives it its
+    padding."""
     shape, result = case.results[0], case.result_pads[0]
     result |= dims
-    if case.overload is not aten.expand.default and any(type(size) is Joined for size in dims.values()):
+    if case.overload is not aten.expand.default and any(
+        type(size) is Joined for size in dims.values()
+    ):
         raise NoRule("has no rule for a padded dim that a reshape has joined to others")
     if case.overload is aten.slice.Tensor:
         dim = positive(case.arguments.get("dim", 0), len(shape))
-        if (case.arguments.get("start") or 0) != 0 or case.arguments.get("step", 1) != 1 or list(dims) != [dim]:
+        if (
+            (case.arguments.get("start") or 0) != 0
+            or case.arguments.get("step", 1) != 1
+            or list(dims) != [dim]
+        ):
             raise NoRule("does not begin at 0")
         result[dim] = min(dims[dim], case.shapes[0][dim])
         case.arguments["end"] = int(result[dim])

@@ -24,12 +24,12 @@ from .case import (
     Words,
     padded,
     physical,
-)  # fmt: skip
+)
 from .shapes import elementwise, positive
 
 aten = torch.ops.aten
 
-# --- reductions -------------------------------------------------------------------------------------------------------
+# --- reductions -----------------------------------------------------------------------------------
 
 
 def _reduced(case: Case) -> list[int]:
@@ -44,11 +44,14 @@ def _keep_others(case: Case, dims: Sequence[int]) -> None:
     for result in case.result_pads:
         for dim, size in case.pads[0].items():
             if dim not in dims:
-                result[dim if keepdim else dim - sum(reduced_dim < dim for reduced_dim in dims)] = size
+                result[dim if keepdim else dim - sum(reduced_dim < dim for reduced_dim in dims)] = (
+                    size
+                )
 
 
 def reduction(case: Case, neutral: float | str) -> None:
-    """A reduction over a padded dim: elements after the length are filled with the op's neutral element."""
+    """A reduction over a padded dim: elements after the length are filled with the op's neutral
+    element."""
     dims = _reduced(case)
     _keep_others(case, dims)
     for dim in dims:
@@ -56,15 +59,18 @@ def reduction(case: Case, neutral: float | str) -> None:
 
 
 _NEUTRAL: dict[Any, float | str] = {
-    aten.sum.default: 0, aten.sum.dim_IntList: 0, aten.prod.default: 1, aten.prod.dim_int: 1, aten.any.default: 0,
-    aten.any.dim: 0, aten.any.dims: 0, aten.all.default: 1, aten.all.dim: 1, aten.all.dims: 1, aten.amax.default: LOW,
-    aten.max.default: LOW, aten.max.dim: LOW, aten.argmax.default: LOW, aten.amin.default: HIGH, aten.min.default: HIGH,
-    aten.min.dim: HIGH, aten.argmin.default: HIGH, aten.logsumexp.default: LOW,
+    aten.sum.default: 0, aten.sum.dim_IntList: 0, aten.prod.default: 1, aten.prod.dim_int: 1,
+    aten.any.default: 0, aten.any.dim: 0, aten.any.dims: 0, aten.all.default: 1, aten.all.dim: 1,
+    aten.all.dims: 1, aten.amax.default: LOW, aten.max.default: LOW, aten.max.dim: LOW,
+    aten.argmax.default: LOW, aten.amin.default: HIGH, aten.min.default: HIGH, aten.min.dim: HIGH,
+    aten.argmin.default: HIGH, aten.logsumexp.default: LOW,
 }  # fmt: skip
 for _overload, _value in _NEUTRAL.items():
     RULES[_overload] = partial(reduction, neutral=_value)
 # The others return places in a dim.
-JOINED.update(_NEUTRAL.keys() - {aten.max.dim, aten.argmax.default, aten.min.dim, aten.argmin.default})
+JOINED.update(
+    _NEUTRAL.keys() - {aten.max.dim, aten.argmax.default, aten.min.dim, aten.argmin.default}
+)
 
 
 @padded(aten.linalg_vector_norm.default, aten.norm.Scalar, aten.norm.ScalarOpt_dim, joined=True)
@@ -86,7 +92,10 @@ def mean(case: Case) -> None:
         case.fill(0, dim, 0)
     num_unpadded = math.prod(case.shapes[0][dim] for dim in dims if dim not in over)
     keepdim = bool(case.arguments.get("keepdim", False))
-    case.do(Mean(tuple(dims), keepdim, num_unpadded, case.dtypes[0]), math.prod(case.length(0, dim) for dim in over))
+    case.do(
+        Mean(tuple(dims), keepdim, num_unpadded, case.dtypes[0]),
+        math.prod(case.length(0, dim) for dim in over),
+    )
 
 
 @padded(aten._softmax.default, aten._log_softmax.default, aten._safe_softmax.default, joined=True)
@@ -97,7 +106,8 @@ def softmax(case: Case) -> None:
 
 @padded(aten.cumsum.default, aten.cumprod.default)
 def cumulative(case: Case) -> None:
-    case.result_pads[0] |= case.pads[0]  # elements before the length do not depend on those after it
+    # elements before the length do not depend on those after it
+    case.result_pads[0] |= case.pads[0]
 
 
 @padded(aten.native_layer_norm.default, aten._fused_rms_norm.default, joined=True)
@@ -113,21 +123,31 @@ def layer_norm(case: Case) -> None:
 def layer_norm_backward(case: Case) -> None:
     """Rows after the length are zeros in the gradients of the weight and the bias."""
     first = len(case.shapes[0]) - len(case.arguments["normalized_shape"])
-    rows = [operand for operand, shape in enumerate(case.shapes) if len(shape) == len(case.shapes[0])]
+    rows = [
+        operand for operand, shape in enumerate(case.shapes) if len(shape) == len(case.shapes[0])
+    ]
     if any(dim >= first for pads in case.pads for dim in pads):
         raise NoRule("is over a padded dim")
     for dim in range(first):
-        case.level([(operand, dim) for operand in rows], *[(0, dim)] * case.arguments["output_mask"][0], fill=0)
+        case.level(
+            [(operand, dim) for operand in rows],
+            *[(0, dim)] * case.arguments["output_mask"][0],
+            fill=0,
+        )
 
 
-# --- products ---------------------------------------------------------------------------------------------------------
+# --- products -------------------------------------------------------------------------------------
 
 
 _FROM_WALK = "mm mv bmm linear linear_backward embedding embedding_dense_backward"
-# The dims of operands, by their names in the schema, and of results, as the walk over shardings has them. A word that a
-# result lacks is summed there, or looked up. `...`: the dims before those behind it.
+# The dims of operands, by their names in the schema, and of results, as the walk over shardings has
+# them. A word that a result lacks is summed there, or looked up. `...`: the dims before those
+# behind it.
 _WORDS: dict[Any, str] = {
-    **{getattr(aten, name).default: partitioning.WORDS[f"aten.{name}"] for name in _FROM_WALK.split()},
+    **{
+        getattr(aten, name).default: partitioning.WORDS[f"aten.{name}"]
+        for name in _FROM_WALK.split()
+    },
     aten.dot.default: "self: m, tensor: m -> ",
     aten.addmm.default: "self: n p, mat1: n m, mat2: m p -> n p",
     aten.baddbmm.default: "self: b n p, batch1: b n m, batch2: b m p -> b n p",
@@ -136,7 +156,8 @@ _WORDS: dict[Any, str] = {
 
 @padded(*_WORDS, joined=True)
 def product(case: Case) -> None:
-    """A product, or rows that are looked up: operands are zero after the length of a dim that a result lacks."""
+    """A product, or rows that are looked up: operands are zero after the length of a dim that a
+    result lacks."""
     if case.overload in (aten.addmm.default, aten.linear.default):
         refuse_most(case)
     _by_words(case, _WORDS[case.overload])
@@ -146,7 +167,9 @@ def _by_words(case: Case, text: str, fill: float | None = 0) -> None:
     named, of_results = text.split(" -> ")
     mask = case.arguments.get("output_mask") or case.arguments.get("grad_input_mask")
     result_words = itertools.compress(of_results.split(","), mask or itertools.repeat(True))
-    results = [_dims(words, len(shape)) for words, shape in zip(result_words, case.results, strict=False)]
+    results = [
+        _dims(words, len(shape)) for words, shape in zip(result_words, case.results, strict=False)
+    ]
     operands: dict[int, Words] = {}
     for name, words in (entry.split(":") for entry in named.split(", ")):
         if (operand := case.operand(name)) is not None:
@@ -167,7 +190,7 @@ def refuse_most(case: Case) -> None:
         raise NoRule("would compute on the buffer after the slice, too")
 
 
-# --- attention --------------------------------------------------------------------------------------------------------
+# --- attention ------------------------------------------------------------------------------------
 
 
 @padded(aten._scaled_dot_product_fused_attention_overrideable.default)
@@ -187,7 +210,8 @@ def attention(case: Case) -> None:
 
 @padded(aten._scaled_dot_product_fused_attention_overrideable_backward.default)
 def attention_backward(case: Case) -> None:
-    """Queries and keys after the length are zero; the keys are masked, too, as the weight of a zero key is none."""
+    """Queries and keys after the length are zero; the keys are masked, too, as the weight of a zero
+    key is none."""
     if len(case.shapes[1]) != 4 or case.arguments["dropout_p"]:
         raise NoRule("has no batch of heads" if len(case.shapes[1]) != 4 else "drops weights")
     query, key = int(case.arguments["query"]), int(case.arguments["key"])
@@ -196,15 +220,19 @@ def attention_backward(case: Case) -> None:
         raise NoRule("has a padded bias")
     if any(set(pads) - {0, 2} for pads in case.pads):
         raise NoRule("has padded heads")
-    _by_words(case, partitioning.WORDS["aten._scaled_dot_product_fused_attention_overrideable_backward"])
+    _by_words(
+        case, partitioning.WORDS["aten._scaled_dot_product_fused_attention_overrideable_backward"]
+    )
     for name, operand in (("max_q", query), ("max_k", key)):
         case.arguments[name] = physical(case.shapes[operand], case.pads[operand])[2]
     if 2 in case.pads[key]:
         case.first(MaskKeys(key, bias, None), case.length(key, 2))
-        case.arguments["attn_bias"] = type(case.arguments["query"])(len(case.shapes) if bias is None else bias)
+        case.arguments["attn_bias"] = type(case.arguments["query"])(
+            len(case.shapes) if bias is None else bias
+        )
 
 
-# --- rows by their numbers --------------------------------------------------------------------------------------------
+# --- rows by their numbers ------------------------------------------------------------------------
 
 
 @padded(aten.gather.default)
@@ -257,12 +285,17 @@ def index_add(case: Case) -> None:
         raise NoRule("has an index without dims")
     dims = range(len(case.shapes[self]))
     dim = positive(case.arguments["dim"], len(dims))
-    case.share({self: dims, index: ["index"], source: [*dims[:dim], "index", *dims[dim + 1 :]]}, [dims], fill=0)
+    case.share(
+        {self: dims, index: ["index"], source: [*dims[:dim], "index", *dims[dim + 1 :]]},
+        [dims],
+        fill=0,
+    )
 
 
 @padded(aten.index_put.default)
 def index_put(case: Case) -> None:
-    """The padding of added values is zero, at the first place; the padding of written values repeats the last one."""
+    """The padding of added values is zero, at the first place; the padding of written values
+    repeats the last one."""
     is_added = case.arguments.get("accumulate", False)
     values = int(case.arguments["values"])
     words, indexed = _indexed(case)
@@ -275,9 +308,13 @@ def index_put(case: Case) -> None:
 
 
 def _indexed(case: Case) -> tuple[dict[int, Words], Words]:
-    """The words of the first operand and of indices into adjacent dims of it, and of the elements there; indices that
-    count from the end count from the length."""
-    indices = {dim: int(operand) for dim, operand in enumerate(case.arguments["indices"]) if operand is not None}
+    """The words of the first operand and of indices into adjacent dims of it, and of the elements
+    there; indices that count from the end count from the length."""
+    indices = {
+        dim: int(operand)
+        for dim, operand in enumerate(case.arguments["indices"])
+        if operand is not None
+    }
     first, rank = min(indices), len(case.shapes[0])
     end = first + len(indices)
     if [*indices] != [*range(first, end)]:
@@ -290,7 +327,7 @@ def _indexed(case: Case) -> tuple[dict[int, Words], Words]:
     return {0: range(rank), **of_indices}, [*range(first), *joined, *range(end, rank)]
 
 
-# --- losses -----------------------------------------------------------------------------------------------------------
+# --- losses ---------------------------------------------------------------------------------------
 
 
 @padded(torch.ops.spmd.cross_entropy.default, aten.nll_loss_forward.default, joined=True)
@@ -310,7 +347,7 @@ def cross_entropy(case: Case) -> None:
     case.fill(1, 0, case.arguments["ignore_index"])
 
 
-# --- gradients --------------------------------------------------------------------------------------------------------
+# --- gradients ------------------------------------------------------------------------------------
 
 
 @padded(torch.ops.spmd.cross_entropy_backward.default, joined=True)

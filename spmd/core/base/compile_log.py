@@ -1,4 +1,5 @@
-"""The compile log: a record of each compiled or loaded program, and what is emptied or restored together with it."""
+"""The compile log: a record of each compiled or loaded program, and what is emptied or restored
+together with it."""
 
 import contextlib
 import itertools

@@ -1,4 +1,5 @@
-"""`CompileRecord`: a line of the compile log, with its program's collectives and the moves that nothing requests."""
+"""`CompileRecord`: a line of the compile log, with its program's collectives and the moves that
+nothing requests."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -6,20 +7,25 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A value of a program that the partitioner moved between devices, and no annotation requests it.
+    """A value of a program that the partitioner moved between devices, and no annotation requests
+    it.
 
     Attributes:
-        kind: "move"; "given up" where devices gather the value and keep a slice of it: XLA found no way from one layout
-            to the other ("involuntary full rematerialization"), or the value comes back to its layout.
-        op: the recorded op that reads or makes the value; line: the user's line of that op; path: the module it belongs
-            to ("" except in `spmd.plan`).
-        value: "operand 0" or "the result" of the op, or "" where the program's text does not say; shape: of the value,
-            unsharded.
+        kind: "move"; "given up" where devices gather the value and keep a slice of it: XLA found no
+            way from one layout to the other ("involuntary full rematerialization"), or the value
+            comes back to its layout.
+        op: the recorded op that reads or makes the value; line: the user's line of that op; path:
+            the module it belongs to ("" except in `spmd.plan`).
+        value: "operand 0" or "the result" of the op, or "" where the program's text does not say;
+            shape: of the value, unsharded.
         before, after: the two layouts, as specs; "" where they are not known.
-        collectives: the kinds that move it, in order. axes: the mesh axes over which. largest: the bytes of the largest
-            one (`Collective.bytes`). bytes: those that each device sends for it in one run.
-        mark: the annotation to try. is_checked: the program was compiled with it, and has this move no more.
-        count: of equal moves of a line and a module; `bytes` are those of all, `largest` of the largest.
+        collectives: the kinds that move it, in order. axes: the mesh axes over which. largest: the
+            bytes of the largest one (`Collective.bytes`). bytes: those that each device sends for
+            it in one run.
+        mark: the annotation to try. is_checked: the program was compiled with it, and has this move
+            no more.
+        count: of equal moves of a line and a module; `bytes` are those of all, `largest` of the
+            largest.
 
     >>> import torch, spmd
     >>> y = torch.ones(4, device="xla") + 1
@@ -48,7 +54,9 @@ class Move:
     def text(self) -> str:
         """The move in words, without its line."""
         of = f"{self.value} {list(self.shape)}" if self.value else "a value"
-        either = f", from {self.before}" if self.before else f", to {self.after}" if self.after else ""
+        either = (
+            f", from {self.before}" if self.before else f", to {self.after}" if self.after else ""
+        )
         layouts = f", {self.before} -> {self.after}" if self.before and self.after else either
         how = f"{' + '.join(self.collectives)} over {' x '.join(self.axes)}, moves {self.bytes:,} B"
         how += f" in {self.count:,} moves" if self.count > 1 else ""
@@ -58,7 +66,11 @@ class Move:
     @property
     def advice(self) -> str:
         """The annotation to try, and how far it is known to help."""
-        return f"{self.mark} removes it (compiled)" if self.is_checked else f"{self.mark} may remove it"
+        return (
+            f"{self.mark} removes it (compiled)"
+            if self.is_checked
+            else f"{self.mark} may remove it"
+        )
 
     def __str__(self) -> str:
         where = f" | {self.path}" if self.path else ""
@@ -70,19 +82,24 @@ class Collective:
     """One row of a program's table of collectives.
 
     Attributes:
-        kind: XLA's name of it: "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", ...
+        kind: XLA's name of it: "all-gather", "all-reduce", "reduce-scatter", "all-to-all",
+            "collective-permute", ...
         axes: the mesh axes of its devices. devices: the number that exchange data with each other.
-        bytes: of the arrays that they gather, reduce or exchange, on one device: the gathered, the unreduced array.
+        bytes: of the arrays that they gather, reduce or exchange, on one device: the gathered, the
+            unreduced array.
         count: its number in one run; in a loop it counts once for each iteration.
-        op: the recorded op that it came from; of collectives that XLA has combined the number of arrays and the op of
-            the first, whose line it has; line: the user's line of that op; path: the module or parameter it
-            belongs to, as `named_modules` names it ("" except in `spmd.plan`, which reads the modules).
-        is_sliced: each device keeps only a slice of this all-reduce. The CPU, which has no other, implements a
-            reduce-scatter so.
-        link: its network, where the devices are several slices: "ici" inside of a slice, "dcn" between slices.
-        is_async: it overlaps with computation, as the program is scheduled. core: "sparsecore" where these cores of a
-            TPU run it, next to the others.
-        seconds: of all counts together, by the clock of a plan (0 elsewhere); waiting: those that nothing covers.
+        op: the recorded op that it came from; of collectives that XLA has combined the number of
+            arrays and the op of the first, whose line it has; line: the user's line of that op;
+            path: the module or parameter it belongs to, as `named_modules` names it ("" except in
+            `spmd.plan`, which reads the modules).
+        is_sliced: each device keeps only a slice of this all-reduce. The CPU, which has no other,
+            implements a reduce-scatter so.
+        link: its network, where the devices are several slices: "ici" inside of a slice, "dcn"
+            between slices.
+        is_async: it overlaps with computation, as the program is scheduled. core: "sparsecore"
+            where these cores of a TPU run it, next to the others.
+        seconds: of all counts together, by the clock of a plan (0 elsewhere); waiting: those that
+            nothing covers.
 
     >>> import torch, spmd
     >>> mesh = spmd.Mesh(range(8), (8,), ("data",))
@@ -109,8 +126,8 @@ class Collective:
 
     @property
     def moved_bytes(self) -> int:
-        """The bytes that each device sends in one run, all counts together, by a ring: (n - 1) / n of the bytes, of an
-        all-reduce twice that, of a permutation all."""
+        """The bytes that each device sends in one run, all counts together, by a ring: (n - 1) / n
+        of the bytes, of an all-reduce twice that, of a permutation all."""
         share = {"all-reduce": 2 * (self.devices - 1), "collective-permute": self.devices}
         return self.count * self.bytes * share.get(self.kind, self.devices - 1) // self.devices
 
@@ -120,8 +137,9 @@ class Collective:
         where = f" | {self.path}" if self.path else ""
         link = f", {self.link}" if self.link else ""
         return (
-            f"{self.count:,} x {kind} of {self.bytes:,} B over {' x '.join(self.axes)} ({self.devices}{link}), "
-            f"moves {self.moved_bytes:,} B{overlap}{where} | {self.op}, {self.line}"
+            f"{self.count:,} x {kind} of {self.bytes:,} B over {' x '.join(self.axes)} "
+            f"({self.devices}{link}), moves {self.moved_bytes:,} B{overlap}{where} | {self.op}, "
+            f"{self.line}"
         )
 
 
@@ -140,17 +158,21 @@ class CompileRecord:
     """One compiled program: a line of the compile log. Bytes are per device.
 
     Attributes:
-        name: "step", "init" or another name of the program. cause: the reason to compile it, or to load it from disk.
-        line: the user's line whose sync needed it. seconds: tracing, lowering and XLA together, or loading.
-        nodes: recorded ops in it. loops: (trip count, ops of an iteration) where isomorphic layers became a loop of the
-            program, which were lowered once instead of once an iteration (`config.scan_layers`). flops: XLA's own
-            count, per device, products in loops times their trip counts (0 where the backend gives none).
-        collectives: kind -> number in the text of the optimized program. traffic: the same as a table, with mesh axes,
-            bytes, counts and lines (see `Collective`); the most bytes come first. functions: the user's functions that
-            recorded its ops or needed it, each as "file:first line". passes: (name, what it changed or why it did not)
-            of the passes over its graph that had something to say. moves: the values that the partitioner moved and no
-            annotation requests, those of more than `config.moves_above` bytes (see `Move`). read: returns what is read
-            in the program's text; a compilation does not wait for it.
+        name: "step", "init" or another name of the program. cause: the reason to compile it, or to
+            load it from disk.
+        line: the user's line whose sync needed it. seconds: tracing, lowering and XLA together, or
+            loading.
+        nodes: recorded ops in it. loops: (trip count, ops of an iteration) where isomorphic layers
+            became a loop of the program, which were lowered once instead of once an iteration
+            (`config.scan_layers`). flops: XLA's own count, per device, products in loops times
+            their trip counts (0 where the backend gives none).
+        collectives: kind -> number in the text of the optimized program. traffic: the same as a
+            table, with mesh axes, bytes, counts and lines (see `Collective`); the most bytes come
+            first. functions: the user's functions that recorded its ops or needed it, each as
+            "file:first line". passes: (name, what it changed or why it did not) of the passes over
+            its graph that had something to say. moves: the values that the partitioner moved and no
+            annotation requests, those of more than `config.moves_above` bytes (see `Move`). read:
+            returns what is read in the program's text; a compilation does not wait for it.
 
     >>> import torch, spmd
     >>> spmd.metrics.clear()
@@ -197,16 +219,23 @@ class CompileRecord:
         return tuple(words for name, words in self.passes if name == "unused axis")
 
     def __str__(self) -> str:
-        moved = ", ".join(f"{count} {kind}" for kind, count in sorted(self.collectives.items())) or "no collectives"
+        moved = (
+            ", ".join(f"{count} {kind}" for kind, count in sorted(self.collectives.items()))
+            or "no collectives"
+        )
         if self.moves:
             sent = sum(move.bytes for move in self.moves)
-            moved += f" ({sum(move.count for move in self.moves):,} moves of {sent:,} B that no annotation requests)"
+            moved += (
+                f" ({sum(move.count for move in self.moves):,} moves of {sent:,} B that no "
+                "annotation requests)"
+            )
         moved += "".join(f"; {words}" for words in self.unused_axes)
         iterations = ", ".join(f"{iterations} times {ops}" for iterations, ops in self.loops)
         spared = sum((iterations - 1) * ops for iterations, ops in self.loops)
         scanned = f" ({self.nodes - spared} lowered: {iterations} in loops)" if self.loops else ""
         return (
-            f"{self.name}: {self.cause} | {self.line} | {self.seconds:.2f} s, {self.nodes} ops{scanned}, {moved} | "
-            f"per device: arguments {self.argument_bytes:,} B, results {self.output_bytes:,} B "
-            f"({self.alias_bytes:,} B in place), temporary {self.temp_bytes:,} B"
+            f"{self.name}: {self.cause} | {self.line} | {self.seconds:.2f} s, {self.nodes} "
+            f"ops{scanned}, {moved} | per device: arguments {self.argument_bytes:,} B, results "
+            f"{self.output_bytes:,} B ({self.alias_bytes:,} B in place), temporary "
+            f"{self.temp_bytes:,} B"
         )

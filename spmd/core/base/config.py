@@ -16,7 +16,8 @@ Setting = bool | int | str
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag: its name, default, whose type its values have, one line of help, and permitted values (empty: all)."""
+    """One flag: its name, default, whose type its values have, one line of help, and permitted
+    values (empty: all)."""
 
     name: str
     default: Setting
@@ -31,7 +32,9 @@ class Flag:
         """Returns the value of an environment variable's text."""
         kind = type(self.default)
         if kind is bool:
-            return self.check({"1": True, "true": True, "0": False, "false": False}.get(text.lower(), text))
+            return self.check(
+                {"1": True, "true": True, "0": False, "false": False}.get(text.lower(), text)
+            )
         return self.check(kind(text))
 
     def check(self, value: Setting) -> Setting:
@@ -40,63 +43,90 @@ class Flag:
         if type(value) is not kind:
             raise TypeError(f"config.{self.name}: expected {kind.__name__}, got {value!r}")
         if self.choices and value not in self.choices:
-            raise ValueError(f"config.{self.name}: expected one of {', '.join(map(repr, self.choices))}, got {value!r}")
+            raise ValueError(
+                f"config.{self.name}: expected one of {', '.join(map(repr, self.choices))}, got "
+                f"{value!r}"
+            )
         return value
 
 
 EXCHANGES = ("auto", "off", "ring", "gathered", "all-to-all")
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
 FLAGS = (
-    Flag("partitioner", "gspmd", "the partitioner of XLA; results are the same", ("gspmd", "shardy")),
+    Flag("partitioner", "gspmd", "the partitioner of XLA; results are the same",
+        ("gspmd", "shardy")),
     Flag("sync_on_read", "all",
-        "the ops that a read (item, cpu, print) runs: everything pending, or only those that it needs",
-        ("all", "needed")),
+        "the ops that a read (item, cpu, print) runs: everything pending, or only those that it "
+        "needs", ("all", "needed")),
     Flag("max_pending_ops", 100_000,
         "an unsynced graph runs by itself at this many ops (counted from the next sync on)"),
     Flag("loop_search_ops", 1_024,
         "at this many ops without a sync, the finished iterations of a loop are run; 0: never"),
     Flag("max_program_ops", 2_048,
         "a longer graph, equal layers counted once, is cut into programs of at most this many ops"),
-    Flag("program_cache", True, "keep compiled programs on disk, so that a second start compiles nothing"),
+    Flag("program_cache", True,
+        "keep compiled programs on disk, so that a second start compiles nothing"),
     Flag("program_cache_dir", str(_CACHE / "spmd"),
         "the folder of these programs, which only the user may enter; empty: none"),
-    Flag("program_cache_bytes", 2 << 30, "their largest size on disk; the least recently used are deleted first"),
+    Flag("program_cache_bytes", 2 << 30,
+        "their largest size on disk; the least recently used are deleted first"),
     Flag("calibration_file", str(_CACHE / "spmd-calibration.json"),
-        "constants of devices, measured by `python -m spmd calibrate`, by which plans estimate times"),
-    Flag("slow_compile_seconds", 2, "compiling or planning for longer is said on stderr, in a line; 0: never"),
+        "constants of devices, measured by `python -m spmd calibrate`, by which plans estimate "
+        "times"),
+    Flag("slow_compile_seconds", 2,
+        "compiling or planning for longer is said on stderr, in a line; 0: never"),
     Flag("program_cache_size", 512, "compiled programs kept; the least recently used is dropped"),
-    Flag("op_table_size", 16_384, "rows of one op's shape-and-dtype table; a full one drops the older half"),
+    Flag("op_table_size", 16_384,
+        "rows of one op's shape-and-dtype table; a full one drops the older half"),
     Flag("fallback", "error",
-        "an op without a lowering rule: raises, or runs on the CPU and is counted", ("error", "cpu")),
+        "an op without a lowering rule: raises, or runs on the CPU and is counted",
+        ("error", "cpu")),
     Flag("compiler_options", "auto",
-        "options of XLA's for each compile, name=value separated by blanks; auto: those that the program needs, too"),
+        "options of XLA's for each compile, name=value separated by blanks; auto: those that the "
+        "program needs, too"),
     Flag("pad_lengths", True,
-        "take a slice whose length changes from run to run padded, its length an operand, where all its users can"),
+        "take a slice whose length changes from run to run padded, its length an operand, where "
+        "all its users can"),
     Flag("scan_layers", "auto",
-        "scan over equal layers: where it costs nothing, wherever possible, or never", ("auto", "always", "never")),
-    Flag("parallel", "auto", "how keys reach queries over a sharded sequence; off: as the core does", EXCHANGES),
-    Flag("record_modules", True, "replay a module's call without gradients that writes a cache in place"),
+        "scan over equal layers: where it costs nothing, wherever possible, or never",
+        ("auto", "always", "never")),
+    Flag("parallel", "auto",
+        "how keys reach queries over a sharded sequence; off: as the core does", EXCHANGES),
+    Flag("record_modules", True,
+        "replay a module's call without gradients that writes a cache in place"),
     Flag("check_replays", 1_000,
-        "at least one in so many replayed calls runs as Python, and is compared with the recording; 0: none"),
+        "at least one in so many replayed calls runs as Python, and is compared with the "
+        "recording; 0: none"),
     Flag("max_logits_bytes", 4 << 30,
-        "logits that only a cross entropy reads, where a device's would take more, are computed in chunks; 0: never"),
+        "logits that only a cross entropy reads, where a device's would take more, are computed "
+        "in chunks; 0: never"),
     Flag("num_slices", 0,
-        "take the devices for this many slices with a network between them (`HybridMesh`); 0: the slices that exist"),
-    Flag("check_graphs", False, "check after each pass that its graph is legal, to find an error of this library"),
+        "take the devices for this many slices with a network between them (`HybridMesh`); 0: "
+        "the slices that exist"),
+    Flag("check_graphs", False,
+        "check after each pass that its graph is legal, to find an error of this library"),
     Flag("print_graphs", False, "print each graph that a pass has changed, on stderr, in short"),
-    Flag("traceback_filtering", True, "an error's traceback ends at your line, without the frames inside this library"),
+    Flag("traceback_filtering", True,
+        "an error's traceback ends at your line, without the frames inside this library"),
     Flag("module_paths", False,
-        "note the module that records each op, for traces of steps that run without being recorded (spmd.compile)"),
-    Flag("hints", 0, "lines on stderr: 1: each compile, and reads and fallbacks that recur; 2: each run", (0, 1, 2)),
-    Flag("graphs_file", "", "append each graph that gets a program to this file, as text with your lines"),
+        "note the module that records each op, for traces of steps that run without being "
+        "recorded (spmd.compile)"),
+    Flag("hints", 0,
+        "lines on stderr: 1: each compile, and reads and fallbacks that recur; 2: each run",
+        (0, 1, 2)),
+    Flag("graphs_file", "",
+        "append each graph that gets a program to this file, as text with your lines"),
     Flag("moves_above", 1 << 16,
-        "say which values the partitioner moved unrequested, where a collective of it has more than this many bytes"),
-    Flag("check_shardings", True, "after each compile, compare the requested shardings with the chosen ones"),
+        "say which values the partitioner moved unrequested, where a collective of it has more "
+        "than this many bytes"),
+    Flag("check_shardings", True,
+        "after each compile, compare the requested shardings with the chosen ones"),
     Flag("process_timeout_seconds", 300,
-        "time for which a process waits for others at a new program (or another collective call); then an error"),
+        "time for which a process waits for others at a new program (or another collective "
+        "call); then an error"),
     Flag("hang_seconds", 120,
-        "after this time each of several processes says which program has not ended, and which have not come; 0: never",
-    ),
+        "after this time each of several processes says which program has not ended, and which "
+        "have not come; 0: never"),
 )  # fmt: skip
 
 # Flags by their former names: a program that still sets one gets an error with the new name.
@@ -116,8 +146,11 @@ def _start_of(flag: Flag) -> Setting:
     for variable in (flag.variable, *_THEIRS.get(flag.name, ())):
         text = os.environ.get(variable)
         if text is not None:
-            if flag.name == "hints" and variable != flag.variable:  # its level has no upper bound, and its switch words
-                text = {"true": "1", "false": "0"}.get(text.lower(), "2" if text.isdigit() and int(text) > 2 else text)
+            # its level has no upper bound, and its switch words
+            if flag.name == "hints" and variable != flag.variable:
+                text = {"true": "1", "false": "0"}.get(
+                    text.lower(), "2" if text.isdigit() and int(text) > 2 else text
+                )
             try:
                 return flag.parse(text)
             except (TypeError, ValueError) as error:
@@ -131,7 +164,8 @@ def has_variable(name: str) -> bool:
 
 
 class Config:
-    """The flags' current values: `config.partitioner = "shardy"`; SPMD_PARTITIONER in the environment sets the start.
+    """The flags' current values: `config.partitioner = "shardy"`; SPMD_PARTITIONER in the
+    environment sets the start.
 
     >>> from spmd import config
     >>> config.sync_on_read
@@ -158,14 +192,19 @@ class Config:
                 return
         if name in RENAMED:
             raise AttributeError(f"config.{name} is now config.{RENAMED[name]}")
-        raise AttributeError(f"config has no flag {name!r} (flags: {', '.join(flag.name for flag in FLAGS)})")
+        raise AttributeError(
+            f"config has no flag {name!r} (flags: {', '.join(flag.name for flag in FLAGS)})"
+        )
 
     def __repr__(self) -> str:
-        return "\n".join(f"{flag.name} = {getattr(self, flag.name)!r}  # {flag.help}" for flag in FLAGS)
+        return "\n".join(
+            f"{flag.name} = {getattr(self, flag.name)!r}  # {flag.help}" for flag in FLAGS
+        )
 
 
 config = Config()
-WHEN_SET: dict[str, list[Callable[[Setting], None]]] = {}  # by a flag's name, what is called with its new value
+# by a flag's name, what is called with its new value
+WHEN_SET: dict[str, list[Callable[[Setting], None]]] = {}
 _F = TypeVar("_F")
 
 
@@ -182,9 +221,10 @@ def join_while(flag: str, point: list[_F], function: _F) -> None:
     follow(getattr(config, flag, True))
 
 
-# Devices wait on each other in collectives. With more simulated devices than cores the waits are long and normal, so
-# XLA's rendezvous must not abort the process; XLA reads these flags once, when its first client starts. An unknown name
-# would abort the process there, and such names come and go: only those found in its library are set.
+# Devices wait on each other in collectives. With more simulated devices than cores the waits are
+# long and normal, so XLA's rendezvous must not abort the process; XLA reads these flags once, when
+# its first client starts. An unknown name would abort the process there, and such names come and
+# go: only those found in its library are set.
 XLA_DEFAULTS = {
     "xla_cpu_collective_call_warn_stuck_timeout_seconds": 600,
     "xla_cpu_collective_call_terminate_timeout_seconds": 7200,
@@ -193,7 +233,8 @@ XLA_DEFAULTS = {
 
 
 def add_xla_defaults() -> None:
-    """Adds the defaults to XLA_FLAGS, before XLA's first client starts; flags that the user has set stay."""
+    """Adds the defaults to XLA_FLAGS, before XLA's first client starts; flags that the user has set
+    stay."""
     flags = os.environ.get("XLA_FLAGS", "")
     names = _known_to("jaxlib", [name for name in XLA_DEFAULTS if name not in flags])
     added = [f"--{name}={value}" for name, value in XLA_DEFAULTS.items() if name in names]
@@ -205,11 +246,13 @@ _own_pool_width: str | None = None
 
 
 def set_pool_width(num_devices: int) -> None:
-    """Sets the number of threads of XLA's CPU client's pools, before it starts; a width that the user has set stays.
+    """Sets the number of threads of XLA's CPU client's pools, before it starts; a width that the
+    user has set stays.
 
-    A program over several devices holds one thread for each until it ends, and a second one where a device waits in a
-    collective of a loop and in one after it (docs/decisions/thread-pools.md). XLA itself takes the number of cores or
-    of devices, the larger one; one device computes on the calling thread.
+    A program over several devices holds one thread for each until it ends, and a second one where a
+    device waits in a collective of a loop and in one after it (docs/decisions/thread-pools.md). XLA
+    itself takes the number of cores or of devices, the larger one; one device computes on the
+    calling thread.
     """
     global _own_pool_width
     if os.environ.get("PJRT_NPROC", _own_pool_width) != _own_pool_width or "NPROC" in os.environ:
@@ -221,7 +264,8 @@ def set_pool_width(num_devices: int) -> None:
 
 
 def reset_pool_width() -> None:
-    """Undoes `set_pool_width` once the client has started: child processes have devices of their own."""
+    """Undoes `set_pool_width` once the client has started: child processes have devices of their
+    own."""
     global _own_pool_width
     if _own_pool_width is not None and os.environ.get("PJRT_NPROC") == _own_pool_width:
         del os.environ["PJRT_NPROC"]
@@ -235,26 +279,36 @@ def _num_cores() -> int:
 
 def forced_cpu_devices() -> int | None:
     """The number of CPU devices that XLA_FLAGS requests, or None."""
-    counts = re.findall(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
+    counts = re.findall(
+        r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", "")
+    )
     return int(counts[-1]) if counts else None
 
 
 def requested_cpu_devices() -> dict[str, int]:
     """The number of CPU devices of a process by each variable that sets one."""
-    counts = {name: _whole_number(name, least=1) for name in ("CPU_NUM_DEVICES", "JAX_NUM_CPU_DEVICES")}
+    counts = {
+        name: _whole_number(name, least=1) for name in ("CPU_NUM_DEVICES", "JAX_NUM_CPU_DEVICES")
+    }
     counts["XLA_FLAGS"] = forced_cpu_devices()
     return {name: count for name, count in counts.items() if count is not None}
 
 
 def _known_to(package: str, names: Sequence[str]) -> set[str]:
-    """Returns the flags that occur as full strings in a package's library; nothing of it is loaded or started."""
+    """Returns the flags that occur as full strings in a package's library; nothing of it is loaded
+    or started."""
     spec = importlib.util.find_spec(package) if names else None
     occurring: set[str] = set()
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         for path in Path(folder).iterdir():
             if path.suffix in (".so", ".dylib", ".dll", ".pyd") and path.stat().st_size > 1 << 24:
-                with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as library:
-                    occurring |= {name for name in names if library.find(b"\0" + name.encode() + b"\0") >= 0}
+                with (
+                    path.open("rb") as file,
+                    mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as library,
+                ):
+                    occurring |= {
+                        name for name in names if library.find(b"\0" + name.encode() + b"\0") >= 0
+                    }
     return occurring
 
 
@@ -265,27 +319,32 @@ def is_known_to_libtpu(option: str) -> bool:
 
 
 def prepare_libtpu(*, has_tpu: bool) -> None:
-    """Has libtpu, where there is no TPU, neither query the network for one nor lock it; variables of the user stay."""
+    """Has libtpu, where there is no TPU, neither query the network for one nor lock it; variables
+    of the user stay."""
     for name, value in _WITHOUT_TPU.items() if not has_tpu else ():
         os.environ.setdefault(name, value)
 
 
-# libtpu queries the network for the last three: without them it writes errors, though a slice that is only described
-# has no use for them.
+# libtpu queries the network for the last three: without them it writes errors, though a slice that
+# is only described has no use for them.
 _WITHOUT_TPU = {
-    "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_WORKER_HOSTNAMES": "localhost",
-    "TPU_WORKER_ID": "0", "TPU_ACCELERATOR_TYPE": "v5litepod-8",
-}  # fmt: skip
+    "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_WORKER_ID": "0",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+}
 
 
 def prepare_cuda() -> None:
-    """Has CUDA's plugin of jax, where there is no GPU and it only compiles, not look for the driver's libraries."""
+    """Has CUDA's plugin of jax, where there is no GPU and it only compiles, not look for the
+    driver's libraries."""
     if not has_gpu():
         os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
 
 
-# The least severity that XLA logs, which it reads when it is loaded: 0: everything, 1: warnings (jax's default), 2:
-# errors.
+# The least severity that XLA logs, which it reads when it is loaded: 0: everything, 1: warnings
+# (jax's default), 2: errors.
 _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 LOGS_WARNINGS = os.environ.get(_LOG_LEVEL, "1") == "1"
 
@@ -294,8 +353,8 @@ LOGS_WARNINGS = os.environ.get(_LOG_LEVEL, "1") == "1"
 def loading_plugins() -> Iterator[None]:
     """Has the plugins of jax that are loaded inside, on a machine without a GPU, log errors alone.
 
-    CUDA's has a log of its own, whose level it reads when it is loaded: it would write XLA's notice on GSPMD at each
-    compile. A level that the user has set stays.
+    CUDA's has a log of its own, whose level it reads when it is loaded: it would write XLA's notice
+    on GSPMD at each compile. A level that the user has set stays.
     """
     level = os.environ.get(_LOG_LEVEL)
     if not has_gpu() and LOGS_WARNINGS:
@@ -320,9 +379,17 @@ def gpu_memory_fraction() -> float:
 
 # Variables of others that decide what runs.
 _OF_OTHERS = (
-    "JAX_PLATFORMS", "XLA_FLAGS", "LIBTPU_INIT_ARGS", "PJRT_DEVICE", "CPU_NUM_DEVICES", "GPU_NUM_DEVICES",
-    "ACCELERATE_TORCH_DEVICE", "TORCH_DEVICE_BACKEND_AUTOLOAD", "JAX_ENABLE_X64", "TF_CPP_MIN_LOG_LEVEL",
-)  # fmt: skip
+    "JAX_PLATFORMS",
+    "XLA_FLAGS",
+    "LIBTPU_INIT_ARGS",
+    "PJRT_DEVICE",
+    "CPU_NUM_DEVICES",
+    "GPU_NUM_DEVICES",
+    "ACCELERATE_TORCH_DEVICE",
+    "TORCH_DEVICE_BACKEND_AUTOLOAD",
+    "JAX_ENABLE_X64",
+    "TF_CPP_MIN_LOG_LEVEL",
+)
 _OWN = "SPMD_"
 _SECRET = "SPMD_JOB_SECRET"  # no flag: flags are printed
 
@@ -334,13 +401,17 @@ def known_variables() -> dict[str, str]:
 
 
 def unknown_variables() -> dict[str, list[str]]:
-    """The variables named as flags of this library that are none, and the names of those that there are."""
+    """The variables named as flags of this library that are none, and the names of those that there
+    are."""
     names = [flag.variable for flag in FLAGS]
     declared_names = (*names, _SECRET)
-    return {name: names for name in os.environ if name.startswith(_OWN) and name not in declared_names}
+    return {
+        name: names for name in os.environ if name.startswith(_OWN) and name not in declared_names
+    }
 
 
-# The variables of the environment by encoded names, how a path to one begins, and the function that reads one.
+# The variables of the environment by encoded names, how a path to one begins, and the function that
+# reads one.
 VARIABLES: dict[Any, Any] = vars(os.environ)["_data"]
 PATH_OF_VARIABLES = "os.environ"
 READ = type(os.environ).__getitem__.__code__
@@ -362,13 +433,15 @@ def is_terminal(file: TextIO) -> bool:
 
 
 def wants_color(file: TextIO) -> bool:
-    """True if text printed to a file may be coloured: it is a terminal, and the environment does not forbid it."""
+    """True if text printed to a file may be coloured: it is a terminal, and the environment does
+    not forbid it."""
     return not os.environ.get("NO_COLOR") and is_terminal(file)
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """The requested hardware, None where nothing is: a JAX platform, a number of CPU devices, this process's GPUs."""
+    """The requested hardware, None where nothing is: a JAX platform, a number of CPU devices, this
+    process's GPUs."""
 
     platform: str | None
     num_cpu_devices: int | None
@@ -376,7 +449,8 @@ class Hardware:
 
 
 def requested_hardware() -> Hardware:
-    """Reads PJRT_DEVICE, CPU_NUM_DEVICES and GPU_NUM_DEVICES as PyTorch/XLA's users set them; jax's own variables win.
+    """Reads PJRT_DEVICE, CPU_NUM_DEVICES and GPU_NUM_DEVICES as PyTorch/XLA's users set them; jax's
+    own variables win.
 
     Of several processes on a machine (LOCAL_RANK) each has so many GPUs of its own.
     """
@@ -388,7 +462,9 @@ def requested_hardware() -> Hardware:
     first = (_whole_number("LOCAL_RANK") or 0) * (num_gpus or 0)
     forced = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     return Hardware(
-        platform=None if os.environ.get("JAX_PLATFORMS") or kind is None else platforms[kind.upper()],
+        platform=None
+        if os.environ.get("JAX_PLATFORMS") or kind is None
+        else platforms[kind.upper()],
         num_cpu_devices=None if forced or os.environ.get("JAX_NUM_CPU_DEVICES") else count,
         gpus=None
         if num_gpus is None or os.environ.get("JAX_CUDA_VISIBLE_DEVICES")
@@ -400,8 +476,8 @@ def requested_hardware() -> Hardware:
 class Launched:
     """torchrun's environment of this process; None where a variable is not set.
 
-    address: of the first process. restart: the number of the attempt, where torchrun's own store listens at the
-    address; None where the port is free.
+    address: of the first process. restart: the number of the attempt, where torchrun's own store
+    listens at the address; None where the port is free.
     """
 
     address: str | None
@@ -426,26 +502,40 @@ def launched() -> Launched:
 
 
 def job_secret() -> bytes:
-    """The secret of a job's processes, by which they prove their messages; empty where its launcher sets none."""
+    """The secret of a job's processes, by which they prove their messages; empty where its launcher
+    sets none."""
     return os.environ.get(_SECRET, "").encode()
 
 
-def variables_of_process(index: int, count: int, port: int, devices: int | None, secret: str) -> dict[str, str]:
-    """Returns the environment of one of several processes on this machine, which `launched` reads there.
+def variables_of_process(
+    index: int, count: int, port: int, devices: int | None, secret: str
+) -> dict[str, str]:
+    """Returns the environment of one of several processes on this machine, which `launched` reads
+    there.
 
     devices: the number of CPU devices, or of GPUs, of each process. secret: see `job_secret`.
     """
-    added = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": count, "RANK": index, _SECRET: secret}
+    added = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "WORLD_SIZE": count,
+        "RANK": index,
+        _SECRET: secret,
+    }
     added |= {"LOCAL_RANK": index, "LOCAL_WORLD_SIZE": count}
     added |= {} if devices is None else {"CPU_NUM_DEVICES": devices, "GPU_NUM_DEVICES": devices}
-    inherited_variables = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")}
+    inherited_variables = {
+        name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")
+    }
     return inherited_variables | {name: str(value) for name, value in added.items()}
 
 
 def _whole_number(variable: str, *, least: int = 0) -> int | None:
     text = os.environ.get(variable)
     if text is not None and not (text.isdigit() and int(text) >= least):
-        raise ValueError(f"{variable}={text!r}: expected a {'positive integer' if least else 'whole number'}")
+        raise ValueError(
+            f"{variable}={text!r}: expected a {'positive integer' if least else 'whole number'}"
+        )
     return None if text is None else int(text)
 
 

@@ -16,7 +16,8 @@ KEPT = 1024  # samples of a metric; their number and sum go on
 
 
 class Metric:
-    """The samples of one metric: their number, their sum, and the newest as (seconds since the epoch, value)."""
+    """The samples of one metric: their number, their sum, and the newest as (seconds since the
+    epoch, value)."""
 
     __slots__ = ("count", "samples", "total")
 
@@ -54,7 +55,8 @@ def add_time(name: str, seconds: float) -> None:
 
 
 def add_sample(name: str, value: float) -> None:
-    """Adds a sample to a metric of PyTorch/XLA's (`spmd.torch_xla.xla_metrics`); times in ns, sizes in bytes."""
+    """Adds a sample to a metric of PyTorch/XLA's (`spmd.torch_xla.xla_metrics`); times in ns, sizes
+    in bytes."""
     if not is_silent.value:
         with LOCK:
             metric = _metrics[name]
@@ -91,7 +93,8 @@ def add_fallback(op: str) -> None:
 
 
 def fallback_ops() -> dict[str, int]:
-    """The ops without a lowering rule that ran on the CPU, and how often (see `config.fallback`); most often first.
+    """The ops without a lowering rule that ran on the CPU, and how often (see `config.fallback`);
+    most often first.
 
     >>> import spmd
     >>> spmd.metrics.clear()
@@ -108,7 +111,8 @@ def add_note(text: str) -> None:
 
 
 def counter(name: str) -> int:
-    """The value of a counter, 0 when nothing was counted: "recorded_ops", "syncs", "runs", "host_reads", ...
+    """The value of a counter, 0 when nothing was counted: "recorded_ops", "syncs", "runs",
+    "host_reads", ...
 
     >>> import torch, spmd
     >>> before = spmd.metrics.counter("syncs")
@@ -133,8 +137,9 @@ def counter_names() -> list[str]:
 
 
 def timer(name: str) -> float:
-    """Total seconds of a timer: "key" (graph key at a sync), "dispatch" (handing a program to PJRT), "compile", of
-    which "lower" (to StableHLO), "roll" (finding isomorphic layers), "load" (of programs kept on disk).
+    """Total seconds of a timer: "key" (graph key at a sync), "dispatch" (handing a program to
+    PJRT), "compile", of which "lower" (to StableHLO), "roll" (finding isomorphic layers), "load"
+    (of programs kept on disk).
 
     >>> import torch, spmd
     >>> (torch.ones(2, device="xla") + 1).tolist()
@@ -146,8 +151,8 @@ def timer(name: str) -> float:
 
 
 def num_compiles() -> int:
-    """The number of compilations of XLA's backend in this process, counted by `jax.monitoring`, not by our own cache,
-    without those of `spmd.plan`.
+    """The number of compilations of XLA's backend in this process, counted by `jax.monitoring`, not
+    by our own cache, without those of `spmd.plan`.
 
     >>> import torch, spmd
     >>> x = torch.ones(4, device="xla")
@@ -163,7 +168,8 @@ def num_compiles() -> int:
 
 
 def num_loaded() -> int:
-    """The number of programs that were taken from the disk and not compiled (`config.program_cache`).
+    """The number of programs that were taken from the disk and not compiled
+    (`config.program_cache`).
 
     >>> import spmd
     >>> spmd.metrics.clear()
@@ -222,7 +228,11 @@ def lines() -> list[str]:
     """The lines of the report: programs, counters, timers."""
     head = f"compiled: {num_compiles():,}, loaded from disk: {num_loaded():,}"
     counts = [f"{name}: {counter(name):,}" for name in counter_names()]
-    return [head, *counts, *(f"{name}: {seconds:.4f} s" for name, seconds in sorted(_timers.items()))]
+    return [
+        head,
+        *counts,
+        *(f"{name}: {seconds:.4f} s" for name, seconds in sorted(_timers.items())),
+    ]
 
 
 def notes() -> list[str]:

@@ -6,11 +6,12 @@ import ml_dtypes
 import numpy as np
 import torch
 
-# Both call them by the same names. ml_dtypes adds the narrow floats that numpy lacks; jaxlib depends on it, so it is
-# always installed.
+# Both call them by the same names. ml_dtypes adds the narrow floats that numpy lacks; jaxlib
+# depends on it, so it is always installed.
 _NAMES = (
-    "bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32",
-    "float64", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz",
+    "bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "float16",
+    "bfloat16", "float32", "float64", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2",
+    "float8_e4m3fnuz", "float8_e5m2fnuz",
     "float8_e8m0fnu",
 )  # fmt: skip
 
@@ -18,13 +19,17 @@ TORCH_TO_NUMPY: dict[torch.dtype, np.dtype] = {
     getattr(torch, name): np.dtype(getattr(ml_dtypes, name, name)) for name in _NAMES
 }
 
-NUMPY_TO_TORCH: dict[np.dtype, torch.dtype] = {numpy_dtype: dtype for dtype, numpy_dtype in TORCH_TO_NUMPY.items()}
+NUMPY_TO_TORCH: dict[np.dtype, torch.dtype] = {
+    numpy_dtype: dtype for dtype, numpy_dtype in TORCH_TO_NUMPY.items()
+}
 
 
 def to_numpy_dtype(dtype: torch.dtype) -> np.dtype:
-    """Returns the numpy and JAX dtype of a torch dtype; NotImplementedError where XLA has no such type.
+    """Returns the numpy and JAX dtype of a torch dtype; NotImplementedError where XLA has no such
+    type.
 
-    Not a TypeError: Python takes one that is raised inside an operator for a missing operator, and drops its message.
+    Not a TypeError: Python takes one that is raised inside an operator for a missing operator, and
+    drops its message.
     """
     try:
         return TORCH_TO_NUMPY[dtype]
@@ -46,7 +51,8 @@ _RANGES = {dtype: _range_of(dtype) for dtype in TORCH_TO_NUMPY if dtype is not t
 
 
 def check_fits(name: str, number: complex, dtype: torch.dtype) -> None:
-    """Raises RuntimeError, as torch does, for a Python number outside the range of the dtype that it is to fill."""
+    """Raises RuntimeError, as torch does, for a Python number outside the range of the dtype that
+    it is to fill."""
     if dtype not in _RANGES:
         return
     if isinstance(number, complex):
@@ -56,7 +62,9 @@ def check_fits(name: str, number: complex, dtype: torch.dtype) -> None:
         low, high = _RANGES[dtype]
         if type(number) is float and not dtype.is_signed:
             low = 0
-        if low <= number <= high or (not is_exact(dtype) and (number != number or abs(number) == math.inf)):
+        if low <= number <= high or (
+            not is_exact(dtype) and (number != number or abs(number) == math.inf)
+        ):
             return
     raise RuntimeError(f"{name}: value {number} cannot be converted to {dtype} without overflow")
 
@@ -67,7 +75,8 @@ def is_exact(dtype: torch.dtype) -> bool:
 
 
 def is_integer(dtype: torch.dtype) -> bool:
-    """True for a dtype that has neither NaN nor infinity, and no one value that a cast gives for them."""
+    """True for a dtype that has neither NaN nor infinity, and no one value that a cast gives for
+    them."""
     return is_exact(dtype) and dtype is not torch.bool
 
 

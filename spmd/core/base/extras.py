@@ -1,4 +1,5 @@
-"""Extras of this library: their requirements on this machine, and the commands that install them."""
+"""Extras of this library: their requirements on this machine, and the commands that install
+them."""
 
 import importlib.metadata
 import shlex
@@ -11,12 +12,18 @@ NAME = "torch-spmd"
 
 
 def requirements(name: str, extra: str = "") -> Iterator[Any]:
-    """The requirements of a distribution on this machine: by itself, or in addition for one of its extras."""
-    parse = importlib.import_module("packaging.requirements").Requirement  # a tenth of a second, for reports and errors
+    """The requirements of a distribution on this machine: by itself, or in addition for one of its
+    extras."""
+    # a tenth of a second, for reports and errors
+    parse = importlib.import_module("packaging.requirements").Requirement
     for requirement in map(parse, importlib.metadata.requires(name) or ()):
         marker = requirement.marker
         by_itself = marker is None or marker.evaluate({"extra": ""})
-        if by_itself if not extra else marker is not None and not by_itself and marker.evaluate({"extra": extra}):
+        if (
+            by_itself
+            if not extra
+            else marker is not None and not by_itself and marker.evaluate({"extra": extra})
+        ):
             yield requirement
 
 
@@ -25,7 +32,8 @@ def _packages(extra: str) -> Iterator[str]:
     for requirement in requirements(NAME, extra):
         if requirement.name == NAME:
             yield from chain.from_iterable(map(_packages, sorted(requirement.extras)))
-        elif requirement.name.startswith("jax-cuda"):  # jax takes the plugin of its version; the range has newer ones
+        elif requirement.name.startswith("jax-cuda"):
+            # jax takes the plugin of its version; the range has newer ones
             yield f"{requirement.name}=={importlib.metadata.version('jax')}"
         else:
             yield str(requirement).partition(";")[0]
@@ -34,7 +42,8 @@ def _packages(extra: str) -> Iterator[str]:
 def install_command(extra: str) -> str:
     """The command that installs the packages of an extra, by their own names.
 
-    It does not name this library: no package index has it, and a stranger could register its name there.
+    It does not name this library: no package index has it, and a stranger could register its name
+    there.
     """
     try:
         return shlex.join(("pip", "install", *_packages(extra)))
@@ -43,10 +52,13 @@ def install_command(extra: str) -> str:
 
 
 def imported(module: str, extra: str, caller: str) -> ModuleType:
-    """Imports a module of an extra; raises ModuleNotFoundError with the command that installs it."""
+    """Imports a module of an extra; raises ModuleNotFoundError with the command that installs
+    it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if not f"{module}.".startswith(f"{error.name}."):
             raise
-        raise ModuleNotFoundError(f"{caller} needs {module}: {install_command(extra)}", name=error.name) from error
+        raise ModuleNotFoundError(
+            f"{caller} needs {module}: {install_command(extra)}", name=error.name
+        ) from error

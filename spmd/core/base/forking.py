@@ -1,7 +1,8 @@
-"""Forked processes: XLA's threads do not survive a fork, so a child must not use a device that its parent started.
+"""Forked processes: XLA's threads do not survive a fork, so a child must not use a device that its
+parent started.
 
-Recorded ops are not checked one by one: the state of threads is dropped at the fork, so that the next op of each checks
-again (see `core.record.threads.enter_thread`).
+Recorded ops are not checked one by one: the state of threads is dropped at the fork, so that the
+next op of each checks again (see `core.record.threads.enter_thread`).
 """
 
 import gc
@@ -39,12 +40,14 @@ def is_in_bad_fork() -> bool:
 
 
 def check() -> None:
-    """Raises RuntimeError where this process may not use the device; called at a thread's first op and by transfers."""
+    """Raises RuntimeError where this process may not use the device; called at a thread's first op
+    and by transfers."""
     if _is_bad:
         raise RuntimeError(
-            "Cannot use the xla device in a forked subprocess: its parent had started the device, and XLA's threads do "
-            "not live on in a fork. Keep the subprocess on the CPU (a Dataset gives CPU tensors, the training loop "
-            "moves them), or start it by 'spawn': DataLoader(multiprocessing_context='spawn') or "
+            "Cannot use the xla device in a forked subprocess: its parent had started the device, "
+            "and XLA's threads do not live on in a fork. Keep the subprocess on the CPU (a "
+            "Dataset gives CPU tensors, the training loop moves them), or start it by 'spawn': "
+            "DataLoader(multiprocessing_context='spawn') or "
             "torch.multiprocessing.get_context('spawn')."
         )
 
@@ -62,11 +65,15 @@ def _enter_child() -> None:
 
 
 # torch's loader and torchdata's, which starts its workers by itself.
-_LOADERS = (dataloader.__file__, os.path.join("torchdata", "stateful_dataloader", "stateful_dataloader.py"))
+_LOADERS = (
+    dataloader.__file__,
+    os.path.join("torchdata", "stateful_dataloader", "stateful_dataloader.py"),
+)
 
 
 def _quiet_for_loaders(warn: Callable[[], None]) -> Callable[[], None]:
-    """Returns jax's warning at a fork, silent for a loader's: `check` raises where its workers use the device."""
+    """Returns jax's warning at a fork, silent for a loader's: `check` raises where its workers use
+    the device."""
 
     def at_fork() -> None:
         frame: FrameType | None = sys._getframe(1)
@@ -80,7 +87,8 @@ def _quiet_for_loaders(warn: Callable[[], None]) -> Callable[[], None]:
 
 
 def watch_forks() -> None:
-    """Registers with Python's forks. jax registers its warning when its backend starts; one registered before stays."""
+    """Registers with Python's forks. jax registers its warning when its backend starts; one
+    registered before stays."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_enter_child)
         wrap_fork_warning(_quiet_for_loaders)

@@ -1,11 +1,14 @@
-"""The programs that were started and may still run; of XLA's CPU client so few that none waits for a thread.
+"""The programs that were started and may still run; of XLA's CPU client so few that none waits for
+a thread.
 
-It takes 32 programs in flight on a device. The launch of another one over several devices waits on a thread of the
-client's pool, and a program in flight that needs this thread never ends (docs/decisions/thread-pools.md).
+It takes 32 programs in flight on a device. The launch of another one over several devices waits on
+a thread of the client's pool, and a program in flight that needs this thread never ends
+(docs/decisions/thread-pools.md).
 """
 
-# Why programs over several simulated devices are launched in one order, and only so many at a time: XLA's CPU client
-# runs a device's part in a pool of threads. Two programs that wait for each other's threads in a collective never end.
+# Why programs over several simulated devices are launched in one order, and only so many at a time:
+# XLA's CPU client runs a device's part in a pool of threads. Two programs that wait for each
+# other's threads in a collective never end.
 
 import atexit
 import contextlib
@@ -25,8 +28,8 @@ Maker = Callable[[], Any]  # returns the program, a class of a floor above, or N
 
 
 class Started(NamedTuple):
-    """A program that was started: one of its results, a function that returns it, when, and as which event of all
-    processes (0: of none)."""
+    """A program that was started: one of its results, a function that returns it, when, and as
+    which event of all processes (0: of none)."""
 
     result: jax.Array
     maker: Maker
@@ -40,27 +43,32 @@ _started: "deque[Started]" = deque(maxlen=64)  # those that may still run, the n
 _MOST_OVER_SEVERAL = 16
 _MOST_ON_ONE = 8
 
-# A result of each program over several devices, in the order of their launches. XLA runs these one at a time and in
-# that order, whatever their devices, so that the end of one implies the end of every program before it.
+# A result of each program over several devices, in the order of their launches. XLA runs these one
+# at a time and in that order, whatever their devices, so that the end of one implies the end of
+# every program before it.
 _over_several: "deque[jax.Array]" = deque()
-# The same for programs on one device each, where there are several. They have no order but that of their data.
+# The same for programs on one device each, where there are several. They have no order but that of
+# their data.
 _on_one: "deque[jax.Array]" = deque()
 _LOCK = forking.survives_fork(threading.Lock())
 
 
 def make_room(num_devices: int) -> None:
-    """Waits, at the limit of programs in flight, until a program over so many devices may be launched.
+    """Waits, at the limit of programs in flight, until a program over so many devices may be
+    launched.
 
     Errors of a program are raised where its results are read.
     """
     if num_devices > 1:
         forget_done()
         if len(_over_several) >= _MOST_OVER_SEVERAL:
-            # A result that was donated to a later program reports nothing; the newest one has no reader yet.
+            # A result that was donated to a later program reports nothing; the newest one has no
+            # reader yet.
             _wait(next((array for array in list(_over_several) if not array.is_deleted()), None))
             forget_done()
     elif len(_on_one) >= _MOST_ON_ONE:
-        # A donated result is an input of a program whose result was not donated, or was donated as well.
+        # A donated result is an input of a program whose result was not donated, or was donated as
+        # well.
         for array in list(_on_one):
             if not array.is_deleted():
                 _wait(array)
@@ -68,7 +76,8 @@ def make_room(num_devices: int) -> None:
 
 
 def note(result: jax.Array) -> None:
-    """Notes a launched program by one of its results; does nothing except on several CPU devices."""
+    """Notes a launched program by one of its results; does nothing except on several CPU
+    devices."""
     devices = result.sharding.device_set
     first: Any = next(iter(devices))  # jax has no type for devices
     if first.platform != "cpu":
@@ -86,7 +95,11 @@ def forget_done() -> None:
             _started.popleft()
         if all(map(is_done, _on_one)):
             _on_one.clear()
-        ended = [i for i, array in enumerate(list(_over_several), 1) if not array.is_deleted() and is_done(array)]
+        ended = [
+            i
+            for i, array in enumerate(list(_over_several), 1)
+            if not array.is_deleted() and is_done(array)
+        ]
         for _ in range(max(ended, default=0)):
             _over_several.popleft()
 
@@ -107,7 +120,8 @@ _num_runs = 0
 
 
 def stamp() -> int:
-    """Returns a number that changes when a program has run: values read before are not in a graph recorded now."""
+    """Returns a number that changes when a program has run: values read before are not in a graph
+    recorded now."""
     return _num_runs
 
 
@@ -126,7 +140,8 @@ def note_started(result: jax.Array, maker: Maker = lambda: None, event: int = 0)
 
 
 def note_recorded() -> None:
-    """Changes `stamp` as if a program had run: values read from now on are not in a graph recorded before."""
+    """Changes `stamp` as if a program had run: values read from now on are not in a graph recorded
+    before."""
     global _num_runs
     _num_runs += 1
 
@@ -148,7 +163,8 @@ def started() -> list[Started]:
 
 
 def wait() -> None:
-    """Waits until every program that was started is done; raises the error of the first that failed."""
+    """Waits until every program that was started is done; raises the error of the first that
+    failed."""
     with trace_rows.span("wait", lambda: {"for": "all programs"}):
         for run in started():
             if not run.result.is_deleted():
@@ -162,6 +178,7 @@ def _forget() -> None:
     _on_one.clear()
 
 
-# An XLA thread that ends a program after the interpreter has gone aborts the process; a fork's child has no threads.
+# An XLA thread that ends a program after the interpreter has gone aborts the process; a fork's
+# child has no threads.
 atexit.register(wait)
 forking.on_bad_fork(_forget)

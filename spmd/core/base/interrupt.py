@@ -1,9 +1,10 @@
-"""Signals whose handlers may raise (Ctrl-C, an alarm, a preemption): when they are handled, and when they must wait.
+"""Signals whose handlers may raise (Ctrl-C, an alarm, a preemption): when they are handled, and
+when they must wait.
 
-torch calls the device guard from C++ functions that let no exception out, and the call itself lets Python run its
-signal handlers: an exception of one aborts the process. So from the first use of the device every handler written in
-Python is replaced by one that calls it a moment later: at the next op that is recorded, between two ops, or, without
-one, after `PATIENCE`.
+torch calls the device guard from C++ functions that let no exception out, and the call itself lets
+Python run its signal handlers: an exception of one aborts the process. So from the first use of the
+device every handler written in Python is replaced by one that calls it a moment later: at the next
+op that is recorded, between two ops, or, without one, after `PATIENCE`.
 """
 
 import _signal
@@ -25,7 +26,8 @@ from torch.utils import weak
 
 from .counters import pace
 
-# Seconds after which a signal that no op has taken is handled anywhere in the program: in a sleep, in a compilation.
+# Seconds after which a signal that no op has taken is handled anywhere in the program: in a sleep,
+# in a compilation.
 PATIENCE = 0.05
 
 _SIGNALS = sorted(signal.valid_signals())
@@ -37,8 +39,9 @@ Handler = Callable[[int, FrameType | None], object]
 class _Press(NamedTuple):
     """A signal that came: an id of its own, its number, and its handler.
 
-    Without the frame that ran: it has tensors, and a thread that reads a press while the process ends would drop them
-    in a dying interpreter, which aborts. A handler gets the frame that runs when it is called.
+    Without the frame that ran: it has tensors, and a thread that reads a press while the process
+    ends would drop them in a dying interpreter, which aborts. A handler gets the frame that runs
+    when it is called.
     """
 
     name: int
@@ -79,10 +82,11 @@ def _forget(presses: list[_Press]) -> None:
 
 
 def _press_again(name: int, number: int, num_ops: int) -> None:
-    """Sends the signal to the main thread until its handler has run: a real one, which ends a blocking system call.
+    """Sends the signal to the main thread until its handler has run: a real one, which ends a
+    blocking system call.
 
-    One is not enough: a signal that comes on the way into a system call does not end it. While more ops are recorded
-    than the `num_ops` of when it came, nothing is sent: the next op takes it.
+    One is not enough: a signal that comes on the way into a system call does not end it. While more
+    ops are recorded than the `num_ops` of when it came, nothing is sent: the next op takes it.
     """
     time.sleep(PATIENCE)
     main = threading.main_thread().ident
@@ -102,7 +106,8 @@ _sent: set[int] = set()  # by `_press_again`, and not received yet
 
 
 def _take(number: int) -> tuple[bool, list[_Press]]:
-    """Returns whether a signal is one that `_press_again` sent, and the presses that are due by now."""
+    """Returns whether a signal is one that `_press_again` sent, and the presses that are due by
+    now."""
     is_ours = number in _sent
     _sent.discard(number)
     return is_ours, [press for press in _due if press.number == number and press in HELD]
@@ -113,10 +118,11 @@ _WEAK_DICTIONARIES = frozenset({weakref.__file__, _weakrefset.__file__, weak.__f
 
 
 def _must_wait(frame: FrameType | None) -> bool:
-    """True where Python drops an exception: in a finalizer, or in a callback of the garbage collector (jax has one) or
-    of a weak reference; and in jax called by this library.
+    """True where Python drops an exception: in a finalizer, or in a callback of the garbage
+    collector (jax has one) or of a weak reference; and in jax called by this library.
 
-    jaxlib's caches keep an entry that an exception has cut short, and call each later use of it a recursion.
+    jaxlib's caches keep an entry that an exception has cut short, and call each later use of it a
+    recursion.
     """
     callbacks = {getattr(called, "__code__", None) for called in gc.callbacks}
     is_in_jax = False
@@ -140,7 +146,10 @@ def _is_main() -> bool:
 
 
 def watch() -> None:
-    """Replaces the handlers written in Python by ours. Notebooks restore Python's own at each cell of a notebook."""
+    """Replaces the handlers written in Python by ours.
+
+    Notebooks restore Python's own at each cell of a notebook.
+    """
     if _put_off or not _is_main():
         return
     for number in _SIGNALS:
@@ -150,7 +159,8 @@ def watch() -> None:
 
 
 def raise_held() -> None:
-    """Handles the signals that wait, and those that their handlers send; between two ops these may raise."""
+    """Handles the signals that wait, and those that their handlers send; between two ops these may
+    raise."""
     while HELD and _is_main():
         presses = list(HELD)
         _forget(presses)
@@ -170,7 +180,7 @@ def _call(presses: list[_Press]) -> None:
         raise raised
 
 
-# --- putting off ------------------------------------------------------------------------------------------------------
+# --- putting off ----------------------------------------------------------------------------------
 
 _put_off: dict[int, Handler] = {}  # inside `later`: number -> its handler; empty outside
 NOTED: list[_Press] = []
@@ -180,7 +190,9 @@ def _note(number: int, frame: FrameType | None) -> None:
     is_ours, _ = _take(number)
     handler = None if is_ours else _put_off.get(number)  # ours is delivered with those that are due
     if handler is not None:
-        NOTED.append(_Press(next(_names), number, handler.handler if type(handler) is _Patient else handler))
+        NOTED.append(
+            _Press(next(_names), number, handler.handler if type(handler) is _Patient else handler)
+        )
 
 
 @contextlib.contextmanager
@@ -204,7 +216,8 @@ def later() -> Iterator[None]:
 
 
 def _deliver() -> None:
-    """Handles the signals that were put off, and those that their handlers send: an alarm's may send Ctrl-C."""
+    """Handles the signals that were put off, and those that their handlers send: an alarm's may
+    send Ctrl-C."""
     while presses := [*HELD, *NOTED]:
         NOTED.clear()
         _forget(presses)
@@ -213,9 +226,11 @@ def _deliver() -> None:
 
 @contextlib.contextmanager
 def soon() -> Iterator[None]:
-    """In `later`: handles signals at once again, the ones that waited first, in code that may be left at any place.
+    """In `later`: handles signals at once again, the ones that waited first, in code that may be
+    left at any place.
 
-    An exception of a handler leaves this block as it was raised, whatever an `except` on the way has made of it.
+    An exception of a handler leaves this block as it was raised, whatever an `except` on the way
+    has made of it.
     """
     if not _put_off or not _is_main():
         yield
@@ -258,12 +273,14 @@ def soon() -> Iterator[None]:
 
 
 class _Left(BaseException):
-    """Carries an exception of a handler, its cause, out of a traced function past each `except Exception`."""
+    """Carries an exception of a handler, its cause, out of a traced function past each
+    `except Exception`."""
 
 
 @contextlib.contextmanager
 def between_ops() -> Iterator[None]:
-    """Delays signals to the end of the block, or until `poll`; exceptions leave the block as they were raised."""
+    """Delays signals to the end of the block, or until `poll`; exceptions leave the block as they
+    were raised."""
     try:
         with later():
             yield
@@ -273,7 +290,8 @@ def between_ops() -> Iterator[None]:
 
 
 def poll() -> None:
-    """Handles the signals that `between_ops` delays; called where an exception may leave what jax is tracing."""
+    """Handles the signals that `between_ops` delays; called where an exception may leave what jax
+    is tracing."""
     if (HELD or NOTED) and _put_off:
         try:
             with soon():

@@ -1,9 +1,11 @@
-"""Every private name of jax and jaxlib that the library uses; only this file and `ops/jax_internals` import `jax._src`.
+"""Every private name of jax and jaxlib that the library uses; only this file and
+`ops/jax_internals` import `jax._src`.
 
-A name is imported from its place in each jax that `pyproject.toml` allows (0.10, 0.11 and 0.12), with a note of what
-jax's public API lacks. A name that is missing in one of these versions, or will be in the next, is None there and its
-user has another way. `jax.experimental.shard_alike` (0.10 only) is not used in any version: see
-`sharding.partitioner.shard_as`. Module attributes that are replaced in jax itself are behind a function.
+A name is imported from its place in each jax that `pyproject.toml` allows (0.10, 0.11 and 0.12),
+with a note of what jax's public API lacks. A name that is missing in one of these versions, or will
+be in the next, is None there and its user has another way. `jax.experimental.shard_alike` (0.10
+only) is not used in any version: see `sharding.partitioner.shard_as`. Module attributes that are
+replaced in jax itself are behind a function.
 """
 
 import dataclasses
@@ -18,21 +20,22 @@ from jax._src import distributed as _distributed
 from jax._src import hardware_utils as _hardware_utils
 from jax._src import xla_bridge as _xla_bridge
 
-# 0.10, 0.11, 0.12. The launchers that jax detects (SLURM, Open MPI, TPU pods); only `jax.distributed.initialize` reads
-# them, and it does not return its findings.
+# 0.10, 0.11, 0.12. The launchers that jax detects (SLURM, Open MPI, TPU pods); only
+# `jax.distributed.initialize` reads them, and it does not return its findings.
 from jax._src.clusters import ClusterEnv as ClusterEnv
 from jax._src.export import _export
 
-# 0.10, 0.11, 0.12. Finds SciPy's LAPACK for XLA's kernels; jax calls it where such an op is lowered, which a program
-# from the disk is not, and without it the process ends.
+# 0.10, 0.11, 0.12. Finds SciPy's LAPACK for XLA's kernels; jax calls it where such an op is
+# lowered, which a program from the disk is not, and without it the process ends.
 from jax._src.lax.linalg import initialize_lapack as initialize_lapack
 
-# 0.10, 0.11, 0.12. The bindings of XLA: devices in addition to those of `jax.devices()`, a program's layouts, the
-# partitioner's report.
+# 0.10, 0.11, 0.12. The bindings of XLA: devices in addition to those of `jax.devices()`, a
+# program's layouts, the partitioner's report.
 from jax._src.lib import utils as _utils
 from jax._src.lib import xla_client as xla_client
 
-# 0.10, 0.11, 0.12. MLIR's bindings; `jax.interpreters.mlir` re-exports `ir` of them, and no dialect.
+# 0.10, 0.11, 0.12. MLIR's bindings; `jax.interpreters.mlir` re-exports `ir` of them, and no
+# dialect.
 from jax._src.lib.mlir import ir as ir
 from jax._src.lib.mlir.dialects import hlo as hlo
 from jax._src.lib.mlir.dialects import sdy as sdy
@@ -40,7 +43,8 @@ from jax._src.lib.mlir.dialects import sdy as sdy
 # 0.10, 0.11, 0.12. A sharding known only by its text, as a partitioner reports one.
 from jax._src.sharding_impls import GSPMDSharding as GSPMDSharding
 
-# 0.10, 0.11, 0.12. The shape of an array of which each process has a part, as jax's own upload of parts computes it.
+# 0.10, 0.11, 0.12. The shape of an array of which each process has a part, as jax's own upload of
+# parts computes it.
 from jax._src.sharding_impls import local_to_global_shape as local_to_global_shape
 from jax.experimental import serialize_executable
 
@@ -67,20 +71,23 @@ def num_tpu_chips() -> int:
 
 
 def has_started_in_parent() -> bool:
-    """`backends_are_initialized` in a forked child: without the lock, which may stay taken there. 0.10, 0.11, 0.12."""
+    """`backends_are_initialized` in a forked child: without the lock, which may stay taken there.
+    0.10, 0.11, 0.12."""
     return bool(_xla_bridge._backends)
 
 
 def wrap_fork_warning(wrap: Callable[[Callable[[], None]], Callable[[], None]]) -> None:
-    """Replaces the warning that jax hands to `os.register_at_fork` when its backend starts. 0.10, 0.11, 0.12."""
+    """Replaces the warning that jax hands to `os.register_at_fork` when its backend starts. 0.10,
+    0.11, 0.12."""
     _xla_bridge._at_fork = wrap(_xla_bridge._at_fork)
 
 
-# --- private attributes of public objects: 0.10, 0.11, 0.12 -----------------------------------------------------------
+# --- private attributes of public objects: 0.10, 0.11, 0.12 ---------------------------------------
 
 
 def device_order(sharding: Any) -> Sequence[Any]:
-    """The devices of a jax sharding in the order of its shards; the public `device_set` has no order."""
+    """The devices of a jax sharding in the order of its shards; the public `device_set` has no
+    order."""
     return sharding._device_assignment
 
 
@@ -90,19 +97,26 @@ def hlo_sharding(sharding: Any, rank: int) -> Any:
 
 
 def compile_lowered(lowered: Any, options: Mapping[str, object]) -> Any:
-    """Compiles a `jax.stages.Lowered`; every tiling that the partitioner chooses for a result is taken.
+    """Compiles a `jax.stages.Lowered`; every tiling that the partitioner chooses for a result is
+    taken.
 
-    jax 0.10 spells such tilings over the mesh of the first argument, and raises IndivisibleError for one that no axes
-    of it name. Where no sharding has names it keeps the tiling as XLA has it. 0.10, 0.11, 0.12.
+    jax 0.10 spells such tilings over the mesh of the first argument, and raises IndivisibleError
+    for one that no axes of it name. Where no sharding has names it keeps the tiling as XLA has it.
+    0.10, 0.11, 0.12.
     """
     try:
         return lowered.compile(compiler_options=options)
     except ValueError as error:
         arguments = lowered._lowering.compile_args
-        if type(error).__name__ != "IndivisibleError" or not any(map(_is_named, arguments["in_shardings"])):
+        if type(error).__name__ != "IndivisibleError" or not any(
+            map(_is_named, arguments["in_shardings"])
+        ):
             raise
     # A result with a named sharding names the mesh, too.
-    for shardings, avals in (("in_shardings", "global_in_avals"), ("out_shardings", "global_out_avals")):
+    for shardings, avals in (
+        ("in_shardings", "global_in_avals"),
+        ("out_shardings", "global_out_avals"),
+    ):
         arguments[shardings] = [*map(_without_names, arguments[shardings], arguments[avals])]
     arguments["intermediate_shardings"] = ()
     return lowered.compile(compiler_options=options)
@@ -120,8 +134,8 @@ def _without_names(sharding: Any, aval: Any) -> Any:
 
 
 def text_with_constants(compiled: Any) -> str:
-    """The optimised program of a `jax.stages.Compiled` as text with its constants, of which `as_text` elides those of
-    more than ten elements. 0.10, 0.11, 0.12."""
+    """The optimised program of a `jax.stages.Compiled` as text with its constants, of which
+    `as_text` elides those of more than ten elements. 0.10, 0.11, 0.12."""
     [module] = compiled.runtime_executable().hlo_modules()
     options: Any = vars(sys.modules[type(module).__module__])["HloPrintOptions"]()
     options.print_large_constants = True
@@ -131,8 +145,9 @@ def text_with_constants(compiled: Any) -> str:
 def dump_executable(compiled: Any) -> bytes:
     """Returns the executable of a `jax.stages.Compiled` in the form that `load_executable` takes.
 
-    The public `jax.experimental.serialize_executable.serialize` refuses programs that keep a Python function alive, as
-    the partitioner's reports do: those are called while it compiles, and dropped here.
+    The public `jax.experimental.serialize_executable.serialize` refuses programs that keep a Python
+    function alive, as the partitioner's reports do: those are called while it compiles, and dropped
+    here.
     """
     unloaded = dataclasses.replace(compiled._executable._unloaded_executable, keepalive=())
     file = io.BytesIO()
@@ -142,7 +157,8 @@ def dump_executable(compiled: Any) -> bytes:
     return file.getvalue()
 
 
-# 0.10, 0.11, 0.12. The targets of custom calls that jax lets into a program of `jax.export`; none calls back to Python.
+# 0.10, 0.11, 0.12. The targets of custom calls that jax lets into a program of `jax.export`; none
+# calls back to Python.
 stable_custom_calls: frozenset[str] = frozenset(_export._CUSTOM_CALL_TARGETS_GUARANTEED_STABLE)
 
 
@@ -160,12 +176,17 @@ def custom_calls(module: Any) -> set[str]:
 
 
 def without_shardings(exported: Any) -> Any:
-    """Returns a `jax.export.Exported` without shardings of arguments and results but those in its StableHLO.
+    """Returns a `jax.export.Exported` without shardings of arguments and results but those in its
+    StableHLO.
 
-    jax lowers a call of a program for GSPMD as one for Shardy if its shardings are named, refuses another mesh, and a
-    named sharding has lost its order of devices. 0.10, 0.11, 0.12.
+    jax lowers a call of a program for GSPMD as one for Shardy if its shardings are named, refuses
+    another mesh, and a named sharding has lost its order of devices. 0.10, 0.11, 0.12.
     """
     ins, outs = (None,) * len(exported.in_avals), (None,) * len(exported.out_avals)
     return dataclasses.replace(
-        exported, in_shardings_hlo=ins, out_shardings_hlo=outs, _in_named_shardings=ins, _out_named_shardings=outs
+        exported,
+        in_shardings_hlo=ins,
+        out_shardings_hlo=outs,
+        _in_named_shardings=ins,
+        _out_named_shardings=outs,
     )

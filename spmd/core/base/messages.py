@@ -1,4 +1,5 @@
-"""Lines on stderr for the user: each but an error fits the terminal, and few of a kind are printed in a minute.
+"""Lines on stderr for the user: each but an error fits the terminal, and few of a kind are printed
+in a minute.
 
 The full text of what was shortened is in `spmd.metrics.report()`.
 """
@@ -21,14 +22,16 @@ _START = "spmd: "
 _END = "..."
 
 LOCK = forking.survives_fork(threading.RLock())
-_printed: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=MOST))  # the times of the last lines
+# the times of the last lines
+_printed: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=MOST))
 _held_back: Counter[str] = Counter()
 
 
 def say(text: str, kind: str, full: str = "", *, is_error: bool = False) -> None:
-    """Prints one line, shortened to the terminal's width, unless a minute has had `MOST` of its kind: then the next one
-    says how many were held back. full: a longer text, for the report. is_error: prints the whole text, however long, as
-    the process may end before a report is printed.
+    """Prints one line, shortened to the terminal's width, unless a minute has had `MOST` of its
+    kind: then the next one says how many were held back. full: a longer text, for the report.
+    is_error: prints the whole text, however long, as the process may end before a report is
+    printed.
     """
     if full or len(_line(text)) > width():
         counters.add_note(full or text)

@@ -1,6 +1,8 @@
-"""The device's random state: a seed and a count of draws. Each draw's key is (seed, count), whatever the mesh.
+"""The device's random state: a seed and a count of draws. Each draw's key is (seed, count),
+whatever the mesh.
 
-All threads draw from one stream. A thread inside `fork` that seeds has a stream of its own until it leaves.
+All threads draw from one stream. A thread inside `fork` that seeds has a stream of its own until it
+leaves.
 """
 
 import contextlib
@@ -19,7 +21,8 @@ _shared: Draw = (0, 0)  # the seed, and the draws so far
 
 
 class _ThreadDraws(threading.local):
-    """A thread's own stream, its number of shared draws, draws to repeat, and those that note its draws."""
+    """A thread's own stream, its number of shared draws, draws to repeat, and those that note its
+    draws."""
 
     stream: Draw | None = None
     num_forks = 0
@@ -38,7 +41,10 @@ def manual_seed(seed: int) -> None:
 
 
 def next_draw(generator: torch.Generator | None = None) -> Draw:
-    """Returns the (seed, count) of the next draw. A generator gives a seed of its own and advances by one number."""
+    """Returns the (seed, count) of the next draw.
+
+    A generator gives a seed of its own and advances by one number.
+    """
     source = _thread.repeated
     draw = None if source is None else next(source, None)
     if draw is None:
@@ -50,7 +56,8 @@ def next_draw(generator: torch.Generator | None = None) -> Draw:
         elif observing is not None:
             observing.other_draws = True
     for body in _thread.bodies:
-        if body.source is source and body.num_forks == _thread.num_forks:  # else repeated, or apart from the stream
+        # else repeated, or apart from the stream
+        if body.source is source and body.num_forks == _thread.num_forks:
             body.draws.append(draw)
             body.generators.append(generator)
     for note in _thread.notes:
@@ -62,7 +69,9 @@ def _new_draw(generator: torch.Generator | None) -> Draw:
     if generator is not None:
         if generator.device.type not in ("cpu", "xla"):
             raise TypeError(f"generator: expected one on xla or cpu, got one on {generator.device}")
-        return int(torch.randint(0, torch.iinfo(torch.int64).max, (), generator=generator, device="cpu")), 0
+        return int(
+            torch.randint(0, torch.iinfo(torch.int64).max, (), generator=generator, device="cpu")
+        ), 0
     if _thread.stream is not None:
         draw = _thread.stream
         _thread.stream = draw[0], draw[1] + 1
@@ -81,8 +90,8 @@ def _advance(count: int) -> Draw:
 
 
 def take(count: int) -> Draw | None:
-    """The first of so many consecutive draws from the shared stream, which advances past them. None inside fork() or a
-    seeded scope."""
+    """The first of so many consecutive draws from the shared stream, which advances past them. None
+    inside fork() or a seeded scope."""
     is_apart = _thread.stream is not None or _thread.repeated is not None or _thread.num_forks
     return None if is_apart else _advance(count)
 
@@ -97,7 +106,8 @@ def set_state(state: tuple[int, ...]) -> None:
     global _shared
     if len(state) != 2:
         raise ValueError(
-            f"set_rng_state: expected the 2 numbers of torch.xla.get_rng_state() (seed, draws so far), got {len(state)}"
+            "set_rng_state: expected the 2 numbers of torch.xla.get_rng_state() (seed, draws so "
+            f"far), got {len(state)}"
         )
     if _thread.num_forks:
         _thread.stream = state
@@ -110,8 +120,8 @@ def set_state(state: tuple[int, ...]) -> None:
 def fork() -> Iterator[None]:
     """Restores the state at the end of the block; seeding inside is for the calling thread alone.
 
-    Draws of an unseeded fork come from the shared stream, so that no other thread gets their numbers. It goes back at
-    the end, unless other threads have drawn from it or seeded it by then.
+    Draws of an unseeded fork come from the shared stream, so that no other thread gets their
+    numbers. It goes back at the end, unless other threads have drawn from it or seeded it by then.
     """
     global _shared
     stream, start, num_shared = _thread.stream, _shared, _thread.num_shared
@@ -155,8 +165,11 @@ class IterationDraws:
         self.generators: list[torch.Generator | None] = []
 
     def further(self, iterations: int) -> list[list[Draw]]:
-        """The draws of all iterations, this one's first: the others are drawn now, in the order of a Python loop."""
-        return [self.draws] + [[next_draw(generator) for generator in self.generators] for _ in range(iterations - 1)]
+        """The draws of all iterations, this one's first: the others are drawn now, in the order of
+        a Python loop."""
+        return [self.draws] + [
+            [next_draw(generator) for generator in self.generators] for _ in range(iterations - 1)
+        ]
 
 
 @contextlib.contextmanager

@@ -1,4 +1,5 @@
-"""State of a thread: values that hold for a block, and the observation of a call that is recorded for a replay."""
+"""State of a thread: values that hold for a block, and the observation of a call that is recorded
+for a replay."""
 
 import contextlib
 import threading
@@ -34,7 +35,8 @@ class PerThread(threading.local, Generic[_T]):
 
 
 class Scalar(float):
-    """A scalar argument that Python computed from numbers that may change, as a float with the index of its formula."""
+    """A scalar argument that Python computed from numbers that may change, as a float with the
+    index of its formula."""
 
     __slots__ = ("index",)
 
@@ -45,7 +47,8 @@ class Scalar(float):
 
 
 class DrawNumber(int):
-    """The count of a random draw, with its index among the draws of the call; or its seed, with index -1."""
+    """The count of a random draw, with its index among the draws of the call; or its seed, with
+    index -1."""
 
     index: int
 
@@ -56,11 +59,12 @@ class DrawNumber(int):
 class Observation:
     """The notes on one call of one thread.
 
-    reads: the calls that read a value on the host. ran: the programs that the call's syncs ran over its graph, in
-    order. num_runs: of all programs, initialization included. uploads: the host data that was made of CPU tensors, each
-    as (CPU tensor, device data). derived: the device data that was made of other device data by no program: from which,
-    and by which function. filled: the numbers that fill new device data. draws: the draws from the shared
-    stream. other_draws: whether there were others.
+    reads: the calls that read a value on the host. ran: the programs that the call's syncs ran over
+    its graph, in order. num_runs: of all programs, initialization included. uploads: the host data
+    that was made of CPU tensors, each as (CPU tensor, device data). derived: the device data that
+    was made of other device data by no program: from which, and by which function. filled: the
+    numbers that fill new device data. draws: the draws from the shared stream. other_draws: whether
+    there were others.
     """
 
     def __init__(self) -> None:
@@ -74,7 +78,8 @@ class Observation:
         self.other_draws = False
 
     def plain(self, value: object) -> object:
-        """A number that Python computed from ones that may change as the number that it is now; else the value."""
+        """A number that Python computed from ones that may change as the number that it is now;
+        else the value."""
         return value
 
     def scalar(self, value: SupportsFloat) -> object:
@@ -97,7 +102,8 @@ active_observation = PerThread[Observation | None](None)  # of a call of the thr
 
 
 def derived(result: _T, source: object, function: Callable[[Any], Any]) -> _T:
-    """Notes that a function made this device data of other data, of which a replay has another value; returns it."""
+    """Notes that a function made this device data of other data, of which a replay has another
+    value; returns it."""
     observing = active_observation.value
     if observing is not None:
         observing.derived[result] = source, function

@@ -1,5 +1,5 @@
-"""Tables for all that is looked up again and again: layouts, ops, places in the code, and the programs of a function
-that no recorded graph names."""
+"""Tables for all that is looked up again and again: layouts, ops, places in the code, and the
+programs of a function that no recorded graph names."""
 
 import itertools
 import threading
@@ -17,9 +17,11 @@ Item = TypeVar("Item")
 
 
 class Bounded(Generic[Key, Item]):
-    """A table of at most `limit` items (None: `config.op_table_size`): a full one drops the older half of them.
+    """A table of at most `limit` items (None: `config.op_table_size`): a full one drops the older
+    half of them.
 
-    rows: all items by key, only for reading: for a look-up at every recorded op only a plain dict is quick enough.
+    rows: all items by key, only for reading: for a look-up at every recorded op only a plain dict
+    is quick enough.
     """
 
     __slots__ = ("limit", "rows")
@@ -53,10 +55,12 @@ class Bounded(Generic[Key, Item]):
 
 
 class Interned(Bounded[Key, Item]):
-    """A bounded table of items that are compared by identity: a key has one item for as long as any reference to it.
+    """A bounded table of items that are compared by identity: a key has one item for as long as any
+    reference to it.
 
-    An item that the table has dropped and a compiled program, a pending op or a tensor still holds is found again, so
-    that a steady program stays the same program however many others come and go. Without a reference it is freed.
+    An item that the table has dropped and a compiled program, a pending op or a tensor still holds
+    is found again, so that a steady program stays the same program however many others come and go.
+    Without a reference it is freed.
     """
 
     __slots__ = ("_alive",)
@@ -69,7 +73,8 @@ class Interned(Bounded[Key, Item]):
         """Returns the item of a key, made where there is none."""
         item = self._alive.get(key)
         if item is None:
-            result = make()  # outside of the lock: it may record, and other threads may make the same
+            # outside of the lock: it may record, and other threads may make the same
+            result = make()
             with _lock:
                 item = self._alive.setdefault(key, result)
         return self.keep(key, item)

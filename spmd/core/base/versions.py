@@ -5,7 +5,8 @@ import itertools
 import jax
 import torch
 
-OLDEST = {"torch": (torch.__version__, "2.11"), "jax": (jax.__version__, "0.10")}  # as in pyproject.toml
+# as in pyproject.toml
+OLDEST = {"torch": (torch.__version__, "2.11"), "jax": (jax.__version__, "0.10")}
 
 
 def release(version: str) -> tuple[int, ...]:
@@ -15,4 +16,6 @@ def release(version: str) -> tuple[int, ...]:
 
 for _name, (_version, _oldest) in OLDEST.items():
     if release(_version) < release(_oldest):
-        raise ImportError(f"spmd needs {_name} {_oldest} or newer, here is {_version}: pip install -U {_name}")
+        raise ImportError(
+            f"spmd needs {_name} {_oldest} or newer, here is {_version}: pip install -U {_name}"
+        )

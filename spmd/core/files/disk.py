@@ -1,8 +1,10 @@
-"""Files of compiled programs in the user's cache folder: permissions, format, total size, and the setting in a header.
+"""Files of compiled programs in the user's cache folder: permissions, format, total size, and the
+setting in a header.
 
-The content of such a file is executed. So the folder and its files are used only if they belong to this process's user
-and no other user has access, and the content is not parsed before its header fits and its checksum holds. The setting
-is all that a program depends on besides its graph: versions, machine, devices, flags, our own source.
+The content of such a file is executed. So the folder and its files are used only if they belong to
+this process's user and no other user has access, and the content is not parsed before its header
+fits and its checksum holds. The setting is all that a program depends on besides its graph:
+versions, machine, devices, flags, our own source.
 """
 
 import contextlib
@@ -46,14 +48,17 @@ given_by: list[Callable[[str], bytes | None]] = []
 
 
 def read(digest: str, header: dict[str, str]) -> bytes | None:
-    """Returns the body stored under a digest, here or in a folder that the process was given; None if there is none, or
-    if its header differs or its bytes are not the written ones: such a file of the cache is removed."""
+    """Returns the body stored under a digest, here or in a folder that the process was given; None
+    if there is none, or if its header differs or its bytes are not the written ones: such a file of
+    the cache is removed."""
     content_given = next(filter(None, (content_of(digest) for content_of in given_by)), None)
     if content_given is not None:
         body = _checked(content_given, {"digest": digest, **header})
         if body is not None:
             return body
-        messages.say(f"a program that was given is damaged or of another setting: {digest[:12]}", "given")
+        messages.say(
+            f"a program that was given is damaged or of another setting: {digest[:12]}", "given"
+        )
     with _folder() as folder:
         if folder is None:
             return None
@@ -70,14 +75,18 @@ def read(digest: str, header: dict[str, str]) -> bytes | None:
 
 
 def loaded(digest: str, header: dict[str, str], decode: Callable[[bytes], T]) -> T | None:
-    """Returns what the body under a digest is decoded to; None if there is none, or if it does not load."""
+    """Returns what the body under a digest is decoded to; None if there is none, or if it does not
+    load."""
     body = read(digest, header)
     if body is None:
         return None
     try:
         program = decode(body)
     except Exception as error:  # any failure of jax or XLA: the program is compiled instead
-        messages.say(f"a kept program does not load, and is compiled: {type(error).__name__}: {error}", "kept")
+        messages.say(
+            f"a kept program does not load, and is compiled: {type(error).__name__}: {error}",
+            "kept",
+        )
         discard(digest)
         return None
     counters.add("programs_loaded")
@@ -99,7 +108,11 @@ def _content(name: str, folder: int) -> bytes:
     file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     try:
         status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode) or not is_private(status) or status.st_size > config.program_cache_bytes:
+        if (
+            not stat.S_ISREG(status.st_mode)
+            or not is_private(status)
+            or status.st_size > config.program_cache_bytes
+        ):
             return b""
         with contextlib.suppress(OSError):  # a read-only disk
             os.utime(file)
@@ -116,26 +129,34 @@ def _checked(content: bytes, header: dict[str, str]) -> bytes | None:
 
 
 def _line(header: dict[str, str], body: bytes) -> bytes:
-    return json.dumps({"sha256": hashlib.sha256(body).hexdigest(), **header}, sort_keys=True).encode()
+    return json.dumps(
+        {"sha256": hashlib.sha256(body).hexdigest(), **header}, sort_keys=True
+    ).encode()
 
 
 def write(digest: str, header: dict[str, str], body: bytes) -> bool:
-    """Stores a body under a digest if it fits into `config.program_cache_bytes`; removes the least recently used files.
+    """Stores a body under a digest if it fits into `config.program_cache_bytes`; removes the least
+    recently used files.
 
-    Several processes may write at once: a file appears complete or not at all. Returns False if it was not written.
+    Several processes may write at once: a file appears complete or not at all. Returns False if it
+    was not written.
     """
     content = content_of(digest, header, body)
     with _folder() as folder:
         if folder is None:
             return False
         if len(content) > config.program_cache_bytes:
-            words = f"a program of {len(content):,} bytes is not kept: config.program_cache_bytes is"
+            words = (
+                f"a program of {len(content):,} bytes is not kept: config.program_cache_bytes is"
+            )
             messages.say(f"{words} {config.program_cache_bytes:,}", "a large program")
             return False
         name = f"{_UNFINISHED}{os.urandom(16).hex()}"
         try:
             _make_room(folder, len(content))
-            file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+            file = os.open(
+                name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder
+            )
             with open(file, "wb") as opened:
                 opened.write(content)
             os.rename(name, digest + _SUFFIX, src_dir_fd=folder, dst_dir_fd=folder)
@@ -167,7 +188,9 @@ def _make_room(folder: int, size: int) -> None:
     for name in os.listdir(folder):
         with contextlib.suppress(FileNotFoundError):  # another process was faster
             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            is_being_written = name.startswith(_UNFINISHED) and time.time() - status.st_mtime < _PATIENCE
+            is_being_written = (
+                name.startswith(_UNFINISHED) and time.time() - status.st_mtime < _PATIENCE
+            )
             is_of_cache = name.startswith(_UNFINISHED) or name.endswith(_SUFFIX)
             if stat.S_ISREG(status.st_mode) and is_of_cache and not is_being_written:
                 files.append((status.st_mtime_ns, status.st_size, name))
@@ -183,7 +206,8 @@ def _make_room(folder: int, size: int) -> None:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[int | None]:
-    """Yields the open cache folder, created if it is missing; None, with one message, if it cannot be used."""
+    """Yields the open cache folder, created if it is missing; None, with one message, if it cannot
+    be used."""
     if not is_on():
         yield None
         return
@@ -206,13 +230,14 @@ def _folder() -> Iterator[int | None]:
 
 
 def is_read() -> bool:
-    """True if programs may be found in files: in the cache, or in a folder that the process was given."""
+    """True if programs may be found in files: in the cache, or in a folder that the process was
+    given."""
     return is_on() or bool(given_by)
 
 
 def is_on() -> bool:
-    """True if programs are stored; starts no device. On a system without owners of files, and by one of several
-    processes, none are."""
+    """True if programs are stored; starts no device. On a system without owners of files, and by
+    one of several processes, none are."""
     is_wanted = bool(config.program_cache and config.program_cache_dir) and hasattr(os, "geteuid")
     return is_wanted and distributed_state.num_processes == 1
 
@@ -223,19 +248,26 @@ def is_private(status: os.stat_result) -> bool:
 
 
 def given_content(path: Path) -> bytes:
-    """Returns the content of a file that the user has named, which is executed; raises ValueError for one that another
-    user than root owns or may write, and for one of more than `_MOST_BYTES`."""
+    """Returns the content of a file that the user has named, which is executed; raises ValueError
+    for one that another user than root owns or may write, and for one of more than
+    `_MOST_BYTES`."""
     if path.is_symlink():
-        raise ValueError(f"{path}: expected a file, as its content is executed, got a link; copy it if you trust it")
+        raise ValueError(
+            f"{path}: expected a file, as its content is executed, got a link; copy it if you "
+            "trust it"
+        )
     file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     try:
         status = os.fstat(file)
-        is_own = not hasattr(os, "geteuid") or (status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022)
+        is_own = not hasattr(os, "geteuid") or (
+            status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022
+        )
         if not stat.S_ISREG(status.st_mode) or not is_own or status.st_size > _MOST_BYTES:
             raise ValueError(
-                f"{path}: expected a file of at most {_MOST_BYTES:,} bytes that you own and no other user may write, "
-                f"as its content is executed; got {status.st_size:,} bytes of user {status.st_uid}, mode "
-                f"{stat.filemode(status.st_mode)}; copy it (chmod 600) if you trust it"
+                f"{path}: expected a file of at most {_MOST_BYTES:,} bytes that you own and no "
+                f"other user may write, as its content is executed; got {status.st_size:,} bytes "
+                f"of user {status.st_uid}, mode {stat.filemode(status.st_mode)}; copy it (chmod "
+                "600) if you trust it"
             )
         with open(file, "rb", closefd=False) as opened:
             return opened.read()
@@ -252,7 +284,10 @@ def refuse(why: str) -> None:
         is_refused = config.program_cache_dir in _refused
         _refused.add(config.program_cache_dir)
     if not is_refused:
-        full = f"the cache of compiled programs is not used: {why}. (SPMD_PROGRAM_CACHE=0 disables this message.)"
+        full = (
+            f"the cache of compiled programs is not used: {why}. (SPMD_PROGRAM_CACHE=0 disables "
+            "this message.)"
+        )
         text = f"no cache of programs in {config.program_cache_dir}: {why}"
         messages.say(text, f"no cache {config.program_cache_dir}", full, is_error=True)
 
@@ -270,20 +305,33 @@ def setting(device_ids: tuple[int, ...]) -> dict[str, str]:
         "devices": ",".join(map(str, device_ids)),
         "process": process(),
         "check_shardings": str(config.check_shardings),
-        "flags": _digest((compiler_flags(), traced, sorted((name, str(v)) for name, v in jax.config.values.items()))),
+        "flags": _digest(
+            (
+                compiler_flags(),
+                traced,
+                sorted((name, str(v)) for name, v in jax.config.values.items()),
+            )
+        ),
     }
 
 
 def process() -> str:
-    """Returns the number of this process among several, each of which has executables of its own; "" for one."""
-    return f"process_{jax.process_index()}_of_{jax.process_count()}" if jax.process_count() > 1 else ""
+    """Returns the number of this process among several, each of which has executables of its own;
+    "" for one."""
+    return (
+        f"process_{jax.process_index()}_of_{jax.process_count()}" if jax.process_count() > 1 else ""
+    )
 
 
 def readable() -> dict[str, str]:
-    """Returns, by name, what all programs of this process depend on, as text to compare with another process's."""
+    """Returns, by name, what all programs of this process depend on, as text to compare with
+    another process's."""
     flags = zip(("XLA_FLAGS", "LIBTPU_INIT_ARGS"), map(str, compiler_flags()), strict=True)
     with compiler_context():
-        options = {f"jax_{name.removeprefix('jax_')}": str(value) for name, value in jax.config.values.items()}
+        options = {
+            f"jax_{name.removeprefix('jax_')}": str(value)
+            for name, value in jax.config.values.items()
+        }
     devices = {"devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}"}
     ours = {"check_shardings": str(config.check_shardings), "processes": str(jax.process_count())}
     return {**devices, **_fixed(), **ours, **dict(flags), **options}
@@ -320,7 +368,8 @@ def _cpu_features() -> str:
 
 
 def _source() -> str:
-    """Returns the sha256 of this library's files: ops are lowered by files outside of the core, too."""
+    """Returns the sha256 of this library's files: ops are lowered by files outside of the core,
+    too."""
     files = sorted(_PACKAGE.rglob("*.py"))
     text = hashlib.sha256()
     for file in files:
@@ -332,7 +381,8 @@ def _source() -> str:
 def executable_of(
     body: bytes, num_arguments: int, results: object, devices: Sequence[jax.Device]
 ) -> jax.stages.Compiled:
-    """Returns the executable that a body holds, over these devices; results: their tree, with any value for each."""
+    """Returns the executable that a body holds, over these devices; results: their tree, with any
+    value for each."""
     arguments = jax.tree.structure(((0,) * num_arguments, {}))
     return serialize_executable.deserialize_and_load(
         body, arguments, jax.tree.structure(results), execution_devices=list(devices)

@@ -1,4 +1,5 @@
-"""Small programs (rows of stacks, moves between devices), which no recorded graph names: jitted, or kept in files."""
+"""Small programs (rows of stacks, moves between devices), which no recorded graph names: jitted, or
+kept in files."""
 
 import hashlib
 import threading
@@ -24,11 +25,13 @@ _lock = forking.survives_fork(threading.Lock())
 class SmallProgram:
     """A function of arrays as programs, one for each kind of operands.
 
-    The function is determined by `text`, which is the same in every process, and by this package's source: a program
-    that is kept in a file is named by both, so that nothing is traced at a second start.
+    The function is determined by `text`, which is the same in every process, and by this package's
+    source: a program that is kept in a file is named by both, so that nothing is traced at a second
+    start.
 
     Args:
-        function: of arrays. facts: plain values that determine it, with a `repr` that is the same in every process.
+        function: of arrays. facts: plain values that determine it, with a `repr` that is the same
+            in every process.
         options: of `jax.jit`.
     """
 
@@ -43,22 +46,30 @@ class SmallProgram:
         """Runs the program on arrays of one set of devices, and on numpy's numbers."""
         if not disk.is_read():
             return self.jitted(*arrays)
-        key: Kind = tuple((array.shape, array.dtype, getattr(array, "sharding", None)) for array in arrays)
+        key: Kind = tuple(
+            (array.shape, array.dtype, getattr(array, "sharding", None)) for array in arrays
+        )
         with _lock:
             if key not in self.programs:
                 self.programs[key] = self._loaded_or_compiled(arrays)
         return self.programs[key](*arrays)
 
     def file_for(self, *arrays: Like) -> tuple[str, bytes]:
-        """Returns the digest and the content of the program's file for these arrays; it is compiled now."""
+        """Returns the digest and the content of the program's file for these arrays; it is compiled
+        now."""
         with compiler_context():
             key, header, _ = self._named(arrays)
-            return key, disk.content_of(key, header, dump_executable(self.jitted.lower(*arrays).compile()))
+            return key, disk.content_of(
+                key, header, dump_executable(self.jitted.lower(*arrays).compile())
+            )
 
     def _loaded_or_compiled(self, arrays: Sequence[Like]) -> jax.stages.Compiled:
-        """Returns the executable for these arrays: from the disk, or compiled now and written there."""
+        """Returns the executable for these arrays: from the disk, or compiled now and written
+        there."""
         key, header, devices = self._named(arrays)
-        executable = disk.loaded(key, header, lambda body: disk.executable_of(body, len(arrays), 0, devices))
+        executable = disk.loaded(
+            key, header, lambda body: disk.executable_of(body, len(arrays), 0, devices)
+        )
         if executable is None:
             executable = self.jitted.lower(*arrays).compile()
             disk.keep(key, header, partial(dump_executable, executable))
@@ -66,8 +77,15 @@ class SmallProgram:
 
     def _named(self, arrays: Sequence[Like]) -> tuple[str, dict[str, str], Sequence[jax.Device]]:
         """Returns the digest, the setting and the devices of the program for these arrays."""
-        shardings = [sharding for array in arrays if (sharding := getattr(array, "sharding", None)) is not None]
-        placed = [(repr(sharding), [device.id for device in device_order(sharding)]) for sharding in shardings]
+        shardings = [
+            sharding
+            for array in arrays
+            if (sharding := getattr(array, "sharding", None)) is not None
+        ]
+        placed = [
+            (repr(sharding), [device.id for device in device_order(sharding)])
+            for sharding in shardings
+        ]
         kinds = [(array.shape, array.dtype.name) for array in arrays]
         header = disk.setting(tuple(placed[0][1]))
         facts = repr((self.text, kinds, placed, sorted(header.items())))

@@ -1,4 +1,5 @@
-"""Arrays that are lent to readers outside the lock: a program that would overwrite one takes a copy of it instead."""
+"""Arrays that are lent to readers outside the lock: a program that would overwrite one takes a copy
+of it instead."""
 
 import math
 import threading
@@ -17,8 +18,9 @@ from ..base import counters, forking
 
 @dataclass(eq=False)
 class Lender:
-    """A reader of arrays over some time. room: the bytes that copies of its arrays may take, of which one launch makes
-    no more: it waits until enough of them are given back. waited, copying: the seconds of such waits and copies."""
+    """A reader of arrays over some time. room: the bytes that copies of its arrays may take, of
+    which one launch makes no more: it waits until enough of them are given back. waited, copying:
+    the seconds of such waits and copies."""
 
     room: Callable[[], float] = lambda: math.inf
     waited: float = field(default=0.0, init=False)
@@ -69,7 +71,8 @@ def is_lent(array: jax.Array | None) -> bool:
 
 
 def spare(buffers: list[Any], donated: Iterable[int]) -> None:
-    """Replaces those of the buffers at these places that are lent by copies, which may be overwritten."""
+    """Replaces those of the buffers at these places that are lent by copies, which may be
+    overwritten."""
     # Without the lock, as this runs at each launch, and nothing is lent at most of them.
     if not LENT:
         return

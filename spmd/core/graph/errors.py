@@ -6,12 +6,13 @@ class LostError(RuntimeError):
 
 
 class RefusedError(RuntimeError):
-    """Raised before a program is compiled or run, where the user has forbidden it. Recorded ops stay recorded: a sync
-    elsewhere runs them."""
+    """Raised before a program is compiled or run, where the user has forbidden it. Recorded ops
+    stay recorded: a sync elsewhere runs them."""
 
 
 class AbstractError(RuntimeError):
-    """Raised where a value is read or run that has no data, or is placed on devices that are not in this process.
+    """Raised where a value is read or run that has no data, or is placed on devices that are not in
+    this process.
 
     >>> import torch, spmd
     >>> x = torch.ones(4, device="xla")

@@ -1,6 +1,16 @@
-"""The recorded values, Node and TupleElement; the Graph of one program; the Region, an op's body."""
+"""The recorded values, Node and TupleElement; the Graph of one program; the Region, an op's
+body."""
 
-from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from operator import attrgetter
 from types import CodeType
@@ -24,9 +34,9 @@ settings = attrgetter(*SETTINGS)
 class Node:
     """One recorded op: its OpSpec, its operands, its scalar arguments, and the user's line.
 
-    A Node stands for its result; an op with several results has one Node and a `TupleElement` per result. `serial`
-    counts recorded ops: sorting by it is a topological order; it is a fraction for an op that a pass inserts between
-    two others. `sequence`: autograd's number of the forward op.
+    A Node stands for its result; an op with several results has one Node and a `TupleElement` per
+    result. `serial` counts recorded ops: sorting by it is a topological order; it is a fraction for
+    an op that a pass inserts between two others. `sequence`: autograd's number of the forward op.
     """
 
     op: OpSpec
@@ -43,7 +53,9 @@ class Node:
 
     def with_operands(self, operands: "Iterable[Value]") -> "Node":
         """Returns a copy of the op with other operands, recorded now."""
-        return Node(self.op, tuple(operands), self.numbers, self.code, self.instruction, self.sequence)
+        return Node(
+            self.op, tuple(operands), self.numbers, self.code, self.instruction, self.sequence
+        )
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -65,13 +77,16 @@ UNPADDED = "spmd.unpadded"
 
 
 def is_data(value: Value) -> bool:
-    """True if a value exists without a run: device data, or the unpadded view of padded device data."""
+    """True if a value exists without a run: device data, or the unpadded view of padded device
+    data."""
     return type(value) is DeviceData or is_unpadded(value)
 
 
 def is_unpadded(value: Value | None) -> TypeGuard[Node]:
     """True if a value is the unpadded view of padded device data."""
-    return type(value) is Node and value.op.name == UNPADDED and type(value.operands[0]) is DeviceData
+    return (
+        type(value) is Node and value.op.name == UNPADDED and type(value.operands[0]) is DeviceData
+    )
 
 
 def results(node: Node) -> Sequence[Value]:
@@ -82,7 +97,13 @@ def results(node: Node) -> Sequence[Value]:
 
 def origin(value: Value) -> Node | None:
     """Returns the recorded op that computes a value, or None for device data."""
-    return value if isinstance(value, Node) else value.node if isinstance(value, TupleElement) else None
+    return (
+        value
+        if isinstance(value, Node)
+        else value.node
+        if isinstance(value, TupleElement)
+        else None
+    )
 
 
 def result_index(value: Value) -> int:
@@ -100,8 +121,10 @@ def value_name(value: Value) -> Name:
 
 
 def topological(roots: Sequence[Value]) -> tuple[list[Node], list[DeviceData]]:
-    """Returns every node that the roots need, as recorded, and their device data in the order of first use."""
-    # A stack of its own and no recursion: a graph is as deep as a step is long, which Python's stack is not.
+    """Returns every node that the roots need, as recorded, and their device data in the order of
+    first use."""
+    # A stack of its own and no recursion: a graph is as deep as a step is long, which Python's
+    # stack is not.
     visited: set[Value] = set()
     nodes: list[Node] = []
     stack = list(roots)
@@ -115,7 +138,8 @@ def topological(roots: Sequence[Value]) -> tuple[list[Node], list[DeviceData]]:
         if type(value) is Node:
             nodes.append(value)
             stack.extend(value.operands)
-    # By serial, not by the order of the walk: equal steps must give equal keys, in whatever order their roots are.
+    # By serial, not by the order of the walk: equal steps must give equal keys, in whatever order
+    # their roots are.
     nodes.sort(key=_serial)
     inputs = [operand for node in nodes for operand in node.operands if type(operand) is DeviceData]
     return nodes, list(dict.fromkeys(inputs))
@@ -132,8 +156,9 @@ def walk(nodes: Sequence[Node]) -> Iterator[Node]:
 
 def pack_numbers(nodes: Sequence[Node]) -> tuple[list[float], list[int]]:
     """Returns the scalar arguments of the nodes, in the order in which the program unpacks them."""
-    # Two vectors for all scalar arguments of a program: an argument each would be a transfer each, and a constant in
-    # the program would compile it again for each value, as for a learning rate that decays.
+    # Two vectors for all scalar arguments of a program: an argument each would be a transfer each,
+    # and a constant in the program would compile it again for each value, as for a learning rate
+    # that decays.
     floats: list[float] = []
     integers: list[int] = []
     for node in nodes:
@@ -143,14 +168,17 @@ def pack_numbers(nodes: Sequence[Node]) -> tuple[list[float], list[int]]:
     return floats, integers
 
 
-# Integers are passed as int64; larger ones that torch takes (for uint64, and rounded for floats) are static.
+# Integers are passed as int64; larger ones that torch takes (for uint64, and rounded for floats)
+# are static.
 LARGEST = 2**63 - 1
 
 
 def is_one_number(values: Sequence[object]) -> bool:
-    """True if a list of scalar arguments is one number many times, as an optimizer's bias corrections are.
+    """True if a list of scalar arguments is one number many times, as an optimizer's bias
+    corrections are.
 
-    It is one operand then: XLA compiles the kernels of many tensors as one when they read the same number.
+    It is one operand then: XLA compiles the kernels of many tensors as one when they read the same
+    number.
     """
     kinds = set(map(type, values))
     are_numbers = len(kinds) == 1 and bool not in kinds and issubclass(kinds.pop(), (float, int))
@@ -161,7 +189,8 @@ _serial = attrgetter("serial")
 
 
 class Port(NamedTuple):
-    """One argument or result of a program: one input or root, by its place, or a stack group of them.
+    """One argument or result of a program: one input or root, by its place, or a stack group of
+    them.
 
     meta, sharding: those of the stack, for a stack group.
     """
@@ -176,19 +205,21 @@ class Port(NamedTuple):
 class Graph:
     """The part of the lazy graph that becomes one program.
 
-    nodes: in the order of recording; inputs: in the order of first use; shardings: the sharding of each input in the
-    program, wherever its data is now; roots: the values to compute; pinned: the sharding that each root must have, or
-    None where the compiler may choose; donated: per input, whether its buffer may be overwritten; mesh: the devices, in
-    the program's order. stack_groups: inputs, by their places, that are one argument of the program, the rows of a
-    stack [rows, *shape] in this order; they have the same meta and sharding, and are donated together. stacked: the
-    same for results, by their places in the roots; ~i stands for input i of a donated stack group, which the program
-    returns unchanged. onto: per input, the place of the root that is written over it (not in the key: it only decides
-    which result takes which memory). free: data in no tensor that is not read after this program, so that a pass may
-    donate it (not in the key, either). columns: stack groups of inputs that are separate arguments, and that the
-    program stacks. recorded: the graph as it was recorded, where passes have made other nodes of it (whose scalar
-    arguments are places among those of the recorded ops); sources: by each node, the recorded nodes that it was made
-    of, of a loop that was found those of its first iteration. notes: of each pass that had something to say, its name
-    and what it changed, or why it did not.
+    nodes: in the order of recording; inputs: in the order of first use; shardings: the sharding of
+    each input in the program, wherever its data is now; roots: the values to compute; pinned: the
+    sharding that each root must have, or None where the compiler may choose; donated: per input,
+    whether its buffer may be overwritten; mesh: the devices, in the program's order. stack_groups:
+    inputs, by their places, that are one argument of the program, the rows of a stack [rows,
+    *shape] in this order; they have the same meta and sharding, and are donated together. stacked:
+    the same for results, by their places in the roots; ~i stands for input i of a donated stack
+    group, which the program returns unchanged. onto: per input, the place of the root that is
+    written over it (not in the key: it only decides which result takes which memory). free: data in
+    no tensor that is not read after this program, so that a pass may donate it (not in the key,
+    either). columns: stack groups of inputs that are separate arguments, and that the program
+    stacks. recorded: the graph as it was recorded, where passes have made other nodes of it (whose
+    scalar arguments are places among those of the recorded ops); sources: by each node, the
+    recorded nodes that it was made of, of a loop that was found those of its first iteration.
+    notes: of each pass that had something to say, its name and what it changed, or why it did not.
     """
 
     nodes: list[Node]
@@ -222,34 +253,42 @@ class Graph:
         groups: Sequence[StackGroup],
         donated: Sequence[bool] = (),
     ) -> list[Port]:
-        # Groups first: an argument of a program is a stack or one input, and jax pairs donated ones with results in
-        # order.
+        # Groups first: an argument of a program is a stack or one input, and jax pairs donated ones
+        # with results in order.
         ports = []
         for places in groups:
             first = max(places)  # inputs among the roots have places below 0
             meta, sharding = values[first].meta, shardings[first]
-            assert sharding is not None, "a stack group has the sharding that its rows are pinned to"
+            assert sharding is not None, (
+                "a stack group has the sharding that its rows are pinned to"
+            )
             stack = dense_meta((len(places), *meta.shape), meta.dtype)
             is_donated = bool(donated) and any(map(donated.__getitem__, places))
             ports.append(Port(places, stack, sharding.behind_rows(), is_donated))
         grouped = set().union(*groups)
         for index, value in enumerate(values):
             if index not in grouped:
-                ports.append(Port(index, value.meta, shardings[index], bool(donated) and donated[index]))
+                ports.append(
+                    Port(index, value.meta, shardings[index], bool(donated) and donated[index])
+                )
         return ports
 
     def meshes(self) -> list[Sharding]:
-        """Returns the meshes of inputs, annotations and results, as replicated shardings; the program's mesh first."""
+        """Returns the meshes of inputs, annotations and results, as replicated shardings; the
+        program's mesh first."""
         named = (node.op.sharding for node in walk(self.nodes))
         shardings = dict.fromkeys((self.mesh, *self.shardings, *self.pinned, *named))
         return list(dict.fromkeys(s.replicated() for s in shardings if s is not None))
 
     def key(self) -> Hashable:
-        """Returns the key of the program: ops with their static arguments, wiring, shardings, donation, flags, target.
+        """Returns the key of the program: ops with their static arguments, wiring, shardings,
+        donation, flags, target.
 
-        The scalar arguments are not in it. Op specs and metas are interned, so the key compares by identity.
+        The scalar arguments are not in it. Op specs and metas are interned, so the key compares by
+        identity.
         """
-        # The partition rules by name, too: with those of one more package the same graph lowers to another program.
+        # The partition rules by name, too: with those of one more package the same graph lowers to
+        # another program.
         key: list[Hashable] = [*settings(config), *NAMES, stand_in.value, self.donated, self.mesh]
         key.extend(self.shardings)
         key.extend(_wiring(self.nodes, self.inputs, self.roots))
@@ -266,7 +305,8 @@ class Graph:
 class Region:
     """A part of the lazy graph that is the body of an op (see `Lowering.regions`); immutable.
 
-    nodes: in order; inputs: the body's parameters, in order, without data; roots: the body's results.
+    nodes: in order; inputs: the body's parameters, in order, without data; roots: the body's
+    results.
     """
 
     nodes: list[Node]
@@ -274,15 +314,17 @@ class Region:
     roots: list[Value]
 
     @staticmethod
-    def of(roots: Sequence[Value], parameters: Sequence[Value], nodes: Sequence[Node] | None = None) -> "Region":
-        """Returns the ops between the parameters' values and the roots as a region of its own: nodes are copied. nodes:
-        these ops in their order, where that is not the order of recording.
+    def of(
+        roots: Sequence[Value], parameters: Sequence[Value], nodes: Sequence[Node] | None = None
+    ) -> "Region":
+        """Returns the ops between the parameters' values and the roots as a region of its own:
+        nodes are copied. nodes: these ops in their order, where that is not the order of recording.
 
-        Raises ValueError if the roots need data that no parameter is. A parameter that the roots do not need
-        is an input of the region all the same.
+        Raises ValueError if the roots need data that no parameter is. A parameter that the roots do
+        not need is an input of the region all the same.
         """
-        # Abstract inputs, and copies of the nodes: a body outlives the values on which it was recorded, and would else
-        # keep their buffers.
+        # Abstract inputs, and copies of the nodes: a body outlives the values on which it was
+        # recorded, and would else keep their buffers.
         inputs = [DeviceData(value.meta, is_abstract=True) for value in parameters]
         result: dict[object, Value] = {}
         for value, device_data in zip(parameters, inputs, strict=True):
@@ -296,7 +338,11 @@ class Region:
             maker = origin(value)
             if maker is None:
                 raise ValueError(f"the region needs {value.meta!r}, which it is not given")
-            return TupleElement(copies[maker], value.index) if isinstance(value, TupleElement) else copies[maker]
+            return (
+                TupleElement(copies[maker], value.index)
+                if isinstance(value, TupleElement)
+                else copies[maker]
+            )
 
         for node in between(roots, parameters) if nodes is None else nodes:
             copies[node] = node.with_operands(map(copied, node.operands))
@@ -309,13 +355,16 @@ class Region:
 
 
 def between(roots: Sequence[Value], sources: Iterable[Value], *, since: int = 0) -> list[Node]:
-    """Returns the nodes from these values to the roots, in the order of recording; none recorded before `since`."""
+    """Returns the nodes from these values to the roots, in the order of recording; none recorded
+    before `since`."""
     return up_to(roots, {value_name(value) for value in sources}, since=since)
 
 
 def up_to(roots: Sequence[Value], names: Container[Name], *, since: int = 0) -> list[Node]:
-    """Returns the nodes that the roots need, as `between` does, up to the values of these names (`value_name`)."""
-    # No nodes from before `since`: values that existed when a body began are read from outside of it.
+    """Returns the nodes that the roots need, as `between` does, up to the values of these names
+    (`value_name`)."""
+    # No nodes from before `since`: values that existed when a body began are read from outside of
+    # it.
     visited: set[Node] = set()
     stack = list(roots)
     while stack:
@@ -328,9 +377,14 @@ def up_to(roots: Sequence[Value], names: Container[Name], *, since: int = 0) -> 
 
 
 def depending(
-    roots: Sequence[Value], holds: Callable[[Node], bool], sources: Iterable[Value] = (), *, since: int = 0
+    roots: Sequence[Value],
+    holds: Callable[[Node], bool],
+    sources: Iterable[Value] = (),
+    *,
+    since: int = 0,
 ) -> dict[Node, None]:
-    """Returns the nodes of `between` for which a condition holds, and those that depend on one of them, in order."""
+    """Returns the nodes of `between` for which a condition holds, and those that depend on one of
+    them, in order."""
     nodes: dict[Node, None] = {}
     for node in between(roots, sources, since=since):
         if holds(node) or not nodes.keys().isdisjoint(map(origin, node.operands)):
@@ -338,10 +392,13 @@ def depending(
     return nodes
 
 
-def _wiring(nodes: Sequence[Node], inputs: Sequence[DeviceData], roots: Sequence[Value]) -> list[Hashable]:
+def _wiring(
+    nodes: Sequence[Node], inputs: Sequence[DeviceData], roots: Sequence[Value]
+) -> list[Hashable]:
     """Returns the ops, the operands of each, and the roots, all by position."""
-    # Positions in place of values, so that two steps over other data have one key. One integer for each operand,
-    # with the index of the result above bit 40: this runs at each sync, and no tuple is made or hashed for it.
+    # Positions in place of values, so that two steps over other data have one key. One integer for
+    # each operand, with the index of the result above bit 40: this runs at each sync, and no tuple
+    # is made or hashed for it.
     position: dict[Value, int] = {}
     key: list[Hashable] = [len(inputs)]
     for i, device_data in enumerate(inputs):
@@ -360,7 +417,11 @@ def _wiring(nodes: Sequence[Node], inputs: Sequence[DeviceData], roots: Sequence
 
 
 def _place(value: Value, position: dict[Value, int]) -> int:
-    return position[value.node] + (value.index + 1 << 40) if isinstance(value, TupleElement) else position[value]
+    return (
+        position[value.node] + (value.index + 1 << 40)
+        if isinstance(value, TupleElement)
+        else position[value]
+    )
 
 
 def replace_operands(values: Mapping[object, Value], nodes: Iterable[Node]) -> None:
@@ -368,4 +429,6 @@ def replace_operands(values: Mapping[object, Value], nodes: Iterable[Node]) -> N
     for node in nodes:
         # Most nodes read none of these values, and keep their tuple of operands.
         if any(value_name(operand) in values for operand in node.operands):
-            node.operands = tuple([values.get(value_name(operand), operand) for operand in node.operands])
+            node.operands = tuple(
+                [values.get(value_name(operand), operand) for operand in node.operands]
+            )

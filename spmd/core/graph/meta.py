@@ -1,7 +1,7 @@
 """Meta: shape, dtype, strides and offset of a tensor, interned."""
 
-# Why metas are interned: an aten call is looked up by those of its operands, and one object compares faster than
-# shapes, strides and dtypes. There are few: a model has some hundred.
+# Why metas are interned: an aten call is looked up by those of its operands, and one object
+# compares faster than shapes, strides and dtypes. There are few: a model has some hundred.
 
 from collections.abc import Sequence
 
@@ -13,16 +13,19 @@ from ..base.tables import Interned
 
 
 class Meta:
-    """Shape, dtype, strides and storage offset of a tensor, interned: equal metas are the same object.
+    """Shape, dtype, strides and storage offset of a tensor, interned: equal metas are the same
+    object.
 
-    layout: the meta that an op's key contains: the same at offset 0, and without gaps where only gaps set it apart from
-    contiguous memory. The offset of a view and the distance of its rows in the memory of its base make no difference to
-    an op that makes new data.
+    layout: the meta that an op's key contains: the same at offset 0, and without gaps where only
+    gaps set it apart from contiguous memory. The offset of a view and the distance of its rows in
+    the memory of its base make no difference to an op that makes new data.
     """
 
     __slots__ = ("__weakref__", "dtype", "layout", "numel", "offset", "shape", "strides", "struct")
 
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...], offset: int):
+    def __init__(
+        self, shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...], offset: int
+    ):
         self.shape = shape
         self.dtype = dtype
         self.strides = strides
@@ -32,7 +35,8 @@ class Meta:
             self.numel *= dim
         self.struct = jax.ShapeDtypeStruct(shape, to_numpy_dtype(dtype))
         self.layout = self
-        # An op does not depend on a view's offset, nor on gaps: each view would else be another program.
+        # An op does not depend on a view's offset, nor on gaps: each view would else be another
+        # program.
         if offset or (strides and self.numel):
             dense = _contiguous(shape) if _has_only_gaps(shape, strides) else strides
             self.layout = intern_meta(shape, dtype, dense) if offset or dense != strides else self
@@ -49,7 +53,10 @@ class Meta:
     def make(self) -> torch.Tensor:
         """Returns a tensor on torch's meta device with this layout."""
         # As long as the last element reaches: torch checks views against the size of their storage.
-        span = sum((dim - 1) * stride for dim, stride in zip(self.shape, self.strides, strict=True)) + 1
+        span = (
+            sum((dim - 1) * stride for dim, stride in zip(self.shape, self.strides, strict=True))
+            + 1
+        )
         size = self.offset + (span if self.numel else 0)
         storage = torch.empty(size, dtype=self.dtype, device="meta")
         return storage.as_strided(self.shape, self.strides, self.offset)
@@ -61,7 +68,9 @@ class Meta:
 _METAS: Interned[tuple, Meta] = Interned(4096)
 
 
-def intern_meta(shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...], offset: int = 0) -> Meta:
+def intern_meta(
+    shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...], offset: int = 0
+) -> Meta:
     """Returns the interned Meta of these parts."""
     # One object for equal metas: the keys of graphs compare thousands of them, by identity.
     key = (shape, dtype, strides, offset)
@@ -75,7 +84,8 @@ def dense_meta(shape: Sequence[int], dtype: torch.dtype) -> Meta:
 
 
 def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    # As torch does it: a dim of size 0 counts as 1, so that the strides of an empty tensor are not all 0.
+    # As torch does it: a dim of size 0 counts as 1, so that the strides of an empty tensor are not
+    # all 0.
     strides, step = [], 1
     for dim in reversed(shape):
         strides.append(step)
@@ -84,7 +94,8 @@ def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _has_only_gaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """True if the elements are in the order of contiguous memory without overlaps; there may be gaps between them."""
+    """True if the elements are in the order of contiguous memory without overlaps; there may be
+    gaps between them."""
     reach = 1
     for dim, stride in zip(reversed(shape), reversed(strides), strict=True):
         if stride < reach:

@@ -1,4 +1,5 @@
-"""OpSpec: an op as data: all of it that is the same each time it is recorded, with its lowering, and as text."""
+"""OpSpec: an op as data: all of it that is the same each time it is recorded, with its lowering,
+and as text."""
 
 import dataclasses
 import functools
@@ -19,8 +20,9 @@ from ..base.forking import survives_fork
 from ..sharding.value import DEVICE, HOST, Sharding
 from .meta import Meta
 
-# Why a lowering is a frozen dataclass and no closure: its fields are part of the key of programs, in this process and
-# on disk. What a closure captures has no text, so that two that differ would be taken for one program.
+# Why a lowering is a frozen dataclass and no closure: its fields are part of the key of programs,
+# in this process and on disk. What a closure captures has no text, so that two that differ would be
+# taken for one program.
 
 
 Arrays = Sequence[jax.Array]
@@ -40,10 +42,12 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
-    """The description of an op, as data: each kind is a frozen dataclass of the op's static arguments, with one rule.
+    """The description of an op, as data: each kind is a frozen dataclass of the op's static
+    arguments, with one rule.
 
-    regions: the bodies inside the op (`graph.Region`). An op with regions takes its scalar arguments as two vectors,
-    the floats and the integers, and not one by one. elements: of a list op, each element's own op.
+    regions: the bodies inside the op (`graph.Region`). An op with regions takes its scalar
+    arguments as two vectors, the floats and the integers, and not one by one. elements: of a list
+    op, each element's own op.
     """
 
     regions: ClassVar[Any] = ()
@@ -52,8 +56,11 @@ class Lowering:
     def elements(self) -> "tuple[Part, ...]":
         return ()
 
-    def lower(self, op: "OpSpec", operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
-        """Returns the results' arrays. layouts: the known sharding of each operand (None: unknown)."""
+    def lower(
+        self, op: "OpSpec", operands: Arrays, numbers: Arrays, layouts: Layouts
+    ) -> tuple[jax.Array, ...]:
+        """Returns the results' arrays. layouts: the known sharding of each operand (None:
+        unknown)."""
         raise NotImplementedError(f"{type(self).__name__} has no lowering")
 
 
@@ -65,7 +72,8 @@ class HasOp(Protocol):
 
 
 def draws_in(nodes: Iterable[HasOp]) -> list[tuple[int, int]]:
-    """Returns the places of the draws' seeds and counts among the scalar arguments of a body (see `OpSpec.draws`)."""
+    """Returns the places of the draws' seeds and counts among the scalar arguments of a body (see
+    `OpSpec.draws`)."""
     draws, start = list[tuple[int, int]](), 0
     for node in nodes:
         draws += [(start + seed, start + count) for seed, count in node.op.draws]
@@ -79,18 +87,22 @@ class Identity(Lowering):
 
 @dataclass(eq=False, repr=False)
 class OpSpec:
-    """One op together with everything that is the same each time it is recorded: a row of the shape-and-dtype table.
+    """One op together with everything that is the same each time it is recorded: a row of the
+    shape-and-dtype table.
 
-    Op specs are interned by construction: of equal parts there is one, for as long as it is referenced, so that graph
-    keys compare by identity. Make them with `OpSpec.of`.
+    Op specs are interned by construction: of equal parts there is one, for as long as it is
+    referenced, so that graph keys compare by identity. Make them with `OpSpec.of`.
 
     Attributes:
-        name: the op, as aten spells it. lowering: its lowering. metas: the meta of each result. operands: the metas of
-        the operands. numbers: "f" or "i" for each scalar argument. statics: the static arguments as text, for messages.
-        sharding: the sharding that an annotation requests. constant: set where the op fills its result with one number:
-        that number, or `"lifted"` for its first scalar argument. layout: for ops that return more than tensors, the
-        return value, in order: a `Slot` for the next result, anything else as it is. encoded: all of these as text that
-        is the same in every process.
+        name: the op, as aten spells it. lowering: its lowering. metas: the meta of each result.
+            operands: the metas of
+        the operands. numbers: "f" or "i" for each scalar argument. statics: the static arguments as
+        text, for messages.
+        sharding: the sharding that an annotation requests. constant: set where the op fills its
+            result with one number:
+        that number, or `"lifted"` for its first scalar argument. layout: for ops that return more
+        than tensors, the return value, in order: a `Slot` for the next result, anything else as it
+        is. encoded: all of these as text that is the same in every process.
     """
 
     name: str
@@ -102,11 +114,21 @@ class OpSpec:
     sharding: Sharding | None
     constant: Any
     layout: tuple[Any, ...] | None
-    encoded: str = field(init=False, default="")  # with a default, as `encode` looks for it in the class
+    # with a default, as `encode` looks for it in the class
+    encoded: str = field(init=False, default="")
 
     def __post_init__(self) -> None:
-        # Made once, when an op is met for the first time: later calls find their spec by a plan of the call.
-        parts = self.name, self.lowering, self.metas, self.operands, self.numbers, self.sharding, self.constant
+        # Made once, when an op is met for the first time: later calls find their spec by a plan of
+        # the call.
+        parts = (
+            self.name,
+            self.lowering,
+            self.metas,
+            self.operands,
+            self.numbers,
+            self.sharding,
+            self.constant,
+        )
         self.encoded = digest((*parts, self.layout))
 
     @staticmethod
@@ -123,32 +145,39 @@ class OpSpec:
         layout: tuple[Any, ...] | None = None,
     ) -> "OpSpec":
         """Returns the interned OpSpec of these parts."""
-        result = OpSpec(name, lowering, metas, operands, numbers, statics, sharding, constant, layout)
-        # Two threads that meet an op at once would else have two specs of it, and so two programs of one graph.
+        result = OpSpec(
+            name, lowering, metas, operands, numbers, statics, sharding, constant, layout
+        )
+        # Two threads that meet an op at once would else have two specs of it, and so two programs
+        # of one graph.
         with _lock:
             return _alive.setdefault(result.encoded, result)
 
     # These are kept, as they are read for each node of each graph that is searched.
     @functools.cached_property
     def memory(self) -> str:
-        """The memory of the op's results: the device's, except for an annotation or `place_to_host`."""
+        """The memory of the op's results: the device's, except for an annotation or
+        `place_to_host`."""
         if self.sharding is not None:
             return self.sharding.memory
         return HOST if self.name == _TO_HOST else DEVICE
 
     @functools.cached_property
     def dynamic_start(self) -> "tuple[OpSpec, int] | None":
-        """The op with its start as a scalar argument, and that start; None for an op without a static start."""
+        """The op with its start as a scalar argument, and that start; None for an op without a
+        static start."""
         return starts(self.lowering, self)
 
     @functools.cached_property
     def draws(self) -> Sequence[tuple[int, int]]:
-        """The places of the seed and of the count of each random draw among the op's scalar arguments."""
+        """The places of the seed and of the count of each random draw among the op's scalar
+        arguments."""
         return draws_of(self.lowering, self)
 
     @functools.cached_property
     def on_host(self) -> OnHost | None:
-        """The op on CPU tensors (operands, scalar arguments), where torch could run it with the same result."""
+        """The op on CPU tensors (operands, scalar arguments), where torch could run it with the
+        same result."""
         return host_kernels(self.lowering, self)
 
     @property
@@ -160,7 +189,8 @@ class OpSpec:
         return f"{self.name}({self.statics}) -> {', '.join(map(repr, self.metas))}"
 
 
-# --- tables by the kind of lowering, which give these properties; who defines a lowering adds its rows ----------------
+# --- tables by the kind of lowering, which give these properties; who defines a lowering adds its
+# rows
 
 
 @functools.singledispatch
@@ -183,14 +213,18 @@ def host_kernels(lowering: Lowering, op: OpSpec) -> OnHost | None:
 
 @functools.singledispatch
 def contains_function(lowering: Lowering) -> bool:
-    """See `OpSpec.is_opaque`. A rule that is registered later may make an op opaque, so that no op keeps the answer."""
+    """See `OpSpec.is_opaque`.
+
+    A rule that is registered later may make an op opaque, so that no op keeps the answer.
+    """
     inner = (*lowering.elements, *(node for region in lowering.regions for node in region.nodes))
     return any(node.op.is_opaque for node in inner)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One element of a list op: its own op, and the places of its operands, numbers and results among the list op's."""
+    """One element of a list op: its own op, and the places of its operands, numbers and results
+    among the list op's."""
 
     op: OpSpec
     operands: tuple[int, ...]
@@ -199,11 +233,12 @@ class Part:
 
 
 _alive: "WeakValueDictionary[str, OpSpec]" = WeakValueDictionary()
-_lock = survives_fork(threading.RLock())  # dropping a value may run a user's `__del__`, which records
+# dropping a value may run a user's `__del__`, which records
+_lock = survives_fork(threading.RLock())
 
 
-# Why a text of our own and no pickle or hash of Python: it must be the same in every process and at every start, or the
-# processes would differ and no program would ever be found on disk.
+# Why a text of our own and no pickle or hash of Python: it must be the same in every process and at
+# every start, or the processes would differ and no program would ever be found on disk.
 
 
 _NAMED = (torch.dtype, torch.layout, torch.memory_format, torch.device, OpOverload)
@@ -211,17 +246,23 @@ _shardings: "WeakKeyDictionary[Sharding, str]" = WeakKeyDictionary()
 
 
 def encode(value: Any) -> str:
-    """Returns the text of a value. Different values have different texts: 1, 1.0 and True differ, as 0.0 and -0.0 do.
+    """Returns the text of a value. Different values have different texts: 1, 1.0 and True differ,
+    as 0.0 and -0.0 do.
 
-    Takes Python's plain values, torch's names of things, numpy dtypes, tuples and lists, shardings, frozen dataclasses
-    (by the fields that they compare by), and values with an `encoded` text of their own. Raises TypeError for others.
+    Takes Python's plain values, torch's names of things, numpy dtypes, tuples and lists, shardings,
+    frozen dataclasses (by the fields that they compare by), and values with an `encoded` text of
+    their own. Raises TypeError for others.
     """
-    # By the exact type, as bool is an int and 1 == True: filled with either, an array has another dtype.
+    # By the exact type, as bool is an int and 1 == True: filled with either, an array has another
+    # dtype.
     kind = type(value)
     if value is None or kind is int or kind is bool:
         return str(value)
     if isinstance(value, (tuple, list)):
-        return f"{'(' if isinstance(value, tuple) else '['}{','.join([encode(item) for item in value])})"
+        return (
+            f"{'(' if isinstance(value, tuple) else '['}"
+            f"{','.join([encode(item) for item in value])})"
+        )
     if kind is str:
         return repr(value)
     if isinstance(value, float):
@@ -229,7 +270,9 @@ def encode(value: Any) -> str:
     if kind is complex:
         return f"c{value.real.hex()}:{value.imag.hex()}"
     if kind is Sharding:
-        return _shardings.get(value) or _shardings.setdefault(value, f"S{encode(value.__reduce__()[1])}")
+        return _shardings.get(value) or _shardings.setdefault(
+            value, f"S{encode(value.__reduce__()[1])}"
+        )
     if hasattr(kind, "encoded"):
         return str(value.encoded)
     if isinstance(value, _NAMED):
@@ -241,7 +284,9 @@ def encode(value: Any) -> str:
     if isinstance(value, type):
         return f"<{value.__module__}.{value.__qualname__}>"
     if dataclasses.is_dataclass(value):
-        fields = [getattr(value, field.name) for field in dataclasses.fields(value) if field.compare]
+        fields = [
+            getattr(value, field.name) for field in dataclasses.fields(value) if field.compare
+        ]
         return f"{kind.__module__}.{kind.__qualname__}{encode(tuple(fields))}"
     # An error and no `repr`: that may hold an address, which no other process has.
     raise TypeError(f"no text that is the same in every process: {value!r} ({kind.__name__})")

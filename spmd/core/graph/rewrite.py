@@ -1,7 +1,9 @@
-"""rewrite: a graph rebuilt op by op, by rules: the engine of all passes that make a graph of another."""
+"""rewrite: a graph rebuilt op by op, by rules: the engine of all passes that make a graph of
+another."""
 
-# Why one engine: a pass that makes ops must keep what the rest of a compilation reads of them (the user's line, the
-# recorded ops behind each, the places of scalar arguments). Here that is done once, and a pass is a table of rules.
+# Why one engine: a pass that makes ops must keep what the rest of a compilation reads of them (the
+# user's line, the recorded ops behind each, the places of scalar arguments). Here that is done
+# once, and a pass is a table of rules.
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,19 +14,23 @@ from .op import Lowering, OpSpec
 
 
 class Rewrite:
-    """The nodes of a new graph in order, each with the recorded ones that it was made of, and what the values of the
-    old graph are now, by name.
+    """The nodes of a new graph in order, each with the recorded ones that it was made of, and what
+    the values of the old graph are now, by name.
 
-    All nodes are new: their scalar arguments are places among those of the recorded ops. is_recorded: the new graph
-    counts as recorded, as that of a sync on other data would: its ops have the scalar arguments and the serial numbers
-    of the old ones.
+    All nodes are new: their scalar arguments are places among those of the recorded ops.
+    is_recorded: the new graph counts as recorded, as that of a sync on other data would: its ops
+    have the scalar arguments and the serial numbers of the old ones.
     """
 
     def __init__(self, old: Graph, *, is_recorded: bool = False):
         self.old = old
         self.is_recorded = is_recorded
         is_placed = is_recorded or old.recorded is not None
-        self.numbers = {node: node.numbers for node in old.nodes} if is_placed else _places_of_numbers(old.nodes)
+        self.numbers = (
+            {node: node.numbers for node in old.nodes}
+            if is_placed
+            else _places_of_numbers(old.nodes)
+        )
         self.nodes: list[Node] = []
         self.sources: dict[Node, Sequence[Node]] = {}
         self.now: dict[object, Value] = {}
@@ -41,12 +47,21 @@ class Rewrite:
         numbers: Sequence[float | int] = (),
         sources: Sequence[Node] = (),
     ) -> Node:
-        """Adds an op at the user's line of a node of the old graph; sources: as that node's, unless given."""
-        result = Node(op, tuple(map(self.value, operands)), numbers, like.code, like.instruction, like.sequence)
+        """Adds an op at the user's line of a node of the old graph; sources: as that node's, unless
+        given."""
+        result = Node(
+            op,
+            tuple(map(self.value, operands)),
+            numbers,
+            like.code,
+            like.instruction,
+            like.sequence,
+        )
         if self.is_recorded:
             result.serial = like.serial
         self.nodes.append(result)
-        # With the source, so that errors, costs and the log name the line of the op that was recorded.
+        # With the source, so that errors, costs and the log name the line of the op that was
+        # recorded.
         self.sources[result] = sources or self.old.sources.get(like, (like,))
         return result
 
@@ -54,7 +69,9 @@ class Rewrite:
         """Makes the results of a new node stand for these values of the old graph."""
         self.now |= zip(map(value_name, values), results(node), strict=True)
 
-    def put(self, node: Node, op: OpSpec, operands: Iterable[Value], numbers: Sequence[float | int] = ()) -> Node:
+    def put(
+        self, node: Node, op: OpSpec, operands: Iterable[Value], numbers: Sequence[float | int] = ()
+    ) -> Node:
         """Adds an op in the place of one of the old graph."""
         result = self.add(op, operands, node, numbers)
         self.replace(results(node), result)
@@ -65,37 +82,50 @@ class Rewrite:
         self.put(node, node.op, node.operands, self.numbers[node])
 
     def drop(self, node: Node) -> None:
-        """Adds nothing for an op of the old graph: its results are not read, or another rule replaces them."""
+        """Adds nothing for an op of the old graph: its results are not read, or another rule
+        replaces them."""
 
     def graph(self) -> Graph:
         """Returns the new graph."""
-        new = dataclasses.replace(self.old, nodes=self.nodes, roots=list(map(self.value, self.old.roots)))
+        new = dataclasses.replace(
+            self.old, nodes=self.nodes, roots=list(map(self.value, self.old.roots))
+        )
         if self.is_recorded:
             return new
-        return dataclasses.replace(new, recorded=self.old.recorded or self.old, sources=self.sources)
+        return dataclasses.replace(
+            new, recorded=self.old.recorded or self.old, sources=self.sources
+        )
 
 
 Rule = Callable[[Rewrite, Node], None]
 
 
 def rewrite(
-    graph: Graph, rules: Mapping[Node, Rule], *, of_kinds: Mapping[type[Lowering], Rule] = MappingProxyType({})
+    graph: Graph,
+    rules: Mapping[Node, Rule],
+    *,
+    of_kinds: Mapping[type[Lowering], Rule] = MappingProxyType({}),
 ) -> Graph:
-    """Returns the graph with each op that has a rule replaced by what its rule adds; the others are copied.
+    """Returns the graph with each op that has a rule replaced by what its rule adds; the others are
+    copied.
 
-    rules: by the op; a rule may add more of them, for later ops. of_kinds: by the kind of an op's lowering.
+    rules: by the op; a rule may add more of them, for later ops. of_kinds: by the kind of an op's
+    lowering.
     """
     new = Rewrite(graph)
     for node in graph.nodes:
-        # The op's own rule first: a pass that has found a pattern knows more than the kind of an op says.
+        # The op's own rule first: a pass that has found a pattern knows more than the kind of an op
+        # says.
         rule = rules.get(node) or of_kinds.get(type(node.op.lowering)) or Rewrite.copy
         rule(new, node)
     return new.graph()
 
 
 def _places_of_numbers(nodes: Sequence[Node]) -> dict[Node, Sequence[float | int]]:
-    """Returns the places of the scalar arguments of each op among the floats and among the integers of all."""
-    # Places and not values: a rewritten program takes the same two vectors as the graph that was recorded.
+    """Returns the places of the scalar arguments of each op among the floats and among the integers
+    of all."""
+    # Places and not values: a rewritten program takes the same two vectors as the graph that was
+    # recorded.
     count = {"f": 0, "i": 0}
     by_node: dict[Node, Sequence[float | int]] = {}
     for node in nodes:

@@ -1,7 +1,7 @@
 """The user's lines: the frame that recorded an op, and the forward op of a backward one."""
 
-# Why lines are kept as (code, instruction) and made words only when they are read: a step records thousands of ops, and
-# walking the frames for each would cost more than the op.
+# Why lines are kept as (code, instruction) and made words only when they are read: a step records
+# thousands of ops, and walking the frames for each would cost more than the op.
 
 import contextlib
 import functools
@@ -30,15 +30,18 @@ from .graph import Node, Value, origin, result_index
 
 @functools.lru_cache(4096)
 def line_number(code: CodeType | None, instruction: int) -> int:
-    """Returns the line of an instruction. Places are compared by line, as Python moves the instruction by a little when
-    it specialises code that has run often."""
+    """Returns the line of an instruction. Places are compared by line, as Python moves the
+    instruction by a little when it specialises code that has run often."""
     # `co_lines`, as the frame with its `f_lineno` is gone when the line is read.
     lines = code.co_lines() if code else ()
-    return next((line for start, end, line in lines if start <= instruction < end and line is not None), 0)
+    return next(
+        (line for start, end, line in lines if start <= instruction < end and line is not None), 0
+    )
 
 
 def file_of(code: CodeType) -> str:
-    """Returns the file of code; for a cell of a notebook its number, as IPython's tracebacks have it: `In[3]`."""
+    """Returns the file of code; for a cell of a notebook its number, as IPython's tracebacks have
+    it: `In[3]`."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     label_of = getattr(getattr(shell, "compile", None), "format_code_name", lambda name: None)
     return (label_of(code.co_filename) or ("", code.co_filename))[1]
@@ -57,20 +60,27 @@ class Line:
 
     def short(self) -> str:
         """The file without its folders, and the number; `str` has all of the line."""
-        return "no line of yours" if self.code is None else f"{pathlib.Path(file_of(self.code)).name}:{self.number}"
+        return (
+            "no line of yours"
+            if self.code is None
+            else f"{pathlib.Path(file_of(self.code)).name}:{self.number}"
+        )
 
     def __str__(self) -> str:
         if self.code is None:
             return "unknown line"
         source = linecache.getline(self.code.co_filename, self.number).strip()
-        return f"{file_of(self.code)}:{self.number} in {self.code.co_name}" + (f": {source}" if source else "")
+        return f"{file_of(self.code)}:{self.number} in {self.code.co_name}" + (
+            f": {source}" if source else ""
+        )
 
 
 F = TypeVar("F", bound=Callable[..., Any])
 _ROOT = pathlib.Path(os.path.abspath(__file__)).parents[3]
 _LIBRARY_ROOTS = (
     os.path.dirname(torch.__file__) + os.sep,
-    os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "IPython") + os.sep,  # shows results in a notebook
+    # shows results in a notebook
+    os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "IPython") + os.sep,
     str(_ROOT / "spmd") + os.sep,
     str(_ROOT / "fsdp") + os.sep,
     contextlib.__file__,  # its frames stand for those of their caller
@@ -81,10 +91,11 @@ _is_library: Bounded[CodeType, bool] = Bounded(16_384)
 
 
 class Ring:
-    """The latest forward lines of one thread, by the numbers that autograd gives its nodes: in each thread from 0 on.
+    """The latest forward lines of one thread, by the numbers that autograd gives its nodes: in each
+    thread from 0 on.
 
-    Three lists instead of one of tuples: nothing is allocated per recorded op. base: added to a number, it identifies
-    the ring; so a recorded op needs no other reference to it.
+    Three lists instead of one of tuples: nothing is allocated per recorded op. base: added to a
+    number, it identifies the ring; so a recorded op needs no other reference to it.
     """
 
     __slots__ = ("__weakref__", "base", "codes", "instructions", "mask", "numbers")
@@ -97,9 +108,14 @@ class Ring:
         self.instructions: list[int] = [0] * size
 
     def line(self, number: int) -> Line | None:
-        """Returns the line of the forward op with this number, or None if the ring no longer has it."""
+        """Returns the line of the forward op with this number, or None if the ring no longer has
+        it."""
         slot = number & self.mask
-        return Line(self.codes[slot], self.instructions[slot]) if self.numbers[slot] == number else None
+        return (
+            Line(self.codes[slot], self.instructions[slot])
+            if self.numbers[slot] == number
+            else None
+        )
 
 
 RING = 1 << 16
@@ -107,9 +123,11 @@ SMALL_RING = 1 << 14  # of all threads but the first
 _TAG = 48  # the bit at which a ring's number begins
 _tags = itertools.count()
 _rings: "weakref.WeakValueDictionary[int, Ring]" = weakref.WeakValueDictionary()
-_latest: deque[Ring] = deque(maxlen=8)  # kept after the end of their threads: another thread may run the backward
+# kept after the end of their threads: another thread may run the backward
+_latest: deque[Ring] = deque(maxlen=8)
 
-# Per thread: .ring, its own; .backward, the ring of the thread that recorded the forward of its backward pass.
+# Per thread: .ring, its own; .backward, the ring of the thread that recorded the forward of its
+# backward pass.
 THREADS = threading.local()
 
 
@@ -124,12 +142,14 @@ def new_ring() -> Ring:
 def forward_ring(number: int, line: Line | None) -> Ring:
     """Returns the ring of the thread that recorded the result from which a backward pass starts.
 
-    number: autograd's of that result. line: that of its recording, where known: only one thread is likely to have
-    recorded this line at this number. If there are several, the calling thread's ring is returned.
+    number: autograd's of that result. line: that of its recording, where known: only one thread is
+    likely to have recorded this line at this number. If there are several, the calling thread's
+    ring is returned.
     """
     thread_ring: Ring = THREADS.ring
     if line is not None and len(_rings) > 1:
-        rings = [ring for ref in reversed(_rings.valuerefs()) if (ring := ref()) is not None]  # other threads add more
+        # other threads add more
+        rings = [ring for ref in reversed(_rings.valuerefs()) if (ring := ref()) is not None]
         for ring in (thread_ring, *rings):
             recorded = ring.line(number)
             if recorded and recorded.code is line.code and recorded.number == line.number:
@@ -139,8 +159,11 @@ def forward_ring(number: int, line: Line | None) -> Ring:
 
 def is_library(code: CodeType) -> bool:
     """True if code belongs to torch or to this library; cached."""
-    is_dataclass_init = code.co_qualname.startswith("__create_fn__")  # its frame stands for its caller's
-    return _is_library.keep(_hashable(code), is_dataclass_init or code.co_filename.startswith(_LIBRARY_ROOTS))
+    # its frame stands for its caller's
+    is_dataclass_init = code.co_qualname.startswith("__create_fn__")
+    return _is_library.keep(
+        _hashable(code), is_dataclass_init or code.co_filename.startswith(_LIBRARY_ROOTS)
+    )
 
 
 def _hashable(code: CodeType) -> CodeType:
@@ -158,7 +181,8 @@ def user_frame(depth: int = 1) -> tuple[CodeType | None, int]:
 
 
 def place_of(frame: FrameType | None) -> tuple[CodeType | None, int]:
-    """Returns (code, last instruction) of the nearest frame, from this one outwards, outside torch and this library."""
+    """Returns (code, last instruction) of the nearest frame, from this one outwards, outside torch
+    and this library."""
     is_library_code = _is_library.rows
     while frame is not None:
         code = frame.f_code
@@ -183,7 +207,9 @@ def user_line() -> Line:
 def warn(text: str) -> None:
     """Warns at the user's line, whatever the depth of modules above."""
     line = Line(*user_frame(2))
-    warnings.warn_explicit(text, UserWarning, "?" if line.code is None else line.code.co_filename, line.number)
+    warnings.warn_explicit(
+        text, UserWarning, "?" if line.code is None else line.code.co_filename, line.number
+    )
 
 
 def outside(frame: FrameType | None) -> FrameType | None:
@@ -194,7 +220,8 @@ def outside(frame: FrameType | None) -> FrameType | None:
 
 
 def at_user_line(error: Exception) -> Exception:
-    """Leaves the user's frames in an error's traceback, and ends it at his: the last line printed is the one to change.
+    """Leaves the user's frames in an error's traceback, and ends it at his: the last line printed
+    is the one to change.
 
     `config.traceback_filtering` (JAX's word) leaves out the frames of this library and of torch.
     """
@@ -203,9 +230,12 @@ def at_user_line(error: Exception) -> Exception:
         of_user = dict[FrameType, TracebackType]()
         while entry is not None:
             if not is_library(entry.tb_frame.f_code):
-                of_user[entry.tb_frame] = entry  # an error that came through here before has a frame twice
+                # an error that came through here before has a frame twice
+                of_user[entry.tb_frame] = entry
             entry = entry.tb_next
-        for last in reversed(of_user.values() or (TracebackType(None, frame, frame.f_lasti, frame.f_lineno),)):
+        for last in reversed(
+            of_user.values() or (TracebackType(None, frame, frame.f_lasti, frame.f_lineno),)
+        ):
             last.tb_next, entry = entry, last
         error.__traceback__ = entry
     return error
@@ -230,7 +260,8 @@ def node_line(node: Node) -> Line:
 
 
 def source_of(node: Node) -> Node:
-    """Returns the op whose value an annotation is about; the annotation itself if that value is data."""
+    """Returns the op whose value an annotation is about; the annotation itself if that value is
+    data."""
     value: Value = node
     while (maker := origin(value)) is not None and maker.op.name in ("mark_sharding", "spmd.renew"):
         value = maker.operands[result_index(value)]
@@ -238,13 +269,15 @@ def source_of(node: Node) -> Node:
 
 
 def line_of(node: Node, nodes: Sequence[Node]) -> Line:
-    """Returns the user's line of an op, of an annotation that of the op whose value it is about; see `lines_of`."""
+    """Returns the user's line of an op, of an annotation that of the op whose value it is about;
+    see `lines_of`."""
     line = node_line(source_of(node))
     return line if line.code is not None else lines_of(nodes)[nodes.index(node)]
 
 
 def lines_of(nodes: Sequence[Node]) -> list[Line]:
-    """Returns the user's line of each op; for an op that FSDP records by itself, that of its result's first reader."""
+    """Returns the user's line of each op; for an op that FSDP records by itself, that of its
+    result's first reader."""
     lines = dict(zip(nodes, map(node_line, nodes), strict=True))
     of_readers: dict[Node, Line] = {}
     for node in reversed(nodes) if None in map(attrgetter("code"), lines.values()) else ():
@@ -254,12 +287,14 @@ def lines_of(nodes: Sequence[Node]) -> list[Line]:
         lines[node] = line = line if line.code is not None else of_readers.get(node, line)
         for operand in node.operands if line.code is not None else ():
             if (maker := origin(operand)) is not None:
-                of_readers[maker] = line  # in reverse, so that the first reader is the last one noted
+                # in reverse, so that the first reader is the last one noted
+                of_readers[maker] = line
     return list(lines.values())
 
 
 def forward_line(sequence: int) -> Line | None:
-    """Returns the line of the forward op with this number (autograd's, plus its ring's base), if still kept."""
+    """Returns the line of the forward op with this number (autograd's, plus its ring's base), if
+    still kept."""
     ring = _rings.get(sequence >> _TAG << _TAG) if sequence >= 0 else None
     return None if ring is None else ring.line(sequence & (1 << _TAG) - 1)
 
@@ -274,4 +309,8 @@ def describe(node: Node) -> str:
 def plain_name(root: nn.Module, name: str) -> str:
     """The name of a module inside another one, without that of a wrapper of one `module`."""
     modules = root._modules
-    return name.removeprefix("module").removeprefix(".") if [*modules] == ["module"] and not root._parameters else name
+    return (
+        name.removeprefix("module").removeprefix(".")
+        if [*modules] == ["module"] and not root._parameters
+        else name
+    )

@@ -1,4 +1,5 @@
-"""Stacked: rows of one array [rows, ...], how one is read and how one is written, wherever the array lies."""
+"""Stacked: rows of one array [rows, ...], how one is read and how one is written, wherever the
+array lies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,9 @@ Index = jax.Array | np.int32 | int  # of a row, not negative
 
 def read_row(stack: jax.Array, index: Index) -> jax.Array:
     """Returns a row of a stack."""
-    return jax.lax.dynamic_index_in_dim(stack, index, 0, keepdims=False, allow_negative_indices=False)
+    return jax.lax.dynamic_index_in_dim(
+        stack, index, 0, keepdims=False, allow_negative_indices=False
+    )
 
 
 def write_row(stack: jax.Array, row: jax.Array, index: Index) -> jax.Array:
@@ -54,11 +57,16 @@ class Stacked(NamedTuple):
 
     @staticmethod
     def of(values: Sequence[Made], *, in_any_order: bool = False) -> "Stacked | None":
-        """Returns the array whose rows the values are, else None; in_any_order: also rows that are no neighbours."""
+        """Returns the array whose rows the values are, else None; in_any_order: also rows that are
+        no neighbours."""
         first = values[0]
         if not isinstance(first, StackRow):
             return None
-        rows = [value.index for value in values if isinstance(value, StackRow) and value.stack is first.stack]
+        rows = [
+            value.index
+            for value in values
+            if isinstance(value, StackRow) and value.stack is first.stack
+        ]
         step = 1 if rows[-1] >= rows[0] else -1
         stretch = range(rows[0], rows[0] + step * len(rows), step)
         if len(rows) < len(values) or not (in_any_order or rows == list(stretch)):

@@ -1,6 +1,8 @@
-"""Data that exists: DeviceData, a value of its own; Store, one buffer whose rows are the data of several tensors.
+"""Data that exists: DeviceData, a value of its own; Store, one buffer whose rows are the data of
+several tensors.
 
-Rows are stacked, copied and set device by device: no collectives, whatever the mesh, however many processes.
+Rows are stacked, copied and set device by device: no collectives, whatever the mesh, however many
+processes.
 """
 
 import functools
@@ -27,11 +29,12 @@ from .errors import AbstractError, LostError
 from .meta import Meta
 from .stacked import read_row, write_row
 
-# Why rows of one buffer and not views of one parameter: a program that loops over layers wants an array of all their
-# weights, and a user wants each as a tensor of its own. torch takes views of one parameter for tied weights, and saves
-# all of them with each.
+# Why rows of one buffer and not views of one parameter: a program that loops over layers wants an
+# array of all their weights, and a user wants each as a tensor of its own. torch takes views of one
+# parameter for tied weights, and saves all of them with each.
 #
-# Why a single reader gets a copy of its row: a buffer that is lent keeps the whole stack from being donated.
+# Why a single reader gets a copy of its row: a buffer that is lent keeps the whole stack from being
+# donated.
 
 
 StackGroup = tuple[int, ...]
@@ -42,12 +45,13 @@ next_serial = itertools.count().__next__
 
 
 class Store:
-    """A buffer [rows, *shape] and the device data of its rows. It lives as long as one of them does.
+    """A buffer [rows, *shape] and the device data of its rows. It lives as long as one of them
+    does.
 
-    sharding: of each row; its `stack` axes shard the buffer's first dim. A dim that the mesh does not divide is padded
-    in the store as in a row. Device data in a store has no buffer of its own and takes copies of its row
-    (`DeviceData.placed`); it leaves the store when it gets a buffer (`DeviceData.take`). When its value is overwritten,
-    it is freed and its row is free.
+    sharding: of each row; its `stack` axes shard the buffer's first dim. A dim that the mesh does
+    not divide is padded in the store as in a row. Device data in a store has no buffer of its own
+    and takes copies of its row (`DeviceData.placed`); it leaves the store when it gets a buffer
+    (`DeviceData.take`). When its value is overwritten, it is freed and its row is free.
     """
 
     __slots__ = ("__weakref__", "_refs", "buffer", "sharding")
@@ -55,7 +59,8 @@ class Store:
     def __init__(self, buffer: jax.Array, sharding: Sharding, inputs: Sequence["DeviceData"]):
         self.buffer = buffer
         self.sharding = sharding
-        # Weak, as the data refers to its store: a store ends with the last of its rows, without the cyclic collector.
+        # Weak, as the data refers to its store: a store ends with the last of its rows, without the
+        # cyclic collector.
         self._refs = [weakref.ref(device_data) for device_data in inputs]
         for index, device_data in enumerate(inputs):
             device_data.move_into(self, index)
@@ -68,7 +73,8 @@ class Store:
         Waits for the devices, so that the next store finds those buffers free.
         """
         result = stacked([device_data.lying()[0] for device_data in inputs], sharding)
-        # The rows' own buffers are free when the copy is done: the next store would else need room for both.
+        # The rows' own buffers are free when the copy is done: the next store would else need room
+        # for both.
         jax.block_until_ready(result)
         return Store(result, sharding, inputs)
 
@@ -85,7 +91,8 @@ class Store:
         return self.buffer
 
     def copy_of(self, index: int) -> tuple[jax.Array, Sharding]:
-        """Returns a buffer with a copy of one row on the devices where it lies, and its sharding there."""
+        """Returns a buffer with a copy of one row on the devices where it lies, and its sharding
+        there."""
         return row(self.buffer, index, self.sharding), self.lies_as(index)
 
     def lies_as(self, index: int) -> Sharding:
@@ -99,7 +106,8 @@ class Store:
         device_data.move_into(self, index)
 
     def put(self, index: int, device_data: "DeviceData") -> None:
-        """Copies device data that has a buffer of its own, at least where the row lies, into a row."""
+        """Copies device data that has a buffer of its own, at least where the row lies, into a
+        row."""
         assert device_data.buffer is not None, "it is on devices"
         self._free(index)
         buffers = [self.buffer]
@@ -117,13 +125,15 @@ class Store:
 
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class DeviceData:
-    """A value that exists: a device buffer, or host data that has not been uploaded yet; or an abstract value, of which
-    only shape and layout are known (`is_abstract`), for programs that are compiled and never run.
+    """A value that exists: a device buffer, or host data that has not been uploaded yet; or an
+    abstract value, of which only shape and layout are known (`is_abstract`), for programs that are
+    compiled and never run.
 
-    `sharding`: the sharding of the buffer, or of the upload to come; `gone`: the reason why the buffer was given up;
-    the data may be a `row` of a `store` instead of a buffer of its own. `maker`: a weak reference to the program
-    whose result this is; `source`: the user's (code, last instruction), or the index of the result of the maker.
-    `holder`: a weak reference to the storage whose value this is.
+    `sharding`: the sharding of the buffer, or of the upload to come; `gone`: the reason why the
+    buffer was given up; the data may be a `row` of a `store` instead of a buffer of its own.
+    `maker`: a weak reference to the program whose result this is; `source`: the user's (code, last
+    instruction), or the index of the result of the maker. `holder`: a weak reference to the storage
+    whose value this is.
     """
 
     meta: Meta
@@ -155,7 +165,8 @@ class DeviceData:
         return None if self.store is None else (self.store, self.row)
 
     def take_place(self, row_of: "tuple[Store, int] | None", sharding: Sharding) -> None:
-        """Moves a value that is on the devices of a block to this row, if it lies there, else to all devices."""
+        """Moves a value that is on the devices of a block to this row, if it lies there, else to
+        all devices."""
         if row_of is not None and row_of[0].lies_as(row_of[1]) is self.sharding:
             row_of[0].put(row_of[1], self)
         else:
@@ -168,20 +179,25 @@ class DeviceData:
         self.host = self.buffer = None
 
     def placed(self) -> tuple[jax.Array, Sharding]:
-        """Returns the buffer of a value on devices, or a copy of its row, on all devices of its sharding."""
+        """Returns the buffer of a value on devices, or a copy of its row, on all devices of its
+        sharding."""
         assert self.sharding is not None
         if self.store is None:
             assert self.buffer is not None
             return self.buffer, self.sharding
         buffer, sharding = self.store.copy_of(self.row)
-        return buffer if sharding is self.sharding else _spread(buffer, sharding, self.sharding), self.sharding
+        return buffer if sharding is self.sharding else _spread(
+            buffer, sharding, self.sharding
+        ), self.sharding
 
     def lying(self) -> tuple[jax.Array, Sharding]:
-        """Returns the buffer of a value on devices, or a copy of its row on the devices where it lies; its sharding."""
+        """Returns the buffer of a value on devices, or a copy of its row on the devices where it
+        lies; its sharding."""
         return self.placed() if self.store is None else self.store.copy_of(self.row)
 
     def held(self) -> tuple[jax.Array, int | None]:
-        """Returns the buffer that has a value on devices, and the value's row in it where it is a store's."""
+        """Returns the buffer that has a value on devices, and the value's row in it where it is a
+        store's."""
         owner = self if self.store is None else self.store
         assert owner.buffer is not None
         return owner.buffer, None if self.store is None else self.row
@@ -206,18 +222,31 @@ class DeviceData:
         return self.buffer is not None and is_lent(self.buffer)
 
     def is_unheld(self) -> bool:
-        """True if the storage of this data is gone and its buffer is not referenced from outside the graph."""
-        return self.holder is not None and self.holder() is None and self.buffer is not None and not self.is_held()
+        """True if the storage of this data is gone and its buffer is not referenced from outside
+        the graph."""
+        return (
+            self.holder is not None
+            and self.holder() is None
+            and self.buffer is not None
+            and not self.is_held()
+        )
 
     def check(self) -> None:
-        """Raises LostError if the data was given up by a failed run, AbstractError if the value is abstract."""
+        """Raises LostError if the data was given up by a failed run, AbstractError if the value is
+        abstract."""
         if self.is_abstract:
-            raise AbstractError(f"{self.meta!r} is abstract: it has a shape, a layout ({self.sharding!r}) and no data")
+            raise AbstractError(
+                f"{self.meta!r} is abstract: it has a shape, a layout ({self.sharding!r}) and no "
+                "data"
+            )
         # jax marks a donated buffer as deleted when the run begins, also where the run then fails.
         if self.gone is None and self.is_lost():
             self.gone = "its buffer was donated to a run that was interrupted"
         if self.gone is not None:
-            raise LostError(f"this tensor's data ({self.meta!r}) is lost: {self.gone}. Load or initialise it again.")
+            raise LostError(
+                f"this tensor's data ({self.meta!r}) is lost: {self.gone}. Load or initialise it "
+                "again."
+            )
 
 
 def buffers_of(owners: "Sequence[DeviceData | Store | None]") -> list[Any]:
@@ -226,8 +255,10 @@ def buffers_of(owners: "Sequence[DeviceData | Store | None]") -> list[Any]:
 
 
 def refill(owner: "DeviceData | Store", buffer: jax.Array) -> None:
-    """Gives data, or a store, the buffer of its new value, where nothing else refers to the old value."""
-    # Without `take`: where the old value was donated to this run, neither the sharding nor the row changes.
+    """Gives data, or a store, the buffer of its new value, where nothing else refers to the old
+    value."""
+    # Without `take`: where the old value was donated to this run, neither the sharding nor the row
+    # changes.
     owner.buffer = buffer
 
 
@@ -235,7 +266,8 @@ _alive: "weakref.WeakSet[Store]" = weakref.WeakSet()
 
 
 def store_of(inputs: Sequence["DeviceData"]) -> Store | None:
-    """Returns the store whose rows these inputs are, all of them and in order; None if there is none."""
+    """Returns the store whose rows these inputs are, all of them and in order; None if there is
+    none."""
     store: Store | None = inputs[0].store
     if store is None or len(store) != len(inputs):
         return None
@@ -256,7 +288,9 @@ def full_stores(inputs: Sequence["DeviceData"], among: Iterable[int]) -> tuple[S
         if store is not None:
             places.setdefault(store, {})[inputs[index].row] = index
     return tuple(
-        tuple(rows[row] for row in range(len(store))) for store, rows in places.items() if len(rows) == len(store)
+        tuple(rows[row] for row in range(len(store)))
+        for store, rows in places.items()
+        if len(rows) == len(store)
     )
 
 
@@ -285,20 +319,26 @@ def stack_program(count: int, sharding: Sharding) -> SmallProgram:
 def row(stack: jax.Array, index: int, sharding: Sharding) -> jax.Array:
     """Returns a copy of one row of a stack on the devices where it lies; sharding: of a row."""
     block, index = block_of(sharding, stack.shape[0], index)
-    return _run(read_row, [stack], [sharding.behind_rows()], stack.shape[1:], block, np.int32(index))
+    return _run(
+        read_row, [stack], [sharding.behind_rows()], stack.shape[1:], block, np.int32(index)
+    )
 
 
 def with_row(stack: jax.Array, index: int, row: jax.Array, sharding: Sharding) -> jax.Array:
-    """Returns the stack with another row, in its own memory: the argument is donated; sharding: of a row."""
+    """Returns the stack with another row, in its own memory: the argument is donated; sharding: of
+    a row."""
     block, index = block_of(sharding, stack.shape[0], index)
     shape = (stack.shape[0] // len(sharding.blocks()), *stack.shape[1:])
     shards, shardings = _shards(stack), [sharding.behind_rows(), sharding]
     part = _run(write_row, [stack, row], shardings, shape, block.behind_rows(), np.int32(index))
-    return part if block is sharding else _of_shards(shards | _shards(part), stack.shape, shardings[0])
+    return (
+        part if block is sharding else _of_shards(shards | _shards(part), stack.shape, shardings[0])
+    )
 
 
 def block_of(sharding: Sharding, count: int, index: int) -> tuple[Sharding, int]:
-    """Returns the sharding of one of `count` rows on the devices of its block, and its index among the block's."""
+    """Returns the sharding of one of `count` rows on the devices of its block, and its index among
+    the block's."""
     blocks = sharding.blocks()
     number, index = divmod(index, -(-count // len(blocks)))
     return blocks[number], index
@@ -319,11 +359,15 @@ def _shards(array: jax.Array) -> dict[jax.Device, jax.Array]:
     return {shard.device: shard.data for shard in array.addressable_shards}
 
 
-def _of_shards(shards: Mapping[jax.Device, jax.Array], shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
+def _of_shards(
+    shards: Mapping[jax.Device, jax.Array], shape: tuple[int, ...], sharding: Sharding
+) -> jax.Array:
     """Returns the array of this shape whose shards are on these devices of this process."""
     named = sharding.jax
     order = [device for device in device_order(named) if device in shards]
-    return jax.make_array_from_single_device_arrays(shape, named, [shards[device] for device in order])
+    return jax.make_array_from_single_device_arrays(
+        shape, named, [shards[device] for device in order]
+    )
 
 
 def _stack(*rows: jax.Array) -> jax.Array:
@@ -341,30 +385,47 @@ def _run(
     sharding: Sharding,
     *numbers: np.int32,
 ) -> jax.Array:
-    """Computes a result of this shape and sharding, each device's shard from its shards of the arrays."""
+    """Computes a result of this shape and sharding, each device's shard from its shards of the
+    arrays."""
     with compiler_context():
         if sharding.memory != DEVICE:  # programs compute in the devices' own memory
             near = [placed.with_spec(placed.spec) for placed in shardings]
-            moved = [jax.device_put(array, placed.jax) for array, placed in zip(arrays, near, strict=True)]
+            moved = [
+                jax.device_put(array, placed.jax)
+                for array, placed in zip(arrays, near, strict=True)
+            ]
             return jax.device_put(
-                _run(body, moved, near, shape, sharding.with_spec(sharding.spec), *numbers), sharding.jax
+                _run(body, moved, near, shape, sharding.with_spec(sharding.spec), *numbers),
+                sharding.jax,
             )
         named = sharding.jax
-        # jitted over all devices where this process has them: then nothing is taken apart and put together.
+        # jitted over all devices where this process has them: then nothing is taken apart and put
+        # together.
         if arrays[0].is_fully_addressable and arrays[0].sharding.device_set == named.device_set:
             specs = tuple(placed.jax.spec for placed in shardings)
-            return _launch(_program(body, named.mesh, specs, named.spec, len(numbers)), *arrays, *numbers)
-        # A program over the devices of this process alone, which another process need not run at the same time.
+            return _launch(
+                _program(body, named.mesh, specs, named.spec, len(numbers)), *arrays, *numbers
+            )
+        # A program over the devices of this process alone, which another process need not run at
+        # the same time.
         shards = list(map(_shards, arrays))
         devices = tuple(device for device in device_order(named) if device in shards[0])
-        local = [_joined([shards_of_array[device] for device in devices], devices) for shards_of_array in shards]
-        # Each shard as a row of an array over the local devices: the sharding of the whole is not needed for it.
+        local = [
+            _joined([shards_of_array[device] for device in devices], devices)
+            for shards_of_array in shards
+        ]
+        # Each shard as a row of an array over the local devices: the sharding of the whole is not
+        # needed for it.
         specs = tuple(_cut(len(array.shape)) for array in arrays)
-        result = _launch(_program(body, _mesh(devices), specs, _cut(len(shape)), len(numbers)), *local, *numbers)
+        result = _launch(
+            _program(body, _mesh(devices), specs, _cut(len(shape)), len(numbers)), *local, *numbers
+        )
         return _of_shards(_shards(result), shape, sharding)
 
 
-def _launch(program: Callable[..., jax.Array], array: jax.Array, *operands: jax.Array | np.int32) -> jax.Array:
+def _launch(
+    program: Callable[..., jax.Array], array: jax.Array, *operands: jax.Array | np.int32
+) -> jax.Array:
     in_flight.make_room(len(array.sharding.device_set))
     result = program(array, *operands)
     in_flight.note(result)
@@ -372,7 +433,8 @@ def _launch(program: Callable[..., jax.Array], array: jax.Array, *operands: jax.
 
 
 def _joined(shards: list[jax.Array], devices: tuple[jax.Device, ...]) -> jax.Array:
-    """The shards of the devices as one array without copying: along the first dim, where there is one."""
+    """The shards of the devices as one array without copying: along the first dim, where there is
+    one."""
     shape = shards[0].shape
     global_shape = (len(shards) * shape[0], *shape[1:]) if shape else ()
     sharding = NamedSharding(_mesh(devices), _cut(len(shape)))
@@ -390,10 +452,21 @@ def _cut(rank: int) -> PartitionSpec:
 
 @functools.lru_cache(256)
 def _program(
-    body: Body, mesh: jax.sharding.Mesh, specs: tuple[PartitionSpec, ...], spec: PartitionSpec, num_numbers: int
+    body: Body,
+    mesh: jax.sharding.Mesh,
+    specs: tuple[PartitionSpec, ...],
+    spec: PartitionSpec,
+    num_numbers: int,
 ) -> SmallProgram:
     numbers = (PartitionSpec(),) * num_numbers
-    mapped = jax.shard_map(body, mesh=mesh, in_specs=(*specs, *numbers), out_specs=spec, check_vma=False)
+    mapped = jax.shard_map(
+        body, mesh=mesh, in_specs=(*specs, *numbers), out_specs=spec, check_vma=False
+    )
     return SmallProgram(
-        mapped, body.__name__, mesh.axis_names, specs, spec, donate_argnums=(0,) if body is write_row else ()
+        mapped,
+        body.__name__,
+        mesh.axis_names,
+        specs,
+        spec,
+        donate_argnums=(0,) if body is write_row else (),
     )

@@ -4,7 +4,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..graph.graph import DeviceData, Graph, Name, Node, TupleElement, Value, origin, result_index, value_name
+from ..graph.graph import (
+    DeviceData,
+    Graph,
+    Name,
+    Node,
+    TupleElement,
+    Value,
+    origin,
+    result_index,
+    value_name,
+)
 from ..graph.op import OpSpec
 from ..lower.lower import FOUND_LOOP
 from ..lower.region import Region
@@ -18,8 +28,9 @@ Result = tuple[int, int]  # of an iteration: the op's place in it, the index of 
 class Entering(NamedTuple):
     """An operand that is no result of the same iteration.
 
-    kind: "carry", from the iteration before, in the first one the initial value of `Candidate.carry[slot]`; "consts",
-    `Candidate.consts[slot]` in every iteration; "xs", another value from outside in each: of `Candidate.xs[slot]`.
+    kind: "carry", from the iteration before, in the first one the initial value of
+    `Candidate.carry[slot]`; "consts", `Candidate.consts[slot]` in every iteration; "xs", another
+    value from outside in each: of `Candidate.xs[slot]`.
     """
 
     kind: str
@@ -33,15 +44,16 @@ Source = Result | Entering
 class Candidate:
     """Isomorphic iterations of equally many ops, one after the other in a graph.
 
-    start: the number of nodes before the loop. period: the ops of an iteration. iterations: the trip count. sources:
-    for each op of an iteration, where its operands come from. early: the places of ops that have another dynamic start
-    in each iteration and read no result of the loop: they are hoisted, and their results are xs. carry: the results
-    that an iteration passes to the next, each with its initial value. ys: the results that are read outside for more
-    than the last iteration; last: the results of which only the last iteration's is read. ended: of the results that
-    are both carry and ys, those whose last iteration's is read as a row, too. peeled: for a result, by row, the values
-    from outside the loop that belong to the stack of its ys, before the first row or after the last: the gradient of a
-    layer whose backward differs. backwards: whether rows are numbered from the last iteration on, as a backward pass
-    goes through the layers.
+    start: the number of nodes before the loop. period: the ops of an iteration. iterations: the
+    trip count. sources: for each op of an iteration, where its operands come from. early: the
+    places of ops that have another dynamic start in each iteration and read no result of the loop:
+    they are hoisted, and their results are xs. carry: the results that an iteration passes to the
+    next, each with its initial value. ys: the results that are read outside for more than the last
+    iteration; last: the results of which only the last iteration's is read. ended: of the results
+    that are both carry and ys, those whose last iteration's is read as a row, too. peeled: for a
+    result, by row, the values from outside the loop that belong to the stack of its ys, before the
+    first row or after the last: the gradient of a layer whose backward differs. backwards: whether
+    rows are numbered from the last iteration on, as a backward pass goes through the layers.
     """
 
     nodes: Sequence[Node]
@@ -75,7 +87,8 @@ class Candidate:
         return self.nodes[self.start + index : self.stop : self.period]
 
     def positions(self, index: int) -> Sequence[int] | None:
-        """Returns the dynamic start of the op at a place in each iteration; None if all have the same op there."""
+        """Returns the dynamic start of the op at a place in each iteration; None if all have the
+        same op there."""
         ops = [node.op for node in self.at(index)]
         if all(op is ops[0] for op in ops):
             return None
@@ -114,9 +127,11 @@ def candidate_of(
     iterations: int,
     early: frozenset[int] = frozenset(),
 ) -> Candidate:
-    """Returns the candidate of isomorphic iterations, without the results that are read outside; early: as in it.
+    """Returns the candidate of isomorphic iterations, without the results that are read outside;
+    early: as in it.
 
-    position: of the nodes; a value of an op that has none, or of one before the start, is from outside.
+    position: of the nodes; a value of an op that has none, or of one before the start, is from
+    outside.
     """
 
     def inside(value: Value) -> Result | None:
@@ -138,26 +153,36 @@ def candidate_of(
             values = tuple([nodes[i].operands[k] for i in range(index, stop, period)])
             if (result := inside(values[1])) is not None:
                 key = (result, value_name(operand))
-                operand_sources.append(Entering("carry", carried.setdefault(key, (len(carried), result, operand))[0]))
+                operand_sources.append(
+                    Entering("carry", carried.setdefault(key, (len(carried), result, operand))[0])
+                )
                 continue
             names = tuple(map(value_name, values))
             if all(name is names[0] or name == names[0] for name in names):
-                operand_sources.append(Entering("consts", same.setdefault(names[0], (len(same), operand))[0]))
+                operand_sources.append(
+                    Entering("consts", same.setdefault(names[0], (len(same), operand))[0])
+                )
             else:
-                operand_sources.append(Entering("xs", rows.setdefault(names, (len(rows), values))[0]))
+                operand_sources.append(
+                    Entering("xs", rows.setdefault(names, (len(rows), values))[0])
+                )
         sources.append(tuple(operand_sources))
     carry = tuple((result, initial) for _, result, initial in carried.values())
-    consts, xs = tuple(value for _, value in same.values()), tuple(values for _, values in rows.values())
+    consts, xs = (
+        tuple(value for _, value in same.values()),
+        tuple(values for _, values in rows.values()),
+    )
     return Candidate(nodes, start, period, iterations, tuple(sources), early, carry, consts, xs)
 
 
 class FoundLoop(NamedTuple):
     """The op of a stretch.
 
-    operands: in its order. body: the ops of the first iteration that the body's are made of. numbers: its scalar
-    arguments, each as (place in an iteration, iteration, index among those of the op). results: by the name of a value
-    of the graph, the index of the result that it becomes. stacks: the ys whose stacks have rows for values that later
-    ops make: the y, the names of its rows, those of these values too, and these values by row.
+    operands: in its order. body: the ops of the first iteration that the body's are made of.
+    numbers: its scalar arguments, each as (place in an iteration, iteration, index among those of
+    the op). results: by the name of a value of the graph, the index of the result that it becomes.
+    stacks: the ys whose stacks have rows for values that later ops make: the y, the names of its
+    rows, those of these values too, and these values by row.
     """
 
     op: OpSpec
@@ -168,15 +193,21 @@ class FoundLoop(NamedTuple):
     stacks: list[tuple[Y, dict[int, Name], dict[int, Value]]]
 
 
-def found_loop(candidate: Candidate, over: Over, is_before: Callable[[Value], bool] = lambda value: False) -> FoundLoop:
+def found_loop(
+    candidate: Candidate, over: Over, is_before: Callable[[Value], bool] = lambda value: False
+) -> FoundLoop:
     """Returns the op of a candidate.
 
-    over: by the name of a value, the input whose buffer it takes. is_before: whether a value from outside is computed
-    before the loop.
+    over: by the name of a value, the input whose buffer it takes. is_before: whether a value from
+    outside is computed before the loop.
     """
-    order = range(candidate.iterations)[:: -1 if candidate.backwards else 1]  # the iterations by row
+    # the iterations by row
+    order = range(candidate.iterations)[:: -1 if candidate.backwards else 1]
     metas = [value.meta for value in (*candidate.consts, *(value for _, value in candidate.carry))]
-    inputs = [DeviceData(meta, is_abstract=True) for meta in (*metas, *(values[0].meta for values in candidate.xs))]
+    inputs = [
+        DeviceData(meta, is_abstract=True)
+        for meta in (*metas, *(values[0].meta for values in candidate.xs))
+    ]
     constants, fixed = len(candidate.consts), len(metas)
     start_of = {"consts": 0, "carry": constants, "xs": fixed}
     nodes: dict[int, Node] = {}
@@ -191,7 +222,9 @@ def found_loop(candidate: Candidate, over: Over, is_before: Callable[[Value], bo
         if index in candidate.early:
             continue
         operands = [
-            inputs[source.slot + start_of[source.kind]] if isinstance(source, Entering) else value_of(source)
+            inputs[source.slot + start_of[source.kind]]
+            if isinstance(source, Entering)
+            else value_of(source)
             for source in candidate.sources[index]
         ]
         op, positions = node.op, candidate.positions(index)
@@ -202,14 +235,22 @@ def found_loop(candidate: Candidate, over: Over, is_before: Callable[[Value], bo
         for k in range(len(node.op.numbers)):
             steps.append(EACH)
             numbers += [(index, iteration, k) for iteration in order]
-        nodes[index] = Node(op, tuple(operands), (0,) * len(op.numbers), node.code, node.instruction, node.sequence)
+        nodes[index] = Node(
+            op, tuple(operands), (0,) * len(op.numbers), node.code, node.instruction, node.sequence
+        )
 
     carried = {result: slot for slot, (result, _) in reversed(list(enumerate(candidate.carry)))}
     last = [result for result in candidate.last if result not in carried]
-    roots = [value_of(result) for result, _ in candidate.carry] + [value_of(result) for result in last]
-    results = {candidate.name(candidate.iterations - 1, result): slot for result, slot in carried.items()}
+    roots = [value_of(result) for result, _ in candidate.carry] + [
+        value_of(result) for result in last
+    ]
+    results = {
+        candidate.name(candidate.iterations - 1, result): slot for result, slot in carried.items()
+    }
     start = len(candidate.carry)
-    results |= {candidate.name(candidate.iterations - 1, result): start + i for i, result in enumerate(last)}
+    results |= {
+        candidate.name(candidate.iterations - 1, result): start + i for i, result in enumerate(last)
+    }
     ys: list[Y] = []
     filled: list[Value] = []
     stacks: list[tuple[Y, dict[int, Name], dict[int, Value]]] = []
@@ -228,25 +269,39 @@ def found_loop(candidate: Candidate, over: Over, is_before: Callable[[Value], bo
         start += len(y.rows_of(candidate.iterations))
         ys.append(y)
     loop = Loop(
-        Region(list(nodes.values()), inputs, roots), candidate.iterations, constants, len(candidate.carry),
-        (False,) * len(candidate.xs), tuple(ys), tuple(steps), reverse=candidate.backwards, num_last=len(last),
-    )  # fmt: skip
+        Region(list(nodes.values()), inputs, roots),
+        candidate.iterations,
+        constants,
+        len(candidate.carry),
+        (False,) * len(candidate.xs),
+        tuple(ys),
+        tuple(steps),
+        reverse=candidate.backwards,
+        num_last=len(last),
+    )
     operands = [*candidate.consts, *(value for _, value in candidate.carry)]
     operands += [values[iteration] for values in candidate.xs for iteration in order]
     operands += filled
-    op = loop_op(FOUND_LOOP, loop, [operand.meta for operand in operands], statics=f"{candidate.iterations} iterations")
+    op = loop_op(
+        FOUND_LOOP,
+        loop,
+        [operand.meta for operand in operands],
+        statics=f"{candidate.iterations} iterations",
+    )
     body = [node for index, node in enumerate(candidate.body()) if index not in candidate.early]
     return FoundLoop(op, operands, body, numbers, results, stacks)
 
 
 def _entered(candidate: Candidate, result: Result, slot: int) -> tuple[Y, dict[int, Name]]:
-    """Returns the y of a carried value that is read outside for more than the last iteration, as each iteration
-    receives it, and the names of the values in its rows."""
+    """Returns the y of a carried value that is read outside for more than the last iteration, as
+    each iteration receives it, and the names of the values in its rows."""
     count = candidate.iterations
     has_end = result in candidate.ended and candidate.node(0, result[0]).op.memory == DEVICE
     rows_before = int(has_end and candidate.backwards)
     names = {rows_before + candidate.row(0): value_name(candidate.carry[slot][1])}
-    names |= {rows_before + candidate.row(i + 1): candidate.name(i, result) for i in range(count - 1)}
+    names |= {
+        rows_before + candidate.row(i + 1): candidate.name(i, result) for i in range(count - 1)
+    }
     y = Y(first=rows_before, after=int(has_end and not rows_before), has_end=has_end)
     if has_end:
         names[y.end_of(count)] = candidate.name(count - 1, result)
@@ -256,15 +311,26 @@ def _entered(candidate: Candidate, result: Result, slot: int) -> tuple[Y, dict[i
 def _kept(
     candidate: Candidate, result: Result, over: Over, is_before: Callable[[Value], bool]
 ) -> tuple[Y, dict[int, Name], list[Value], dict[int, Value]]:
-    """Returns the y of another result, the names of the values in its rows, the operands that fill rows of it, and the
-    values that later ops write into others."""
-    peeled = {} if candidate.node(0, result[0]).op.memory == HOST else candidate.peeled.get(result, {})
+    """Returns the y of another result, the names of the values in its rows, the operands that fill
+    rows of it, and the values that later ops write into others."""
+    peeled = (
+        {} if candidate.node(0, result[0]).op.memory == HOST else candidate.peeled.get(result, {})
+    )
     rows_before = -min(0, *peeled) if peeled else 0
     names = {rows_before + row: name for row, name in enumerate(candidate.names(result))}
     filled = {rows_before + row: value for row, value in sorted(peeled.items()) if is_before(value)}
-    late = {rows_before + row: value for row, value in sorted(peeled.items()) if not is_before(value)}
+    late = {
+        rows_before + row: value for row, value in sorted(peeled.items()) if not is_before(value)
+    }
     names |= {row: value_name(value) for row, value in (filled | late).items()}
-    inputs = tuple([over.get(candidate.name(iteration, result)) for iteration in range(candidate.iterations)])
+    inputs = tuple(
+        [over.get(candidate.name(iteration, result)) for iteration in range(candidate.iterations)]
+    )
     after = len(peeled) - rows_before
     slot = candidate.xs.index(inputs) if inputs in candidate.xs else None
-    return Y(first=rows_before, after=after, filled=tuple(filled), over=slot), names, list(filled.values()), late
+    return (
+        Y(first=rows_before, after=after, filled=tuple(filled), over=slot),
+        names,
+        list(filled.values()),
+        late,
+    )

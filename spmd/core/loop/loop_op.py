@@ -1,10 +1,11 @@
 """A loop as one op: a body (`Region`), and how each value passes from iteration to iteration.
 
-The operands are the constants, the initial carry, the xs, and rows that are known before; the body reads (constants,
-carry, a row of each x) and returns (carry, results of which the last iteration's is read, a row of each y). Rows are
-passed in one of two ways: as one operand with a leading dim, or as an operand per row, as the weights of layers are;
-results likewise. Where the operands of all iterations are rows of one array, the loop reads that array itself, and its
-results come out as rows of one.
+The operands are the constants, the initial carry, the xs, and rows that are known before; the body
+reads (constants, carry, a row of each x) and returns (carry, results of which the last iteration's
+is read, a row of each y). Rows are passed in one of two ways: as one operand with a leading dim, or
+as an operand per row, as the weights of layers are; results likewise. Where the operands of all
+iterations are rows of one array, the loop reads that array itself, and its results come out as rows
+of one.
 """
 
 import itertools
@@ -42,10 +43,11 @@ from .loop_counter import EACH, Step, by_iteration, count_up
 class Y:
     """A result of the body, a row per iteration.
 
-    is_stack: one result, [iterations, ...], instead of one per row. Else the stack may have more rows: `before` those
-    of the iterations and `after` them, for values from outside, of which operands of the loop fill the rows `filled`,
-    and later ops the others (`PutRow`). has_end: it is a value of the carry as each iteration receives it, and its row
-    before or after them is for the last. over: the x whose rows are replaced.
+    is_stack: one result, [iterations, ...], instead of one per row. Else the stack may have more
+    rows: `before` those of the iterations and `after` them, for values from outside, of which
+    operands of the loop fill the rows `filled`, and later ops the others (`PutRow`). has_end: it is
+    a value of the carry as each iteration receives it, and its row before or after them is for the
+    last. over: the x whose rows are replaced.
     """
 
     is_stack: bool = False
@@ -72,10 +74,11 @@ _GATHERED = "the stack {shape} of a scan is gathered over {{axes}}, as each iter
 class Loop(Lowering):
     """A loop whose trip count is `iterations`.
 
-    body: its inputs are the constants, the carry, and a row of each x; its roots the carry, `num_last` results and a
-    row of each y. xs: for each x whether its rows are one operand, [iterations, ...], instead of an operand per row.
-    steps: for each scalar argument of the body, in the order of its nodes, its increment; the op has one scalar
-    argument for each, or `iterations` of them for EACH. reverse: the last rows come first.
+    body: its inputs are the constants, the carry, and a row of each x; its roots the carry,
+    `num_last` results and a row of each y. xs: for each x whether its rows are one operand,
+    [iterations, ...], instead of an operand per row. steps: for each scalar argument of the body,
+    in the order of its nodes, its increment; the op has one scalar argument for each, or
+    `iterations` of them for EACH. reverse: the last rows come first.
     """
 
     body: Region
@@ -97,9 +100,14 @@ class Loop(Lowering):
         return self.num_constants + self.num_carried
 
     def rows(self) -> tuple[list[range], list[range]]:
-        """Returns the operands and the results that are one per iteration: each range is a stack group, by row."""
+        """Returns the operands and the results that are one per iteration: each range is a stack
+        group, by row."""
         return (
-            [run for run, is_stacked in zip(self.operand_runs(), self.xs, strict=True) if not is_stacked],
+            [
+                run
+                for run, is_stacked in zip(self.operand_runs(), self.xs, strict=True)
+                if not is_stacked
+            ],
             [run for run, y in zip(self.result_runs(), self.ys, strict=True) if not y.is_stack],
         )
 
@@ -113,18 +121,29 @@ class Loop(Lowering):
         """Yields the places of the results of each y: one, or one per row."""
         start = self.num_carried + self.num_last
         for y in self.ys:
-            yield range(start, start := start + (1 if y.is_stack else len(y.rows_of(self.iterations))))
+            yield range(
+                start, start := start + (1 if y.is_stack else len(y.rows_of(self.iterations)))
+            )
 
-    def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
+    def lower(
+        self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts
+    ) -> tuple[Any, ...]:
         trace = _Trace.of(self, operands, numbers, layouts)
-        return trace.in_one() if self._is_elementwise() and not trace.is_from_host() else trace.in_iterations()
+        return (
+            trace.in_one()
+            if self._is_elementwise() and not trace.is_from_host()
+            else trace.in_iterations()
+        )
 
     def root_of(self, index: int) -> Value:
-        """Returns the root of the body that a result of the loop comes from; of the carry its next value."""
+        """Returns the root of the body that a result of the loop comes from; of the carry its next
+        value."""
         single = self.num_carried + self.num_last
         root_index = index
         if index >= single:
-            root_index = next(single + k for k, run in enumerate(self.result_runs()) if index in run)
+            root_index = next(
+                single + k for k, run in enumerate(self.result_runs()) if index in run
+            )
         root = self.body.roots[root_index]
         carried = self.body.inputs[self.num_constants : self.num_fixed]
         return self.body.roots[carried.index(root)] if root in carried else root
@@ -132,7 +151,8 @@ class Loop(Lowering):
     def replaced(
         self, operands: Sequence[Made], results: Sequence[Made]
     ) -> Iterator[tuple[jax.Array, jax.Array, set[int]]]:
-        """Yields the stacks on the host that are written in place: before, after, and the rows written."""
+        """Yields the stacks on the host that are written in place: before, after, and the rows
+        written."""
         xs = list(self.operand_runs())
         for y, run in zip(self.ys, self.result_runs(), strict=True):
             rows = [row for row in results[run.start : run.stop] if isinstance(row, StackRow)]
@@ -143,8 +163,8 @@ class Loop(Lowering):
                 yield old.stack, rows[0].stack, {row.index for row in rows}
 
     def memory_of(self, root: Value) -> str:
-        """Returns the memory of a root of the body; what is carried stays in the memory of its next value, if an op
-        makes one: a carry may stay the same, or change places with another."""
+        """Returns the memory of a root of the body; what is carried stays in the memory of its next
+        value, if an op makes one: a carry may stay the same, or change places with another."""
         carried = self.body.inputs[self.num_constants : self.num_fixed]
         for _ in carried:
             root = self.body.roots[carried.index(root)] if root in carried else root
@@ -152,14 +172,17 @@ class Loop(Lowering):
         return DEVICE if maker is None else maker.op.memory
 
     def _is_elementwise(self) -> bool:
-        """True if the iterations are independent, as an optimizer's are, and no op's results are larger than its
-        operands."""
+        """True if the iterations are independent, as an optimizer's are, and no op's results are
+        larger than its operands."""
         return not self.num_carried and all(
             node.op.sharding is None
             and node.op.memory == DEVICE
             and not node.op.lowering.regions
             and not node.op.is_opaque
-            and all(meta.shape in ((), *(operand.shape for operand in node.op.operands)) for meta in node.op.metas)
+            and all(
+                meta.shape in ((), *(operand.shape for operand in node.op.operands))
+                for meta in node.op.metas
+            )
             and len({operand.shape for operand in node.op.operands if operand.shape}) == 1
             for node in self.body.nodes
         )
@@ -173,8 +196,8 @@ _State = tuple[jax.Array, list[jax.Array], list[jax.Array], list[jax.Array]]
 class _Trace:
     """A loop while it is lowered.
 
-    layouts: the known shardings of the body's inputs. tables: the scalar arguments of the body, the floats and the
-    integers: [iterations, number of them].
+    layouts: the known shardings of the body's inputs. tables: the scalar arguments of the body, the
+    floats and the integers: [iterations, number of them].
     """
 
     loop: Loop
@@ -196,7 +219,11 @@ class _Trace:
             end = run.stop
             if is_stacked:
                 stack = plain(operands[run.start])
-                sharded.note_unused(_GATHERED.format(shape=[*stack.shape]), sharded.mesh(), sharded.axes_at(stack, 0))
+                sharded.note_unused(
+                    _GATHERED.format(shape=[*stack.shape]),
+                    sharded.mesh(),
+                    sharded.axes_at(stack, 0),
+                )
                 xs.append(Stacked(on_device(stack), range(loop.iterations)))
                 row_layouts.append(None)
                 continue
@@ -205,35 +232,51 @@ class _Trace:
             xs.append(stretch(operands[run.start : run.stop], layout))
             row_layouts.append(layout)
         steps = split_steps(loop.body.nodes, loop.steps)
-        floats, integers = (by_iteration(*pair, loop.iterations) for pair in zip(numbers, steps, strict=True))
+        floats, integers = (
+            by_iteration(*pair, loop.iterations) for pair in zip(numbers, steps, strict=True)
+        )
         start = [
-            in_memory(array, loop.memory_of(root)) for array, root in zip(strong(carry), loop.body.roots, strict=False)
+            in_memory(array, loop.memory_of(root))
+            for array, root in zip(strong(carry), loop.body.roots, strict=False)
         ]
         layouts = [*layouts[: loop.num_fixed], *row_layouts]
         return _Trace(loop, constants, start, xs, list(operands[end:]), layouts, (floats, integers))
 
     def lowered(self, numbers: Vectors, carry: Arrays, read: Arrays) -> list[jax.Array]:
         """Lowers an iteration with its scalar arguments; returns its roots."""
-        return lower_region(self.loop.body, 0, [*self.constants, *carry, *read], numbers, self.layouts)
+        return lower_region(
+            self.loop.body, 0, [*self.constants, *carry, *read], numbers, self.layouts
+        )
 
-    # --- an iteration after the other ---------------------------------------------------------------------------------
+    # --- an iteration after the other -------------------------------------------------------------
 
     def in_iterations(self) -> tuple[Made, ...]:
         """Lowers the loop as a loop of the program.
 
-        Where rows of stacks on the host are read, each iteration fetches its own, and writes each result over the row
-        that it replaces: so no stack on the host is ever on the device in full.
+        Where rows of stacks on the host are read, each iteration fetches its own, and writes each
+        result over the row that it replaces: so no stack on the host is ever on the device in full.
         """
-        loop, count, end = self.loop, self.loop.num_carried, self.loop.num_carried + self.loop.num_last
+        loop, count, end = (
+            self.loop,
+            self.loop.num_carried,
+            self.loop.num_carried + self.loop.num_last,
+        )
         roots, is_from_host, (floats, integers) = loop.body.roots, self.is_from_host(), self.tables
         x_of = {k: y.over for k, y in enumerate(loop.ys) if is_from_host and y.over is not None}
-        on_host = [k for k, y in enumerate(loop.ys) if loop.memory_of(roots[end + k]) == HOST and not y.is_stack]
+        on_host = [
+            k
+            for k, y in enumerate(loop.ys)
+            if loop.memory_of(roots[end + k]) == HOST and not y.is_stack
+        ]
         on_device = [k for k in range(len(loop.ys)) if k not in on_host and k not in x_of]
 
         def iteration(state: _State, _: None) -> tuple[_State, list[jax.Array]]:
             number, carry, last, arrays = state
             row = loop.iterations - 1 - number if loop.reverse else number
-            targets = [target._replace(array=array) for target, array in zip(written.values(), arrays, strict=True)]
+            targets = [
+                target._replace(array=array)
+                for target, array in zip(written.values(), arrays, strict=True)
+            ]
             current = dict(enumerate(self.xs)) | dict(zip(x_of.values(), targets, strict=False))
             read = [x.read(row) for x in current.values()]
             if is_from_host:
@@ -249,12 +292,19 @@ class _Trace:
 
         last = [in_memory(_empty(root), loop.memory_of(root)) for root in roots[count:end]]
         number = jnp.zeros((), np.int32)
-        written = {k: self.xs[slot] for k, slot in x_of.items()} | {k: self._buffer(k) for k in on_device}
+        written = {k: self.xs[slot] for k, slot in x_of.items()} | {
+            k: self._buffer(k) for k in on_device
+        }
         state = number, self.carry, last, [target.array for target in written.values()]
         if on_host:  # By jax.lax.scan: a buffer made here would be on the device first.
-            state, stacks = jax.lax.scan(iteration, state, length=loop.iterations, reverse=loop.reverse)
+            state, stacks = jax.lax.scan(
+                iteration, state, length=loop.iterations, reverse=loop.reverse
+            )
         else:
-            state, stacks = count_up(loop.iterations, lambda state: iteration(state, None)[0], state), []
+            state, stacks = (
+                count_up(loop.iterations, lambda state: iteration(state, None)[0], state),
+                [],
+            )
         _, carry, last, arrays = state
         stack_of = dict(zip((*written, *on_host), (*arrays, *stacks), strict=True))
         ys = [
@@ -264,7 +314,8 @@ class _Trace:
         return (*carry, *last, *itertools.chain.from_iterable(ys))
 
     def _buffer(self, k: int) -> Stacked:
-        """Returns the stack of a y before the first iteration, and the rows of the iterations in it."""
+        """Returns the stack of a y before the first iteration, and the rows of the iterations in
+        it."""
         y = self.loop.ys[k]
         root = self.loop.body.roots[self.loop.num_carried + self.loop.num_last + k]
         stack = _empty(root, y.first + self.loop.iterations + y.after)
@@ -301,26 +352,36 @@ class _Trace:
     def _over(self, k: int, stack: jax.Array, rows: Stacked) -> list[Made]:
         """Returns the results of a y whose rows are these of a stack; operands fill others."""
         y = self.loop.ys[k]
-        by_row: dict[int, Made] = {y.first + number: StackRow(stack, row) for number, row in enumerate(rows.rows)}
+        by_row: dict[int, Made] = {
+            y.first + number: StackRow(stack, row) for number, row in enumerate(rows.rows)
+        }
         by_row |= self._filled(k)
         return [by_row[row] for row in sorted(by_row)]
 
-    # --- all at once, or a row at a time ------------------------------------------------------------------------------
+    # --- all at once, or a row at a time ----------------------------------------------------------
 
     def in_one(self) -> tuple[Made, ...]:
-        """Computes all iterations at once (`jax.vmap`): they are independent, and their results no larger than their
-        operands."""
+        """Computes all iterations at once (`jax.vmap`): they are independent, and their results no
+        larger than their operands."""
         loop = self.loop
         arrays = [x.alone() for x in self.xs]
         roots = jax.vmap(lambda numbers, read: self.lowered(numbers, (), read))(self.tables, arrays)
-        last = [read_row(array, 0 if loop.reverse else loop.iterations - 1) for array in roots[: loop.num_last]]
+        last = [
+            read_row(array, 0 if loop.reverse else loop.iterations - 1)
+            for array in roots[: loop.num_last]
+        ]
         ys: list[Made] = []
         for k, array in enumerate(roots[loop.num_last :]):
-            ys += [array] if loop.ys[k].is_stack else self._over(k, array, Stacked(array, range(loop.iterations)))
+            ys += (
+                [array]
+                if loop.ys[k].is_stack
+                else self._over(k, array, Stacked(array, range(loop.iterations)))
+            )
         return (*last, *ys)
 
     def is_from_host(self) -> bool:
-        """True if independent iterations read rows of stacks on the host, as those of an offloaded optimizer do."""
+        """True if independent iterations read rows of stacks on the host, as those of an offloaded
+        optimizer do."""
         is_on_host = any(space_of(x.array) == HOST for x in self.xs)
         if not is_on_host or self.carry or any(y.is_stack for y in self.loop.ys):
             return False
@@ -362,14 +423,17 @@ def loop_op(name: str, loop: Loop, operands: Sequence[Meta], *, statics: str = "
     operand_structs = [meta.struct for meta in operands[: loop.num_fixed]]
     for run, is_stacked in zip(loop.operand_runs(), loop.xs, strict=True):
         meta = operands[run.start]
-        operand_structs.append(jax.ShapeDtypeStruct(meta.shape[1:], meta.struct.dtype) if is_stacked else meta.struct)
+        operand_structs.append(
+            jax.ShapeDtypeStruct(meta.shape[1:], meta.struct.dtype) if is_stacked else meta.struct
+        )
     expected = [device_data.meta.struct for device_data in body.inputs]
     if operand_structs != expected:
         raise ValueError(f"{name}: the body takes {expected}, the operands give {operand_structs}")
     carried = [root.meta.struct for root in body.roots[: loop.num_carried]]
     if carried != expected[loop.num_constants : loop.num_fixed]:
         raise ValueError(
-            f"{name}: the carry goes in as {expected[loop.num_constants : loop.num_fixed]}, out as {carried}"
+            f"{name}: the carry goes in as {expected[loop.num_constants : loop.num_fixed]}, out "
+            f"as {carried}"
         )
     metas = [dense_meta(root.meta.shape, root.meta.dtype) for root in body.roots]
     single = loop.num_carried + loop.num_last
@@ -378,11 +442,18 @@ def loop_op(name: str, loop: Loop, operands: Sequence[Meta], *, statics: str = "
         stack = dense_meta((iterations, *meta.shape), meta.dtype)
         results += [stack] if y.is_stack else [meta] * len(y.rows_of(iterations))
     steps = zip(kinds_of(body.nodes), loop.steps, strict=True)
-    numbers = "".join(kind * (iterations if by is EACH else 1) for kind, by in steps if not isinstance(by, tuple))
+    numbers = "".join(
+        kind * (iterations if by is EACH else 1) for kind, by in steps if not isinstance(by, tuple)
+    )
     return OpSpec.of(
-        name, loop, tuple(results), tuple(operands), numbers=numbers, statics=statics or f"{iterations} iterations",
+        name,
+        loop,
+        tuple(results),
+        tuple(operands),
+        numbers=numbers,
+        statics=statics or f"{iterations} iterations",
         sharding=mesh_in(loop.regions),
-    )  # fmt: skip
+    )
 
 
 def _annotated(root: Value) -> Sharding | None:

@@ -1,4 +1,5 @@
-"""Ops around loops: adjacent runs of an array taken as rows, a row written into a stack, values that are waited for."""
+"""Ops around loops: adjacent runs of an array taken as rows, a row written into a stack, values
+that are waited for."""
 
 import itertools
 from collections.abc import Sequence
@@ -17,21 +18,27 @@ from ..sharding.value import DEVICE
 PUT_ROW = "spmd.put_row"
 # The op that returns its operands, none of them before all are computed.
 WAIT = "spmd.wait"
-SHARDED_AS |= {PUT_ROW: lambda node, index: node.operands[0], WAIT: lambda node, index: node.operands[index]}
+SHARDED_AS |= {
+    PUT_ROW: lambda node, index: node.operands[0],
+    WAIT: lambda node, index: node.operands[index],
+}
 
 
 @dataclass(frozen=True, slots=True)
 class PutRow(Lowering):
     """Writes the last operand into a row of the stack whose other rows the operands before it are.
 
-    The results are all these rows, in order. row: of the new one in the stack. result: its index among the results.
-    Where the operands are rows of no stack with room for one more, each stays as it is.
+    The results are all these rows, in order. row: of the new one in the stack. result: its index
+    among the results. Where the operands are rows of no stack with room for one more, each stays as
+    it is.
     """
 
     row: int
     result: int
 
-    def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
+    def lower(
+        self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts
+    ) -> tuple[Any, ...]:
         *former, new = operands
         rows = [row for row in former if isinstance(row, StackRow)]
         rows = [row for row in rows if row.stack is rows[0].stack]
@@ -40,7 +47,11 @@ class PutRow(Lowering):
             return (*former[: self.result], new, *former[self.result :])
         stack = write_row(rows[0].stack, plain(new), self.row)
         result = [StackRow(stack, row.index, row.plain) for row in rows]
-        return (*result[: self.result], StackRow(stack, self.row, plain(new)), *result[self.result :])
+        return (
+            *result[: self.result],
+            StackRow(stack, self.row, plain(new)),
+            *result[self.result :],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +64,11 @@ class TakeRows(Lowering):
     @staticmethod
     def of(op: OpSpec, positions: Sequence[int]) -> "TakeRows | None":
         """Returns the lowering for an op with these starts; None if its runs are not adjacent."""
-        move = None if op.dynamic_start is None else getattr(op.dynamic_start[0].lowering, "move", None)
+        move = (
+            None
+            if op.dynamic_start is None
+            else getattr(op.dynamic_start[0].lowering, "move", None)
+        )
         run = move.run if isinstance(move, TakeRun) else None
         by = positions[1] - positions[0]
         if run is None or run.step != 1 or abs(by) != run.count:
@@ -61,15 +76,20 @@ class TakeRows(Lowering):
         is_regular = all(b - a == by for a, b in itertools.pairwise(positions))
         return TakeRows(run, tuple(positions)) if is_regular else None
 
-    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
+    def lower(
+        self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
+    ) -> tuple[Any, ...]:
         return tuple(taken(operands[0], self.run, self.positions))
 
 
 @dataclass(frozen=True, slots=True)
 class WaitForAll(Lowering):
-    """Returns the operands, no array on the device available before all are; rows and what is on the host as it is."""
+    """Returns the operands, no array on the device available before all are; rows and what is on
+    the host as it is."""
 
-    def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
+    def lower(
+        self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts
+    ) -> tuple[Any, ...]:
         result = list(operands)
         arrays = {
             k: value

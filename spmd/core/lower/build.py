@@ -1,4 +1,5 @@
-"""A graph as one JAX function: arguments taken in, ops lowered, results given out; paddings removed and added."""
+"""A graph as one JAX function: arguments taken in, ops lowered, results given out; paddings removed
+and added."""
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
@@ -16,17 +17,24 @@ from .stack_rows import Stacked, StackRow, as_stack, joined, plain
 def build(
     graph: Graph, describe: Callable[[Node], str], choices: Chosen | None = None
 ) -> Callable[..., tuple[jax.Array, ...]]:
-    """Returns the graph as a function of physical shapes: (buffers of `graph.arguments()`..., float64 vector, int64
-    vector) -> `graph.results()`.
+    """Returns the graph as a function of physical shapes: (buffers of `graph.arguments()`...,
+    float64 vector, int64 vector) -> `graph.results()`.
 
-    choices: if given, receives (annotated node, the sharding that the partitioner gave it) during compilation.
+    choices: if given, receives (annotated node, the sharding that the partitioner gave it) during
+    compilation.
     """
     shardings = dict(zip(graph.inputs, graph.shardings, strict=True))
-    memories = {*map(attrgetter("op.memory"), walk(graph.nodes)), *map(attrgetter("memory"), graph.shardings)}
+    memories = {
+        *map(attrgetter("op.memory"), walk(graph.nodes)),
+        *map(attrgetter("memory"), graph.shardings),
+    }
     recorded = graph.recorded or graph
     sources = [graph.sources.get(node, (node,)) for node in graph.nodes]
     reporting = Reporting(
-        describe, choices, {node: index for index, node in enumerate(recorded.nodes)}, HOST in memories
+        describe,
+        choices,
+        {node: index for index, node in enumerate(recorded.nodes)},
+        HOST in memories,
     )
 
     def program(*arguments: jax.Array) -> tuple[jax.Array, ...]:
@@ -36,7 +44,8 @@ def build(
             _take_in(graph, port, buffer, values)
         placed = [sharding.in_program() for sharding in graph.shardings]
         dims = {
-            data: sharded.dims_in(layout, data.meta.shape) for data, layout in zip(graph.inputs, placed, strict=True)
+            data: sharded.dims_in(layout, data.meta.shape)
+            for data, layout in zip(graph.inputs, placed, strict=True)
         }
         facts = sharded.Facts.of(placed)
         with reports_to(reporting), sharded.tracing(facts), known_in(graph.nodes, dims):
@@ -55,7 +64,9 @@ def _take_in(graph: Graph, port: Port, buffer: jax.Array, values: Values) -> Non
     if isinstance(port.places, int):
         values[graph.inputs[port.places]] = (array,)
     else:
-        values |= {graph.inputs[index]: (StackRow(array, row),) for row, index in enumerate(port.places)}
+        values |= {
+            graph.inputs[index]: (StackRow(array, row),) for row, index in enumerate(port.places)
+        }
 
 
 def _give_out(graph: Graph, port: Port, values: Values) -> jax.Array:
@@ -74,8 +85,11 @@ def _give_out(graph: Graph, port: Port, values: Values) -> jax.Array:
     return in_memory(pad(on_device(array), port.sharding, port.meta.shape), port.sharding.memory)
 
 
-def _stack(inputs: Sequence[DeviceData], shardings: Mapping[DeviceData, Sharding], values: Values) -> None:
-    """Joins inputs of one shape and dtype into an array of which they become the rows, unless they are rows already."""
+def _stack(
+    inputs: Sequence[DeviceData], shardings: Mapping[DeviceData, Sharding], values: Values
+) -> None:
+    """Joins inputs of one shape and dtype into an array of which they become the rows, unless they
+    are rows already."""
     values_of_rows = [values[device_data][0] for device_data in inputs]
     if Stacked.of(values_of_rows) is not None:
         return
@@ -84,11 +98,15 @@ def _stack(inputs: Sequence[DeviceData], shardings: Mapping[DeviceData, Sharding
     if sharding.padded_shape(shape) == shape:
         stack = constrain(stack, sharding.behind_rows())
     for row, (device_data, value) in enumerate(zip(inputs, values_of_rows, strict=True)):
-        values[device_data] = (StackRow(stack, row, value.plain if isinstance(value, StackRow) else value),)
+        values[device_data] = (
+            StackRow(stack, row, value.plain if isinstance(value, StackRow) else value),
+        )
 
 
 def argument_struct(port: Port) -> jax.ShapeDtypeStruct:
     """Returns the physical shape, dtype and sharding of an input, for which jax compiles."""
     meta, sharding = port.meta, port.sharding
     assert sharding is not None, "every input has a sharding"
-    return jax.ShapeDtypeStruct(sharding.padded_shape(meta.shape), meta.struct.dtype, sharding=sharding.in_program())
+    return jax.ShapeDtypeStruct(
+        sharding.padded_shape(meta.shape), meta.struct.dtype, sharding=sharding.in_program()
+    )

@@ -22,7 +22,8 @@ from .stack_rows import ANY_MEMORY, TAKE_ROWS, Made, StackRow, move_rows, plain,
 
 
 class LoweringError(RuntimeError):
-    """No program could be made; the message names the op and the user's line, `node` is the op (None: unknown)."""
+    """No program could be made; the message names the op and the user's line, `node` is the op
+    (None: unknown)."""
 
     def __init__(self, message: str, node: Node | None):
         super().__init__(message)
@@ -31,8 +32,8 @@ class LoweringError(RuntimeError):
 
 # The name of the op that a stretch of isomorphic iterations becomes.
 FOUND_LOOP = "spmd.layers"
-# By an op's name, the value whose sharding a result has, of the op and the result's index: an operand, or the root of a
-# body.
+# By an op's name, the value whose sharding a result has, of the op and the result's index: an
+# operand, or the root of a body.
 SHARDED_AS: dict[str, Callable[[Node, int], Value]] = {}
 
 Vectors = tuple[jax.Array, jax.Array]  # scalar arguments: float64 and int64
@@ -46,7 +47,8 @@ class PackedNumbers:
         self._position = {"f": 0, "i": 0}
 
     def of(self, op: OpSpec) -> list[jax.Array]:
-        """Returns the next scalar arguments, those of one op: one by one, or as two vectors for its regions."""
+        """Returns the next scalar arguments, those of one op: one by one, or as two vectors for its
+        regions."""
         if op.lowering.regions:
             return [self._several(kind, op.numbers.count(kind)) for kind in "fi"]
         return [jax.lax.index_in_dim(*self._next(kind), keepdims=False) for kind in op.numbers]
@@ -69,9 +71,11 @@ def made_of(value: Value, values: Mapping[Value, Sequence[Made]]) -> Made:
     return values[value.node][value.index] if isinstance(value, TupleElement) else values[value][0]
 
 
-# Finds the known dims of the values of a graph or a region, from those of its inputs (None: unknown); the first is
-# called.
-known_of: list[Callable[[Sequence[Node], Mapping[DeviceData, sharded.Dims | None]], sharded.Values]] = []
+# Finds the known dims of the values of a graph or a region, from those of its inputs (None:
+# unknown); the first is called.
+known_of: list[
+    Callable[[Sequence[Node], Mapping[DeviceData, sharded.Dims | None]], sharded.Values]
+] = []
 
 
 # Annotated ops, each with the sharding that the partitioner gave it.
@@ -81,8 +85,8 @@ Chosen = list[tuple[Node, xla_client.HloSharding]]
 class Reporting(NamedTuple):
     """The callbacks while one program is traced (see `build`).
 
-    places: of the recorded ops. has_host_memory: whether arrays of the program may be in the host's memory. loop_body:
-    the recorded ops of the body of a found loop, while it is lowered.
+    places: of the recorded ops. has_host_memory: whether arrays of the program may be in the host's
+    memory. loop_body: the recorded ops of the body of a found loop, while it is lowered.
     """
 
     describe: Callable[[Node], str]
@@ -119,12 +123,14 @@ def lower_nodes(
 ) -> None:
     """Lowers ops in order, of a program or of a region inside it; adds their results to `values`.
 
-    numbers: the scalar arguments of all, in the order of `pack_numbers`. shardings: the known sharding of each input.
-    sources: for each op the recorded ones that it was made of (None: the ops are a region's, as recorded).
+    numbers: the scalar arguments of all, in the order of `pack_numbers`. shardings: the known
+    sharding of each input. sources: for each op the recorded ones that it was made of (None: the
+    ops are a region's, as recorded).
     """
     reporting = _thread.reporting
     packed = PackedNumbers(*numbers)
-    # The place lets an error that XLA raises late be traced back to its recorded op (see `failing`).
+    # The place lets an error that XLA raises late be traced back to its recorded op (see
+    # `failing`).
     if sources is None:
         sources = [(node,) for node in nodes]
         places = list(range(len(nodes)))
@@ -146,20 +152,24 @@ def lower_nodes(
             values[node] = _apply(*arguments)
         sharded.place_unused(reporting.describe, recorded[0])
         if reporting.choices is not None and node.op.name == "mark_sharding":
-            annotated = recorded[0] if recorded[0].op.name == "mark_sharding" else node  # it may be inside of a call
+            # it may be inside of a call
+            annotated = recorded[0] if recorded[0].op.name == "mark_sharding" else node
             values[node] = (_reported(annotated, plain(values[node][0]), reporting.choices),)
 
 
 def lower_region(
     region: Region, index: int, arrays: Sequence[jax.Array], numbers: Vectors, layouts: Layouts
 ) -> list[jax.Array]:
-    """Lowers a region to its results for these arrays, one for each of its inputs. index: of the region among its op's.
+    """Lowers a region to its results for these arrays, one for each of its inputs. index: of the
+    region among its op's.
 
     layouts: the known sharding of each array (None: unknown).
     """
     reporting = _thread.reporting
     in_region = _thread.dims.regions.get((sharded.op(), index))
-    values: Values = {device_data: (array,) for device_data, array in zip(region.inputs, arrays, strict=True)}
+    values: Values = {
+        device_data: (array,) for device_data, array in zip(region.inputs, arrays, strict=True)
+    }
     shardings = dict(zip(region.inputs, layouts, strict=True))
     with contextlib.ExitStack() as stack:
         if in_region is not None:
@@ -181,7 +191,8 @@ def lower_region(
 def known_in(
     nodes: Sequence[Node], inputs: Mapping[DeviceData, sharded.Dims | None]
 ) -> contextlib.AbstractContextManager[None]:
-    """A context in which the ops of a graph or a region are lowered, with what is known of their values."""
+    """A context in which the ops of a graph or a region are lowered, with what is known of their
+    values."""
     return held(_thread, dims=known_of[0](nodes, inputs) if known_of else sharded.Values({}, {}))
 
 
@@ -191,7 +202,8 @@ def _mesh_inside() -> jax.sharding.AbstractMesh | None:
     return mesh if program.manual_axes and set(mesh.axis_names) - program.manual_axes else None
 
 
-# XLA's products of these are exact in the float32 in which it accumulates; a higher precision would only cost.
+# XLA's products of these are exact in the float32 in which it accumulates; a higher precision would
+# only cost.
 _NARROW = frozenset({torch.bfloat16, torch.float16})
 
 
@@ -206,11 +218,18 @@ def _apply(
     """Returns the results of an op; errors name the recorded one."""
     is_narrow = any(meta.dtype in _NARROW for meta in node.op.operands)
     try:
-        # An accelerator's own default for float32 is less than float32; `core.precision` has the setting for that.
+        # An accelerator's own default for float32 is less than float32; `core.precision` has the
+        # setting for that.
         with jax.default_matmul_precision(None if is_narrow else "highest"):
             # If the op takes no rows, only the row that it reads is fetched of a stack on the host.
-            arguments = operands if type(node.op.lowering) in TAKE_ROWS else list(map(plain, operands))
-            if arguments and _thread.reporting.has_host_memory and type(node.op.lowering) not in ANY_MEMORY:
+            arguments = (
+                operands if type(node.op.lowering) in TAKE_ROWS else list(map(plain, operands))
+            )
+            if (
+                arguments
+                and _thread.reporting.has_host_memory
+                and type(node.op.lowering) not in ANY_MEMORY
+            ):
                 arguments = rows_on_device(arguments, layouts)
             with _known_call(node, arguments):
                 result = node.op.lowering.lower(node.op, arguments, numbers, layouts)  # type: ignore[arg-type]  # rows
@@ -219,13 +238,17 @@ def _apply(
         raise LoweringError(str(error), error.node if is_found else recorded) from error
     except Exception as error:
         words = describe(recorded)
-        raise LoweringError(f"lowering {words} failed: {type(error).__name__}: {error}", recorded) from error
+        raise LoweringError(
+            f"lowering {words} failed: {type(error).__name__}: {error}", recorded
+        ) from error
     for output, meta in zip(result, node.op.metas, strict=True):
         array = output.stack if isinstance(output, StackRow) else output
         shape = array.shape[1:] if isinstance(output, StackRow) else array.shape
         if shape != meta.struct.shape or array.dtype != meta.struct.dtype:
             raise LoweringError(
-                f"the rule of {describe(node)} made {array.dtype}{list(shape)} where torch makes {meta!r}", recorded
+                f"the rule of {describe(node)} made {array.dtype}{list(shape)} where torch makes "
+                f"{meta!r}",
+                recorded,
             )
     return result
 
@@ -234,27 +257,42 @@ def _known_call(node: Node, operands: Sequence[Made]) -> contextlib.AbstractCont
     """A context in which an op is lowered, its rule knowing the axes of its operands."""
     values, regions = _thread.dims
     dims = [
-        values.get((value.node, value.index) if type(value) is TupleElement else (value, 0)) for value in node.operands
+        values.get((value.node, value.index) if type(value) is TupleElement else (value, 0))
+        for value in node.operands
     ]
-    return sharded.call(operands, dims, node) if any(dims) or (node, 0) in regions else contextlib.nullcontext()
+    return (
+        sharded.call(operands, dims, node)
+        if any(dims) or (node, 0) in regions
+        else contextlib.nullcontext()
+    )
 
 
-def _known_sharding(value: Value, shardings: Mapping[DeviceData, Sharding | None]) -> Sharding | None:
-    """Returns the sharding of an input, or the requested one of an annotated value if closed in all dims; else None."""
+def _known_sharding(
+    value: Value, shardings: Mapping[DeviceData, Sharding | None]
+) -> Sharding | None:
+    """Returns the sharding of an input, or the requested one of an annotated value if closed in all
+    dims; else None."""
     if isinstance(value, DeviceData):
         return shardings.get(value)
     node, index = (value.node, value.index) if isinstance(value, TupleElement) else (value, 0)
     if (source := SHARDED_AS.get(node.op.name)) is not None:
         return _known_sharding(source(node, index), shardings)
-    requested = value.op.sharding if isinstance(value, Node) and not value.op.lowering.regions else None
+    requested = (
+        value.op.sharding if isinstance(value, Node) and not value.op.lowering.regions else None
+    )
     return None if requested is None or requested.is_open else requested
 
 
 def _reported(node: Node, array: jax.Array, choices: Chosen) -> jax.Array:
-    """Has the partitioner report during compilation how it sharded an annotated value, if that is not padded."""
+    """Has the partitioner report during compilation how it sharded an annotated value, if that is
+    not padded."""
     requested = node.op.sharding
     assert requested is not None, "only annotations are reported"
-    if requested.padded_shape(array.shape) != array.shape or not array.ndim or len(requested.devices) == 1:
+    if (
+        requested.padded_shape(array.shape) != array.shape
+        or not array.ndim
+        or len(requested.devices) == 1
+    ):
         return array
     if requested.memory != DEVICE:
         return array  # the partitioner is done before anything is placed in a memory

@@ -1,4 +1,5 @@
-"""Ops with a body, a `Region`: a loop with a condition, branches, a call of a function that was recorded once."""
+"""Ops with a body, a `Region`: a loop with a condition, branches, a call of a function that was
+recorded once."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,8 +22,9 @@ Step = TypeVar("Step")  # of a scalar argument, from iteration to iteration
 class While(Lowering):
     """A loop that runs as long as a condition holds.
 
-    Both regions take the constants and the carry; the condition returns one bool, the body the next carry. steps: as in
-    `Loop`, without EACH, for the condition's scalar arguments and then the body's.
+    Both regions take the constants and the carry; the condition returns one bool, the body the next
+    carry. steps: as in `Loop`, without EACH, for the condition's scalar arguments and then the
+    body's.
     """
 
     condition: Region
@@ -34,18 +36,24 @@ class While(Lowering):
     def regions(self) -> tuple[Region, ...]:
         return (self.condition, self.body)
 
-    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(
+        self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
+    ) -> tuple[jax.Array, ...]:
         constants, carry = operands[: self.num_constants], operands[self.num_constants :]
         steps = split_steps([*self.condition.nodes, *self.body.nodes], self.steps)
         start = strong([jnp.zeros((), np.int64), *carry])
 
         def run(index: int, iteration: jax.Array, carry: Arrays) -> list[jax.Array]:
             vectors = [
-                vector + np.array(step, vector.dtype) * iteration.astype(vector.dtype) if any(step) else vector
+                vector + np.array(step, vector.dtype) * iteration.astype(vector.dtype)
+                if any(step)
+                else vector
                 for vector, step in zip(numbers, steps, strict=True)
             ]
             of_region = _parts(vectors, self.regions)[index]
-            return lower_region(self.regions[index], index, [*constants, *carry], of_region, layouts)
+            return lower_region(
+                self.regions[index], index, [*constants, *carry], of_region, layouts
+            )
 
         def goes_on(state: Arrays) -> jax.Array:
             (result,) = run(0, state[0], state[1:])
@@ -64,7 +72,8 @@ def _draws(lowering: While, op: OpSpec) -> Sequence[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Branches(Lowering):
-    """One of two regions, chosen by the first operand; both take the others and return results of the same kinds."""
+    """One of two regions, chosen by the first operand; both take the others and return results of
+    the same kinds."""
 
     if_true: Region
     if_false: Region
@@ -73,29 +82,41 @@ class Branches(Lowering):
     def regions(self) -> tuple[Region, ...]:
         return (self.if_true, self.if_false)
 
-    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(
+        self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
+    ) -> tuple[jax.Array, ...]:
         parts = _parts(numbers, self.regions)
 
         def branch(index: int) -> Callable[..., list[jax.Array]]:
-            return lambda *arrays: strong(lower_region(self.regions[index], index, arrays, parts[index], layouts[1:]))
+            return lambda *arrays: strong(
+                lower_region(self.regions[index], index, arrays, parts[index], layouts[1:])
+            )
 
         return tuple(jax.lax.cond(operands[0].reshape(()), branch(0), branch(1), *operands[1:]))
 
 
-def region_op(name: str, lowering: While | Branches, operands: Sequence[Meta], roots: Sequence[Value]) -> OpSpec:
+def region_op(
+    name: str, lowering: While | Branches, operands: Sequence[Meta], roots: Sequence[Value]
+) -> OpSpec:
     """Returns the op of a loop or of branches with results like these."""
     nodes = [node for region in lowering.regions for node in region.nodes]
     metas = tuple(dense_meta(root.meta.shape, root.meta.dtype) for root in roots)
     return OpSpec.of(
-        name, lowering, metas, tuple(operands), numbers=kinds_of(nodes), sharding=mesh_in(lowering.regions)
+        name,
+        lowering,
+        metas,
+        tuple(operands),
+        numbers=kinds_of(nodes),
+        sharding=mesh_in(lowering.regions),
     )
 
 
-# --- what several kinds share -----------------------------------------------------------------------------------------
+# --- what several kinds share ---------------------------------------------------------------------
 
 
 def mesh_in(regions: Sequence[Region]) -> Sharding | None:
-    """Returns the first mesh that a body's annotations name, replicated over it: the sharding of an op with a body."""
+    """Returns the first mesh that a body's annotations name, replicated over it: the sharding of an
+    op with a body."""
     for region in regions:
         for node in walk(region.nodes):
             if node.op.sharding is not None:
@@ -140,8 +161,8 @@ def _parts(numbers: Sequence[jax.Array], regions: Sequence[Region]) -> list[Vect
 
 
 def strong(arrays: Sequence[jax.Array]) -> list[jax.Array]:
-    """Returns the arrays with strong types: jax may change the weak type of a Python number, which a loop does not
-    allow."""
+    """Returns the arrays with strong types: jax may change the weak type of a Python number, which
+    a loop does not allow."""
     return [jax.lax.convert_element_type(array, array.dtype) for array in arrays]
 
 
@@ -155,7 +176,9 @@ class Called(Lowering):
     def regions(self) -> tuple[Region, ...]:
         return (self.body,)
 
-    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(
+        self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
+    ) -> tuple[jax.Array, ...]:
         floats, integers = numbers
         return tuple(lower_region(self.body, 0, operands, (floats, integers), layouts))
 
@@ -164,6 +187,10 @@ def called_op(name: str, body: Region, operands: Sequence[Meta]) -> OpSpec:
     """Returns the op that calls a region."""
     lowering = Called(body)
     return OpSpec.of(
-        name, lowering, tuple(root.meta for root in body.roots), tuple(operands), numbers=kinds_of(body.nodes),
+        name,
+        lowering,
+        tuple(root.meta for root in body.roots),
+        tuple(operands),
+        numbers=kinds_of(body.nodes),
         sharding=mesh_in(lowering.regions),
-    )  # fmt: skip
+    )

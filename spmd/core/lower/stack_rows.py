@@ -17,21 +17,25 @@ from ..graph.stacked import plain as plain
 from ..sharding.constrain import constrain, in_memory, near, on_device, space_of
 from ..sharding.value import HOST, Sharding
 
-# The lowerings whose operands may be rows of one array; the results of such a list op are rows, too.
+# The lowerings whose operands may be rows of one array; the results of such a list op are rows,
+# too.
 TAKE_ROWS: set[type[Lowering]] = set()
 # Those that take operands in the host's memory as they are, and not only on the device.
 ANY_MEMORY: set[type[Lowering]] = set()
 
 
 def stretch(values: Sequence[Made], layout: Sharding | None) -> Stacked:
-    """Returns values as rows of one array: of their own, or of a new one, sharded as all of them are known to be."""
+    """Returns values as rows of one array: of their own, or of a new one, sharded as all of them
+    are known to be."""
     # On the host rows are read in any order: a new array would be a copy there.
     is_on_host = isinstance(values[0], StackRow) and space_of(values[0].stack) == HOST
     stacked = Stacked.of(values, in_any_order=is_on_host)
     if stacked is not None:
         return stacked
     stack = joined(values)
-    return Stacked(stack if layout is None else constrain(stack, layout.behind_rows()), range(len(values)))
+    return Stacked(
+        stack if layout is None else constrain(stack, layout.behind_rows()), range(len(values))
+    )
 
 
 def taken(array: jax.Array, run: ElementRun, positions: Sequence[int]) -> list[Made]:
@@ -39,16 +43,21 @@ def taken(array: jax.Array, run: ElementRun, positions: Sequence[int]) -> list[M
     count, axis, first = len(positions), run.axis, min(positions)
     part = jax.lax.slice_in_dim(array, first, first + count * run.count, axis=axis)
     size = () if run.is_select else (run.count,)
-    stack = jnp.moveaxis(part.reshape(*part.shape[:axis], count, *size, *part.shape[axis + 1 :]), axis, 0)
+    stack = jnp.moveaxis(
+        part.reshape(*part.shape[:axis], count, *size, *part.shape[axis + 1 :]), axis, 0
+    )
     return [StackRow(stack, (position - first) // run.count) for position in positions]
 
 
 def joined(values: Sequence[Made]) -> jax.Array:
-    """Returns values of one shape and dtype as one array with a row for each; neighbouring rows are one slice."""
+    """Returns values of one shape and dtype as one array with a row for each; neighbouring rows are
+    one slice."""
 
     def stretch_of(numbered: tuple[int, Made]) -> tuple[int, int]:
         number, value = numbered
-        return (id(value.stack), value.index - number) if isinstance(value, StackRow) else (0, number)
+        return (
+            (id(value.stack), value.index - number) if isinstance(value, StackRow) else (0, number)
+        )
 
     parts: list[jax.Array] = []
     for _, group in itertools.groupby(enumerate(values), stretch_of):
@@ -61,11 +70,16 @@ def joined(values: Sequence[Made]) -> jax.Array:
 
 
 def as_stack(values: Sequence[Made]) -> jax.Array:
-    """Returns values as one array: the one in which most of them are in their places, updated with the others."""
+    """Returns values as one array: the one in which most of them are in their places, updated with
+    the others."""
 
     def home_of(row: int) -> jax.Array | None:
         value = values[row]
-        if isinstance(value, StackRow) and value.index == row and value.stack.shape[0] == len(values):
+        if (
+            isinstance(value, StackRow)
+            and value.index == row
+            and value.stack.shape[0] == len(values)
+        ):
             return value.stack
         return None
 
@@ -84,9 +98,13 @@ def as_stack(values: Sequence[Made]) -> jax.Array:
 
 
 def move_rows(
-    stack: jax.Array, new_stack: jax.Array, written: Collection[int], values: dict[Value, Sequence[Made]]
+    stack: jax.Array,
+    new_stack: jax.Array,
+    written: Collection[int],
+    values: dict[Value, Sequence[Made]],
 ) -> None:
-    """Makes the unwritten rows of a stack refer to the new stack: a reader of the old one would need a copy."""
+    """Makes the unwritten rows of a stack refer to the new stack: a reader of the old one would
+    need a copy."""
 
     def moved(value: Made) -> Made:
         if isinstance(value, StackRow) and value.stack is stack and value.index not in written:
@@ -100,8 +118,8 @@ def move_rows(
 def rows_on_device(values: Sequence[Made], layouts: Layouts) -> list[Made]:
     """Returns the values in device memory, the rows of one stack again as rows of one.
 
-    layouts: the known sharding of each. The fetched values are annotated with it again: XLA would otherwise reshard a
-    value before it is on the device, by collectives between the hosts.
+    layouts: the known sharding of each. The fetched values are annotated with it again: XLA would
+    otherwise reshard a value before it is on the device, by collectives between the hosts.
     """
     fetched_arrays: dict[int, jax.Array] = {}
     result: list[Made] = []
@@ -111,7 +129,10 @@ def rows_on_device(values: Sequence[Made], layouts: Layouts) -> list[Made]:
         if target is None:
             target = on_device(array)
             if target is not array and sharding is not None:
-                target = constrain(target, near(sharding.behind_rows() if isinstance(value, StackRow) else sharding))
+                target = constrain(
+                    target,
+                    near(sharding.behind_rows() if isinstance(value, StackRow) else sharding),
+                )
             fetched_arrays[id(array)] = target
         if target is not array:
             value = StackRow(target, value.index) if isinstance(value, StackRow) else target
@@ -122,7 +143,9 @@ def rows_on_device(values: Sequence[Made], layouts: Layouts) -> list[Made]:
 def fetched(values: Sequence[Made], places: Sequence[int], layouts: Layouts) -> list[Made]:
     """Returns the values, those at these places on the device: see `rows_on_device`."""
     result = list(values)
-    near_values = rows_on_device([values[index] for index in places], [layouts[index] for index in places])
+    near_values = rows_on_device(
+        [values[index] for index in places], [layouts[index] for index in places]
+    )
     for index, near_value in zip(places, near_values, strict=True):
         result[index] = near_value
     return result
@@ -137,7 +160,9 @@ def scalars(values: Sequence[Made]) -> jax.Array:
     parts: list[jax.Array] = []
     places, size = [], 0
     for value in values:
-        array, index = (value.stack, value.index) if isinstance(value, StackRow) else (value[None], 0)
+        array, index = (
+            (value.stack, value.index) if isinstance(value, StackRow) else (value[None], 0)
+        )
         if id(array) not in starts:
             starts[id(array)] = size
             parts.append(array)

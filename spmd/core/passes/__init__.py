@@ -1,8 +1,10 @@
-"""From a graph to a graph: the passes, in the order in which they look at a graph that has no program.
+"""From a graph to a graph: the passes, in the order in which they look at a graph that has no
+program.
 
-Each returns what it changed, the programs that run in place of one, or why it did neither (`pass_result`); the checker
-looks at what it returns. `run/prepare.py` runs both lists: PASSES for each new graph of a sync, which may have a
-program afterwards, and COMPILE_PASSES on the graph for which there is none. Packages join both (`spmd.adaptive`).
+Each returns what it changed, the programs that run in place of one, or why it did neither
+(`pass_result`); the checker looks at what it returns. `run/prepare.py` runs both lists: PASSES for
+each new graph of a sync, which may have a program afterwards, and COMPILE_PASSES on the graph for
+which there is none. Packages join both (`spmd.adaptive`).
 """
 
 from ..lower.region import Called
@@ -22,8 +24,8 @@ COMPILE_PASSES = list[CompilePass](
     [
         # Calls of recorded functions: their ops.
         ("inline calls", called_bodies.inlined, {Called}),
-        # Isomorphic layers: one op, a loop, with their weights as rows of stacks. What is read only behind it: computed
-        # before it, where that is cheaper to keep.
+        # Isomorphic layers: one op, a loop, with their weights as rows of stacks. What is read only
+        # behind it: computed before it, where that is cheaper to keep.
         ("scan layers", scan_layers.scan, None),
         # Elements of list ops on the host: loops that fetch a row at a time.
         ("loops over rows", list_elements.loops_over_rows, None),

@@ -1,4 +1,5 @@
-"""Calls of recorded functions become the ops that were recorded, so that all other passes see those."""
+"""Calls of recorded functions become the ops that were recorded, so that all other passes see
+those."""
 
 from collections.abc import Sequence
 
@@ -8,17 +9,23 @@ from ..lower.region import Called
 
 
 def inlined(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
-    """Returns the graph with the ops of each call in its place, and how many calls there were, in words."""
+    """Returns the graph with the ops of each call in its place, and how many calls there were, in
+    words."""
     calls = sum(isinstance(node.op.lowering, Called) for node in graph.nodes)
-    result = rewrite(graph, {}, of_kinds={Called: lambda new, node: _inline(new, node, node, new.numbers[node])})
+    result = rewrite(
+        graph, {}, of_kinds={Called: lambda new, node: _inline(new, node, node, new.numbers[node])}
+    )
     return result, f"{calls} calls of {len(result.nodes) - len(graph.nodes) + calls} ops"
 
 
 def _inline(new: Rewrite, call: Node, recorded: Node, numbers: Sequence[float | int]) -> None:
-    """Adds the ops of a call. recorded: the op of the graph that it is part of; numbers: its own scalar arguments."""
+    """Adds the ops of a call. recorded: the op of the graph that it is part of; numbers: its own
+    scalar arguments."""
     assert isinstance(call.op.lowering, Called)
     body = call.op.lowering.body
-    new.now |= {data: new.value(value) for data, value in zip(body.inputs, call.operands, strict=True)}
+    new.now |= {
+        data: new.value(value) for data, value in zip(body.inputs, call.operands, strict=True)
+    }
     start = 0
     for node in body.nodes:
         of_node = numbers[start : start + len(node.op.numbers)]
@@ -27,4 +34,7 @@ def _inline(new: Rewrite, call: Node, recorded: Node, numbers: Sequence[float | 
             _inline(new, node, recorded, of_node)
         else:
             new.replace(results(node), new.add(node.op, node.operands, node, of_node, (recorded,)))
-    new.now |= {value_name(value): new.value(root) for value, root in zip(results(call), body.roots, strict=True)}
+    new.now |= {
+        value_name(value): new.value(root)
+        for value, root in zip(results(call), body.roots, strict=True)
+    }

@@ -1,10 +1,13 @@
-"""The checker: what a legal graph is. It runs after each pass where `config.check_graphs` is on, as in all tests.
+"""The checker: what a legal graph is. It runs after each pass where `config.check_graphs` is on, as
+in all tests.
 
-A wrong rewrite is found here, with the name of its pass, and not in XLA or in a number, as in tinygrad.
+A wrong rewrite is found here, with the name of its pass, and not in XLA or in a number, as in
+tinygrad.
 """
 
-# Why graphs are checked at all: a pass that drops an op, or reads a value before it is made, gives wrong numbers or an
-# error of XLA far from it. Here the error names the pass and the op. It costs a walk, so that users do not pay for it.
+# Why graphs are checked at all: a pass that drops an op, or reads a value before it is made, gives
+# wrong numbers or an error of XLA far from it. Here the error names the pass and the op. It costs a
+# walk, so that users do not pay for it.
 
 from collections.abc import Iterator, Sequence
 
@@ -19,9 +22,10 @@ class GraphError(AssertionError):
 def check(graph: Graph, after: str) -> None:
     """Raises GraphError, with the name of the pass, for a graph that is not legal.
 
-    A legal graph is acyclic and in order: each op reads inputs and results of earlier ops, of the shapes and dtypes of
-    its OpSpec. Regions are closed: their ops read nothing from outside. Each input has a sharding; a donated buffer has
-    one writer, which has its shape and sharding; rows of a stack have one meta and one sharding.
+    A legal graph is acyclic and in order: each op reads inputs and results of earlier ops, of the
+    shapes and dtypes of its OpSpec. Regions are closed: their ops read nothing from outside. Each
+    input has a sharding; a donated buffer has one writer, which has its shape and sharding; rows of
+    a stack have one meta and one sharding.
     """
     for fault in _faults(graph):
         raise GraphError(f"the pass {after} has made a graph that is not legal: {fault}")
@@ -31,14 +35,19 @@ def _faults(graph: Graph) -> Iterator[str]:
     yield from _values(graph.nodes, graph.inputs, graph.roots)
     count, results = len(graph.inputs), len(graph.roots)
     if not len(graph.shardings) == len(graph.donated) == count:
-        yield f"{count} inputs have {len(graph.shardings)} shardings and {len(graph.donated)} donation flags"
+        yield (
+            f"{count} inputs have {len(graph.shardings)} shardings and {len(graph.donated)} "
+            "donation flags"
+        )
     if len(graph.pinned) != results:
         yield f"{results} results have {len(graph.pinned)} requested shardings"
     yield from _writers(graph)
     yield from _stacks(graph)
 
 
-def _values(nodes: Sequence[Node], inputs: Sequence[DeviceData], roots: Sequence[Value]) -> Iterator[str]:
+def _values(
+    nodes: Sequence[Node], inputs: Sequence[DeviceData], roots: Sequence[Value]
+) -> Iterator[str]:
     """Yields the faults of ops in order, and of the results of a program or region."""
     defined: set[Value] = set(inputs)
     if len(defined) < len(inputs):
@@ -47,7 +56,10 @@ def _values(nodes: Sequence[Node], inputs: Sequence[DeviceData], roots: Sequence
         if node in defined:
             yield f"{describe(node)} is there twice"
         for operand in node.operands:
-            yield from (f"{node.op.name} at {node_line(node)} {fault}" for fault in _operand(operand, defined))
+            yield from (
+                f"{node.op.name} at {node_line(node)} {fault}"
+                for fault in _operand(operand, defined)
+            )
         # An op that fills or draws its result has dropped the operand that gave only the shape.
         if node.operands:
             operand_structs = [operand.meta.struct for operand in node.operands]
@@ -56,7 +68,10 @@ def _values(nodes: Sequence[Node], inputs: Sequence[DeviceData], roots: Sequence
                 yield f"{describe(node)} takes {operand_structs}, its spec says {expected}"
         is_lifted = node.op.lowering.regions or len(node.numbers) == len(node.op.numbers)
         if not is_lifted:
-            yield f"{describe(node)} has {len(node.numbers)} scalar arguments, its spec says {node.op.numbers!r}"
+            yield (
+                f"{describe(node)} has {len(node.numbers)} scalar arguments, its spec says "
+                f"{node.op.numbers!r}"
+            )
         for region in node.op.lowering.regions:
             for fault in _values(region.nodes, region.inputs, region.roots):
                 yield f"in a region of {describe(node)}: {fault}"
@@ -81,13 +96,21 @@ def _writers(graph: Graph) -> Iterator[str]:
     written = [root_index for root_index in graph.onto if root_index is not None]
     if len(set(written)) < len(written):
         yield "a result is written over two inputs"
-    for device_data, sharding, root_index in zip(graph.inputs, graph.shardings, graph.onto, strict=False):
+    for device_data, sharding, root_index in zip(
+        graph.inputs, graph.shardings, graph.onto, strict=False
+    ):
         if root_index is None:
             continue
         if graph.roots[root_index].meta.struct != device_data.meta.struct:
-            yield f"result {root_index}, {graph.roots[root_index].meta!r}, is written over {device_data.meta!r}"
+            yield (
+                f"result {root_index}, {graph.roots[root_index].meta!r}, is written over "
+                f"{device_data.meta!r}"
+            )
         if graph.pinned[root_index] is not None and graph.pinned[root_index] is not sharding:
-            yield f"result {root_index}, in {graph.pinned[root_index]!r}, is written over an input in {sharding!r}"
+            yield (
+                f"result {root_index}, in {graph.pinned[root_index]!r}, is written over an input "
+                f"in {sharding!r}"
+            )
 
 
 def _stacks(graph: Graph) -> Iterator[str]:
@@ -102,6 +125,7 @@ def _stacks(graph: Graph) -> Iterator[str]:
         if len(set(places)) < len(places):
             yield "a value is a row of two stacks"
         for group in groups:
-            rows = [index for index in group if index >= 0]  # inputs among the results have places below 0
+            # inputs among the results have places below 0
+            rows = [index for index in group if index >= 0]
             if len({(metas[index].struct, shardings[index]) for index in rows}) > 1:
                 yield f"the rows {rows} of one stack differ in shape, dtype or sharding"

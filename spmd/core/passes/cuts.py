@@ -1,4 +1,5 @@
-"""A graph that is too long for one program, or will not come again: the places at which it is cut into several."""
+"""A graph that is too long for one program, or will not come again: the places at which it is cut
+into several."""
 
 import itertools
 import math
@@ -18,11 +19,11 @@ from .repeats import symbol
 
 # The places where a graph was cut, by its key: a warm step searches nothing.
 _long: Bounded[Hashable, list[int]] = Bounded(512)
-# A cut stores what crosses it, and gathers and recomputes nothing later: a step that loops make this much shorter, as
-# that of a model with a few layers of another kind, stays one program.
+# A cut stores what crosses it, and gathers and recomputes nothing later: a step that loops make
+# this much shorter, as that of a model with a few layers of another kind, stays one program.
 _SHARE_OF_LOWERED = 8
-# The rest of a graph whose loop iterations have run is no program of a step anyway: the limit divided by this makes it
-# long.
+# The rest of a graph whose loop iterations have run is no program of a step anyway: the limit
+# divided by this makes it long.
 _SHARE_OF_REST = 4
 
 
@@ -42,7 +43,9 @@ def long(graph: Graph, sync: Sync) -> Outcome:
     nodes, limit = graph.nodes, config.max_program_ops
     if sync.is_rest or pace.has_cut:
         limit //= _SHARE_OF_REST
-    if len(nodes) <= limit or scan_layers.num_lowered(graph) <= max(limit, len(nodes) // _SHARE_OF_LOWERED):
+    if len(nodes) <= limit or scan_layers.num_lowered(graph) <= max(
+        limit, len(nodes) // _SHARE_OF_LOWERED
+    ):
         return ""
     ends = _long.keep(sync.key, [*stretches(nodes, limit), len(nodes)])
     return Cut(nodes, ends, f"more than {limit:,} ops")
@@ -51,10 +54,11 @@ def long(graph: Graph, sync: Sync) -> Outcome:
 def stretches(nodes: Sequence[Node], length: int, *, recurs: bool = True) -> list[int]:
     """Returns the cuts of a graph without a loop into stretches of at most `length` ops.
 
-    Equal stretches are one program, compiled once. So of several lengths the one is taken that costs least: compiling
-    each kind of stretch that is new, and running each stretch in every step. recurs: the graph is a long one that will
-    run often; waiting twice as long for it counts four times. Else it may run once: its new stretches count most, and
-    stretches are short, so that other graphs have them, too.
+    Equal stretches are one program, compiled once. So of several lengths the one is taken that
+    costs least: compiling each kind of stretch that is new, and running each stretch in every step.
+    recurs: the graph is a long one that will run often; waiting twice as long for it counts four
+    times. Else it may run once: its new stretches count most, and stretches are short, so that
+    other graphs have them, too.
     """
     symbols = [symbol(node) for node in nodes]
     lines = [index for index in range(1, len(nodes)) if not is_within_line(nodes, index)]
@@ -66,7 +70,11 @@ def stretches(nodes: Sequence[Node], length: int, *, recurs: bool = True) -> lis
         kinds = wiring.kinds(ends)
         new = [places[0] for kind, places in kinds.items() if recurs or kind not in _met.rows]
         to_compile = sum(_PER_PROGRAM + wiring.num_ops(start, stop) for start, stop in new)
-        cost = 2 * to_compile**2 / length + _PER_STRETCH * len(ends) if recurs else to_compile + len(ends) / 2
+        cost = (
+            2 * to_compile**2 / length + _PER_STRETCH * len(ends)
+            if recurs
+            else to_compile + len(ends) / 2
+        )
         if cost < best[0]:
             best = cost, ends, kinds
     for kind, places in best[2].items():
@@ -84,19 +92,23 @@ _met: Bounded[tuple[Hashable, ...], bool] = Bounded(4096)
 # The average ops of a stretch, for several ways to cut a graph.
 _SHORT_SCALES = (16, 8, 4, 2)
 _SCALES = (512, 128, 32, *_SHORT_SCALES)
-# In ops to compile, of some 8 ms each (2 cores): the overhead of a program; and the overhead, over a hundred steps, of
-# a stretch that is run by itself.
+# In ops to compile, of some 8 ms each (2 cores): the overhead of a program; and the overhead, over
+# a hundred steps, of a stretch that is run by itself.
 _PER_PROGRAM = 4
 _PER_STRETCH = 4
 
 
 def _marks(symbols: Sequence[OpSpec], lines: Sequence[int]) -> list[float]:
-    """Returns for each place a number from 0 to 1 made of the ops around it, in every graph and process the same.
+    """Returns for each place a number from 0 to 1 made of the ops around it, in every graph and
+    process the same.
 
-    A graph cut at low numbers has its cuts at equal places of recurring ops. Where the user's line changes, a quarter
-    of the number is taken.
+    A graph cut at low numbers has its cuts at equal places of recurring ops. Where the user's line
+    changes, a quarter of the number is taken.
     """
-    text = {symbol: zlib.crc32(f"{symbol.name}{symbol.operands}{symbol.metas}".encode()) for symbol in set(symbols)}
+    text = {
+        symbol: zlib.crc32(f"{symbol.name}{symbol.operands}{symbol.metas}".encode())
+        for symbol in set(symbols)
+    }
     words = [text[symbol] for symbol in symbols]
     marks, second_last, last = [], 0, 0
     for word in words:
@@ -108,7 +120,8 @@ def _marks(symbols: Sequence[OpSpec], lines: Sequence[int]) -> list[float]:
 
 
 def _by_marks(marks: Sequence[float], scale: int, length: int) -> list[int]:
-    """Returns the places with a mark below 1 / scale, about that many ops apart, but none further than `length`."""
+    """Returns the places with a mark below 1 / scale, about that many ops apart, but none further
+    than `length`."""
     ends, start, most = [], 0, min(2 * scale, length)
     for index in range(1, len(marks)):
         ops = index - start
@@ -119,12 +132,15 @@ def _by_marks(marks: Sequence[float], scale: int, length: int) -> list[int]:
 
 
 class _Wiring:
-    """Decides which stretches of a graph are one program: isomorphic, with the same results read later."""
+    """Decides which stretches of a graph are one program: isomorphic, with the same results read
+    later."""
 
     def __init__(self, nodes: Sequence[Node], symbols: Sequence[OpSpec]):
         position = {node: index for index, node in enumerate(nodes)}
         self.symbols = symbols
-        self.ops = list(itertools.accumulate((len(spec.lowering.elements) or 1 for spec in symbols), initial=0))
+        self.ops = list(
+            itertools.accumulate((len(spec.lowering.elements) or 1 for spec in symbols), initial=0)
+        )
         self.operands = [[_read(operand, position) for operand in node.operands] for node in nodes]
         self.last_read = [0] * len(nodes)
         for index, operands in enumerate(self.operands):
@@ -137,7 +153,8 @@ class _Wiring:
         return self.ops[stop] - self.ops[start]
 
     def kinds(self, ends: Sequence[int]) -> "_Kinds":
-        """Returns the stretches that end at these places and the one behind them, by the key of their program."""
+        """Returns the stretches that end at these places and the one behind them, by the key of
+        their program."""
         kinds: _Kinds = {}
         for start, stop in itertools.pairwise([0, *ends, len(self.symbols)]):
             kind: list[Hashable] = []
@@ -154,13 +171,15 @@ class _Wiring:
 
 
 def _read(value: Value, position: dict[Node, int]) -> tuple[int | None, int, Name]:
-    """Returns the place of the op that computes a value, its index among the op's results, and its name."""
+    """Returns the place of the op that computes a value, its index among the op's results, and its
+    name."""
     maker = origin(value)
     return None if maker is None else position[maker], result_index(value), value_name(value)
 
 
 def _by_line(nodes: Sequence[Node], length: int) -> list[int]:
-    """Returns the cuts of a graph about every `length` ops: at a line boundary with little carried across."""
+    """Returns the cuts of a graph about every `length` ops: at a line boundary with little carried
+    across."""
     carried = carried_bytes(nodes, {node: i for i, node in enumerate(nodes)})
     ends, start = [], 0
     while len(nodes) - start > length:
@@ -178,7 +197,8 @@ def is_within_line(nodes: Sequence[Node], index: int) -> bool:
 
 
 def carried_bytes(nodes: Sequence[Node], position: dict[Node, int]) -> list[int]:
-    """Returns for each place between two ops the bytes of values computed before it and read after it."""
+    """Returns for each place between two ops the bytes of values computed before it and read after
+    it."""
     last: dict[object, tuple[int, int, Meta]] = {}
     for index, node in enumerate(nodes):
         for operand in node.operands:

@@ -1,9 +1,10 @@
-"""Dynamic dims, starts and lists: what differed between two runs of a sync, and data that is held padded.
+"""Dynamic dims, starts and lists: what differed between two runs of a sync, and data that is held
+padded.
 
-Differences are one table by place in the user's code. A row is an op (its line and its name), what of it is dynamic,
-and the dynamic dims. Cuts between iterations, and the packages that learn from runs, add rows. A known dynamic start is
-made an operand of its op here. Of padded data a tensor holds an unpadded view between two runs; what pads is a
-package's.
+Differences are one table by place in the user's code. A row is an op (its line and its name), what
+of it is dynamic, and the dynamic dims. Cuts between iterations, and the packages that learn from
+runs, add rows. A known dynamic start is made an operand of its op here. Of padded data a tensor
+holds an unpadded view between two runs; what pads is a package's.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +20,8 @@ from ..graph.op import Arrays, Layouts, Lowering, OpSpec
 from ..graph.source import line_number
 from ..sharding.constrain import cut
 
-# What of an op is dynamic here: its start, an operand then. Packages add other words, and numbers of operands.
+# What of an op is dynamic here: its start, an operand then. Packages add other words, and numbers
+# of operands.
 START = "start"
 
 _table: Bounded[tuple[CodeType | None, int, str, str | int], tuple[int, ...]] = Bounded(4096)
@@ -50,34 +52,44 @@ def note_dynamic_start(nodes: Sequence[Node], later_nodes: Sequence[Node]) -> No
 
 
 def dynamic_start_positions(nodes: Sequence[Node]) -> bool:
-    """Makes the known dynamic starts scalar arguments of their ops; returns True if there are any."""
+    """Makes the known dynamic starts scalar arguments of their ops; returns True if there are
+    any."""
     is_scalar_argument = False
     for node in nodes:
         start = node.op.dynamic_start
-        if start is not None and dims_of(node, START) is not None and not any(keeps(node) for keeps in keeps_start):
+        if (
+            start is not None
+            and dims_of(node, START) is not None
+            and not any(keeps(node) for keeps in keeps_start)
+        ):
             node.op, position = start
             node.numbers = (position, *node.numbers)  # the later numbers of a random op are its key
             is_scalar_argument = True
     return is_scalar_argument
 
 
-# The ops whose results may be kept with padding: a cache extended by a token, or with its rows reordered by a search.
+# The ops whose results may be kept with padding: a cache extended by a token, or with its rows
+# reordered by a search.
 KEPT = ("aten.cat", "aten.index_select")
 
 
 @dataclass(frozen=True, slots=True)
 class Unpad(Lowering):
-    """Removes the operand's padding from these dims; is_marked: the user has marked them, or dims they come from."""
+    """Removes the operand's padding from these dims; is_marked: the user has marked them, or dims
+    they come from."""
 
     dims: tuple[int, ...]
     is_marked: bool
 
-    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(
+        self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
+    ) -> tuple[jax.Array, ...]:
         return (cut(operands[0], op.metas[0].shape),)
 
 
 def unpadded(device_data: DeviceData, value: Value) -> Node:
-    """Returns a padded result as the user sees it: through an op that unpads it, at the place of its maker."""
+    """Returns a padded result as the user sees it: through an op that unpads it, at the place of
+    its maker."""
     padded, shape = device_data.meta.shape, value.meta.shape
     node = origin(value)
     assert node is not None, "results are computed by ops"
@@ -87,8 +99,12 @@ def unpadded(device_data: DeviceData, value: Value) -> Node:
     return result
 
 
-def unpadded_view(device_data: DeviceData, meta: Meta, dims: Sequence[int], *, is_marked: bool) -> Node:
+def unpadded_view(
+    device_data: DeviceData, meta: Meta, dims: Sequence[int], *, is_marked: bool
+) -> Node:
     """Returns the view of padded data without the padding of these dims."""
     lowering = Unpad(tuple(dims), is_marked)
     statics = f"{list(meta.shape)}{', marked' if is_marked else ''}"
-    return Node(OpSpec.of(UNPADDED, lowering, (meta,), (device_data.meta,), statics=statics), [device_data])
+    return Node(
+        OpSpec.of(UNPADDED, lowering, (meta,), (device_data.meta,), statics=statics), [device_data]
+    )

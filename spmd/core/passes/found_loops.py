@@ -1,7 +1,9 @@
-"""Loops in place of isomorphic stretches of a graph, and values that are computed before a loop begins.
+"""Loops in place of isomorphic stretches of a graph, and values that are computed before a loop
+begins.
 
-XLA may defer a computation that no loop needs until the loop has ended. For the gradient of a language model's LM head,
-a product that reads all logits and is read by the optimizer alone, that keeps the logits while all layers run backward.
+XLA may defer a computation that no loop needs until the loop has ended. For the gradient of a
+language model's LM head, a product that reads all logits and is read by the optimizer alone, that
+keeps the logits while all layers run backward.
 """
 
 import bisect
@@ -26,12 +28,16 @@ def with_loops(graph: Graph, candidates: Sequence[Candidate]) -> Graph:
     loops = _Loops(graph)
     for candidate in candidates:
         first, *rest_of_loop = graph.nodes[candidate.start : candidate.stop]
-        loops.rules |= {first: partial(loops.loop, candidate), **dict.fromkeys(rest_of_loop, Rewrite.drop)}
+        loops.rules |= {
+            first: partial(loops.loop, candidate),
+            **dict.fromkeys(rest_of_loop, Rewrite.drop),
+        }
     return rewrite(graph, loops.rules)
 
 
 class _Loops:
-    """The rules that put loops in the place of stretches of a graph, and later values into the stacks of their ys."""
+    """The rules that put loops in the place of stretches of a graph, and later values into the
+    stacks of their ys."""
 
     def __init__(self, graph: Graph):
         self.rules: dict[Node, Rule] = {}
@@ -56,10 +62,13 @@ class _Loops:
             for row, value in late.items():
                 maker = origin(value)
                 assert maker is not None, "data is there before"
-                self.rules[maker] = partial(_put, self.rules.get(maker, Rewrite.copy), names, rows, row)
+                self.rules[maker] = partial(
+                    _put, self.rules.get(maker, Rewrite.copy), names, rows, row
+                )
 
     def _early(self, candidate: Candidate, new: Rewrite) -> None:
-        """Adds the ops of all iterations that have another start in each and read no result of the loop."""
+        """Adds the ops of all iterations that have another start in each and read no result of the
+        loop."""
         sliced: set[int] = set()
         for index in sorted(candidate.early):
             nodes, positions = candidate.at(index), candidate.positions(index)
@@ -77,10 +86,13 @@ class _Loops:
                 new.copy(candidate.nodes[index])
 
 
-def _put(rule: Rule, names: Mapping[int, Name], rows: list[int], row: int, new: Rewrite, node: Node) -> None:
+def _put(
+    rule: Rule, names: Mapping[int, Name], rows: list[int], row: int, new: Rewrite, node: Node
+) -> None:
     """Adds an op by its rule, and another that writes its result into a row of the stack of a y.
 
-    names: of the stack's values, by row. rows: those that are there so far; the row is added to them.
+    names: of the stack's values, by row. rows: those that are there so far; the row is added to
+    them.
     """
     rule(new, node)
     value = new.now[names[row]]
@@ -88,32 +100,41 @@ def _put(rule: Rule, names: Mapping[int, Name], rows: list[int], row: int, new: 
     bisect.insort(rows, row)
     meta = dense_meta(value.meta.shape, value.meta.dtype)
     op = OpSpec.of(
-        PUT_ROW, PutRow(row, rows.index(row)), (meta,) * len(rows), tuple(operand.meta for operand in operands)
+        PUT_ROW,
+        PutRow(row, rows.index(row)),
+        (meta,) * len(rows),
+        tuple(operand.meta for operand in operands),
     )
     result = new.add(op, operands, node)
-    new.now |= {names[known_row]: TupleElement(result, index) for index, known_row in enumerate(rows)}
+    new.now |= {
+        names[known_row]: TupleElement(result, index) for index, known_row in enumerate(rows)
+    }
 
 
 class _Hoisted(NamedTuple):
-    """values: computed before a loop begins. ops: the ops behind the loop that must be lowered for them."""
+    """values: computed before a loop begins. ops: the ops behind the loop that must be lowered for
+    them."""
 
     values: list[Value]
     ops: list[Node]
 
 
 def hoist(graph: Graph) -> tuple[Graph, str]:
-    """Returns the graph with these values computed before its loops begin: an op waits for them and for the carry; and
-    their number, in words."""
+    """Returns the graph with these values computed before its loops begin: an op waits for them and
+    for the carry; and their number, in words."""
     hoisted = find(graph)
     if not hoisted:
         return graph, ""
     rules: dict[Node, Rule] = {loop: partial(_wait, late) for loop, late in hoisted.items()}
     rules |= dict.fromkeys((node for late in hoisted.values() for node in late.ops), Rewrite.drop)
-    return rewrite(graph, rules), f", {sum(len(late.values) for late in hoisted.values())} values before them"
+    return rewrite(
+        graph, rules
+    ), f", {sum(len(late.values) for late in hoisted.values())} values before them"
 
 
 def _wait(late: _Hoisted, new: Rewrite, node: Node) -> None:
-    """Adds the ops of late values, an op that waits for them and for the carry of a loop, and the loop."""
+    """Adds the ops of late values, an op that waits for them and for the carry of a loop, and the
+    loop."""
     for op in late.ops:
         new.copy(op)
     loop = node.op.lowering
@@ -122,7 +143,9 @@ def _wait(late: _Hoisted, new: Rewrite, node: Node) -> None:
     entering = {value_name(value): value for value in (*late.values, *carry)}
     metas = tuple(value.meta for value in entering.values())
     wait = OpSpec.of(WAIT, WaitForAll(), metas, metas)
-    new.replace(entering.values(), new.add(wait, entering.values(), node, (), new.old.sources[node][:1]))
+    new.replace(
+        entering.values(), new.add(wait, entering.values(), node, (), new.old.sources[node][:1])
+    )
     new.copy(node)
 
 
@@ -137,22 +160,35 @@ def find(graph: Graph) -> dict[Node, _Hoisted]:
     hoisted = {}
     start = 0
     for loop, node in loops:
-        nodes = [(index, graph.nodes[index]) for index in range(start, loop) if graph.nodes[index] in outside]
+        nodes = [
+            (index, graph.nodes[index])
+            for index in range(start, loop)
+            if graph.nodes[index] in outside
+        ]
         late = _late(nodes, loop, readers)
-        values = [value for name, value in late.items() if _is_wanted(name, value, loop, late, readers)]
+        values = [
+            value for name, value in late.items() if _is_wanted(name, value, loop, late, readers)
+        ]
         if values:
             ends = [_smallest(value, graph, outside, readers) for value in values]
-            hoisted[node] = _Hoisted([value for value, _ in ends], [node for _, ops in ends for node in ops])
+            hoisted[node] = _Hoisted(
+                [value for value, _ in ends], [node for _, ops in ends for node in ops]
+            )
         start = loop + 1
     return hoisted
 
 
 def _has_carry(node: Node) -> bool:
-    return node.op.name == FOUND_LOOP and isinstance(node.op.lowering, Loop) and node.op.lowering.num_carried > 0
+    return (
+        node.op.name == FOUND_LOOP
+        and isinstance(node.op.lowering, Loop)
+        and node.op.lowering.num_carried > 0
+    )
 
 
 def _readers(graph: Graph, outside: set[Node]) -> dict[Name, list[int]]:
-    """Returns, by name, the places of the readers of values that no loop makes; of a result one behind all ops."""
+    """Returns, by name, the places of the readers of values that no loop makes; of a result one
+    behind all ops."""
     readers: defaultdict[Name, list[int]] = defaultdict(list)
     for index, operands in enumerate([*(node.operands for node in graph.nodes), graph.roots]):
         for operand in operands:
@@ -161,8 +197,11 @@ def _readers(graph: Graph, outside: set[Node]) -> dict[Name, list[int]]:
     return readers
 
 
-def _late(nodes: Sequence[tuple[int, Node]], loop: int, readers: Mapping[Name, list[int]]) -> dict[Name, Value]:
-    """Returns the results of these ops, each with its place, that the loop does not need, also not through other ops.
+def _late(
+    nodes: Sequence[tuple[int, Node]], loop: int, readers: Mapping[Name, list[int]]
+) -> dict[Name, Value]:
+    """Returns the results of these ops, each with its place, that the loop does not need, also not
+    through other ops.
 
     Each result of an op is taken by itself: XLA computes the others without it.
     """
@@ -171,7 +210,9 @@ def _late(nodes: Sequence[tuple[int, Node]], loop: int, readers: Mapping[Name, l
     for index, node in reversed(nodes):
         result = {value_name(value): value for value in results(node)}
         late_names = {
-            name for name in result if all(reader > loop or reader in late_at for reader in readers.get(name, ()))
+            name
+            for name in result
+            if all(reader > loop or reader in late_at for reader in readers.get(name, ()))
         }
         late |= {name: result[name] for name in late_names}
         if len(late_names) == len(result):
@@ -180,9 +221,14 @@ def _late(nodes: Sequence[tuple[int, Node]], loop: int, readers: Mapping[Name, l
 
 
 def _is_wanted(
-    name: Name, value: Value, loop: int, late: Mapping[Name, Value], readers: Mapping[Name, list[int]]
+    name: Name,
+    value: Value,
+    loop: int,
+    late: Mapping[Name, Value],
+    readers: Mapping[Name, list[int]],
 ) -> bool:
-    """True if a late value is read after a loop, and is smaller than the operands that would be kept for it."""
+    """True if a late value is read after a loop, and is smaller than the operands that would be
+    kept for it."""
     if all(reader <= loop for reader in readers.get(name, ())):
         return False
     cone: set[Name] = set()
@@ -206,8 +252,8 @@ def _is_wanted(
 def _smallest(
     value: Value, graph: Graph, outside: set[Node], readers: Mapping[Name, list[int]]
 ) -> tuple[Value, list[Node]]:
-    """Returns the value with the smallest shard among a value and the chain of ops that read it alone, and the ops up
-    to there: a gradient is smallest when it is sharded like its weight."""
+    """Returns the value with the smallest shard among a value and the chain of ops that read it
+    alone, and the ops up to there: a gradient is smallest when it is sharded like its weight."""
     ops: list[Node] = []
     share, best, count = 1.0, float(value.meta.nbytes), 0
     read_by = readers.get(value_name(value), ())
@@ -217,7 +263,9 @@ def _smallest(
         if node not in outside or not is_plain or node.numbers:
             break  # scalar arguments are assigned in the order of the ops
         if node.op.sharding is not None:
-            share = math.prod(node.op.sharding.shard_shape(node.meta.shape)) / max(node.meta.numel, 1)
+            share = math.prod(node.op.sharding.shard_shape(node.meta.shape)) / max(
+                node.meta.numel, 1
+            )
         ops.append(node)
         if share * node.meta.nbytes < best:
             best, count = share * node.meta.nbytes, len(ops)

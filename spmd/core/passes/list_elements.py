@@ -1,6 +1,8 @@
-"""Elements of list ops as ops of their own, and loops over the elements that are rows of stacks on the host.
+"""Elements of list ops as ops of their own, and loops over the elements that are rows of stacks on
+the host.
 
-Each list op by itself, as those of an offloaded optimizer, would fetch the stacks that it reads in full.
+Each list op by itself, as those of an offloaded optimizer, would fetch the stacks that it reads in
+full.
 """
 
 import itertools
@@ -22,7 +24,8 @@ from ..sharding.value import HOST
 
 
 class Element(NamedTuple):
-    """One element of a list op; node: the element as an op of its own, part: the element in the list op."""
+    """One element of a list op; node: the element as an op of its own, part: the element in the
+    list op."""
 
     node: Node
     list_op: Node
@@ -39,7 +42,8 @@ Chain = list[Element]
 
 
 def is_split(node: Node) -> bool:
-    """True for a list op that its elements can replace: they share no result, and have the metas of its results."""
+    """True for a list op that its elements can replace: they share no result, and have the metas of
+    its results."""
     op, parts = node.op, node.op.lowering.elements
     indices = list(itertools.chain.from_iterable(part.results for part in parts))
     return (
@@ -50,35 +54,46 @@ def is_split(node: Node) -> bool:
 
 
 def element_chains(run: Sequence[Node]) -> tuple[list[Chain], dict[Name, Value]]:
-    """Returns the elements of consecutive list ops, those that read each other's results together, in order; and by
-    the name of a list op's result the element's result."""
+    """Returns the elements of consecutive list ops, those that read each other's results together,
+    in order; and by the name of a list op's result the element's result."""
     chains: dict[int, Chain] = {}
     number_of: dict[Node | None, int] = {}
     by_name: dict[Name, Value] = {}
     for list_op in run:
         for part in list_op.op.lowering.elements:
             list_operands = (list_op.operands[index] for index in part.operands)
-            operands = tuple([by_name.get(value_name(operand), operand) for operand in list_operands])
+            operands = tuple(
+                [by_name.get(value_name(operand), operand) for operand in list_operands]
+            )
             numbers = [list_op.numbers[index] for index in part.numbers] if list_op.numbers else ()
-            node = Node(part.op, operands, numbers, list_op.code, list_op.instruction, list_op.sequence)
-            read = sorted({number_of[maker] for maker in map(origin, operands) if maker in number_of})
+            node = Node(
+                part.op, operands, numbers, list_op.code, list_op.instruction, list_op.sequence
+            )
+            read = sorted(
+                {number_of[maker] for maker in map(origin, operands) if maker in number_of}
+            )
             first = read[0] if read else len(number_of)
             chain = chains.setdefault(first, [])
             for number in read[1:]:
                 chain += chains.pop(number)
             chain.append(Element(node, list_op, part))
-            number_of |= dict.fromkeys([element.node for element in chain] if read[1:] else [node], first)
+            number_of |= dict.fromkeys(
+                [element.node for element in chain] if read[1:] else [node], first
+            )
             by_name |= zip(chain[-1].names(), results(node), strict=True)
     order = {list_op: index for index, list_op in enumerate(run)}
-    return [sorted(chains[number], key=lambda element: order[element.list_op]) for number in sorted(chains)], by_name
+    return [
+        sorted(chains[number], key=lambda element: order[element.list_op])
+        for number in sorted(chains)
+    ], by_name
 
 
 Place = tuple[Hashable, int]  # a stack, a row of it
 
 
 def loops_over_rows(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
-    """Returns the graph with a loop for the elements of list ops on rows of one stack on the host, which fetches a row
-    at a time; and the number of loops, in words."""
+    """Returns the graph with a loop for the elements of list ops on rows of one stack on the host,
+    which fetches a row at a time; and the number of loops, in words."""
     if all(sharding.memory != HOST for sharding in graph.shardings):
         return graph, ""
     places, on_host = _stacks(graph)
@@ -94,9 +109,16 @@ def loops_over_rows(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
         loops = _loops(chains, places, on_host)
         if loops:
             outside = {name for name in by_name if not readers[name].issubset(run)}
-            rules |= {run[0]: partial(_put, chains, loops, by_name, outside), **dict.fromkeys(run[1:], Rewrite.drop)}
+            rules |= {
+                run[0]: partial(_put, chains, loops, by_name, outside),
+                **dict.fromkeys(run[1:], Rewrite.drop),
+            }
             num_loops += len(loops)
-    return (rewrite(graph, rules), f"{num_loops} loops over rows on the host") if rules else (graph, "")
+    return (
+        (rewrite(graph, rules), f"{num_loops} loops over rows on the host")
+        if rules
+        else (graph, "")
+    )
 
 
 def _is_fetched(node: Node) -> bool:
@@ -109,7 +131,9 @@ def _stacks(graph: Graph) -> tuple[dict[Name, Place], set[Hashable]]:
     groups = [*graph.stack_groups, *graph.columns]
     single = set(range(len(graph.inputs))).difference(*groups)
     groups += full_stores(graph.inputs, single)
-    places: dict[Name, Place] = {graph.inputs[i]: (group, row) for group in groups for row, i in enumerate(group)}
+    places: dict[Name, Place] = {
+        graph.inputs[i]: (group, row) for group in groups for row, i in enumerate(group)
+    }
     on_host: set[Hashable] = {group for group in groups if graph.shardings[group[0]].memory == HOST}
     for node in graph.nodes:
         lowering = node.op.lowering
@@ -126,7 +150,8 @@ def _stacks(graph: Graph) -> tuple[dict[Name, Place], set[Hashable]]:
 def _loops(
     chains: Sequence[Chain], places: Mapping[Name, Place], on_host: Container[Hashable]
 ) -> list[tuple[Chain, Candidate]]:
-    """Returns the loops of the chains on rows of the same stacks, one of them on the host; with their elements."""
+    """Returns the loops of the chains on rows of the same stacks, one of them on the host; with
+    their elements."""
     isomorphic: defaultdict[Hashable, list[tuple[list[int], Chain]]] = defaultdict(list)
     for chain in chains:
         wiring, stacks, rows = _wiring(chain, places)
@@ -139,12 +164,17 @@ def _loops(
             elements = [element for _, chain in members for element in chain]
             nodes = [element.node for element in elements]
             position = {node: index for index, node in enumerate(nodes)}
-            loops.append((elements, candidate_of(nodes, position, 0, len(members[0][1]), len(members))))
+            loops.append(
+                (elements, candidate_of(nodes, position, 0, len(members[0][1]), len(members)))
+            )
     return loops
 
 
-def _wiring(chain: Chain, places: Mapping[Name, Place]) -> tuple[tuple[Hashable, ...], tuple[Hashable, ...], list[int]]:
-    """Returns the wiring of a chain, the stack of each operand from outside (of no stack: its name), and the rows."""
+def _wiring(
+    chain: Chain, places: Mapping[Name, Place]
+) -> tuple[tuple[Hashable, ...], tuple[Hashable, ...], list[int]]:
+    """Returns the wiring of a chain, the stack of each operand from outside (of no stack: its
+    name), and the rows."""
     position: dict[Node | None, int] = {}
     outer: dict[Name, int] = {}
     wired: list[Hashable] = []
@@ -153,7 +183,11 @@ def _wiring(chain: Chain, places: Mapping[Name, Place]) -> tuple[tuple[Hashable,
         for operand in element.node.operands:
             maker = position.get(origin(operand))
             name = value_name(operand)
-            wired.append(outer.setdefault(name, len(outer)) if maker is None else (maker, result_index(operand)))
+            wired.append(
+                outer.setdefault(name, len(outer))
+                if maker is None
+                else (maker, result_index(operand))
+            )
         position[element.node] = index
     stacks = tuple(places[name][0] if name in places else name for name in outer)
     return tuple(wired), stacks, [places[name][1] for name in outer if name in places]
@@ -167,9 +201,12 @@ def _put(
     new: Rewrite,
     first: Node,
 ) -> None:
-    """Adds loops, and the other elements of consecutive list ops. outside: the results that other ops read."""
+    """Adds loops, and the other elements of consecutive list ops. outside: the results that other
+    ops read."""
     over_list = written_over(new.old)
-    over = {value_name(value): over_list[name] for name, value in by_name.items() if name in over_list}
+    over = {
+        value_name(value): over_list[name] for name, value in by_name.items() if name in over_list
+    }
     read = {value_name(by_name[name]) for name in outside}
 
     def numbers_of(element: Element) -> list[float | int]:
@@ -177,16 +214,28 @@ def _put(
 
     looped = set[Node]()
     for elements, candidate in loops:
-        results_of_body = [(i, k) for i, node in enumerate(candidate.body()) for k in range(len(node.op.metas))]
-        candidate.ys = [result for result in results_of_body if not read.isdisjoint(candidate.names(result))]
+        results_of_body = [
+            (i, k) for i, node in enumerate(candidate.body()) for k in range(len(node.op.metas))
+        ]
+        candidate.ys = [
+            result for result in results_of_body if not read.isdisjoint(candidate.names(result))
+        ]
         loop = found_loop(candidate, over)
-        numbers = [numbers_of(elements[iteration * candidate.period + i])[k] for i, iteration, k in loop.numbers]
-        body = [new.old.sources.get(element.list_op, (element.list_op,))[0] for element in elements[: candidate.period]]
+        numbers = [
+            numbers_of(elements[iteration * candidate.period + i])[k]
+            for i, iteration, k in loop.numbers
+        ]
+        body = [
+            new.old.sources.get(element.list_op, (element.list_op,))[0]
+            for element in elements[: candidate.period]
+        ]
         result = results(new.add(loop.op, loop.operands, first, numbers, body))
         new.now |= {name: result[index] for name, index in loop.results.items()}
         looped.update(candidate.nodes)
     for element in itertools.chain.from_iterable(chains):
         if element.node not in looped:
-            added = new.add(element.node.op, element.node.operands, element.list_op, numbers_of(element))
+            added = new.add(
+                element.node.op, element.node.operands, element.list_op, numbers_of(element)
+            )
             new.replace(results(element.node), added)
     new.now |= {name: new.value(value) for name, value in by_name.items()}

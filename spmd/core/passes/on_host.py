@@ -1,4 +1,5 @@
-"""Ops that the host computes in place of a program: few and small ones behind a value that is read."""
+"""Ops that the host computes in place of a program: few and small ones behind a value that is
+read."""
 
 from collections.abc import Sequence
 
@@ -31,14 +32,20 @@ def known(value: Value, nodes: Sequence[Node]) -> DeviceData:
     """Returns a value as host data, computed by the ops that `few_small` found behind it."""
     by_name: dict[Name, DeviceData] = {}
     for node in nodes:
-        operands = [data if type(data) is DeviceData else by_name[value_name(data)] for data in node.operands]
-        by_name |= zip(map(value_name, results(node)), compute(node.op, operands, node.numbers), strict=True)
+        operands = [
+            data if type(data) is DeviceData else by_name[value_name(data)]
+            for data in node.operands
+        ]
+        by_name |= zip(
+            map(value_name, results(node)), compute(node.op, operands, node.numbers), strict=True
+        )
     return value if type(value) is DeviceData else by_name[value_name(value)]
 
 
 def constant(value: Value) -> list[Node] | None:
-    """Returns the ops behind a value that every call of the same code makes, as there is no data and no number of
-    Python's behind it that may change, where the host can compute them; else None."""
+    """Returns the ops behind a value that every call of the same code makes, as there is no data
+    and no number of Python's behind it that may change, where the host can compute them; else
+    None."""
     nodes = few_small(value, LARGEST_IN_A_PLAN) or []
     is_known = all(origin(operand) is not None for node in nodes for operand in node.operands)
     is_known &= not any(type(number) is Scalar for node in nodes for number in node.numbers)
@@ -46,10 +53,12 @@ def constant(value: Value) -> list[Node] | None:
 
 
 def few_small(value: Value, largest: int = LARGEST) -> list[Node] | None:
-    """Returns the ops behind a value, as recorded, where they are few and the host can compute them all; else None.
+    """Returns the ops behind a value, as recorded, where they are few and the host can compute them
+    all; else None.
 
-    A read of such a value need not wait for a program: a sampler checks whether the step before this one was the last
-    (`if timestep - 20 >= 0`), and would wait for the whole network. largest: the elements of an array that is small.
+    A read of such a value need not wait for a program: a sampler checks whether the step before
+    this one was the last (`if timestep - 20 >= 0`), and would wait for the whole network. largest:
+    the elements of an array that is small.
     """
     makers: set[Node] = set()
     stack = [value]
@@ -66,8 +75,11 @@ def few_small(value: Value, largest: int = LARGEST) -> list[Node] | None:
     return sorted(makers, key=lambda node: node.serial)
 
 
-def compute(op: OpSpec, inputs: Sequence[DeviceData], numbers: Sequence[float | int]) -> list[DeviceData]:
-    """Returns a host-computed op's results as host data, from its operands' data; counted, as every op on the host."""
+def compute(
+    op: OpSpec, inputs: Sequence[DeviceData], numbers: Sequence[float | int]
+) -> list[DeviceData]:
+    """Returns a host-computed op's results as host data, from its operands' data; counted, as every
+    op on the host."""
     counters.add("host_ops")
     assert op.on_host is not None
     operands = [_host_tensor(device_data) for device_data in inputs]
@@ -81,7 +93,8 @@ def compute(op: OpSpec, inputs: Sequence[DeviceData], numbers: Sequence[float | 
 
 def _host_tensor(device_data: DeviceData) -> torch.Tensor:
     array = device_data.host
-    if array is not None and array.dtype.kind in "iub" and array.flags.writeable:  # the op only reads it
+    # the op only reads it
+    if array is not None and array.dtype.kind in "iub" and array.flags.writeable:
         return torch.from_numpy(array)
     if array is None:
         device_data.check()
@@ -90,7 +103,8 @@ def _host_tensor(device_data: DeviceData) -> torch.Tensor:
 
 
 def _sharding(meta: Meta, operands: Sequence[DeviceData]) -> Sharding | None:
-    """Returns the sharding of an operand of the same rank whose sharded dims are as long as the value's; else None."""
+    """Returns the sharding of an operand of the same rank whose sharded dims are as long as the
+    value's; else None."""
     for operand in operands:
         sharding, shape = operand.sharding, operand.meta.shape
         if sharding is not None and len(shape) == len(meta.shape):

@@ -11,7 +11,8 @@ from ..graph.source import Line
 
 
 class Changed(NamedTuple):
-    """Another graph that computes the same: what is different, in words. is_last: no later pass looks at the graph."""
+    """Another graph that computes the same: what is different, in words. is_last: no later pass
+    looks at the graph."""
 
     graph: Graph
     description: str
@@ -21,8 +22,9 @@ class Changed(NamedTuple):
 class Cut(NamedTuple):
     """The programs that run in place of one, in words; they are `nodes` between these places.
 
-    ends: places in `nodes`, each the number of ops before it. has_rest: the ops behind the last place are looked at
-    again, and not a program as they are. replaced: the values that stand for results of the graph from now on, by name.
+    ends: places in `nodes`, each the number of ops before it. has_rest: the ops behind the last
+    place are looked at again, and not a program as they are. replaced: the values that stand for
+    results of the graph from now on, by name.
     """
 
     nodes: Sequence[Node]
@@ -46,9 +48,9 @@ Outcome = Changed | Cut | OnHost | str
 class Sync(NamedTuple):
     """The sync that a graph is of.
 
-    line: the user's. key: of the graph as it was recorded; counts: the number of scalar arguments of its ops, then.
-    written: the ops of the values of state that several steps have written since the sync before. is_rest: iterations
-    of a loop were cut out of the graph.
+    line: the user's. key: of the graph as it was recorded; counts: the number of scalar arguments
+    of its ops, then. written: the ops of the values of state that several steps have written since
+    the sync before. is_rest: iterations of a loop were cut out of the graph.
     """
 
     line: Line
@@ -62,9 +64,9 @@ class Sync(NamedTuple):
 class Pass:
     """A function from a graph to its outcome, and where it applies.
 
-    processes: it looks at the graph alone, not at earlier runs, so that each of several processes decides alike.
-    threads: it also applies while several threads record. reads: it also applies to what a read needs, where nothing is
-    donated. plans: it also applies to a step that is planned.
+    processes: it looks at the graph alone, not at earlier runs, so that each of several processes
+    decides alike. threads: it also applies while several threads record. reads: it also applies to
+    what a read needs, where nothing is donated. plans: it also applies to a step that is planned.
     """
 
     name: str
@@ -75,9 +77,12 @@ class Pass:
     plans: bool = False
 
 
-# Of the graph that is compiled: its name; a function from the graph, and whether it may be scanned, to another, with
-# the change in words; the ops, by name or by kind of lowering, without which it changes nothing (None: any).
-CompilePass = tuple[str, Callable[[Graph, bool], tuple[Graph, str]], Collection[str | type[Lowering]] | None]
+# Of the graph that is compiled: its name; a function from the graph, and whether it may be scanned,
+# to another, with the change in words; the ops, by name or by kind of lowering, without which it
+# changes nothing (None: any).
+CompilePass = tuple[
+    str, Callable[[Graph, bool], tuple[Graph, str]], Collection[str | type[Lowering]] | None
+]
 
 
 class Passes(list[Pass]):

@@ -1,7 +1,9 @@
-"""Repeats: stretches of equal ops, and those that are loops: layers forward and backward, an optimizer's parameters.
+"""Repeats: stretches of equal ops, and those that are loops: layers forward and backward, an
+optimizer's parameters.
 
-Two stretches of a graph are iterations of one loop where they have the same ops and wiring, and where each operand from
-outside is the same value, a result of the iteration before at the same place, or for each iteration a value of its own.
+Two stretches of a graph are iterations of one loop where they have the same ops and wiring, and
+where each operand from outside is the same value, a result of the iteration before at the same
+place, or for each iteration a value of its own.
 """
 
 import itertools
@@ -31,7 +33,8 @@ def find_loops(nodes: Sequence[Node], roots: Sequence[Value]) -> list[Candidate]
     in_loop = np.zeros(len(nodes), bool)
     tried: set[tuple[int, int, int]] = set()
     loops: list[Candidate] = []
-    # Much shorter loops than the longest are searched again without it: most distances are within its iterations.
+    # Much shorter loops than the longest are searched again without it: most distances are within
+    # its iterations.
     while longest := _longest(nodes, symbols, position, in_loop, tried):
         loops += longest
     loops.sort(key=lambda loop: loop.start)
@@ -48,7 +51,8 @@ def _longest(
     in_loop: np.ndarray,
     tried: set[tuple[int, int, int]],
 ) -> list[Candidate]:
-    """Finds the loop that spares most ops of those not in a loop, and the loops that spare half as many; takes them."""
+    """Finds the loop that spares most ops of those not in a loop, and the loops that spare half as
+    many; takes them."""
     loops: list[Candidate] = []
     enough = 0
     for start, stop, period in repeated(symbols, in_loop, FEWEST_OPS):
@@ -74,27 +78,38 @@ def _free(in_loop: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, int
             yield places[0], places[-1] + 1
 
 
-# --- the wiring -------------------------------------------------------------------------------------------------------
+# --- the wiring -----------------------------------------------------------------------------------
 
 
-def _fit(nodes: Sequence[Node], position: dict[Node, int], start: int, stop: int, period: int) -> Candidate | None:
-    """Returns the longest loop in a stretch of equal ops, or None where its iterations are wired differently."""
+def _fit(
+    nodes: Sequence[Node], position: dict[Node, int], start: int, stop: int, period: int
+) -> Candidate | None:
+    """Returns the longest loop in a stretch of equal ops, or None where its iterations are wired
+    differently."""
     iterations = (stop - start) // period
     spare = stop - start - iterations * period
     if iterations < FEWEST_ITERATIONS or (iterations - 1) * period < FEWEST_OPS:
         return None
     if spare:
         start += _least_carried(nodes, position, start, period, spare)
-    wiring = [_wiring(nodes, position, start + iteration * period, period) for iteration in range(iterations)]
-    usable = (_usable(nodes, position, start, period, wiring, *between) for between in _stretches(wiring))
+    wiring = [
+        _wiring(nodes, position, start + iteration * period, period)
+        for iteration in range(iterations)
+    ]
+    usable = (
+        _usable(nodes, position, start, period, wiring, *between) for between in _stretches(wiring)
+    )
     first, last = max(usable, key=lambda between: between[1] - between[0])
     if last - first < FEWEST_ITERATIONS or (last - first - 1) * period < FEWEST_OPS:
         return None
     return _loop(nodes, position, start + first * period, period, last - first)
 
 
-def _least_carried(nodes: Sequence[Node], position: dict[Node, int], start: int, period: int, spare: int) -> int:
-    """Returns the offset of the first iteration, in ops, at which iterations pass the fewest bytes to each other."""
+def _least_carried(
+    nodes: Sequence[Node], position: dict[Node, int], start: int, period: int, spare: int
+) -> int:
+    """Returns the offset of the first iteration, in ops, at which iterations pass the fewest bytes
+    to each other."""
     reach: dict[object, tuple[int, int, int]] = {}
     for index in range(start + period, start + 2 * period):
         for operand in nodes[index].operands:
@@ -109,23 +124,31 @@ def _least_carried(nodes: Sequence[Node], position: dict[Node, int], start: int,
     return int(np.argmin(carried[: min(spare, period - 1) + 1]))
 
 
-# The place of the op that makes an operand, from the start of the iteration on (below 0: in the one before), and the
-# index among its results; None for a value from outside, or from more than one iteration before.
+# The place of the op that makes an operand, from the start of the iteration on (below 0: in the one
+# before), and the index among its results; None for a value from outside, or from more than one
+# iteration before.
 _Wired = tuple[int, int] | None
 
 
-def _wiring(nodes: Sequence[Node], position: dict[Node, int], base: int, period: int) -> tuple[_Wired, ...]:
+def _wiring(
+    nodes: Sequence[Node], position: dict[Node, int], base: int, period: int
+) -> tuple[_Wired, ...]:
     """Returns the wiring of each operand of one iteration."""
     wired: list[_Wired] = []
-    for operand in itertools.chain.from_iterable(node.operands for node in nodes[base : base + period]):
+    for operand in itertools.chain.from_iterable(
+        node.operands for node in nodes[base : base + period]
+    ):
         maker = origin(operand)
         index = -1 if maker is None else position[maker]
-        wired.append((index - base, result_index(operand)) if index >= max(base - period, 0) else None)
+        wired.append(
+            (index - base, result_index(operand)) if index >= max(base - period, 0) else None
+        )
     return tuple(wired)
 
 
 def _stretches(wiring: list[tuple[_Wired, ...]]) -> Iterator[tuple[int, int]]:
-    """Yields isomorphic iterations (first, behind the last), and the one before where it may be the first of them."""
+    """Yields isomorphic iterations (first, behind the last), and the one before where it may be the
+    first of them."""
     first = 0
     while first < len(wiring):
         last = first + 1
@@ -136,21 +159,30 @@ def _stretches(wiring: list[tuple[_Wired, ...]]) -> Iterator[tuple[int, int]]:
 
 
 def _may_begin(first: tuple[_Wired, ...], second: tuple[_Wired, ...]) -> bool:
-    """True if an iteration may be the first of a loop with this wiring: it reads data where the others read a carry."""
+    """True if an iteration may be the first of a loop with this wiring: it reads data where the
+    others read a carry."""
     return all(
-        a == b or all(wired is None or wired[0] < 0 for wired in (a, b)) for a, b in zip(first, second, strict=True)
+        a == b or all(wired is None or wired[0] < 0 for wired in (a, b))
+        for a, b in zip(first, second, strict=True)
     )
 
 
 def _usable(
-    nodes: Sequence[Node], position: dict[Node, int], start: int, period: int, wiring: list[tuple[_Wired, ...]],
-    first: int, last: int,
-) -> tuple[int, int]:  # fmt: skip
-    """Returns the iterations without those at the start whose results are read by a later iteration other than the
-    next: these are peeled."""
+    nodes: Sequence[Node],
+    position: dict[Node, int],
+    start: int,
+    period: int,
+    wiring: list[tuple[_Wired, ...]],
+    first: int,
+    last: int,
+) -> tuple[int, int]:
+    """Returns the iterations without those at the start whose results are read by a later iteration
+    other than the next: these are peeled."""
     for iteration in range(first + 2, last):
         base = start + iteration * period
-        operands = itertools.chain.from_iterable(node.operands for node in nodes[base : base + period])
+        operands = itertools.chain.from_iterable(
+            node.operands for node in nodes[base : base + period]
+        )
         for operand, wired in zip(operands, wiring[iteration], strict=True):
             maker = origin(operand) if wired is None else None
             if maker is not None and position[maker] >= start + first * period:
@@ -161,20 +193,23 @@ def _usable(
 def _loop(
     nodes: Sequence[Node], position: dict[Node, int], start: int, period: int, iterations: int
 ) -> Candidate | None:
-    """Returns the loop of these isomorphic iterations; None where dynamic starts differ and none of the xs is a weight.
+    """Returns the loop of these isomorphic iterations; None where dynamic starts differ and none of
+    the xs is a weight.
 
     (They differ in the recurrence of an RNN over its inputs, too, which is no layer.)
     """
     early, has_dynamic_start = _early(nodes, position, start, period, iterations)
     loop = candidate_of(nodes, position, start, period, iterations, early)
-    return loop if not has_dynamic_start or any(_is_weight(values[0]) for values in loop.xs) else None
+    return (
+        loop if not has_dynamic_start or any(_is_weight(values[0]) for values in loop.xs) else None
+    )
 
 
 def _early(
     nodes: Sequence[Node], position: dict[Node, int], start: int, period: int, iterations: int
 ) -> tuple[frozenset[int], bool]:
-    """Returns the places of an iteration whose op has another start in each iteration and reads no result of the loop;
-    and whether any op has another start."""
+    """Returns the places of an iteration whose op has another start in each iteration and reads no
+    result of the loop; and whether any op has another start."""
     early: set[int] = set()
     has_dynamic_start = False
     for index in range(period):
@@ -190,16 +225,20 @@ def _early(
 
 
 def _is_weight(value: Value) -> bool:
-    """True if a value is data, or an annotation of data, as a gather of a weight, or of its cast, is."""
+    """True if a value is data, or an annotation of data, as a gather of a weight, or of its cast,
+    is."""
     maker = origin(value)
     return maker is None or is_annotation(maker)
 
 
-# --- the results that are read outside of the loops -------------------------------------------------------------------
+# --- the results that are read outside of the loops -----------------------------------------------
 
 
 def _note_readers(
-    loops: Sequence[Candidate], nodes: Sequence[Node], roots: Sequence[Value], position: dict[Node, int]
+    loops: Sequence[Candidate],
+    nodes: Sequence[Node],
+    roots: Sequence[Value],
+    position: dict[Node, int],
 ) -> None:
     """Finds the results of each loop that are read outside of it."""
     owner: list[Candidate | None] = [None] * len(nodes)
@@ -225,19 +264,26 @@ def _note_readers(
         note(root, None)
     as_rows = {value_name(value) for loop in loops for values in loop.xs for value in values}
     as_rows |= {
-        value_name(operand) for node in nodes if type(node.op.lowering) in TAKE_ROWS for operand in node.operands
+        value_name(operand)
+        for node in nodes
+        if type(node.op.lowering) in TAKE_ROWS
+        for operand in node.operands
     }
     root_names = set(map(value_name, roots))
     for loop in loops:
         for result, iterations in read[id(loop)].items():
             (loop.last if iterations == {loop.iterations - 1} else loop.ys).append(result)
-            second_last, end = loop.name(loop.iterations - 2, result), loop.name(loop.iterations - 1, result)
+            second_last, end = (
+                loop.name(loop.iterations - 2, result),
+                loop.name(loop.iterations - 1, result),
+            )
             if end in as_rows or root_names.issuperset((second_last, end)):
                 loop.ended.add(result)
 
 
 def _orient_rows(loops: Sequence[Candidate]) -> None:
-    """Numbers the rows of all loops consistently: a backward pass reads those of the forward in reverse order."""
+    """Numbers the rows of all loops consistently: a backward pass reads those of the forward in
+    reverse order."""
     row: dict[object, int] = {}
     for loop in loops:
         votes: Counter[int] = Counter()
@@ -259,13 +305,15 @@ FEWEST_ITERATIONS = 3
 # The most equal ops after an op to which its distance is counted; the most periods that are tried.
 _LAGS = 12
 _PERIODS = 16
-# The rarest kinds of ops whose distances are tried, too; the distances of them that are tried for each number of ops.
+# The rarest kinds of ops whose distances are tried, too; the distances of them that are tried for
+# each number of ops.
 _RAREST = 16
 _EACH = 4
 
 
 def symbol(node: Node) -> OpSpec:
-    """Returns the op with a dynamic start, which is the same for all starts; other ops as they are."""
+    """Returns the op with a dynamic start, which is the same for all starts; other ops as they
+    are."""
     return node.op.dynamic_start[0] if node.op.dynamic_start is not None else node.op
 
 
@@ -283,13 +331,18 @@ def repeated(
     fewest: int = FEWEST_ITERATIONS,
     shortest: int = 1,
 ) -> list[tuple[int, int, int]]:
-    """Returns stretches (start, stop, period) of ops in no loop, in which every op is that of a period earlier;
-    those that spare most ops first, all of them at least `least`.
+    """Returns stretches (start, stop, period) of ops in no loop, in which every op is that of a
+    period earlier; those that spare most ops first, all of them at least `least`.
 
-    symbols: each array has a number per op, equal for ops that may be the same op of two iterations. fewest: the fewest
-    iterations. shortest: of a shorter period the least multiple of that many ops is taken.
+    symbols: each array has a number per op, equal for ops that may be the same op of two
+    iterations. fewest: the fewest iterations. shortest: of a shorter period the least multiple of
+    that many ops is taken.
     """
-    stretches = {stretch for numbers in symbols for stretch in _stretches_of(numbers, in_loop, least, fewest, shortest)}
+    stretches = {
+        stretch
+        for numbers in symbols
+        for stretch in _stretches_of(numbers, in_loop, least, fewest, shortest)
+    }
     return [(start, stop, -period) for _, period, start, stop in sorted(stretches, reverse=True)]
 
 
@@ -297,7 +350,8 @@ def _stretches_of(
     symbols: np.ndarray, in_loop: np.ndarray, least: int, fewest: int, shortest: int
 ) -> Iterator[tuple[int, int, int, int]]:
     """Yields such stretches as (ops spared, -period, start, stop)."""
-    symbols = np.where(in_loop, -1 - np.arange(len(symbols)), symbols)  # an op in a loop is equal to no other
+    # an op in a loop is equal to no other
+    symbols = np.where(in_loop, -1 - np.arange(len(symbols)), symbols)
     for period in {period * -(-shortest // period) for period in _periods(symbols, least)}:
         is_equal = np.concatenate(([False], symbols[:-period] == symbols[period:], [False]))
         edges = np.flatnonzero(is_equal[1:] != is_equal[:-1])
@@ -308,11 +362,14 @@ def _stretches_of(
 
 
 def _periods(symbols: np.ndarray, least: int) -> list[int]:
-    """Returns the candidate periods: the distances at which most ops have an equal one, no multiples of such; and those
-    of the rarest ops, which an iteration that has layers inside has once."""
+    """Returns the candidate periods: the distances at which most ops have an equal one, no
+    multiples of such; and those of the rarest ops, which an iteration that has layers inside has
+    once."""
     order = np.argsort(symbols, kind="stable")
     _, kinds, occurrences = np.unique(symbols, return_inverse=True, return_counts=True)
-    rarest = np.argsort(np.where(occurrences > 1, occurrences, len(symbols)), kind="stable")[:_RAREST]
+    rarest = np.argsort(np.where(occurrences > 1, occurrences, len(symbols)), kind="stable")[
+        :_RAREST
+    ]
     rare = order[np.isin(kinds[order], rarest)]
     counts = np.zeros(len(symbols) + 1, np.int64)
     often: set[int] = set()
@@ -324,12 +381,15 @@ def _periods(symbols: np.ndarray, least: int) -> list[int]:
     for period in np.argsort(-counts, kind="stable").tolist():
         if counts[period] < least or len(likely) == _PERIODS:
             break
-        if not any(period % shorter == 0 and counts[shorter] >= counts[period] for shorter in likely):
+        if not any(
+            period % shorter == 0 and counts[shorter] >= counts[period] for shorter in likely
+        ):
             likely.append(period)
     return sorted(often.union(likely))
 
 
 def _distances(symbols: np.ndarray, places: np.ndarray, lag: int) -> np.ndarray:
-    """Returns the distances of those of these places, in order of their symbols, that are of one and `lag` apart."""
+    """Returns the distances of those of these places, in order of their symbols, that are of one
+    and `lag` apart."""
     is_same = symbols[places[lag:]] == symbols[places[:-lag]]
     return (places[lag:] - places[:-lag])[is_same]

@@ -1,7 +1,8 @@
-"""Equal layers of a graph become loops of its program, with their weights and state as stacked parameters.
+"""Equal layers of a graph become loops of its program, with their weights and state as stacked
+parameters.
 
-The xs and ys of a loop are stack groups, those of a loop that the user wrote (`spmd.scan_layers`) as well; a list op
-relates the groups of its operands and of its results.
+The xs and ys of a loop are stack groups, those of a loop that the user wrote (`spmd.scan_layers`)
+as well; a list op relates the groups of its operands and of its results.
 """
 
 import dataclasses
@@ -19,21 +20,26 @@ from ..lower.stack_rows import TAKE_ROWS
 from .found_loops import hoist, with_loops
 from .repeats import FEWEST_ITERATIONS, find_loops
 
-# The fewest equal layers that "auto" scans: fewer compile as fast unrolled. TPU compilers take longer over each.
+# The fewest equal layers that "auto" scans: fewer compile as fast unrolled. TPU compilers take
+# longer over each.
 _ENOUGH = {"tpu": 4}
 _ENOUGH_ELSEWHERE = 8
-# Next to such a loop, the fewest ops that a loop of fewer iterations spares: of the layers around a frozen one.
+# Next to such a loop, the fewest ops that a loop of fewer iterations spares: of the layers around a
+# frozen one.
 _LARGE = 32
 
 
 def scan(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
-    """Returns the graph with its loops, where `config.scan_layers` allows them, and with the stack groups of their xs
-    and of the xs of loops that the user wrote; and the loops, or the reason why there are none, in words."""
+    """Returns the graph with its loops, where `config.scan_layers` allows them, and with the stack
+    groups of their xs and of the xs of loops that the user wrote; and the loops, or the reason why
+    there are none, in words."""
     started = counters.now()
     result, loops, words = _chosen(graph, _LARGE if may_scan else None)
     if loops:
         result, late = hoist(with_loops(result, loops))
-        words = ", ".join(f"{loop.iterations} iterations of {loop.period} ops" for loop in loops) + late
+        words = (
+            ", ".join(f"{loop.iterations} iterations of {loop.period} ops" for loop in loops) + late
+        )
     counters.add_time("roll", counters.now() - started)
     return result, words
 
@@ -50,22 +56,35 @@ def _loops_of(graph: Graph, least: float) -> tuple[list[Candidate], str]:
     loops = find_loops(graph.nodes, graph.roots)
     if not loops:
         same = "of the same ops, shapes, shardings and scalar arguments"
-        return [], f"no {FEWEST_ITERATIONS} layers {same} follow each other, and fewer are not a loop"
+        return (
+            [],
+            f"no {FEWEST_ITERATIONS} layers {same} follow each other, and fewer are not a loop",
+        )
     if config.scan_layers == "auto":
         enough = _ENOUGH.get(graph.mesh.platform, _ENOUGH_ELSEWHERE)
         most = max(loop.iterations for loop in loops)
         if most < enough:
             return [], f"{most} equal layers, and a loop is made from {enough} on"
-        loops = [loop for loop in loops if loop.iterations >= enough or (loop.iterations - 1) * loop.period >= least]
+        loops = [
+            loop
+            for loop in loops
+            if loop.iterations >= enough or (loop.iterations - 1) * loop.period >= least
+        ]
     return loops, ""
 
 
 def _chosen(graph: Graph, least: float | None = _LARGE) -> tuple[Graph, list[Candidate], str]:
-    """Returns the graph with its stack groups, the candidates that become loops, and why there are none.
+    """Returns the graph with its stack groups, the candidates that become loops, and why there are
+    none.
 
-    least: the fewest ops that a loop of few layers next to one of enough spares; None: there are to be no loops.
+    least: the fewest ops that a loop of few layers next to one of enough spares; None: there are to
+    be no loops.
     """
-    loops, reason = ([], "XLA would copy the stacks of their weights") if least is None else _loops_of(graph, least)
+    loops, reason = (
+        ([], "XLA would copy the stacks of their weights")
+        if least is None
+        else _loops_of(graph, least)
+    )
     if not loops and not any(any(loop.rows()) for _, loop in _written_loops(graph)):
         return graph, [], reason
     inputs, roots, all_peeled = columns_of(graph, loops)
@@ -74,35 +93,61 @@ def _chosen(graph: Graph, least: float | None = _LARGE) -> tuple[Graph, list[Can
         if least != math.inf:
             return _chosen(graph, math.inf)
         result, _, _ = _chosen(graph, None)
-        return result, [], "the program would copy their operands into stacks, more than one row of each"
+        return (
+            result,
+            [],
+            "the program would copy their operands into stacks, more than one row of each",
+        )
     for loop, peeled in zip(loops, all_peeled, strict=True):
         loop.peeled = peeled
     columns = [group for group in inputs if group not in stack_groups]
-    return dataclasses.replace(graph, stack_groups=stack_groups, stacked=tuple(roots), columns=columns), loops, reason
+    return (
+        dataclasses.replace(
+            graph, stack_groups=stack_groups, stacked=tuple(roots), columns=columns
+        ),
+        loops,
+        reason,
+    )
 
 
-def _exceeds_budget(loops: Sequence[Candidate], graph: Graph, stack_groups: Sequence[StackGroup]) -> bool:
-    """True if the program would copy more bytes into the stacks of its loops' xs than one row of each takes.
+def _exceeds_budget(
+    loops: Sequence[Candidate], graph: Graph, stack_groups: Sequence[StackGroup]
+) -> bool:
+    """True if the program would copy more bytes into the stacks of its loops' xs than one row of
+    each takes.
 
-    Copied are values that are rows of no loop, list op or store. One row is that of a layer which differs (T5's first).
+    Copied are values that are rows of no loop, list op or store. One row is that of a layer which
+    differs (T5's first).
     """
     rows: set[Name] = {graph.inputs[i] for group in stack_groups for i in group}
     for loop in loops:
         rows.update(node for index in loop.early for node in loop.at(index))
         rows.update(name for result in loop.ys for name in loop.names(result))
         rows.update(value_name(initial) for _, initial in loop.carry)
-    makers = {node for node in graph.nodes if type(node.op.lowering) in TAKE_ROWS and len(node.op.metas) > 1}
+    makers = {
+        node
+        for node in graph.nodes
+        if type(node.op.lowering) in TAKE_ROWS and len(node.op.metas) > 1
+    }
     read = {tuple(map(value_name, values)): values for loop in loops for values in loop.xs}
     copied, one_row = 0, sum(graph.inputs[group[0]].meta.nbytes for group in stack_groups)
     for names, values in read.items():
-        are_rows = [name in rows or origin(value) in makers for name, value in zip(names, values, strict=True)]
-        copied += sum(value.meta.nbytes for value, is_there in zip(values, are_rows, strict=True) if not is_there)
+        are_rows = [
+            name in rows or origin(value) in makers
+            for name, value in zip(names, values, strict=True)
+        ]
+        copied += sum(
+            value.meta.nbytes
+            for value, is_there in zip(values, are_rows, strict=True)
+            if not is_there
+        )
         one_row += values[0].meta.nbytes if any(are_rows) else 0
     return copied > one_row
 
 
 def _stays(graph: Graph, group: StackGroup) -> bool:
-    """True if the inputs, or the values written over them, exist at the next run, too: then they are worth a store."""
+    """True if the inputs, or the values written over them, exist at the next run, too: then they
+    are worth a store."""
     return any(graph.donated[i] for i in group) or all(graph.inputs[i].is_state for i in group)
 
 
@@ -118,17 +163,26 @@ def _written_loops(graph: Graph) -> Iterator[tuple[Node, Loop]]:
 _Peeled = list[dict[Result, dict[int, Value]]]  # by loop, see `Candidate.peeled`
 
 
-def columns_of(graph: Graph, loops: Sequence[Candidate]) -> tuple[list[StackGroup], list[StackGroup], _Peeled]:
-    """Returns the stack groups of a graph's inputs and of its roots: places of equal metas and shardings, row by row;
-    and for each loop, the values from outside it that belong to the stacks of its ys."""
+def columns_of(
+    graph: Graph, loops: Sequence[Candidate]
+) -> tuple[list[StackGroup], list[StackGroup], _Peeled]:
+    """Returns the stack groups of a graph's inputs and of its roots: places of equal metas and
+    shardings, row by row; and for each loop, the values from outside it that belong to the stacks
+    of its ys."""
     inputs: dict[Name, int] = {device_data: i for i, device_data in enumerate(graph.inputs)}
     roots = {value_name(root): i for i, root in enumerate(graph.roots)}
     groups = _found(graph, loops)
     named = [[name for _, name in sorted(column.items())] for column in groups]
 
     def within(places: dict[Name, int], kind_of: Callable[[int], Hashable]) -> list[StackGroup]:
-        all_there = [tuple([places[name] for name in names]) for names in named if places.keys() >= set(names)]
-        return [group for group in all_there if len(group) > 1 and len(set(map(kind_of, group))) == 1]
+        all_there = [
+            tuple([places[name] for name in names])
+            for names in named
+            if places.keys() >= set(names)
+        ]
+        return [
+            group for group in all_there if len(group) > 1 and len(set(map(kind_of, group))) == 1
+        ]
 
     of_inputs = within(inputs, lambda i: (graph.inputs[i].meta, graph.shardings[i]))
     of_roots = within(roots, lambda i: (graph.roots[i].meta, graph.pinned[i]))
@@ -149,11 +203,15 @@ def _found(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
         columns.append(dict(names))
 
     def add_read(names: _Column) -> None:
-        """Adds a group, or more rows to the group of some of them: the backward runs through all layers but the first,
-        whose input needs no gradient."""
+        """Adds a group, or more rows to the group of some of them: the backward runs through all
+        layers but the first, whose input needs no gradient."""
         if len(set(names.values())) < len(names):
             return
-        offsets = {(places[name][0], places[name][1] - row) for row, name in names.items() if name in places}
+        offsets = {
+            (places[name][0], places[name][1] - row)
+            for row, name in names.items()
+            if name in places
+        }
         if not offsets:
             add(names)
         elif len(offsets) == 1:
@@ -175,7 +233,9 @@ def _found(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
             add({row: (node, index) for row, index in enumerate(run)})
     for loop in loops:
         for values in loop.xs:
-            add_read({loop.row(iteration): value_name(value) for iteration, value in enumerate(values)})
+            add_read(
+                {loop.row(iteration): value_name(value) for iteration, value in enumerate(values)}
+            )
         for result in loop.ys:
             add(dict(enumerate(loop.names(result))))
     lists = [node for node in graph.nodes if node.op.lowering.elements]
@@ -189,7 +249,8 @@ def _found(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
 
 
 def _peeled(graph: Graph, loops: Sequence[Candidate], columns: Sequence[_Column]) -> _Peeled:
-    """Returns, for each loop, the values from outside it in the groups of its ys, where no row between is missing."""
+    """Returns, for each loop, the values from outside it in the groups of its ys, where no row
+    between is missing."""
     inside = {node for loop in loops for node in graph.nodes[loop.start : loop.stop]}
     by_first = {column[0]: column for column in columns if 0 in column}
     peeled: _Peeled = []
@@ -197,7 +258,9 @@ def _peeled(graph: Graph, loops: Sequence[Candidate], columns: Sequence[_Column]
         peeled.append({})
         for result in loop.ys:
             column = by_first.get(loop.names(result)[0], {})
-            more = {row: _value(name) for row, name in column.items() if not 0 <= row < loop.iterations}
+            more = {
+                row: _value(name) for row, name in column.items() if not 0 <= row < loop.iterations
+            }
             is_complete = len(column) == max(column, default=0) - min(column, default=0) + 1
             if more and is_complete and not any(origin(value) in inside for value in more.values()):
                 peeled[-1][result] = more
@@ -210,7 +273,8 @@ def _value(name: Name) -> Value:
 
 
 def _aligned(node: Node, places: Mapping[object, _Place]) -> Iterator[_Column]:
-    """Yields the stack groups among the operands and results of a list op that follow from the known ones."""
+    """Yields the stack groups among the operands and results of a list op that follow from the
+    known ones."""
     groups: defaultdict[Hashable, dict[int, list[Name]]] = defaultdict(dict)
     several = len(node.op.metas) > 1
     for part in node.op.lowering.elements:

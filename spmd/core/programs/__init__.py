@@ -1,1 +1,2 @@
-"""From a graph to an executable: lowering, the compiler, the cache of programs, and the causes of compilations."""
+"""From a graph to an executable: lowering, the compiler, the cache of programs, and the causes of
+compilations."""

@@ -1,6 +1,7 @@
 """Maps graph keys to executables, groups inputs into stacks, and states why a program was compiled.
 
-Not here: the search for inputs that belong together (`passes`), the stacks at a run (`run.executables`).
+Not here: the search for inputs that belong together (`passes`), the stacks at a run
+(`run.executables`).
 """
 
 import contextlib
@@ -32,8 +33,9 @@ from .program import PROGRAM_READERS, Program, Requested
 
 @contextlib.contextmanager
 def collected_later() -> Iterator[None]:
-    """Turns collection off inside, in all threads: compiling a graph makes little garbage, and a full collection scans
-    all objects of a model each time. Has no effect if the collector is off already."""
+    """Turns collection off inside, in all threads: compiling a graph makes little garbage, and a
+    full collection scans all objects of a model each time. Has no effect if the collector is off
+    already."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -48,7 +50,8 @@ _SHARE = 0.75
 
 
 def are_scarce() -> bool:
-    """True if three quarters of the maps that this process may have are taken; never outside of Linux."""
+    """True if three quarters of the maps that this process may have are taken; never outside of
+    Linux."""
     if not (_MAPS.exists() and _LIMIT.exists()):
         return False
     return _MAPS.read_bytes().count(b"\n") > _SHARE * int(_LIMIT.read_text())
@@ -63,24 +66,29 @@ def ungrouped(graph: Graph, may_scan: bool = True) -> Graph:
     return graph
 
 
-def grouped(graph: Graph, form: Form, *, may_scan: bool = True) -> tuple[Graph, list[int], tuple[StackGroup, ...]]:
-    """Returns the graph with its stack groups; the places of the inputs that `form` leaves alone, and the groups among
-    these that are all the rows of a store."""
+def grouped(
+    graph: Graph, form: Form, *, may_scan: bool = True
+) -> tuple[Graph, list[int], tuple[StackGroup, ...]]:
+    """Returns the graph with its stack groups; the places of the inputs that `form` leaves alone,
+    and the groups among these that are all the rows of a store."""
     formed = form(graph, may_scan)
     grouped_indices = set().union(*formed.stack_groups)
     single = [index for index in range(len(graph.inputs)) if index not in grouped_indices]
     stores = full_stores(graph.inputs, single)
     if stores or formed.stack_groups or formed.stacked:
-        formed = _complete(dataclasses.replace(formed, stack_groups=(*formed.stack_groups, *stores)))
+        formed = _complete(
+            dataclasses.replace(formed, stack_groups=(*formed.stack_groups, *stores))
+        )
     return formed, single, stores
 
 
 def _complete(graph: Graph) -> Graph:
-    """Returns the graph, each stack group donated as a whole or not at all: to the stack of the values that replace its
-    rows.
+    """Returns the graph, each stack group donated as a whole or not at all: to the stack of the
+    values that replace its rows.
 
-    A row that is not written over comes out as it went in. The stacked results are in the order of the groups whose
-    memory they take, as jax pairs them in order. A result that takes the memory of one input is in no stack.
+    A row that is not written over comes out as it went in. The stacked results are in the order of
+    the groups whose memory they take, as jax pairs them in order. A result that takes the memory of
+    one input is in no stack.
     """
     donated = list(graph.donated)
     paired: list[StackGroup] = []
@@ -97,7 +105,9 @@ def _complete(graph: Graph) -> Graph:
     alone = {graph.onto[i] for i, is_given in enumerate(donated) if is_given and i not in in_groups}
     aliased_indices = alone.union(index for places in paired for index in places)
     unpaired_stacks = [
-        places for places in graph.stacked if aliased_indices.isdisjoint(places) and _is_even(graph, places)
+        places
+        for places in graph.stacked
+        if aliased_indices.isdisjoint(places) and _is_even(graph, places)
     ]
     stacked = (*paired, *unpaired_stacks)
     _keep_unusable(graph, donated, alone.union(index for places in stacked for index in places))
@@ -105,7 +115,8 @@ def _complete(graph: Graph) -> Graph:
 
 
 def _keep_unusable(graph: Graph, donated: list[bool], aliased_indices: set[int | None]) -> None:
-    """Donates an input that no result is written over only if a result of its kind is left that is in no stack."""
+    """Donates an input that no result is written over only if a result of its kind is left that is
+    in no stack."""
     unused = Counter(
         (root.meta.struct, shardings)
         for index, (root, shardings) in enumerate(zip(graph.roots, graph.pinned, strict=True))
@@ -120,8 +131,8 @@ def _keep_unusable(graph: Graph, donated: list[bool], aliased_indices: set[int |
 
 
 def _returned(graph: Graph, group: StackGroup) -> StackGroup | None:
-    """Returns the stack that takes a group's memory: for each row the place among the roots of its replacement, or the
-    row itself; None if a donated row has no replacement."""
+    """Returns the stack that takes a group's memory: for each row the place among the roots of its
+    replacement, or the row itself; None if a donated row has no replacement."""
     root_indices = []
     for i in group:
         root_index = graph.onto[i] if graph.donated[i] else ~i
@@ -134,28 +145,37 @@ def _returned(graph: Graph, group: StackGroup) -> StackGroup | None:
 def _is_even(graph: Graph, places: Sequence[int]) -> bool:
     """True if roots can be one stack: equal metas and equal requested shardings."""
     first, sharding = graph.roots[places[0]].meta, graph.pinned[places[0]]
-    return sharding is not None and all(graph.roots[i].meta is first and graph.pinned[i] is sharding for i in places)
+    return sharding is not None and all(
+        graph.roots[i].meta is first and graph.pinned[i] is sharding for i in places
+    )
 
 
 def _group_summary(graph: Graph) -> str:
     """Describes the stack groups of a program's inputs, for the compile log."""
     rows = sum(map(len, graph.stack_groups))
-    return f"; {rows} of {len(graph.inputs)} inputs are rows of {len(graph.stack_groups)} stores" if rows else ""
+    return (
+        f"; {rows} of {len(graph.inputs)} inputs are rows of {len(graph.stack_groups)} stores"
+        if rows
+        else ""
+    )
 
 
 @dataclass(slots=True)
 class _Known:
-    """The programs of one recorded graph. They differ in the inputs that are taken as all rows of a store: those of a
-    trained model are, those of its average, which runs the same graph, are not.
+    """The programs of one recorded graph. They differ in the inputs that are taken as all rows of a
+    store: those of a trained model are, those of its average, which runs the same graph, are not.
 
-    programs: by the places of the inputs that are in no other stack group, and by the stores among these; some may have
-    been compiled for a plan and not be needed by a run yet.
+    programs: by the places of the inputs that are in no other stack group, and by the stores among
+    these; some may have been compiled for a plan and not be needed by a run yet.
     """
 
-    programs: dict[tuple[int, ...], dict[tuple[StackGroup, ...], Program]] = field(default_factory=dict)
+    programs: dict[tuple[int, ...], dict[tuple[StackGroup, ...], Program]] = field(
+        default_factory=dict
+    )
 
     def program_of(self, graph: Graph) -> Program | None:
-        """Returns the program for the stores that the inputs of a graph are in now; None where there is none."""
+        """Returns the program for the stores that the inputs of a graph are in now; None where
+        there is none."""
         for single, programs in self.programs.items():
             program = programs.get(full_stores(graph.inputs, single))
             if program is not None:
@@ -170,23 +190,26 @@ class _Known:
         return not all(map(attrgetter("is_planned"), self))
 
 
-# What other packages do about a compilation: before it, where one may raise RefusedError, with the graph, the program's
-# name, the user's line, the cause, and whether its sync has run none before; before a program is made that no file has;
-# around it, with the number of ops, the line and the cause; after it, with the program, its graph and a headline.
+# What other packages do about a compilation: before it, where one may raise RefusedError, with the
+# graph, the program's name, the user's line, the cause, and whether its sync has run none before;
+# before a program is made that no file has; around it, with the number of ops, the line and the
+# cause; after it, with the program, its graph and a headline.
 before_compiling: list[Callable[[Graph, str, Line, str, bool], None]] = []
 before_making: list[Callable[[Graph, Line], None]] = []
 while_compiling: list[Callable[[int, Line, str], AbstractContextManager[None]]] = []
 after_compiling: list[Callable[[Program, Graph, str], None]] = []
 
 
-# What refuses a program with loops, in favour of one without: they get the executable and its graph.
+# What refuses a program with loops, in favour of one without: they get the executable and its
+# graph.
 refuse_loops: list[Callable[[jax.stages.Compiled, Graph], bool]] = []
 
 _MOVED = "the same ops, on data in other stores"
 _NONE = _Known()
 _programs: "OrderedDict[Hashable, _Known]" = OrderedDict()
 _count = itertools.count(1)
-_MAPS_COUNTED_EVERY = 8  # programs between two counts of the memory maps: some 30 ms if there are many
+# programs between two counts of the memory maps: some 30 ms if there are many
+_MAPS_COUNTED_EVERY = 8
 _lock = threading.RLock()
 _last: Program | None = None
 _num_runs = 0  # so far; the programs of one run are compiled together
@@ -198,12 +221,14 @@ def next_run() -> None:
     _num_runs += 1
 
 
-# The number of the program that the thread compiles among those of its sync, and how many these are.
+# The number of the program that the thread compiles among those of its sync, and how many these
+# are.
 part = PerThread((1, 1))
 
 
 def find(graph: Graph) -> Program | None:
-    """Returns the program of a graph if the cache has it and a run has needed it before; else None."""
+    """Returns the program of a graph if the cache has it and a run has needed it before; else
+    None."""
     global _last
     started = counters.now()
     key = graph.key()
@@ -217,11 +242,13 @@ def find(graph: Graph) -> Program | None:
 
 
 @collected_later()
-def program_for(graph: Graph, name: str, line: Line, form: Form = ungrouped, why_not: str = "") -> Program:
+def program_for(
+    graph: Graph, name: str, line: Line, form: Form = ungrouped, why_not: str = ""
+) -> Program:
     """Returns the compiled program of a graph: from the cache, from the disk, or compiled now.
 
-    form: called before the compilation; groups inputs and results into stacks. why_not: for the compile log, why a
-    length that differs has a program of its own (see `spmd.adaptive`).
+    form: called before the compilation; groups inputs and results into stacks. why_not: for the
+    compile log, why a length that differs has a program of its own (see `spmd.adaptive`).
     """
     global _last
     cached = find(graph)
@@ -237,7 +264,9 @@ def program_for(graph: Graph, name: str, line: Line, form: Form = ungrouped, why
     if program is None:
         with (
             contextlib.ExitStack() as around,
-            trace_rows.span("compile", lambda: {"cause": cause, "line": str(line), "ops": str(len(graph.nodes))}),
+            trace_rows.span(
+                "compile", lambda: {"cause": cause, "line": str(line), "ops": str(len(graph.nodes))}
+            ),
         ):
             for context in while_compiling:
                 around.enter_context(context(len(graph.nodes), line, cause))
@@ -248,7 +277,9 @@ def program_for(graph: Graph, name: str, line: Line, form: Form = ungrouped, why
         taken(program, graph, name, f"{how} by the plan at {program.line}; {cause}", line)
         if program.is_loaded:  # the plan's own work is not counted
             counters.add("programs_loaded")
-    program.requested = Requested(dataclasses.replace(program.graph, donated=graph.donated), _num_runs)
+    program.requested = Requested(
+        dataclasses.replace(program.graph, donated=graph.donated), _num_runs
+    )
     for tell in after_compiling:
         tell(program, graph, f"{name} at {line}, {cause}")
     with _lock:
@@ -258,9 +289,9 @@ def program_for(graph: Graph, name: str, line: Line, form: Form = ungrouped, why
 
 @collected_later()
 def planned_for(graph: Graph, line: Line, form: Form = ungrouped) -> Program:
-    """Returns the program that a run of a graph has or would have: compiled if neither the cache nor the disk has it,
-    and kept for that run. No counter and no line of the compile log mentions it until then. The mesh need not be on
-    this machine.
+    """Returns the program that a run of a graph has or would have: compiled if neither the cache
+    nor the disk has it, and kept for that run. No counter and no line of the compile log mentions
+    it until then. The mesh need not be on this machine.
 
     Raises the errors of a run: `torch.OutOfMemoryError`, LoweringError.
     """
@@ -272,20 +303,26 @@ def planned_for(graph: Graph, line: Line, form: Form = ungrouped) -> Program:
     return program
 
 
-# The programs of plans that are kept without a run: one script may request many layouts, and they are large.
+# The programs of plans that are kept without a run: one script may request many layouts, and they
+# are large.
 _PLANNED = 16
 
 
 def _formed_and_made(
     graph: Graph, name: str, line: Line, form: Form, cause: str, *, is_planned: bool = False
 ) -> Program:
-    """Compiles or loads a program that the cache does not have, its layers scanned unless that costs copies."""
+    """Compiles or loads a program that the cache does not have, its layers scanned unless that
+    costs copies."""
     key = graph.key()
     is_given_up = any(map(attrgetter("is_unrolled"), _programs.get(key, _NONE)))
     is_given_up = is_given_up or (key not in _programs and _is_scanned_in_vain(graph, line))
     formed, single, stores = grouped(graph, form, may_scan=not is_given_up)
     program = _made(formed, name, line, cause + _group_summary(formed), is_planned=is_planned)
-    may_refuse = refuse_loops if config.scan_layers == "auto" and (formed.recorded or formed.stack_groups) else ()
+    may_refuse = (
+        refuse_loops
+        if config.scan_layers == "auto" and (formed.recorded or formed.stack_groups)
+        else ()
+    )
     if any(refuses(program.executable, formed) for refuses in may_refuse):
         counters.add("loops_given_up")
         _read_log([program])
@@ -296,7 +333,8 @@ def _formed_and_made(
     program.is_planned, program.is_unrolled = is_planned, is_given_up
     with _lock:
         of_stores = _programs.setdefault(key, _Known()).programs.setdefault(tuple(single), {})
-        _read_log(filter(None, [of_stores.get(stores)]))  # one that another thread has compiled meanwhile
+        # one that another thread has compiled meanwhile
+        _read_log(filter(None, [of_stores.get(stores)]))
         of_stores[stores] = program
         if is_planned:
             planned = [key for key, entry in _programs.items() if not entry.is_run()]
@@ -340,8 +378,9 @@ def _made(graph: Graph, name: str, line: Line, cause: str, *, is_planned: bool) 
 
 
 def _is_scanned_in_vain(graph: Graph, line: Line) -> bool:
-    """True if XLA would copy the stacks of the most similar program of this sync, provided that the two have at least
-    half of their ops in common: a layer more or less changes nothing about the copies."""
+    """True if XLA would copy the stacks of the most similar program of this sync, provided that the
+    two have at least half of their ops in common: a layer more or less changes nothing about the
+    copies."""
     program = most_similar(graph, line)
     return program is not None and program.is_unrolled and _has_most(program, graph)
 
@@ -360,7 +399,10 @@ def _cause(graph: Graph, name: str, line: Line) -> tuple[str, bool]:
     """Returns why a graph has no program, and whether its sync has run no program before."""
     earlier = [p for p in _all_programs() if p.name == name and p.requested.run != _num_runs]
     of_line = [program for program in earlier if program.is_at(line)]
-    nearest, count = _nearest(graph, of_line), sum(_has_names(program, graph) for program in of_line)
+    nearest, count = (
+        _nearest(graph, of_line),
+        sum(_has_names(program, graph) for program in of_line),
+    )
     if nearest is None:
         return f"first program of this sync{_elsewhere(graph, earlier[-_LATEST:])}", True
     return PROGRAM_READERS.difference(nearest, graph, line, count), False
@@ -370,8 +412,8 @@ _LATEST = 32  # the newest programs of other syncs that are compared
 
 
 def _elsewhere(graph: Graph, programs: Sequence[Program]) -> str:
-    """Returns the difference from the most similar of the programs of other syncs, if the two have most of the ops in
-    common; else ""."""
+    """Returns the difference from the most similar of the programs of other syncs, if the two have
+    most of the ops in common; else ""."""
     nearest = _nearest(graph, programs)
     if nearest is None or not _has_most(nearest, graph):
         return ""
@@ -383,7 +425,9 @@ def _nearest(graph: Graph, programs: Sequence[Program]) -> Program | None:
     """Returns the program that shares most ops with a graph; of equals the newest."""
     ops = _ops(graph)
     return max(
-        reversed(programs), key=lambda program: (_has_names(program, graph), _common(program, ops)), default=None
+        reversed(programs),
+        key=lambda program: (_has_names(program, graph), _common(program, ops)),
+        default=None,
     )
 
 
@@ -409,8 +453,8 @@ def _has_names(program: Program, graph: Graph) -> bool:
 
 
 def most_similar(graph: Graph, line: Line) -> Program | None:
-    """Returns the program of this sync that shares most ops with a graph, of equals the newest; None if there is
-    none."""
+    """Returns the program of this sync that shares most ops with a graph, of equals the newest;
+    None if there is none."""
     return _nearest(graph, [program for program in _all_programs() if program.is_at(line)])
 
 

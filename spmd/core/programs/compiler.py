@@ -1,4 +1,5 @@
-"""The compiler of graphs: lowers and compiles one, donates its inputs, and adds its line to the compile log."""
+"""The compiler of graphs: lowers and compiles one, donates its inputs, and adds its line to the
+compile log."""
 
 import dataclasses
 import hashlib
@@ -25,12 +26,23 @@ from ..sharding.uneven_writes import pad_scatters
 from ..sharding.value import DEVICE
 from . import failing, miscompiles
 from .log_entry import record
-from .program import Program, Requested, chosen_shardings, compare, has_complex, is_here, listing, options_of, refusal
+from .program import (
+    Program,
+    Requested,
+    chosen_shardings,
+    compare,
+    has_complex,
+    is_here,
+    listing,
+    options_of,
+    refusal,
+)
 from .stack_reads import rows_read
 
 
 def lower_graph(graph: Graph, choices: Chosen | None = None) -> jax.stages.Lowered:
-    """Returns the graph as a `jax.stages.Lowered`: StableHLO with the sharding attributes, before XLA's passes.
+    """Returns the graph as a `jax.stages.Lowered`: StableHLO with the sharding attributes, before
+    XLA's passes.
 
     choices: a list for the shardings of annotated values (see `lower.build`).
     """
@@ -43,13 +55,17 @@ def lower_graph(graph: Graph, choices: Chosen | None = None) -> jax.stages.Lower
             function,
             donate_argnums=tuple(i for i, port in enumerate(inputs) if port.is_donated),
             out_shardings=tuple(
-                None if port.sharding is None else port.sharding.in_program() for port in graph.results()
+                None if port.sharding is None else port.sharding.in_program()
+                for port in graph.results()
             ),
             keep_unused=True,
         )
         floats, integers = pack_numbers(graph.nodes)
         arguments = list(map(argument_struct, inputs))
-        vectors = [jax.ShapeDtypeStruct((len(floats),), np.float64), jax.ShapeDtypeStruct((len(integers),), np.int64)]
+        vectors = [
+            jax.ShapeDtypeStruct((len(floats),), np.float64),
+            jax.ShapeDtypeStruct((len(integers),), np.int64),
+        ]
         lowered = jitted.lower(*arguments, *vectors)
         module = lowered.compiler_ir()
         assert module is not None, "it is StableHLO"
@@ -62,15 +78,18 @@ def lower_graph(graph: Graph, choices: Chosen | None = None) -> jax.stages.Lower
         return lowered
 
 
-def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned: bool = False) -> Program:
+def compile_graph(
+    graph: Graph, name: str, line: Line, cause: str, *, is_planned: bool = False
+) -> Program:
     """Lowers and compiles a graph, for the reason `cause`; adds its line to the compile log.
 
-    Neither the mesh nor the data of the inputs need be on this machine. is_planned: no run needs it yet, so that it is
-    not compared with the programs of the other processes.
+    Neither the mesh nor the data of the inputs need be on this machine. is_planned: no run needs it
+    yet, so that it is not compared with the programs of the other processes.
     """
     started = counters.now()
     choices: Chosen = []
-    # For devices that are not on this machine only the CPU's compiler reports how it sharded a value.
+    # For devices that are not on this machine only the CPU's compiler reports how it sharded a
+    # value.
     is_checked = config.check_shardings and (is_here(graph) or graph.mesh.platform == "cpu")
     with interrupt.between_ops(), sharded.unused_axes() as unused:
         lowered = lower_graph(graph, choices if is_checked else None)
@@ -84,7 +103,8 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned
     counters.add_time("lower", counters.now() - started)
     calls_host = bool(lowered._lowering.compile_args["host_callbacks"])
     if calls_host and any(graph.donated):
-        # An exception that Python raises during the run must not cost the inputs: they are not donated.
+        # An exception that Python raises during the run must not cost the inputs: they are not
+        # donated.
         graph = dataclasses.replace(graph, donated=(False,) * len(graph.donated))
         return compile_graph(graph, name, line, cause, is_planned=is_planned)
     mark = fingerprint(lowered) if processes.several() else b""
@@ -98,20 +118,31 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned
         refused = refusal(error, graph.mesh.platform)
         if refused is not None:
             raise refused from error
-        raise failing.not_compiled(Program(name, line, graph, None, []), graph.recorded or graph, error) from error
+        raise failing.not_compiled(
+            Program(name, line, graph, None, []), graph.recorded or graph, error
+        ) from error
     with program_devices(graph.mesh.device_ids):
         for node, sharding in choices:
             requested = node.op.sharding
             assert requested is not None, "annotated ops have one"
             if node.meta.numel:  # else there is nothing to shard
-                compare(graph, partial(describe, node), node.meta, requested, as_chosen(sharding, graph.mesh), node)
+                compare(
+                    graph,
+                    partial(describe, node),
+                    node.meta,
+                    requested,
+                    as_chosen(sharding, graph.mesh),
+                    node,
+                )
         results = chosen_shardings(graph, executable)
     program = Program(name, line, graph, executable, results)
     program.calls_host = calls_host
     program.fingerprint = mark
     program.record = record(program, graph, name, cause, line, counters.now() - started, avoided)
     if is_here(graph):
-        needed = program.record.temp_bytes + program.record.output_bytes - program.record.alias_bytes
+        needed = (
+            program.record.temp_bytes + program.record.output_bytes - program.record.alias_bytes
+        )
         program.bytes_needed = needed * len(executable.runtime_executable().local_devices())
     compile_log.add(program.record)
     counters.add_time("compile", program.record.seconds)
@@ -120,21 +151,24 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned
 
 
 def agree_on(graph: Graph, name: str, line: Line, cause: str, mark: bytes) -> None:
-    """Waits until each of several processes is about to run a new program with this fingerprint, else ProcessError."""
+    """Waits until each of several processes is about to run a new program with this fingerprint,
+    else ProcessError."""
     if processes.several():
         with interrupt.soon():
             processes.agree(f"a new program ({name}: {cause}; {_digests(graph)})", mark, line)
 
 
 def _digests(graph: Graph) -> str:
-    """Returns the parts of a graph, each by its digest, for processes to see in which theirs differ."""
+    """Returns the parts of a graph, each by its digest, for processes to see in which theirs
+    differ."""
     facts = listing(Requested(graph.recorded or graph, 0))
     del facts["lines"]  # they are no part of the program
     parts = (processes.digest(name, json.dumps(part).encode()) for name, part in facts.items())
     return f"{len(graph.nodes):,} ops; its {', '.join(parts)}"
 
 
-# The partitioner reports to an address of this process (see `sharding.partitioner.report_sharding`).
+# The partitioner reports to an address of this process (see
+# `sharding.partitioner.report_sharding`).
 _ADDRESS = re.compile(r"(@InspectSharding\(.*?backend_config = )\"[^\"]*\"")
 
 
@@ -149,14 +183,19 @@ _ALIAS, _DONOR = "tf.aliasing_output", "jax.buffer_donor"
 def alias_by_memory(graph: Graph, module: ir.Module) -> None:
     """Aliases each donated argument with the result that is written over it, and with no other.
 
-    jax pairs donated arguments with results by shape and dtype, in order; it compares their memories only if both are
-    named, which they are not where the compiler chooses. Programs with device memory alone stay as jax makes them.
+    jax pairs donated arguments with results by shape and dtype, in order; it compares their
+    memories only if both are named, which they are not where the compiler chooses. Programs with
+    device memory alone stay as jax makes them.
     """
     inputs, outputs = graph.arguments(), graph.results()
     if all(port.sharding is None or port.sharding.memory == DEVICE for port in (*inputs, *outputs)):
         return
     place_of: dict[object, int] = {port.places: i for i, port in enumerate(outputs)}
-    main = next(op for op in module.body.operations if ir.StringAttr(op.attributes["sym_name"]).value == "main")
+    main = next(
+        op
+        for op in module.body.operations
+        if ir.StringAttr(op.attributes["sym_name"]).value == "main"
+    )
     arguments = list(ir.ArrayAttr(main.attributes["arg_attrs"]))
     with module.context:
         number = ir.IntegerType.get_signless(32)

@@ -1,4 +1,5 @@
-"""Errors in the user's terms: a program that does not fit, an error that XLA raises, at once or late."""
+"""Errors in the user's terms: a program that does not fit, an error that XLA raises, at once or
+late."""
 
 import re
 from collections.abc import Iterator
@@ -17,9 +18,13 @@ _NODE_MARK = re.compile(r"(?:aten|spmd|mark)[\w.:]*#(\d+)")
 # In the name of an op of a loop's body: the number of the loop's region, and the op's place there.
 _INSIDE = re.compile(r"[^\s\"']*?/region(\d+)/[^\s\"']*?(?:aten|spmd|mark)[\w.:]*#(\d+)")
 _NO_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|[Oo]ut of memory|Ran out of memory")
-# A kernel's blocks exceed a core's own memory: neither the devices' memory nor the size of the step matters.
-_KERNEL = re.compile(r"memory space (?!hbm)\w+ while allocating|[Ss]hared memory size limit exceeded")
-_NESTED = re.compile(r"(?:Error (?:dispatching|preparing) computation: )+")  # one for each program that read the other
+# A kernel's blocks exceed a core's own memory: neither the devices' memory nor the size of the step
+# matters.
+_KERNEL = re.compile(
+    r"memory space (?!hbm)\w+ while allocating|[Ss]hared memory size limit exceeded"
+)
+# one for each program that read the other
+_NESTED = re.compile(r"(?:Error (?:dispatching|preparing) computation: )+")
 
 # Programs that need fewer bytes are not checked.
 SMALL = 1 << 28
@@ -30,8 +35,8 @@ class RunError(RuntimeError):
 
 
 def explain(program: Program, error: Exception) -> RuntimeError:
-    """Returns the error of a run, with the recorded op and the user's line to which its text points; with the largest
-    values if memory ran out."""
+    """Returns the error of a run, with the recorded op and the user's line to which its text
+    points; with the largest values if memory ran out."""
     text = _NESTED.sub("", str(error))
     if _NO_MEMORY.search(text):
         return _out_of_memory(program, _place(program, text), text)
@@ -39,7 +44,8 @@ def explain(program: Program, error: Exception) -> RuntimeError:
 
 
 def about(graph: Graph, program: Program, error: RuntimeError) -> RuntimeError:
-    """Adds to an error `node`, the op that failed (None: unknown), and `nodes`, the ops that may have failed.
+    """Adds to an error `node`, the op that failed (None: unknown), and `nodes`, the ops that may
+    have failed.
 
     XLA does not report which callback raised: it may be any op with one.
     """
@@ -57,15 +63,16 @@ def _may_call_python(node: Node) -> bool:
 def not_compiled(program: Program, graph: Graph, error: Exception) -> RuntimeError:
     """Returns the error for an exception of XLA during compilation, as `explain` does for a run."""
     text = str(error)
-    is_kernel = _KERNEL.search(text) is not None  # the compiler of a kernel; else the program may be too large
+    # the compiler of a kernel; else the program may be too large
+    is_kernel = _KERNEL.search(text) is not None
     if not is_kernel and _NO_MEMORY.search(text):
         return about(graph, program, _out_of_memory(program, _place(program, text), text))
     index = _index(program, text)
     node = None if index is None else graph.nodes[index]
     if is_kernel:
         return LoweringError(
-            f"a kernel of {_place(program, text)} does not compile: its blocks need more than the memory of one core, "
-            f"which more devices or a smaller batch do not change. {text}",
+            f"a kernel of {_place(program, text)} does not compile: its blocks need more than the "
+            f"memory of one core, which more devices or a smaller batch do not change. {text}",
             node,
         )
     return LoweringError(f"XLA failed in {_place(program, text)}: {text}", node)
@@ -92,9 +99,9 @@ def _out_of_memory(program: Program, location: str, reason: str) -> torch.OutOfM
     """Returns the error of a program that does not fit, with its largest values."""
     largest = "; ".join(_largest(program))
     return torch.OutOfMemoryError(
-        f"out of memory in {location}: {reason}. Its largest values (unsharded, before they are split "
-        f"over devices): {largest}. Tensors that had data before this program still have it: split what is large over "
-        "more devices with mark_sharding, or make the step smaller."
+        f"out of memory in {location}: {reason}. Its largest values (unsharded, before they are "
+        f"split over devices): {largest}. Tensors that had data before this program still have "
+        "it: split what is large over more devices with mark_sharding, or make the step smaller."
     )
 
 
@@ -102,7 +109,10 @@ def _largest(program: Program) -> Iterator[str]:
     values = [(meta, i) for i, op in enumerate(program.entries) for meta in op.metas]
     shown_values = set()
     for meta, i in sorted(values, key=lambda value: -value[0].nbytes):
-        shown = f"{meta!r} of {meta.nbytes / 2**30:,.2f} GiB, made by {program.entries[i].name} at {program.lines[i]}"
+        shown = (
+            f"{meta!r} of {meta.nbytes / 2**30:,.2f} GiB, made by {program.entries[i].name} at "
+            f"{program.lines[i]}"
+        )
         if shown not in shown_values:
             shown_values.add(shown)
             yield shown
@@ -111,23 +121,26 @@ def _largest(program: Program) -> Iterator[str]:
 
 
 def check_memory(program: Program, graph: Graph) -> None:
-    """Raises OutOfMemoryError for a program that this machine cannot hold, before it runs and takes its inputs.
+    """Raises OutOfMemoryError for a program that this machine cannot hold, before it runs and takes
+    its inputs.
 
-    XLA's CPU client finds out only after its inputs were given up; and if the system promises more memory than it has,
-    it kills the process.
+    XLA's CPU client finds out only after its inputs were given up; and if the system promises more
+    memory than it has, it kills the process.
     """
     limit = devices.host_memory()
     if limit is not None and program.bytes_needed > limit:
         words = (
-            f"it needs {program.bytes_needed / 2**30:,.2f} GiB on the devices of this process in addition to its "
-            f"inputs, which share {limit / 2**30:,.2f} GiB of memory"
+            f"it needs {program.bytes_needed / 2**30:,.2f} GiB on the devices of this process in "
+            f"addition to its inputs, which share {limit / 2**30:,.2f} GiB of memory"
         )
-        raise about(graph, program, _out_of_memory(program, f"the program run at {program.line}", words))
+        raise about(
+            graph, program, _out_of_memory(program, f"the program run at {program.line}", words)
+        )
 
 
 def late(program: Program | None, error: Exception) -> RuntimeError:
-    """Returns the error that a read met: that of the first program in flight with the same failure, else of the program
-    that made the value."""
+    """Returns the error that a read met: that of the first program in flight with the same failure,
+    else of the program that made the value."""
     text = _NESTED.sub("", str(error))
     for run in in_flight.started():
         ran = run.maker()

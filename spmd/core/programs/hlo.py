@@ -1,7 +1,8 @@
 """The optimised program as text: its computations, and the number of times that each of them runs.
 
-XLA states the trip count of a loop where it still knows it; a TPU has made two counters of 32 bits of one of 64 by
-then. It is found by simulating the counter: only the scalars that the loop's condition needs are computed.
+XLA states the trip count of a loop where it still knows it; a TPU has made two counters of 32 bits
+of one of 64 by then. It is found by simulating the counter: only the scalars that the loop's
+condition needs are computed.
 """
 
 import dataclasses
@@ -21,7 +22,8 @@ from ..base.jax_private import text_with_constants
 
 @dataclass(frozen=True)
 class Instruction:
-    """One line of a computation. shape: of the result, as text; tail: operands and attributes, as text."""
+    """One line of a computation. shape: of the result, as text; tail: operands and attributes, as
+    text."""
 
     name: str
     shape: str
@@ -47,7 +49,8 @@ class Instruction:
 
     @functools.cached_property
     def values(self) -> np.ndarray | None:
-        """The integers of a constant, in its dims; None where the text elides them, and for another opcode."""
+        """The integers of a constant, in its dims; None where the text elides them, and for another
+        opcode."""
         if self.opcode != "constant" or "..." in self.arguments:
             return None
         return np.array(_INTEGER.findall(self.arguments), int).reshape(arrays(self.shape)[0][1])
@@ -55,7 +58,11 @@ class Instruction:
     @functools.cached_property
     def called(self) -> list[tuple[str, str]]:
         """The computations that the line calls, each with the name of the attribute."""
-        return [(kind, name) for kind, names in _CALLED.findall(self.tail) for name in _CALLED_NAME.findall(names)]
+        return [
+            (kind, name)
+            for kind, names in _CALLED.findall(self.tail)
+            for name in _CALLED_NAME.findall(names)
+        ]
 
 
 _NAME = re.compile(r"%([\w.\-]+)")
@@ -63,7 +70,8 @@ _INTEGER = re.compile(r"-?\d+")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _TRIPS = re.compile(r'"?known_trip_count"?:\s*\{\s*"?n"?:\s*"?(\d+)')
 _CALLED = re.compile(
-    r"\b(body|condition|calls|to_apply|branch_computations|true_computation|false_computation)=(\{[^}]*\}|[^,\s]+)"
+    r"\b(body|condition|calls|to_apply|branch_computations|true_computation|false_computation)="
+    r"(\{[^}]*\}|[^,\s]+)"
 )
 _CALLED_NAME = re.compile(r"[\w.\-]+")
 # Arguments, too, have parentheses: those of layouts, which no attribute follows.
@@ -81,8 +89,8 @@ _PLAIN_CALLS = {"while", "conditional", "call", "async-start"}
 
 @dataclass
 class Computation:
-    """A function of the program. count: the number of calls in a run; is_inner: it is part of one instruction; caller:
-    the first computation that calls it, with the line."""
+    """A function of the program. count: the number of calls in a run; is_inner: it is part of one
+    instruction; caller: the first computation that calls it, with the line."""
 
     name: str
     lines: list[Instruction] = field(default_factory=list)
@@ -114,7 +122,8 @@ class Executable(Protocol):
 
 
 def text_of(executable: Executable) -> str:
-    """The optimised program as text; of one with kernels with all constants, among them the masks of attention."""
+    """The optimised program as text; of one with kernels with all constants, among them the masks
+    of attention."""
     text = executable.as_text() or ""
     has_masks = 'custom_call_target="tpu_custom_call"' in text and "constant({...})" in text
     return text_with_constants(executable) if has_masks else text
@@ -141,7 +150,8 @@ class Module:
                 if (head := _HEAD.fullmatch(line)) is not None:
                     current = self.computations[head[2]] = Computation(head[2])
                     self.entry = head[2] if head[1] else self.entry
-            elif _CLOSED.fullmatch(line):  # a full match, as lines of a kernel's configuration begin so
+            elif _CLOSED.fullmatch(line):
+                # a full match, as lines of a kernel's configuration begin so
                 current = None
             elif (instruction := _INSTRUCTION.fullmatch(line)) is not None:
                 current.lines.append(Instruction(*instruction.groups()))
@@ -159,13 +169,15 @@ class Module:
         return _LAST[executable]
 
     def lines(self, *, inner: bool = True) -> Iterator[tuple[Computation, Instruction]]:
-        """Yields the lines that run, with their computations. inner: those inside of fusions, too."""
+        """Yields the lines that run, with their computations. inner: those inside of fusions,
+        too."""
         for computation in self.computations.values():
             if computation.count and (inner or not computation.is_inner):
                 yield from ((computation, line) for line in computation.lines)
 
     def _count(self) -> None:
-        """Follows the calls from the entry computation; the body of a loop is counted once for each iteration."""
+        """Follows the calls from the entry computation; the body of a loop is counted once for each
+        iteration."""
         order = self._callers_first()
         self.computations[self.entry].count = 1
         self.computations[self.entry].is_inner = False
@@ -190,11 +202,16 @@ class Module:
                 done[name] = None
             elif name not in done:
                 stack.append((name, True))
-                stack += [(callee, False) for line in self.computations[name].lines for _, callee in line.called]
+                stack += [
+                    (callee, False)
+                    for line in self.computations[name].lines
+                    for _, callee in line.called
+                ]
         return [self.computations[name] for name in reversed(done)]
 
     def iterations(self, computation: Computation, loop: Instruction) -> int:
-        """The trip count of a loop; for one that is not known, which `unknown` lists, what its scope expects, or 1."""
+        """The trip count of a loop; for one that is not known, which `unknown` lists, what its
+        scope expects, or 1."""
         stated = _TRIPS.search(loop.tail)
         if stated is not None:
             return int(stated[1])
@@ -213,7 +230,9 @@ def arrays(shape: str) -> tuple[tuple[str, tuple[int, ...], int], ...]:
     for dtype, text in _ARRAY.findall(shape):
         dims = tuple(int(dim.lstrip("<=")) for dim in text.split(",") if dim)
         width = _BITS.search(dtype)
-        result.append((dtype, dims, -(-math.prod(dims) * (8 if width is None else int(width[0])) // 8)))
+        result.append(
+            (dtype, dims, -(-math.prod(dims) * (8 if width is None else int(width[0])) // 8))
+        )
     return tuple(result)
 
 
@@ -222,7 +241,7 @@ def num_bytes(shape: str) -> int:
     return sum(size for _, _, size in arrays(shape))
 
 
-# --- trip counts ------------------------------------------------------------------------------------------------------
+# --- trip counts ----------------------------------------------------------------------------------
 
 MOST_ITERATIONS = 1 << 17  # longer loops are not simulated
 
@@ -237,16 +256,17 @@ _DTYPES = {"pred": np.dtype(bool)}
 _DTYPES |= {f"s{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)}
 _DTYPES |= {f"u{bits}": np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)}
 _OPS = {
-    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "and": np.bitwise_and, "or": np.bitwise_or,
-    "xor": np.bitwise_xor, "minimum": np.minimum, "maximum": np.maximum, "shift-left": np.left_shift,
-    "shift-right-logical": np.right_shift, "not": np.invert, "negate": np.negative,
+    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "and": np.bitwise_and,
+    "or": np.bitwise_or, "xor": np.bitwise_xor, "minimum": np.minimum, "maximum": np.maximum,
+    "shift-left": np.left_shift, "shift-right-logical": np.right_shift, "not": np.invert,
+    "negate": np.negative,
 }  # fmt: skip
 _SAME = {"copy", "bitcast", "reshape", "copy-start", "copy-done", "optimization-barrier"}
 
 
 def _simulated(module: Module, around: Computation, loop: Instruction) -> int | None:
-    """Returns the trip count of a `while`; None if its condition depends on more than counters that start at constants,
-    or if it is larger than MOST_ITERATIONS."""
+    """Returns the trip count of a `while`; None if its condition depends on more than counters that
+    start at constants, or if it is larger than MOST_ITERATIONS."""
     called = dict(loop.called)
     condition, body = module.computations[called["condition"]], module.computations[called["body"]]
     carried: dict[int, Scalar] = {}
@@ -265,7 +285,9 @@ def _simulated(module: Module, around: Computation, loop: Instruction) -> int | 
             while True:  # a counter found late had its first value at the first iteration
                 read = set(needed)
                 goes_on = bool(_Reader(module, condition, before).root())
-                result = {index: _Reader(module, body, before).root(index) for index in sorted(needed)}
+                result = {
+                    index: _Reader(module, body, before).root(index) for index in sorted(needed)
+                }
                 if needed == read:
                     break
                 if iteration:
@@ -283,9 +305,15 @@ def _unknown(number: int, index: int | None) -> Scalar:
 
 
 class _Reader:
-    """Computes scalars of one computation. parameter: returns a parameter by its number, or its value at an index."""
+    """Computes scalars of one computation. parameter: returns a parameter by its number, or its
+    value at an index."""
 
-    def __init__(self, module: Module, computation: Computation, parameter: Callable[[int, int | None], Scalar]):
+    def __init__(
+        self,
+        module: Module,
+        computation: Computation,
+        parameter: Callable[[int, int | None], Scalar],
+    ):
         self.module = module
         self.computation = computation
         self.parameter = parameter
@@ -314,9 +342,9 @@ class _Reader:
             return self.value(operands[0], int(position[1]))
         if opcode in ("fusion", "call"):
             called = self.module.computations[line.called[0][1]]
-            return _Reader(self.module, called, lambda number, element: self.value(operands[number], element)).root(
-                index
-            )
+            return _Reader(
+                self.module, called, lambda number, element: self.value(operands[number], element)
+            ).root(index)
         if opcode in _SAME:
             return self.value(operands[0], index)
         scalar = _SCALAR.match(line.shape)
@@ -328,7 +356,9 @@ class _Reader:
     def _scalar(self, line: Instruction, dtype: np.dtype) -> Scalar:
         opcode, text = line.opcode, line.arguments
         if opcode == "constant":
-            return np.array(text == "true" if text in ("true", "false") else int(text)).astype(dtype)
+            return np.array(text == "true" if text in ("true", "false") else int(text)).astype(
+                dtype
+            )
         if opcode == "select":
             condition, on_true, on_false = line.operands
             return self.value(on_true if self.value(condition) else on_false)
@@ -336,7 +366,8 @@ class _Reader:
             return self.value(line.operands[0]).view(dtype)
         if opcode == "convert":
             return self.value(line.operands[0]).astype(dtype)
-        direction = re.search(r"direction=(\w+)", line.tail) if opcode == "compare" else None  # EQ, NE, LT, LE, GT, GE
+        # EQ, NE, LT, LE, GT, GE
+        direction = re.search(r"direction=(\w+)", line.tail) if opcode == "compare" else None
         compute = _OPS.get(opcode) if direction is None else getattr(operator, direction[1].lower())
         if compute is None:
             raise UnknownError

@@ -1,4 +1,5 @@
-"""The line of the compile log for a program: what XLA says of its memory, and what readers find in its text."""
+"""The line of the compile log for a program: what XLA says of its memory, and what readers find in
+its text."""
 
 import dataclasses
 import re
@@ -20,8 +21,8 @@ Notes = tuple[tuple[str, str], ...]
 
 
 class Reading:
-    """Reads the text of a program for its line of the compile log, when someone reads that line, or when the program
-    leaves the cache: so a line keeps no program alive."""
+    """Reads the text of a program for its line of the compile log, when someone reads that line, or
+    when the program leaves the cache: so a line keeps no program alive."""
 
     __slots__ = ("_above", "_found", "_program")
 
@@ -42,7 +43,13 @@ class Reading:
 
 
 def record(
-    program: Program, graph: Graph, name: str, cause: str, line: Line, seconds: float, miscompiles: Notes = ()
+    program: Program,
+    graph: Graph,
+    name: str,
+    cause: str,
+    line: Line,
+    seconds: float,
+    miscompiles: Notes = (),
 ) -> CompileRecord:
     """Returns a program's line of the compile log."""
     memory = program.executable.memory_analysis()
@@ -60,18 +67,24 @@ def record(
 
 def _of_run(program: Program, name: str, cause: str, line: Line) -> dict[str, Any]:
     """Returns the fields that belong to the run that needs a program."""
-    codes = {source_line.code: None for source_line in (*program.lines, line) if source_line.code is not None}
+    codes = {
+        source_line.code: None
+        for source_line in (*program.lines, line)
+        if source_line.code is not None
+    }
     return {
-        "name": name, "cause": cause, "line": str(line),
+        "name": name,
+        "cause": cause,
+        "line": str(line),
         "loops": tuple(map(itemgetter(1, 2), program.loops)),
         "functions": tuple(map(compile_log.place_of_code, codes)),
         "read": Reading(program),
-    }  # fmt: skip
+    }
 
 
 def taken(program: Program, graph: Graph, name: str, cause: str, line: Line) -> None:
-    """Assigns a program that was compiled for a plan, or by an earlier process, to this graph: sets its source lines
-    and adds its line to the compile log."""
+    """Assigns a program that was compiled for a plan, or by an earlier process, to this graph: sets
+    its source lines and adds its line to the compile log."""
     assert program.record is not None, "it was compiled"
     graph = graph.recorded or graph
     program.name, program.line, program.is_planned = name, line, False
@@ -83,7 +96,9 @@ def taken(program: Program, graph: Graph, name: str, cause: str, line: Line) -> 
 def short(cause: str) -> str:
     """Returns the first statement of a cause, without the user's line.
 
-    >>> short("an input is now float32[5], before float32[8]; aten.mm reads it at a.py:3 in f: x @ w")
+    >>> short(
+    ...     "an input is now float32[5], before float32[8]; aten.mm reads it at a.py:3 in f: x @ w"
+    ... )
     'an input is now float32[5], before float32[8]'
     """
     return _REST.sub("", cause)

@@ -1,7 +1,8 @@
-"""Known miscompiles of XLA, as a table: the pattern of each in a program, the versions, and the option that avoids it.
+"""Known miscompiles of XLA, as a table: the pattern of each in a program, the versions, and the
+option that avoids it.
 
-A program that has a pattern is compiled with that option, and its line of the compile log names the row
-(docs/debugging.md has the table in words).
+A program that has a pattern is compiled with that option, and its line of the compile log names the
+row (docs/debugging.md has the table in words).
 """
 
 import functools
@@ -24,10 +25,11 @@ Options = dict[str, str | float]
 
 
 class Miscompile(NamedTuple):
-    """One row. in_lowered, in_optimized: True for a program with the pattern, before XLA's passes (with its text, which
-    is written once for all rows) and after them. fixed: the first version of the package that is right; "" where none
-    is known. needs: options without which the pattern is right. avoided_by: options that avoid it; none where our
-    lowering does not write the pattern. instead: what holds without such options.
+    """One row. in_lowered, in_optimized: True for a program with the pattern, before XLA's passes
+    (with its text, which is written once for all rows) and after them. fixed: the first version of
+    the package that is right; "" where none is known. needs: options without which the pattern is
+    right. avoided_by: options that avoid it; none where our lowering does not write the pattern.
+    instead: what holds without such options.
     """
 
     name: str
@@ -46,7 +48,11 @@ class Miscompile(NamedTuple):
         return not self.fixed or _is_older(self.package, self.fixed)
 
     def applies(self, platform: str, options: Options) -> bool:
-        return platform in self.platforms and all(options.get(name) == "True" for name in self.needs) and self.is_here()
+        return (
+            platform in self.platforms
+            and all(options.get(name) == "True" for name in self.needs)
+            and self.is_here()
+        )
 
     def __str__(self) -> str:
         done = " ".join(f"{name}={value}" for name, value in self.avoided_by.items())
@@ -63,14 +69,17 @@ def _is_older(package: str, version: str) -> bool:
 
 
 def scatters_in_loop(lowered: Lowered, text: str) -> bool:
-    """True if a loop of the program has a scatter, whose all-reduce XLA may move behind the loop."""
+    """True if a loop of the program has a scatter, whose all-reduce XLA may move behind the
+    loop."""
     module = lowered.compiler_ir()
     assert module is not None, "jax lowers to MLIR"
     calls, scatters = ops_of(module, "func.call"), ops_of(module, "stablehlo.scatter")
     holders = {function_of(op) for op in scatters}
     while more := {function_of(call) for call in calls if callee_of(call) in holders} - holders:
         holders |= more
-    return any(map(_is_in_loop, (*scatters, *(call for call in calls if callee_of(call) in holders))))
+    return any(
+        map(_is_in_loop, (*scatters, *(call for call in calls if callee_of(call) in holders)))
+    )
 
 
 def _is_in_loop(op: ir.Operation) -> bool:
@@ -80,14 +89,19 @@ def _is_in_loop(op: ir.Operation) -> bool:
 
 
 def has_moved_scatter(executable: Executable) -> bool:
-    """True if the body of a loop adds by a scatter to what one partition alone keeps of the loop's carry (a `select`
-    between it and zero by `partition-id`), and does not reduce it over the devices."""
+    """True if the body of a loop adds by a scatter to what one partition alone keeps of the loop's
+    carry (a `select` between it and zero by `partition-id`), and does not reduce it over the
+    devices."""
     text = executable.as_text() or ""
     if not all(f" {opcode}(" in text for opcode in ("while", "scatter", "partition-id")):
         return False
     module = Module.of(executable)
-    bodies = [dict(line.called)["body"] for part in module.computations.values() for line in part.lines
-              if line.opcode == "while"]  # fmt: skip
+    bodies = [
+        dict(line.called)["body"]
+        for part in module.computations.values()
+        for line in part.lines
+        if line.opcode == "while"
+    ]
     for name in bodies:
         opcodes = [line.opcode for line in _with_called(module, name)]
         reduces = any(opcode.startswith(("all-reduce", "reduce-scatter")) for opcode in opcodes)
@@ -111,18 +125,24 @@ def _says(*patterns: str, word: str = "") -> Callable[[Lowered, str], bool]:
 
 def has_all_to_all(executable: Executable) -> bool:
     """True if the partitioner has written an all-to-all."""
-    return re.search(r" (?:ragged-)?all-to-all(?:-start)?\(", executable.as_text() or "") is not None
+    return (
+        re.search(r" (?:ragged-)?all-to-all(?:-start)?\(", executable.as_text() or "") is not None
+    )
 
 
 def has_filled_product(executable: Executable) -> bool:
-    """True for an executable in which a fusion by YNNPACK has a product with an operand that one number fills.
+    """True for an executable in which a fusion by YNNPACK has a product with an operand that one
+    number fills.
 
-    YNNPACK's packing reads beyond that number: the results of `jnp.matmul(x, jnp.full((64, 64), 0.5)).max(-1)` are
-    arbitrary, or the process ends (jaxlib 0.10.2). Without these fusions the results are right.
+    YNNPACK's packing reads beyond that number: the results of
+    `jnp.matmul(x, jnp.full((64, 64), 0.5)).max(-1)` are arbitrary, or the process ends (jaxlib
+    0.10.2). Without these fusions the results are right.
     """
     text = executable.as_text() or ""
     # Most programs have no computation with both, which is seen in their text alone.
-    if _YNN_FUSION not in text or not any(" dot(" in part and _FILL.search(part) for part in text.split("\n}")):
+    if _YNN_FUSION not in text or not any(
+        " dot(" in part and _FILL.search(part) for part in text.split("\n}")
+    ):
         return False
     module = Module.of(executable)
     lines = [line for computation in module.computations.values() for line in computation.lines]
@@ -138,46 +158,54 @@ def has_filled_product(executable: Executable) -> bool:
     return False
 
 
-_WITHOUT_YNN_FUSIONS = {"xla_cpu_experimental_ynn_fusion_type": ""}  # every XLA that makes them knows the option
+# every XLA that makes them knows the option
+_WITHOUT_YNN_FUSIONS = {"xla_cpu_experimental_ynn_fusion_type": ""}
 _YNN_FUSION = "__ynn_fusion"
 _FILL = re.compile(r" broadcast\(.*dimensions=\{\}")
 _SAME_VALUES = ("bitcast", "convert", "copy", "reshape", "transpose")
 _MOTION = "while-loop-all-reduce-code-motion"
-_FUSION, _OVERLAP = "xla_tpu_enable_async_collective_fusion", "xla_tpu_overlap_compute_collective_tc"
+_FUSION, _OVERLAP = (
+    "xla_tpu_enable_async_collective_fusion",
+    "xla_tpu_overlap_compute_collective_tc",
+)
 _COPIES = "docs/decisions/copies-in-sums.md"
 _REFUSED_READ, _SPLIT_READ = "read of rows that XLA refuses", "greater than dynamic slice dimension"
 _REDUCED = r"(?:sharding[^\n]*\bunreduced|unreduced\s*=\s*\{)"
 
 MISCOMPILES = (
-    Miscompile(_MOTION, "openxla/xla#49143", "libtpu", ("tpu", "gpu"), scatters_in_loop, has_moved_scatter,
-               avoided_by={"xla_disable_hlo_passes": _MOTION}),
+    Miscompile(_MOTION, "openxla/xla#49143", "libtpu", ("tpu", "gpu"), scatters_in_loop,
+        has_moved_scatter, avoided_by={"xla_disable_hlo_passes": _MOTION}),
     Miscompile("async collectives beside kernels", "jax-ml/jax#38741", "libtpu", ("tpu",),
-               _says(r"tpu_custom_call|stablehlo\.all_to_all"), has_all_to_all,
-               needs=(_FUSION, _OVERLAP), avoided_by={_OVERLAP: "False"}),
-    Miscompile("scatter-add over reduced axes", "openxla/xla#42481", "jaxlib", ("cpu", "gpu", "tpu"),
-               _says(_REDUCED, r"stablehlo\.scatter", word="unreduced"), fixed="0.11"),
+        _says(r"tpu_custom_call|stablehlo\.all_to_all"), has_all_to_all, needs=(_FUSION, _OVERLAP),
+        avoided_by={_OVERLAP: "False"}),
+    Miscompile("scatter-add over reduced axes", "openxla/xla#42481", "jaxlib",
+        ("cpu", "gpu", "tpu"), _says(_REDUCED, r"stablehlo\.scatter", word="unreduced"),
+        fixed="0.11"),
     Miscompile("unreduced axes to mixed ones", "openxla/xla#40034", "jaxlib", ("cpu", "gpu", "tpu"),
-               _says(_REDUCED, word="unreduced")),
-    Miscompile("product with a filled matrix", "docs/decisions/filled-products.md", "jaxlib", ("cpu",),
-               in_optimized=has_filled_product, avoided_by=_WITHOUT_YNN_FUSIONS),
+        _says(_REDUCED, word="unreduced")),
+    Miscompile("product with a filled matrix", "docs/decisions/filled-products.md", "jaxlib",
+        ("cpu",), in_optimized=has_filled_product, avoided_by=_WITHOUT_YNN_FUSIONS),
     Miscompile("scatter of uneven rows", _COPIES, "jaxlib", ("cpu", "gpu", "tpu"),
-               instead="the program pads the rows of scatters itself"),
+        instead="the program pads the rows of scatters itself"),
     Miscompile("operand of a scatter over copies", _COPIES, "jaxlib", ("cpu", "gpu", "tpu"),
-               instead="the operand is combined after the scatter; one that overwrites hides its index"),
+        instead="the operand is combined after the scatter; one that overwrites hides its index"),
     Miscompile("convolution of pixels over some axes", _COPIES, "jaxlib", ("cpu", "gpu", "tpu"),
-               instead="pixels, kernels and results are gathered on a mesh of several axes"),
+        instead="pixels, kernels and results are gathered on a mesh of several axes"),
     Miscompile(_REFUSED_READ, _COPIES, "jaxlib", ("cpu", "gpu", "tpu"),
-               instead="compiled with the indices of reads replicated"),
+        instead="compiled with the indices of reads replicated"),
     Miscompile("products of uneven rows on three axes", _COPIES, "jaxlib", ("cpu", "gpu", "tpu"),
-               instead="may be wrong: make the rows a multiple of their shards"),
+        instead="may be wrong: make the rows a multiple of their shards"),
     Miscompile("batched product over two axes", _COPIES, "jaxlib", ("cpu", "gpu", "tpu"),
-               instead="its result keeps the batch's axes where the summed dim is known to be sharded"),
+        instead="its result keeps the batch's axes where the summed dim is known to be sharded"),
 )  # fmt: skip
 
 
-def compile_right(lowered: Lowered, options: Options, platform: str) -> tuple[Any, tuple[tuple[str, str], ...]]:
-    """Compiles a program with the options that avoid the miscompiles whose pattern it has; returns these, too, as
-    (name, words) for the compile log. An option that `config.compiler_options` names stays as it is there."""
+def compile_right(
+    lowered: Lowered, options: Options, platform: str
+) -> tuple[Any, tuple[tuple[str, str], ...]]:
+    """Compiles a program with the options that avoid the miscompiles whose pattern it has; returns
+    these, too, as (name, words) for the compile log. An option that `config.compiler_options` names
+    stays as it is there."""
     rows = [row for row in MISCOMPILES if row.applies(platform, options)]
     text = lowered.as_text()
     early = [row for row in rows if row.in_lowered(lowered, text)]
@@ -201,4 +229,6 @@ def compile_right(lowered: Lowered, options: Options, platform: str) -> tuple[An
 
 def _avoiding(rows: list[Miscompile], options: Options) -> Options:
     named = {word.partition("=")[0] for word in config.compiler_options.split()}
-    return options | {name: value for row in rows for name, value in row.avoided_by.items() if name not in named}
+    return options | {
+        name: value for row in rows for name, value in row.avoided_by.items() if name not in named
+    }

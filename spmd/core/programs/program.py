@@ -1,4 +1,5 @@
-"""A compiled program: XLA's options for it, the facts that are kept of its graph, and the check of its shardings."""
+"""A compiled program: XLA's options for it, the facts that are kept of its graph, and the check of
+its shardings."""
 
 import contextlib
 import dataclasses
@@ -17,7 +18,19 @@ import torch
 from ..base.compile_record import Collective, CompileRecord, Move
 from ..base.config import config, is_known_to_libtpu
 from ..base.state import held
-from ..graph.graph import SETTINGS, Graph, Node, Port, Region, TupleElement, Value, origin, pack_numbers, settings, walk
+from ..graph.graph import (
+    SETTINGS,
+    Graph,
+    Node,
+    Port,
+    Region,
+    TupleElement,
+    Value,
+    origin,
+    pack_numbers,
+    settings,
+    walk,
+)
 from ..graph.meta import Meta
 from ..graph.op import OpSpec
 from ..graph.source import Line, describe, lines_of, node_line
@@ -31,9 +44,9 @@ Tables = tuple[tuple[Collective, ...], tuple[Move, ...]]
 
 
 class ProgramFacts(NamedTuple):
-    """Facts read in the text of a program. flops: XLA's count, products in loops times their trip counts;
-    collectives: the number of each kind; exchanges: the same as rows, each with the place of the op that it came from;
-    moves: those that no annotation requests, in the same way."""
+    """Facts read in the text of a program. flops: XLA's count, products in loops times their trip
+    counts; collectives: the number of each kind; exchanges: the same as rows, each with the place
+    of the op that it came from; moves: those that no annotation requests, in the same way."""
 
     flops: float
     collectives: dict[str, int]
@@ -42,22 +55,28 @@ class ProgramFacts(NamedTuple):
 
 
 class Program:
-    """A compiled graph: the executable, the results' shardings, and enough of the graph to describe later changes.
+    """A compiled graph: the executable, the results' shardings, and enough of the graph to describe
+    later changes.
 
-    inputs, outputs: the ports of a run. donated: per input, whether a run takes its buffer; foreign: the inputs whose
-    mesh has the devices in another order than the program, with their sharding in its order; respelled: the outputs of
-    which that is true, with their own sharding. calls_host: whether a run calls Python, which may raise. smallest: the
-    output with fewest bytes. bytes_needed: the bytes that a run allocates on the devices of this process, over all of
-    them. is_planned: it was compiled for a plan, and no run has needed it yet. is_loaded: it was not compiled here, but
-    read from the disk. is_unrolled: XLA would copy the stacks of its layers, which therefore are no loops. made_by: for
-    each result the place of its op among `entries` and `lines`. fingerprint: the digest that several processes
-    compared. loops: (first op, trip count, ops of an iteration) of each. requested: the graph, for the description of
-    later changes (see `Requested`). numbers: for the floats and the integers, the order in which the
-    program takes the scalar arguments of the recorded ops; None for theirs. graph: as it was recorded, without data
-    (see `without_data`). paths: the module of each op, where they were noted (`config.module_paths`).
+    inputs, outputs: the ports of a run. donated: per input, whether a run takes its buffer;
+    foreign: the inputs whose mesh has the devices in another order than the program, with their
+    sharding in its order; respelled: the outputs of which that is true, with their own sharding.
+    calls_host: whether a run calls Python, which may raise. smallest: the output with fewest bytes.
+    bytes_needed: the bytes that a run allocates on the devices of this process, over all of them.
+    is_planned: it was compiled for a plan, and no run has needed it yet. is_loaded: it was not
+    compiled here, but read from the disk. is_unrolled: XLA would copy the stacks of its layers,
+    which therefore are no loops. made_by: for each result the place of its op among `entries` and
+    `lines`. fingerprint: the digest that several processes compared. loops: (first op, trip count,
+    ops of an iteration) of each. requested: the graph, for the description of later changes (see
+    `Requested`). numbers: for the floats and the integers, the order in which the program takes the
+    scalar arguments of the recorded ops; None for theirs. graph: as it was recorded, without data
+    (see `without_data`). paths: the module of each op, where they were noted
+    (`config.module_paths`).
     """
 
-    def __init__(self, name: str, line: Line, graph: Graph, executable: Any, results: list[Sharding]):
+    def __init__(
+        self, name: str, line: Line, graph: Graph, executable: Any, results: list[Sharding]
+    ):
         self.name = name
         self.line = line
         self.executable = executable
@@ -65,7 +84,9 @@ class Program:
         recorded = graph.recorded or graph
         self.graph = without_data(recorded)
         self.entries = list(map(attrgetter("op"), recorded.nodes))
-        index_of: dict[Node | None, int] = {node: index for index, node in enumerate(recorded.nodes)}
+        index_of: dict[Node | None, int] = {
+            node: index for index, node in enumerate(recorded.nodes)
+        }
         self.made_by = [index_of.get(origin(root), -1) for root in recorded.roots]
         self.numbers: tuple[np.ndarray, ...] | None = None
         if graph.recorded is not None:
@@ -75,7 +96,11 @@ class Program:
         self.inputs = graph.arguments()
         self.outputs = graph.results()
         self.loops = tuple(
-            (index_of[graph.sources[node][0]], node.op.lowering.iterations, len(graph.sources[node]))  # type: ignore[attr-defined]
+            (
+                index_of[graph.sources[node][0]],
+                node.op.lowering.iterations,  # type: ignore[attr-defined]
+                len(graph.sources[node]),
+            )
             for node in graph.nodes
             if node.op.name == FOUND_LOOP
         )
@@ -99,9 +124,12 @@ class Program:
         self.paths: tuple[str, ...] = ()
 
     def _sharding(self, port: Port) -> Sharding:
-        """Returns the sharding of an output: the requested one, else the one that the compiler chose."""
+        """Returns the sharding of an output: the requested one, else the one that the compiler
+        chose."""
         return (
-            self.results[port.places] if isinstance(port.places, int) else self.results[max(port.places)].behind_rows()
+            self.results[port.places]
+            if isinstance(port.places, int)
+            else self.results[max(port.places)].behind_rows()
         )
 
     @property
@@ -111,7 +139,10 @@ class Program:
 
     @functools.cached_property
     def facts(self) -> ProgramFacts:
-        """The facts in its text. It is read at the first use, as a compilation needs none of them."""
+        """The facts in its text.
+
+        It is read at the first use, as a compilation needs none of them.
+        """
         return PROGRAM_READERS.facts(self)
 
     def is_at(self, line: Line) -> bool:
@@ -123,15 +154,20 @@ class Program:
 class Readers:
     """The readers of programs, which packages replace (`spmd.packages`).
 
-    facts: of a program's text, once. tables: the collectives, and the moves above so many bytes, for the run that
-    recorded the graph. difference: between a program and a graph, at the line of the sync (of another sync: the
-    program's), with the number of programs of the sync that have the graph's ops on any shapes.
+    facts: of a program's text, once. tables: the collectives, and the moves above so many bytes,
+    for the run that recorded the graph. difference: between a program and a graph, at the line of
+    the sync (of another sync: the program's), with the number of programs of the sync that have the
+    graph's ops on any shapes.
     """
 
-    facts: Callable[[Program], ProgramFacts] = lambda program: ProgramFacts(num_flops(program.executable), {})
+    facts: Callable[[Program], ProgramFacts] = lambda program: ProgramFacts(
+        num_flops(program.executable), {}
+    )
     tables: Callable[[Program, int], Tables] = lambda program, above: ((), ())
-    difference: Callable[[Program, Graph, Line, int], str] = lambda program, graph, line, num_equal: (
-        f"another graph than before, of {len(graph.nodes):,} ops"
+    difference: Callable[[Program, Graph, Line, int], str] = (
+        lambda program, graph, line, num_equal: (
+            f"another graph than before, of {len(graph.nodes):,} ops"
+        )
     )
 
 
@@ -139,27 +175,34 @@ PROGRAM_READERS = Readers()
 
 
 def num_flops(executable: Any) -> float:
-    """XLA's own count of floating-point operations per device, the body of a loop counted once; 0 if it gives none."""
+    """XLA's own count of floating-point operations per device, the body of a loop counted once; 0
+    if it gives none."""
     costs = executable.cost_analysis() or {}
     costs = costs[0] if isinstance(costs, list) else costs
     return float(costs.get("flops", 0.0))
 
 
 def without_data(graph: Graph) -> Graph:
-    """Returns a copy of a recorded graph that keeps no buffer: its inputs are abstract. Each op has its line."""
+    """Returns a copy of a recorded graph that keeps no buffer: its inputs are abstract.
+
+    Each op has its line.
+    """
     region = Region.of(graph.roots, graph.inputs, graph.nodes)
     for node, copy in zip(graph.nodes, region.nodes, strict=True):
         line = node_line(node)  # the line of a forward op is not known for long
         copy.code, copy.instruction = line.code, line.instruction
-    return dataclasses.replace(graph, nodes=region.nodes, inputs=region.inputs, roots=region.roots, free=())
+    return dataclasses.replace(
+        graph, nodes=region.nodes, inputs=region.inputs, roots=region.roots, free=()
+    )
 
 
 Place = tuple[int, int]  # (number of the op, number of its result) of a value; (~i, 0) for input i
 
 
 class Requested:
-    """The graph for which a program was compiled, as facts that are compared with those of another graph: ops and their
-    lines, inputs (meta, sharding), the places of the operands of each op and of the results (roots), the flags.
+    """The graph for which a program was compiled, as facts that are compared with those of another
+    graph: ops and their lines, inputs (meta, sharding), the places of the operands of each op and
+    of the results (roots), the flags.
 
     run: the number of the run that needed it first.
     """
@@ -179,7 +222,9 @@ class Requested:
 
     @functools.cached_property
     def inputs(self) -> list[tuple[Meta, Sharding]]:
-        return list(zip((data.meta for data in self.graph.inputs), self.graph.shardings, strict=True))
+        return list(
+            zip((data.meta for data in self.graph.inputs), self.graph.shardings, strict=True)
+        )
 
     @functools.cached_property
     def wiring(self) -> list[tuple[Place, ...]]:
@@ -208,7 +253,8 @@ class Requested:
 
 
 def listing(requested: Requested, program: Program | None = None) -> dict[str, Any]:
-    """Returns the graph as lists and text: inputs, ops with their lines, results, donation, flags."""
+    """Returns the graph as lists and text: inputs, ops with their lines, results, donation,
+    flags."""
     facts: dict[str, Any] = {
         "flags": {name: str(value) for name, value in requested.settings.items()},
         "inputs": [[repr(meta), repr(sharding)] for meta, sharding in requested.inputs],
@@ -222,28 +268,46 @@ def listing(requested: Requested, program: Program | None = None) -> dict[str, A
         "donated": list(requested.graph.donated),
     }
     if program is not None and program.record is not None:
-        facts["bytes"] = {"arguments": program.record.argument_bytes, "temporaries": program.record.temp_bytes}
+        facts["bytes"] = {
+            "arguments": program.record.argument_bytes,
+            "temporaries": program.record.temp_bytes,
+        }
     return facts
 
 
 def _op(op: OpSpec) -> list[str]:
     statics = f"({op.statics})" if op.statics else ""
     sharded = "" if op.sharding is None else f" as {op.sharding!r}"
-    return [op.name, f"{op.name}{statics} -> {', '.join(map(repr, op.metas))}{sharded}", op.encoded[:16]]
+    return [
+        op.name,
+        f"{op.name}{statics} -> {', '.join(map(repr, op.metas))}{sharded}",
+        op.encoded[:16],
+    ]
 
 
 def chosen_shardings(graph: Graph, executable: Any) -> list[Sharding]:
-    """Returns the results' shardings; raises LoweringError if the compiler chose another than the requested one (both
-    partitioners may). Inside of `program_devices`, as `compare` is."""
+    """Returns the results' shardings; raises LoweringError if the compiler chose another than the
+    requested one (both partitioners may). Inside of `program_devices`, as `compare` is."""
     outputs = list(zip(graph.results(), executable.output_shardings, strict=True))
     if config.check_shardings:
-        for port, actual_sharding in zip(graph.arguments(), executable.input_shardings[0], strict=False):
+        for port, actual_sharding in zip(
+            graph.arguments(), executable.input_shardings[0], strict=False
+        ):
             assert port.sharding is not None, "every input has a sharding"
             compare(graph, lambda: "argument", port.meta, port.sharding, actual_sharding)
         for port, actual_sharding in outputs:
             if port.sharding is not None:
-                root = graph.roots[port.places if isinstance(port.places, int) else max(port.places)]
-                compare(graph, partial(_label, root), port.meta, port.sharding, actual_sharding, origin(root))
+                root = graph.roots[
+                    port.places if isinstance(port.places, int) else max(port.places)
+                ]
+                compare(
+                    graph,
+                    partial(_label, root),
+                    port.meta,
+                    port.sharding,
+                    actual_sharding,
+                    origin(root),
+                )
     free = {port.places: layout for port, layout in outputs if port.sharding is None}
     meshes = graph.meshes() if free else []
     return [
@@ -263,8 +327,8 @@ def compare(
     """Raises LoweringError if the compiler chose another sharding than the requested one."""
     if not requested.allows(actual_sharding, len(meta.shape)):
         raise LoweringError(
-            f"the partitioner ({config.partitioner}) sharded the {label()} {meta!r} as {actual_sharding} "
-            f"instead of {requested!r}",
+            f"the partitioner ({config.partitioner}) sharded the {label()} {meta!r} as "
+            f"{actual_sharding} instead of {requested!r}",
             node,
         )
 
@@ -274,25 +338,27 @@ def _label(root: Value) -> str:
     return f"result of {'an input' if node is None else describe(node)}"
 
 
-# XLA's CPU compiler joins all reductions into one that waits for every gradient, and removes optimization barriers
-# before it decides where a gradient is sharded and what is recomputed: memory that a program frees in between would
-# then be allocated all at once.
+# XLA's CPU compiler joins all reductions into one that waits for every gradient, and removes
+# optimization barriers before it decides where a gradient is sharded and what is recomputed: memory
+# that a program frees in between would then be allocated all at once.
 _KEEPING_BARRIERS = {"xla_disable_hlo_passes": "cpu-all-reduce-combiner,cse_barrier_expander"}
-# It also runs gathers as early as it can. With recomputed activations its default order still needs least memory, and
-# the memory-optimized one defers every product that makes a weight's gradient.
+# It also runs gathers as early as it can. With recomputed activations its default order still needs
+# least memory, and the memory-optimized one defers every product that makes a weight's gradient.
 _BY_MEMORY = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 FREEING = {**_BY_MEMORY, **_KEEPING_BARRIERS}
 
 
-# For an exact float32 product the TPU's compiler generates code of many windows, in 7 to 17 s of processor time.
-# With this target it takes 1 to 4 s, and the window has at most 2 % more cycles (libtpu 0.0.42, v5e; docs/planning.md);
-# of products in one pass it has up to 15 % more. A run is compiled with the compiler's own default.
+# For an exact float32 product the TPU's compiler generates code of many windows, in 7 to 17 s of
+# processor time. With this target it takes 1 to 4 s, and the window has at most 2 % more cycles
+# (libtpu 0.0.42, v5e; docs/planning.md); of products in one pass it has up to 15 % more. A run is
+# compiled with the compiler's own default.
 _TARGET = "xla_jf_convolution_performance_target"
 PLANNED = {_TARGET: "0.97"}
 
 
-# Options by which a TPU's compiler hides collectives behind computation. That of gathers is for a v5e alone: of other
-# chips libtpu 0.0.42 warns of wrong results and hangs, and 0.0.50 refuses it (docs/decisions/overlap.md).
+# Options by which a TPU's compiler hides collectives behind computation. That of gathers is for a
+# v5e alone: of other chips libtpu 0.0.42 warns of wrong results and hangs, and 0.0.50 refuses it
+# (docs/decisions/overlap.md).
 _OVERLAPPED = (
     "xla_tpu_enable_async_collective_fusion",
     "xla_tpu_enable_async_collective_fusion_multiple_steps",
@@ -301,14 +367,19 @@ _OVERLAPPED = (
 )
 _OVERLAPPED_OF_V5E = "xla_tpu_enable_async_collective_fusion_fuse_all_gather"
 
-# Options by which collectives run on the SparseCore of the chips that have one, next to the other cores
-# (docs/decisions/overlap.md; the fastest published steps of MaxText set them).
+# Options by which collectives run on the SparseCore of the chips that have one, next to the other
+# cores (docs/decisions/overlap.md; the fastest published steps of MaxText set them).
 _OFFLOAD = "xla_tpu_enable_sparse_core_collective_offload_"
 _SPARSE_CORE = {
     **{
         _OFFLOAD + name: "True"
         for name in (
-            "all_gather", "2d_all_gather", "3d_all_gather", "reduce_scatter", "nd_reduce_scatter", "all_reduce",
+            "all_gather",
+            "2d_all_gather",
+            "3d_all_gather",
+            "reduce_scatter",
+            "nd_reduce_scatter",
+            "all_reduce",
         )
     },
     "xla_tpu_enable_sparse_core_reduce_scatter_v2": "True",
@@ -318,7 +389,7 @@ _SPARSE_CORE = {
     "xla_tpu_use_tc_device_shape_on_sc": "True",
     "xla_sc_disable_megacore_partitioning": "True",
     _OVERLAPPED_OF_V5E: "False",
-}  # fmt: skip
+}
 _WITH_SPARSE_CORE = ("TPU v5", "TPU v6 lite", "TPU7x")
 
 # The compiler of GPUs that are not here cannot measure kernels to choose one.
@@ -326,26 +397,33 @@ _WITHOUT_GPU = {"xla_gpu_autotune_level": "0"}
 
 
 def unknown_options(options: Mapping[str, object]) -> dict[str, object]:
-    """Returns the options that neither this library sets nor `config.compiler_options` has: of XLA's many, some write
-    files and some run them."""
+    """Returns the options that neither this library sets nor `config.compiler_options` has: of
+    XLA's many, some write files and some run them."""
     words = config.compiler_options.split()
     configured_options = {*_OWN_OPTIONS, *(_parsed(word) for word in words if word != _NEEDED)}
-    return {name: value for name, value in options.items() if (name, value) not in configured_options}
+    return {
+        name: value for name, value in options.items() if (name, value) not in configured_options
+    }
 
 
 _OWN_OPTIONS = {
     option
     for table in (
-        dict.fromkeys(_OVERLAPPED, "True"), {_OVERLAPPED_OF_V5E: "True"}, _SPARSE_CORE, PLANNED, _WITHOUT_GPU,
-        FREEING, _KEEPING_BARRIERS,
+        dict.fromkeys(_OVERLAPPED, "True"),
+        {_OVERLAPPED_OF_V5E: "True"},
+        _SPARSE_CORE,
+        PLANNED,
+        _WITHOUT_GPU,
+        FREEING,
+        _KEEPING_BARRIERS,
     )
     for option in table.items()
-}  # fmt: skip
+}
 
 
 def options_of(graph: Graph) -> dict[str, str | float]:
-    """Options of `config.compiler_options`: 'auto' expands to the options the program needs; explicit options override
-    it."""
+    """Options of `config.compiler_options`: 'auto' expands to the options the program needs;
+    explicit options override it."""
     words = config.compiler_options.split()
     if words == [_NEEDED]:
         return _needed(graph)
@@ -377,8 +455,11 @@ def _needed(graph: Graph) -> dict[str, str | float]:
 
 
 def of_tpus(kind: str) -> dict[str, str | float]:
-    """The options for programs over several TPUs of a kind, as far as the installed libtpu has them."""
-    options = dict.fromkeys(_OVERLAPPED, "True") | (_SPARSE_CORE if kind in _WITH_SPARSE_CORE else {})
+    """The options for programs over several TPUs of a kind, as far as the installed libtpu has
+    them."""
+    options = dict.fromkeys(_OVERLAPPED, "True") | (
+        _SPARSE_CORE if kind in _WITH_SPARSE_CORE else {}
+    )
     if kind == "TPU v5 lite":
         options[_OVERLAPPED_OF_V5E] = "True"
     return {name: value for name, value in options.items() if is_known_to_libtpu(name)}
@@ -418,11 +499,11 @@ def _parsed(option: str) -> tuple[str, str | float]:
 
 
 def text_of(options: Mapping[str, object]) -> str:
-    """Returns options of XLA, name -> value, as a value of `config.compiler_options` that adds them to those that a
-    program needs.
+    """Returns options of XLA, name -> value, as a value of `config.compiler_options` that adds them
+    to those that a program needs.
 
-    Raises TypeError and ValueError for what cannot be an option; whether XLA has it is known when it compiles (see
-    `refusal`).
+    Raises TypeError and ValueError for what cannot be an option; whether XLA has it is known when
+    it compiles (see `refusal`).
     """
     return " ".join([_NEEDED, *(_text(name, value) for name, value in options.items())])
 
@@ -433,18 +514,25 @@ _NAME = re.compile(r"\w+")
 def _text(name: object, value: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(
-            f"compiler_options: expected the name of an option of XLA's, such as 'xla_dump_to', got {name!r}"
+            "compiler_options: expected the name of an option of XLA's, such as 'xla_dump_to', "
+            f"got {name!r}"
         )
     if not isinstance(value, (bool, int, float, str)):
-        raise TypeError(f"compiler_options: expected text, a number or a bool for {name!r}, got {value!r}")
+        raise TypeError(
+            f"compiler_options: expected text, a number or a bool for {name!r}, got {value!r}"
+        )
     if not str(value) or len(str(value).split()) != 1:
-        raise ValueError(f"compiler_options: the value of {name!r} must have no blank and must not be empty: {value!r}")
+        raise ValueError(
+            f"compiler_options: the value of {name!r} must have no blank and must not be empty: "
+            f"{value!r}"
+        )
     return f"{name}={value}"
 
 
 @contextlib.contextmanager
 def compiled_with(options: Mapping[str, object] | None) -> Iterator[None]:
-    """Compiles and finds programs with these options of XLA's inside; None or {}: with those of the process.
+    """Compiles and finds programs with these options of XLA's inside; None or {}: with those of the
+    process.
 
     They are part of a program's key, in this process and on disk. The flag is one for all threads.
     """
@@ -452,19 +540,25 @@ def compiled_with(options: Mapping[str, object] | None) -> Iterator[None]:
         yield
 
 
-_REFUSED = re.compile(r"No such compile option: '(?P<unknown>\w+)'|While setting option (?P<set>\w+), .*")
+_REFUSED = re.compile(
+    r"No such compile option: '(?P<unknown>\w+)'|While setting option (?P<set>\w+), .*"
+)
 
 
 def refusal(error: Exception, platform: str) -> ValueError | None:
-    """Returns the error in the user's terms if XLA does not take an option that it was given; else None."""
+    """Returns the error in the user's terms if XLA does not take an option that it was given; else
+    None."""
     match = _REFUSED.search(str(error))
     if match is None:
         return None
     if match["unknown"] is None:
-        return ValueError(f"compiler_options: XLA refuses the value of an option on {platform}: {match[0]}")
+        return ValueError(
+            f"compiler_options: XLA refuses the value of an option on {platform}: {match[0]}"
+        )
     return ValueError(
-        f"compiler_options: XLA has no option {match['unknown']!r} on {platform}: check the name, and that it is an "
-        "option of this platform's compiler (xla_tpu_..., xla_gpu_..., xla_cpu_...) and of this version of jaxlib"
+        f"compiler_options: XLA has no option {match['unknown']!r} on {platform}: check the name, "
+        "and that it is an option of this platform's compiler (xla_tpu_..., xla_gpu_..., "
+        "xla_cpu_...) and of this version of jaxlib"
     )
 
 
@@ -472,4 +566,8 @@ def has_complex(graph: Graph) -> bool:
     """True if a program is over several devices and has a complex array."""
     if len(graph.mesh.device_ids) == 1:
         return False
-    return any(meta.dtype.is_complex for node in walk(graph.nodes) for meta in (*node.op.metas, *node.op.operands))
+    return any(
+        meta.dtype.is_complex
+        for node in walk(graph.nodes)
+        for meta in (*node.op.metas, *node.op.operands)
+    )

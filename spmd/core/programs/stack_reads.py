@@ -1,4 +1,5 @@
-"""Stacks whose split dim a Python loop reads row by row, as if rows were stages: every device computes with all."""
+"""Stacks whose split dim a Python loop reads row by row, as if rows were stages: every device
+computes with all."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -8,13 +9,14 @@ from ..sharding.value import Sharding
 
 
 def rows_read(graph: Graph) -> Iterator[tuple[str, Node]]:
-    """Yields a sentence, and the first reader, for each sharded value whose rows along a split dim are all read, by ops
-    of their own. One row, or some, are no loop over stages."""
+    """Yields a sentence, and the first reader, for each sharded value whose rows along a split dim
+    are all read, by ops of their own. One row, or some, are no loop over stages."""
     shardings: dict[Value, Sharding | None] = dict(zip(graph.inputs, graph.shardings, strict=True))
     readers: defaultdict[tuple[object, str], dict[str, Node]] = defaultdict(dict)
     for node in graph.nodes:
         shardings[node] = node.op.sharding
-        if node.op.name == "aten.select.int" and node.op.statics.startswith("dim="):  # no position that is an argument
+        # no position that is an argument
+        if node.op.name == "aten.select.int" and node.op.statics.startswith("dim="):
             where, _, index = node.op.statics.partition(", ")
             readers[value_name(node.operands[0]), where].setdefault(index, node)
     for (_, text), rows in readers.items():
@@ -25,11 +27,18 @@ def rows_read(graph: Graph) -> Iterator[tuple[str, Node]]:
 
 
 def _sentence(sharding: Sharding, shape: list[int], dim: int) -> str:
-    ways, entries = sharding.tiles(len(shape))[dim], dict(enumerate(sharding.partition_spec(len(shape))))
+    ways, entries = (
+        sharding.tiles(len(shape))[dim],
+        dict(enumerate(sharding.partition_spec(len(shape)))),
+    )
     free = [i for i, entry in entries.items() if entry is None and shape[i] % ways == 0]
     spec = entries | {dim: None} | dict.fromkeys(free[:1], entries[dim])
-    cure = f"P({', '.join(map(repr, spec.values()))}) splits each row" if free else "leave that dim whole"
+    cure = (
+        f"P({', '.join(map(repr, spec.values()))}) splits each row"
+        if free
+        else "leave that dim whole"
+    )
     return (
-        f"the rows of {shape} are split {ways} ways over {entries[dim]!r} and read one by one: each device computes "
-        f"with all {shape[dim]}; {cure}"
+        f"the rows of {shape} are split {ways} ways over {entries[dim]!r} and read one by one: "
+        f"each device computes with all {shape[dim]}; {cure}"
     )

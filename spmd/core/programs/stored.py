@@ -1,8 +1,9 @@
 """Compiled programs on disk: written after a compilation, loaded instead of one in a later process.
 
-A file holds XLA's executable and, as plain data, the other facts of a Program; its shardings were checked before it was
-written. A program that holds a user's function, or calls Python while it runs, is not stored: no text determines the
-behaviour of such a program. (jax's own compilation cache, if the user has set one, is keyed by StableHLO.)
+A file holds XLA's executable and, as plain data, the other facts of a Program; its shardings were
+checked before it was written. A program that holds a user's function, or calls Python while it
+runs, is not stored: no text determines the behaviour of such a program. (jax's own compilation
+cache, if the user has set one, is keyed by StableHLO.)
 """
 
 import dataclasses
@@ -31,12 +32,16 @@ def why_not_kept(graph: Graph) -> str:
     opaque = next((node.op.name for node in walk(graph.nodes) if node.op.is_opaque), None)
     if opaque is not None:
         return f"it holds a user's function ({opaque}), whose behaviour no key can name"
-    return "" if is_here(graph) else "its devices are not here, so that it has other keys than the job's"
+    return (
+        ""
+        if is_here(graph)
+        else "its devices are not here, so that it has other keys than the job's"
+    )
 
 
 def load(graph: Graph, name: str, line: Line, cause: str) -> Program | None:
-    """Returns the program of a graph from the disk and adds its line to the compile log; None if there is no usable
-    one."""
+    """Returns the program of a graph from the disk and adds its line to the compile log; None if
+    there is no usable one."""
     if not disk.is_read() or why_not_kept(graph):
         return None
     started = counters.now()
@@ -93,7 +98,9 @@ def _decoded(body: bytes, graph: Graph, name: str, line: Line) -> Program:
     with compiler_context():
         devices = list(grid(graph.mesh.device_ids, (len(graph.mesh.device_ids),)))
         executable = executable_of(pickled, num_inputs, (0,) * len(graph.results()), devices)
-    program = Program(name, line, graph, executable, [_sharding(parts) for parts in facts["results"]])
+    program = Program(
+        name, line, graph, executable, [_sharding(parts) for parts in facts["results"]]
+    )
     passes = tuple(map(tuple, facts["record"]["passes"]))  # JSON has made lists of them
     program.record = CompileRecord(**facts["record"] | {"passes": passes})
     program.bytes_needed = facts["bytes_needed"]
@@ -107,5 +114,9 @@ def _sharding(parts: Any) -> Sharding:
     return Sharding.of(tuple(ids), tuple(shape), tuple(names), _spec(*spec), *memory_and_target)
 
 
-def _spec(dims: Sequence[tuple[Sequence[str], bool]], unreduced: Sequence[str], stack: Sequence[str]) -> Spec:
-    return Spec(tuple(Dim(tuple(axes), is_open) for axes, is_open in dims), tuple(unreduced), tuple(stack))
+def _spec(
+    dims: Sequence[tuple[Sequence[str], bool]], unreduced: Sequence[str], stack: Sequence[str]
+) -> Spec:
+    return Spec(
+        tuple(Dim(tuple(axes), is_open) for axes, is_open in dims), tuple(unreduced), tuple(stack)
+    )

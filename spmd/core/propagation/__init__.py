@@ -1,1 +1,2 @@
-"""Sharding propagation over the recorded graph: the known shardings that lowering and partition rules read."""
+"""Sharding propagation over the recorded graph: the known shardings that lowering and partition
+rules read."""

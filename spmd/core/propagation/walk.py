@@ -1,13 +1,14 @@
 """A walk over a graph, forward, backward and forward, from the shardings of inputs and annotations.
 
-A dim has the axes that an input or an annotation gives it, else those of the first operand with axes that becomes it,
-else those of a result that it becomes; no array has an axis twice.
+A dim has the axes that an input or an annotation gives it, else those of the first operand with
+axes that becomes it, else those of a result that it becomes; no array has an axis twice.
 
-Which dims of operands become dims of results is stated in einops' words, by the op's name. An operand is named as in
-the op's schema; a dim of it without a word, or an operand that is not listed, becomes no dim of a result. `...` are the
-dims before or after, counted from the last. Shardy's sharding rules state the same of StableHLO
-(openxla.org/shardy/sharding_representation). Ops without an entry are elementwise, as far as the sizes of dims are
-equal, with the dims of an argument `dim` taken out or put in.
+Which dims of operands become dims of results is stated in einops' words, by the op's name. An
+operand is named as in the op's schema; a dim of it without a word, or an operand that is not
+listed, becomes no dim of a result. `...` are the dims before or after, counted from the last.
+Shardy's sharding rules state the same of StableHLO (openxla.org/shardy/sharding_representation).
+Ops without an entry are elementwise, as far as the sizes of dims are equal, with the dims of an
+argument `dim` taken out or put in.
 """
 
 import itertools
@@ -61,13 +62,15 @@ WORDS: dict[str, str] = {
     "aten.embedding": "weight: v d, indices: ... -> ... d",
     "aten.embedding_dense_backward": "grad_output: ... d, indices: ... -> v d",
     "aten.convolution": "input: n c ..., weight: o c, bias: o -> n o ...",
-    "aten.convolution_backward": "grad_output: n o ..., input: n c ..., weight: o c -> n c ..., o c, o",
+    ("aten.convolution_backward"): (
+        "grad_output: n o ..., input: n c ..., weight: o c -> n c ..., o c, o"
+    ),
     "aten._scaled_dot_product_fused_attention_overrideable": (
         "query: ... s d, key: ... t d, value: ... t e -> ... s e, ... s"
     ),
     "aten._scaled_dot_product_fused_attention_overrideable_backward": (
-        "grad_out: ... s e, query: ... s d, key: ... t d, value: ... t e, out: ... s e, logsumexp: ... s"
-        " -> ... s d, ... t d, ... t e"
+        "grad_out: ... s e, query: ... s d, key: ... t d, value: ... t e, out: ... s e, "
+        "logsumexp: ... s -> ... s d, ... t d, ... t e"
     ),
     "spmd.linear_cross_entropy": "input: ... d, linear_weight: c d, target: ... -> , ...",
     "spmd.linear_cross_entropy_backward": (
@@ -101,12 +104,15 @@ def _words(text: str, shape: Shape) -> Words:
 
 
 def _by_size(op: OpShapes) -> DimWords:
-    """Dims of equal place and size, counted from the last; or all but those of `dim`, which are taken out or put in."""
+    """Dims of equal place and size, counted from the last; or all but those of `dim`, which are
+    taken out or put in."""
     if not op.results:
         return DimWords({}, [])
     rank = len(op.results[0])
     dims = op.arguments.get("dim", ())
-    axes = [dim for dim in (dims if isinstance(dims, (list, tuple)) else [dims]) if isinstance(dim, int)]
+    axes = [
+        dim for dim in (dims if isinstance(dims, (list, tuple)) else [dims]) if isinstance(dim, int)
+    ]
     operands: dict[int, Words] = {}
     for index, shape in enumerate(op.operands):
         if len(shape) == rank or (op.is_elementwise and len(shape) < rank):
@@ -117,7 +123,9 @@ def _by_size(op: OpShapes) -> DimWords:
         holes = {axis % rank for axis in axes}
         result_dims = [dim - rank for dim in range(rank) if dim not in holes]
         operands = dict.fromkeys(range(len(op.operands)), result_dims)
-    return DimWords(operands, [range(-rank, 0) if len(shape) == rank else () for shape in op.results])
+    return DimWords(
+        operands, [range(-rank, 0) if len(shape) == rank else () for shape in op.results]
+    )
 
 
 def _with_holes(rank: int, axes: Sequence[int], result_rank: int) -> Words:
@@ -146,7 +154,10 @@ def _indexed(op: OpShapes) -> DimWords:
     tensors = [operand_index for operand_index in indices if operand_index is not None]
     if len(tensors) != 1 or op.places["self"] != 0:
         return DimWords({}, [])
-    dim, (index,) = next(i for i, operand_index in enumerate(indices) if operand_index is not None), tensors
+    dim, (index,) = (
+        next(i for i, operand_index in enumerate(indices) if operand_index is not None),
+        tensors,
+    )
     rank, inner = len(op.operands[0]), [("index", i) for i in range(len(op.operands[index]))]
     return DimWords({0: range(rank), index: inner}, [[*range(dim), *inner, *range(dim + 1, rank)]])
 
@@ -185,13 +196,15 @@ FLOWS: dict[str, Callable[[OpShapes], DimWords]] = {
 
 # Ops that keep the order of all elements: their dims are merged and split.
 RESHAPES = frozenset({
-    "aten.view", "aten._unsafe_view", "aten._reshape_alias", "aten.reshape", "aten.squeeze", "aten.squeeze.dim",
-    "aten.squeeze.dims", "aten.unsqueeze", "aten.unflatten.int", "aten.flatten.using_ints",
+    "aten.view", "aten._unsafe_view", "aten._reshape_alias", "aten.reshape", "aten.squeeze",
+    "aten.squeeze.dim", "aten.squeeze.dims", "aten.unsqueeze", "aten.unflatten.int",
+    "aten.flatten.using_ints",
 })  # fmt: skip
 
 
 def walk(nodes: Sequence[Node], inputs: Mapping[DeviceData, Dims | None]) -> Values:
-    """Returns the known dims of every value of a graph, or of a region, whose inputs are known so far."""
+    """Returns the known dims of every value of a graph, or of a region, whose inputs are known so
+    far."""
     run = _Walk(Values({}, {}), fixed=set(inputs))
     for data, dims in inputs.items():
         if dims is not None:
@@ -203,7 +216,8 @@ def walk(nodes: Sequence[Node], inputs: Mapping[DeviceData, Dims | None]) -> Val
 
 
 class _Step(NamedTuple):
-    """A value outside of a region that is a value inside it. num_rows: of dims in front of it outside: 1 of a stack."""
+    """A value outside of a region that is a value inside it. num_rows: of dims in front of it
+    outside: 1 of a stack."""
 
     region: int
     outside: Value
@@ -228,7 +242,8 @@ class _Walk:
         self.learn(*_owner(value), dims)
 
     def learn(self, owner: Owner, index: int, dims: Dims | None) -> None:
-        """Adds what is known of a result of an op, or of data: for dims without axes, and axes that it has not."""
+        """Adds what is known of a result of an op, or of data: for dims without axes, and axes that
+        it has not."""
         if dims is None or owner in self.fixed:
             return
         dims_so_far = self.values.dims.get((owner, index), ((),) * len(dims))
@@ -268,9 +283,16 @@ class _Walk:
         for number, operand in enumerate(node.operands):
             dims = self.dims(operand)
             if dims is not None:
-                _gather(sources, self._flow(node).operands.get(number, ()), node.op.operands[number].shape, dims)
+                _gather(
+                    sources,
+                    self._flow(node).operands.get(number, ()),
+                    node.op.operands[number].shape,
+                    dims,
+                )
         if sources:
-            for index, (words, meta) in enumerate(zip(self._flow(node).results, node.op.metas, strict=False)):
+            for index, (words, meta) in enumerate(
+                zip(self._flow(node).results, node.op.metas, strict=False)
+            ):
                 self.learn(node, index, _spread(sources, words, meta.shape))
 
     def backward(self, nodes: Sequence[Node]) -> None:
@@ -290,7 +312,9 @@ class _Walk:
                 _gather(sources, self._flow(node).results[index], meta.shape, dims)
         if sources:
             for number, words in self._flow(node).operands.items():
-                self.know(node.operands[number], _spread(sources, words, node.op.operands[number].shape))
+                self.know(
+                    node.operands[number], _spread(sources, words, node.op.operands[number].shape)
+                )
 
     def _flow(self, node: Node) -> DimWords:
         if node not in self.flows:
@@ -322,7 +346,8 @@ _shape = operator.attrgetter("shape")
 
 
 def _owner(value: Value) -> tuple[Owner, int]:
-    """The op that computes a value, or the data that it is, and the value's index among the results."""
+    """The op that computes a value, or the data that it is, and the value's index among the
+    results."""
     return (value.node, value.index) if type(value) is TupleElement else (value, 0)
 
 
@@ -358,7 +383,7 @@ def _has_operand(value: object) -> bool:
     return type(value) is Operand or (type(value) is list and any(map(_has_operand, value)))
 
 
-# --- regions ----------------------------------------------------------------------------------------------------------
+# --- regions --------------------------------------------------------------------------------------
 
 _Steps = tuple[list[_Step], list[_Step], list[tuple[int, Value, Value]]]
 
@@ -367,8 +392,12 @@ def _of_loop(node: Node) -> _Steps:
     loop = node.op.lowering
     assert isinstance(loop, Loop)
     body, single = loop.body, loop.num_carried + loop.num_last
-    entering = [_Step(0, *pair) for pair in zip(node.operands[: loop.num_fixed], body.inputs, strict=False)]
-    for run, inside, is_stack in zip(loop.operand_runs(), body.inputs[loop.num_fixed :], loop.xs, strict=True):
+    entering = [
+        _Step(0, *pair) for pair in zip(node.operands[: loop.num_fixed], body.inputs, strict=False)
+    ]
+    for run, inside, is_stack in zip(
+        loop.operand_runs(), body.inputs[loop.num_fixed :], loop.xs, strict=True
+    ):
         entering += [_Step(0, node.operands[index], inside, int(is_stack)) for index in run]
     outside = results(node)
     leaving = [_Step(0, *pair) for pair in zip(outside[:single], body.roots[:single], strict=True)]
@@ -381,31 +410,51 @@ def _of_while(node: Node) -> _Steps:
     loop = node.op.lowering
     assert isinstance(loop, While)
     leaving = [_Step(1, *pair) for pair in zip(results(node), loop.body.roots, strict=True)]
-    return _entering(node), leaving, _carried(1, loop.body, loop.num_constants, len(loop.body.roots))
+    return (
+        _entering(node),
+        leaving,
+        _carried(1, loop.body, loop.num_constants, len(loop.body.roots)),
+    )
 
 
-def _carried(index: int, body: Region, num_constants: int, num_carried: int) -> list[tuple[int, Value, Value]]:
-    return [(index, *pair) for pair in zip(body.roots[:num_carried], body.inputs[num_constants:], strict=False)]
+def _carried(
+    index: int, body: Region, num_constants: int, num_carried: int
+) -> list[tuple[int, Value, Value]]:
+    return [
+        (index, *pair)
+        for pair in zip(body.roots[:num_carried], body.inputs[num_constants:], strict=False)
+    ]
 
 
 def _of_regions(node: Node) -> _Steps:
     regions = enumerate(node.op.lowering.regions)
-    leaving = [_Step(i, *pair) for i, region in regions for pair in zip(results(node), region.roots, strict=True)]
+    leaving = [
+        _Step(i, *pair)
+        for i, region in regions
+        for pair in zip(results(node), region.roots, strict=True)
+    ]
     return _entering(node), leaving, []
 
 
 def _entering(node: Node) -> list[_Step]:
-    """Each region takes the last operands of its op: all of them, or those behind the condition of a branch."""
+    """Each region takes the last operands of its op: all of them, or those behind the condition of
+    a branch."""
     return [
         _Step(index, *pair)
         for index, region in enumerate(node.op.lowering.regions)
-        for pair in zip(node.operands[len(node.operands) - len(region.inputs) :], region.inputs, strict=True)
+        for pair in zip(
+            node.operands[len(node.operands) - len(region.inputs) :], region.inputs, strict=True
+        )
     ]
 
 
-# A region of another op, a manual computation, is walked when it is lowered, with nothing known: its values are shards.
+# A region of another op, a manual computation, is walked when it is lowered, with nothing known:
+# its values are shards.
 _STEPS: dict[type, Callable[[Node], _Steps]] = {
-    Loop: _of_loop, While: _of_while, Branches: _of_regions, Called: _of_regions
-}  # fmt: skip
+    Loop: _of_loop,
+    While: _of_while,
+    Branches: _of_regions,
+    Called: _of_regions,
+}
 
 known_of.append(walk)

@@ -1,10 +1,11 @@
 """Annotations: requested shardings of tensors."""
 
-# Why a mark on a recorded value is an op, and one on data is not: a value that has not been computed can still be made
-# in the sharding; data is uploaded in it, or moved by a program of its own.
+# Why a mark on a recorded value is an op, and one on data is not: a value that has not been
+# computed can still be made in the sharding; data is uploaded in it, or moved by a program of its
+# own.
 #
-# Why the sharding stays with the storage and not with the value: in-place ops, optimizers and loaded states write other
-# values into a parameter, and none of them knows its sharding.
+# Why the sharding stays with the storage and not with the value: in-place ops, optimizers and
+# loaded states write other values into a parameter, and none of them knows its sharding.
 
 import functools
 from dataclasses import dataclass
@@ -32,15 +33,18 @@ class Annotated(Protocol):
     _meta: Meta
 
 
-# --- sharding ---------------------------------------------------------------------------------------------------------
+# --- sharding -------------------------------------------------------------------------------------
 
 
-# A call of Python would be one more for each gradient. Op specs are interned: one that was dropped here is found again.
+# A call of Python would be one more for each gradient. Op specs are interned: one that was dropped
+# here is found again.
 @functools.lru_cache(4096)
 def mark_op(meta: Meta, sharding: Sharding, via: Sharding | None = None) -> OpSpec:
     """The op of an annotation; `via` is the first of two constraints of a gradient."""
     text = sharding.text(len(meta.shape))
-    return OpSpec.of("mark_sharding", _Mark(sharding, via), (meta,), (meta,), statics=text, sharding=sharding)
+    return OpSpec.of(
+        "mark_sharding", _Mark(sharding, via), (meta,), (meta,), statics=text, sharding=sharding
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +54,14 @@ class _Mark(Identity):
     sharding: Sharding
     via: Sharding | None
 
-    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(
+        self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
+    ) -> tuple[jax.Array, ...]:
         if self.via is None:
             return (constrain(operands[0], self.sharding),)
-        # Behind an optimization barrier, so that it is sharded at once: XLA would rather shard it where it is read,
-        # which may be after the norm of all gradients, and keep it unsharded until then.
+        # Behind an optimization barrier, so that it is sharded at once: XLA would rather shard it
+        # where it is read, which may be after the norm of all gradients, and keep it unsharded
+        # until then.
         (cut,) = wait_for_all((constrain(constrain(operands[0], self.via), near(self.sharding)),))
         return (in_memory(cut, self.sharding.memory),)
 
@@ -63,7 +70,9 @@ class _Mark(Identity):
 class _Same(Identity):
     """Identity: replaces an annotation removed before it has run."""
 
-    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(
+        self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
+    ) -> tuple[jax.Array, ...]:
         return (operands[0],)
 
 
@@ -76,11 +85,14 @@ def unmarked_op(meta: Meta) -> OpSpec:
 MESHES: set[frozenset[int]] = set()
 
 
-def annotate(tensor: Annotated, sharding: Sharding, via: Sharding | None = None, *, in_program: bool = False) -> None:
-    """Sets the sharding of a tensor: of the recorded value, of host data at its upload, or of the buffer now.
+def annotate(
+    tensor: Annotated, sharding: Sharding, via: Sharding | None = None, *, in_program: bool = False
+) -> None:
+    """Sets the sharding of a tensor: of the recorded value, of host data at its upload, or of the
+    buffer now.
 
-    via: constrains a gradient to this sharding first. in_program: leaves data on devices to the next program, which
-    reshards it.
+    via: constrains a gradient to this sharding first. in_program: leaves data on devices to the
+    next program, which reshards it.
     """
     if not tensor._meta.numel:
         sharding = sharding.replicated()  # there is nothing to shard, and the compiler would not
@@ -98,12 +110,21 @@ def annotate(tensor: Annotated, sharding: Sharding, via: Sharding | None = None,
         is_on_devices = type(value) is DeviceData and value.host is None and not value.is_abstract
         if in_program and is_on_devices and tensor._meta.numel:
             storage.sharding = sharding
-            storage.write(record(mark_op(storage.meta, sharding), (value,), (), (*user_frame(), -1)))
+            storage.write(
+                record(mark_op(storage.meta, sharding), (value,), (), (*user_frame(), -1))
+            )
             return
         storage.sharding = sharding = sharding.closed() if type(value) is DeviceData else sharding
-        if type(value) is Node and value.op.name == "mark_sharding" and via is None and may_change(value):
-            if value.op.sharding is not sharding:  # else it has this sharding, perhaps through `via`
-                value.op = mark_op(storage.meta, sharding)  # in place: also for the ops that have read it
+        if (
+            type(value) is Node
+            and value.op.name == "mark_sharding"
+            and via is None
+            and may_change(value)
+        ):
+            # else it has this sharding, perhaps through `via`
+            if value.op.sharding is not sharding:
+                # in place: also for the ops that have read it
+                value.op = mark_op(storage.meta, sharding)
                 take_up(lambda nodes, _: value in nodes)
         elif type(value) is not DeviceData:
             _record_after(storage, mark_op(storage.meta, sharding, via))
@@ -116,8 +137,8 @@ def annotate(tensor: Annotated, sharding: Sharding, via: Sharding | None = None,
 
 def _record_after(storage: Storage, op: OpSpec) -> None:
     """Records an annotation of a storage's recorded value as its next value."""
-    # The op gets the line of the value that it annotates; finding the line of the annotation would cost more than
-    # recording the op.
+    # The op gets the line of the value that it annotates; finding the line of the annotation would
+    # cost more than recording the op.
     source = origin(storage.value)
     assert source is not None, "only device data has none"
     storage.write(record(op, (storage.value,), (), (source.code, source.instruction, -1)))
@@ -134,7 +155,8 @@ def annotate_again(storage: Storage, sharding: Sharding) -> None:
 
 
 def _place(storage: Storage, device_data: DeviceData, sharding: Sharding) -> None:
-    """Reshards data on devices, also for its recorded readers; an equal layout only gets the new sharding's name."""
+    """Reshards data on devices, also for its recorded readers; an equal layout only gets the new
+    sharding's name."""
     is_planned = note_layout(storage, device_data)
     if device_data.is_abstract:
         device_data.sharding = sharding
@@ -147,7 +169,9 @@ def _place(storage: Storage, device_data: DeviceData, sharding: Sharding) -> Non
         if its_sharding.is_as(sharding, len(device_data.meta.shape)):
             device_data.take(transfer.respelled(buffer, sharding.jax), sharding)
         else:
-            device_data.take(transfer.move(buffer, device_data.meta.shape, its_sharding, sharding), sharding)
+            device_data.take(
+                transfer.move(buffer, device_data.meta.shape, its_sharding, sharding), sharding
+            )
         take_up(lambda _, inputs: device_data in inputs)
     storage.home = sharding
 
@@ -181,11 +205,16 @@ def current_sharding(tensor: Annotated) -> Sharding | None:
     storage = tensor._storage
     if storage.sharding is not None:
         return storage.sharding
-    return storage.value.sharding if type(storage.value) is DeviceData and storage.value.host is None else None
+    return (
+        storage.value.sharding
+        if type(storage.value) is DeviceData and storage.value.host is None
+        else None
+    )
 
 
 def residence(value: Value) -> str:
-    """The residence of a value: "host", "pending", "devices", "abstract" or "lost" (see `spmd.residence`)."""
+    """The residence of a value: "host", "pending", "devices", "abstract" or "lost" (see
+    `spmd.residence`)."""
     if type(value) is not DeviceData:
         return "pending"
     if value.gone is not None:

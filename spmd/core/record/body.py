@@ -1,4 +1,5 @@
-"""Recording of a function as the body of an op: its arguments are stand-ins for the values of each iteration."""
+"""Recording of a function as the body of an op: its arguments are stand-ins for the values of each
+iteration."""
 
 import functools
 from collections.abc import Sequence
@@ -29,7 +30,8 @@ class BodyError(RuntimeError):
     """
 
 
-names = PerThread[tuple[str, ...]](())  # the ops whose bodies the thread records, the innermost last
+# the ops whose bodies the thread records, the innermost last
+names = PerThread[tuple[str, ...]](())
 
 
 def inside(name: str) -> AbstractContextManager[None]:
@@ -47,9 +49,13 @@ def refused(call: str, reason: str) -> BodyError:
 class _StandIn(Lowering):
     """An argument of a body: it has no value while the body is recorded."""
 
-    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(
+        self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
+    ) -> tuple[jax.Array, ...]:
         # Lowered only where the body's value has left it, as a global list would take it.
-        raise BodyError("a value that is known only inside the body of a loop was used outside of it")
+        raise BodyError(
+            "a value that is known only inside the body of a loop was used outside of it"
+        )
 
 
 def stand_in(meta: Meta) -> Node:
@@ -64,5 +70,6 @@ def _stand_in_op(meta: Meta) -> OpSpec:
 
 
 def on_stand_ins(values: Sequence[Value], *, since: int = 0) -> dict[Node, None]:
-    """Ops behind these values, recorded from `since` on, with a stand-in among their operands or theirs."""
+    """Ops behind these values, recorded from `since` on, with a stand-in among their operands or
+    theirs."""
     return depending(values, lambda node: isinstance(node.op.lowering, _StandIn), since=since)

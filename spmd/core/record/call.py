@@ -1,11 +1,14 @@
-"""Dispatch of every aten call on the device: rule -> schema-derived form -> torch's decomposition -> a clear error.
+"""Dispatch of every aten call on the device: rule -> schema-derived form -> torch's
+decomposition -> a clear error.
 
-A call is recorded by looking up its OpSpec under (operand metas, static arguments) and making a Node of it. All slow
-work (running the op on meta tensors, binding arguments to the rule) happens once per OpSpec, in `core.record.infer`.
+A call is recorded by looking up its OpSpec under (operand metas, static arguments) and making a
+Node of it. All slow work (running the op on meta tensors, binding arguments to the rule) happens
+once per OpSpec, in `core.record.infer`.
 """
 
-# Why the path of a known op is one long function: a call of a Python function costs about as much as the lookup of an
-# op spec. What is rare (views, draws, checks of data, list ops) is in functions of its own.
+# Why the path of a known op is one long function: a call of a Python function costs about as much
+# as the lookup of an op spec. What is rare (views, draws, checks of data, list ops) is in functions
+# of its own.
 
 import functools
 import sys
@@ -46,12 +49,16 @@ aten = torch.ops.aten
 Key = list[Hashable]  # of an op: what of its arguments is static
 Numbers = list[float | int]
 
-_count_writes = torch._C._increment_version  # autograd does so for the tensor that an op writes, but not for a list op
+# autograd does so for the tensor that an op writes, but not for a list op
+_count_writes = torch._C._increment_version
 _getframe = sys._getframe
 
 
-def dispatch(func: OpOverload, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None) -> TorchValue:
-    """Records one aten call; torch calls it for every op with a tensor of the device among its arguments."""
+def dispatch(
+    func: OpOverload, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
+) -> TorchValue:
+    """Records one aten call; torch calls it for every op with a tensor of the device among its
+    arguments."""
     # One dict lookup a call; the plan is made at the first.
     plan = PLANS.get(func)
     if plan is None:
@@ -85,7 +92,8 @@ def dispatch(func: OpOverload, types: Sequence[type], args: Args = (), kwargs: K
                     view, storage = value._view, value._storage
                     if view is not None:
                         operands.append(view.value_of(storage))
-                    elif storage.reads is None or plan.kind is MUTATION:  # a write is in the stored sharding
+                    elif storage.reads is None or plan.kind is MUTATION:
+                        # a write is in the stored sharding
                         operands.append(storage.value)
                     else:
                         operands.append(operand_of(storage))
@@ -96,8 +104,11 @@ def dispatch(func: OpOverload, types: Sequence[type], args: Args = (), kwargs: K
                 for name, value in kwargs.items():
                     if name not in plan.ignored:
                         key.append(name)
-                        _scan(value, name in plan.scalar_argument_names, key, operands, numbers, plan)
-                    elif name == "memory_format":  # the rule does not see it, but it decides the result's strides
+                        _scan(
+                            value, name in plan.scalar_argument_names, key, operands, numbers, plan
+                        )
+                    elif name == "memory_format":
+                        # the rule does not see it, but it decides the result's strides
                         key.append(value)
             signature = tuple(key)
             op = plan.entries.get(signature)
@@ -106,10 +117,16 @@ def dispatch(func: OpOverload, types: Sequence[type], args: Args = (), kwargs: K
             if not plan.is_plain:
                 operands = _look_at_data(plan, op, operands, numbers, args, kwargs or {})
             lists = at_once.value
-            if lists and plan.kind is FUNCTION and (data := lists.computed(op, operands, numbers)) is not None:
+            if (
+                lists
+                and plan.kind is FUNCTION
+                and (data := lists.computed(op, operands, numbers)) is not None
+            ):
                 return wrap(op.metas[0], Storage(data, op.metas[0]))
             # In autograd's own threads there is no caller's frame.
-            node = record_here(op, operands, numbers or (), _getframe(1) if task == -1 else None, task)
+            node = record_here(
+                op, operands, numbers or (), _getframe(1) if task == -1 else None, task
+            )
             if plan.kind is FUNCTION:
                 metas = op.metas
                 # Nearly all ops: no list of results, no iterator.
@@ -129,7 +146,8 @@ def dispatch(func: OpOverload, types: Sequence[type], args: Args = (), kwargs: K
 
 
 def _find(plan: Plan, signature: tuple[Hashable, ...], args: Args, kwargs: Kwargs) -> OpSpec:
-    """The op spec of a new signature, or of one with dtypes by torch's default dtype, which joins the key then."""
+    """The op spec of a new signature, or of one with dtypes by torch's default dtype, which joins
+    the key then."""
     with_default = ("default", torch.get_default_dtype(), signature)
     op: OpSpec | None = plan.entries.get(with_default)
     if op is None:
@@ -143,7 +161,8 @@ def _find(plan: Plan, signature: tuple[Hashable, ...], args: Args, kwargs: Kwarg
 
 
 def _record_view(plan: Plan, args: Args, kwargs: Kwargs) -> XlaTensor:
-    """A view: a new tensor over the same storage; its op is recorded when the view is first read."""
+    """A view: a new tensor over the same storage; its op is recorded when the view is first
+    read."""
     base = args[0]
     key: Key = [base._meta]
     for value in args[1:]:
@@ -168,7 +187,12 @@ def _record_view(plan: Plan, args: Args, kwargs: Kwargs) -> XlaTensor:
 
 
 def _scan(
-    value: TorchValue, is_scalar_argument: bool, key: Key, operands: list[Value], numbers: Numbers, plan: Plan
+    value: TorchValue,
+    is_scalar_argument: bool,
+    key: Key,
+    operands: list[Value],
+    numbers: Numbers,
+    plan: Plan,
 ) -> None:
     """Adds one argument to the key, and to the operands or scalar arguments."""
     kind = type(value)
@@ -191,7 +215,11 @@ def _scan(
         key.append("True" if value else "False")
     elif kind is list or kind is tuple:
         key.append(len(value))
-        if len(value) > 3 and type(value[0]) is XlaTensor and _scan_list(value, key, operands, plan):
+        if (
+            len(value) > 3
+            and type(value[0]) is XlaTensor
+            and _scan_list(value, key, operands, plan)
+        ):
             return
         observing = active_observation.value if is_scalar_argument else None
         if observing is not None:
@@ -232,7 +260,10 @@ def _scan(
 def _look_at_data(
     plan: Plan, op: OpSpec, operands: list[Value], numbers: Numbers, args: Args, kwargs: Kwargs
 ) -> list[Value]:
-    """Checks host data of an op that is not plain, and adds the key of a draw. Returns the op's operands."""
+    """Checks host data of an op that is not plain, and adds the key of a draw.
+
+    Returns the op's operands.
+    """
     if plan.bounds is not None:
         plan.bounds(*args, **kwargs)
     if plan.fills and numbers:
@@ -244,7 +275,9 @@ def _look_at_data(
 
 def _generator(args: Args, kwargs: Kwargs) -> torch.Generator | None:
     """The generator passed to a draw; some ops take it by position."""
-    return kwargs.get("generator") or next((value for value in args if type(value) is torch._C.Generator), None)
+    return kwargs.get("generator") or next(
+        (value for value in args if type(value) is torch._C.Generator), None
+    )
 
 
 def _read(tensor: XlaTensor, plan: Plan) -> Value:
@@ -253,7 +286,8 @@ def _read(tensor: XlaTensor, plan: Plan) -> Value:
 
 
 def _scan_list(tensors: Sequence[XlaTensor], key: Key, operands: list[Value], plan: Plan) -> bool:
-    """Scans a long list of device tensors without views quickly, as optimizers pass them; False for other lists."""
+    """Scans a long list of device tensors without views quickly, as optimizers pass them; False for
+    other lists."""
     try:
         if any([tensor._view for tensor in tensors]):  # noqa: C419  # a list is faster than a generator
             return False
@@ -269,7 +303,8 @@ def _scan_list(tensors: Sequence[XlaTensor], key: Key, operands: list[Value], pl
 
 
 def _host_operand(tensor: torch.Tensor, plan: Plan) -> tuple[Meta, Value]:
-    """A CPU tensor among device tensors as an operand; raises where torch takes none on accelerators."""
+    """A CPU tensor among device tensors as an operand; raises where torch takes none on
+    accelerators."""
     if isinstance(tensor, XlaTensor):
         return tensor._meta.layout, _read(tensor, plan)
     if tensor.device.type == "cpu" and (tensor.dim() == 0 or plan.takes_host_indices):
@@ -293,8 +328,13 @@ _SCALAR_DTYPES = {torch.float32, torch.float64, torch.int64, torch.int32, torch.
 
 @functools.cache
 def _scalar_op(dtype: torch.dtype) -> OpSpec:
-    """The op of a 0-dim CPU tensor's value as a scalar argument: a new value costs neither an upload nor a program."""
-    return new_op(plan_of(aten.scalar_tensor.default), (1.0 if dtype.is_floating_point else 1,), {"dtype": dtype})
+    """The op of a 0-dim CPU tensor's value as a scalar argument: a new value costs neither an
+    upload nor a program."""
+    return new_op(
+        plan_of(aten.scalar_tensor.default),
+        (1.0 if dtype.is_floating_point else 1,),
+        {"dtype": dtype},
+    )
 
 
 def _several(node: Node, plan: Plan) -> TorchValue:
@@ -307,8 +347,13 @@ def _several(node: Node, plan: Plan) -> TorchValue:
 
 
 def _inherit(storage: Storage, like: torch.Tensor) -> None:
-    """Gives the result of `zeros_like`, `clone` and similar ops its operand's sharding: optimizer state gets it so."""
-    if isinstance(like, XlaTensor) and like._view is None and like._meta.shape == storage.meta.shape:
+    """Gives the result of `zeros_like`, `clone` and similar ops its operand's sharding: optimizer
+    state gets it so."""
+    if (
+        isinstance(like, XlaTensor)
+        and like._view is None
+        and like._meta.shape == storage.meta.shape
+    ):
         storage.sharding = like._storage.sharding
         storage.home = like._storage.home
 
@@ -323,7 +368,10 @@ def _mutate(plan: Plan, node: Node, args: Args, kwargs: Kwargs) -> TorchValue:
         _count_writes(targets)
     for target, value in zip(targets, results(node), strict=True):
         if not isinstance(target, XlaTensor):
-            raise RuntimeError(f"{plan.name}: writes into a tensor on {target.device} from xla; move one of them first")
+            raise RuntimeError(
+                f"{plan.name}: writes into a tensor on {target.device} from xla; move one of them "
+                "first"
+            )
         if target._view is None:
             target._storage.write(value)
         else:
@@ -336,7 +384,8 @@ between_ops: list[Callable[[], None]] = []
 
 
 def _poll() -> None:
-    """Raises a held Ctrl-C; has packages run what has been recorded, as the finished iterations of a loop."""
+    """Raises a held Ctrl-C; has packages run what has been recorded, as the finished iterations of
+    a loop."""
     raise_held()
     if not between_ops:
         pace.look_after(config.max_pending_ops)

@@ -1,4 +1,5 @@
-"""Sharding constraints out of place: new values with a given or a common sharding; a tensor's present sharding."""
+"""Sharding constraints out of place: new values with a given or a common sharding; a tensor's
+present sharding."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,16 +31,20 @@ def with_sharding(tensor: XlaTensor, sharding: Sharding) -> XlaTensor:
 
 
 def with_one_sharding(tensors: Sequence[XlaTensor]) -> list[XlaTensor]:
-    """New tensors of the same values, with one sharding for each pair across the two halves of the list."""
+    """New tensors of the same values, with one sharding for each pair across the two halves of the
+    list."""
     metas = tuple(dense_meta(tensor.shape, tensor.dtype) for tensor in tensors)
     return record_op(OpSpec.of("spmd.shard_as", _ShardAsOp(), metas, metas), tensors)
 
 
 @dataclass(frozen=True, slots=True)
 class _ShardAsOp(Identity):
-    """The operands, with one sharding, the partitioner's choice, for each pair across their two halves."""
+    """The operands, with one sharding, the partitioner's choice, for each pair across their two
+    halves."""
 
-    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(
+        self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
+    ) -> tuple[jax.Array, ...]:
         # One op for all pairs: the partitioner looks at them together.
         half = len(operands) // 2
         pairs = [shard_as(*pair) for pair in zip(operands[:half], operands[half:], strict=True)]
@@ -47,7 +52,8 @@ class _ShardAsOp(Identity):
 
 
 def sharding_now(tensor: XlaTensor) -> Sharding | None:
-    """A tensor's requested or actual sharding; for unannotated recorded values, replicated on their operands' mesh.
+    """A tensor's requested or actual sharding; for unannotated recorded values, replicated on their
+    operands' mesh.
 
     None without a mesh: unannotated data on the first device joins any.
     """
@@ -72,7 +78,13 @@ def _mesh_behind(value: Value) -> Sharding | None:
         todo, level = [], todo
         for operand in level:
             node = origin(operand)
-            sharding = operand.sharding if type(operand) is DeviceData else None if node is None else node.op.sharding
+            sharding = (
+                operand.sharding
+                if type(operand) is DeviceData
+                else None
+                if node is None
+                else node.op.sharding
+            )
             if sharding is not None and len(sharding.device_ids) > 1:
                 return sharding.replicated()
             if node is not None and node not in visited:

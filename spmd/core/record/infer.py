@@ -1,11 +1,13 @@
 """The slow path of dispatch: the OpSpec of one new combination of operands.
 
-An OpSpec is built once per (operand metas, static arguments): torch runs the op on meta tensors for the result's shape,
-dtype and strides (and raises its own errors for bad shapes), and the rule's arguments are bound.
+An OpSpec is built once per (operand metas, static arguments): torch runs the op on meta tensors for
+the result's shape, dtype and strides (and raises its own errors for bad shapes), and the rule's
+arguments are bound.
 """
 
-# Why torch's meta device and not shapes of our own: its kernels decide strides, promotion and errors, and change with
-# its versions. They run once for each op spec, so that what they cost does not matter.
+# Why torch's meta device and not shapes of our own: its kernels decide strides, promotion and
+# errors, and change with its versions. They run once for each op spec, so that what they cost does
+# not matter.
 
 import contextlib
 import functools
@@ -49,17 +51,19 @@ from .views import ViewRule, view_rule
 
 aten = torch.ops.aten
 
-# Under a default dtype of bfloat16, an integer times a complex number is complex64 on the CPU; the meta kernel of torch
-# 2.15, written in Python, returns bcomplex32, which neither earlier versions nor XLA have.
+# Under a default dtype of bfloat16, an integer times a complex number is complex64 on the CPU; the
+# meta kernel of torch 2.15, written in Python, returns bcomplex32, which neither earlier versions
+# nor XLA have.
 _BCOMPLEX32: torch.dtype | None = getattr(torch, "bcomplex32", None)
 
 
-# --- binding arguments ------------------------------------------------------------------------------------------------
+# --- binding arguments ----------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class _Binding:
-    """An overload's arguments with tensors and scalar arguments replaced by their places, in dispatch's order."""
+    """An overload's arguments with tensors and scalar arguments replaced by their places, in
+    dispatch's order."""
 
     arguments: dict[str, TorchValue]
     metas: list[Meta]
@@ -78,7 +82,9 @@ def bind(plan: Plan, args: Args, kwargs: Kwargs) -> _Binding:
         # It gives the key of a draw, which is a number of each call.
         if type(value) is torch._C.Generator:
             continue
-        binding.arguments[argument.name] = _place(value, argument.name in plan.scalar_argument_names, binding)
+        binding.arguments[argument.name] = _place(
+            value, argument.name in plan.scalar_argument_names, binding
+        )
     for name, value in kwargs.items():
         if name not in plan.ignored:
             binding.arguments[name] = _place(value, name in plan.scalar_argument_names, binding)
@@ -87,7 +93,9 @@ def bind(plan: Plan, args: Args, kwargs: Kwargs) -> _Binding:
 
 def _place(value: TorchValue, is_scalar_argument: bool, binding: _Binding) -> TorchValue:
     if isinstance(value, torch.Tensor):
-        binding.metas.append(value._meta if isinstance(value, XlaTensor) else dense_meta(value.shape, value.dtype))
+        binding.metas.append(
+            value._meta if isinstance(value, XlaTensor) else dense_meta(value.shape, value.dtype)
+        )
         return Operand(len(binding.metas) - 1)
     if isinstance(value, (list, tuple)):
         if is_scalar_argument and is_one_number(value):
@@ -103,7 +111,8 @@ def _place(value: TorchValue, is_scalar_argument: bool, binding: _Binding) -> To
 
 @contextlib.contextmanager
 def _without_errors() -> Iterator[None]:
-    """Context without torch's errors about determinism: on meta they name ops unordered on CUDA alone."""
+    """Context without torch's errors about determinism: on meta they name ops unordered on CUDA
+    alone."""
     if not torch.are_deterministic_algorithms_enabled():
         yield
         return
@@ -119,9 +128,15 @@ def run_on_meta(plan: Plan, args: Args, kwargs: Kwargs) -> TorchValue:
     """The op's results on meta tensors. Raises torch's own errors."""
     # A draw takes no generator there.
     args_without = [value for value in args if type(value) is not torch._C.Generator]
-    keywords = {name: value for name, value in kwargs.items() if name not in ("generator", "pin_memory")}
-    arguments, keywords = tree_map_only(torch.Tensor, lambda tensor: meta_of(tensor).make(), (args_without, keywords))
-    is_factory = makes_tensors(plan.overload) and not any(isinstance(value, torch.Tensor) for value in args)
+    keywords = {
+        name: value for name, value in kwargs.items() if name not in ("generator", "pin_memory")
+    }
+    arguments, keywords = tree_map_only(
+        torch.Tensor, lambda tensor: meta_of(tensor).make(), (args_without, keywords)
+    )
+    is_factory = makes_tensors(plan.overload) and not any(
+        isinstance(value, torch.Tensor) for value in args
+    )
     # The meta kernel must not make a tensor of the device.
     if "device" in keywords or is_factory:
         keywords["device"] = torch.device("meta")
@@ -132,8 +147,11 @@ def run_on_meta(plan: Plan, args: Args, kwargs: Kwargs) -> TorchValue:
             result = run(*arguments, **keywords)
         if _BCOMPLEX32 is not None and torch.get_default_dtype() is torch.bfloat16:
             as_on_cpu = {_BCOMPLEX32: torch.complex64}
-            result = tree_map_only(torch.Tensor, lambda x: x.to(as_on_cpu.get(x.dtype, x.dtype)), result)
-    except AssertionError as error:  # some of torch's meta kernels in Python assert; its other kernels raise
+            result = tree_map_only(
+                torch.Tensor, lambda x: x.to(as_on_cpu.get(x.dtype, x.dtype)), result
+            )
+    except AssertionError as error:
+        # some of torch's meta kernels in Python assert; its other kernels raise
         raise refusal(plan.overload, RuntimeError(str(error)), args, kwargs, plan.twin) from error
     except (RuntimeError, IndexError) as error:
         # Subclasses are the library's own errors, with words of their own.
@@ -146,12 +164,14 @@ def run_on_meta(plan: Plan, args: Args, kwargs: Kwargs) -> TorchValue:
     return result
 
 
-# --- entries ----------------------------------------------------------------------------------------------------------
+# --- entries --------------------------------------------------------------------------------------
 
 
 def new_op(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
-    """The OpSpec (for a view op: the ViewRule) of one new combination of operands and static arguments."""
-    if plan.fills and isinstance(args[0], torch.Tensor):  # later calls' numbers are checked by dispatch
+    """The OpSpec (for a view op: the ViewRule) of one new combination of operands and static
+    arguments."""
+    # later calls' numbers are checked by dispatch
+    if plan.fills and isinstance(args[0], torch.Tensor):
         for value, scalar_args in zip(args, plan.scalar_args, strict=False):
             if scalar_args and isinstance(value, (int, float, complex)):
                 check_fits(plan.name, value, kwargs.get("dtype") or args[0].dtype)
@@ -167,17 +187,34 @@ def new_op(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
         _check_unchanged(plan, targets, metas)
         check_complex(plan, args)
     plain = all(isinstance(item, torch.Tensor) for item in flat)
-    layout = None if plain else tuple(Slot if isinstance(item, torch.Tensor) else item for item in flat)
+    layout = (
+        None if plain else tuple(Slot if isinstance(item, torch.Tensor) else item for item in flat)
+    )
     kinds = binding.kinds + ("ii" if plan.draws else "")
     constant = plan.constant
     if constant == "lifted" and not binding.numbers:  # a bool or complex number is static
-        constant = next(binding.arguments[name] for name in binding.arguments if name in plan.scalar_argument_names)
+        constant = next(
+            binding.arguments[name]
+            for name in binding.arguments
+            if name in plan.scalar_argument_names
+        )
     lowering = Fill() if constant is not None else _call(plan, binding)
-    shown = {name: fill(x, binding.metas.__getitem__, lambda i: "lifted") for name, x in binding.arguments.items()}
+    shown = {
+        name: fill(x, binding.metas.__getitem__, lambda i: "lifted")
+        for name, x in binding.arguments.items()
+    }
     statics = ", ".join(f"{name}={value}" for name, value in shown.items())
-    operands = tuple(meta.layout for meta in binding.metas)  # of the calls with this key, those of the first
+    # of the calls with this key, those of the first
+    operands = tuple(meta.layout for meta in binding.metas)
     op = OpSpec.of(
-        plan.name, lowering, metas, operands, numbers=kinds, statics=statics, constant=constant, layout=layout
+        plan.name,
+        lowering,
+        metas,
+        operands,
+        numbers=kinds,
+        statics=statics,
+        constant=constant,
+        layout=layout,
     )
     if operands and constant is None and not any(meta.dtype.is_floating_point for meta in operands):
         _check_takes(plan, op)
@@ -185,37 +222,50 @@ def new_op(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
 
 
 def reads_default_dtype(plan: Plan, args: Args, kwargs: Kwargs, metas: tuple[Meta, ...]) -> bool:
-    """True if torch's default dtype may decide a dtype of the op: integers alone meet a float, or become one."""
-    values = [*tree_iter(args), *(value for name, value in kwargs.items() if name not in plan.ignored)]
+    """True if torch's default dtype may decide a dtype of the op: integers alone meet a float, or
+    become one."""
+    values = [
+        *tree_iter(args),
+        *(value for name, value in kwargs.items() if name not in plan.ignored),
+    ]
     # A dtype that is passed decides.
     if any(isinstance(value, torch.dtype) for value in values):
         return False
     exact = [is_exact(value.dtype) for value in values if isinstance(value, torch.Tensor)]
-    # The elements of a list each have a dtype of their own; elsewhere one floating-point operand decides.
+    # The elements of a list each have a dtype of their own; elsewhere one floating-point operand
+    # decides.
     if not any(exact) if is_foreach(plan.overload) else not all(exact):
         return False
-    return any(isinstance(value, (float, complex)) for value in values) or not all(is_exact(m.dtype) for m in metas)
+    return any(isinstance(value, (float, complex)) for value in values) or not all(
+        is_exact(m.dtype) for m in metas
+    )
 
 
-# torch's meta kernels take every dtype. The rule is tried here, once per OpSpec, so that the user's line raises and not
-# the sync. Every rule takes floats: these are not tried.
+# torch's meta kernels take every dtype. The rule is tried here, once per OpSpec, so that the user's
+# line raises and not the sync. Every rule takes floats: these are not tried.
 def _check_takes(plan: Plan, op: OpSpec) -> None:
-    """Raises NotImplementedError for integer, boolean or complex operands outside the rule's domain."""
-    numbers = [jax.ShapeDtypeStruct((), np.float64 if kind == "f" else np.int64) for kind in op.numbers]
+    """Raises NotImplementedError for integer, boolean or complex operands outside the rule's
+    domain."""
+    numbers = [
+        jax.ShapeDtypeStruct((), np.float64 if kind == "f" else np.int64) for kind in op.numbers
+    ]
     try:
         with jax.enable_x64(True):
             lower = functools.partial(op.lowering.lower, op, layouts=[None] * len(op.operands))
             jax.eval_shape(lower, [meta.struct for meta in op.operands], numbers)
     except (TypeError, ValueError) as error:
         kinds = ", ".join(dict.fromkeys(str(meta.dtype) for meta in op.operands))
-        raise NotImplementedError(f"{plan.name} is not implemented for {kinds} on xla: {error}") from error
+        raise NotImplementedError(
+            f"{plan.name} is not implemented for {kinds} on xla: {error}"
+        ) from error
 
 
 _ARITHMETIC = {"add", "sub", "mul", "div", "pow", "rsub", "addcmul", "addcdiv", "lerp"}
 
 
 def check_complex(plan: Plan, args: Args) -> None:
-    """Raises where arithmetic writes a complex result into a real tensor, as every device of torch but meta does."""
+    """Raises where arithmetic writes a complex result into a real tensor, as every device of torch
+    but meta does."""
     target = args[0]
     if plan.base not in _ARITHMETIC or not isinstance(target, torch.Tensor) or target.is_complex():
         return
@@ -223,16 +273,20 @@ def check_complex(plan: Plan, args: Args) -> None:
         if isinstance(value, complex) or (isinstance(value, torch.Tensor) and value.is_complex()):
             word = "ComplexDouble" if target.dtype == torch.float64 else "ComplexFloat"
             raise RuntimeError(
-                f"{plan.name}: result type {word} can't be cast to the desired output type {target.dtype}"
+                f"{plan.name}: result type {word} can't be cast to the desired output type "
+                f"{target.dtype}"
             )
 
 
 def _check_unchanged(plan: Plan, targets: Sequence[torch.Tensor], metas: tuple[Meta, ...]) -> None:
     for target, meta in zip(targets, metas, strict=True):
-        if isinstance(target, XlaTensor) and (target._meta.shape, target._meta.dtype) != (meta.shape, meta.dtype):
+        if isinstance(target, XlaTensor) and (target._meta.shape, target._meta.dtype) != (
+            meta.shape,
+            meta.dtype,
+        ):
             raise NotImplementedError(
-                f"{plan.name} would change {target._meta!r} into {meta!r}; on xla a tensor keeps its shape: use the "
-                "out-of-place form and rebind the name"
+                f"{plan.name} would change {target._meta!r} into {meta!r}; on xla a tensor keeps "
+                "its shape: use the out-of-place form and rebind the name"
             )
 
 
@@ -270,12 +324,19 @@ def _compute_dtype(twin: OpOverload, rule: Rule, binding: _Binding) -> np.dtype 
     for argument in twin._schema.arguments:
         if argument.kwarg_only or argument.name not in binding.arguments:
             continue
-        value = fill(binding.arguments[argument.name], lambda i: binding.metas[i].make(), lambda i: binding.numbers[i])
-        if isinstance(value, torch.Tensor) or (type(value) in (int, float, bool, complex) and _is_scalar(argument)):
+        value = fill(
+            binding.arguments[argument.name],
+            lambda i: binding.metas[i].make(),
+            lambda i: binding.numbers[i],
+        )
+        if isinstance(value, torch.Tensor) or (
+            type(value) in (int, float, bool, complex) and _is_scalar(argument)
+        ):
             promoted.append(value)
     compute, _ = elementwise_dtypes(*promoted, type_promotion_kind=rule.promote)
     if compute.is_floating_point and compute.itemsize == 1:
-        compute = torch.float32  # torch computes float8 so, too; its table of dtypes does not have it
+        # torch computes float8 so, too; its table of dtypes does not have it
+        compute = torch.float32
     return to_numpy_dtype(compute)
 
 

@@ -1,4 +1,5 @@
-"""Lowerings of aten calls, as data: a rule with its arguments, a fill, an op with a dynamic start."""
+"""Lowerings of aten calls, as data: a rule with its arguments, a fill, an op with a dynamic
+start."""
 
 import contextlib
 from collections.abc import Sequence
@@ -39,9 +40,10 @@ def _as(array: jax.Array, dtype: np.dtype) -> jax.Array:
 class Call(Lowering):
     """An overload's rule: arguments placed, dtypes promoted, results cast.
 
-    arguments: by name, tensors and scalar arguments replaced by their places. compute: the dtype of promoted
-    operands, or None. precision: jax's word for less than full float32 in products. writes: the
-    result is written into an operand. shape_only: the rule reads only its operands' shapes and dtypes.
+    arguments: by name, tensors and scalar arguments replaced by their places. compute: the dtype of
+    promoted operands, or None. precision: jax's word for less than full float32 in products.
+    writes: the result is written into an operand. shape_only: the rule reads only its operands'
+    shapes and dtypes.
     """
 
     overload: OpOverload
@@ -54,15 +56,22 @@ class Call(Lowering):
 
     @property
     def rule(self) -> Rule:
-        # A rule of another package travels with the call, so that a program file needs no table of it.
+        # A rule of another package travels with the call, so that a program file needs no table of
+        # it.
         return self.foreign or RULES[self.overload]
 
-    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(
+        self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
+    ) -> tuple[jax.Array, ...]:
         rule = self.rule
 
         def put_back(value: TorchValue) -> TorchValue:
             if type(value) is Operand:
-                return op.operands[value].struct if self.shape_only else self._promoted(operands[value])
+                return (
+                    op.operands[value].struct
+                    if self.shape_only
+                    else self._promoted(operands[value])
+                )
             if type(value) is Number:
                 return self._promoted(numbers[value])
             if type(value) is Large:
@@ -77,12 +86,21 @@ class Call(Lowering):
             named["returns"] = _returns(op)
         if rule.wants_draw:
             named["draw"] = (numbers[-2], numbers[-1])
-        # A call that goes along a dim, takes its result's shape or draws needs the array in torch's shape.
+        # A call that goes along a dim, takes its result's shape or draws needs the array in torch's
+        # shape.
         depends_on_place = rule.wants_returns or rule.wants_draw or "dim" in by_name
         is_elementwise = rule.promote is not None and len(op.metas) == 1 and not depends_on_place
         # Per call, since one graph may mix settings.
-        with jax.default_matmul_precision(self.precision) if self.precision else contextlib.nullcontext():
-            answer = partitioned(self.overload, arguments, named) if self.overload in PARTITION_RULES else None
+        with (
+            jax.default_matmul_precision(self.precision)
+            if self.precision
+            else contextlib.nullcontext()
+        ):
+            answer = (
+                partitioned(self.overload, arguments, named)
+                if self.overload in PARTITION_RULES
+                else None
+            )
             if answer is not None:
                 flat: tuple[jax.Array, ...] = tuple(jax.tree.leaves(answer))
             elif is_elementwise:
@@ -91,10 +109,15 @@ class Call(Lowering):
                 flat = tuple(jax.tree.leaves(rule.function(*arguments, **named)))
         # torch's result dtype is the meta kernel's; jax's promotion of the rule may be wider.
         if rule.promote is not None or self.writes:
-            flat = tuple(_as(array, meta.struct.dtype) for array, meta in zip(flat, op.metas, strict=True))
+            flat = tuple(
+                _as(array, meta.struct.dtype) for array, meta in zip(flat, op.metas, strict=True)
+            )
         # In place the target's shape stays, though the operands broadcast to it.
         if self.writes:
-            flat = tuple(jnp.broadcast_to(array, meta.shape) for array, meta in zip(flat, op.metas, strict=True))
+            flat = tuple(
+                jnp.broadcast_to(array, meta.shape)
+                for array, meta in zip(flat, op.metas, strict=True)
+            )
         return flat
 
     def _promoted(self, array: jax.Array) -> jax.Array:
@@ -105,14 +128,17 @@ class Call(Lowering):
 class Join(Call):
     """A join of tensors. Rows of one array, as all layers' logits, are reshaped instead."""
 
-    def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(
+        self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts
+    ) -> tuple[jax.Array, ...]:
         # A loop's stack is an array already; joining its rows again would copy it.
         (meta,), shape = op.metas, op.operands[0].shape
         if not shape and any(isinstance(operand, StackRow) for operand in operands):
             return (scalars(operands),)
         stacked = Stacked.of(operands) if len(operands) > 1 else None
         if stacked is None:
-            # The zero-argument super() does not work in a dataclass with slots, which is made twice.
+            # The zero-argument super() does not work in a dataclass with slots, which is made
+            # twice.
             return Call.lower(self, op, list(map(plain, operands)), numbers, layouts)
         dim = dict(self.arguments).get("dim", 0) % len(meta.shape)
         joined = jnp.moveaxis(cast(stacked.alone(), meta.struct.dtype), 0, dim)
@@ -120,14 +146,19 @@ class Join(Call):
 
 
 TAKE_ROWS.add(Join)
-CALLS: dict[OpOverload, type[Call]] = {torch.ops.aten.cat.default: Join, torch.ops.aten.stack.default: Join}
+CALLS: dict[OpOverload, type[Call]] = {
+    torch.ops.aten.cat.default: Join,
+    torch.ops.aten.stack.default: Join,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Fill(Lowering):
     """A result filled with the op's constant."""
 
-    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(
+        self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
+    ) -> tuple[jax.Array, ...]:
         (meta,) = op.metas
         value = numbers[0] if op.constant == "lifted" else np.asarray(op.constant)
         return (jnp.full(meta.shape, cast(jnp.asarray(value), meta.struct.dtype)),)
@@ -139,12 +170,14 @@ class DynamicStart(Lowering):
 
     move: Move
 
-    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(
+        self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
+    ) -> tuple[jax.Array, ...]:
         start, *draw = numbers  # a draw's key, where there is one
         return (self.move(operands, start, *([tuple(draw)] if draw else ())),)
 
 
-# --- rows of the tables by lowering (see `graph.op`) ------------------------------------------------------------------
+# --- rows of the tables by lowering (see `graph.op`) ----------------------------------------------
 
 
 @contains_function.register
@@ -160,7 +193,9 @@ def _start(lowering: Call, op: OpSpec) -> tuple[OpSpec, int] | None:
         return None
     move, start = moved
     kinds = "iii" if lowering.rule.wants_draw else "i"
-    new = OpSpec.of(op.name, DynamicStart(move), op.metas, op.operands, numbers=kinds, statics=f"moving, {move}")
+    new = OpSpec.of(
+        op.name, DynamicStart(move), op.metas, op.operands, numbers=kinds, statics=f"moving, {move}"
+    )
     return new, start
 
 
@@ -184,11 +219,16 @@ def _returns(op: OpSpec) -> Sequence[jax.ShapeDtypeStruct | None] | jax.ShapeDty
     return structs[0] if len(structs) == 1 else tuple(structs)
 
 
-def _rule_arguments(overload: OpOverload, values: dict[str, TorchValue]) -> tuple[list[TorchValue], Kwargs]:
-    """The rule's arguments by position and by name, with the schema's defaults filled in and dtypes as numpy's."""
+def _rule_arguments(
+    overload: OpOverload, values: dict[str, TorchValue]
+) -> tuple[list[TorchValue], Kwargs]:
+    """The rule's arguments by position and by name, with the schema's defaults filled in and dtypes
+    as numpy's."""
     positional, keywords = [], {}
     for argument in rule_arguments(overload):
-        value = values.get(argument.name, argument.default_value if argument.has_default_value() else None)
+        value = values.get(
+            argument.name, argument.default_value if argument.has_default_value() else None
+        )
         if isinstance(value, torch.dtype):
             value = to_numpy_dtype(value)
         if argument.kwarg_only:

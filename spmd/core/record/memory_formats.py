@@ -1,4 +1,7 @@
-"""Tensors that are no dense array: sparse, nested, quantized, mkldnn. The device has none; their ops raise."""
+"""Tensors that are no dense array: sparse, nested, quantized, mkldnn.
+
+The device has none; their ops raise.
+"""
 
 from collections.abc import Callable
 from typing import NoReturn
@@ -11,7 +14,10 @@ class UnsupportedLayout(NotImplementedError):
 
 
 _INSTEAD = {
-    "sparse": "call `.to_dense()` first (and make layers with sparse=False, which sparse gradients come from)",
+    "sparse": (
+        "call `.to_dense()` first (and make layers with sparse=False, which sparse gradients come "
+        "from)"
+    ),
     "nested": "pad them with `.to_padded_tensor(0.0)` first",
     "quantized": "call `.dequantize()` first",
     "mkldnn": "call `.to_dense()` first",
@@ -21,36 +27,63 @@ _INSTEAD = {
 _PREFIXES = {
     "sparse": ("sparse_", "_sparse_", "to_sparse", "_to_sparse", "_spdiags", "_nnz", "_coalesce"),
     "nested": ("_nested_", "nested_", "_jagged_", "_padded_dense_to_jagged"),
-    "quantized": ("quantize_", "quantized_", "q_", "_make_per_", "_empty_affine", "_empty_per_channel", "int_repr"),
+    "quantized": (
+        "quantize_",
+        "quantized_",
+        "q_",
+        "_make_per_",
+        "_empty_affine",
+        "_empty_per_channel",
+        "int_repr",
+    ),
     "mkldnn": ("to_mkldnn", "mkldnn_"),
 }
 _NAMES = {
     **dict.fromkeys(
-        ("indices", "_indices", "values", "_values", "crow_indices", "col_indices", "ccol_indices", "row_indices",
-         "coalesce", "is_coalesced", "dense_dim", "hspmm", "sspaddmm", "smm", "copy_sparse_to_sparse"),
+        ("indices", "_indices", "values", "_values", "crow_indices", "col_indices", "ccol_indices",
+            "row_indices", "coalesce", "is_coalesced", "dense_dim", "hspmm", "sspaddmm", "smm",
+            "copy_sparse_to_sparse"),
         "sparse",
     ),
     "dequantize": "quantized",
 }  # fmt: skip
 
 # torch's keys for such tensors of the device.
-_KEYS = {"SparsePrivateUse1": "sparse", "SparseCsrPrivateUse1": "sparse", "NestedTensorPrivateUse1": "nested",
-         "QuantizedPrivateUse1": "quantized"}  # fmt: skip
+_KEYS = {
+    "SparsePrivateUse1": "sparse",
+    "SparseCsrPrivateUse1": "sparse",
+    "NestedTensorPrivateUse1": "nested",
+    "QuantizedPrivateUse1": "quantized",
+}
 
 # Ops by which torch's C++ makes such tensors of dense ones with Python dispatch switched off.
 _MAKERS = {
-    "_sparse_compressed_tensor_unsafe": "sparse", "_sparse_csr_tensor_unsafe": "sparse",
-    "_sparse_csc_tensor_unsafe": "sparse", "_sparse_bsr_tensor_unsafe": "sparse",
-    "_sparse_bsc_tensor_unsafe": "sparse", "_sparse_coo_tensor_unsafe": "sparse",
+    "_sparse_compressed_tensor_unsafe": "sparse",
+    "_sparse_csr_tensor_unsafe": "sparse",
+    "_sparse_csc_tensor_unsafe": "sparse",
+    "_sparse_bsr_tensor_unsafe": "sparse",
+    "_sparse_bsc_tensor_unsafe": "sparse",
+    "_sparse_coo_tensor_unsafe": "sparse",
     "_nested_tensor_from_tensor_list": "nested",
-}  # fmt: skip
+}
 
-# torch makes a compressed sparse tensor of the device without any call of ours (`csr.to("xla")`). It can do nothing:
-# these are the ops that would not come to the fallback of its key.
+# torch makes a compressed sparse tensor of the device without any call of ours (`csr.to("xla")`).
+# It can do nothing: these are the ops that would not come to the fallback of its key.
 _COMPRESSED = (
-    "crow_indices", "col_indices", "ccol_indices", "row_indices", "values", "add.Tensor", "sub.Tensor", "mul.Tensor",
-    "div.Tensor", "sum", "sum.dim_IntList", "_to_copy", "neg",
-)  # fmt: skip
+    "crow_indices",
+    "col_indices",
+    "ccol_indices",
+    "row_indices",
+    "values",
+    "add.Tensor",
+    "sub.Tensor",
+    "mul.Tensor",
+    "div.Tensor",
+    "sum",
+    "sum.dim_IntList",
+    "_to_copy",
+    "neg",
+)
 
 
 def refuse(kind: str, *args: object, **kwargs: object) -> NoReturn:

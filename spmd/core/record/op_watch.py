@@ -1,4 +1,5 @@
-"""Watchers: they receive a thread's calls in place of dispatch, to capture a body or to search for a NaN."""
+"""Watchers: they receive a thread's calls in place of dispatch, to capture a body or to search for
+a NaN."""
 
 import contextlib
 import threading
@@ -18,14 +19,23 @@ Watcher = Callable[[OpOverload, Sequence[type], Args, Kwargs], TorchValue]
 watcher = PerThread[Watcher | None](None)  # receives the thread's calls in place of dispatch
 
 
-def _watched(func: OpOverload, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None) -> TorchValue:
+def _watched(
+    func: OpOverload, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
+) -> TorchValue:
     take = watcher.value
-    return dispatch(func, types, args, kwargs) if take is None else take(func, types, args, kwargs or {})
+    return (
+        dispatch(func, types, args, kwargs)
+        if take is None
+        else take(func, types, args, kwargs or {})
+    )
 
 
 @contextlib.contextmanager
 def watching(by: Watcher) -> Iterator[None]:
-    """Sends this thread's calls to a watcher. Without watchers the tensor class calls dispatch itself, at no cost."""
+    """Sends this thread's calls to a watcher.
+
+    Without watchers the tensor class calls dispatch itself, at no cost.
+    """
     global _num_watchers
     with _lock:
         _num_watchers += 1

@@ -13,30 +13,37 @@ from .tensor import XlaTensor
 # One number in every element is the same however often it is written.
 _UNIFORM = frozenset({"zero", "fill"})
 
-# These read their operands while they write, with `out=` or (with the underscore) in place, so that even the very same
-# memory is refused.
+# These read their operands while they write, with `out=` or (with the underscore) in place, so that
+# even the very same memory is refused.
 _READ_LATE = frozenset({
-    "bernoulli", "cat", "gather", "index_add", "index_copy", "index_select", "kthvalue", "masked_select", "median",
-    "mode", "multinomial", "nanmedian", "put", "scatter", "scatter_add", "scatter_reduce", "take",
-    "index_add_", "index_copy_", "index_fill_", "index_reduce_", "put_", "scatter_", "scatter_add_", "scatter_reduce_",
+    "bernoulli", "cat", "gather", "index_add", "index_copy", "index_select", "kthvalue",
+    "masked_select", "median", "mode", "multinomial", "nanmedian", "put", "scatter", "scatter_add",
+    "scatter_reduce", "take", "index_add_", "index_copy_", "index_fill_", "index_reduce_", "put_",
+    "scatter_", "scatter_add_", "scatter_reduce_",
 })  # fmt: skip
 
 
 def check_targets(name: str, base: str, targets: Sequence[torch.Tensor]) -> None:
-    """Raises RuntimeError for writes into tensors with several elements at one place in memory, such as expanded
-    ones."""
+    """Raises RuntimeError for writes into tensors with several elements at one place in memory,
+    such as expanded ones."""
     for meta in [target._meta for target in targets if isinstance(target, XlaTensor)]:
-        is_repeated = any(stride == 0 and size > 1 for size, stride in zip(meta.shape, meta.strides, strict=True))
+        is_repeated = any(
+            stride == 0 and size > 1 for size, stride in zip(meta.shape, meta.strides, strict=True)
+        )
         if is_repeated and meta.numel and base not in _UNIFORM:
             raise RuntimeError(
-                f"{name}: unsupported operation: more than one element of the written-to tensor refers to a single "
-                f"memory location (shape {list(meta.shape)}, strides {list(meta.strides)}). Please clone() the tensor "
-                "before performing the operation."
+                f"{name}: unsupported operation: more than one element of the written-to tensor "
+                f"refers to a single memory location (shape {list(meta.shape)}, strides "
+                f"{list(meta.strides)}). Please clone() the tensor before performing the "
+                "operation."
             )
 
 
-def check_operands(name: str, target: XlaTensor, operands: Sequence[TorchValue], *, base: str = "") -> None:
-    """Raises RuntimeError for a write into memory shared in part with an operand; for some ops, also in full.
+def check_operands(
+    name: str, target: XlaTensor, operands: Sequence[TorchValue], *, base: str = ""
+) -> None:
+    """Raises RuntimeError for a write into memory shared in part with an operand; for some ops,
+    also in full.
 
     base: the base name of an op with `out=`, empty for an op in place.
     """
@@ -46,29 +53,47 @@ def check_operands(name: str, target: XlaTensor, operands: Sequence[TorchValue],
         elif (
             isinstance(operand, XlaTensor)
             and operand._storage is target._storage
-            and (operand is target or (operand._meta.numel and target._meta.numel))  # empty tensors share no memory
-            and _overlap(operand, target, (base or f"{name.split('.')[1].removesuffix('_')}_") in _READ_LATE)
+            # empty tensors share no memory
+            and (operand is target or (operand._meta.numel and target._meta.numel))
+            and _overlap(
+                operand, target, (base or f"{name.split('.')[1].removesuffix('_')}_") in _READ_LATE
+            )
         ):
             raise RuntimeError(
-                f"{name}: unsupported operation: some elements of the input tensor and the written-to tensor refer to "
-                "a single memory location. Please clone() the tensor before performing the operation."
+                f"{name}: unsupported operation: some elements of the input tensor and the "
+                "written-to tensor refer to a single memory location. Please clone() the tensor "
+                "before performing the operation."
             )
 
 
-def elements_meet(operands: Sequence[Value], targets: Sequence[TorchValue], lists: Sequence[TorchValue]) -> bool:
-    """True if an element of a list op writes memory of a later element: torch computes one after the other.
+def elements_meet(
+    operands: Sequence[Value], targets: Sequence[TorchValue], lists: Sequence[TorchValue]
+) -> bool:
+    """True if an element of a list op writes memory of a later element: torch computes one after
+    the other.
 
-    operands: the values of all operands. lists: the lists of tensors (or of something else) in addition to the targets.
+    operands: the values of all operands. lists: the lists of tensors (or of something else) in
+    addition to the targets.
     """
-    operand_lists = [x for x in lists if type(x) in (list, tuple) and x and isinstance(x[0], XlaTensor)]
-    if len(set(operands)) == len(operands) and not any([t._view for x in (targets, *operand_lists) for t in x]):  # noqa: C419
+    operand_lists = [
+        x for x in lists if type(x) in (list, tuple) and x and isinstance(x[0], XlaTensor)
+    ]
+    if len(set(operands)) == len(operands) and not any(
+        [t._view for x in (targets, *operand_lists) for t in x]  # noqa: C419
+    ):
         return False
     written: dict[object, list[tuple[int, int]]] = {}
     for i, target in enumerate(targets):
-        reads = [tensors[i] for tensors in operand_lists if i < len(tensors) and isinstance(tensors[i], XlaTensor)]
+        reads = [
+            tensors[i]
+            for tensors in operand_lists
+            if i < len(tensors) and isinstance(tensors[i], XlaTensor)
+        ]
         for tensor in (target, *reads):
             begin, end = reach(tensor._meta)
-            if any(begin < stop and start < end for start, stop in written.get(tensor._storage, ())):
+            if any(
+                begin < stop and start < end for start, stop in written.get(tensor._storage, ())
+            ):
                 return True
         written.setdefault(target._storage, []).append(reach(target._meta))
     return False
@@ -79,7 +104,9 @@ def reach(meta: Meta) -> tuple[int, int]:
     """The range of bytes from a tensor's first element to its last."""
     if not meta.numel:
         return 0, 0
-    last = meta.offset + sum((size - 1) * stride for size, stride in zip(meta.shape, meta.strides, strict=True))
+    last = meta.offset + sum(
+        (size - 1) * stride for size, stride in zip(meta.shape, meta.strides, strict=True)
+    )
     return meta.offset * meta.dtype.itemsize, (last + 1) * meta.dtype.itemsize
 
 
@@ -95,9 +122,12 @@ def _overlap(operand: XlaTensor, target: XlaTensor, reads_late: bool) -> bool:
 
 
 def fills_memory(meta: Meta) -> bool:
-    """True if a tensor's elements fill a part of memory without gaps or overlaps; one without elements does."""
+    """True if a tensor's elements fill a part of memory without gaps or overlaps; one without
+    elements does."""
     step = 1
-    for stride, size in sorted((s, d) for s, d in zip(meta.strides, meta.shape, strict=True) if d != 1):
+    for stride, size in sorted(
+        (s, d) for s, d in zip(meta.strides, meta.shape, strict=True) if d != 1
+    ):
         if stride != step and meta.numel:
             return False
         step *= size

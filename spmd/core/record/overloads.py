@@ -32,7 +32,8 @@ def by_arguments(function: Callable[..., TorchValue]) -> Handler:
     return handler
 
 
-# Ops that fill their result with one number: the number, or `"lifted"` for their first scalar argument.
+# Ops that fill their result with one number: the number, or `"lifted"` for their first scalar
+# argument.
 CONSTANTS: dict[str, float | str] = {
     "full": "lifted", "full_like": "lifted", "new_full": "lifted", "fill.Scalar": "lifted",
     "zero": 0, "zeros_like": 0, "new_zeros": 0, "ones_like": 1, "new_ones": 1,
@@ -40,16 +41,25 @@ CONSTANTS: dict[str, float | str] = {
 }  # fmt: skip
 # Draws and constants that read only the shape and dtype of the tensor passed to them.
 SHAPE_ONLY_DRAWS = frozenset(
-    ("uniform", "normal_functional", "normal.default", "bernoulli.p", "exponential", "random", "geometric")
+    (
+        "uniform",
+        "normal_functional",
+        "normal.default",
+        "bernoulli.p",
+        "exponential",
+        "random",
+        "geometric",
+    )
 )
 LIKE = {"zeros_like", "ones_like", "full_like", "empty_like", "clone"}
-# Ops that write one number of the caller's into a tensor, whose dtype it must fit: their only scalar argument.
+# Ops that write one number of the caller's into a tensor, whose dtype it must fit: their only
+# scalar argument.
 FILLS = {"full", "full_like", "new_full", "fill", "masked_fill", "index_fill", "scatter"}
 INDEX_OPS = {"index", "index_put", "_index_put_impl", "_unsafe_index"}
 
 
-# The families of rules whose work is matrix products and convolutions. Decompositions and solvers (`ops.linalg`) are
-# not among them: torch's settings of precision do not reach those, either.
+# The families of rules whose work is matrix products and convolutions. Decompositions and solvers
+# (`ops.linalg`) are not among them: torch's settings of precision do not reach those, either.
 _PRODUCTS = frozenset({"matmul", "conv", "attention", "rnn", "distance"})
 
 
@@ -65,7 +75,9 @@ class Large(int):
     """An integer too large for a scalar argument: static."""
 
 
-def fill(value: TorchValue, operand: Callable[[int], TorchValue], number: Callable[[int], TorchValue]) -> TorchValue:
+def fill(
+    value: TorchValue, operand: Callable[[int], TorchValue], number: Callable[[int], TorchValue]
+) -> TorchValue:
     """The value with operands and numbers put back by the two functions."""
     if type(value) is Operand:
         return operand(int(value))
@@ -96,16 +108,22 @@ class Plan:
         self.outs = tuple(argument.name for argument in schema.arguments if argument.is_out)
         self.ignored = PLACEMENT_ARGUMENTS | {*self.outs}
         self.scalar_argument_names = SCALAR_ARGUMENTS.get(base, frozenset())
-        self.scalar_args = tuple(argument.name in self.scalar_argument_names for argument in schema.arguments)
+        self.scalar_args = tuple(
+            argument.name in self.scalar_argument_names for argument in schema.arguments
+        )
         self.returns_targets = any(returned.alias_info is not None for returned in schema.returns)
-        self.returns_list = len(schema.returns) == 1 and str(schema.returns[0].type).startswith("List")
+        self.returns_list = len(schema.returns) == 1 and str(schema.returns[0].type).startswith(
+            "List"
+        )
         self.twin = functional_twin(overload) if self.kind is MUTATION else overload
         self.rule: Rule | None = RULES.get(self.twin) if self.twin is not None else None
-        self.precision: str | None = None  # jax's word for it, where a product is computed in less than full float32
+        # jax's word for it, where a product is computed in less than full float32
+        self.precision: str | None = None
         self.draws = self.rule is not None and self.rule.wants_draw
         self.is_list = is_foreach(overload)
         names = (base, f"{base}.{overload._overloadname}")
-        # The number that an op fills its result with, `"lifted"` for its first scalar argument, or None.
+        # The number that an op fills its result with, `"lifted"` for its first scalar argument, or
+        # None.
         self.constant = next((CONSTANTS[name] for name in names if name in CONSTANTS), None)
         self.ignores_operands = not self.is_list and (
             self.constant is not None or not SHAPE_ONLY_DRAWS.isdisjoint(names)
@@ -113,22 +131,31 @@ class Plan:
         self.fills = base in FILLS and "Tensor" not in overload._overloadname
         self.inherits_sharding = base in LIKE and self.kind is FUNCTION
         self.takes_host_indices = base in INDEX_OPS
-        # `record.resolve` sets both: the handler that replaces the rule, and the check of the data before it.
+        # `record.resolve` sets both: the handler that replaces the rule, and the check of the data
+        # before it.
         self.handler: Handler | None = None
         self.bounds: Callable[[Args, Kwargs], None] | None = None
         self.is_plain = not (self.fills or self.draws or self.ignores_operands)
-        family = None if self.rule is None or self.rule.opaque else self.rule.function.__module__.rpartition(".")[2]
+        family = (
+            None
+            if self.rule is None or self.rule.opaque
+            else self.rule.function.__module__.rpartition(".")[2]
+        )
         self.is_product = family in _PRODUCTS
 
     def returned(self, targets: Sequence[torch.Tensor]) -> TorchValue:
         """The return value of a call with these targets; some ops write more than they return."""
         if not self.returns_targets:
             return None
-        returns_first = len(targets) == 1 or (len(self.overload._schema.returns) == 1 and not self.returns_list)
+        returns_first = len(targets) == 1 or (
+            len(self.overload._schema.returns) == 1 and not self.returns_list
+        )
         return targets[0] if returns_first else tuple(targets)
 
 
-def written(overload: OpOverload, args: Sequence[TorchValue], kwargs: Mapping[str, TorchValue]) -> list[torch.Tensor]:
+def written(
+    overload: OpOverload, args: Sequence[TorchValue], kwargs: Mapping[str, TorchValue]
+) -> list[torch.Tensor]:
     """The targets of a call, with lists among them flattened."""
     values = [args[where] if type(where) is int else kwargs[where] for where in _mutated(overload)]  # type: ignore[index]
     return [target for value in values for target in as_list(value)]
@@ -148,7 +175,14 @@ def functional_twin(overload: OpOverload) -> OpOverload | None:
     base = "normal_functional" if name[1] == "normal_" else base
     packet = getattr(getattr(torch.ops, name[0]), base, None)
     parameters = parameters_of(overload)
-    return next((x for x in overloads_of(packet) if kind_of(x) is FUNCTION and parameters_of(x) == parameters), None)
+    return next(
+        (
+            x
+            for x in overloads_of(packet)
+            if kind_of(x) is FUNCTION and parameters_of(x) == parameters
+        ),
+        None,
+    )
 
 
 def overload_named(name: str) -> OpOverload:
@@ -166,12 +200,19 @@ def overloads_of(packet: OpOverloadPacket | None) -> list[OpOverload]:
 def parameters_of(overload: OpOverload, without: Collection[str] = ()) -> list[tuple[str, str]]:
     """Names and types of an overload's parameters but `out`."""
     arguments = [argument for argument in overload._schema.arguments if not argument.is_out]
-    return [(argument.name, str(argument.type)) for argument in arguments if argument.name not in without]
+    return [
+        (argument.name, str(argument.type))
+        for argument in arguments
+        if argument.name not in without
+    ]
 
 
 def kind_of(overload: OpOverload) -> str:
     schema = overload._schema
-    if any(argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments):
+    if any(
+        argument.alias_info is not None and argument.alias_info.is_write
+        for argument in schema.arguments
+    ):
         return MUTATION
     if any(returned.alias_info is not None for returned in schema.returns):
         return VIEW

@@ -1,19 +1,21 @@
-"""Reads of a storage in another sharding than the stored one: parameters are stored sharded, and ops read them
-unsharded.
+"""Reads of a storage in another sharding than the stored one: parameters are stored sharded, and
+ops read them unsharded.
 
-The reads of a storage are a stack: entering a context pushes one, and the innermost applies. Each keeps its gathered
-value for as long as the storage keeps its value, or until it is renewed: FSDP gathers once in forward and again in
-backward.
+The reads of a storage are a stack: entering a context pushes one, and the innermost applies. Each
+keeps its gathered value for as long as the storage keeps its value, or until it is renewed: FSDP
+gathers once in forward and again in backward.
 """
 
-# Why the reads of a storage are a stack that `.data =` carries: units nest, and tied weights belong to two of them. The
-# innermost decides, and a parameter keeps its object whatever the sharding in which ops read it.
+# Why the reads of a storage are a stack that `.data =` carries: units nest, and tied weights belong
+# to two of them. The innermost decides, and a parameter keeps its object whatever the sharding in
+# which ops read it.
 #
-# Why a backward op reads as its forward op did: autograd runs outside of the contexts of forward. Read in the stored
-# sharding, a gradient would be computed against another operand than the one that forward used.
+# Why a backward op reads as its forward op did: autograd runs outside of the contexts of forward.
+# Read in the stored sharding, a gradient would be computed against another operand than the one
+# that forward used.
 #
-# Why the tensor that a gather waits for is put back into its storage behind `optimization_barrier`: only a value that
-# flows on from it keeps the compiler from taking it away.
+# Why the tensor that a gather waits for is put back into its storage behind `optimization_barrier`:
+# only a value that flows on from it keeps the compiler from taking it away.
 
 import functools
 import sys
@@ -41,11 +43,15 @@ from .views import read as value_of
 
 _Part = tuple[Meta, Sharding | None]  # an array, and its stored sharding
 
-generation = 0  # counts contexts entered or renewed, and those left that had others inside: see `next_generation`
+# counts contexts entered or renewed, and those left that had others inside: see `next_generation`
+generation = 0
 
 
 def next_generation() -> int:
-    """A number for a context entered or renewed. Only the newest generation's gathered values are live."""
+    """A number for a context entered or renewed.
+
+    Only the newest generation's gathered values are live.
+    """
     global generation
     generation += 1
     return generation
@@ -57,9 +63,9 @@ _autograd_node = torch._C._current_autograd_node
 class Read(View):
     """A full storage in another sharding; writes go to the storage itself.
 
-    group: reads that are gathered by one op, this one among them, or empty. spans: autograd's sequence numbers of the
-    forward ops that read through it, a (first, end) for each time the context was entered. All storages are held
-    weakly: a storage holds its reads.
+    group: reads that are gathered by one op, this one among them, or empty. spans: autograd's
+    sequence numbers of the forward ops that read through it, a (first, end) for each time the
+    context was entered. All storages are held weakly: a storage holds its reads.
     """
 
     __slots__ = ("group", "owner", "spans")
@@ -79,14 +85,17 @@ class Read(View):
         return layout
 
     def value_of(self, storage: Storage) -> Value:
-        """The storage's value in this sharding; gathered once for as long as the storage keeps its value."""
+        """The storage's value in this sharding; gathered once for as long as the storage keeps its
+        value."""
         if self.stamp == storage.stamp:
             return self.value  # type: ignore[return-value]
         members = _members(self.group)
         if len(members) < 2:
             return super().value_of(storage)
         _gather(
-            members, [member.value for member in members.values()], [storage.sharding for storage in members.values()]
+            members,
+            [member.value for member in members.values()],
+            [storage.sharding for storage in members.values()],
         )
         return self.value  # type: ignore[return-value]
 
@@ -94,7 +103,8 @@ class Read(View):
 class Reads:
     """All reads of one storage.
 
-    known: by sharding, the one that was entered last at the end. active: those entered and not left, innermost last.
+    known: by sharding, the one that was entered last at the end. active: those entered and not
+    left, innermost last.
     """
 
     __slots__ = ("active", "known")
@@ -120,7 +130,10 @@ class Reads:
         return next(reversed(self.known.values()))
 
     def current(self) -> Read | None:
-        """The read of the next op, None for the stored value. A backward op reads as its forward op did."""
+        """The read of the next op, None for the stored value.
+
+        A backward op reads as its forward op did.
+        """
         if self.active:
             return self.active[-1]
         if graph_task() == -1:
@@ -130,13 +143,19 @@ class Reads:
     def _by_forward(self) -> Read | None:
         node = _autograd_node()
         number = -1 if node is None else node._sequence_nr()
-        spans = [(end - first, first, read) for read in self.known.values() for first, end in read.spans]
+        spans = [
+            (end - first, first, read) for read in self.known.values() for first, end in read.spans
+        ]
         around = [(size, read) for size, first, read in spans if first <= number < first + size]
         return min(around, key=lambda pair: pair[0])[1] if around else None
 
     def move(self, old: Storage, new: Storage) -> None:
         """Hands the reads of a storage to its replacement, in the shardings that fit."""
-        fitting = [read for read in self.known.values() if len(read.layout.spec.dims) <= len(new.meta.shape)]
+        fitting = [
+            read
+            for read in self.known.values()
+            if len(read.layout.spec.dims) <= len(new.meta.shape)
+        ]
         if new.reads is not None or not fitting:
             return
         moved = {read: read_in(new, read.layout) for read in fitting}
@@ -159,8 +178,8 @@ def read_in(storage: Storage, layout: Sharding) -> Read:
 
 
 def join(reads: Sequence[Read]) -> None:
-    """Groups the small ones among reads of unsharded values, by dtype and by how they are sharded: a group is gathered
-    together."""
+    """Groups the small ones among reads of unsharded values, by dtype and by how they are sharded:
+    a group is gathered together."""
     groups: dict[object, list[Read]] = {}
     for read in reads:
         storage = read.owner()
@@ -173,11 +192,12 @@ def join(reads: Sequence[Read]) -> None:
             read.group = []
 
 
-# Arrays of at most this many elements share one gather: below it a collective costs its latency, not its bytes.
+# Arrays of at most this many elements share one gather: below it a collective costs its latency,
+# not its bytes.
 JOINED_NUMEL = 1 << 16
 
-# Arrays that share a gather stay gathered where they are at most this part of the renewed bytes: on a few hundred
-# devices the shards take as much.
+# Arrays that share a gather stay gathered where they are at most this part of the renewed bytes: on
+# a few hundred devices the shards take as much.
 HELD_PART = 1 / 256
 
 
@@ -190,7 +210,8 @@ def operand(tensor: XlaTensor) -> Value:
 
 
 def record_op(op: OpSpec, tensors: Sequence[XlaTensor]) -> list[XlaTensor]:
-    """A new tensor for each result of an op of these tensors' values, recorded at the user's present line."""
+    """A new tensor for each result of an op of these tensors' values, recorded at the user's
+    present line."""
     enter_thread()
     with LOCK:
         operands = [operand(tensor) for tensor in tensors]
@@ -203,12 +224,14 @@ def operand_of(storage: Storage) -> Value:
     return storage.value if read is None else read.value_of(storage)
 
 
-def keep(reads: Sequence[Read], layouts: Sequence[Sharding], reader: XlaTensor) -> list[XlaTensor | None]:
-    """The gathered value of each read, in the given sharding, for `renew`; None where it is stored in the read's
-    sharding.
+def keep(
+    reads: Sequence[Read], layouts: Sequence[Sharding], reader: XlaTensor
+) -> list[XlaTensor | None]:
+    """The gathered value of each read, in the given sharding, for `renew`; None where it is stored
+    in the read's sharding.
 
-    It is sharded before any op reads `reader`; else a compiler shards it where it is read, and keeps it unsharded until
-    then.
+    It is sharded before any op reads `reader`; else a compiler shards it where it is read, and
+    keeps it unsharded until then.
     """
     with LOCK:
         sharded = [_cut(read, layout) for read, layout in zip(reads, layouts, strict=True)]
@@ -225,23 +248,29 @@ def _cut(read: Read, layout: Sharding) -> XlaTensor | None:
     storage = read.owner()
     if storage is None or storage.sharding is read.layout:
         return None
-    # Behind an optimization barrier: a partitioner that sees the source of the gather exchanges that instead.
-    gathered = record(_renew_op(((storage.meta, read.layout),)), (read.value_of(storage),), (), NOWHERE)
+    # Behind an optimization barrier: a partitioner that sees the source of the gather exchanges
+    # that instead.
+    gathered = record(
+        _renew_op(((storage.meta, read.layout),)), (read.value_of(storage),), (), NOWHERE
+    )
     sharded = wrap(storage.meta, Storage(gathered, storage.meta))
     annotate(sharded, layout)
     return sharded
 
 
 def _behind(parts: Sequence[_Part], values: Sequence[Value], tensor: XlaTensor) -> Sequence[Value]:
-    """The values behind one optimization barrier with the tensor's value: none is ready before all are.
+    """The values behind one optimization barrier with the tensor's value: none is ready before all
+    are.
 
-    The tensor takes its own value back, as XLA keeps a barrier only with both results in use. Empty for a tensor with
-    data or a module's state: it waits for nothing.
+    The tensor takes its own value back, as XLA keeps a barrier only with both results in use. Empty
+    for a tensor with data or a module's state: it waits for nothing.
     """
     arrived = value_of(tensor)
     if is_data(arrived) or tensor._storage.is_state:
         return ()
-    *result, passed = results(record(_renew_op((*parts, (arrived.meta, None))), (*values, arrived), (), NOWHERE))
+    *result, passed = results(
+        record(_renew_op((*parts, (arrived.meta, None))), (*values, arrived), (), NOWHERE)
+    )
     if tensor._view is None:
         tensor._storage.write(passed)
     else:
@@ -249,21 +278,28 @@ def _behind(parts: Sequence[_Part], values: Sequence[Value], tensor: XlaTensor) 
     return result
 
 
-def renew(reads: Sequence[Read], after: XlaTensor, sources: Sequence[XlaTensor | None] = ()) -> None:
-    """Has later ops gather again, and not before `after` is computed; the values gathered so far can be freed.
+def renew(
+    reads: Sequence[Read], after: XlaTensor, sources: Sequence[XlaTensor | None] = ()
+) -> None:
+    """Has later ops gather again, and not before `after` is computed; the values gathered so far
+    can be freed.
 
     sources: the values to gather from, instead of the stored ones (see `keep`).
 
-    XLA would merge a second gather of the same shards with the first. One optimization barrier over the shards and
-    `after` prevents it where both results are used: so the tensor takes its result, too. Nothing waits for an `after`
-    that is data or a module's state. A cast of a stored value is recorded again, too, and not kept for the second
-    gather. Small arrays stay: see `HELD_PART`.
+    XLA would merge a second gather of the same shards with the first. One optimization barrier over
+    the shards and `after` prevents it where both results are used: so the tensor takes its result,
+    too. Nothing waits for an `after` that is data or a module's state. A cast of a stored value is
+    recorded again, too, and not kept for the second gather. Small arrays stay: see `HELD_PART`.
     """
     with LOCK:
         members = _members(reads)
         gathered = _gathered_still(members)
         members = {read: storage for read, storage in members.items() if read not in gathered}
-        nearer = {read: tensor for read, tensor in zip(reads, sources, strict=bool(sources)) if tensor is not None}
+        nearer = {
+            read: tensor
+            for read, tensor in zip(reads, sources, strict=bool(sources))
+            if tensor is not None
+        }
         stored, casts, shardings = [], [], []
         for read, storage in members.items():
             tensor = nearer.get(read)
@@ -282,16 +318,28 @@ def renew(reads: Sequence[Read], after: XlaTensor, sources: Sequence[XlaTensor |
         for member, member_storage in members.items():
             if member.stamp == member_storage.stamp:
                 continue  # gathered with its group
-            group = {read: storage for read, storage in _members(member.group).items() if read in shard_of}
+            group = {
+                read: storage
+                for read, storage in _members(member.group).items()
+                if read in shard_of
+            }
             if len(group) > 1:
-                _gather(group, [shard_of[read] for read in group], [sharding_of[read] for read in group])
+                _gather(
+                    group, [shard_of[read] for read in group], [sharding_of[read] for read in group]
+                )
             else:
-                member.keep(record(member.rule.read, (shard_of[member],), (), NOWHERE), member_storage)
+                member.keep(
+                    record(member.rule.read, (shard_of[member],), (), NOWHERE), member_storage
+                )
 
 
 def _gathered_still(members: dict[Read, Storage]) -> set[Read]:
     """Members to leave gathered."""
-    at_hand = {read: storage.meta.nbytes for read, storage in members.items() if read.stamp == storage.stamp}
+    at_hand = {
+        read: storage.meta.nbytes
+        for read, storage in members.items()
+        if read.stamp == storage.stamp
+    }
     most = HELD_PART * sum(storage.meta.nbytes for storage in members.values())
     stays: set[Read] = set()
     # A group stays as one: a part of it would keep the buffer that all of it was gathered into.
@@ -329,9 +377,14 @@ def _members(reads: Iterable[Read]) -> dict[Read, Storage]:
     }
 
 
-def _gather(members: dict[Read, Storage], stored: Sequence[Value], shardings: Sequence[Sharding | None]) -> None:
+def _gather(
+    members: dict[Read, Storage], stored: Sequence[Value], shardings: Sequence[Sharding | None]
+) -> None:
     """Gathers many small arrays, each stored in its own sharding, by one all-gather."""
-    parts = tuple((storage.meta, sharding) for storage, sharding in zip(members.values(), shardings, strict=True))
+    parts = tuple(
+        (storage.meta, sharding)
+        for storage, sharding in zip(members.values(), shardings, strict=True)
+    )
     layout = next(iter(members)).layout
     node = record(_gather_op(parts, layout), tuple(stored), (), NOWHERE)
     for (member, storage), value in zip(members.items(), results(node), strict=True):
@@ -341,9 +394,13 @@ def _gather(members: dict[Read, Storage], stored: Sequence[Value], shardings: Se
 @functools.lru_cache(4096)
 def _gather_op(parts: tuple[_Part, ...], layout: Sharding) -> OpSpec:
     # Every one has a cut: see `join`.
-    cuts = tuple(cut for meta, sharding in parts if (cut := cut_of(meta.shape, sharding)) is not None)
+    cuts = tuple(
+        cut for meta, sharding in parts if (cut := cut_of(meta.shape, sharding)) is not None
+    )
     metas = tuple(meta for meta, _ in parts)
-    return OpSpec.of("spmd.gather", _Gather(cuts), metas, metas, statics=f"{len(metas)} arrays", sharding=layout)
+    return OpSpec.of(
+        "spmd.gather", _Gather(cuts), metas, metas, statics=f"{len(metas)} arrays", sharding=layout
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +409,9 @@ class _Gather(Lowering):
 
     cuts: tuple[EvenCut, ...]
 
-    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(
+        self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
+    ) -> tuple[jax.Array, ...]:
         return tuple(gather(operands, self.cuts))
 
 
@@ -364,11 +423,14 @@ def _renew_op(parts: tuple[_Part, ...]) -> OpSpec:
 
 @dataclass(frozen=True, slots=True)
 class _Barrier(Identity):
-    """The operands behind one optimization barrier, each constrained to its stored sharding (None: as it comes)."""
+    """The operands behind one optimization barrier, each constrained to its stored sharding (None:
+    as it comes)."""
 
     stored: tuple[Sharding | None, ...]
 
-    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(
+        self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
+    ) -> tuple[jax.Array, ...]:
         arrays = wait_for_all(tuple(operands))
         # The results are constrained: otherwise the partitioner would gather the operands.
         return tuple(

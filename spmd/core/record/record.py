@@ -13,8 +13,8 @@ from ..graph.op import OpSpec
 from ..graph.source import THREADS, place_of, user_frame
 from .storage import Storage
 
-# The place of an op: the user's code and instruction, and for a backward op autograd's number of its forward op (else
-# -1; see `ir.source`).
+# The place of an op: the user's code and instruction, and for a backward op autograd's number of
+# its forward op (else -1; see `ir.source`).
 Place = tuple[CodeType | None, int, int]
 NOWHERE: Place = (None, 0, -1)
 
@@ -22,7 +22,9 @@ NOWHERE: Place = (None, 0, -1)
 class AtOnce(Protocol):
     """A thread's values without a program: computed as their ops are recorded, or left pending."""
 
-    def computed(self, op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int]) -> DeviceData | None:
+    def computed(
+        self, op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int]
+    ) -> DeviceData | None:
         """The result of an op, in place of a recorded one; None: it is recorded."""
 
     def viewed(self, op: OpSpec, base: Value) -> Value | None:
@@ -48,17 +50,27 @@ _autograd_node = torch._C._current_autograd_node
 _next_sequence = torch._C._autograd._get_sequence_nr
 
 
-def record(op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int], position: Place) -> Node:
-    """Records one op and counts it. The caller holds LOCK and gives the node to a storage or to another node."""
+def record(
+    op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int], position: Place
+) -> Node:
+    """Records one op and counts it.
+
+    The caller holds LOCK and gives the node to a storage or to another node.
+    """
     pace.recorded_ops += 1
     return Node(op, operands, numbers, *position)
 
 
 def record_here(
-    op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int], frame: FrameType | None, task: int
+    op: OpSpec,
+    operands: Sequence[Value],
+    numbers: Sequence[float | int],
+    frame: FrameType | None,
+    task: int,
 ) -> Node:
-    """`record` at the user's present line; the place of a forward op is noted for its backward op. The caller has
-    called `enter_thread`, too (see `threads`). task: the number of autograd's graph task, -1 outside backward."""
+    """`record` at the user's present line; the place of a forward op is noted for its backward op.
+    The caller has called `enter_thread`, too (see `threads`). task: the number of autograd's graph
+    task, -1 outside backward."""
     number = -1
     if task != -1:
         code, instruction = backward_line(task)
@@ -70,7 +82,11 @@ def record_here(
         ring, number = THREADS.ring, _next_sequence() - 1
         slot = number & ring.mask
         if ring.numbers[slot] != number:
-            ring.numbers[slot], ring.codes[slot], ring.instructions[slot] = number, code, instruction
+            ring.numbers[slot], ring.codes[slot], ring.instructions[slot] = (
+                number,
+                code,
+                instruction,
+            )
     pace.recorded_ops += 1
     node = Node(op, operands, numbers, code, instruction, sequence)
     for note in noted_by:
@@ -78,7 +94,8 @@ def record_here(
     return node
 
 
-# Called with each op that is recorded at the user's line, and for a forward op with autograd's number for it.
+# Called with each op that is recorded at the user's line, and for a forward op with autograd's
+# number for it.
 noted_by: list[Callable[[Node, int], None]] = []
 
 
@@ -86,7 +103,8 @@ _last_backward: tuple[int, CodeType | None, int] = (-1, None, 0)
 
 
 def backward_line(task: int) -> tuple[CodeType | None, int]:
-    """(code, instruction) of the user's line that called backward: found once for each run of autograd's engine."""
+    """(code, instruction) of the user's line that called backward: found once for each run of
+    autograd's engine."""
     global _last_backward
     if _last_backward[0] != task:
         _last_backward = (task, *user_frame(2))

@@ -1,7 +1,8 @@
 """Recorders: threads by number. A sync runs its own thread's ops."""
 
-# Why a sync runs its own thread's ops and not all: with half a step of another thread in it, it would be another
-# program each time. Why a thread that has ended has no recorder any more: no sync would ever run what it has left.
+# Why a sync runs its own thread's ops and not all: with half a step of another thread in it, it
+# would be another program each time. Why a thread that has ended has no recorder any more: no sync
+# would ever run what it has left.
 
 import itertools
 import threading
@@ -12,7 +13,8 @@ import torch
 
 from ..base.state import PerThread
 
-# Under this key torch passes a thread's number on to autograd's own threads, with its other thread-local state.
+# Under this key torch passes a thread's number on to autograd's own threads, with its other
+# thread-local state.
 _KEY = "spmd.recorder"
 
 is_several = False  # whether more than one thread has recorded: until then every value has number 0
@@ -56,6 +58,7 @@ def number() -> int:
 
 
 def is_run_here() -> Callable[[int], bool]:
-    """A predicate of recorder numbers: True for this thread and for dead ones, as this thread's syncs run their ops."""
+    """A predicate of recorder numbers: True for this thread and for dead ones, as this thread's
+    syncs run their ops."""
     here_number = number()
     return lambda recorder: recorder == here_number or recorder not in _alive

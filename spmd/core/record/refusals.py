@@ -1,4 +1,5 @@
-"""Errors of torch's meta kernels, in the words of its CPU kernels and with the names and shapes of the arguments."""
+"""Errors of torch's meta kernels, in the words of its CPU kernels and with the names and shapes of
+the arguments."""
 
 import torch
 from torch._ops import OpOverload
@@ -11,28 +12,49 @@ from .overloads import Args, Kwargs
 _FACTORS = {
     "linear": ("input", -1, "features", "weight", 1, "expects {}"),
     "batch_norm": ("input", 1, "features", "weight", 0, "expects {}"),
-    **{name: (a, 1, "columns", b, 0, "has {} rows") for name, a, b in (
-        ("mm", "self", "mat2"), ("addmm", "mat1", "mat2"), ("mv", "self", "vec"), ("addmv", "mat", "vec"),
-    )},
-    **{name: (a, 2, "columns", b, 1, "has {} rows") for name, a, b in (
-        ("bmm", "self", "mat2"), ("baddbmm", "batch1", "batch2"), ("addbmm", "batch1", "batch2"),
-    )},
+    **{
+        name: (a, 1, "columns", b, 0, "has {} rows")
+        for name, a, b in (
+            ("mm", "self", "mat2"),
+            ("addmm", "mat1", "mat2"),
+            ("mv", "self", "vec"),
+            ("addmv", "mat", "vec"),
+        )
+    },
+    **{
+        name: (a, 2, "columns", b, 1, "has {} rows")
+        for name, a, b in (
+            ("bmm", "self", "mat2"),
+            ("baddbmm", "batch1", "batch2"),
+            ("addbmm", "batch1", "batch2"),
+        )
+    },
     "dot": ("self", 0, "elements", "tensor", 0, "has {}"),
-}  # fmt: skip
+}
 
 
 def refusal(
-    overload: OpOverload, error: Exception, args: Args, kwargs: Kwargs, twin: OpOverload | None = None
+    overload: OpOverload,
+    error: Exception,
+    args: Args,
+    kwargs: Kwargs,
+    twin: OpOverload | None = None,
 ) -> Exception:
-    """An error of the same class with names and shapes of the arguments. twin: runs on the CPU, for its words."""
+    """An error of the same class with names and shapes of the arguments. twin: runs on the CPU, for
+    its words."""
     name = overload._schema.name.partition("::")[2]
-    arguments = {**{a.name: v for a, v in zip(overload._schema.arguments, args, strict=False)}, **kwargs}
+    arguments = {
+        **{a.name: v for a, v in zip(overload._schema.arguments, args, strict=False)},
+        **kwargs,
+    }
     shapes = {argument: shape for argument, value in arguments.items() if (shape := _shape(value))}
     if name in _FACTORS:
         first, dim, unit, second, dim_b, expected = _FACTORS[name]
         a, b = shapes[first], shapes.get(second, [])
         if len(a) > max(dim, 0) and len(b) > dim_b and a[dim] != b[dim_b]:
-            return type(error)(f"{name}: {first} {a} has {a[dim]} {unit}, {second} {b} {expected.format(b[dim_b])}")
+            return type(error)(
+                f"{name}: {first} {a} has {a[dim]} {unit}, {second} {b} {expected.format(b[dim_b])}"
+            )
     words = str(error)
     if words.partition(": ")[0].isidentifier():
         return error  # words of this library

@@ -1,7 +1,9 @@
-"""The plan of each overload: a handler of its own, its rule, a form of another op, or a decomposition."""
+"""The plan of each overload: a handler of its own, its rule, a form of another op, or a
+decomposition."""
 
-# Why plans are made at an overload's first call and kept: torch has thousands of overloads, a model uses a hundred, and
-# which of rule, form and decomposition an op takes does not change while a process runs.
+# Why plans are made at an overload's first call and kept: torch has thousands of overloads, a model
+# uses a hundred, and which of rule, form and decomposition an op takes does not change while a
+# process runs.
 
 import functools
 from collections.abc import Callable
@@ -17,7 +19,18 @@ from .calls.lists import by_mesh
 from .calls.out import out_form
 from .calls.specials import BY_NAME, COMPOSITE, SPECIALS, by_torchs_kernel
 from .memory_formats import refuse_op
-from .overloads import MUTATION, VIEW, Args, Handler, Kwargs, Plan, TorchValue, as_list, kind_of, written
+from .overloads import (
+    MUTATION,
+    VIEW,
+    Args,
+    Handler,
+    Kwargs,
+    Plan,
+    TorchValue,
+    as_list,
+    kind_of,
+    written,
+)
 from .tensor import XlaTensor
 
 PLANS: dict[OpOverload, Plan] = {}
@@ -34,13 +47,16 @@ def no_rule(func: OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
         else 'set spmd.config.fallback = "cpu" to run such ops on the CPU'
     )
     raise NotImplementedError(
-        f"{func} has no lowering rule on xla, and torch has no decomposition of it. Give it one with "
-        f"spmd.register_lowering, or move its inputs with .cpu(); {advice}."
+        f"{func} has no lowering rule on xla, and torch has no decomposition of it. Give it one "
+        f"with spmd.register_lowering, or move its inputs with .cpu(); {advice}."
     )
 
 
 def plan_of(op: OpOverload) -> Plan:
-    """An op's plan, complete before it enters the table. Ops that may get a kernel later stay out of it."""
+    """An op's plan, complete before it enters the table.
+
+    Ops that may get a kernel later stay out of it.
+    """
     plan = PLANS.get(op) or new_plan(op)
     return plan if plan.handler is no_rule else PLANS.setdefault(op, plan)
 
@@ -59,7 +75,10 @@ def new_plan(op: OpOverload) -> Plan:
 
 
 def _handler(plan: Plan) -> Handler | None:
-    """The handler in place of an op's rule. Ops without a rule are decomposed, or raise an error."""
+    """The handler in place of an op's rule.
+
+    Ops without a rule are decomposed, or raise an error.
+    """
     overload = plan.overload
     special = SPECIALS.get(overload) or BY_NAME.get(overload._schema.name)
     if special is not None or plan.is_list:
@@ -75,15 +94,15 @@ def _handler(plan: Plan) -> Handler | None:
     return handler if check is None else _after(check, handler)
 
 
-# --- the precision of float32 products --------------------------------------------------------------------------------
+# --- the precision of float32 products ------------------------------------------------------------
 
-# A program's products and convolutions are full float32 (`lower` sets that) unless the user's setting at the call
-# allows less. A product under such a setting is another op, `aten.mm:precision_high`, with an op table of its own: a
-# graph may mix settings, its key differs between them, and the compile log names the change. Ops that are no products
-# pay nothing.
+# A program's products and convolutions are full float32 (`lower` sets that) unless the user's
+# setting at the call allows less. A product under such a setting is another op,
+# `aten.mm:precision_high`, with an op table of its own: a graph may mix settings, its key differs
+# between them, and the compile log names the change. Ops that are no products pay nothing.
 
-# torch's word -> jax's. On GPU both are TF32; on TPU they are three passes of bfloat16 and one; a CPU computes in
-# float32 under any setting.
+# torch's word -> jax's. On GPU both are TF32; on TPU they are three passes of bfloat16 and one; a
+# CPU computes in float32 under any setting.
 _JAX = {"high": "high", "medium": "default"}
 _FLOAT32 = (torch.float32, torch.complex64)
 
@@ -91,11 +110,12 @@ _read = torch._C._get_fp32_precision_getter
 
 
 def matmul_precision() -> str:
-    """The least precision that any of torch's settings for matmuls allows: "highest", "high" or "medium".
+    """The least precision that any of torch's settings for matmuls allows: "highest", "high" or
+    "medium".
 
     `torch.set_float32_matmul_precision`, `torch.backends.fp32_precision` and the settings of
-    `torch.backends.cuda.matmul` and `torch.backends.mkldnn.matmul` are read. Convolutions follow it, too: torch's own
-    setting for them is cuDNN's, which allows TF32 by default.
+    `torch.backends.cuda.matmul` and `torch.backends.mkldnn.matmul` are read. Convolutions follow
+    it, too: torch's own setting for them is cuDNN's, which allows TF32 by default.
     """
     allowed = (_read("cuda", "matmul"), _read("mkldnn", "matmul"))
     return "medium" if "bf16" in allowed else "high" if "tf32" in allowed else "highest"
@@ -104,7 +124,9 @@ def matmul_precision() -> str:
 def _product(func: OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
     """The plan of a product at less than full float32, where the user allows it at this call."""
     setting = matmul_precision()
-    if setting == "highest" or not any(isinstance(x, XlaTensor) and x._meta.dtype in _FLOAT32 for x in args):
+    if setting == "highest" or not any(
+        isinstance(x, XlaTensor) and x._meta.dtype in _FLOAT32 for x in args
+    ):
         return NotImplemented
     return _less_precise(func, setting)
 
@@ -129,22 +151,28 @@ def _after(check: Callable[..., None], handler: Handler) -> Handler:
     return checked
 
 
-# --- decomposition ----------------------------------------------------------------------------------------------------
+# --- decomposition --------------------------------------------------------------------------------
 
 
-# The keys of kernels that a package registers for this device: torch maps "xla" to the first, the device has the
-# second, and the last is of kernels that are written in other ops.
+# The keys of kernels that a package registers for this device: torch maps "xla" to the first, the
+# device has the second, and the last is of kernels that are written in other ops.
 _KERNELS = (
-    torch._C.DispatchKey.XLA, torch._C.DispatchKey.PrivateUse1, torch._C.DispatchKey.CompositeExplicitAutograd,
-)  # fmt: skip
-_AUTOGRAD, _ALL_AUTOGRAD = torch._C.DispatchKey.AutogradXLA, torch._C.DispatchKey.AutogradFunctionality
+    torch._C.DispatchKey.XLA,
+    torch._C.DispatchKey.PrivateUse1,
+    torch._C.DispatchKey.CompositeExplicitAutograd,
+)
+_AUTOGRAD, _ALL_AUTOGRAD = (
+    torch._C.DispatchKey.AutogradXLA,
+    torch._C.DispatchKey.AutogradFunctionality,
+)
 
 
 def _kernel(overload: OpOverload) -> Handler | None:
     """The kernel that a package has registered for this device; torch's own are in other tables.
 
-    It is called as torch calls that of another device: autograd records its ops, unless a kernel above it hides them.
-    Where it does not, that of AutogradXLA comes first, which torch does not look up for this device.
+    It is called as torch calls that of another device: autograd records its ops, unless a kernel
+    above it hides them. Where it does not, that of AutogradXLA comes first, which torch does not
+    look up for this device.
     """
     if overload.namespace in ("aten", "c10d", "prims"):
         return None
@@ -157,7 +185,9 @@ def _kernel(overload: OpOverload) -> Handler | None:
     def call(func: OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
         with torch.overrides.enable_reentrant_dispatch():
             is_hidden = torch._C._dispatch_tls_is_dispatch_key_excluded(_ALL_AUTOGRAD)
-            return func._op_dk(_AUTOGRAD if has_autograd and not is_hidden else key, *args, **kwargs)
+            return func._op_dk(
+                _AUTOGRAD if has_autograd and not is_hidden else key, *args, **kwargs
+            )
 
     return call
 
@@ -170,9 +200,12 @@ def _decomposition(plan: Plan) -> Handler:
         return lambda func, args, kwargs: decompose(*args, **kwargs)
     if overload._can_decompose():
         return lambda func, args, kwargs: func.decompose(*args, **kwargs)
-    if overload.namespace == "prims":  # torch's references, which are some of the decompositions, are written in these
+    # torch's references, which are some of the decompositions, are written in these
+    if overload.namespace == "prims":
         return lambda func, args, kwargs: func._overloadpacket.impl_aten(*args, **kwargs)
-    if overload._schema.name.endswith("_copy") and overload.has_kernel_for_dispatch_key(COMPOSITE[-1]):
+    if overload._schema.name.endswith("_copy") and overload.has_kernel_for_dispatch_key(
+        COMPOSITE[-1]
+    ):
         return by_torchs_kernel  # copies the view that the op without `_copy` returns
     twin = plan.twin
     if (

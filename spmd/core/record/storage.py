@@ -1,7 +1,8 @@
 """Storages: the value of a tensor and its views; the list of live ones."""
 
-# Why storages are held by weak references: the results of a program are the values that are still reachable when a sync
-# begins. A list of our own would keep every intermediate value of a step alive, as a result of its program.
+# Why storages are held by weak references: the results of a program are the values that are still
+# reachable when a sync begins. A list of our own would keep every intermediate value of a step
+# alive, as a result of its program.
 
 import contextlib
 import threading
@@ -16,18 +17,23 @@ from ..graph.store import next_serial
 from ..sharding.value import Sharding
 from . import recorders
 
-# One lock for recording and running: a thread that runs the graph must not donate what another is about to read.
+# One lock for recording and running: a thread that runs the graph must not donate what another is
+# about to read.
 LOCK = forking.survives_fork(threading.RLock())
-# The thread that runs the graph has this one, too, from the choice of what to run until the storages have the results;
-# it is taken before LOCK, never inside it.
+# The thread that runs the graph has this one, too, from the choice of what to run until the
+# storages have the results; it is taken before LOCK, never inside it.
 SYNC_LOCK = forking.survives_fork(threading.RLock())
-# Ops with a lower serial than this are being compiled: another thread must not change them. 0: none are.
+# Ops with a lower serial than this are being compiled: another thread must not change them. 0: none
+# are.
 being_compiled = 0
 
 
 @contextlib.contextmanager
 def unlocked() -> Iterator[None]:
-    """Lets other threads record while this one, which has SYNC_LOCK, compiles. Ops recorded before it do not change."""
+    """Lets other threads record while this one, which has SYNC_LOCK, compiles.
+
+    Ops recorded before it do not change.
+    """
     global being_compiled
     being_compiled = next_serial()
     lock_state = LOCK._release_save()  # type: ignore[attr-defined]  # however often this thread holds it
@@ -44,22 +50,38 @@ def may_change(node: Node) -> bool:
 
 
 class Storage:
-    """The value that a tensor and all its views share, its requested sharding, and a stamp that changes with the value.
+    """The value that a tensor and all its views share, its requested sharding, and a stamp that
+    changes with the value.
 
-    sharding: requested by the user, kept through in-place writes. reads: the shardings in which ops read the value,
-    where these differ from the stored one (`record.reads.Reads`). home: the sharding in which the last run left the
-    value. is_state: held by a module (a Parameter or buffer), so its initial value is computed by a program of its own;
-    is_parameter: as a Parameter. past: the values it held since the last sync, among which that initial value is found.
-    data: the device data it held when the first of these was recorded, which it takes back should they fail. recorder:
-    the thread that recorded the value. needed: the stamp at which other threads' syncs have computed the value without
-    giving it to the storage, and how often. ref: a weak reference to it. views: its tensors that are views and that
-    autograd knows (see `record.view_rebase`).
+    sharding: requested by the user, kept through in-place writes. reads: the shardings in which ops
+    read the value, where these differ from the stored one (`record.reads.Reads`). home: the
+    sharding in which the last run left the value. is_state: held by a module (a Parameter or
+    buffer), so its initial value is computed by a program of its own; is_parameter: as a Parameter.
+    past: the values it held since the last sync, among which that initial value is found. data: the
+    device data it held when the first of these was recorded, which it takes back should they fail.
+    recorder: the thread that recorded the value. needed: the stamp at which other threads' syncs
+    have computed the value without giving it to the storage, and how often. ref: a weak reference
+    to it. views: its tensors that are views and that autograd knows (see `record.view_rebase`).
     """
 
     __slots__ = (
-        "__weakref__", "data", "home", "is_parameter", "is_state", "listed", "meta", "needed", "past", "reads",
-        "recorder", "ref", "sharding", "stamp", "value", "views",
-    )  # fmt: skip
+        "__weakref__",
+        "data",
+        "home",
+        "is_parameter",
+        "is_state",
+        "listed",
+        "meta",
+        "needed",
+        "past",
+        "reads",
+        "recorder",
+        "ref",
+        "sharding",
+        "stamp",
+        "value",
+        "views",
+    )
 
     def __init__(self, value: Value, meta: Meta, sharding: Sharding | None = None):
         self.value = value
@@ -83,7 +105,8 @@ class Storage:
             self.listed = True
 
     def __deepcopy__(self, memo: object) -> None:
-        """Stays behind where code copies all attributes of a tensor, as fastai does; `deepcopy(tensor)` copies it."""
+        """Stays behind where code copies all attributes of a tensor, as fastai does;
+        `deepcopy(tensor)` copies it."""
 
     # A signal's handler may raise between any two lines: in this order nothing is lost then.
 
@@ -133,7 +156,8 @@ class Storage:
         device_data.holder = self.ref
 
     def set_sharding(self, sharding: Sharding | None) -> None:
-        """Notes its value's sharding, which replaces an annotation that left dims to the partitioner."""
+        """Notes its value's sharding, which replaces an annotation that left dims to the
+        partitioner."""
         self.home = sharding
         if self.sharding is not None and self.sharding.is_open:
             self.sharding = sharding
@@ -142,8 +166,9 @@ class Storage:
 class UndoLog:
     """Storages and device data as they were before a recording that is taken back at its end.
 
-    The recording is the body of a loop, of which the values are taken back, or an entire step that never runs
-    (`is_step`), which leaves nothing behind, shardings included. A storage or device data made meanwhile is not noted.
+    The recording is the body of a loop, of which the values are taken back, or an entire step that
+    never runs (`is_step`), which leaves nothing behind, shardings included. A storage or device
+    data made meanwhile is not noted.
     """
 
     def __init__(self, *, is_step: bool = False) -> None:
@@ -157,11 +182,21 @@ class UndoLog:
         if storage.ref not in self.storages and value_serial(storage.value)[0] < self.first:
             past = None if storage.past is None else list(storage.past)
             state = storage.stamp, storage.sharding, storage.home, storage.is_state
-            self.storages[storage.ref] = (storage.value, past, storage.data, storage.recorder, *state)
+            self.storages[storage.ref] = (
+                storage.value,
+                past,
+                storage.data,
+                storage.recorder,
+                *state,
+            )
 
     def values(self) -> dict[Storage, Value]:
         """The noted living storages, with their values before, by their first writes."""
-        return {storage: state[0] for ref, state in self.storages.items() if (storage := ref()) is not None}
+        return {
+            storage: state[0]
+            for ref, state in self.storages.items()
+            if (storage := ref()) is not None
+        }
 
     def undo(self) -> None:
         """Restores storages and device data."""
@@ -169,7 +204,12 @@ class UndoLog:
             storage = ref()
             if storage is None:
                 continue
-            storage.value, storage.past, storage.data, storage.recorder = value, past, data, recorder
+            storage.value, storage.past, storage.data, storage.recorder = (
+                value,
+                past,
+                data,
+                recorder,
+            )
             if self.is_step:
                 storage.stamp, storage.sharding, storage.home, storage.is_state = state
             else:
@@ -188,8 +228,8 @@ UNDO: list[UndoLog] = []
 
 
 def note_layout(storage: Storage, device_data: DeviceData | None = None) -> bool:
-    """Notes a storage, or device data, before its sharding changes; returns True if this is part of a step that never
-    runs."""
+    """Notes a storage, or device data, before its sharding changes; returns True if this is part of
+    a step that never runs."""
     if not UNDO:
         return False
     steps = [log for log in UNDO if log.is_step]
@@ -200,14 +240,17 @@ def note_layout(storage: Storage, device_data: DeviceData | None = None) -> bool
     return bool(steps)
 
 
-# Storages whose value is a recorded op, in the order in which they became so; dead ones are dropped at the sync.
+# Storages whose value is a recorded op, in the order in which they became so; dead ones are dropped
+# at the sync.
 LIVE: list["weakref.ref[Storage]"] = []
-# Storages whose ops could not be compiled: no sync runs them before they are read or an annotation is corrected.
+# Storages whose ops could not be compiled: no sync runs them before they are read or an annotation
+# is corrected.
 ASIDE: list["weakref.ref[Storage]"] = []
 
 
 def take_up(is_mended: Callable[[Sequence[Node], Sequence[DeviceData]], bool]) -> None:
-    """Returns storages set aside to the next sync, where `is_mended` accepts the ops and data behind them."""
+    """Returns storages set aside to the next sync, where `is_mended` accepts the ops and data
+    behind them."""
     with LOCK:
         aside, ASIDE[:] = ASIDE[:], ()
         for ref in aside:
@@ -221,8 +264,8 @@ def take_up(is_mended: Callable[[Sequence[Node], Sequence[DeviceData]], bool]) -
                 ASIDE.append(ref)
 
 
-# The views that keep their value for the next read, each with its storage and the thread that read it, since the last
-# sync.
+# The views that keep their value for the next read, each with its storage and the thread that read
+# it, since the last sync.
 READ: list[tuple[Any, "weakref.ref[Storage]", int]] = []
 
 
@@ -232,17 +275,24 @@ def note_read(view: Any, storage: Storage) -> None:
 
 
 def forget_reads(ran: Collection[Node] | None = None) -> None:
-    """Takes from the views the values they keep: a value that has run must not be held by an earlier read.
+    """Takes from the views the values they keep: a value that has run must not be held by an
+    earlier read.
 
-    After a run of finished iterations, whose ops are `ran`, and for reads of other threads, only from views whose
-    storage has another value by now, or whose value waited for other ops: the rest may be read again by recorded ops.
+    After a run of finished iterations, whose ops are `ran`, and for reads of other threads, only
+    from views whose storage has another value by now, or whose value waited for other ops: the rest
+    may be read again by recorded ops.
     """
     is_run_here = recorders.is_run_here()
     remaining = []
     for view, ref, reader in READ:
         storage = ref()
         stays = ran is not None or not is_run_here(reader)
-        if stays and storage is not None and view.stamp == storage.stamp and not _waited(view.value, ran or ()):
+        if (
+            stays
+            and storage is not None
+            and view.stamp == storage.stamp
+            and not _waited(view.value, ran or ())
+        ):
             remaining.append((view, ref, reader))
         else:
             view.value, view.stamp = None, -1
@@ -250,8 +300,8 @@ def forget_reads(ran: Collection[Node] | None = None) -> None:
 
 
 def _waited(value: Value, ran: Collection[Node]) -> bool:
-    """True for the value of a view, among ops that have run, that is not of its storage's data alone: `reads.renew` has
-    it wait for other ops, whose own data may be overwritten by now."""
+    """True for the value of a view, among ops that have run, that is not of its storage's data
+    alone: `reads.renew` has it wait for other ops, whose own data may be overwritten by now."""
     node = origin(value)
     while node is not None and node in ran:
         makers = [maker for maker in map(origin, node.operands) if maker is not None]
@@ -263,7 +313,9 @@ def _waited(value: Value, ran: Collection[Node]) -> bool:
 
 def _waiting() -> list[Storage]:
     """Live storages with a pending value, of all threads."""
-    return [storage for ref in LIVE if (storage := ref()) is not None and not is_data(storage.value)]
+    return [
+        storage for ref in LIVE if (storage := ref()) is not None and not is_data(storage.value)
+    ]
 
 
 # What says for each value whether a sync can run it.
@@ -271,10 +323,11 @@ can_run: list[Callable[[Sequence[Value]], list[bool]]] = []
 
 
 def pending() -> list[Storage]:
-    """The live storages with a value that this thread, or one that has ended, has recorded and that has not run; in the
-    order in which the values were recorded.
+    """The live storages with a value that this thread, or one that has ended, has recorded and that
+    has not run; in the order in which the values were recorded.
 
-    A first step creates optimizer state and a later one only writes it; ordered by value, both are the same program.
+    A first step creates optimizer state and a later one only writes it; ordered by value, both are
+    the same program.
     """
     forking.check()
     is_run_here = recorders.is_run_here()
@@ -286,7 +339,8 @@ def pending() -> list[Storage]:
 
 
 def pending_elsewhere(storages: Iterable[Storage]) -> list[Storage]:
-    """The live storages, except these, whose value is recorded and has not run: mainly those of other threads."""
+    """The live storages, except these, whose value is recorded and has not run: mainly those of
+    other threads."""
     excluded = set(storages)
     return [storage for storage in _waiting() if storage not in excluded]
 

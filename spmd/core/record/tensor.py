@@ -1,12 +1,13 @@
 """The tensor class."""
 
-# Why calls arrive below autograd (`__torch_dispatch__`) and torch functions are off: the formulas of gradients stay
-# torch's, and what is recorded are the ops that they call. A torch function would be a second call of Python for each
-# op, before autograd has seen it.
+# Why calls arrive below autograd (`__torch_dispatch__`) and torch functions are off: the formulas
+# of gradients stay torch's, and what is recorded are the ops that they call. A torch function would
+# be a second call of Python for each op, before autograd has seen it.
 #
-# Why the class is one, and parameters are instances of it: `nn.Parameter` of a subclass keeps its class, so that
-# `type(x) is XlaTensor`, the cheapest test there is, holds for all tensors of the device but those of a user's subclass
-# (`torch_state.subclasses`). Where calls are recorded it comes first; elsewhere it is `isinstance`.
+# Why the class is one, and parameters are instances of it: `nn.Parameter` of a subclass keeps its
+# class, so that `type(x) is XlaTensor`, the cheapest test there is, holds for all tensors of the
+# device but those of a user's subclass (`torch_state.subclasses`). Where calls are recorded it
+# comes first; elsewhere it is `isinstance`.
 
 import copy
 import functools
@@ -26,7 +27,8 @@ from .annotations import annotate
 from .storage import Storage
 from .threads import enter_thread
 
-DEVICE = torch.device("privateuseone:0")  # named xla:0 once core.torch_state.install has claimed the name
+# named xla:0 once core.torch_state.install has claimed the name
+DEVICE = torch.device("privateuseone:0")
 
 
 # The attributes of a tensor that are the library's and not the user's.
@@ -50,13 +52,15 @@ class _NotWhileTraced:
 
 
 class XlaTensor(torch.Tensor):
-    """A tensor on the `xla` device: to torch a wrapper with true sizes and strides, its data a view of a storage."""
+    """A tensor on the `xla` device: to torch a wrapper with true sizes and strides, its data a view
+    of a storage."""
 
     _storage: Storage
     _view: Any
     _meta: Meta
 
-    # Array libraries choose their backend by the first word of it; pickles find the class there, too.
+    # Array libraries choose their backend by the first word of it; pickles find the class there,
+    # too.
     __module__ = "torch.xla"
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -73,8 +77,8 @@ class XlaTensor(torch.Tensor):
 
     @_is_param.setter
     def _is_param(self, value: bool) -> None:
-        # nn.Parameter marks a subclass instance with this attribute, by which the storage learns that a module holds
-        # it.
+        # nn.Parameter marks a subclass instance with this attribute, by which the storage learns
+        # that a module holds it.
         self.__dict__["_is_param"] = value
         self._storage.is_state = self._storage.is_parameter = value
         if value and self._storage.sharding is not None:
@@ -83,13 +87,17 @@ class XlaTensor(torch.Tensor):
 
     @property
     def data(self) -> torch.Tensor:
-        # Unlike `detach()` it has a version counter of its own, so that autograd does not see its writes.
+        # Unlike `detach()` it has a version counter of its own, so that autograd does not see its
+        # writes.
         return alias(self, self._meta, self._view)
 
     @data.setter
     def data(self, new: torch.Tensor) -> None:
         if not isinstance(new, XlaTensor):
-            raise TypeError(f"data: expected a tensor on xla, got one on {new.device}; move it with .to('xla') first")
+            raise TypeError(
+                f"data: expected a tensor on xla, got one on {new.device}; move it with "
+                ".to('xla') first"
+            )
         if new._meta is not self._meta:  # of another dtype or shape, or elsewhere in memory
             view_rebase.replace(self, new)
         else:
@@ -109,24 +117,29 @@ class XlaTensor(torch.Tensor):
         if unmarked and sharding is not None and len(sharding.spec.dims) <= len(self._meta.shape):
             annotate(self, sharding)
 
-    as_strided_, resize_, resize_as_, squeeze_, swapaxes_, swapdims_, t_, transpose_, unsqueeze_ = map(
-        view_rebase.changes_shape, view_rebase.METHODS
+    as_strided_, resize_, resize_as_, squeeze_, swapaxes_, swapdims_, t_, transpose_, unsqueeze_ = (
+        map(view_rebase.changes_shape, view_rebase.METHODS)
     )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "XlaTensor":
         if id(self) in memo:
             return memo[id(self)]
         if not self.is_leaf:
-            raise RuntimeError("deepcopy: only tensors created by the user can be copied deeply; call .detach() first")
+            raise RuntimeError(
+                "deepcopy: only tensors created by the user can be copied deeply; call .detach() "
+                "first"
+            )
         copied = self._copied_alone() if self._is_param else self._copied_with_views(memo)
         memo[id(self)] = copied
         copied.requires_grad_(self.requires_grad)
-        pin = self.__dict__.get("_pins_grad")  # the hook by which mark_sharding shards gradients; False: none
+        # the hook by which mark_sharding shards gradients; False: none
+        pin = self.__dict__.get("_pins_grad")
         if pin is False:
             copied.__dict__["_pins_grad"] = False
         if self._is_param:
             copied._is_param = True
-        if not self._is_param or type(self) is not XlaTensor:  # torch's parameters lose their attributes
+        # torch's parameters lose their attributes
+        if not self._is_param or type(self) is not XlaTensor:
             state = {name: value for name, value in self.__dict__.items() if name not in OURS}
             copied.__dict__.update(copy.deepcopy(state, memo))
         if pin and not copied.__dict__.get("_pins_grad"):
@@ -183,8 +196,9 @@ class XlaTensor(torch.Tensor):
             raise at_user_line(TypeError(text))
         return self.detach().cpu().numpy()
 
-    # Savers find tied weights and views by the address and size of their storage. A `Storage` has no memory to point
-    # at, so its address is a number of its own, far from every other one's; there is nothing at it.
+    # Savers find tied weights and views by the address and size of their storage. A `Storage` has
+    # no memory to point at, so its address is a number of its own, far from every other one's;
+    # there is nothing at it.
     def untyped_storage(self) -> torch.UntypedStorage:
         storage = super().untyped_storage()
         address = _address(self._storage)
@@ -200,8 +214,9 @@ class XlaTensor(torch.Tensor):
         enter_thread()
         super().backward(*args, **kwargs)
 
-    # Savers of Hugging Face look at the inner tensors to find shared storages. Dynamo, while it traces, sees a tensor
-    # without these methods: it takes such a one for a plain tensor of the device (see `dynamo.tensors`).
+    # Savers of Hugging Face look at the inner tensors to find shared storages. Dynamo, while it
+    # traces, sees a tensor without these methods: it takes such a one for a plain tensor of the
+    # device (see `dynamo.tensors`).
     __tensor_flatten__ = _NotWhileTraced(lambda tensor: (["_inner"], None))
 
     @property
@@ -209,13 +224,15 @@ class XlaTensor(torch.Tensor):
         return _Inner(self)
 
     @staticmethod
-    def __tensor_unflatten__(inner: object, context: object, size: object, stride: object) -> "XlaTensor":
+    def __tensor_unflatten__(
+        inner: object, context: object, size: object, stride: object
+    ) -> "XlaTensor":
         raise NotImplementedError(_NO_COMPILE)
 
 
 _NO_COMPILE = (
-    "an xla tensor: torch.export and make_fx do not work on the xla device yet; call the function directly, or compile "
-    "it by torch.compile"
+    "an xla tensor: torch.export and make_fx do not work on the xla device yet; call the function "
+    "directly, or compile it by torch.compile"
 )
 
 
@@ -225,11 +242,16 @@ class _InnerType(type):
 
 
 class _Inner(metaclass=_InnerType):
-    """The inner tensor of the wrapper, with the device, dtype and address of the data; it cannot be computed with."""
+    """The inner tensor of the wrapper, with the device, dtype and address of the data; it cannot be
+    computed with."""
 
     def __init__(self, tensor: XlaTensor):
         self.device, self.dtype = tensor.device, tensor.dtype
-        self.nelement, self.data_ptr, self.untyped_storage = tensor.nelement, tensor.data_ptr, tensor.untyped_storage
+        self.nelement, self.data_ptr, self.untyped_storage = (
+            tensor.nelement,
+            tensor.data_ptr,
+            tensor.untyped_storage,
+        )
 
     def __getattr__(self, name: str) -> NoReturn:
         raise NotImplementedError(_NO_COMPILE)
@@ -238,8 +260,8 @@ class _Inner(metaclass=_InnerType):
 def no_bytes(*args: object, **kwargs: object) -> NoReturn:
     """In place of methods of a torch storage on its bytes."""
     raise NotImplementedError(
-        "an xla tensor has no storage to read or write bytes of; use the tensor itself: .clone(), .fill_(), "
-        ".resize_(), .cpu().untyped_storage()"
+        "an xla tensor has no storage to read or write bytes of; use the tensor itself: .clone(), "
+        ".fill_(), .resize_(), .cpu().untyped_storage()"
     )
 
 
@@ -248,11 +270,13 @@ def _address(storage: Storage) -> int:
 
 
 def handle_calls_by(handler: Callable[..., object]) -> None:
-    """Has torch call `handler` for every aten call with a tensor of the class among its arguments."""
+    """Has torch call `handler` for every aten call with a tensor of the class among its
+    arguments."""
     XlaTensor.__torch_dispatch__ = staticmethod(handler)  # type: ignore[method-assign]
 
 
-_make_wrapper = torch.Tensor._make_wrapper_subclass  # looked up once: `wrap` is called for every result
+# looked up once: `wrap` is called for every result
+_make_wrapper = torch.Tensor._make_wrapper_subclass
 
 
 def storage_of(tensor: XlaTensor) -> Storage:
@@ -261,7 +285,8 @@ def storage_of(tensor: XlaTensor) -> Storage:
 
 
 def view_of(tensor: XlaTensor) -> Any:
-    """The steps from the storage to a tensor's elements (`views.View`); None where it has all of them."""
+    """The steps from the storage to a tensor's elements (`views.View`); None where it has all of
+    them."""
     return tensor._view
 
 
@@ -278,7 +303,12 @@ def set_storage(tensor: XlaTensor, storage: Storage, view: Any) -> None:
 def wrap(meta: Meta, storage: Storage, view: Any = None) -> XlaTensor:
     """A torch tensor over a storage."""
     tensor = _make_wrapper(
-        XlaTensor, meta.shape, strides=meta.strides, storage_offset=meta.offset, dtype=meta.dtype, device=DEVICE
+        XlaTensor,
+        meta.shape,
+        strides=meta.strides,
+        storage_offset=meta.offset,
+        dtype=meta.dtype,
+        device=DEVICE,
     )
     tensor._storage = storage
     tensor._view = view
@@ -287,8 +317,11 @@ def wrap(meta: Meta, storage: Storage, view: Any = None) -> XlaTensor:
 
 
 def abstract(meta: Meta, sharding: Sharding) -> XlaTensor:
-    """A tensor with this sharding and without data: for programs that are compiled and never run."""
-    return wrap(meta, Storage(DeviceData(meta, sharding=sharding, is_abstract=True), meta, sharding))
+    """A tensor with this sharding and without data: for programs that are compiled and never
+    run."""
+    return wrap(
+        meta, Storage(DeviceData(meta, sharding=sharding, is_abstract=True), meta, sharding)
+    )
 
 
 def tensors_of(node: Node) -> list[XlaTensor]:
@@ -297,7 +330,8 @@ def tensors_of(node: Node) -> list[XlaTensor]:
 
 
 def alias(base: XlaTensor, meta: Meta, view: Any = None) -> XlaTensor:
-    """Another tensor over the storage of `base`; autograd knows it if it knows `base`, in inference mode, too."""
+    """Another tensor over the storage of `base`; autograd knows it if it knows `base`, in inference
+    mode, too."""
     if torch.is_inference_mode_enabled() and not base.is_inference():
         with torch.inference_mode(False):
             return wrap(meta, base._storage, view)

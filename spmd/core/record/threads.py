@@ -9,16 +9,17 @@ from ..graph.source import THREADS, Ring, new_ring
 from . import recorders
 from .storage import LOCK
 
-# Functions that the first use of the device runs in the process, and in each thread: programs that do not use it stay
-# unchanged.
+# Functions that the first use of the device runs in the process, and in each thread: programs that
+# do not use it stay unchanged.
 AT_FIRST_USE: list[Callable[[], None]] = []
 IN_EACH_THREAD: list[Callable[[], None]] = []
 
 
 def enter_thread() -> Ring:
-    """Sets up the calling thread, once: autograd runs in the caller's thread (a process that ends soon after a backward
-    on autograd's own device thread aborts), the thread gets a ring of its own for the lines it records and a number
-    (see `recorders`), and in a forked process the use of the device is checked."""
+    """Sets up the calling thread, once: autograd runs in the caller's thread (a process that ends
+    soon after a backward on autograd's own device thread aborts), the thread gets a ring of its own
+    for the lines it records and a number (see `recorders`), and in a forked process the use of the
+    device is checked."""
     ring: Ring | None = getattr(THREADS, "ring", None)
     if ring is not None:
         return ring

@@ -1,9 +1,11 @@
-"""Views of a tensor that changes its shape in place: from then on torch finds them by their place in memory.
+"""Views of a tensor that changes its shape in place: from then on torch finds them by their place
+in memory.
 
-When memory has been written, autograd makes the grad_fn of a view of it again. On strided devices it goes by the view's
-sizes and strides; for a tensor subclass it repeats the ops that made the view, on the base as it is by then. On a base
-of another shape these fail or name other elements. So before a base changes its shape, and after a view does, the view
-becomes one that was made by `as_strided`, which depends on no shape.
+When memory has been written, autograd makes the grad_fn of a view of it again. On strided devices
+it goes by the view's sizes and strides; for a tensor subclass it repeats the ops that made the
+view, on the base as it is by then. On a base of another shape these fail or name other elements. So
+before a base changes its shape, and after a view does, the view becomes one that was made by
+`as_strided`, which depends on no shape.
 """
 
 import functools
@@ -17,15 +19,26 @@ Views = set["weakref.ref[torch.Tensor]"]
 
 
 METHODS = (
-    "as_strided_", "resize_", "resize_as_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_",
-)  # fmt: skip
+    "as_strided_",
+    "resize_",
+    "resize_as_",
+    "squeeze_",
+    "swapaxes_",
+    "swapdims_",
+    "t_",
+    "transpose_",
+    "unsqueeze_",
+)
 
 
 _num_followed = 0  # since the start: a change shows that autograd has just made a view
 
 
 def follow(storage: Any, view: Any) -> None:
-    """Adds a view to those autograd knows of a storage. Dead ones go at eight views, at sixteen, and so on."""
+    """Adds a view to those autograd knows of a storage.
+
+    Dead ones go at eight views, at sixteen, and so on.
+    """
     global _num_followed
     _num_followed += 1
     views: Views | None = storage.views
@@ -47,45 +60,51 @@ def living(tensor: Any) -> list[Any]:
 
 
 def by_memory(view: Any) -> None:
-    """Has autograd find a view by its place in its base's memory; the Python object stays, with all its attributes."""
+    """Has autograd find a view by its place in its base's memory; the Python object stays, with all
+    its attributes."""
     base = view._base
     memory = (tuple(view.shape), view.stride(), view.storage_offset())
     if view.retains_grad:  # its graph holds the tensor that would be swapped
         raise RuntimeError(
-            f"a view of shape {list(view.shape)} keeps its gradient: on xla, call retain_grad() after it or its base "
-            "has changed its shape, not before"
+            f"a view of shape {list(view.shape)} keeps its gradient: on xla, call retain_grad() "
+            "after it or its base has changed its shape, not before"
         )
     base.__dict__.setdefault("_places", set()).add(memory)
     with torch.enable_grad():
         result: Any = torch.as_strided(base, *memory)
     torch._C._autograd._set_creation_meta(result, torch._C._autograd._get_creation_meta(view))
     torch._C._swap_tensor_impl(view, result)
-    for name in ("_storage", "_view", "_meta"):  # a graph that has saved the view goes on with `made`
+    # a graph that has saved the view goes on with `made`
+    for name in ("_storage", "_view", "_meta"):
         setattr(result, name, getattr(view, name))
 
 
 def before_write(tensor: Any) -> None:
-    """Prepares a change of shape by an op that counts as a write: autograd will make the grad_fn of each view again."""
+    """Prepares a change of shape by an op that counts as a write: autograd will make the grad_fn of
+    each view again."""
     views = living(tensor)
     if views:
-        with torch.overrides.enable_reentrant_dispatch():  # dispatch is below autograd, which has to see it
+        # dispatch is below autograd, which has to see it
+        with torch.overrides.enable_reentrant_dispatch():
             for view in views:
                 if not _has_own_gradient(view):
                     by_memory(view)
 
 
 def replace(tensor: Any, new: Any) -> None:
-    """Changes the tensor's shape or dtype by `.data =`, which is no write: until one, views keep their grad_fn.
+    """Changes the tensor's shape or dtype by `.data =`, which is no write: until one, views keep
+    their grad_fn.
 
-    A view whose memory has been written since autograd last looked at it gets its grad_fn again afterwards, on the new
-    base.
+    A view whose memory has been written since autograd last looked at it gets its grad_fn again
+    afterwards, on the new base.
     """
     late = []
     for view in living(tensor):
         num_followed = _num_followed
         if _has_own_gradient(view):
             continue
-        if _num_followed != num_followed and new.dtype is view.dtype:  # autograd has just made its grad_fn again
+        # autograd has just made its grad_fn again
+        if _num_followed != num_followed and new.dtype is view.dtype:
             late.append(view)
         else:
             by_memory(view)
@@ -106,14 +125,15 @@ def after_change(tensor: Any) -> None:
 
 
 def _hook(view: Any) -> None:
-    """Sets a view's hooks again: autograd forgets those of views whose grad_fn it makes again, on any device."""
+    """Sets a view's hooks again: autograd forgets those of views whose grad_fn it makes again, on
+    any device."""
     if view._backward_hooks is not None:
         view._backward_hooks = view._backward_hooks
 
 
 def changes_shape(name: str) -> Callable[..., torch.Tensor]:
-    """The tensor method of an op that changes a shape in place. It calls `after_change` behind the op: only there can
-    the tensor be swapped, which the op itself holds."""
+    """The tensor method of an op that changes a shape in place. It calls `after_change` behind the
+    op: only there can the tensor be swapped, which the op itself holds."""
     function = getattr(torch.Tensor, name)
 
     @functools.wraps(function)
@@ -131,8 +151,8 @@ def _has_own_gradient(view: Any) -> bool:
 
 
 def _is_plain(view: Any) -> bool:
-    """True if no view in the chain shows memory other than as stored (conjugate, negated, of another dtype); torch
-    repeats such ops on any device."""
+    """True if no view in the chain shows memory other than as stored (conjugate, negated, of
+    another dtype); torch repeats such ops on any device."""
     link = view._view
     while link is not None:
         if link.rule.shown:

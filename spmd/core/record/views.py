@@ -1,4 +1,7 @@
-"""Aliasing and write-back: a tensor is a chain of views over a storage. The only file that knows mutation."""
+"""Aliasing and write-back: a tensor is a chain of views over a storage.
+
+The only file that knows mutation.
+"""
 
 import functools
 from dataclasses import dataclass, field
@@ -24,9 +27,10 @@ from .tensor import XlaTensor
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class ViewRule:
-    """The ops that read one kind of view from its parent and write it back; `write` is None where only the strides and
-    offset say which elements it covers. meta: the view's, with its offset in memory. shown: the sign or dtype in which
-    the view shows memory, where it is not the stored one (see `ops.strided.Shown`)."""
+    """The ops that read one kind of view from its parent and write it back; `write` is None where
+    only the strides and offset say which elements it covers. meta: the view's, with its offset in
+    memory. shown: the sign or dtype in which the view shows memory, where it is not the stored one
+    (see `ops.strided.Shown`)."""
 
     read: OpSpec
     write: OpSpec | None
@@ -35,16 +39,21 @@ class ViewRule:
 
 
 class View:
-    """One tensor's place in the chain: its rule, its parent (None: the storage itself), the cached value.
+    """One tensor's place in the chain: its rule, its parent (None: the storage itself), the cached
+    value.
 
-    The cached value is good while its stamp is the storage's; the next sync takes it away (see `storage.READ`).
+    The cached value is good while its stamp is the storage's; the next sync takes it away (see
+    `storage.READ`).
     """
 
     __slots__ = ("code", "instruction", "meta", "parent", "rule", "sharding", "stamp", "value")
 
-    is_read = False  # whether it is no view but the storage in another sharding: see `record.reads.Read`
+    # whether it is no view but the storage in another sharding: see `record.reads.Read`
+    is_read = False
 
-    def __init__(self, rule: ViewRule, parent: "View | None", code: CodeType | None, instruction: int):
+    def __init__(
+        self, rule: ViewRule, parent: "View | None", code: CodeType | None, instruction: int
+    ):
         self.rule = rule
         self.parent = parent
         self.meta = rule.meta
@@ -70,9 +79,12 @@ class View:
             return self.value  # type: ignore[return-value]
         base = storage.value if self.parent is None else self.parent.value_of(storage)
         line = (self.code, self.instruction, -1)
-        # A list of tokens on the host is cut there: a program for it would have another length each time.
+        # A list of tokens on the host is cut there: a program for it would have another length each
+        # time.
         lists = at_once.value
-        value = (lists and lists.viewed(self.rule.read, base)) or record(self.rule.read, (base,), (), line)
+        value = (lists and lists.viewed(self.rule.read, base)) or record(
+            self.rule.read, (base,), (), line
+        )
         if self.sharding is not None:
             value = record(mark_op(self.meta.layout, self.sharding), (value,), (), line)
         self.keep(value, storage)
@@ -90,7 +102,9 @@ def read(tensor: XlaTensor) -> Value:
     return tensor._storage.value if view is None else view.value_of(tensor._storage)
 
 
-def write(tensor: XlaTensor, value: Value, code: CodeType | None = None, instruction: int = 0) -> None:
+def write(
+    tensor: XlaTensor, value: Value, code: CodeType | None = None, instruction: int = 0
+) -> None:
     """Gives the tensor, and through its chain the storage, a new value."""
     storage, view = tensor._storage, tensor._view
     if view is None:
@@ -100,9 +114,14 @@ def write(tensor: XlaTensor, value: Value, code: CodeType | None = None, instruc
     line = (code, instruction, -1)
     while link is not None and not link.is_read:
         if link.rule.write is None:
-            # Link by link, a place that the parent shows twice would be written once with the new and once with the old
-            # value.
-            new = record(_strided_write(storage.meta, view.meta, shown(view)), (storage.value, value), (), line)
+            # Link by link, a place that the parent shows twice would be written once with the new
+            # and once with the old value.
+            new = record(
+                _strided_write(storage.meta, view.meta, shown(view)),
+                (storage.value, value),
+                (),
+                line,
+            )
             break
         parent = link.parent
         base = storage.value if parent is None or parent.is_read else parent.value_of(storage)
@@ -151,7 +170,9 @@ class _WriteBack(Lowering):
     overload: OpOverload
     arguments: tuple[tuple[str, TorchValue], ...]
 
-    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(
+        self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
+    ) -> tuple[jax.Array, ...]:
         return (WRITE_BACK[self.overload](*operands, *(value for _, value in self.arguments)),)
 
 
@@ -159,25 +180,40 @@ class _WriteBack(Lowering):
 def _start(lowering: _WriteBack, op: OpSpec) -> tuple[OpSpec, int] | None:
     (base,) = op.metas
     overload = lowering.overload
-    started = run_of(overload, base.shape, dict(lowering.arguments)) if overload in DYNAMIC_START_VIEWS else None
+    started = (
+        run_of(overload, base.shape, dict(lowering.arguments))
+        if overload in DYNAMIC_START_VIEWS
+        else None
+    )
     if started is None:
         return None
     run, start = started
-    new = OpSpec.of(op.name, DynamicStart(Write(run)), op.metas, op.operands, numbers="i", statics=f"moving, {run}")
+    new = OpSpec.of(
+        op.name,
+        DynamicStart(Write(run)),
+        op.metas,
+        op.operands,
+        numbers="i",
+        statics=f"moving, {run}",
+    )
     return new, start
 
 
 @functools.lru_cache(4096)
 def strided_rule(base: Meta, meta: Meta, shows: tuple[Shown, ...]) -> ViewRule:
-    """The rule of `as_strided`: elements of the storage's memory, as the views so far show it, by stride and offset."""
+    """The rule of `as_strided`: elements of the storage's memory, as the views so far show it, by
+    stride and offset."""
     strided = _Strided(base.strides, meta.shape, meta.strides, _begin(base, meta), shows)
-    op = OpSpec.of("aten.as_strided", strided, (meta.layout,), (base.layout,), statics=strided.text())
+    op = OpSpec.of(
+        "aten.as_strided", strided, (meta.layout,), (base.layout,), statics=strided.text()
+    )
     return ViewRule(op, None, meta, shows)
 
 
 @dataclass(frozen=True, slots=True)
 class _Strided(Lowering):
-    """Elements of memory, as views show it, by strides and offset; with `writes`, the memory with these replaced."""
+    """Elements of memory, as views show it, by strides and offset; with `writes`, the memory with
+    these replaced."""
 
     base_strides: tuple[int, ...]
     shape: tuple[int, ...]
@@ -189,7 +225,9 @@ class _Strided(Lowering):
     def text(self) -> str:
         return ", ".join(map(str, (self.shape, self.strides, self.offset, self.shows)))
 
-    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(
+        self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
+    ) -> tuple[jax.Array, ...]:
         layout = (self.base_strides, self.shape, self.strides, self.offset, self.shows)
         if self.writes:
             return (write_strided(operands[0], operands[1], *layout),)
@@ -209,24 +247,32 @@ class _Refused(Lowering):
     text: str
     error: Exception = field(compare=False)
 
-    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(
+        self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
+    ) -> tuple[jax.Array, ...]:
         raise self.error
 
 
 @functools.lru_cache(4096)
 def _strided_write(base: Meta, meta: Meta, shows: tuple[Shown, ...]) -> OpSpec:
     """The op that writes a view's elements by their places in memory, whatever it is a view of."""
-    strided = _Strided(base.strides, meta.shape, meta.strides, _begin(base, meta), shows, writes=True)
-    return OpSpec.of("spmd.write.strided", strided, (base,), (base, meta.layout), statics=strided.text())
+    strided = _Strided(
+        base.strides, meta.shape, meta.strides, _begin(base, meta), shows, writes=True
+    )
+    return OpSpec.of(
+        "spmd.write.strided", strided, (base,), (base, meta.layout), statics=strided.text()
+    )
 
 
 def _begin(base: Meta, meta: Meta) -> int:
-    """The offset of a view in its base's memory, in elements of the view. Raises NotImplementedError unless the base
-    fills its memory without gaps or overlaps: strided access is by position in memory."""
+    """The offset of a view in its base's memory, in elements of the view. Raises
+    NotImplementedError unless the base fills its memory without gaps or overlaps: strided access is
+    by position in memory."""
     # Here and not in the lowering: the error is the user's line's, and not the sync's.
     if not fills_memory(base):
         raise NotImplementedError(
-            f"as_strided or a write through a strided view of {base!r} with strides {base.strides}: the base has gaps "
-            "or overlaps in memory; call .contiguous() on it first"
+            f"as_strided or a write through a strided view of {base!r} with strides "
+            f"{base.strides}: the base has gaps or overlaps in memory; call .contiguous() on it "
+            "first"
         )
     return meta.offset - base.offset * base.dtype.itemsize // meta.dtype.itemsize

@@ -1,7 +1,7 @@
 """Compilation of graphs, and the hand-over of their programs to PJRT."""
 
-# Why a program's numbers travel as two small vectors: an argument for each number would cost a buffer and its transfer
-# for every learning rate and every draw of a step.
+# Why a program's numbers travel as two small vectors: an argument for each number would cost a
+# buffer and its transfer for every learning rate and every draw of a step.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -42,7 +42,8 @@ planned_for = partial(cache.planned_for, form=form)
 
 
 def compile_unlocked(graph: Graph, name: str, line: Line, why_not: str = "") -> None:
-    """Compiles a graph that is not in the cache, while other threads go on recording: see `unlocked`."""
+    """Compiles a graph that is not in the cache, while other threads go on recording: see
+    `unlocked`."""
     with unlocked():
         program_for(graph, name, line, why_not)
 
@@ -50,9 +51,10 @@ def compile_unlocked(graph: Graph, name: str, line: Line, why_not: str = "") -> 
 def run(program: Program, graph: Graph) -> list[DeviceData]:
     """Hands a program to PJRT, which runs it asynchronously; returns device data for each root.
 
-    A program that calls Python is waited for: an error that this raises must come before its inputs are given up.
-    Raises `torch.OutOfMemoryError` for a program that cannot fit, before it runs. When a run fails, donated buffers may
-    be gone; the next use of their device data raises LostError.
+    A program that calls Python is waited for: an error that this raises must come before its inputs
+    are given up. Raises `torch.OutOfMemoryError` for a program that cannot fit, before it runs.
+    When a run fails, donated buffers may be gone; the next use of their device data raises
+    LostError.
     """
     for look in before_run:
         look(program)
@@ -66,18 +68,21 @@ def run(program: Program, graph: Graph) -> list[DeviceData]:
         observing.num_runs += 1
     floats, integers = pack_numbers(graph.nodes)
     vectors = [np.array(floats, np.float64), np.array(integers, np.int64)]
-    # The passes may have moved ops; the numbers travel in the order in which the program reads them.
+    # The passes may have moved ops; the numbers travel in the order in which the program reads
+    # them.
     if program.numbers is not None:
         vectors = [vector[order] for vector, order in zip(vectors, program.numbers, strict=True)]
     try:
-        result = launch(program, len(graph.mesh.device_ids), lambda: _arguments(program, graph), vectors)
+        result = launch(
+            program, len(graph.mesh.device_ids), lambda: _arguments(program, graph), vectors
+        )
     except jax.errors.JaxRuntimeError as error:
         raise failing.about(graph, program, failing.explain(program, error)) from error
     return _outputs(program, graph, result, ref(program))
 
 
-# Called before a program runs: for any, where one may raise RefusedError; for one whose ops were recorded for this run,
-# with their graph.
+# Called before a program runs: for any, where one may raise RefusedError; for one whose ops were
+# recorded for this run, with their graph.
 before_run: list[Callable[[Program], None]] = []
 before_recorded_run: list[Callable[[Program, Graph], None]] = []
 # Called after each launch with its start (`counters.now`) and one of its results.
@@ -85,9 +90,13 @@ on_launch: list[Callable[[float, jax.Array], None]] = []
 
 
 def launch(
-    program: Program, num_devices: int, arguments: Callable[[], list[jax.Array]], vectors: Sequence[np.ndarray]
+    program: Program,
+    num_devices: int,
+    arguments: Callable[[], list[jax.Array]],
+    vectors: Sequence[np.ndarray],
 ) -> list[jax.Array]:
-    """Hands a program to PJRT with these arguments and scalar arguments; returns its results' buffers.
+    """Hands a program to PJRT with these arguments and scalar arguments; returns its results'
+    buffers.
 
     Raises jax's errors of the run, those of `arguments` among them.
     """
@@ -95,14 +104,19 @@ def launch(
     if processes.several():
         numbers = b"".join(map(bytes, vectors))
         words = (
-            f"a run, its {processes.digest('numbers', numbers)}, {processes.digest('program', program.fingerprint)},"
+            f"a run, its {processes.digest('numbers', numbers)}, "
+            f"{processes.digest('program', program.fingerprint)},"
         )
         event = processes.note(words, program.fingerprint + numbers, program.line)
     buffers = arguments()
-    # A checkpoint that is being written reads its buffers from another thread: they are copied before they are donated.
+    # A checkpoint that is being written reads its buffers from another thread: they are copied
+    # before they are donated.
     if buffer_leases.LENT:
-        buffer_leases.spare(buffers, [i for i, port in enumerate(program.inputs) if port.is_donated])
-    # jit refuses an argument whose devices are named in another order, though the shards are where they must be.
+        buffer_leases.spare(
+            buffers, [i for i, port in enumerate(program.inputs) if port.is_donated]
+        )
+    # jit refuses an argument whose devices are named in another order, though the shards are where
+    # they must be.
     for i, sharding in program.foreign:
         buffers[i] = transfer.respelled(buffers[i], sharding)
     # Unbounded, a fast loop would queue programs, and each holds its inputs.
@@ -128,12 +142,14 @@ def launch(
 def _row(program: Program) -> dict[str, str]:
     """The arguments of a program's dispatch in a trace; a text keeps all digits of the number."""
     return {
-        "program": str(id(program)), "name": program.name, "ops": str(len(program.entries)),
+        "program": str(id(program)),
+        "name": program.name,
+        "ops": str(len(program.entries)),
         "line": str(program.line),
-    }  # fmt: skip
+    }
 
 
-# --- stacks -----------------------------------------------------------------------------------------------------------
+# --- stacks ---------------------------------------------------------------------------------------
 
 
 def _arguments(program: Program, graph: Graph) -> list[jax.Array]:
@@ -148,10 +164,12 @@ def _arguments(program: Program, graph: Graph) -> list[jax.Array]:
 
 
 def buffer_of(data: DeviceData, sharding: Sharding, *, is_donated: bool) -> jax.Array:
-    """The buffer of data that a program takes, or host data that is handed over as it is (see `is_handed_over`)."""
+    """The buffer of data that a program takes, or host data that is handed over as it is (see
+    `is_handed_over`)."""
     if data.host is None:
         return data.placed()[0]
-    # PJRT uploads an argument of the host by itself, in the call; donated memory must be a buffer of ours.
+    # PJRT uploads an argument of the host by itself, in the call; donated memory must be a buffer
+    # of ours.
     return transfer.upload(data.host, sharding) if is_donated else data.host  # type: ignore[return-value]
 
 
@@ -163,7 +181,8 @@ def _stack(graph: Graph, group: Sequence[int]) -> jax.Array:
 
 
 def bring_rows(members: Sequence[DeviceData], sharding: Sharding) -> None:
-    """Moves rows of a stack to its devices: host data only to those where its row is going to lie."""
+    """Moves rows of a stack to its devices: host data only to those where its row is going to
+    lie."""
     device_rows = members
     if sharding.spec.stack:
         device_rows = [data for data in members if data.host is None]
@@ -175,8 +194,9 @@ def bring_rows(members: Sequence[DeviceData], sharding: Sharding) -> None:
 
 
 def full_store(members: Sequence[DeviceData], sharding: Sharding) -> Store | None:
-    """The store of these device data alone. The first time it is made of their buffers, and they are rows of it from
-    then on; data that was written by itself since is set into it. None for rows of another store."""
+    """The store of these device data alone. The first time it is made of their buffers, and they
+    are rows of it from then on; data that was written by itself since is set into it. None for rows
+    of another store."""
     store = store_of(members) or _mended(members)
     is_new = store is None and all(device_data.store is None for device_data in members)
     return Store.of(members, sharding) if is_new else store
@@ -192,7 +212,8 @@ def stacked(members: Sequence[DeviceData], sharding: Sharding) -> jax.Array:
 
 
 def _mended(members: Sequence[DeviceData]) -> Store | None:
-    """The store that most of these are rows of, in their places, after the others took the rows that are unused."""
+    """The store that most of these are rows of, in their places, after the others took the rows
+    that are unused."""
     stores = Counter(
         device_data.store
         for i, device_data in enumerate(members)
@@ -201,7 +222,11 @@ def _mended(members: Sequence[DeviceData]) -> Store | None:
     if not stores:
         return None
     (store, _), *_ = stores.most_common(1)
-    late = [i for i, device_data in enumerate(members) if device_data.store is not store or device_data.row != i]
+    late = [
+        i
+        for i, device_data in enumerate(members)
+        if device_data.store is not store or device_data.row != i
+    ]
     # Rows of another length, or rows that others hold, would be a store of a different group.
     if len(store) != len(members) or any(
         members[i].store is not None or store.device_data(i) is not None for i in late
@@ -212,15 +237,19 @@ def _mended(members: Sequence[DeviceData]) -> Store | None:
     return store
 
 
-def _outputs(program: Program, graph: Graph, buffers: Sequence[jax.Array], maker: ref[Program]) -> list[DeviceData]:
-    """Device data for each root of a program that has run; those returned as one stack are rows of a new store, with
-    those that came out as they went in."""
+def _outputs(
+    program: Program, graph: Graph, buffers: Sequence[jax.Array], maker: ref[Program]
+) -> list[DeviceData]:
+    """Device data for each root of a program that has run; those returned as one stack are rows of
+    a new store, with those that came out as they went in."""
     outputs: list[DeviceData | None] = [None] * len(graph.roots)
     for port, buffer in zip(program.outputs, buffers, strict=True):
         if isinstance(port.places, int):
             root = port.places
             meta, sharding = graph.roots[root].meta, program.results[root]
-            outputs[root] = DeviceData(meta, buffer=buffer, sharding=sharding, maker=maker, source=root)
+            outputs[root] = DeviceData(
+                meta, buffer=buffer, sharding=sharding, maker=maker, source=root
+            )
             continue
         sharding = program.results[max(port.places)]
         members = []
@@ -228,7 +257,9 @@ def _outputs(program: Program, graph: Graph, buffers: Sequence[jax.Array], maker
             if root < 0:
                 members.append(graph.inputs[~root])
             else:
-                members.append(DeviceData(graph.roots[root].meta, sharding=sharding, maker=maker, source=root))
+                members.append(
+                    DeviceData(graph.roots[root].meta, sharding=sharding, maker=maker, source=root)
+                )
                 outputs[root] = members[-1]
         Store(buffer, sharding, members)
     return outputs  # type: ignore[return-value]  # every root is in one output

@@ -1,8 +1,9 @@
-"""Runs a schedule: one program for each subgraph; data that is not read any more gives its memory to results."""
+"""Runs a schedule: one program for each subgraph; data that is not read any more gives its memory
+to results."""
 
-# Why a buffer that others still read is copied before a program that donates it, instead of a program that does not:
-# what another thread happens to read at that moment must not be part of a program's key, or its timing decides
-# compilations.
+# Why a buffer that others still read is copied before a program that donates it, instead of a
+# program that does not: what another thread happens to read at that moment must not be part of a
+# program's key, or its timing decides compilations.
 
 import dataclasses
 import itertools
@@ -31,28 +32,46 @@ from .initialization import initialize_state
 from .pjrt import transfer
 from .prepare import prepared
 from .recording import recording
-from .schedule import Flow, Root, Subgraph, bring, by_mesh, check_here, is_placed_in, pinned_sharding, written_over
+from .schedule import (
+    Flow,
+    Root,
+    Subgraph,
+    bring,
+    by_mesh,
+    check_here,
+    is_placed_in,
+    pinned_sharding,
+    written_over,
+)
 
 
-def run(storages: Iterable[Storage], line: Line, *, donate: bool = True, for_read: bool = False) -> int:
-    """Runs these storages: as one program, or several where they are on different devices, or where it is not compiled
-    and several shorter ones are better. Data that they overwrite is donated where `donate` allows it. for_read: see
-    `initialize_state`.
+def run(
+    storages: Iterable[Storage], line: Line, *, donate: bool = True, for_read: bool = False
+) -> int:
+    """Runs these storages: as one program, or several where they are on different devices, or where
+    it is not compiled and several shorter ones are better. Data that they overwrite is donated
+    where `donate` allows it. for_read: see `initialize_state`.
 
     Returns the number of their ops.
     """
     storages_here = list(storages)
     foreign_storages = pending_elsewhere(storages_here) if recorders.is_several else []
     needed = _needed_of(foreign_storages, storages_here) if foreign_storages else []
-    # Before the roots are taken: an initial value that a step overwrites at once must not become part of its program.
+    # Before the roots are taken: an initial value that a step overwrites at once must not become
+    # part of its program.
     if donate and _guards() is None:  # a guard must watch the ops of initial values, too
-        initialize_state(storages_here, line, for_read=for_read, needed=needed, foreign_storages=foreign_storages)
+        initialize_state(
+            storages_here, line, for_read=for_read, needed=needed, foreign_storages=foreign_storages
+        )
     roots = roots_of([*storages_here, *_completed(needed)] if needed else storages_here)
     values, lists = list(map(itemgetter(0), roots)), list[Node]()
     if donate and at_once.value is not None:
         lists = at_once.value.left_out(roots)
-        roots = [root for root in roots if type(root[1].value) is not DeviceData and root[0] not in lists]
-        # A list that stays recorded reads tokens of this run: these are results of it, though no storage holds them.
+        roots = [
+            root for root in roots if type(root[1].value) is not DeviceData and root[0] not in lists
+        ]
+        # A list that stays recorded reads tokens of this run: these are results of it, though no
+        # storage holds them.
         read = [operand for node in lists for operand in node.operands if operand not in lists]
         values = [*(value for value, _ in roots), *read]
     nodes, inputs = topological(values)
@@ -61,7 +80,9 @@ def run(storages: Iterable[Storage], line: Line, *, donate: bool = True, for_rea
     return len(nodes)
 
 
-def _needed_of(foreign_storages: Sequence[Storage], local_storages: Sequence[Storage]) -> list[Storage]:
+def _needed_of(
+    foreign_storages: Sequence[Storage], local_storages: Sequence[Storage]
+) -> list[Storage]:
     """Other threads' storages whose values these storages need."""
     nodes = set(topological([storage.value for storage in local_storages])[0])
     return [storage for storage in foreign_storages if origin(storage.value) in nodes]
@@ -70,23 +91,28 @@ def _needed_of(foreign_storages: Sequence[Storage], local_storages: Sequence[Sto
 def _completed(needed: Sequence[Storage]) -> list[Storage]:
     """The storages of other threads, among those whose values are needed, that take their values.
 
-    A thread that has written over data is in the middle of a step. With some of its values computed, the rest of the
-    step would be another program: so its storages stay as they are, unless their values are needed again and again,
-    when the thread is idle.
+    A thread that has written over data is in the middle of a step. With some of its values
+    computed, the rest of the step would be another program: so its storages stay as they are,
+    unless their values are needed again and again, when the thread is idle.
     """
     waiting = [storage for storage in needed if type(storage.value) is not DeviceData]
     in_step = {storage.recorder for storage in waiting if storage.data is not None}
     for storage in waiting:
         stamp, times = storage.needed
         storage.needed = storage.stamp, times + 1 if stamp == storage.stamp else 1
-    return [storage for storage in waiting if storage.recorder not in in_step or storage.needed[1] > _OFTEN]
+    return [
+        storage
+        for storage in waiting
+        if storage.recorder not in in_step or storage.needed[1] > _OFTEN
+    ]
 
 
 _OFTEN = 8
 
 
 class Ran(NamedTuple):
-    """A program that has run, for `observation`: its graph, the roots with their storages, and their results."""
+    """A program that has run, for `observation`: its graph, the roots with their storages, and
+    their results."""
 
     program: cache.Program
     graph: Graph
@@ -110,10 +136,15 @@ on_schedule: list[Callable[[Line], None]] = []
 
 
 def run_schedule(
-    subgraphs: Sequence[Subgraph], deferred_nodes: Sequence[Node], roots: Sequence[Root], line: Line, *, donate: bool
+    subgraphs: Sequence[Subgraph],
+    deferred_nodes: Sequence[Node],
+    roots: Sequence[Root],
+    line: Line,
+    *,
+    donate: bool,
 ) -> None:
-    """Runs the subgraphs of a graph in order, each of which needs only those before it; `deferred_nodes`, which read
-    their results, stay recorded."""
+    """Runs the subgraphs of a graph in order, each of which needs only those before it;
+    `deferred_nodes`, which read their results, stay recorded."""
     cache.next_run()
     for note in on_schedule if recording.value is None else ():
         note(line)
@@ -121,7 +152,8 @@ def run_schedule(
     passed: set[DeviceData] = set()
     done: set[Node | None] = set()
     rerunnable_nodes: set[Node] | None = None  # once it is cut: the ops that may run another time
-    # A cut starts again from the first subgraph: its parts have other readers, and others behind them may run as one.
+    # A cut starts again from the first subgraph: its parts have other readers, and others behind
+    # them may run as one.
     flow, index = _flow(todo, deferred_nodes, roots_left, passed), 0
     try:
         while index < len(todo):
@@ -133,14 +165,18 @@ def run_schedule(
                     else _run_subgraph(subgraph, index, roots_left, flow, line, donate=donate)
                 )
             if cut:
-                rerunnable_nodes = _kept(roots_left) if donate and rerunnable_nodes is None else rerunnable_nodes
+                rerunnable_nodes = (
+                    _kept(roots_left) if donate and rerunnable_nodes is None else rerunnable_nodes
+                )
                 roots_left = [root for root in roots_left if origin(root[0]) not in done]
                 todo, index = [*cut, *todo[index + 1 :]], 0
                 flow = _flow(todo, deferred_nodes, roots_left, passed)
             else:
                 done.update(subgraph.nodes)
-                # Only after a cut: a graph that runs as one program drops its operands with its nodes.
-                if rerunnable_nodes is not None and recording.value is None:  # a recorded program is compiled later
+                # Only after a cut: a graph that runs as one program drops its operands with its
+                # nodes.
+                # a recorded program is compiled later
+                if rerunnable_nodes is not None and recording.value is None:
                     flow.release(index, rerunnable_nodes)
                 index += 1
     finally:
@@ -151,15 +187,18 @@ def run_schedule(
 
 
 def _kept(roots: Sequence[Root]) -> set[Node]:
-    """The ops that may run another time: behind values that were set aside, that other threads have recorded, or that
-    views keep."""
+    """The ops that may run another time: behind values that were set aside, that other threads have
+    recorded, or that views keep."""
     aside = [storage.value for ref in ASIDE if (storage := ref()) is not None]
     views = [view.value for view, *_ in READ if view.value is not None]
     return set(topological([*aside, *views, *_recorded_elsewhere(roots)])[0])
 
 
 def _flow(
-    todo: Sequence[Subgraph], deferred_nodes: Sequence[Node], roots_left: Sequence[Root], passed: set[DeviceData]
+    todo: Sequence[Subgraph],
+    deferred_nodes: Sequence[Node],
+    roots_left: Sequence[Root],
+    passed: set[DeviceData],
 ) -> Flow:
     """The readers of each value, other threads' recorded ops included."""
     flow = Flow(todo, deferred_nodes, roots_left, passed)
@@ -170,12 +209,17 @@ def _flow(
 
 
 def _run_on_host(subgraph: Subgraph, roots: Sequence[Root], flow: Flow) -> Sequence[Subgraph]:
-    """Computes the results of a subgraph's ops without a program; the ops that read them find data."""
+    """Computes the results of a subgraph's ops without a program; the ops that read them find
+    data."""
     result: dict[Hashable, DeviceData] = {}
     for node in subgraph.nodes:
         node.operands = tuple(result.get(value_name(operand), operand) for operand in node.operands)
         inputs = [operand for operand in node.operands if type(operand) is DeviceData]
-        result |= zip(map(value_name, results(node)), on_host.compute(node.op, inputs, node.numbers), strict=True)
+        result |= zip(
+            map(value_name, results(node)),
+            on_host.compute(node.op, inputs, node.numbers),
+            strict=True,
+        )
     flow.give(result)
     for value, storage in roots:
         device_data = result.get(value_name(value))
@@ -212,7 +256,8 @@ def _run_subgraph(
     graph, program = ready.graph, ready.program
     if program is None:
         executables.compile_unlocked(graph, "step", line, ready.why_not)
-        # Other threads have recorded and annotated meanwhile: what they read is kept, their annotations apply.
+        # Other threads have recorded and annotated meanwhile: what they read is kept, their
+        # annotations apply.
         if recorders.is_several:
             flow.add_others(_recorded_elsewhere([*roots_left, *roots]))
         ready = prepared(graph_now(), subgraph, roots_left, flow, line, donate=donate)
@@ -220,7 +265,8 @@ def _run_subgraph(
             return ready.cut
         graph = ready.graph
         program = ready.program or executables.program_for(graph, "step", line)
-    # Uploads and moves come after the compilation, so that a program that does not fit has moved nothing.
+    # Uploads and moves come after the compilation, so that a program that does not fit has moved
+    # nothing.
     bring(graph.inputs, graph.shardings, stays=False)
     outputs = _run_program(program, _spared(graph, program.donated, flow), line)
     observing = state.active_observation.value
@@ -231,8 +277,8 @@ def _run_subgraph(
 
 
 class GuardError(FloatingPointError):
-    """Raised where a guard refuses what a program has computed, and nothing that was stored is overwritten. `value`:
-    the op, or the data, that it blames."""
+    """Raised where a guard refuses what a program has computed, and nothing that was stored is
+    overwritten. `value`: the op, or the data, that it blames."""
 
     def __init__(self, message: str, value: Value):
         super().__init__(message)
@@ -240,13 +286,17 @@ class GuardError(FloatingPointError):
 
 
 class ValueGuard(Protocol):
-    """A look at the values of a thread's programs before any storage takes a result (`spmd.nan_guard`)."""
+    """A look at the values of a thread's programs before any storage takes a result
+    (`spmd.nan_guard`)."""
 
     def watched(self, graph: Graph) -> tuple[Graph, list[Value]]:
         """The graph with one more root, and the values of which it holds flags."""
 
-    def look(self, graph: Graph, values: list[Value], flags: np.ndarray, targets: Sequence[Storage]) -> None:
-        """Raises GuardError for flags that must not be. targets: the storages that take the graph's results."""
+    def look(
+        self, graph: Graph, values: list[Value], flags: np.ndarray, targets: Sequence[Storage]
+    ) -> None:
+        """Raises GuardError for flags that must not be. targets: the storages that take the graph's
+        results."""
 
     def check_cast(self, source: torch.Tensor, dtype: torch.dtype) -> None:
         """Raises for CPU data that the host must not cast so."""
@@ -272,8 +322,8 @@ def _take_all(roots: Sequence[Root], outputs: Sequence[DeviceData], flow: Flow) 
 
 
 def _spared(graph: Graph, donated: Sequence[bool], flow: Flow) -> Graph:
-    """The graph with copies of the inputs that its program writes over and other threads' ops still read. Which these
-    are is chance, so that they must not make it another program."""
+    """The graph with copies of the inputs that its program writes over and other threads' ops still
+    read. Which these are is chance, so that they must not make it another program."""
     if not flow.others:
         return graph
     # The graph keeps its donation and with it its key: the copy is what gives its memory.
@@ -285,7 +335,8 @@ def _spared(graph: Graph, donated: Sequence[bool], flow: Flow) -> Graph:
 
 
 def _copy_of(device_data: DeviceData) -> DeviceData:
-    """A copy of device data, to be donated in its place: in the same row, where it is a row of a store."""
+    """A copy of device data, to be donated in its place: in the same row, where it is a row of a
+    store."""
     counters.add("buffers_spared")
     copy = DeviceData(device_data.meta, sharding=device_data.sharding)
     if device_data.store is not None:
@@ -299,18 +350,25 @@ def _copy_of(device_data: DeviceData) -> DeviceData:
 def _recorded_elsewhere(roots: Sequence[Root]) -> list[Value]:
     """The recorded values that are not of this run."""
     names = {value_name(value) for value, _ in roots}
-    return [storage.value for storage in pending_elsewhere(()) if value_name(storage.value) not in names]
+    return [
+        storage.value for storage in pending_elsewhere(()) if value_name(storage.value) not in names
+    ]
 
 
-def _take(storage: Storage, value: Value, result: DeviceData | Node, sharding: Sharding | None = None) -> None:
-    """Gives a storage its computed value. A storage written since keeps it in case the later value fails."""
+def _take(
+    storage: Storage, value: Value, result: DeviceData | Node, sharding: Sharding | None = None
+) -> None:
+    """Gives a storage its computed value.
+
+    A storage written since keeps it in case the later value fails.
+    """
     if type(result) is Node:
         if storage.value is value:
             storage.settle_unpadded(result, sharding)
         return
     assert type(result) is DeviceData
-    # A storage that was written while its program was compiled keeps the newer value; the older one is what it goes
-    # back to.
+    # A storage that was written while its program was compiled keeps the newer value; the older one
+    # is what it goes back to.
     if storage.value is value:
         storage.settle(result)
     elif type(storage.value) is not DeviceData:
@@ -318,24 +376,30 @@ def _take(storage: Storage, value: Value, result: DeviceData | Node, sharding: S
 
 
 def _run_program(program: cache.Program, graph: Graph, line: Line) -> list[DeviceData]:
-    """Runs a graph. Signals wait for its end (see `syncs.sync`): from the moment that the program has the donated
-    buffers until the storages have its results, nothing holds the state."""
+    """Runs a graph. Signals wait for its end (see `syncs.sync`): from the moment that the program
+    has the donated buffers until the storages have its results, nothing holds the state."""
     try:
         outputs = executables.run(program, graph)
     except BaseException:
         for device_data in graph.inputs:
             if device_data.is_lost():
-                device_data.give_up(f"its buffer was donated to the run at {line}, which did not finish")
+                device_data.give_up(
+                    f"its buffer was donated to the run at {line}, which did not finish"
+                )
         raise
-    # From here on a read of the old data is an error with this reason, and no silent read of overwritten memory.
+    # From here on a read of the old data is an error with this reason, and no silent read of
+    # overwritten memory.
     for device_data, donated in zip(graph.inputs, program.donated, strict=True):
         if donated:
             device_data.give_up("it was overwritten in place")
     return outputs
 
 
-def _run_guarded(guarding: ValueGuard, subgraph: Subgraph, roots: list[Root], flow: Flow, line: Line) -> None:
-    """Runs a subgraph inside a guard: nothing is donated, and no storage takes its result where the guard raises."""
+def _run_guarded(
+    guarding: ValueGuard, subgraph: Subgraph, roots: list[Root], flow: Flow, line: Line
+) -> None:
+    """Runs a subgraph inside a guard: nothing is donated, and no storage takes its result where the
+    guard raises."""
     graph = graph_of(roots, subgraph.where)
     # The watched graph is another program, compiled once; the step without a guard keeps its own.
     watched, values = guarding.watched(graph)
@@ -343,11 +407,13 @@ def _run_guarded(guarding: ValueGuard, subgraph: Subgraph, roots: list[Root], fl
     bring(graph.inputs, graph.shardings)
     outputs = executables.run(program, watched)
     if values:
-        guarding.look(graph, values, np.asarray(outputs.pop().placed()[0]), [storage for _, storage in roots])
+        guarding.look(
+            graph, values, np.asarray(outputs.pop().placed()[0]), [storage for _, storage in roots]
+        )
     _take_all(roots, outputs, flow)
 
 
-# --- graphs -----------------------------------------------------------------------------------------------------------
+# --- graphs ---------------------------------------------------------------------------------------
 
 
 def _nothing_dies(device_data: DeviceData) -> bool:
@@ -361,8 +427,9 @@ def graph_of(
     dies: Callable[[DeviceData], bool] = _nothing_dies,
     passed: Iterable[DeviceData] = (),
 ) -> Graph:
-    """The graph of these values over a mesh. Inputs that nothing reads afterwards, for which `dies` is true, give their
-    memory to a result, where they are overwritten or were `passed` on by an earlier subgraph."""
+    """The graph of these values over a mesh. Inputs that nothing reads afterwards, for which `dies`
+    is true, give their memory to a result, where they are overwritten or were `passed` on by an
+    earlier subgraph."""
     assert mesh is not None, "the host has no programs"
     values, storages = list(map(itemgetter(0), roots)), list(map(itemgetter(1), roots))
     nodes, inputs = topological(values)
@@ -370,7 +437,8 @@ def graph_of(
         if device_data.gone is not None:
             device_data.check()
     aside = _read_aside() if ASIDE else set()
-    # Memory that nothing reads any more is offered to the results, or a step would hold old and new values of it.
+    # Memory that nothing reads any more is offered to the results, or a step would hold old and new
+    # values of it.
     inputs += _unread(storages, {*inputs, *aside}, mesh, dies)
     pinned = [pinned_sharding(storage, mesh) for storage in storages]
     requested = dict(zip(storages, enumerate(pinned), strict=True))
@@ -387,9 +455,12 @@ def graph_of(
     donated = [root_index is not None for root_index in onto]
     dead = set(filter(dies, passed))
     if not dead.isdisjoint(inputs):
-        # Data made for a later subgraph has no storage: it is matched to results by shape and sharding.
+        # Data made for a later subgraph has no storage: it is matched to results by shape and
+        # sharding.
         _donate_passed(donated, inputs, shardings, dead, values, pinned)
-    return Graph(nodes, inputs, shardings, values, pinned, tuple(donated), mesh, onto=onto, free=free)
+    return Graph(
+        nodes, inputs, shardings, values, pinned, tuple(donated), mesh, onto=onto, free=free
+    )
 
 
 def _donate_passed(
@@ -400,12 +471,22 @@ def _donate_passed(
     values: Sequence[Value],
     pinned: Sequence[Sharding | None],
 ) -> None:
-    """Donates data that only this subgraph holds to results of the same shape and sharding that have no memory yet."""
-    free = Counter((value.meta.struct, sharding) for value, sharding in zip(values, pinned, strict=True))
-    kinds = [(device_data.meta.struct, to) for device_data, to in zip(inputs, shardings, strict=True)]
+    """Donates data that only this subgraph holds to results of the same shape and sharding that
+    have no memory yet."""
+    free = Counter(
+        (value.meta.struct, sharding) for value, sharding in zip(values, pinned, strict=True)
+    )
+    kinds = [
+        (device_data.meta.struct, to) for device_data, to in zip(inputs, shardings, strict=True)
+    ]
     free.subtract(itertools.compress(kinds, donated))
     for i, device_data in enumerate(inputs):
-        if not donated[i] and free[kinds[i]] > 0 and device_data in dead and not device_data.is_held():
+        if (
+            not donated[i]
+            and free[kinds[i]] > 0
+            and device_data in dead
+            and not device_data.is_held()
+        ):
             free[kinds[i]] -= 1
             donated[i] = True
 
@@ -416,10 +497,13 @@ def _read_aside() -> set[DeviceData]:
 
 
 def _unread(
-    storages: list[Storage], read: set[DeviceData], mesh: Sharding, dies: Callable[[DeviceData], bool]
+    storages: list[Storage],
+    read: set[DeviceData],
+    mesh: Sharding,
+    dies: Callable[[DeviceData], bool],
 ) -> list[DeviceData]:
-    """The data of storages that were overwritten and not read: kept until now should the program fail, it gives its
-    memory to the new value."""
+    """The data of storages that were overwritten and not read: kept until now should the program
+    fail, it gives its memory to the new value."""
     unread = {
         data: None
         for storage in storages

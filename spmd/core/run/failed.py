@@ -1,7 +1,8 @@
 """Recovery after a failed sync: no more values than necessary are given up."""
 
-# Why what could not be compiled stays recorded: a corrected mark or a new rule makes it run, and what does not depend
-# on it must not be lost. Why it is left out of later syncs until it is read: each of them would fail again.
+# Why what could not be compiled stays recorded: a corrected mark or a new rule makes it run, and
+# what does not depend on it must not be lost. Why it is left out of later syncs until it is read:
+# each of them would fail again.
 
 from collections.abc import Collection, Sequence
 
@@ -19,8 +20,9 @@ FINAL = (torch.OutOfMemoryError, RunError, LostError, GuardError)
 
 
 def give_up(storages: Sequence[Storage], error: Exception) -> None:
-    """Recovers after a sync of these storages that failed. Values that cannot be lowered or compiled stay recorded: the
-    annotation or the rule can be corrected. Values whose program must not be compiled or run now stay pending."""
+    """Recovers after a sync of these storages that failed. Values that cannot be lowered or
+    compiled stay recorded: the annotation or the rule can be corrected. Values whose program must
+    not be compiled or run now stay pending."""
     # Nothing was lost: the call is refused, and the ops run at the next sync outside of the block.
     if isinstance(error, RefusedError):
         return
@@ -28,7 +30,11 @@ def give_up(storages: Sequence[Storage], error: Exception) -> None:
         _abandon([storage for storage in storages if not is_data(storage.value)], error)
     else:
         _set_aside(
-            {storage for storage in storages if type(storage.value) is not DeviceData and depends(storage, error)}
+            {
+                storage
+                for storage in storages
+                if type(storage.value) is not DeviceData and depends(storage, error)
+            }
         )
 
 
@@ -48,18 +54,26 @@ def _set_aside(aside: Collection[Storage]) -> None:
 
 
 def _abandon(storages: list[Storage], error: Exception) -> None:
-    """Recovers after a run that failed: values that are not part of the failure stay pending; a tensor that is part of
-    it takes back the data or the initial value that it had.
+    """Recovers after a run that failed: values that are not part of the failure stay pending; a
+    tensor that is part of it takes back the data or the initial value that it had.
 
-    A tensor that had neither stays recorded, for a read to try again, unless its inputs are gone or a guard blames
-    them: then its data is given up, with the reason.
+    A tensor that had neither stays recorded, for a read to try again, unless its inputs are gone or
+    a guard blames them: then its data is given up, with the reason.
     """
     values = [storage.value for storage in storages]
     nodes, inputs = topological(values)
-    lost_inputs = {device_data for device_data in inputs if device_data.gone is not None or device_data.is_lost()}
-    why = next((device_data.gone for device_data in lost_inputs if device_data.gone is not None), None) or str(error)
+    lost_inputs = {
+        device_data
+        for device_data in inputs
+        if device_data.gone is not None or device_data.is_lost()
+    }
+    why = next(
+        (device_data.gone for device_data in lost_inputs if device_data.gone is not None), None
+    ) or str(error)
     blamed = {*lost_inputs, error.value} if isinstance(error, GuardError) else lost_inputs
-    lost = set(depending(values, lambda node: node in blamed or not blamed.isdisjoint(node.operands)))
+    lost = set(
+        depending(values, lambda node: node in blamed or not blamed.isdisjoint(node.operands))
+    )
     failed = lost
     # A guard, and data that is gone, say what has failed.
     if not isinstance(error, GuardError) and not (lost and isinstance(error, LostError)):
@@ -72,7 +86,8 @@ def _abandon(storages: list[Storage], error: Exception) -> None:
         if maker not in failed:
             continue
         old, begin = storage.data, initial.get(storage)
-        # The data from before the step first: a half of the new state with a half of the old one would be no state.
+        # The data from before the step first: a half of the new state with a half of the old one
+        # would be no state.
         if old is not None and old.gone is None and not old.is_lost():
             storage.settle(old)
         elif begin is not None and begin is not storage.value and origin(begin) not in lost:
@@ -88,11 +103,12 @@ def _abandon(storages: list[Storage], error: Exception) -> None:
 
 
 def _part_of_failure(nodes: Sequence[Node], error: Exception) -> set[Node]:
-    """The ops that failed with a program, of all that were to run: those that share ops with the op that the error
-    names.
+    """The ops that failed with a program, of all that were to run: those that share ops with the op
+    that the error names.
 
-    A step is such a set, and is given up or kept as one: half of an optimizer's step would not be the state before it.
-    Where memory ran out and no op is named, it is the set with the largest value.
+    A step is such a set, and is given up or kept as one: half of an optimizer's step would not be
+    the state before it. Where memory ran out and no op is named, it is the set with the largest
+    value.
     """
     sets = _connected(nodes)
     ran = set(getattr(error, "nodes", ()))
@@ -101,7 +117,8 @@ def _part_of_failure(nodes: Sequence[Node], error: Exception) -> set[Node]:
     named = [component for component in met if node in component]
     if named or not isinstance(error, torch.OutOfMemoryError):
         return set().union(*(named or met))
-    # XLA names no op where memory runs out; the largest value is the best guess at what did not fit.
+    # XLA names no op where memory runs out; the largest value is the best guess at what did not
+    # fit.
     return max(met, key=_largest, default=set())
 
 
@@ -112,7 +129,8 @@ def _connected(nodes: Sequence[Node]) -> list[set[Node]]:
         joined = {node}
         read = [set_of[maker] for maker in map(origin, node.operands) if maker in set_of]
         for component in {id(members): members for members in read}.values():
-            # The smaller set is added to the larger one, or many small unions would take quadratic time.
+            # The smaller set is added to the larger one, or many small unions would take quadratic
+            # time.
             if len(component) > len(joined):
                 joined, component = component, joined
             joined |= component
@@ -123,5 +141,9 @@ def _connected(nodes: Sequence[Node]) -> list[set[Node]]:
 
 def _largest(nodes: Collection[Node]) -> int:
     """The bytes of the largest value that these ops read or make."""
-    metas = [meta for node in nodes for meta in (*node.op.metas, *(value.meta for value in node.operands))]
+    metas = [
+        meta
+        for node in nodes
+        for meta in (*node.op.metas, *(value.meta for value in node.operands))
+    ]
     return max((meta.nbytes for meta in metas), default=0)

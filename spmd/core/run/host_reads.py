@@ -1,10 +1,13 @@
-"""Reads of values: each waits for the ops that it needs, and keeps its buffer from being donated meanwhile."""
+"""Reads of values: each waits for the ops that it needs, and keeps its buffer from being donated
+meanwhile."""
 
-# Why a read waits for the ops that it needs and runs all that is recorded: a read in the middle of a step, which ran
-# only what it needs, would leave a rest that is another program than the step without the read.
+# Why a read waits for the ops that it needs and runs all that is recorded: a read in the middle of
+# a step, which ran only what it needs, would leave a rest that is another program than the step
+# without the read.
 #
-# Why a read keeps its buffer from being donated and does not copy it: most reads are over before the next program runs,
-# and a copy of a model's weights would double the memory in which a checkpoint is written.
+# Why a read keeps its buffer from being donated and does not copy it: most reads are over before
+# the next program runs, and a copy of a model's weights would double the memory in which a
+# checkpoint is written.
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -34,38 +37,50 @@ from .schedule import wanted
 from .syncs import Watch, sync
 
 _IN_A_PLAN = (
-    "which has no value: spmd.plan and spmd.export record the step and run nothing. Give them the step alone, not the "
-    "loop that prints or reads its results"
+    "which has no value: spmd.plan and spmd.export record the step and run nothing. Give them the "
+    "step alone, not the loop that prints or reads its results"
 )
 
 
 def materialise(storage: Storage, call: str = "a read", *, together: bool = False) -> None:
-    """Computes a storage's value: on the host where it is a number that the host knows, else by a sync.
+    """Computes a storage's value: on the host where it is a number that the host knows, else by a
+    sync.
 
-    With several processes a read that starts a sync is one of all of them, and waits until all have come. together:
-    they have. The caller does not hold LOCK: the sync may be another thread's, which needs it.
+    With several processes a read that starts a sync is one of all of them, and waits until all have
+    come. together: they have. The caller does not hold LOCK: the sync may be another thread's,
+    which needs it.
     """
     if type(storage.value) is not DeviceData and body.names.value:
         if body.on_stand_ins([storage.value]):
             raise body.refused(
                 call,
-                f"{storage.meta!r} has another value in each iteration (or on each shard) and none while the body is "
-                "recorded; choose "
-                "with torch.where or spmd.cond, or return it and read it after the loop",
+                f"{storage.meta!r} has another value in each iteration (or on each shard) and "
+                "none while the body is recorded; choose with torch.where or spmd.cond, or return "
+                "it and read it after the loop",
             )
         return _run_needed(storage)
     # A sync is a program of all processes: a read by one alone would hang in it.
-    if type(storage.value) is not DeviceData and processes.several() and not together and recording.value is None:
+    if (
+        type(storage.value) is not DeviceData
+        and processes.several()
+        and not together
+        and recording.value is None
+    ):
         _come_together(storage, call)
-    # A counter that a script prints is known to the host: a program for it would be compiled, and cut the step in two.
+    # A counter that a script prints is known to the host: a program for it would be compiled, and
+    # cut the step in two.
     if type(storage.value) is not DeviceData and storage.meta.numel == 1:
         _settle_by_host(storage)
     plan = recording.value
     if type(storage.value) is not DeviceData and plan is not None:
         node = origin(storage.value)
         assert node is not None, "only device data has none"
-        # Before the sync, so that a step that is planned ends at the user's read, not at a program behind it.
-        plan.read(storage.value, AbstractError(f"{call} at {user_line()} reads {describe(node)}, {_IN_A_PLAN}"))
+        # Before the sync, so that a step that is planned ends at the user's read, not at a program
+        # behind it.
+        plan.read(
+            storage.value,
+            AbstractError(f"{call} at {user_line()} reads {describe(node)}, {_IN_A_PLAN}"),
+        )
     lists = at_once.value
     if lists is not None and lists.is_list(storage.value):
         sync(for_read=True)
@@ -79,15 +94,15 @@ def materialise(storage: Storage, call: str = "a read", *, together: bool = Fals
 
 
 def _come_together(storage: Storage, call: str) -> None:
-    """Waits until all processes have come to this read, as every program is one of all; raises ProcessError where one
-    does something else."""
+    """Waits until all processes have come to this read, as every program is one of all; raises
+    ProcessError where one does something else."""
     event_text = f"{call} of {storage.meta!r}, a read that all processes must make"
     processes.agree(event_text, event_text.encode(), user_line())
 
 
 def _run_all_or_needed(storage: Storage) -> None:
-    """Syncs for the sake of one value: where another value's op cannot be compiled, the ops that this one needs still
-    run. The other's error comes again from its own read."""
+    """Syncs for the sake of one value: where another value's op cannot be compiled, the ops that
+    this one needs still run. The other's error comes again from its own read."""
     try:
         sync(for_read=True)
     except FINAL:
@@ -100,11 +115,13 @@ def _run_all_or_needed(storage: Storage) -> None:
 
 
 def _with_step(storage: Storage) -> list[Storage]:
-    """The storages to be run for a value: where another thread has written it over data, in the middle of a step, all
-    that this step has written, so that the next of them to be read is data by then."""
+    """The storages to be run for a value: where another thread has written it over data, in the
+    middle of a step, all that this step has written, so that the next of them to be read is data by
+    then."""
     if not recorders.is_several or storage.data is None:
         return [storage]
-    # No sync sees a storage that was set aside after a failure; the one that is read is run all the same.
+    # No sync sees a storage that was set aside after a failure; the one that is read is run all the
+    # same.
     step = [
         pending_storage
         for pending_storage in pending_elsewhere([storage])
@@ -128,7 +145,8 @@ def _run_needed(storage: Storage) -> None:
 
 
 def _settle_by_host(storage: Storage) -> None:
-    """Gives the storage its value where the host can compute it from data, so that no program is compiled for it."""
+    """Gives the storage its value where the host can compute it from data, so that no program is
+    compiled for it."""
     with LOCK:
         # In a plan a value may be larger: nothing runs, so that only the host can know it.
         largest = on_host.LARGEST if recording.value is None else on_host.LARGEST_IN_A_PLAN
@@ -138,7 +156,8 @@ def _settle_by_host(storage: Storage) -> None:
 
 
 class Lease(NamedTuple):
-    """The place of a value's data during a read outside the lock: on the host, or in a buffer, which is lent.
+    """The place of a value's data during a read outside the lock: on the host, or in a buffer,
+    which is lent.
 
     row: the value's row in the buffer, where that is a store's.
     """
@@ -157,18 +176,33 @@ class Lease(NamedTuple):
 
 @contextlib.contextmanager
 def leased(
-    storage: Storage, call: str = "a read", *, on_device: bool = False, together: bool = False, padded: bool = False
+    storage: Storage,
+    call: str = "a read",
+    *,
+    on_device: bool = False,
+    together: bool = False,
+    padded: bool = False,
 ) -> Iterator[Lease]:
-    """Lends the storage's value to a read outside the lock: inside this context no other thread's sync donates its
-    buffer.
+    """Lends the storage's value to a read outside the lock: inside this context no other thread's
+    sync donates its buffer.
 
-    on_device: host data is uploaded first. padded: padded data is lent with its padding. call, together: see
-    `host_value`.
+    on_device: host data is uploaded first. padded: padded data is lent with its padding. call,
+    together: see `host_value`.
     """
     observing = active_observation.value
-    if observing is not None and (storage.meta.numel > 1 or on_host.constant(storage.value) is None):
+    if observing is not None and (
+        storage.meta.numel > 1 or on_host.constant(storage.value) is None
+    ):
         observing.reads.append(f"{call} at {user_line()}")
-    lease = lent_to(READERS, storage, call, on_device=on_device, together=together, padded=padded, with_store=False)
+    lease = lent_to(
+        READERS,
+        storage,
+        call,
+        on_device=on_device,
+        together=together,
+        padded=padded,
+        with_store=False,
+    )
     try:
         yield lease
     finally:
@@ -187,8 +221,8 @@ def lent_to(
     padded: bool = False,
     with_store: bool = True,
 ) -> Lease:
-    """Lends a storage's value until `lender.give_back(lease.array)`; see `leased`. with_store: a row of a store is lent
-    with its store, as copying it out would double a deep model's memory."""
+    """Lends a storage's value until `lender.give_back(lease.array)`; see `leased`. with_store: a
+    row of a store is lent with its store, as copying it out would double a deep model's memory."""
     while True:  # once, unless another thread writes the storage just now
         if not padded or not is_unpadded(storage.value):
             materialise(storage, call, together=together)
@@ -212,28 +246,32 @@ def lent_to(
 
 
 def _readable(device_data: DeviceData, call: str) -> DeviceData:
-    """The data, or in a recording what stands for it; raises the error of data that cannot be read."""
+    """The data, or in a recording what stands for it; raises the error of data that cannot be
+    read."""
     if device_data.is_abstract:
         plan = recording.value
         why = "it has a shape, a layout and no data" if plan is None else _IN_A_PLAN
         error = AbstractError(f"{call} at {user_line()}: {device_data.meta!r} is abstract: {why}")
         if plan is None:
             raise error
-        return DeviceData(device_data.meta, host=plan.read(device_data, error), sharding=device_data.sharding)
+        return DeviceData(
+            device_data.meta, host=plan.read(device_data, error), sharding=device_data.sharding
+        )
     device_data.check()
     return device_data
 
 
-# Called after each read of a value that the devices have, with the user's call, the line, and the seconds.
+# Called after each read of a value that the devices have, with the user's call, the line, and the
+# seconds.
 after_read: list[Callable[[str, Line, float], None]] = []
 
 
 def host_value(storage: Storage, call: str = "a read", *, together: bool = False) -> np.ndarray:
-    """The full value of a storage as a host array of the logical shape; `call` is the function that the user called.
-    Padded data is read with its padding, so that no length needs a program.
+    """The full value of a storage as a host array of the logical shape; `call` is the function that
+    the user called. Padded data is read with its padding, so that no length needs a program.
 
-    together: all processes are known to read it at once; else they wait for each other where a program has to run, or
-    shards of other processes are needed.
+    together: all processes are known to read it at once; else they wait for each other where a
+    program has to run, or shards of other processes are needed.
     """
     with leased(storage, call, together=together, padded=True) as lease:
         if lease.host is not None:
@@ -244,8 +282,11 @@ def host_value(storage: Storage, call: str = "a read", *, together: bool = False
             with trace_rows.span("wait", lambda: {"for": f"{call} at {line}"}):
                 array = _download(lease, storage, call, together=together)
         except jax.errors.JaxRuntimeError as error:
-            # The program that failed was launched earlier; its error comes out at the first read of a result.
-            explained = failing.late(device_data.maker() if device_data.maker is not None else None, error)
+            # The program that failed was launched earlier; its error comes out at the first read of
+            # a result.
+            explained = failing.late(
+                device_data.maker() if device_data.maker is not None else None, error
+            )
             device_data.gone = str(explained)
             raise explained from error
         for note in after_read:
@@ -264,6 +305,10 @@ def _download(lease: Lease, storage: Storage, call: str, *, together: bool) -> n
     if not transfer.is_readable_here(buffer):
         if not together:
             _come_together(storage, call)
-        # Shards of other processes come by a program of all of them, which the agreement has made certain.
-        sharding, buffer = sharding.replicated(), transfer.move(buffer, shape, sharding, sharding.replicated())
+        # Shards of other processes come by a program of all of them, which the agreement has made
+        # certain.
+        sharding, buffer = (
+            sharding.replicated(),
+            transfer.move(buffer, shape, sharding, sharding.replicated()),
+        )
     return transfer.download(buffer, shape)

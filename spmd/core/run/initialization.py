@@ -1,4 +1,5 @@
-"""Initialization of state: initial values run first, sharded, so that the first step is the same program as others."""
+"""Initialization of state: initial values run first, sharded, so that the first step is the same
+program as others."""
 
 import math
 import weakref
@@ -6,7 +7,16 @@ from collections.abc import Hashable, Sequence
 from types import CodeType
 
 from ..base.state import active_observation
-from ..graph.graph import DeviceData, Graph, Node, TupleElement, Value, depending, origin, topological
+from ..graph.graph import (
+    DeviceData,
+    Graph,
+    Node,
+    TupleElement,
+    Value,
+    depending,
+    origin,
+    topological,
+)
 from ..graph.source import Line
 from ..programs import cache
 from ..record.storage import Storage, value_serial
@@ -27,17 +37,20 @@ def initialize_state(
     needed: Sequence[Storage] = (),
     foreign_storages: Sequence[Storage] = (),
 ) -> bool:
-    """Gives state its initial value before the step runs, so that the first step is the same program as all others.
+    """Gives state its initial value before the step runs, so that the first step is the same
+    program as all others.
 
-    Constants become buffers without compiling; values that depend on constants and random keys alone, and are held by a
-    parameter or buffer, run as one program, or several of which equal layers share one. True where there was any.
+    Constants become buffers without compiling; values that depend on constants and random keys
+    alone, and are held by a parameter or buffer, run as one program, or several of which equal
+    layers share one. True where there was any.
 
-    for_read: the sync is for a read, perhaps in the middle of a step. New constants that nothing reads yet are
-    initialized, too: an optimizer makes its state at its first step, and reads numbers before it writes that state.
-    needed, others: other threads' storages, those whose values the storages need and all. Their initial values are
-    computed, too.
+    for_read: the sync is for a read, perhaps in the middle of a step. New constants that nothing
+    reads yet are initialized, too: an optimizer makes its state at its first step, and reads
+    numbers before it writes that state. needed, others: other threads' storages, those whose values
+    the storages need and all. Their initial values are computed, too.
     """
-    # The values of other threads that this sync needs: without data of their own they are initial, too.
+    # The values of other threads that this sync needs: without data of their own they are initial,
+    # too.
     storages = [*storages, *(storage for storage in needed if storage.data is None)]
     initial = initial_values(storages, _unused(storages) if for_read else ())
     if not initial:
@@ -48,7 +61,8 @@ def initialize_state(
         check_here(mesh)
         computed: list[Initial] = []
         for storage, node in values_here.items():
-            # By far the most common initial value (zeros of an optimizer's state): a buffer of it needs no program.
+            # By far the most common initial value (zeros of an optimizer's state): a buffer of it
+            # needs no program.
             constant = _constant(node)
             if constant is None:
                 computed.append((storage, node))
@@ -58,17 +72,21 @@ def initialize_state(
                 initialized[node] = DeviceData(node.meta, sharding=sharding, is_abstract=True)
                 continue
             buffer = transfer.filled(node.meta.shape, node.meta.struct.dtype, constant, sharding)
-            initialized[node] = DeviceData(node.meta, buffer=buffer, sharding=sharding, source=_source(node))
+            initialized[node] = DeviceData(
+                node.meta, buffer=buffer, sharding=sharding, source=_source(node)
+            )
             observing = active_observation.value
             if observing is not None:
                 observing.filled[initialized[node]] = constant
         for part in _programs(computed, mesh):
             graph = _graph_of(part, mesh)
             if plan is not None:
-                # A plan compiles the program of initial values as a run does, and has no data of it.
+                # A plan compiles the program of initial values as a run does, and has no data of
+                # it.
                 outputs = plan.run(graph)
             else:
-                executables.compile_unlocked(graph, "init", line)  # ops that others record meanwhile read the same
+                # ops that others record meanwhile read the same
+                executables.compile_unlocked(graph, "init", line)
                 outputs = executables.run(cache.program_for(graph, "init", line), graph)
             initialized.update(zip((node for _, node in part), outputs, strict=True))
     for node in topological([storage.value for storage in (*storages, *foreign_storages)])[0]:
@@ -80,37 +98,46 @@ def initialize_state(
         # Later values of this state are pinned to the layout in which its first one was made.
         storage.set_sharding(device_data.sharding)
         if storage.value is node:
-            # The stamp stays: ops that read the value read the device data by now, in the order of every later step.
+            # The stamp stays: ops that read the value read the device data by now, in the order of
+            # every later step.
             storage.value, storage.past = device_data, None
         else:
-            storage.data = device_data  # the step that has overwritten it may fail; its result is pinned to this layout
+            # the step that has overwritten it may fail; its result is pinned to this layout
+            storage.data = device_data
         device_data.holder = weakref.ref(storage)
     for storage in needed:  # their own thread's sync finds data that the step has written over
-        first = next((initialized[value] for value in storage.past or () if value in initialized), None)
+        first = next(
+            (initialized[value] for value in storage.past or () if value in initialized), None
+        )
         if first is not None:
             storage.past, storage.data = [], first
     return True
 
 
 def initial_values(storages: list[Storage], unused: Sequence[Storage] = ()) -> dict[Storage, Value]:
-    """The initial value of each storage that was made since the last sync: a constant or, for parameters and buffers, a
-    value that depends on constants and random keys alone. unused: storages whose present value is one."""
+    """The initial value of each storage that was made since the last sync: a constant or, for
+    parameters and buffers, a value that depends on constants and random keys alone. unused:
+    storages whose present value is one."""
     fixed: dict[Storage, list[Value]] = {storage: [storage.value] for storage in unused}
     histories = [
         (storage, value)
         for storage in storages
-        for value in ([*(storage.past or ()), storage.value] if storage.is_state else storage.past or ())
+        for value in (
+            [*(storage.past or ()), storage.value] if storage.is_state else storage.past or ()
+        )
         if type(value) is not DeviceData
     ]
-    # Only state is looked at: a value of a step that depends on constants alone is cheap, and stays in the step.
+    # Only state is looked at: a value of a step that depends on constants alone is cheap, and stays
+    # in the step.
     later = impure([value for storage, value in histories if storage.is_state])
     for storage, value in histories:
         if _constant(value) is not None or (storage.is_state and origin(value) not in later):
             fixed.setdefault(storage, []).append(value)
     if not fixed:
         return {}
-    # An optimizer's decay of the weights and the counter of batches depend on constants alone, too: the initial value
-    # is the one that the rest of the step reads first; where nothing reads it, the last from before the step.
+    # An optimizer's decay of the weights and the counter of batches depend on constants alone, too:
+    # the initial value is the one that the rest of the step reads first; where nothing reads it,
+    # the last from before the step.
     step = impure([storage.value for storage in storages])
     read = _first_read(storages, {value for values in fixed.values() for value in values}, step)
     begins = next(map(value_serial, step), (math.inf, 0))
@@ -135,19 +162,27 @@ def _unused(storages: Sequence[Storage]) -> list[Storage]:
     ]
     if not filled:
         return []
-    read = {operand for node in topological([storage.value for storage in storages])[0] for operand in node.operands}
+    read = {
+        operand
+        for node in topological([storage.value for storage in storages])[0]
+        for operand in node.operands
+    }
     return [storage for storage in filled if storage.value not in read]
 
 
-def _by_mesh(initial: dict[Storage, Value], storages: Sequence[Storage]) -> list[tuple[Sharding, dict[Storage, Value]]]:
-    """The meshes of initial values, each with its own: where there are several, a storage without an annotation is of
-    the mesh on which it is written first."""
+def _by_mesh(
+    initial: dict[Storage, Value], storages: Sequence[Storage]
+) -> list[tuple[Sharding, dict[Storage, Value]]]:
+    """The meshes of initial values, each with its own: where there are several, a storage without
+    an annotation is of the mesh on which it is written first."""
     meshes = meshes_met(initial, topological(list(initial.values()))[0], ())
     if len(meshes) == 1:
         return [(mesh, initial) for mesh in meshes.values()]
     homes = mesh_homes(topological([storage.value for storage in storages])[0])
     met = {
-        storage: home_of(storage.value, homes) if storage.sharding is None else storage.sharding.devices
+        storage: home_of(storage.value, homes)
+        if storage.sharding is None
+        else storage.sharding.devices
         for storage in initial
     }
     return [
@@ -156,15 +191,15 @@ def _by_mesh(initial: dict[Storage, Value], storages: Sequence[Storage]) -> list
     ]
 
 
-# The most ops in excess of one of each kind that a program may have. Compiling takes longer than in proportion to a
-# program's ops (12 layers in one program: 8 s, in five: 0.7), but each program is a line in the compile log and a start
-# of XLA.
+# The most ops in excess of one of each kind that a program may have. Compiling takes longer than in
+# proportion to a program's ops (12 layers in one program: 8 s, in five: 0.7), but each program is a
+# line in the compile log and a start of XLA.
 _FEW = 48
 
 
 def _programs(initial: Sequence[Initial], mesh: Sharding) -> list[list[Initial]]:
-    """The initial values, divided into programs: many equal layers run the program of one of them, which XLA compiles
-    in a fraction of the time; values that occur once are one program."""
+    """The initial values, divided into programs: many equal layers run the program of one of them,
+    which XLA compiles in a fraction of the time; values that occur once are one program."""
     kinds: dict[Hashable, list[Initial]] = {}
     ops = fewest = 0
     visited: set[Node] = set()
@@ -175,8 +210,11 @@ def _programs(initial: Sequence[Initial], mesh: Sharding) -> list[list[Initial]]
             return [list(initial)]
         visited.update(nodes)
         places = {node: index for index, node in enumerate(nodes)}
-        wiring = tuple((node.op, tuple(_place(operand, places) for operand in node.operands)) for node in nodes)
-        # Equal wiring and sharding, other draws: the key of a draw is a number of the op, and no part of the program.
+        wiring = tuple(
+            (node.op, tuple(_place(operand, places) for operand in node.operands)) for node in nodes
+        )
+        # Equal wiring and sharding, other draws: the key of a draw is a number of the op, and no
+        # part of the program.
         kind = wiring, _place(value, places), pinned_sharding(storage, mesh)
         fewest += 0 if kind in kinds else len(nodes)
         ops += len(nodes)
@@ -202,8 +240,11 @@ def _graph_of(initial: Sequence[Initial], mesh: Sharding) -> Graph:
     return Graph(nodes, inputs, shardings, roots, pinned, (False,) * len(inputs), mesh)
 
 
-def _first_read(storages: Sequence[Storage], candidates: set[Value], step: dict[Node, None]) -> set[Value]:
-    """The candidates that are read, directly or through other pure values, by ops of the step, which are not pure."""
+def _first_read(
+    storages: Sequence[Storage], candidates: set[Value], step: dict[Node, None]
+) -> set[Value]:
+    """The candidates that are read, directly or through other pure values, by ops of the step,
+    which are not pure."""
     read: set[Value] = set()
     visited: set[Value] = set()
     stack = [storage.value for storage in storages if origin(storage.value) in step]
@@ -230,4 +271,6 @@ def _constant(value: Value) -> float | None:
 
 def impure(values: Sequence[Value]) -> dict[Node, None]:
     """The ops behind these values that depend on more than constants and random keys: on data."""
-    return depending(values, lambda node: any(type(operand) is DeviceData for operand in node.operands))
+    return depending(
+        values, lambda node: any(type(operand) is DeviceData for operand in node.operands)
+    )

@@ -1,7 +1,8 @@
 """The loop over the passes: what is done with the graph of a sync that has no program."""
 
-# Why passes look at a graph on a miss alone: the cache finds a program under the key of the graph as it was recorded,
-# so that what they have made of it costs nothing at a hit, however long they search.
+# Why passes look at a graph on a miss alone: the cache finds a program under the key of the graph
+# as it was recorded, so that what they have made of it costs nothing at a hit, however long they
+# search.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,8 +25,8 @@ from .schedule import Flow, Root, Subgraph, around_host
 class Prepared(NamedTuple):
     """A graph after the passes.
 
-    program: where there is one. cut: the subgraphs that run in its place, if any. why_not: the reason of the first pass
-    that could not change it.
+    program: where there is one. cut: the subgraphs that run in its place, if any. why_not: the
+    reason of the first pass that could not change it.
     """
 
     graph: Graph
@@ -35,17 +36,25 @@ class Prepared(NamedTuple):
 
 
 def prepared(
-    graph: Graph, subgraph: Subgraph, roots_left: list[Root], flow: Flow, line: Line, *, donate: bool
+    graph: Graph,
+    subgraph: Subgraph,
+    roots_left: list[Root],
+    flow: Flow,
+    line: Line,
+    *,
+    donate: bool,
 ) -> Prepared:
     """Looks up the program of a graph, and runs the passes over one that has none until it has.
 
-    roots_left: roots that have not run. Where a pass replaces values, those of the roots and of `flow` are replaced.
+    roots_left: roots that have not run. Where a pass replaces values, those of the roots and of
+    `flow` are replaced.
     """
     is_plan = recording.value is not None
     program = cache.find(graph)
     if program is not None or subgraph.is_final:
         return Prepared(graph, program)
-    # Counted before the passes: they compare this sync's numbers with those of the last one, by place.
+    # Counted before the passes: they compare this sync's numbers with those of the last one, by
+    # place.
     counts = [len(node.numbers) for node in graph.nodes]
     sync = Sync(line, graph.key(), counts, _steps_written(roots_left), subgraph.is_rest)
     reasons: list[str] = []
@@ -106,24 +115,35 @@ def _subgraphs(
     """The subgraphs of a graph that is cut."""
     if isinstance(cut, OnHost):
         return around_host(Subgraph(graph.nodes, subgraph.where), set(cut.nodes))
-    # A pass that takes iterations out of the graph hands their last values on; readers behind it must find these.
+    # A pass that takes iterations out of the graph hands their last values on; readers behind it
+    # must find these.
     if cut.replaced:
-        replace_operands(cut.replaced, (node for name in cut.replaced for node in flow.readers.get(name, ())))
+        replace_operands(
+            cut.replaced, (node for name in cut.replaced for node in flow.readers.get(name, ()))
+        )
         for index, (value, storage) in enumerate(roots_left):
             roots_left[index] = cut.replaced.get(value_name(value), value), storage
             storage.value = cut.replaced.get(value_name(storage.value), storage.value)
             if storage.past:
                 storage.past = [cut.replaced.get(value_name(past), past) for past in storage.past]
     subgraphs = between(cut.ends, cut.nodes, subgraph.where)
-    remainder = [Subgraph(cut.nodes[cut.ends[-1] :], subgraph.where, is_rest=True)] if cut.has_rest else []
+    remainder = (
+        [Subgraph(cut.nodes[cut.ends[-1] :], subgraph.where, is_rest=True)] if cut.has_rest else []
+    )
     return [*subgraphs, *remainder]
 
 
 def between(ends: Sequence[int], nodes: Sequence[Node], where: Sharding | None) -> list[Subgraph]:
-    """The subgraphs that end at these places. Positions known to differ from iteration to iteration become operands."""
+    """The subgraphs that end at these places.
+
+    Positions known to differ from iteration to iteration become operands.
+    """
     # Before the cut: the parts of one loop must be one program, whatever their positions.
     dynamic.dynamic_start_positions(nodes[: ends[-1]])
-    return [Subgraph(nodes[start:end], where, is_final=True) for start, end in zip([0, *ends], ends, strict=False)]
+    return [
+        Subgraph(nodes[start:end], where, is_final=True)
+        for start, end in zip([0, *ends], ends, strict=False)
+    ]
 
 
 def _steps_written(roots: Sequence[Root]) -> set[Node]:

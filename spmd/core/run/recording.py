@@ -1,11 +1,13 @@
-"""A step that is recorded and never runs: the programs that its syncs would run are kept, and its results have no data.
+"""A step that is recorded and never runs: the programs that its syncs would run are kept, and its
+results have no data.
 
-Everything above the hand-over to PJRT is what a run does (initialization, schedule, donation), so that the programs are
-those of a run. Afterwards storages, device data and the list of live storages are what they were.
+Everything above the hand-over to PJRT is what a run does (initialization, schedule, donation), so
+that the programs are those of a run. Afterwards storages, device data and the list of live storages
+are what they were.
 """
 
-# Why a plan records by the same code as a run, and only stops at what would run: a plan of another recording would be
-# one of another program, and its figures those of no step.
+# Why a plan records by the same code as a run, and only stops at what would run: a plan of another
+# recording would be one of another program, and its figures those of no step.
 
 import contextlib
 import weakref
@@ -17,9 +19,29 @@ from ..base import compile_log, in_flight
 from ..base.pace import pace
 from ..base.state import PerThread
 from ..graph.errors import AbstractError
-from ..graph.graph import DeviceData, Graph, Node, Value, origin, replace_operands, results, topological, value_name
+from ..graph.graph import (
+    DeviceData,
+    Graph,
+    Node,
+    Value,
+    origin,
+    replace_operands,
+    results,
+    topological,
+    value_name,
+)
 from ..graph.op import OpSpec
-from ..record.storage import ASIDE, LIVE, LOCK, READ, SYNC_LOCK, UNDO, Storage, UndoLog, forget_reads
+from ..record.storage import (
+    ASIDE,
+    LIVE,
+    LOCK,
+    READ,
+    SYNC_LOCK,
+    UNDO,
+    Storage,
+    UndoLog,
+    forget_reads,
+)
 from ..sharding.value import Sharding
 from .pjrt import devices
 
@@ -27,12 +49,14 @@ from .pjrt import devices
 class Recording:
     """The programs that syncs would have run, in order.
 
-    layouts: (program, result) -> the sharding that the compiler chooses for a result, as far as it is known. unknown:
-    the device data that are such results and whose sharding is not known; they count as replicated. made: all results.
-    has_values: reads of what no program computes return (see `read`).
+    layouts: (program, result) -> the sharding that the compiler chooses for a result, as far as it
+    is known. unknown: the device data that are such results and whose sharding is not known; they
+    count as replicated. made: all results. has_values: reads of what no program computes return
+    (see `read`).
     """
 
-    # A step that is planned reads nothing, as its programs would be others; a script that is planned reads ones.
+    # A step that is planned reads nothing, as its programs would be others; a script that is
+    # planned reads ones.
     has_values = False
 
     def __init__(self, layouts: dict[tuple[int, int], Sharding] | None = None):
@@ -59,8 +83,9 @@ class Recording:
         return outputs
 
     def read(self, value: Value, error: AbstractError) -> np.ndarray:
-        """Returns the host's array for a value that is read and that no program computes; here there is none, which is
-        an error. It is called before the read's sync, where that is needed, and after it."""
+        """Returns the host's array for a value that is read and that no program computes; here
+        there is none, which is an error. It is called before the read's sync, where that is needed,
+        and after it."""
         raise error
 
     def synced(self) -> None:
@@ -73,8 +98,8 @@ recording = PerThread[Recording | None](None)
 
 @contextlib.contextmanager
 def recorded(into: Recording) -> Iterator[None]:
-    """Context in which nothing that this thread records runs, and no storage, device data, counter or line of the
-    compile log is changed.
+    """Context in which nothing that this thread records runs, and no storage, device data, counter
+    or line of the compile log is changed.
 
     Other threads wait with their recording. Raises RuntimeError inside itself.
     """
@@ -86,7 +111,8 @@ def recorded(into: Recording) -> Iterator[None]:
         log = UndoLog(is_step=True)
         UNDO.append(log)
         snapshot = _noted([*live, *aside], log)
-        # Views keep values for the next read; in here they would be values of the step that is planned.
+        # Views keep values for the next read; in here they would be values of the step that is
+        # planned.
         READ.clear()
         recording.value = into
         try:
@@ -97,7 +123,8 @@ def recorded(into: Recording) -> Iterator[None]:
             forget_reads()
             log.undo()
             earlier = {node for node, *_ in snapshot}
-            # Before the ops are put back: a kept program reads ops with the operands of the recording.
+            # Before the ops are put back: a kept program reads ops with the operands of the
+            # recording.
             for graph in into.programs:
                 _with_own_nodes(graph, earlier)
             for node, op, operands, numbers in snapshot:
@@ -119,13 +146,15 @@ def _noted(
     storages = [storage for ref in refs if (storage := ref()) is not None]
     for storage in storages:
         log.note(storage)
-    nodes = topological([value for storage in storages for value in (*(storage.past or ()), storage.value)])[0]
+    nodes = topological(
+        [value for storage in storages for value in (*(storage.past or ()), storage.value)]
+    )[0]
     return [(node, node.op, node.operands, node.numbers) for node in nodes]
 
 
 def _with_own_nodes(graph: Graph, earlier: set[Node]) -> None:
-    """Gives a kept program copies of the ops that were recorded before the context: those are put back to what they
-    were, with operands that ran in other programs of the recording."""
+    """Gives a kept program copies of the ops that were recorded before the context: those are put
+    back to what they were, with operands that ran in other programs of the recording."""
     replaced: dict[object, Value] = {}
     for index, node in enumerate(graph.nodes):
         if node in earlier:
@@ -137,8 +166,8 @@ def _with_own_nodes(graph: Graph, earlier: set[Node]) -> None:
 
 
 def _replace_recorded(refs: "Sequence[weakref.ref[Storage]]", first: int) -> None:
-    """Gives storages that outlive the context abstract data for values recorded in it (serial `first` or more), which
-    never run."""
+    """Gives storages that outlive the context abstract data for values recorded in it (serial
+    `first` or more), which never run."""
     for ref in refs:
         storage = ref()
         if storage is None:

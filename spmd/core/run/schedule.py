@@ -1,13 +1,16 @@
-"""The schedule of a graph: its meshes and subgraphs, the readers of values across them, and the placement of arrays.
+"""The schedule of a graph: its meshes and subgraphs, the readers of values across them, and the
+placement of arrays.
 
 Not here: where a graph is cut (`passes.cuts`), running the subgraphs (`execute`).
 """
 
-# Why one program for each mesh: XLA compiles a program for one set of devices. Data crosses between two programs, where
-# it can be moved by the devices; inside one it would have to be replicated over both sets.
+# Why one program for each mesh: XLA compiles a program for one set of devices. Data crosses between
+# two programs, where it can be moved by the devices; inside one it would have to be replicated over
+# both sets.
 #
-# Why a value written over data without a mark comes back in the data's sharding: with the compiler's choice instead,
-# the results of a step would not fit the next one's program, which would be compiled again for them.
+# Why a value written over data without a mark comes back in the data's sharding: with the
+# compiler's choice instead, the results of a step would not fit the next one's program, which would
+# be compiled again for them.
 
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
@@ -29,15 +32,16 @@ from ..sharding.value import DEVICE, Sharding, Spec
 from .pjrt import devices, processes, transfer
 from .recording import recording
 
-# A root of a run: a value, and the storage that takes it. A value from a storage's past leaves the storage as it is.
+# A root of a run: a value, and the storage that takes it. A value from a storage's past leaves the
+# storage as it is.
 Root = tuple[Value, Storage]
 
 
 class Subgraph(NamedTuple):
     """Ops that run together: as one program over a mesh or, without one, by themselves on the host.
 
-    An op that belongs to no mesh may be in several subgraphs, each of which then computes it. is_final: it is not cut
-    further. is_rest: iterations of a loop were cut out of it.
+    An op that belongs to no mesh may be in several subgraphs, each of which then computes it.
+    is_final: it is not cut further. is_rest: iterations of a loop were cut out of it.
     """
 
     nodes: Sequence[Node]
@@ -46,9 +50,11 @@ class Subgraph(NamedTuple):
     is_rest: bool = False
 
 
-def by_mesh(roots: Sequence[Root], nodes: Sequence[Node], inputs: Sequence[DeviceData]) -> list[Subgraph]:
-    """A subgraph for each mesh; where `mark_sharding` takes a value from one to another, the ops that read it there are
-    a later subgraph."""
+def by_mesh(
+    roots: Sequence[Root], nodes: Sequence[Node], inputs: Sequence[DeviceData]
+) -> list[Subgraph]:
+    """A subgraph for each mesh; where `mark_sharding` takes a value from one to another, the ops
+    that read it there are a later subgraph."""
     meshes = meshes_met(map(itemgetter(1), roots), nodes, inputs)
     # The common case: no op needs a home, and the graph is not walked again.
     if len(meshes) == 1:
@@ -61,19 +67,26 @@ def by_mesh(roots: Sequence[Root], nodes: Sequence[Node], inputs: Sequence[Devic
         take_across([node])  # data crosses at once: its storage may be overwritten by then
         home = homes.get(node)
         if home is not None:
-            deepest = max((depth.get(maker, 0) for maker in map(origin, node.operands) if maker is not None), default=0)
+            deepest = max(
+                (depth.get(maker, 0) for maker in map(origin, node.operands) if maker is not None),
+                default=0,
+            )
             depth[node] = deepest + crosses(node, homes)
             claimed.setdefault((depth[node], home), []).append(node)
     # Values that no mesh is named for run on the default devices, as a program of their own.
     free = [value for value, _ in roots if origin(value) not in homes]
-    subgraphs = [Subgraph(_with_unclaimed(free, (), homes), devices.default_sharding())] if free else []
+    subgraphs = (
+        [Subgraph(_with_unclaimed(free, (), homes), devices.default_sharding())] if free else []
+    )
     for (_, home), nodes_here in sorted(claimed.items(), key=lambda item: item[0][0]):
         operands = [operand for node in nodes_here for operand in node.operands]
         subgraphs.append(Subgraph(_with_unclaimed(operands, nodes_here, homes), meshes[home]))
     return subgraphs
 
 
-def _with_unclaimed(values: Iterable[Value], nodes: Sequence[Node], homes: Collection[Node]) -> list[Node]:
+def _with_unclaimed(
+    values: Iterable[Value], nodes: Sequence[Node], homes: Collection[Node]
+) -> list[Node]:
     """The nodes of a subgraph and the ops of no mesh behind these values."""
     unclaimed = [maker for maker in map(origin, values) if maker is not None and maker not in homes]
     return sorted({*topological(unclaimed)[0], *nodes}, key=lambda node: node.serial)
@@ -92,23 +105,28 @@ def take_across(nodes: Iterable[Node]) -> list[DeviceData]:
 
 
 def around_host(subgraph: Subgraph, host_computed: set[Node]) -> list[Subgraph]:
-    """The subgraphs that the host computes and the programs between them, each as soon as its operands are there."""
+    """The subgraphs that the host computes and the programs between them, each as soon as its
+    operands are there."""
     stage: dict[Node, int] = {}
     stages: dict[tuple[int, bool], list[Node]] = {}
     for node in subgraph.nodes:
         on_host = node in host_computed
         makers = [maker for maker in map(origin, node.operands) if maker is not None]
-        # A new stage begins only where the host needs a result of a program: each boundary is a wait.
-        stage[node] = max((stage[maker] + (on_host and maker not in host_computed) for maker in makers), default=0)
+        # A new stage begins only where the host needs a result of a program: each boundary is a
+        # wait.
+        stage[node] = max(
+            (stage[maker] + (on_host and maker not in host_computed) for maker in makers), default=0
+        )
         stages.setdefault((stage[node], not on_host), []).append(node)
     return [Subgraph(stages[key], subgraph.where if key[1] else None) for key in sorted(stages)]
 
 
 class Flow:
-    """The readers of values across the subgraphs of a schedule and `deferred_nodes`, the ops recorded behind it.
+    """The readers of values across the subgraphs of a schedule and `deferred_nodes`, the ops
+    recorded behind it.
 
-    last: the last subgraph that reads a value, by its name; `deferred_nodes` count as one. passed: data that a run has
-    made for later subgraphs alone.
+    last: the last subgraph that reads a value, by its name; `deferred_nodes` count as one. passed:
+    data that a run has made for later subgraphs alone.
     """
 
     def __init__(
@@ -121,7 +139,8 @@ class Flow:
         self.roots = roots
         self.subgraphs = subgraphs
         self.passed = passed
-        self.carried: defaultdict[int, list[Value]] = defaultdict(list)  # of a subgraph, what later ones read
+        # of a subgraph, what later ones read
+        self.carried: defaultdict[int, list[Value]] = defaultdict(list)
         self.readers: dict[Hashable, list[Node]] = {}
         self.last: dict[Hashable, int] = {}
         self.others: set[Hashable] = set()  # the values that other threads' ops read
@@ -132,8 +151,12 @@ class Flow:
         if len(subgraphs) == 1 and not deferred_nodes:
             return
         for index, subgraph in enumerate(subgraphs):
-            several |= {node for node in subgraph.nodes if self.part.setdefault(node, index) != index}
-        for index, nodes in enumerate([*(subgraph.nodes for subgraph in subgraphs), deferred_nodes]):
+            several |= {
+                node for node in subgraph.nodes if self.part.setdefault(node, index) != index
+            }
+        for index, nodes in enumerate(
+            [*(subgraph.nodes for subgraph in subgraphs), deferred_nodes]
+        ):
             for node in nodes:
                 for operand in node.operands:
                     maker = origin(operand)
@@ -146,7 +169,9 @@ class Flow:
         for root in roots:
             self._wanted.setdefault(self.part.get(origin(root[0]), -1), []).append(root)
         self.owners = {
-            value_name(value): storage for _, storage in roots for value in (*(storage.past or ()), storage.value)
+            value_name(value): storage
+            for _, storage in roots
+            for value in (*(storage.past or ()), storage.value)
         } | {value_name(value): storage for value, storage in roots}
 
     def _read(self, value: Value, index: int, node: Node | None = None) -> None:
@@ -163,14 +188,26 @@ class Flow:
         names = {value_name(value) for value, _ in roots}
         for value in self.carried[index]:
             if value_name(value) not in names:
-                roots.append((value, self._owner(value, self.subgraphs[index].where) or Storage(value, value.meta)))
-        # In the order of recording, as the roots of a whole graph are: a part that is met again is the same program.
+                roots.append(
+                    (
+                        value,
+                        self._owner(value, self.subgraphs[index].where)
+                        or Storage(value, value.meta),
+                    )
+                )
+        # In the order of recording, as the roots of a whole graph are: a part that is met again is
+        # the same program.
         return sorted(roots, key=lambda root: value_serial(root[0]))
 
     def _owner(self, value: Value, mesh: Sharding | None) -> Storage | None:
         """The storage that held a value, unless it has been taken to another mesh since."""
         storage = self.owners.get(value_name(value))
-        if storage is None or storage.sharding is None or mesh is None or storage.sharding.devices == mesh.devices:
+        if (
+            storage is None
+            or storage.sharding is None
+            or mesh is None
+            or storage.sharding.devices == mesh.devices
+        ):
             return storage
         return None
 
@@ -183,13 +220,17 @@ class Flow:
                 self.others.add(device_data)
             readers |= dict.fromkeys(self.readers.pop(name, ()))
         for node in readers:
-            node.operands = tuple(replacements.get(value_name(operand), operand) for operand in node.operands)
-        # A value that another mesh reads is moved as soon as it is there, while the next program is prepared.
+            node.operands = tuple(
+                replacements.get(value_name(operand), operand) for operand in node.operands
+            )
+        # A value that another mesh reads is moved as soon as it is there, while the next program is
+        # prepared.
         if readers:
             self.passed.update(take_across(readers))
 
     def release(self, index: int, rerunnable_nodes: Collection[Node]) -> None:
-        """Frees the data whose last reader was this subgraph: its ops but `rerunnable_nodes` drop their operands."""
+        """Frees the data whose last reader was this subgraph: its ops but `rerunnable_nodes` drop
+        their operands."""
         for node in self.subgraphs[index].nodes:
             for operand in node.operands:
                 if type(operand) is DeviceData and self.last.get(operand, -1) <= index:
@@ -199,8 +240,8 @@ class Flow:
                 node.operands = ()
 
     def add_others(self, values: Sequence[Value]) -> None:
-        """Takes into account the ops that other threads have recorded: these read results, and of the values inside a
-        subgraph all that is behind them."""
+        """Takes into account the ops that other threads have recorded: these read results, and of
+        the values inside a subgraph all that is behind them."""
         root_names = {value_name(value) for value, _ in self.roots}
         visited: set[Node] = set()
         stack = [maker for maker in map(origin, values) if maker is not None]
@@ -219,7 +260,8 @@ class Flow:
 
 
 class MeshesError(ValueError):
-    """Values on different devices would have to share a program; `node` is the op that mixes them."""
+    """Values on different devices would have to share a program; `node` is the op that mixes
+    them."""
 
     def __init__(self, message: str, node: Node):
         super().__init__(message)
@@ -229,10 +271,11 @@ class MeshesError(ValueError):
 def meshes_met(
     storages: Iterable[Storage], nodes: Iterable[Node], inputs: Iterable[DeviceData]
 ) -> dict[frozenset[int], Sharding]:
-    """The devices that annotations and data name, each with a replicated sharding over them; the first device when
-    nothing is annotated.
+    """The devices that annotations and data name, each with a replicated sharding over them; the
+    first device when nothing is annotated.
 
-    Several meshes over the same devices share a program; the first that is met gives the order of the devices.
+    Several meshes over the same devices share a program; the first that is met gives the order of
+    the devices.
     """
     # Lists, as this runs at each sync, over all that is recorded.
     requested = [*[storage.sharding for storage in storages], *[node.op.sharding for node in nodes]]
@@ -244,7 +287,8 @@ def meshes_met(
         default = devices.default_sharding()
         if not mesh_of:
             return {default.devices: default}
-        # Unannotated data on the first device joins the mesh: a scalar made without one must not make a second program.
+        # Unannotated data on the first device joins the mesh: a scalar made without one must not
+        # make a second program.
         mesh_of.pop(default.devices, None)
     return {ids: sharding.replicated() for ids, sharding in mesh_of.items()}
 
@@ -253,15 +297,16 @@ def check_here(mesh: Sharding) -> None:
     """Raises AbstractError where a program would run on devices that are not here."""
     if mesh.target is not None and recording.value is None:
         raise AbstractError(
-            f"a program over the mesh of {mesh!r} cannot run at {user_line()}: its devices are not here, and programs "
-            "for them are only lowered and compiled"
+            f"a program over the mesh of {mesh!r} cannot run at {user_line()}: its devices are "
+            "not here, and programs for them are only lowered and compiled"
         )
 
 
 def mesh_homes(nodes: Iterable[Node]) -> dict[Node, frozenset[int]]:
     """The devices on which each op must run, where an annotation or an input names them.
 
-    Raises MeshesError for an op between two meshes; only `mark_sharding` takes a value from one to another.
+    Raises MeshesError for an op between two meshes; only `mark_sharding` takes a value from one to
+    another.
     """
     homes: dict[Node, frozenset[int]] = {}
     for node in nodes:
@@ -272,8 +317,9 @@ def mesh_homes(nodes: Iterable[Node]) -> dict[Node, frozenset[int]]:
         if len(met) > 1:
             shown = " and ".join(sorted(str(sorted(ids, key=str)) for ids in met))
             raise MeshesError(
-                f"{describe(node)} mixes values on devices {shown}: one program cannot span meshes with different "
-                "devices. Take one of them to the other's mesh with mark_sharding first.",
+                f"{describe(node)} mixes values on devices {shown}: one program cannot span "
+                "meshes with different devices. Take one of them to the other's mesh with "
+                "mark_sharding first.",
                 node,
             )
         if met:
@@ -285,7 +331,9 @@ def home_of(value: Value, homes: dict[Node, frozenset[int]]) -> frozenset[int] |
     """The devices on which a value is or must be computed; None where nothing names them."""
     if isinstance(value, DeviceData):
         sharding = wanted(value)
-        return None if sharding is None or sharding is devices.default_sharding() else sharding.devices
+        return (
+            None if sharding is None or sharding is devices.default_sharding() else sharding.devices
+        )
     node = origin(value)
     return None if node is None else homes.get(node)
 
@@ -304,19 +352,26 @@ def moved(device_data: DeviceData, target: Sharding) -> DeviceData:
         return DeviceData(device_data.meta, sharding=target, is_abstract=True)
     device_data.check()
     if device_data.host is not None:
-        result = DeviceData(device_data.meta, host=device_data.host, sharding=target, source=device_data.source)
+        result = DeviceData(
+            device_data.meta, host=device_data.host, sharding=target, source=device_data.source
+        )
     else:
         buffer, sharding = device_data.placed()
         buffer = transfer.move(buffer, device_data.meta.shape, sharding, target)
         result = DeviceData(
-            device_data.meta, buffer=buffer, sharding=target, maker=device_data.maker, source=device_data.source
+            device_data.meta,
+            buffer=buffer,
+            sharding=target,
+            maker=device_data.maker,
+            source=device_data.source,
         )
     return derived(result, device_data, lambda data: moved(data, target))
 
 
 def placed_like(tensor: XlaTensor, target: XlaTensor) -> XlaTensor:
-    """A tensor of the same value on the devices of another one: sharded as that is where the shapes are equal, else
-    replicated. It is annotated only if `target` is. The tensor itself where it needs no move."""
+    """A tensor of the same value on the devices of another one: sharded as that is where the shapes
+    are equal, else replicated. It is annotated only if `target` is. The tensor itself where it
+    needs no move."""
     requested, present = target._storage.sharding, tensor._storage.sharding
     sharding = requested or current_sharding(target) or devices.default_sharding()
     if tensor.shape != target.shape:
@@ -347,30 +402,43 @@ def wanted(device_data: DeviceData) -> Sharding | None:
 
 
 def is_placed_in(device_data: DeviceData, mesh: Sharding) -> Sharding:
-    """The sharding of device data in a program over `mesh`: the requested or the present one; replicated where it comes
-    from other devices."""
+    """The sharding of device data in a program over `mesh`: the requested or the present one;
+    replicated where it comes from other devices."""
     requested = wanted(device_data)
     if requested is None:
         return mesh
-    return requested if requested.devices == mesh.devices else mesh.with_spec(Spec(), requested.memory)
+    return (
+        requested if requested.devices == mesh.devices else mesh.with_spec(Spec(), requested.memory)
+    )
 
 
 def is_handed_over(device_data: DeviceData, sharding: Sharding) -> bool:
-    """True for integers of the host that a program takes as they are while tokens are decoded: each has others."""
+    """True for integers of the host that a program takes as they are while tokens are decoded: each
+    has others."""
     meta = device_data.meta
     is_list = at_once.value is not None and meta.numel <= LARGEST and is_exact(meta.dtype)
-    return is_list and device_data.host is not None and sharding.is_replicated() and not device_data.is_state
+    return (
+        is_list
+        and device_data.host is not None
+        and sharding.is_replicated()
+        and not device_data.is_state
+    )
 
 
-def bring(inputs: Iterable[DeviceData], shardings: Iterable[Sharding], *, stays: bool = True) -> None:
-    """Moves each input to the devices of the program that is about to read it; without `stays`, but small host data."""
+def bring(
+    inputs: Iterable[DeviceData], shardings: Iterable[Sharding], *, stays: bool = True
+) -> None:
+    """Moves each input to the devices of the program that is about to read it; without `stays`, but
+    small host data."""
     for device_data, sharding in zip(inputs, shardings, strict=True):
         if device_data.host is not None:
             if not stays and is_handed_over(device_data, sharding):
                 continue
             if processes.several():
                 values = transfer.sample(device_data.host)
-                event_text = f"the upload of {device_data.meta!r}, its {processes.digest('values', values)},"
+                event_text = (
+                    f"the upload of {device_data.meta!r}, its {processes.digest('values', values)},"
+                )
                 processes.note(event_text, values, user_line())
             buffer = transfer.upload(device_data.host, sharding)
         elif device_data.is_abstract or device_data.sharding is not sharding:
@@ -392,9 +460,12 @@ def pinned_sharding(storage: Storage, mesh: Sharding) -> Sharding | None:
         return None if storage.sharding.is_open else storage.sharding
     if len(mesh.device_ids) == 1:
         return mesh.with_spec(Spec(), _memory_of(storage))
-    if storage.data is not None:  # A result keeps the sharding of overwritten data: one step's output fits the next.
+    # A result keeps the sharding of overwritten data: one step's output fits the next.
+    if storage.data is not None:
         return is_placed_in(storage.data, mesh)
-    return storage.home if storage.home is not None and storage.home.devices == mesh.devices else None
+    return (
+        storage.home if storage.home is not None and storage.home.devices == mesh.devices else None
+    )
 
 
 def _memory_of(storage: Storage) -> str:
@@ -406,9 +477,12 @@ def _memory_of(storage: Storage) -> str:
 
 
 def written_over(
-    device_data: DeviceData, sharding: Sharding, requested: dict[Storage, tuple[int, Sharding | None]]
+    device_data: DeviceData,
+    sharding: Sharding,
+    requested: dict[Storage, tuple[int, Sharding | None]],
 ) -> int | None:
-    """The index of the result, of the same layout, that this program gives the only holder of this buffer."""
+    """The index of the result, of the same layout, that this program gives the only holder of this
+    buffer."""
     storage = device_data.holder() if device_data.holder is not None else None
     if (
         storage is None

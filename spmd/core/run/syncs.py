@@ -1,7 +1,8 @@
 """The sync: runs what is pending, or returns the program that it would run."""
 
-# Why a sync returns while its programs run: PJRT is asynchronous, and the host records the next step meanwhile. Only a
-# read waits; errors of a program that runs are raised by a later sync or read.
+# Why a sync returns while its programs run: PJRT is asynchronous, and the host records the next
+# step meanwhile. Only a read waits; errors of a program that runs are raised by a later sync or
+# read.
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -34,9 +35,10 @@ class Synced:
     """The record of one sync.
 
     Attributes:
-        line: the user's line that called or needed it. num_tensors: the number of values it computed.
-        num_programs: the number of programs it handed to the devices, which may still run. compiled: the lines of the
-            compile log of those that were compiled for it, oldest first.
+        line: the user's line that called or needed it. num_tensors: the number of values it
+            computed.
+        num_programs: the number of programs it handed to the devices, which may still run.
+            compiled: the lines of the compile log of those that were compiled for it, oldest first.
     """
 
     line: str
@@ -49,7 +51,8 @@ class Synced:
 AFTER: "OrderedDict[int, Callable[[Synced], object]]" = OrderedDict()
 
 
-_notifies = PerThread(False)  # whether the thread calls them; syncs that they start are not reported
+# whether the thread calls them; syncs that they start are not reported
+_notifies = PerThread(False)
 
 
 class Watch:
@@ -73,14 +76,18 @@ class Watch:
 
 @ends_at_user_line
 def sync(*, wait: bool = False, for_read: bool = False) -> None:
-    """Runs everything that this thread has recorded, as one program, and returns at once unless `wait`.
+    """Runs everything that this thread has recorded, as one program, and returns at once unless
+    `wait`.
 
-    Ops that other threads have recorded run where these ops need them, or where the threads have ended. State that
-    depends on constants and random keys alone (initialization) runs first, as a program of its own. With `wait` it
-    returns when the devices are done. for_read: it is for the sake of a value. Errors: see `spmd.sync`.
+    Ops that other threads have recorded run where these ops need them, or where the threads have
+    ended. State that depends on constants and random keys alone (initialization) runs first, as a
+    program of its own. With `wait` it returns when the devices are done. for_read: it is for the
+    sake of a value. Errors: see `spmd.sync`.
     """
     if body.names.value:
-        raise body.refused("spmd.sync()", "ops recorded there run only as part of the loop; call it outside")
+        raise body.refused(
+            "spmd.sync()", "ops recorded there run only as part of the loop; call it outside"
+        )
     # The trace shows recording and sync as two rows; recording has no end of its own.
     trace_rows.end_recording()
     with trace_rows.span("sync"):
@@ -95,7 +102,8 @@ def _sync(*, wait: bool, for_read: bool) -> None:
     # At each sync: a notebook restores Python's own handlers whenever it runs code.
     interrupt.watch()
     if processes.several():
-        # A dead tensor in a reference cycle would be a result of one process's program and not of another's.
+        # A dead tensor in a reference cycle would be a result of one process's program and not of
+        # another's.
         processes.collect_garbage()
     with SYNC_LOCK, LOCK, interrupt.later():
         watch = Watch()
@@ -104,7 +112,11 @@ def _sync(*, wait: bool, for_read: bool) -> None:
             if recording.value is not None
             else [storage for storage in pending() if not _is_far_state(storage)]
         )
-        num_iterations, num_ops, num_nodes = counters.counter("loop_iterations"), pace.recorded_ops, 0
+        num_iterations, num_ops, num_nodes = (
+            counters.counter("loop_iterations"),
+            pace.recorded_ops,
+            0,
+        )
         if storages:
             counters.add("syncs")
             try:
@@ -132,9 +144,15 @@ def _sync(*, wait: bool, for_read: bool) -> None:
 
 
 def _is_far_state(storage: Storage) -> bool:
-    """True for the initial value of a parameter or buffer on devices that are not here: it is planned, never run."""
+    """True for the initial value of a parameter or buffer on devices that are not here: it is
+    planned, never run."""
     sharding = storage.sharding
-    return storage.is_state and sharding is not None and sharding.target is not None and not impure([storage.value])
+    return (
+        storage.is_state
+        and sharding is not None
+        and sharding.target is not None
+        and not impure([storage.value])
+    )
 
 
 def _forget_what_ran() -> None:
@@ -151,18 +169,26 @@ def _forget_what_ran() -> None:
 
 
 def stablehlo(tensors: Sequence[XlaTensor] | None = None, dialect: str = "stablehlo") -> str:
-    """The StableHLO of these values, or of what the next sync would compile, with its sharding attributes; nothing
-    runs. dialect: "hlo" for the same as HLO."""
+    """The StableHLO of these values, or of what the next sync would compile, with its sharding
+    attributes; nothing runs. dialect: "hlo" for the same as HLO."""
     with SYNC_LOCK, LOCK:
         graph = _graph_of(tensors, "get_stablehlo")
-        return "" if graph is None else str(compiler.lower_graph(executables.formed(graph)).as_text(dialect))
+        return (
+            ""
+            if graph is None
+            else str(compiler.lower_graph(executables.formed(graph)).as_text(dialect))
+        )
 
 
 def hlo(tensors: Sequence[XlaTensor] | None = None) -> str:
     """The HLO of the same as XLA has partitioned and optimised it: compiled, and not run."""
     with SYNC_LOCK, LOCK:
         graph = _graph_of(tensors, "get_hlo")
-        return "" if graph is None else str(executables.planned_for(graph, user_line()).executable.as_text())
+        return (
+            ""
+            if graph is None
+            else str(executables.planned_for(graph, user_line()).executable.as_text())
+        )
 
 
 def _graph_of(tensors: Sequence[XlaTensor] | None, caller: str) -> Graph | None:
@@ -174,14 +200,16 @@ def _graph_of(tensors: Sequence[XlaTensor] | None, caller: str) -> Graph | None:
     mesh, *extra_meshes = meshes_met(storages, *topological([value for value, _ in roots])).values()
     if extra_meshes:
         raise ValueError(
-            f"{caller}: one program cannot span meshes with different devices, {list(mesh.device_ids)} and "
-            f"{list(extra_meshes[0].device_ids)}; pass the tensors of one of them"
+            f"{caller}: one program cannot span meshes with different devices, "
+            f"{list(mesh.device_ids)} and {list(extra_meshes[0].device_ids)}; pass the tensors of "
+            "one of them"
         )
     return graph_of(roots, mesh, dies=lambda device_data: tensors is None)
 
 
 def _wanted(tensor: XlaTensor) -> Storage:
-    """A storage whose recorded value is a tensor's: the tensor's own, or a new one for a view or for data."""
+    """A storage whose recorded value is a tensor's: the tensor's own, or a new one for a view or
+    for data."""
     storage, view = tensor._storage, tensor._view
     if view is None and type(storage.value) is not DeviceData:
         return storage

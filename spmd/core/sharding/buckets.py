@@ -1,4 +1,5 @@
-"""Arrays that a mesh cuts evenly along one dim, in the form (shards, elements of a shard): many share a collective."""
+"""Arrays that a mesh cuts evenly along one dim, in the form (shards, elements of a shard): many
+share a collective."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +14,8 @@ from .value import DEVICE, Sharding, Spec
 
 @dataclass(frozen=True, slots=True)
 class EvenCut:
-    """The dim along which an array of `ndim` dims is cut; `rows` is the sharding of the (shards, elements) form. Cuts
-    with equal rows join."""
+    """The dim along which an array of `ndim` dims is cut; `rows` is the sharding of the (shards,
+    elements) form. Cuts with equal rows join."""
 
     dim: int
     ndim: int
@@ -22,8 +23,14 @@ class EvenCut:
 
 
 def cut_of(shape: tuple[int, ...], sharding: Sharding | None) -> EvenCut | None:
-    """Returns the cut of an array stored so, or None where it is replicated, cut along several dims, or unevenly."""
-    if sharding is None or sharding.memory != DEVICE or sharding.is_open or sharding.padded_shape(shape) != shape:
+    """Returns the cut of an array stored so, or None where it is replicated, cut along several
+    dims, or unevenly."""
+    if (
+        sharding is None
+        or sharding.memory != DEVICE
+        or sharding.is_open
+        or sharding.padded_shape(shape) != shape
+    ):
         return None
     dims = [dim for dim, how in enumerate(sharding.spec.dims) if how.axes]
     if len(dims) != 1:
@@ -32,9 +39,14 @@ def cut_of(shape: tuple[int, ...], sharding: Sharding | None) -> EvenCut | None:
 
 
 def to_rows(array: jax.Array, cut: EvenCut) -> jax.Array:
-    """(..., shards * n, ...) -> (shards, n * ...), each row on the devices that hold it; nothing moves."""
+    """(..., shards * n, ...) -> (shards, n * ...), each row on the devices that hold it; nothing
+    moves."""
     count = cut.rows.tiles(1)[0]
-    rows = rearrange(jnp.moveaxis(array, cut.dim, 0).reshape(array.shape[cut.dim], -1), "(p n) m -> p (n m)", p=count)
+    rows = rearrange(
+        jnp.moveaxis(array, cut.dim, 0).reshape(array.shape[cut.dim], -1),
+        "(p n) m -> p (n m)",
+        p=count,
+    )
     return constrain(rows, cut.rows)
 
 
@@ -47,7 +59,9 @@ def from_rows(rows: jax.Array, cut: EvenCut, shape: tuple[int, ...]) -> jax.Arra
 def gather(arrays: Sequence[jax.Array], cuts: Sequence[EvenCut]) -> list[jax.Array]:
     """Returns every array unsharded, by one all-gather. All cuts have the same rows."""
     rows = cuts[0].rows
-    joined = jnp.concatenate([to_rows(array, cut) for array, cut in zip(arrays, cuts, strict=True)], axis=1)
+    joined = jnp.concatenate(
+        [to_rows(array, cut) for array, cut in zip(arrays, cuts, strict=True)], axis=1
+    )
     unsharded = constrain(constrain(joined, rows), rows.replicated())
     result, start = [], 0
     for array, cut in zip(arrays, cuts, strict=True):

@@ -1,4 +1,5 @@
-"""The sharding of a value inside a program: the constraint, and the padding of dims that a mesh does not divide."""
+"""The sharding of a value inside a program: the constraint, and the padding of dims that a mesh
+does not divide."""
 
 from contextlib import AbstractContextManager
 from typing import Any
@@ -13,10 +14,13 @@ from .value import DEVICE, HOST, Sharding
 
 
 def constrain(array: jax.Array, sharding: Sharding) -> jax.Array:
-    """Constrains the sharding of an intermediate value; an uneven dim is padded for it and sliced again."""
+    """Constrains the sharding of an intermediate value; an uneven dim is padded for it and sliced
+    again."""
     padded = pad(array, sharding, array.shape)
     target = near(sharding).in_program()
-    result = in_memory(cut(jax.lax.with_sharding_constraint(padded, target), array.shape), sharding.memory)
+    result = in_memory(
+        cut(jax.lax.with_sharding_constraint(padded, target), array.shape), sharding.memory
+    )
     return sharded.note(result, sharded.dims_in(target, array.shape))
 
 
@@ -30,7 +34,9 @@ def in_memory(array: jax.Array, memory: str) -> jax.Array:
     space = HOST if memory == HOST else DEVICE
     if space_of(array) == space:
         return array
-    return jax.device_put(array, jax.memory.Space.Host if space == HOST else jax.memory.Space.Device)
+    return jax.device_put(
+        array, jax.memory.Space.Host if space == HOST else jax.memory.Space.Device
+    )
 
 
 def space_of(array: jax.Array) -> str:
@@ -47,10 +53,11 @@ def body() -> AbstractContextManager[None]:
 
 
 def wait_for_all(arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-    """Returns the arrays, none available before all are (an optimization barrier); in the body of a loop unchanged.
+    """Returns the arrays, none available before all are (an optimization barrier); in the body of a
+    loop unchanged.
 
-    There nothing of another loop can be merged, and XLA's CPU compiler, which makes one kernel of a small loop, aborts
-    the process at an optimization barrier in it (jaxlib 0.10.2).
+    There nothing of another loop can be merged, and XLA's CPU compiler, which makes one kernel of a
+    small loop, aborts the process at an optimization barrier in it (jaxlib 0.10.2).
     """
     return arrays if _is_body.value else jax.lax.optimization_barrier(arrays)
 
@@ -62,30 +69,41 @@ def on_device(array: jax.Array) -> jax.Array:
 
 def cut(array: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Returns the logical array of a padded one."""
-    return array if array.shape == shape else sharded.same(jax.lax.slice(array, (0,) * len(shape), shape), array)
+    return (
+        array
+        if array.shape == shape
+        else sharded.same(jax.lax.slice(array, (0,) * len(shape), shape), array)
+    )
 
 
 def pad(array: jax.Array, sharding: Sharding | None, shape: tuple[int, ...]) -> jax.Array:
-    """Returns the array padded for this sharding: at the end of the dims that a mesh does not divide."""
+    """Returns the array padded for this sharding: at the end of the dims that a mesh does not
+    divide."""
     physical = shape if sharding is None else sharding.padded_shape(shape)
     if physical != shape:
-        return jnp.pad(array, [(0, wide - narrow) for wide, narrow in zip(physical, shape, strict=True)])
+        return jnp.pad(
+            array, [(0, wide - narrow) for wide, narrow in zip(physical, shape, strict=True)]
+        )
     return array if sharding is None else _apart(array, sharding)
 
 
 def _apart(array: jax.Array, sharding: Sharding) -> jax.Array:
-    """Returns the array; a slice of another one as a slice of its copy (which XLA removes after partitioning).
+    """Returns the array; a slice of another one as a slice of its copy (which XLA removes after
+    partitioning).
 
-    The first elements of a sharded dim may be on the devices as the full array is, in shards of the same size. XLA then
-    has one array for both, and remembers with it the result of its resharding: the second of the two that is resharded
-    so has the first one's shape (jaxlib 0.10.2, both partitioners). Only such a slice is made of the copy.
+    The first elements of a sharded dim may be on the devices as the full array is, in shards of the
+    same size. XLA then has one array for both, and remembers with it the result of its resharding:
+    the second of the two that is resharded so has the first one's shape (jaxlib 0.10.2, both
+    partitioners). Only such a slice is made of the copy.
     """
     if not is_slice(array):
         return array
     made_by = _made_by(array)
     (source,) = made_by.in_tracers
     is_open = PartitionSpec(*[PartitionSpec.UNCONSTRAINED] * array.ndim)
-    copy = jax.lax.with_sharding_constraint(source, NamedSharding(sharding.in_program().mesh, is_open))
+    copy = jax.lax.with_sharding_constraint(
+        source, NamedSharding(sharding.in_program().mesh, is_open)
+    )
     return made_by.primitive.bind(copy, **made_by.params)
 
 

@@ -1,4 +1,5 @@
-"""The settings of the partitioner while our programs are traced, and its report of the shardings it chose."""
+"""The settings of the partitioner while our programs are traced, and its report of the shardings it
+chose."""
 
 import contextlib
 import math
@@ -13,7 +14,15 @@ from jax.interpreters import mlir
 
 from ..base.config import LOGS_WARNINGS, config
 from ..base.forking import survives_fork
-from ..base.jax_private import GSPMDSharding, hlo, ir, sdy, set_log_level, use_shardy_partitioner, xla_client
+from ..base.jax_private import (
+    GSPMDSharding,
+    hlo,
+    ir,
+    sdy,
+    set_log_level,
+    use_shardy_partitioner,
+    xla_client,
+)
 from .topology import grid, stand_in
 from .value import Sharding
 
@@ -23,16 +32,20 @@ if use_shardy_partitioner is None:
 
 @contextlib.contextmanager
 def compiler_context() -> Iterator[None]:
-    """Sets the state of JAX that our tracing needs, whatever the user's own JAX code has set: 64-bit types, the chosen
-    partitioner, operands of different ranks and dtypes."""
+    """Sets the state of JAX that our tracing needs, whatever the user's own JAX code has set:
+    64-bit types, the chosen partitioner, operands of different ranks and dtypes."""
     is_shardy = config.partitioner == "shardy"
     if use_shardy_partitioner is None and not is_shardy:
-        raise ValueError(f"config.partitioner: jax {jax.__version__} has no 'gspmd' any more; set it to 'shardy'")
+        raise ValueError(
+            f"config.partitioner: jax {jax.__version__} has no 'gspmd' any more; set it to 'shardy'"
+        )
     with (
         jax.enable_x64(True),
         jax.numpy_rank_promotion("allow"),
         jax.numpy_dtype_promotion("standard"),
-        contextlib.nullcontext() if use_shardy_partitioner is None else use_shardy_partitioner(is_shardy),
+        contextlib.nullcontext()
+        if use_shardy_partitioner is None
+        else use_shardy_partitioner(is_shardy),
         contextlib.nullcontext() if is_shardy else _without_notice(),
     ):
         yield
@@ -44,10 +57,11 @@ _num_quiet = 0
 
 @contextlib.contextmanager
 def _without_notice() -> Iterator[None]:
-    """Hides XLA's warning that GSPMD's propagation will go away (jax 0.10 logs it at each compile, later ones once).
+    """Hides XLA's warning that GSPMD's propagation will go away (jax 0.10 logs it at each compile,
+    later ones once).
 
-    XLA has one level for all of its log, which is raised above warnings while a context of any thread is open. A level
-    that the user has set stays.
+    XLA has one level for all of its log, which is raised above warnings while a context of any
+    thread is open. A level that the user has set stays.
     """
     global _num_quiet
     if not LOGS_WARNINGS or jax.config.jax_logging_level not in (None, "NOTSET"):  # type: ignore[attr-defined]
@@ -66,27 +80,34 @@ def _without_notice() -> Iterator[None]:
                 set_log_level(1)
 
 
-# --- the partitioner's choice -----------------------------------------------------------------------------------------
+# --- the partitioner's choice ---------------------------------------------------------------------
 
 _report_p = Primitive("spmd_report_sharding")
 _report_p.def_impl(lambda value, *, callback: value)
 _report_p.def_abstract_eval(lambda value, *, callback: value)
 
 
-def report_sharding(value: jax.Array, callback: Callable[[xla_client.HloSharding], None]) -> jax.Array:
-    """Returns the value; when the program is compiled, the partitioner passes its `HloSharding` of it to `callback`.
+def report_sharding(
+    value: jax.Array, callback: Callable[[xla_client.HloSharding], None]
+) -> jax.Array:
+    """Returns the value; when the program is compiled, the partitioner passes its `HloSharding` of
+    it to `callback`.
 
-    As `jax.debug.inspect_array_sharding`, which must name the sharding by the axes of one mesh and has an effect at
-    each run; this has neither.
+    As `jax.debug.inspect_array_sharding`, which must name the sharding by the axes of one mesh and
+    has an effect at each run; this has neither.
     """
     return _report_p.bind(value, callback=callback)
 
 
 def _lower_report(
-    context: mlir.LoweringRuleContext, value: ir.Value, *, callback: Callable[[xla_client.HloSharding], None]
+    context: mlir.LoweringRuleContext,
+    value: ir.Value,
+    *,
+    callback: Callable[[xla_client.HloSharding], None],
 ) -> list[ir.Value]:
     key = xla_client.encode_inspect_sharding_callback(callback)
-    context.module_context.add_keepalive(callback)  # as long as the program, which has only its address
+    # as long as the program, which has only its address
+    context.module_context.add_keepalive(callback)
     _custom_call("InspectSharding", value, backend_config=key)
     return [value]
 
@@ -96,10 +117,12 @@ mlir.register_lowering(_report_p, _lower_report)
 
 def as_chosen(tiling: xla_client.HloSharding, mesh: Sharding) -> jax.sharding.Sharding:
     """Returns the partitioner's report of a value in a program over this mesh as a jax sharding."""
-    return GSPMDSharding(list(grid(mesh.device_ids, (len(mesh.device_ids),), mesh.target or stand_in.value)), tiling)
+    return GSPMDSharding(
+        list(grid(mesh.device_ids, (len(mesh.device_ids),), mesh.target or stand_in.value)), tiling
+    )
 
 
-# --- two values of one sharding ---------------------------------------------------------------------------------------
+# --- two values of one sharding -------------------------------------------------------------------
 
 _shard_as_p = Primitive("spmd_shard_alike")
 _shard_as_p.multiple_results = True
@@ -115,16 +138,16 @@ def shard_as(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _lower_shard_as(context: mlir.LoweringRuleContext, x: ir.Value, y: ir.Value) -> list[ir.Value]:
-    # Counted by module, so that all processes lower the same text: this list of a module's is shared by all its
-    # functions.
+    # Counted by module, so that all processes lower the same text: this list of a module's is
+    # shared by all its functions.
     group = sum(keepalive is _GROUP for keepalive in context.module_context.keepalives)
     context.module_context.add_keepalive(_GROUP)
     if config.partitioner == "shardy":
         for value in (x, y):
             sdy.sharding_group(value, group)
         return [x, y]
-    # XLA's own text of an `OpSharding` of type UNKNOWN in a shard group. Without the side effect the call is removed
-    # before the partitioner has seen it.
+    # XLA's own text of an `OpSharding` of type UNKNOWN in a shard group. Without the side effect
+    # the call is removed before the partitioner has seen it.
     text = ir.StringAttr.get(f"{{unknown shard_as {group}}}")
     result = [_custom_call("Sharding", value, backend_config="") for value in (x, y)]
     for call in result:
@@ -136,14 +159,16 @@ def _lower_shard_as(context: mlir.LoweringRuleContext, x: ir.Value, y: ir.Value)
 mlir.register_lowering(_shard_as_p, _lower_shard_as, cacheable=False)
 
 
-# --- arrays of one complex number -------------------------------------------------------------------------------------
+# --- arrays of one complex number -----------------------------------------------------------------
 
 
 def hide(module: Any) -> None:
-    """Puts optimization barriers into a module where XLA could find that one number fills a complex array.
+    """Puts optimization barriers into a module where XLA could find that one number fills a complex
+    array.
 
-    XLA replaces the sum over devices of an array of one number by an array of another; for a complex one it makes that
-    number without a shape, and aborts the process. Both partitioners make such sums, also to move a part of zeros.
+    XLA replaces the sum over devices of an array of one number by an array of another; for a
+    complex one it makes that number without a shape, and aborts the process. Both partitioners make
+    such sums, also to move a part of zeros.
     """
     constants: set[ir.Value] = set()
     for op in ops_of(module):
@@ -163,23 +188,28 @@ def hide(module: Any) -> None:
 
 
 def _is_complex(value: ir.Value) -> bool:
-    return isinstance(value.type, ir.RankedTensorType) and isinstance(value.type.element_type, ir.ComplexType)
+    return isinstance(value.type, ir.RankedTensorType) and isinstance(
+        value.type.element_type, ir.ComplexType
+    )
 
 
 def _may_be_known(value: ir.Value) -> bool:
-    """True if XLA may know a value that is no constant here: an integer (x - x is 0), or an array without elements."""
+    """True if XLA may know a value that is no constant here: an integer (x - x is 0), or an array
+    without elements."""
     kind = value.type
-    return isinstance(kind, ir.RankedTensorType) and (isinstance(kind.element_type, ir.IntegerType) or 0 in kind.shape)
+    return isinstance(kind, ir.RankedTensorType) and (
+        isinstance(kind.element_type, ir.IntegerType) or 0 in kind.shape
+    )
 
 
-# --- sorts in manual regions ------------------------------------------------------------------------------------------
+# --- sorts in manual regions ----------------------------------------------------------------------
 
 
 def mark_manual_sorts(module: ir.Module) -> None:
     """States that sorts of several operands in fully manual regions are manual; for GSPMD.
 
-    Of such a sort whose result is an index of a scatter in a loop, GSPMD loses that by itself, and ends the process
-    (`hlo_sharding.cc`: "Check failed: !IsManualLeaf()").
+    Of such a sort whose result is an index of a scatter in a loop, GSPMD loses that by itself, and
+    ends the process (`hlo_sharding.cc`: "Check failed: !IsManualLeaf()").
     """
     sorts = [sort for sort in ops_of(module, "stablehlo.sort") if len(sort.results) > 1]
     if not sorts:
@@ -192,17 +222,24 @@ def mark_manual_sorts(module: ir.Module) -> None:
 
 
 def manual_parts(module: ir.Module) -> Callable[[ir.Operation], bool]:
-    """Returns a test of an op: True in a fully manual region, and in a function that only such regions call."""
+    """Returns a test of an op: True in a fully manual region, and in a function that only such
+    regions call."""
     texts = [str(mesh.attributes["mesh"]) for mesh in ops_of(module, "sdy.mesh")]
-    sizes = [{axis: int(size) for axis, size in re.findall(r'"([^"]+)"=(\d+)', text)} for text in texts]
+    sizes = [
+        {axis: int(size) for axis, size in re.findall(r'"([^"]+)"=(\d+)', text)} for text in texts
+    ]
     num_devices = max((math.prod(mesh.values()) for mesh in sizes), default=0)
 
     def is_manual(op: Any) -> bool:
         while op.name != "func.func":
             if op.name == "sdy.manual_computation":
                 axes = re.findall(r'"([^"]+)"', str(op.attributes["manual_axes"]))
-                # Of meshes with an axis of one name, the smaller: what is not known to be manual is the partitioner's.
-                if math.prod(min(mesh[axis] for mesh in sizes if axis in mesh) for axis in axes) == num_devices:
+                # Of meshes with an axis of one name, the smaller: what is not known to be manual is
+                # the partitioner's.
+                if (
+                    math.prod(min(mesh[axis] for mesh in sizes if axis in mesh) for axis in axes)
+                    == num_devices
+                ):
                     return True
             op = op.parent.operation
         return function_of(op) in functions
@@ -211,10 +248,17 @@ def manual_parts(module: ir.Module) -> Callable[[ir.Operation], bool]:
     for call in ops_of(module, "func.call"):
         callers.setdefault(callee_of(call), []).append(call)
     functions: set[str] = set()
-    while more := {
-        name for name, calls in callers.items()
-        if all(is_manual(call) or any(_is_manual_part(operand.owner) for operand in call.operands) for call in calls)
-    } - functions:  # fmt: skip
+    while (
+        more := {
+            name
+            for name, calls in callers.items()
+            if all(
+                is_manual(call) or any(_is_manual_part(operand.owner) for operand in call.operands)
+                for call in calls
+            )
+        }
+        - functions
+    ):
         functions |= more
     return is_manual
 
@@ -248,7 +292,10 @@ def _is_manual_part(owner: ir.Operation | ir.OpView | ir.Block) -> bool:
     """True for an op that takes the parts of the devices into a fully manual region."""
     attributes = getattr(owner, "attributes", {})  # the owner of an argument is a block
     names = "call_target_name", "mhlo.sharding"
-    return [attributes[name].value for name in names if name in attributes] == ["SPMDFullToShardShape", "{manual}"]
+    return [attributes[name].value for name in names if name in attributes] == [
+        "SPMDFullToShardShape",
+        "{manual}",
+    ]
 
 
 def mesh_names(module: ir.Module) -> list[str]:
@@ -257,16 +304,22 @@ def mesh_names(module: ir.Module) -> list[str]:
 
 
 def replicated(value: Any, meshes: Sequence[str]) -> ir.Value:
-    """The value, constrained to be replicated. meshes: the names of the module's; none under GSPMD."""
+    """The value, constrained to be replicated. meshes: the names of the module's; none under
+    GSPMD."""
     if meshes:
         dims = ", ".join(["{}"] * value.type.rank)
-        return sdy.ShardingConstraintOp(value, ir.Attribute.parse(f"#sdy.sharding<@{meshes[0]}, [{dims}]>")).result
+        return sdy.ShardingConstraintOp(
+            value, ir.Attribute.parse(f"#sdy.sharding<@{meshes[0]}, [{dims}]>")
+        ).result
     call = _custom_call("Sharding", value, backend_config="")
     call.attributes["mhlo.sharding"] = ir.StringAttr.get("{replicated}")
     return call.results[0]
 
 
 def _custom_call(target: str, value: ir.Value, *, backend_config: str) -> ir.OpView:
-    """A call of one of XLA's own targets with a side effect, whose result has the operand's type."""
+    """A call of one of XLA's own targets with a side effect, whose result has the operand's
+    type."""
     text = ir.StringAttr.get(backend_config)
-    return hlo.CustomCallOp([value.type], [value], target, has_side_effect=True, backend_config=text)
+    return hlo.CustomCallOp(
+        [value.type], [value], target, has_side_effect=True, backend_config=text
+    )

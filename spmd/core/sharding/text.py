@@ -11,9 +11,9 @@ import numpy as np
 class Tiling(NamedTuple):
     """The number of tiles of each dim of an array, and the devices of each tile.
 
-    tiles: a number for each dim. sums: the number of summands whose sum each tile still is; copies: the number of
-    devices that hold each summand. devices: by tile, summand and copy. A replicated tiling has no tiles of its dims
-    (`tiles` is empty), so it is a tiling of arrays of any rank.
+    tiles: a number for each dim. sums: the number of summands whose sum each tile still is; copies:
+    the number of devices that hold each summand. devices: by tile, summand and copy. A replicated
+    tiling has no tiles of its dims (`tiles` is empty), so it is a tiling of arrays of any rank.
     """
 
     tiles: tuple[int, ...]
@@ -23,7 +23,8 @@ class Tiling(NamedTuple):
 
 
 def spell(tiling: Tiling, *, iota: bool = False) -> str:
-    """Returns the text of a tiling; iota: devices as a reshaped and transposed count from 0, where they are one."""
+    """Returns the text of a tiling; iota: devices as a reshaped and transposed count from 0, where
+    they are one."""
     if tiling.copies == len(tiling.devices):
         return "{replicated}"
     if tiling.sums == len(tiling.devices):
@@ -31,13 +32,20 @@ def spell(tiling: Tiling, *, iota: bool = False) -> str:
     last = {"unreduced": tiling.sums, "replicated": tiling.copies}
     last = {kind: size for kind, size in last.items() if size > 1}
     sizes = ",".join(map(str, (*tiling.tiles, *last.values())))
-    tail = f" last_tile_dims={{{', '.join(last)}}}" if tiling.sums > 1 else " last_tile_dim_replicate" if last else ""
+    tail = (
+        f" last_tile_dims={{{', '.join(last)}}}"
+        if tiling.sums > 1
+        else " last_tile_dim_replicate"
+        if last
+        else ""
+    )
     devices = _as_iota(tiling.devices) if iota else None
     return f"{{devices=[{sizes}]{devices or ','.join(map(str, tiling.devices))}{tail}}}"
 
 
 def _as_iota(devices: tuple[int, ...]) -> str | None:
-    """Returns a list of devices in the iota form, or None where it has none: 0,2,1,3 is `<=[2,2]T(1,0)`."""
+    """Returns a list of devices in the iota form, or None where it has none: 0,2,1,3 is
+    `<=[2,2]T(1,0)`."""
     ids, dims = np.array(devices), list[tuple[int, int]]()  # (stride, size), the outermost first
     while ids.size > 1:
         stride = int(ids[1] - ids[0])
@@ -49,7 +57,10 @@ def _as_iota(devices: tuple[int, ...]) -> str | None:
         ids = ids[::size]
     by_stride = sorted(dims, reverse=True)
     sizes, order = [size for _, size in by_stride], [by_stride.index(dim) for dim in dims]
-    if tuple(np.arange(len(devices)).reshape(sizes).transpose(order).reshape(-1).tolist()) != devices:
+    if (
+        tuple(np.arange(len(devices)).reshape(sizes).transpose(order).reshape(-1).tolist())
+        != devices
+    ):
         return None
     transpose = f"T({','.join(map(str, order))})" if order != sorted(order) else ""
     return f"<=[{','.join(map(str, sizes))}]{transpose}"

@@ -2,11 +2,12 @@
 
 The only file that maps an ordinal to a jax device.
 
-jax's own ids jump from one process to the next (2048 and up on CPU); an ordinal is a device's place among all of them,
-sorted by process and then by id, and so the same number in every process. A target is a name: "v5e:2x4" is a TPU slice
-as libtpu knows it, for which programs compile and do not run; "h100:8" is a node of eight GPUs, for which CUDA's plugin
-of jax compiles; "cpu:2048" are so many CPU devices in addition to those here; "2xv5e:2x4", "2xh100:8" and "2xcpu:8" are
-two slices, with fast links inside of each and a network between them.
+jax's own ids jump from one process to the next (2048 and up on CPU); an ordinal is a device's place
+among all of them, sorted by process and then by id, and so the same number in every process. A
+target is a name: "v5e:2x4" is a TPU slice as libtpu knows it, for which programs compile and do not
+run; "h100:8" is a node of eight GPUs, for which CUDA's plugin of jax compiles; "cpu:2048" are so
+many CPU devices in addition to those here; "2xv5e:2x4", "2xh100:8" and "2xcpu:8" are two slices,
+with fast links inside of each and a network between them.
 """
 
 import functools
@@ -33,19 +34,21 @@ stand_in = PerThread[Target](None)
 
 
 def standing_in(target: Target) -> AbstractContextManager[None]:
-    """Has this thread lower and compile for the devices of a target, ordinal by ordinal, wherever a sharding names
-    those of this machine. None: for those themselves."""
+    """Has this thread lower and compile for the devices of a target, ordinal by ordinal, wherever a
+    sharding names those of this machine. None: for those themselves."""
     return stand_in.held(target)
 
 
 @functools.cache
 def all_devices(target: Target = None) -> tuple[jax.Device, ...]:
-    """Every device; a device's ordinal is its place here. Starts jax's backend where there is no target.
+    """Every device; a device's ordinal is its place here. Starts jax's backend where there is no
+    target.
 
     Raises ValueError for a target that is not known.
     """
     if target is None or not is_simulated(target):
-        prepare_libtpu(has_tpu=num_tpu_chips() > 0)  # jax tries it wherever it is installed, for a GPU as well
+        # jax tries it wherever it is installed, for a GPU as well
+        prepare_libtpu(has_tpu=num_tpu_chips() > 0)
     with loading_plugins():
         return tuple(sorted(_devices(target), key=lambda device: (device.process_index, device.id)))
 
@@ -55,19 +58,21 @@ PLUGINS = {"cuda": 'pip install "jax[cuda12]"', "tpu": 'pip install "jax[tpu]"'}
 
 
 def _devices_here() -> Sequence[jax.Device]:
-    """The devices of the platform that the environment names; raises RuntimeError with what to do where it is not
-    here."""
+    """The devices of the platform that the environment names; raises RuntimeError with what to do
+    where it is not here."""
     platform = (jax.config.jax_platforms or "").partition(",")[0]  # type: ignore[attr-defined]
     try:
         return jax.devices()
-    except (RuntimeError, AssertionError) as error:  # the second, without words, for a plugin that is not installed
+    except (RuntimeError, AssertionError) as error:
+        # the second, without words, for a plugin that is not installed
         if platform in ("", "cpu"):
             raise
         reason = f" jax: {error}" if str(error) else ""
     raise RuntimeError(
-        f"JAX_PLATFORMS or PJRT_DEVICE names {platform!r}, which is not here: the machine has none, or jax has no "
-        f"plugin for it ({PLUGINS.get(platform, 'see its documentation')}). Leave the variable out, or compute on the "
-        f"CPU: PJRT_DEVICE=CPU, with spmd.simulate(8) for eight devices.{reason}"
+        f"JAX_PLATFORMS or PJRT_DEVICE names {platform!r}, which is not here: the machine has "
+        f"none, or jax has no plugin for it ({PLUGINS.get(platform, 'see its documentation')}). "
+        "Leave the variable out, or compute on the CPU: PJRT_DEVICE=CPU, with spmd.simulate(8) "
+        f"for eight devices.{reason}"
     )
 
 
@@ -86,9 +91,10 @@ def _devices(target: Target) -> Sequence[jax.Device]:
         return topologies.get_topology_desc(name, "tpu", num_slices=count, **options).devices
     except (RuntimeError, ValueError) as error:
         raise ValueError(
-            f'Mesh: target {target!r} is not known: expected a TPU slice such as "v5e:2x4" (with the package libtpu '
-            f'installed: {extras.install_command("tpu")}), several such as "2xv5e:2x4", GPUs such as "h100:8" '
-            f'({", ".join(sorted(GPU_DESCRIPTIONS))}), or simulated devices such as "cpu:2048". {error}'
+            f'Mesh: target {target!r} is not known: expected a TPU slice such as "v5e:2x4" (with '
+            f"the package libtpu installed: {extras.install_command('tpu')}), several such as "
+            f'"2xv5e:2x4", GPUs such as "h100:8" ({", ".join(sorted(GPU_DESCRIPTIONS))}), or '
+            f'simulated devices such as "cpu:2048". {error}'
         ) from error
 
 
@@ -97,12 +103,14 @@ def _gpus(target: str, nodes: int, size: int) -> Sequence[jax.Device]:
     prepare_cuda()
     text = GPU_DESCRIPTIONS[_parsed(target).kind]
     try:
-        described = topologies.get_topology_desc(platform="cuda", target_config=text, topology=f"{nodes}x1x{size}")
+        described = topologies.get_topology_desc(
+            platform="cuda", target_config=text, topology=f"{nodes}x1x{size}"
+        )
     except (RuntimeError, NotImplementedError, ValueError) as error:
         raise ValueError(
-            f"Mesh: target {target!r} needs CUDA's plugin of jax, which compiles without a GPU or a driver: "
-            f"{extras.install_command('gpu-plan')}. If it is installed, jax has given it up: set JAX_PLATFORMS=cpu "
-            f"before jax starts, or import spmd before. {error}"
+            f"Mesh: target {target!r} needs CUDA's plugin of jax, which compiles without a GPU or "
+            f"a driver: {extras.install_command('gpu-plan')}. If it is installed, jax has given "
+            f"it up: set JAX_PLATFORMS=cpu before jax starts, or import spmd before. {error}"
         ) from error
     return described.devices
 
@@ -112,12 +120,13 @@ GPU_DESCRIPTIONS: dict[str, str] = {}
 _SLICES = re.compile(r"([1-9]\d*)x(?=[a-z])")
 
 
-_DIMS = {"v2": 2, "v3": 2, "v4": 3, "v5e": 2, "v5p": 3, "v6e": 2, "tpu7x": 3}  # of the torus of chips
+# of the torus of chips
+_DIMS = {"v2": 2, "v3": 2, "v4": 3, "v5e": 2, "v5p": 3, "v6e": 2, "tpu7x": 3}
 
 
 class _Parsed(NamedTuple):
-    """A target: its slices, the kind of their devices, the name of one slice; and of "cpu:8" and "h100:8" the number
-    of devices in a slice, where the kind may be one that is counted."""
+    """A target: its slices, the kind of their devices, the name of one slice; and of "cpu:8" and
+    "h100:8" the number of devices in a slice, where the kind may be one that is counted."""
 
     slices: int
     kind: str
@@ -128,13 +137,20 @@ class _Parsed(NamedTuple):
 def _parsed(target: str) -> _Parsed:
     """Returns the parts of a target. Raises TypeError, ValueError."""
     if not isinstance(target, str):
-        raise TypeError(f'target: expected text such as "v5e:2x4" or "cpu:8", or None, got {target!r}')
+        raise TypeError(
+            f'target: expected text such as "v5e:2x4" or "cpu:8", or None, got {target!r}'
+        )
     match = _SLICES.match(target)
     count, name = (1, target) if match is None else (int(match[1]), target[match.end() :])
     kind, _, chips = name.partition(":")
-    if kind == "v5" or (kind in _DIMS and "x" in chips and len(chips.split("_")[0].split("x")) != _DIMS[kind]):
+    if kind == "v5" or (
+        kind in _DIMS and "x" in chips and len(chips.split("_")[0].split("x")) != _DIMS[kind]
+    ):
         expected = "v5e or v5p" if kind == "v5" else f"{kind}:{'x'.join('2' * _DIMS[kind])}"
-        raise ValueError(f"target: {target!r} is no TPU slice: expected {expected}, a number of chips for each dim")
+        raise ValueError(
+            f"target: {target!r} is no TPU slice: expected {expected}, a number of chips for each "
+            "dim"
+        )
     is_counted = (kind == "cpu" or kind in GPU_DESCRIPTIONS) and chips.isdigit() and int(chips) > 0
     return _Parsed(count, kind, name, int(chips) if is_counted else None)
 
@@ -152,11 +168,12 @@ def num_devices(target: Target) -> int:
 
 
 def slices(target: Target = None) -> tuple[int, ...]:
-    """The slice of each device, by ordinal. Devices of a slice are linked fast; a network links the slices.
+    """The slice of each device, by ordinal. Devices of a slice are linked fast; a network links the
+    slices.
 
-    TPUs report it, and are one slice where they do not, of however many hosts; elsewhere the devices of one process are
-    a slice. `config.num_slices` sets the number of slices, of equal size. Raises ValueError where it does not divide
-    the devices.
+    TPUs report it, and are one slice where they do not, of however many hosts; elsewhere the
+    devices of one process are a slice. `config.num_slices` sets the number of slices, of equal
+    size. Raises ValueError where it does not divide the devices.
     """
     if target is not None and is_simulated(target):
         num_slices = _parsed(target).slices
@@ -167,13 +184,15 @@ def slices(target: Target = None) -> tuple[int, ...]:
         num_slices = config.num_slices
     count = num_devices(target)
     if count % num_slices:
-        raise ValueError(f"config.num_slices: {count} devices make no {num_slices} slices of equal size")
+        raise ValueError(
+            f"config.num_slices: {count} devices make no {num_slices} slices of equal size"
+        )
     return tuple(i * num_slices // count for i in range(count))
 
 
 def _slice_of(device: jax.Device, target: Target) -> int:
-    # libtpu describes a single slice by devices without an index: a v5e:2x4 has two hosts and one network of links.
-    # Of described GPUs the index is 0 in every node.
+    # libtpu describes a single slice by devices without an index: a v5e:2x4 has two hosts and one
+    # network of links. Of described GPUs the index is 0 in every node.
     if target is not None and device.platform == "gpu":
         return int(device.process_index)
     return getattr(device, "slice_index", 0 if device.platform == "tpu" else device.process_index)
@@ -197,8 +216,9 @@ def grid(ordinals: tuple[int, ...], shape: tuple[int, ...], target: Target = Non
 
 
 class _Program(threading.local):
-    """order: the program's devices, where several meshes meet. manual_axes: its axes along which a shard is traced, so
-    that shardings are of that shard, over the other axes; shard: facts of that shard (`lower.manual_lowering`)."""
+    """order: the program's devices, where several meshes meet. manual_axes: its axes along which a
+    shard is traced, so that shardings are of that shard, over the other axes; shard: facts of that
+    shard (`lower.manual_lowering`)."""
 
     order: tuple[int, ...] | None = None
     manual_axes: frozenset[str] = frozenset()
@@ -209,5 +229,6 @@ program = _Program()
 
 
 def program_devices(order: tuple[int, ...] | None) -> AbstractContextManager[None]:
-    """Has a program traced inside run on these devices in this order, with several meshes in it; None: one mesh."""
+    """Has a program traced inside run on these devices in this order, with several meshes in it;
+    None: one mesh."""
     return held(program, order=order)

@@ -1,12 +1,15 @@
-"""Scatters that XLA partitions wrongly on a mesh of several axes: uneven rows, and operands that some axes copy.
+"""Scatters that XLA partitions wrongly on a mesh of several axes: uneven rows, and operands that
+some axes copy.
 
-Rows that are uneven over some of a mesh's axes, and replicated over others, XLA pads and writes: at index 0, or at what
-the index's producer makes of padding, with what the values' producer makes of it (jaxlib 0.10.2, both partitioners).
-Here the index of padding is past the end, and XLA drops what is written there. Where a scatter's dims are batches, by
-its attributes or by an index that counts them up, copies of the operand are combined once too often, or not at all. So
-the scatter begins with the identity of what it combines by, and is combined with the operand after that; one that
-overwrites has no identity, and hides its index. A module has the scatters of the rules, of gradients, of jax's own
-functions and of a user's jax code; all are rewritten (docs/decisions/copies-in-sums.md).
+Rows that are uneven over some of a mesh's axes, and replicated over others, XLA pads and writes: at
+index 0, or at what the index's producer makes of padding, with what the values' producer makes of
+it (jaxlib 0.10.2, both partitioners). Here the index of padding is past the end, and XLA drops what
+is written there. Where a scatter's dims are batches, by its attributes or by an index that counts
+them up, copies of the operand are combined once too often, or not at all. So the scatter begins
+with the identity of what it combines by, and is combined with the operand after that; one that
+overwrites has no identity, and hides its index. A module has the scatters of the rules, of
+gradients, of jax's own functions and of a user's jax code; all are rewritten
+(docs/decisions/copies-in-sums.md).
 """
 
 import functools
@@ -21,8 +24,9 @@ from .partitioner import manual_parts, mesh_names, ops_of, replicated
 
 
 def pad_scatters(module: ir.Module, num_devices: int) -> None:
-    """Rewrites the scatters of a program over several devices. Rows are padded to a multiple of these, which every
-    sharding divides. Rows of scatters that overwrite stay: XLA does not split them, as their order counts."""
+    """Rewrites the scatters of a program over several devices. Rows are padded to a multiple of
+    these, which every sharding divides. Rows of scatters that overwrite stay: XLA does not split
+    them, as their order counts."""
     scatters = ops_of(module, "stablehlo.scatter")
     if num_devices == 1 or not scatters:
         return
@@ -41,8 +45,9 @@ def pad_scatters(module: ir.Module, num_devices: int) -> None:
 def replicate_indices(module: ir.Module) -> None:
     """Replicates the index of each read of whole rows.
 
-    XLA does not compile a read whose index and whose columns are sharded over one axis, and the rows of whose result
-    over another one ("Slice dim size 8 greater than dynamic slice dimension: 4"; jaxlib 0.10.2, both partitioners).
+    XLA does not compile a read whose index and whose columns are sharded over one axis, and the
+    rows of whose result over another one ("Slice dim size 8 greater than dynamic slice dimension:
+    4"; jaxlib 0.10.2, both partitioners).
     """
     meshes = mesh_names(module)
     is_manual = manual_parts(module)
@@ -60,14 +65,21 @@ def _num_scattered(op: ir.Operation) -> int:
 
 
 def _combine_apart(op: ir.Operation) -> None:
-    """Has a scatter whose dims may be batches begin with the identity, and combines its operand after that."""
-    operand, total, combine = op.operands[0], op.results[0], op.regions[0].blocks[0].operations[0].name
+    """Has a scatter whose dims may be batches begin with the identity, and combines its operand
+    after that."""
+    operand, total, combine = (
+        op.operands[0],
+        op.results[0],
+        op.regions[0].blocks[0].operations[0].name,
+    )
     if combine not in _IDENTITIES or len(op.results) > 1 or _num_scattered(op) == 1:
         return
     identity = _IDENTITIES[combine](total.type.element_type)
     if combine == "stablehlo.add" and _is_zero(operand):
         return
-    op.operands[0] = hlo.broadcast_in_dim(total.type, _scalar(total, identity), ir.DenseI64ArrayAttr.get([]))
+    op.operands[0] = hlo.broadcast_in_dim(
+        total.type, _scalar(total, identity), ir.DenseI64ArrayAttr.get([])
+    )
     with ir.InsertionPoint.after(op):
         combined = ir.Operation.create(combine, [total.type], [total, operand])
     total.replace_all_uses_except(combined.result, combined)
@@ -95,15 +107,23 @@ def _is_zero(value: ir.Value) -> bool:
     owner: Any = value.owner
     while getattr(owner, "name", "") in ("stablehlo.broadcast_in_dim", "stablehlo.convert"):
         owner = owner.operands[0].owner
-    return getattr(owner, "name", "") == "stablehlo.constant" and str(owner.attributes["value"]).startswith("dense<0")
+    return getattr(owner, "name", "") == "stablehlo.constant" and str(
+        owner.attributes["value"]
+    ).startswith("dense<0")
 
 
 def _pad_rows(op: ir.Operation, multiple: int) -> None:
     scatter: Any = op.opview
     numbers = hlo.ScatterDimensionNumbers(scatter.scatter_dimension_numbers)
-    index, updates, batching = scatter.scatter_indices, list(scatter.updates), numbers.scatter_indices_batching_dims
+    index, updates, batching = (
+        scatter.scatter_indices,
+        list(scatter.updates),
+        numbers.scatter_indices_batching_dims,
+    )
     in_index = [dim for dim in range(index.type.rank) if dim != numbers.index_vector_dim]
-    in_updates = [dim for dim in range(updates[0].type.rank) if dim not in numbers.update_window_dims]
+    in_updates = [
+        dim for dim in range(updates[0].type.rank) if dim not in numbers.update_window_dims
+    ]
     # Batching dims are split together with the operand's, or not at all.
     rows = [dims for dims in zip(in_index, in_updates, strict=True) if dims[0] not in batching]
     if all(index.type.shape[dim] % multiple == 0 for dim, _ in rows):
@@ -116,19 +136,26 @@ def _pad_rows(op: ir.Operation, multiple: int) -> None:
         vector = numbers.index_vector_dim
         numbers = hlo.ScatterDimensionNumbers.get(
             [dim - num_merged * (dim > first_in_updates) for dim in numbers.update_window_dims],
-            numbers.inserted_window_dims, numbers.input_batching_dims,
+            numbers.inserted_window_dims,
+            numbers.input_batching_dims,
             [dim - num_merged * (dim > first) for dim in batching],
-            numbers.scattered_dims_to_operand_dims, vector - num_merged * (vector > first),
-        )  # fmt: skip
+            numbers.scattered_dims_to_operand_dims,
+            vector - num_merged * (vector > first),
+        )
         rows = rows[:1]
     past_end = max(op.operands[0].type.shape)
     for dim, in_update in rows:
         index = _pad(_wide(index), dim, multiple, past_end)
         updates = [_pad(update, in_update, multiple, 0) for update in updates]
     padded = hlo.ScatterOp(
-        [result.type for result in op.results], list(scatter.inputs), index, updates, numbers,
-        indices_are_sorted=False, unique_indices=False,
-    )  # fmt: skip
+        [result.type for result in op.results],
+        list(scatter.inputs),
+        index,
+        updates,
+        numbers,
+        indices_are_sorted=False,
+        unique_indices=False,
+    )
     op.regions[0].blocks[0].append_to(padded.regions[0])
     for result, replacement in zip(op.results, padded.results, strict=True):
         result.replace_all_uses_with(replacement)
@@ -138,7 +165,9 @@ def _pad_rows(op: ir.Operation, multiple: int) -> None:
 def _merge(value: ir.Value, first: int, num_merged: int) -> ir.Value:
     """Merges a dim with so many that follow."""
     shape, end = value.type.shape, first + num_merged + 1
-    return hlo.reshape(_typed(value, [*shape[:first], math.prod(shape[first:end]), *shape[end:]]), value)
+    return hlo.reshape(
+        _typed(value, [*shape[:first], math.prod(shape[first:end]), *shape[end:]]), value
+    )
 
 
 def _pad(value: ir.Value, dim: int, multiple: int, filler: int) -> ir.Value:
@@ -157,7 +186,11 @@ def _scalar(like: ir.Value, number: float) -> ir.Value:
 def _wide(index: ir.Value) -> ir.Value:
     """The index in a dtype that has a number past the end."""
     is_narrow = index.type.element_type.width < 32
-    return hlo.convert(_typed(index, index.type.shape, ir.IntegerType.get_signless(32)), index) if is_narrow else index
+    return (
+        hlo.convert(_typed(index, index.type.shape, ir.IntegerType.get_signless(32)), index)
+        if is_narrow
+        else index
+    )
 
 
 def _typed(value: ir.Value, shape: Sequence[int], element_type: ir.Type | None = None) -> ir.Type:

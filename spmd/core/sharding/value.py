@@ -17,13 +17,15 @@ from ..base.tables import Interned
 from .text import Tiling, spell
 from .topology import Target, grid, ordinal, program, stand_in
 
-# --- the spec ---------------------------------------------------------------------------------------------------------
+# --- the spec -------------------------------------------------------------------------------------
 
-UNCONSTRAINED = PartitionSpec.UNCONSTRAINED  # jax's own: a dim of a user's spec that the partitioner chooses
+# jax's own: a dim of a user's spec that the partitioner chooses
+UNCONSTRAINED = PartitionSpec.UNCONSTRAINED
 
 
 class Dim(NamedTuple):
-    """The mesh axes that shard one dim, the first the slowest; where it is open, the partitioner chooses.
+    """The mesh axes that shard one dim, the first the slowest; where it is open, the partitioner
+    chooses.
 
     A tuple, as a Spec is, because both are in keys that are hashed at each call.
     """
@@ -37,10 +39,11 @@ OPEN = Dim(is_open=True)
 
 
 class Spec(NamedTuple):
-    """The dims in order, unsharded after the last one; unreduced: the mesh axes whose summands are still to be summed.
+    """The dims in order, unsharded after the last one; unreduced: the mesh axes whose summands are
+    still to be summed.
 
-    stack: the mesh axes that shard the rows of a stack of such arrays. A row lies on the devices of its block alone; an
-    array by itself is replicated over these axes.
+    stack: the mesh axes that shard the rows of a stack of such arrays. A row lies on the devices of
+    its block alone; an array by itself is replicated over these axes.
 
     >>> Spec.of((), ("data", "fsdp")).entries(3)
     (None, ('data', 'fsdp'), None)
@@ -65,22 +68,34 @@ class Spec(NamedTuple):
         return self._replace(dims=tuple([UNSHARDED if dim.is_open else dim for dim in self.dims]))
 
     def over(self, sizes: "dict[str, int]") -> "Spec":
-        """Returns the canonical spec on a mesh of these axes: without axes of one device and trailing unsharded dims.
+        """Returns the canonical spec on a mesh of these axes: without axes of one device and
+        trailing unsharded dims.
 
         On one device no dim is open, either.
         """
         is_single = all(size == 1 for size in sizes.values())
         dims = [
-            UNSHARDED if is_single else dim if dim.is_open else Dim(tuple([n for n in dim.axes if sizes[n] > 1]))
+            UNSHARDED
+            if is_single
+            else dim
+            if dim.is_open
+            else Dim(tuple([n for n in dim.axes if sizes[n] > 1]))
             for dim in self.dims
         ]
         while dims and dims[-1] == UNSHARDED:
             dims.pop()
-        unreduced = self.unreduced and tuple([axis for axis in sizes if axis in self.unreduced and sizes[axis] > 1])
-        return Spec(tuple(dims), unreduced, self.stack and tuple([axis for axis in self.stack if sizes[axis] > 1]))
+        unreduced = self.unreduced and tuple(
+            [axis for axis in sizes if axis in self.unreduced and sizes[axis] > 1]
+        )
+        return Spec(
+            tuple(dims),
+            unreduced,
+            self.stack and tuple([axis for axis in self.stack if sizes[axis] > 1]),
+        )
 
     def entries(self, rank: int) -> tuple[object, ...]:
-        """Returns the spec as a user writes it, per dim: an axis, a tuple of axes, None, or UNCONSTRAINED."""
+        """Returns the spec as a user writes it, per dim: an axis, a tuple of axes, None, or
+        UNCONSTRAINED."""
         return tuple([_op(dim) for dim in self.dims]) + (None,) * (rank - len(self.dims))
 
 
@@ -95,7 +110,7 @@ def jax_spec(dims: Sequence[Dim]) -> PartitionSpec:
     return PartitionSpec(*map(_op, dims))
 
 
-# --- the sharding -----------------------------------------------------------------------------------------------------
+# --- the sharding ---------------------------------------------------------------------------------
 
 DEVICE = "device"  # the memory in which programs compute
 HOST = "pinned_host"  # the machine's own memory, from which a device can copy by itself
@@ -105,20 +120,21 @@ _INTERNED: "Interned[tuple, Sharding]" = Interned(4096)
 
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Sharding:
-    """The sharding of an array: a mesh, for each tensor dim the mesh axes that shard it, in order, and the memory.
+    """The sharding of an array: a mesh, for each tensor dim the mesh axes that shard it, in order,
+    and the memory.
 
-    Values are interned, so equal shardings are the same object: a spec of all None, a shorter spec and "replicated" are
-    one value. Build them with `Sharding.of`.
+    Values are interned, so equal shardings are the same object: a spec of all None, a shorter spec
+    and "replicated" are one value. Build them with `Sharding.of`.
 
     Attributes:
-        device_ids: the mesh's devices by ordinal (see `topology`), row-major; `mesh_shape` and `axis_names`: its shape
-            and axes.
-        spec: the axes of each dim (see `Spec`); trailing unsharded dims left out. is_open: whether the partitioner
-            chooses a dim.
+        device_ids: the mesh's devices by ordinal (see `topology`), row-major; `mesh_shape` and
+            `axis_names`: its shape and axes.
+        spec: the axes of each dim (see `Spec`); trailing unsharded dims left out. is_open: whether
+            the partitioner chooses a dim.
         memory: "device", "pinned_host" or "unpinned_host".
         target: the target whose devices these are; None: those here (see `topology`).
-        devices: the mesh's devices as a set, those of different targets different. jax: the same as a
-            `jax.sharding.NamedSharding` over the mesh itself.
+        devices: the mesh's devices as a set, those of different targets different. jax: the same as
+            a `jax.sharding.NamedSharding` over the mesh itself.
 
     >>> from spmd.core.sharding.value import Sharding
     >>> Sharding.of((0,), (1,), ("x",)).text(2)
@@ -139,7 +155,9 @@ class Sharding:
     def __post_init__(self) -> None:
         self.is_open = self.spec.is_open
         ids = self.device_ids
-        self.devices = frozenset(ids if self.target is None else [f"{self.target}/{i}" for i in ids])
+        self.devices = frozenset(
+            ids if self.target is None else [f"{self.target}/{i}" for i in ids]
+        )
 
     @staticmethod
     def of(
@@ -150,7 +168,8 @@ class Sharding:
         memory: str = DEVICE,
         target: Target = None,
     ) -> "Sharding":
-        """Returns the interned sharding; axes of size 1 and trailing unsharded dims do not make a difference."""
+        """Returns the interned sharding; axes of size 1 and trailing unsharded dims do not make a
+        difference."""
         spec = spec.over(dict(zip(axis_names, mesh_shape, strict=True)))
         key = (device_ids, mesh_shape, axis_names, spec, memory, target)
         sharding = _INTERNED.get(key)
@@ -163,22 +182,32 @@ class Sharding:
 
     def with_spec(self, spec: Spec, memory: str = DEVICE) -> "Sharding":
         """Returns another sharding on the same mesh."""
-        return Sharding.of(self.device_ids, self.mesh_shape, self.axis_names, spec, memory, self.target)
+        return Sharding.of(
+            self.device_ids, self.mesh_shape, self.axis_names, spec, memory, self.target
+        )
 
     def behind_rows(self) -> "Sharding":
         """Returns the sharding of a stack of arrays that have this one."""
-        return self.with_spec(Spec((Dim(self.spec.stack), *self.spec.dims), self.spec.unreduced), self.memory)
+        return self.with_spec(
+            Spec((Dim(self.spec.stack), *self.spec.dims), self.spec.unreduced), self.memory
+        )
 
     def blocks(self) -> "list[Sharding]":
-        """Returns the sharding of a row of each block of a stack, on the devices of the block alone."""
+        """Returns the sharding of a row of each block of a stack, on the devices of the block
+        alone."""
         if not self.spec.stack:
             return [self]
         axes = [self.axis_names.index(axis) for axis in self.spec.stack]
-        ids = np.moveaxis(np.array(self.device_ids).reshape(self.mesh_shape), axes, range(len(axes)))
+        ids = np.moveaxis(
+            np.array(self.device_ids).reshape(self.mesh_shape), axes, range(len(axes))
+        )
         shape = tuple(1 if axis in axes else size for axis, size in enumerate(self.mesh_shape))
         devices = ids.reshape(math.prod(ids.shape[: len(axes)]), -1).tolist()
         spec = self.spec._replace(stack=())
-        return [Sharding.of(tuple(block), shape, self.axis_names, spec, self.memory, self.target) for block in devices]
+        return [
+            Sharding.of(tuple(block), shape, self.axis_names, spec, self.memory, self.target)
+            for block in devices
+        ]
 
     def replicated(self) -> "Sharding":
         """Returns the replicated sharding on the same mesh."""
@@ -189,11 +218,13 @@ class Sharding:
         return self.with_spec(self.spec.closed(), self.memory) if self.is_open else self
 
     @staticmethod
-    def from_jax(sharding: jax.sharding.Sharding, rank: int, meshes: "Iterable[Sharding]" = ()) -> "Sharding":
+    def from_jax(
+        sharding: jax.sharding.Sharding, rank: int, meshes: "Iterable[Sharding]" = ()
+    ) -> "Sharding":
         """Returns the value of a sharding that the compiler chose for a result of `rank` dims.
 
-        It is named by the axes of the first of these meshes that can express it, else by axes of its own: every way to
-        cut an array into tiles is a mesh, in some order of the devices.
+        It is named by the axes of the first of these meshes that can express it, else by axes of
+        its own: every way to cut an array into tiles is a mesh, in some order of the devices.
         """
         first_mesh = next(iter(meshes), None)
         target = None if first_mesh is None else first_mesh.target
@@ -205,16 +236,22 @@ class Sharding:
         order = tuple(ordinal(device, device_target) for device in device_order(sharding))
         tiling = hlo_sharding(sharding, rank)
         if tiling.is_replicated():
-            return (first_mesh or Sharding.of(order, (len(order),), ("devices",))).with_spec(Spec(), memory)
+            return (first_mesh or Sharding.of(order, (len(order),), ("devices",))).with_spec(
+                Spec(), memory
+            )
         tiles, sums, copies, numbers = _tiles_of(tiling, rank, len(order))
         devices = tuple(np.array(order)[numbers].reshape(-1).tolist())
         return Sharding.of_tiling(Tiling(tiles, sums, copies, devices), meshes, memory, target)
 
     @staticmethod
     def of_tiling(
-        tiling: Tiling, meshes: "Iterable[Sharding]" = (), memory: str = DEVICE, target: Target = None
+        tiling: Tiling,
+        meshes: "Iterable[Sharding]" = (),
+        memory: str = DEVICE,
+        target: Target = None,
     ) -> "Sharding":
-        """Returns the value of a tiling, named by the axes of the first mesh that can express it, else by its own."""
+        """Returns the value of a tiling, named by the axes of the first mesh that can express it,
+        else by its own."""
         tiles, sums, copies, devices = tiling
         groups = _in_order(np.array(devices), sums, copies)
         for mesh in meshes:
@@ -229,17 +266,22 @@ class Sharding:
         return Sharding.of(groups, tuple(cut.values()), tuple(cut), spec, memory, target)
 
     def specs(self, tiles: tuple[int, ...]) -> "Iterator[tuple[tuple[str, ...], ...]]":
-        """Yields the axes of this mesh that cut the dims of an array into so many tiles, in every way."""
+        """Yields the axes of this mesh that cut the dims of an array into so many tiles, in every
+        way."""
         size = {axis: n for axis, n in self.mesh_axes().items() if n > 1}
 
-        def split(dims: tuple[int, ...], free_axes: tuple[str, ...]) -> "Iterator[tuple[tuple[str, ...], ...]]":
+        def split(
+            dims: tuple[int, ...], free_axes: tuple[str, ...]
+        ) -> "Iterator[tuple[tuple[str, ...], ...]]":
             if not dims:
                 yield ()
                 return
             for count in range(len(free_axes) + 1):
                 for axes in itertools.permutations(free_axes, count):
                     if math.prod(size[axis] for axis in axes) == dims[0]:
-                        for later_axes in split(dims[1:], tuple(axis for axis in free_axes if axis not in axes)):
+                        for later_axes in split(
+                            dims[1:], tuple(axis for axis in free_axes if axis not in axes)
+                        ):
                             yield (axes, *later_axes)
 
         return split(tiles, tuple(size))
@@ -255,16 +297,18 @@ class Sharding:
             return self._stand_in().jax
         if self._jax is None:
             mesh = _auto_mesh(self.device_ids, self.mesh_shape, self.axis_names, self.target)
-            self._jax = NamedSharding(mesh, jax_spec(self._reduced_dims()), memory_kind=self._kind())
+            self._jax = NamedSharding(
+                mesh, jax_spec(self._reduced_dims()), memory_kind=self._kind()
+            )
         return self._jax
 
     def _reduced_dims(self) -> tuple[Dim, ...]:
         """The dims of a spec without unreduced axes."""
         if self.spec.unreduced:
             raise NotImplementedError(
-                f"{self!r}: an array cannot be constrained to be unreduced over a mesh axis: jax {jax.__version__} "
-                "takes unreduced axes only where the user, not the partitioner, sets each value's sharding "
-                "(AxisType.Explicit)"
+                f"{self!r}: an array cannot be constrained to be unreduced over a mesh axis: jax "
+                f"{jax.__version__} takes unreduced axes only where the user, not the "
+                "partitioner, sets each value's sharding (AxisType.Explicit)"
             )
         return self.spec.dims
 
@@ -278,10 +322,11 @@ class Sharding:
         return None if self.memory == DEVICE else self.memory
 
     def over(self, order: tuple[int, ...]) -> NamedSharding:
-        """Returns the same sharding in a program with this order of devices, in which several meshes meet.
+        """Returns the same sharding in a program with this order of devices, in which several
+        meshes meet.
 
-        There all of them are one mesh with an axis per prime factor of the number of devices; a mesh's own order of the
-        devices is an attribute of the jax sharding.
+        There all of them are one mesh with an axis per prime factor of the number of devices; a
+        mesh's own order of the devices is an attribute of the jax sharding.
         """
         if self.target is None and stand_in.value is not None:
             return self._stand_in().over(order)
@@ -294,17 +339,24 @@ class Sharding:
         logical = tuple(index_of[device] for device in ids.tolist())
         sizes = tuple(sorted(flat))
         mesh = _auto_mesh(order, sizes, tuple(f"factor{i}" for i in range(len(sizes))), self.target)
-        dims = [Dim(tuple(n for axis in dim.axes for n in names[axis]), dim.is_open) for dim in self._reduced_dims()]
+        dims = [
+            Dim(tuple(n for axis in dim.axes for n in names[axis]), dim.is_open)
+            for dim in self._reduced_dims()
+        ]
         is_in_order = logical == tuple(range(len(order)))
         # jax's own parameter for an array on a mesh whose devices are in another order.
         result = NamedSharding(
-            mesh, jax_spec(dims), memory_kind=self._kind(), _logical_device_ids=None if is_in_order else logical
+            mesh,
+            jax_spec(dims),
+            memory_kind=self._kind(),
+            _logical_device_ids=None if is_in_order else logical,
         )
         self._over[order] = result
         return result
 
     def _factors(self) -> tuple[list[int], list[int], dict[str, tuple[str, ...]]]:
-        """The prime factors of the axes' sizes, their order in a program of several meshes, and their names."""
+        """The prime factors of the axes' sizes, their order in a program of several meshes, and
+        their names."""
         factors = [_primes(size) for size in self.mesh_shape]
         flat = [prime for primes in factors for prime in primes]
         sorting = sorted(range(len(flat)), key=lambda i: flat[i])
@@ -319,17 +371,23 @@ class Sharding:
         order = program.order
         result = self.jax if order is None or len(order) == 1 else self.over(order)
         mesh = jax.sharding.get_abstract_mesh() if program.manual_axes else result.mesh
-        return result if mesh is result.mesh else NamedSharding(mesh, result.spec, memory_kind=result.memory_kind)
+        return (
+            result
+            if mesh is result.mesh
+            else NamedSharding(mesh, result.spec, memory_kind=result.memory_kind)
+        )
 
     def by_axis(self) -> tuple[Any, dict[str, tuple[str, ...]]]:
-        """Returns this mesh as the mesh of the program that is being traced, and the axes there of each axis."""
+        """Returns this mesh as the mesh of the program that is being traced, and the axes there of
+        each axis."""
         if (order := program.order) is None or len(order) == 1:
             return self.replicated().jax.mesh, {axis: (axis,) for axis in self.axis_names}
         in_order = self.replicated().over(order)
         if is_reordered(in_order):
             raise NotImplementedError(
-                f"{self!r}: a manual computation in a program whose first mesh has another order of the devices, "
-                f"{order}; give both meshes one order, or call spmd.sync() between them"
+                f"{self!r}: a manual computation in a program whose first mesh has another order "
+                f"of the devices, {order}; give both meshes one order, or call spmd.sync() "
+                "between them"
             )
         return in_order.mesh, self._factors()[2]
 
@@ -345,13 +403,19 @@ class Sharding:
         )
 
     def allows(self, actual_sharding: JaxSharding, rank: int) -> bool:
-        """True if the compiler's choice for an array of `rank` dims agrees with this one in the traced program."""
+        """True if the compiler's choice for an array of `rank` dims agrees with this one in the
+        traced program."""
         requested = self.in_program()
         if not self.is_open:
             return requested.is_equivalent_to(actual_sharding, rank)
-        fixed = [d for d in range(rank) if d >= len(self.spec.dims) or not self.spec.dims[d].is_open]
+        fixed = [
+            d for d in range(rank) if d >= len(self.spec.dims) or not self.spec.dims[d].is_open
+        ]
         shape = (len(self.device_ids),) * rank  # every tiling over so many devices divides it
-        ours, theirs = requested.devices_indices_map(shape), actual_sharding.devices_indices_map(shape)
+        ours, theirs = (
+            requested.devices_indices_map(shape),
+            actual_sharding.devices_indices_map(shape),
+        )
         return all(ours[device][d] == theirs[device][d] for device in ours for d in fixed)
 
     def mesh_axes(self) -> "OrderedDict[str, int]":
@@ -365,18 +429,23 @@ class Sharding:
         return cut + (1,) * (rank - len(cut))
 
     def shard_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of one device's shard: ceil(dim / tiles), so the last shards of an uneven dim are padded."""
+        """The shape of one device's shard: ceil(dim / tiles), so the last shards of an uneven dim
+        are padded."""
         return tuple(-(-dim // cut) for dim, cut in zip(shape, self.tiles(len(shape)), strict=True))
 
     def padded_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The smallest shape that holds `shape` and divides evenly: that of all device buffers together."""
-        return tuple(-(-dim // cut) * cut for dim, cut in zip(shape, self.tiles(len(shape)), strict=True))
+        """The smallest shape that holds `shape` and divides evenly: that of all device buffers
+        together."""
+        return tuple(
+            -(-dim // cut) * cut for dim, cut in zip(shape, self.tiles(len(shape)), strict=True)
+        )
 
     def is_replicated(self) -> bool:
         return not self.spec.dims and not self.spec.unreduced
 
     def partition_spec(self, rank: int) -> tuple[object, ...]:
-        """The spec as a user writes it, one entry per dim: an axis, a tuple of axes, None, or UNCONSTRAINED.
+        """The spec as a user writes it, one entry per dim: an axis, a tuple of axes, None, or
+        UNCONSTRAINED.
 
         The axes of a mesh without names are numbers.
         """
@@ -385,14 +454,20 @@ class Sharding:
 
     @property
     def given_names(self) -> tuple[str, ...] | None:
-        """The axes' names that a user gave; None for a mesh without names, whose axes are numbers."""
-        return None if self.axis_names == tuple(map(str, range(len(self.axis_names)))) else self.axis_names
+        """The axes' names that a user gave; None for a mesh without names, whose axes are
+        numbers."""
+        return (
+            None
+            if self.axis_names == tuple(map(str, range(len(self.axis_names))))
+            else self.axis_names
+        )
 
     def text(self, rank: int, *, iota: bool = False) -> str:
-        """The sharding of a tensor of `rank` dims as GSPMD text: with lists of devices, as PyTorch/XLA printed it.
+        """The sharding of a tensor of `rank` dims as GSPMD text: with lists of devices, as
+        PyTorch/XLA printed it.
 
-        iota: in the newer form, `<=[8]`, where the devices have one. An open dim is named behind it, as in the
-        `backend_config` of `@Sharding`. `Mesh.sharding` takes the text back.
+        iota: in the newer form, `<=[8]`, where the devices have one. An open dim is named behind
+        it, as in the `backend_config` of `@Sharding`. `Mesh.sharding` takes the text back.
         Source: `xla::OpSharding` (tile assignment, `last_tile_dim_replicate`, `last_tile_dims`).
         """
         open_dims = [i for i, dim in enumerate(self.spec.dims) if dim.is_open]
@@ -400,7 +475,8 @@ class Sharding:
         return spell(Tiling(self.tiles(rank), *self.last_tiles(), self._groups()), iota=iota) + free
 
     def _groups(self) -> tuple[int, ...]:
-        """The devices tile by tile; those that hold copies of one tile, or of one summand of it, are adjacent."""
+        """The devices tile by tile; those that hold copies of one tile, or of one summand of it,
+        are adjacent."""
         named = [*(axis for dim in self.spec.dims for axis in dim.axes), *self.spec.unreduced]
         used = [self.axis_names.index(axis) for axis in named]
         replicated_axes = [i for i in range(len(self.axis_names)) if i not in used]
@@ -408,7 +484,8 @@ class Sharding:
         return _in_order(ids.transpose(used + replicated_axes), *self.last_tiles())
 
     def last_tiles(self) -> tuple[int, int]:
-        """The number of summands whose sum a tile still is, and the number of devices that hold each of them."""
+        """The number of summands whose sum a tile still is, and the number of devices that hold
+        each of them."""
         size = self.mesh_axes()
         sums = math.prod(size[axis] for axis in self.spec.unreduced)
         return sums, len(self.device_ids) // (sums * math.prod(self.tiles(len(self.spec.dims))))
@@ -423,14 +500,21 @@ class Sharding:
 
     def __reduce__(self) -> tuple:
         return Sharding.of, (
-            self.device_ids, self.mesh_shape, self.axis_names, self.spec, self.memory, self.target
-        )  # fmt: skip
+            self.device_ids,
+            self.mesh_shape,
+            self.axis_names,
+            self.spec,
+            self.memory,
+            self.target,
+        )
 
 
 def _auto_mesh(
     ordinals: tuple[int, ...], shape: tuple[int, ...], names: tuple[str, ...], target: Target
 ) -> jax.sharding.Mesh:
-    return jax.sharding.Mesh(grid(ordinals, shape, target), names, axis_types=(AxisType.Auto,) * len(names))
+    return jax.sharding.Mesh(
+        grid(ordinals, shape, target), names, axis_types=(AxisType.Auto,) * len(names)
+    )
 
 
 def _number(entry: object) -> object:
@@ -443,18 +527,27 @@ def _number(entry: object) -> object:
 def _tiles_of(
     tiling: xla_client.HloSharding, rank: int, num_devices: int
 ) -> tuple[tuple[int, ...], int, int, np.ndarray]:
-    """Returns the tiles of each dim, the summands and copies of a tile, and the devices, of a tiling of XLA's."""
+    """Returns the tiles of each dim, the summands and copies of a tile, and the devices, of a
+    tiling of XLA's."""
     if tiling.is_unreduced():
         return (1,) * rank, num_devices, 1, np.arange(num_devices)
     if not tiling.is_tiled() or tiling.is_manual():
-        raise NotImplementedError(f"a result came back with a sharding that is no tiling of its mesh: {tiling}")
+        raise NotImplementedError(
+            f"a result came back with a sharding that is no tiling of its mesh: {tiling}"
+        )
     tiles = tuple(tiling.tile_assignment_dimensions())
-    kinds = tiling.subgroup_types()  # of the dims behind the array's; none where they are one, of copies
+    # of the dims behind the array's; none where they are one, of copies
+    kinds = tiling.subgroup_types()
     sums_at = [rank + i for i, kind in enumerate(kinds) if kind == _UNREDUCED]
     sums = math.prod(tiles[i] for i in sums_at)
     copies = num_devices // (sums * math.prod(tiles[:rank]))
     numbers = np.array(tiling.tile_assignment_devices()).reshape(tiles)
-    return tiles[:rank], sums, copies, np.moveaxis(numbers, sums_at, range(rank, rank + len(sums_at)))
+    return (
+        tiles[:rank],
+        sums,
+        copies,
+        np.moveaxis(numbers, sums_at, range(rank, rank + len(sums_at))),
+    )
 
 
 _UNREDUCED = xla_client.OpSharding.Type.UNREDUCED
@@ -468,9 +561,12 @@ def memory_of(sharding: jax.sharding.Sharding) -> str:
 
 
 def _in_order(ids: np.ndarray, sums: int, copies: int) -> tuple[int, ...]:
-    """The devices by tile, summand and copy: those of a summand in order, and a tile's summands by their first."""
+    """The devices by tile, summand and copy: those of a summand in order, and a tile's summands by
+    their first."""
     tiles = np.sort(ids.reshape(-1, sums, copies), axis=2)
-    return tuple(device for tile in tiles.tolist() for summand in sorted(tile) for device in summand)
+    return tuple(
+        device for tile in tiles.tolist() for summand in sorted(tile) for device in summand
+    )
 
 
 def _primes(number: int) -> list[int]:

@@ -95,13 +95,21 @@ class Held:
                 keys = [*box] if self.names is None else [name for name in short if name in long]
                 return keys, [box[name] for name in keys]
             case Kind.CLASS:
-                state = {name: value for name, value in vars(box).items() if _is_state_of_class(name, value)}
+                state = {
+                    name: value
+                    for name, value in vars(box).items()
+                    if _is_state_of_class(name, value)
+                }
                 return [*state], [*state.values()]
             case Kind.SLOTS:
                 return tuple(names), [getattr(box, name, missing) for name in names]
             case Kind.FUNCTION:
                 captured = [_content(variable) for variable in box.__closure__ or ()]
-                return [*_OF_FUNCTION, *box.__code__.co_freevars], [box.__code__, box.__defaults__, *captured]
+                return [*_OF_FUNCTION, *box.__code__.co_freevars], [
+                    box.__code__,
+                    box.__defaults__,
+                    *captured,
+                ]
 
     def restore(self) -> None:
         """Gives the container the contents that it had when it was looked at, if it has others."""
@@ -109,7 +117,9 @@ class Held:
         match self.kind:
             case Kind.DICT | Kind.ATTRIBUTES:
                 methods = _methods_of(box)
-                if not _is_identical([*methods.keys(box), *methods.values(box)], [*self.keys, *self.values]):
+                if not _is_identical(
+                    [*methods.keys(box), *methods.values(box)], [*self.keys, *self.values]
+                ):
                     methods.clear(box)
                     for key, old in zip(self.keys, self.values, strict=True):
                         methods.__setitem__(box, key, old)
@@ -122,7 +132,9 @@ class Held:
             case Kind.SCOPE:
                 box.update(zip(self.keys, self.values, strict=True))
             case Kind.FUNCTION:
-                for variable, old in zip(box.__closure__ or (), self.values[len(_OF_FUNCTION) :], strict=True):
+                for variable, old in zip(
+                    box.__closure__ or (), self.values[len(_OF_FUNCTION) :], strict=True
+                ):
                     if old is not missing:
                         variable.cell_contents = old
 
@@ -133,14 +145,26 @@ class Held:
     def changes(self, same: Callable[[object, object], bool]) -> Iterator[Change]:
         """The changes since then. same: whether a value counts as the one before."""
         keys, values = self.read()
-        if len(keys) == len(self.keys) and all(map(same, values, self.values)) and all(map(same, keys, self.keys)):
+        if (
+            len(keys) == len(self.keys)
+            and all(map(same, values, self.values))
+            and all(map(same, keys, self.keys))
+        ):
             return
-        old, new = dict(zip(self.keys, self.values, strict=True)), dict(zip(keys, values, strict=True))
+        old, new = (
+            dict(zip(self.keys, self.values, strict=True)),
+            dict(zip(keys, values, strict=True)),
+        )
         for key in dict.fromkeys([*old, *new]):
             old_value, new_value = old.get(key, missing), new.get(key, missing)
             if not same(new_value, old_value):
                 yield Change(
-                    path_of(self.path, self.container, key), self.container, self.kind, key, old_value, new_value
+                    path_of(self.path, self.container, key),
+                    self.container,
+                    self.kind,
+                    key,
+                    old_value,
+                    new_value,
                 )
 
 
@@ -148,7 +172,9 @@ _OF_FUNCTION = "__code__", "__defaults__"
 
 
 def _is_state_of_class(name: str, value: object) -> bool:
-    return (callable(value) or not name.startswith("__")) and not isinstance(value, types.GetSetDescriptorType)
+    return (callable(value) or not name.startswith("__")) and not isinstance(
+        value, types.GetSetDescriptorType
+    )
 
 
 def _content(variable: types.CellType) -> object:
@@ -159,8 +185,8 @@ def _content(variable: types.CellType) -> object:
 
 
 def _methods_of(box: dict[Any, Any]) -> type[dict[Any, Any]]:
-    """The class whose methods read and write a dict, whatever a subclass does in them. An OrderedDict keeps an order of
-    its own, which dict's methods would not touch."""
+    """The class whose methods read and write a dict, whatever a subclass does in them. An
+    OrderedDict keeps an order of its own, which dict's methods would not touch."""
     return collections.OrderedDict if isinstance(box, collections.OrderedDict) else dict
 
 
@@ -169,14 +195,18 @@ def _is_identical(values: Sequence[object], old_values: Sequence[object]) -> boo
 
 
 class Contents:
-    """A comparison of containers by the contents that they had. A class: a function that calls itself is a reference
-    cycle, which would hold what the call has dropped."""
+    """A comparison of containers by the contents that they had. A class: a function that calls
+    itself is a reference cycle, which would hold what the call has dropped."""
 
     def __init__(self, snapshots: dict[int, Held]):
         self._held = snapshots
 
     def same(self, value: object, old_value: object) -> bool:
-        snapshot = self._held.get(id(old_value)) if type(value) is type(old_value) and value is not old_value else None
+        snapshot = (
+            self._held.get(id(old_value))
+            if type(value) is type(old_value) and value is not old_value
+            else None
+        )
         if snapshot is None or snapshot.kind not in (Kind.DICT, Kind.LIST):
             return is_same(value, old_value)
         current = Held(value, "", snapshot.kind)

@@ -18,18 +18,39 @@ from torch import nn
 from ..record.tensor import OURS
 from .contents import Change, Contents, Held, Kind, path_of
 
-# No step keeps its state in a library: following torch's own modules would reach all of the process.
+# No step keeps its state in a library: following torch's own modules would reach all of the
+# process.
 LIBRARIES = frozenset({"torch", "jax", "jaxlib", "numpy", "spmd", *sys.stdlib_module_names})
-# Objects of these packages are not read by a step as state, or guard themselves (meshes and shardings are immutable).
+# Objects of these packages are not read by a step as state, or guard themselves (meshes and
+# shardings are immutable).
 _CLOSED_PACKAGES = frozenset({
-    "jax", "jaxlib", "numpy", "spmd", "logging", "threading", "_thread", "asyncio", "concurrent", "multiprocessing",
-    "re", "weakref", "io", "_io", "socket", "queue", "contextlib", "inspect", "importlib", "abc", "typing", "types",
-    "unittest", "_pytest", "pytest", "enum", "pathlib", "sre_constants", "_weakrefset",
+    "jax", "jaxlib", "numpy", "spmd", "logging", "threading", "_thread", "asyncio", "concurrent",
+    "multiprocessing", "re", "weakref", "io", "_io", "socket", "queue", "contextlib", "inspect",
+    "importlib", "abc", "typing", "types", "unittest", "_pytest", "pytest", "enum", "pathlib",
+    "sre_constants", "_weakrefset",
 })  # fmt: skip
-_PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Size, torch.layout)
+_PLAIN = (
+    str,
+    bytes,
+    int,
+    float,
+    complex,
+    bool,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    torch.layout,
+)
 _CLOSED = (types.CodeType, types.GetSetDescriptorType)
 # Random generators on the host. Those of the device are operands.
-_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator, torch.Generator)
+_GENERATORS = (
+    random.Random,
+    np.random.Generator,
+    np.random.RandomState,
+    np.random.BitGenerator,
+    torch.Generator,
+)
 _OURS = frozenset(OURS)
 _MODULE_STATE = frozenset(nn.Module().__dict__)
 # A vocabulary or a dataset held as a list is compared, but not walked.
@@ -41,13 +62,15 @@ _Object = TypeVar("_Object")
 
 @dataclass(eq=False)
 class Objects:
-    """The objects that some roots reach, each root with the path that its objects' paths begin with.
+    """The objects that some roots reach, each root with the path that its objects' paths begin
+    with.
 
-    names: the attributes that count; None: all. ran: the code that ran; what only other functions refer to is left out.
-    None: all. scope: the only globals that are followed, with no class and all instances; None: those of the user's
-    functions, with his classes. snapshots: of the containers. tensors: each with its path. arrays, iterators,
-    generators: numpy's arrays, iterators that are under way, and random generators of the host, by path. opaque: the
-    paths of objects too large to be followed.
+    names: the attributes that count; None: all. ran: the code that ran; what only other functions
+    refer to is left out. None: all. scope: the only globals that are followed, with no class and
+    all instances; None: those of the user's functions, with his classes. snapshots: of the
+    containers. tensors: each with its path. arrays, iterators, generators: numpy's arrays,
+    iterators that are under way, and random generators of the host, by path. opaque: the paths of
+    objects too large to be followed.
     """
 
     roots: Sequence[tuple[str, object]]
@@ -60,8 +83,10 @@ class Objects:
     iterators: list[str] = field(default_factory=list)
     generators: list[tuple[str, Any]] = field(default_factory=list)
     opaque: list[str] = field(default_factory=list)
-    _visited: dict[int, object] = field(default_factory=dict)  # keeps them alive, so that no id is used twice
-    # The user's modules, each with the names of it that are held; and all names in the functions' code.
+    # keeps them alive, so that no id is used twice
+    _visited: dict[int, object] = field(default_factory=dict)
+    # The user's modules, each with the names of it that are held; and all names in the functions'
+    # code.
     _modules: list[tuple[str, types.ModuleType, set[str]]] = field(default_factory=list)
     _mentioned: set[str] = field(default_factory=set)
 
@@ -83,8 +108,8 @@ class Objects:
 
     @classmethod
     def of_step(cls, step: object, arguments: object) -> "Objects":
-        """The objects of a step and its arguments: by containers, attributes, captured variables and the globals of the
-        step's own module, however many these are."""
+        """The objects of a step and its arguments: by containers, attributes, captured variables
+        and the globals of the step's own module, however many these are."""
         return cls([("the step", step), ("the arguments", arguments)], scope=_globals_of(step))
 
     def of(self, kind: type[_Object]) -> list[_Object]:
@@ -92,9 +117,12 @@ class Objects:
         return [thing for thing in self._visited.values() if isinstance(thing, kind)]
 
     def changes(self) -> list[Change]:
-        """The changes since then; a container with the contents that the one before had is no change."""
+        """The changes since then; a container with the contents that the one before had is no
+        change."""
         comparison = Contents({id(snapshot.container): snapshot for snapshot in self.snapshots})
-        return [change for snapshot in self.snapshots for change in snapshot.changes(comparison.same)]
+        return [
+            change for snapshot in self.snapshots for change in snapshot.changes(comparison.same)
+        ]
 
     def restore(self) -> None:
         """Restores the contents of the containers."""
@@ -112,7 +140,8 @@ class Objects:
                 self.opaque.append(path)
             return []
         return [
-            (path_of(path, container, key), value) for key, value in zip(snapshot.keys, snapshot.values, strict=True)
+            (path_of(path, container, key), value)
+            for key, value in zip(snapshot.keys, snapshot.values, strict=True)
         ]
 
     def _inside(self, path: str, thing: object) -> Sequence[tuple[str, object]]:
@@ -169,7 +198,11 @@ class Objects:
         state = getattr(thing, "__dict__", None)
         # All attributes of any object: a step may count in one that no code is known to read.
         if self.scope is not None:
-            return self._hold(f"{path}.__dict__", state, Kind.ATTRIBUTES) if isinstance(state, dict) else []
+            return (
+                self._hold(f"{path}.__dict__", state, Kind.ATTRIBUTES)
+                if isinstance(state, dict)
+                else []
+            )
         # Its position cannot be compared without moving it.
         if hasattr(kind, "__next__"):
             self.iterators.append(path)
@@ -192,7 +225,8 @@ class Objects:
         """The attributes of the user's classes, methods among them."""
         children: list[tuple[str, object]] = []
         for base in kind.__mro__:
-            # A user's class inherits nn.Module: of it, only its own methods can be replaced between two calls.
+            # A user's class inherits nn.Module: of it, only its own methods can be replaced between
+            # two calls.
             if str(base.__module__).partition(".")[0] in LIBRARIES:
                 continue
             if base is kind:
@@ -203,9 +237,14 @@ class Objects:
 
     def _in_modules(self) -> collections.deque[tuple[str, object]]:
         """The attributes of the user's modules that functions name: last, when these are known."""
-        mentioned_names, result = set(self._mentioned if self.names is None else self.names), collections.deque[Any]()
+        mentioned_names, result = (
+            set(self._mentioned if self.names is None else self.names),
+            collections.deque[Any](),
+        )
         for path, module, names in self._modules:
-            if module.__name__.partition(".")[0] not in LIBRARIES and (new := mentioned_names - names):
+            if module.__name__.partition(".")[0] not in LIBRARIES and (
+                new := mentioned_names - names
+            ):
                 names |= new
                 result.extend(self._hold(path, vars(module), Kind.SCOPE, new))
         return result
@@ -239,7 +278,8 @@ class Objects:
 
 
 def _is_own(scope: Mapping[str, object]) -> bool:
-    """True for the globals of a module that the user writes, and that is in no installed package."""
+    """True for the globals of a module that the user writes, and that is in no installed
+    package."""
     package, file = str(scope.get("__name__", "")).partition(".")[0], str(scope.get("__file__", ""))
     return package != "fsdp" and package not in LIBRARIES and not _INSTALLED.search(file)
 
@@ -249,7 +289,10 @@ def _slots_of(kind: type) -> Iterable[str]:
     slots = vars(kind).get("__slots__", ())
     private = f"_{kind.__name__.lstrip('_')}"
     names = [slots] if isinstance(slots, str) else slots
-    return [private + name if name.startswith("__") and not name.endswith("__") else name for name in names]
+    return [
+        private + name if name.startswith("__") and not name.endswith("__") else name
+        for name in names
+    ]
 
 
 def names_in(codes: Iterable[types.CodeType]) -> set[str]:
@@ -258,14 +301,20 @@ def names_in(codes: Iterable[types.CodeType]) -> set[str]:
     for code in codes:
         names.update(code.co_names)
         names.update(constant for constant in code.co_consts if isinstance(constant, str))
-        names |= names_in(constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+        names |= names_in(
+            constant for constant in code.co_consts if isinstance(constant, types.CodeType)
+        )
     return names
 
 
 def _is_library(scope: Mapping[str, object]) -> bool:
-    """True for the globals of a module of a library; a doctest has a module's name and globals of its own."""
+    """True for the globals of a module of a library; a doctest has a module's name and globals of
+    its own."""
     name = str(scope.get("__name__", ""))
-    return name.partition(".")[0] in LIBRARIES and getattr(sys.modules.get(name), "__dict__", None) is scope
+    return (
+        name.partition(".")[0] in LIBRARIES
+        and getattr(sys.modules.get(name), "__dict__", None) is scope
+    )
 
 
 def _globals_of(step: object) -> Mapping[str, object]:
@@ -279,14 +328,24 @@ def _globals_of(step: object) -> Mapping[str, object]:
 
 
 # `co_names` has the names of attributes, too: `optimizer.step()` is no use of a global `step`.
-_OF_GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL", "DELETE_GLOBAL"})
+_OF_GLOBALS = frozenset(
+    {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL", "DELETE_GLOBAL"}
+)
 
 
 @functools.lru_cache(16_384)  # functions of libraries, most of them, at each recording
 def _global_names(code: types.CodeType) -> frozenset[str]:
     """The names of globals that a function, and those inside it, reads or writes."""
-    inner = (_global_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
-    names = (instruction.argval for instruction in dis.get_instructions(code) if instruction.opname in _OF_GLOBALS)
+    inner = (
+        _global_names(constant)
+        for constant in code.co_consts
+        if isinstance(constant, types.CodeType)
+    )
+    names = (
+        instruction.argval
+        for instruction in dis.get_instructions(code)
+        if instruction.opname in _OF_GLOBALS
+    )
     return frozenset(names).union(*inner)
 
 

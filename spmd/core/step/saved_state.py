@@ -1,4 +1,5 @@
-"""The user's objects while a step is planned: on the device without data, and restored afterwards."""
+"""The user's objects while a step is planned: on the device without data, and restored
+afterwards."""
 
 import contextlib
 import random
@@ -27,7 +28,8 @@ from .objects import Objects, outermost
 
 @contextlib.contextmanager
 def abstractly(step: Any, arguments: Any, recording: Recording | None = None) -> Iterator[Objects]:
-    """Yields what is reachable from a step; in the context its calls are recorded without data, and nothing runs."""
+    """Yields what is reachable from a step; in the context its calls are recorded without data, and
+    nothing runs."""
     enter_thread()
     reachable = Objects.of_step(step, arguments)
     with recorded(recording or Recording()), kept(reachable), without_data(reachable, arguments):
@@ -62,7 +64,8 @@ _SMALL = 1 << 20  # bytes up to which the values of a CPU tensor are restored
 
 
 def _of_tensor(tensor: Any) -> Iterator[Callable[[], Any]]:
-    """Yields the steps that restore a tensor: attributes of the library, gradient, hooks, small values on the CPU."""
+    """Yields the steps that restore a tensor: attributes of the library, gradient, hooks, small
+    values on the CPU."""
     # An annotation made inside belongs to the plan.
     if tensor.is_leaf and (tensor.requires_grad or isinstance(tensor, XlaTensor)):
         attributes = {name: value for name, value in tensor.__dict__.items() if name in OURS}
@@ -74,8 +77,13 @@ def _of_tensor(tensor: Any) -> Iterator[Callable[[], Any]]:
             if isinstance(attribute, dict):  # itself restored: the user's handles refer to it
                 yield Held(attribute, "", Kind.DICT).restore
             yield partial(_set, tensor, name, attribute)
-    # An optimizer's counters are CPU tensors; a dataset is not copied for the case that the step writes it.
-    if not isinstance(tensor, XlaTensor) and tensor.device.type == "cpu" and tensor.nbytes <= _SMALL:
+    # An optimizer's counters are CPU tensors; a dataset is not copied for the case that the step
+    # writes it.
+    if (
+        not isinstance(tensor, XlaTensor)
+        and tensor.device.type == "cpu"
+        and tensor.nbytes <= _SMALL
+    ):
         yield partial(_rewrite, tensor, tensor.detach().clone(), tensor._version)
 
 
@@ -98,16 +106,21 @@ def _rewrite(tensor: torch.Tensor, original: torch.Tensor, version: int) -> None
 
 @contextlib.contextmanager
 def without_data(reachable: Objects, arguments: Any) -> Iterator[None]:
-    """Moves modules to the device without data, with their optimizers' state and the arguments, for the context.
+    """Moves modules to the device without data, with their optimizers' state and the arguments, for
+    the context.
 
-    The move is as by `.to("xla")`: rules and FSDP shard the tensors that arrive. A module on the device is not changed,
-    as in a run.
+    The move is as by `.to("xla")`: rules and FSDP shard the tensors that arrive. A module on the
+    device is not changed, as in a run.
     """
     exchanged: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     roots: list[nn.Module] = []
 
     def stand_in(tensor: Any, stand_in_tensor: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        if isinstance(tensor, torch.Tensor) and _is_elsewhere(tensor) and id(tensor) not in exchanged:
+        if (
+            isinstance(tensor, torch.Tensor)
+            and _is_elsewhere(tensor)
+            and id(tensor) not in exchanged
+        ):
             gradient = tensor.grad if tensor.is_leaf else None
             exchanged[id(tensor)] = tensor, stand_in_tensor(tensor)
             exchange(*exchanged[id(tensor)])
@@ -116,7 +129,8 @@ def without_data(reachable: Objects, arguments: Any) -> Iterator[None]:
 
     try:
         for module in reachable.of(nn.Module):
-            # Exchanged in place: the Parameter objects stay those that the optimizer and the user hold.
+            # Exchanged in place: the Parameter objects stay those that the optimizer and the user
+            # hold.
             for tensor in (*module._parameters.values(), *module._buffers.values()):
                 stand_in(tensor, _abstract)
         # A step whose model is on the device takes its arguments as they are, as a run does.
@@ -126,7 +140,10 @@ def without_data(reachable: Objects, arguments: Any) -> Iterator[None]:
                 for tensor in tree_leaves(state) if id(parameter) in exchanged else ():
                     if isinstance(tensor, torch.Tensor) and tensor.dim():
                         stand_in(tensor, _abstract)
-        for tensor in [*tree_leaves(arguments), *(tensor for _, tensor in reachable.tensors.values())]:
+        for tensor in [
+            *tree_leaves(arguments),
+            *(tensor for _, tensor in reachable.tensors.values()),
+        ]:
             if isinstance(tensor, torch.Tensor) and tensor.is_meta:
                 stand_in(tensor, _abstract)
         for tensor in tree_leaves(arguments) if has_moved else ():
@@ -166,7 +183,8 @@ def _is_elsewhere(tensor: torch.Tensor) -> bool:
 
 def _abstract(tensor: torch.Tensor) -> XlaTensor:
     meta = dense_meta(tuple(tensor.shape), tensor.dtype)
-    result = wrap(meta, Storage(DeviceData(meta, is_abstract=True), meta))  # without an annotation, as data on the host
+    # without an annotation, as data on the host
+    result = wrap(meta, Storage(DeviceData(meta, is_abstract=True), meta))
     result.requires_grad_(tensor.requires_grad)
     if isinstance(tensor, nn.Parameter):
         result._is_param = True

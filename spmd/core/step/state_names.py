@@ -13,7 +13,8 @@ from .objects import Objects, outermost
 
 
 class Named(NamedTuple):
-    """A tensor of a step. role: "parameter", "buffer", "optimizer state", "gradient" or "state" (any other tensor)."""
+    """A tensor of a step. role: "parameter", "buffer", "optimizer state", "gradient" or "state"
+    (any other tensor)."""
 
     name: str
     role: str
@@ -21,8 +22,8 @@ class Named(NamedTuple):
 
 
 class StateNames:
-    """The tensors that a step reaches, each storage once: a module's by their paths in it, without a wrapper of one
-    `module`; those of an optimizer as `optimizer.<parameter>.<key>`."""
+    """The tensors that a step reaches, each storage once: a module's by their paths in it, without
+    a wrapper of one `module`; those of an optimizer as `optimizer.<parameter>.<key>`."""
 
     def __init__(self, reachable: Objects):
         self.named: dict[Storage, Named] = {}
@@ -31,7 +32,10 @@ class StateNames:
             for path, module in root.named_modules():
                 # Tied weights have the name of their first place, as in a state dict.
                 prefix = plain_name(root, path)
-                for role, tensors in (("parameter", module._parameters), ("buffer", module._buffers)):
+                for role, tensors in (
+                    ("parameter", module._parameters),
+                    ("buffer", module._buffers),
+                ):
                     for name, tensor in tensors.items():
                         self._add(f"{prefix}.{name}".lstrip("."), role, tensor)
         for optimizer in reachable.of(torch.optim.Optimizer):
@@ -53,7 +57,9 @@ class StateNames:
         for parameter, state in optimizer.state.items():
             for key, value in state.items() if isinstance(state, dict) else ():
                 for tensor in tree_leaves(value):
-                    self._add(f"optimizer.{self._name_of(parameter)}.{key}", "optimizer state", tensor)
+                    self._add(
+                        f"optimizer.{self._name_of(parameter)}.{key}", "optimizer state", tensor
+                    )
 
     def _add(self, name: str, role: str, tensor: object) -> None:
         if isinstance(tensor, XlaTensor) and tensor._storage not in self.named:
@@ -65,7 +71,9 @@ class StateNames:
             self._names.add(unique)
             storage = tensor._storage
             # A program reads memory as it is stored, and not through a view.
-            self.named[storage] = Named(unique, role, tensor if tensor._view is None else wrap(storage.meta, storage))
+            self.named[storage] = Named(
+                unique, role, tensor if tensor._view is None else wrap(storage.meta, storage)
+            )
 
     def _name_of(self, tensor: object) -> str:
         named = self.of(tensor._storage if isinstance(tensor, XlaTensor) else None)

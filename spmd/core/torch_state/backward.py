@@ -1,7 +1,8 @@
-"""Backward passes: gradients with the shardings of their tensors; exceptions and Ctrl-C where torch's C++ allows none.
+"""Backward passes: gradients with the shardings of their tensors; exceptions and Ctrl-C where
+torch's C++ allows none.
 
-An annotated leaf tensor's gradient gets the tensor's sharding once it is accumulated, an annotated computed value's
-when it arrives.
+An annotated leaf tensor's gradient gets the tensor's sharding once it is accumulated, an annotated
+computed value's when it arrives.
 """
 
 import contextlib
@@ -26,12 +27,13 @@ from ..record.threads import enter_thread
 from ..record.views import read
 
 _PIN = -1  # a key among the hooks on a gradient that no handle of torch has
-PINNED = "_pins_grad"  # the attribute of a tensor that `follow` and `leave` set: its hook; False: it was left
+# the attribute of a tensor that `follow` and `leave` set: its hook; False: it was left
+PINNED = "_pins_grad"
 
 
 def follow(tensor: Any, *, after_leave: bool = False) -> None:
-    """Gives later gradients of an annotated tensor its sharding: a leaf tensor's once accumulated, a computed value's
-    when it arrives. after_leave: also after `leave`."""
+    """Gives later gradients of an annotated tensor its sharding: a leaf tensor's once accumulated,
+    a computed value's when it arrives. after_leave: also after `leave`."""
     if after_leave and tensor.__dict__.get(PINNED) is False:
         del tensor.__dict__[PINNED]
     pin = tensor.__dict__.get(PINNED)
@@ -39,9 +41,11 @@ def follow(tensor: Any, *, after_leave: bool = False) -> None:
         return
     if tensor.is_leaf:
         _pin_parameter(tensor)
-    elif tensor._view is None:  # a view's sharding is not its storage's, and XLA chooses that of its gradient
+    elif tensor._view is None:
+        # a view's sharding is not its storage's, and XLA chooses that of its gradient
         pin = tensor.__dict__[PINNED] = partial(_pin_arriving, tensor._storage.ref)
-        if tensor._backward_hooks is None:  # register_hook without its handle, which costs more than the mark
+        # register_hook without its handle, which costs more than the mark
+        if tensor._backward_hooks is None:
             tensor._backward_hooks = OrderedDict({_PIN: pin})
             tensor.grad_fn._register_hook_dict(tensor)  # else autograd calls none of them
         else:
@@ -51,8 +55,8 @@ def follow(tensor: Any, *, after_leave: bool = False) -> None:
 def _pin_parameter(tensor: torch.Tensor) -> None:
     tensor.__dict__[PINNED] = pin_gradient
     hooks = tensor._post_accumulate_grad_hooks
-    # Module.to() swaps autograd's record of a parameter, but leaves the parameter this dict: set again, autograd sees
-    # it again.
+    # Module.to() swaps autograd's record of a parameter, but leaves the parameter this dict: set
+    # again, autograd sees it again.
     tensor._post_accumulate_grad_hooks = hooks
     if hooks is None or pin_gradient not in hooks.values():
         tensor.register_post_accumulate_grad_hook(pin_gradient)
@@ -75,13 +79,15 @@ def shard_gradient(storage: Storage, grad: XlaTensor) -> None:
     if sharding is None or grad._storage.sharding is sharding:
         return
     if grad._view is not None and grad.storage_offset() == 0 and grad.is_contiguous():
-        # Backward often ends in a view (a transposed product). The gradient that stays is stored itself, not its base.
+        # Backward often ends in a view (a transposed product). The gradient that stays is stored
+        # itself, not its base.
         grad._storage, grad._view = Storage(read(grad), grad._meta), None
     annotate(grad, sharding, None if storage.reads is None else storage.reads.latest.layout)
 
 
 def pin_gradient(parameter: torch.Tensor) -> None:
-    """The hook on a leaf tensor: gives its gradient, which has been accumulated, the tensor's sharding."""
+    """The hook on a leaf tensor: gives its gradient, which has been accumulated, the tensor's
+    sharding."""
     assert isinstance(parameter, XlaTensor)
     if isinstance(parameter.grad, XlaTensor):
         shard_gradient(parameter._storage, parameter.grad)
@@ -96,24 +102,27 @@ def _pin_arriving(ref: "weakref.ref[Storage]", grad: torch.Tensor) -> None:
 WHEN_PARAMETER.append(follow)
 
 
-# --- errors ---------------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 _TYPE = torch._C._autograd.DeviceType.PrivateUse1
-_interrupted = PerThread[BaseException | None](None)  # the exception raised in this thread's backward pass
+# the exception raised in this thread's backward pass
+_interrupted = PerThread[BaseException | None](None)
 _probe = ().__len__  # the cheapest call that the interpreter does not specialise
 
 
 class _Guard(torch._C._acc.DeviceGuard):
-    # torch calls this several times an op, and no exception may come out: it runs no bytecode that Ctrl-C could stop.
+    # torch calls this several times an op, and no exception may come out: it runs no bytecode that
+    # Ctrl-C could stop.
     type_ = itertools.repeat(_TYPE).__next__  # type: ignore[assignment]  # torch's stub has another type
 
 
 def _type_in_backward() -> torch._C._autograd.DeviceType:
     """Replaces `_Guard.type_` during a backward pass.
 
-    The engine calls it also while it unwinds from a Python exception (a hook that raised), from a C++ destructor; a
-    return with that exception still set would abort the process. Python raises a SystemError caused by it for a call
-    made with an exception set: so the exception is found and kept, and `run_backward` raises it.
+    The engine calls it also while it unwinds from a Python exception (a hook that raised), from a
+    C++ destructor; a return with that exception still set would abort the process. Python raises a
+    SystemError caused by it for a call made with an exception set: so the exception is found and
+    kept, and `run_backward` raises it.
     """
     try:
         _probe()
@@ -155,7 +164,8 @@ def _recorded_in(roots: Sequence[torch.Tensor]) -> Ring:
 def run_backward(
     engine: Callable[..., object], roots: Sequence[torch.Tensor], *args: object, **kwargs: object
 ) -> object:
-    """Raises the exception that `_type_in_backward` kept, which the engine itself has dropped by then."""
+    """Raises the exception that `_type_in_backward` kept, which the engine itself has dropped by
+    then."""
     enter_thread()
     if torch._C._is_multithreading_enabled():  # by `torch.inference_mode(False)`
         torch.autograd.set_multithreading_enabled(False)

@@ -1,7 +1,8 @@
-"""The memory that the devices hold, summed over all physical devices of this process, as `torch.xla` reports it.
+"""The memory that the devices hold, summed over all physical devices of this process, as
+`torch.xla` reports it.
 
-On GPU and TPU these are the runtime's figures. The CPU's runtime has none: there the live arrays are added up, and a
-peak is the most that any of these calls has seen.
+On GPU and TPU these are the runtime's figures. The CPU's runtime has none: there the live arrays
+are added up, and a peak is the most that any of these calls has seen.
 """
 
 import math
@@ -47,7 +48,8 @@ def _runtime_peak() -> int:
 
 
 def memory_allocated(device: Device = None) -> int:
-    """Returns the bytes of live buffers in device memory, a replicated one counted on each of its devices."""
+    """Returns the bytes of live buffers in device memory, a replicated one counted on each of its
+    devices."""
     global _peak
     in_use = _in_use()
     _peak = max(_peak, in_use)
@@ -55,14 +57,16 @@ def memory_allocated(device: Device = None) -> int:
 
 
 def max_memory_allocated(device: Device = None) -> int:
-    """Returns the most bytes since `reset_peak_memory_stats`; on the CPU the most that any of these calls has seen."""
+    """Returns the most bytes since `reset_peak_memory_stats`; on the CPU the most that any of these
+    calls has seen."""
     # A runtime's peak from before the reset is not one since.
     peak, in_use = _runtime_peak(), memory_allocated()
     return max(_peak, in_use, peak if peak > _runtime_peak_at_reset else 0)
 
 
 def free_bytes() -> float:
-    """Returns the bytes of device memory that no buffer takes; infinite where the runtime does not report them."""
+    """Returns the bytes of device memory that no buffer takes; infinite where the runtime does not
+    report them."""
     stats = _stats()
     if stats is None:
         return math.inf
@@ -70,7 +74,8 @@ def free_bytes() -> float:
 
 
 def memory_reserved(device: Device = None) -> int:
-    """Returns the bytes that the runtime's allocator holds; those of live buffers where it does not report them."""
+    """Returns the bytes that the runtime's allocator holds; those of live buffers where it does not
+    report them."""
     stats = _stats()
     if stats is None:
         return memory_allocated()
@@ -78,12 +83,16 @@ def memory_reserved(device: Device = None) -> int:
 
 
 def max_memory_reserved(device: Device = None) -> int:
-    """Returns the most that `memory_reserved` was, as far as is known: never less than `max_memory_allocated`."""
+    """Returns the most that `memory_reserved` was, as far as is known: never less than
+    `max_memory_allocated`."""
     return max(memory_reserved(), max_memory_allocated())
 
 
 def reset_peak_memory_stats(device: Device = None) -> None:
-    """Starts the peaks again. A runtime's own peak cannot be reset: it is returned once it has been passed."""
+    """Starts the peaks again.
+
+    A runtime's own peak cannot be reset: it is returned once it has been passed.
+    """
     global _peak, _runtime_peak_at_reset
     _peak, _runtime_peak_at_reset = 0, _runtime_peak()
 
@@ -99,7 +108,8 @@ def nested_stats() -> dict[str, Any]:
 
 
 def memory_stats(device: Device = None) -> "OrderedDict[str, int]":
-    """Returns figures by torch's names: `allocated_bytes.all.current`, `.peak`, `reserved_bytes.all.current`, ..."""
+    """Returns figures by torch's names: `allocated_bytes.all.current`, `.peak`,
+    `reserved_bytes.all.current`, ..."""
     return OrderedDict(
         (f"{name}.all.{figure}", value)
         for name, pools in nested_stats().items()
@@ -108,13 +118,18 @@ def memory_stats(device: Device = None) -> "OrderedDict[str, int]":
 
 
 def mem_get_info(device: Device = None) -> tuple[int, int]:
-    """Returns the bytes (free, in all) of the devices; of the machine's memory where they are simulated on it."""
+    """Returns the bytes (free, in all) of the devices; of the machine's memory where they are
+    simulated on it."""
     stats = _stats()
     if stats is None:
         page = os.sysconf("SC_PAGE_SIZE")
         total = page * os.sysconf("SC_PHYS_PAGES")
         has_available = "SC_AVPHYS_PAGES" in os.sysconf_names
-        return (page * os.sysconf("SC_AVPHYS_PAGES") if has_available else max(total - memory_allocated(), 0)), total
+        return (
+            page * os.sysconf("SC_AVPHYS_PAGES")
+            if has_available
+            else max(total - memory_allocated(), 0)
+        ), total
     total = sum(device.get("bytes_limit", 0) for device in stats)
     return max(total - sum(device["bytes_in_use"] for device in stats), 0), total
 
@@ -127,7 +142,8 @@ def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
 
 
 def empty_cache() -> None:
-    """Does nothing: a buffer is freed with its last tensor, and the runtime's allocator may keep its memory."""
+    """Does nothing: a buffer is freed with its last tensor, and the runtime's allocator may keep
+    its memory."""
 
 
 def ipc_collect() -> None:

@@ -1,4 +1,5 @@
-"""`torch.xla` and `torch.accelerator`: the functions that programs written for torch.cuda, and torch itself, call.
+"""`torch.xla` and `torch.accelerator`: the functions that programs written for torch.cuda, and
+torch itself, call.
 
 There is one logical device, which stands for all physical ones; figures are totals.
 """
@@ -21,7 +22,7 @@ from ..run.pjrt.devices import devices
 from . import device_memory as memory
 from .streams import Event, Stream, StreamContext
 
-# -- Devices ----------------------------------------------------------------------------------------------------------
+# -- Devices ---------------------------------------------------------------------------------------
 
 
 def is_available() -> bool:
@@ -73,8 +74,9 @@ class device_of(device):
 class DeviceProperties:
     """The result of `get_device_properties`, for all physical devices together.
 
-    name: of one of them. platform: "cpu", "cuda" or "tpu". total_memory: in bytes. major, minor: cuda's compute
-    capability, else 0. multi_processor_count: cores of all devices, where the runtime reports them, else their number.
+    name: of one of them. platform: "cpu", "cuda" or "tpu". total_memory: in bytes. major, minor:
+    cuda's compute capability, else 0. multi_processor_count: cores of all devices, where the
+    runtime reports them, else their number.
     """
 
     name: str
@@ -104,7 +106,9 @@ def get_device_properties(device: torch.types.Device = None) -> DeviceProperties
     chips, (major, minor) = devices(), get_device_capability(device)
     cores = sum(getattr(chip, "core_count", None) or 1 for chip in chips)
     _, total = memory.mem_get_info()
-    return DeviceProperties(get_device_name(), chips[0].platform, len(chips), total, major, minor, cores)
+    return DeviceProperties(
+        get_device_name(), chips[0].platform, len(chips), total, major, minor, cores
+    )
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
@@ -129,7 +133,7 @@ class Hooks(torch._C._acc.PrivateUse1Hooks):
     is_built = is_available
 
 
-# -- Synchronization --------------------------------------------------------------------------------------------------
+# -- Synchronization -------------------------------------------------------------------------------
 
 
 def synchronize(device: torch.types.Device = None) -> None:
@@ -155,7 +159,7 @@ def is_current_stream_capturing() -> bool:
     return False
 
 
-# -- Random numbers ---------------------------------------------------------------------------------------------------
+# -- Random numbers --------------------------------------------------------------------------------
 
 
 def manual_seed(seed: int) -> None:
@@ -196,24 +200,30 @@ def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
         set_rng_state(state)
 
 
-# -- The modules ------------------------------------------------------------------------------------------------------
+# -- The modules -----------------------------------------------------------------------------------
 
-# By name, functions and classes of this file with their aliases, and those of `device_memory` that keep their name.
+# By name, functions and classes of this file with their aliases, and those of `device_memory` that
+# keep their name.
 _OWN = (
-    is_available, is_initialized, init, device_count, current_device, set_device, device, device_of, get_device_name,
-    get_device_capability, get_device_properties, is_bf16_supported, get_amp_supported_dtype, synchronize, Stream,
-    Event, StreamContext, current_stream, set_stream, is_current_stream_capturing, manual_seed, seed, initial_seed,
-    get_rng_state, set_rng_state, get_rng_state_all, set_rng_state_all,
-    memory.memory_allocated, memory.max_memory_allocated, memory.memory_reserved, memory.max_memory_reserved,
-    memory.memory_stats, memory.memory_summary, memory.mem_get_info, memory.reset_peak_memory_stats,
-    memory.reset_accumulated_memory_stats, memory.empty_cache, memory.ipc_collect,
+    is_available, is_initialized, init, device_count, current_device, set_device, device, device_of,
+    get_device_name, get_device_capability, get_device_properties, is_bf16_supported,
+    get_amp_supported_dtype, synchronize, Stream, Event, StreamContext, current_stream, set_stream,
+    is_current_stream_capturing, manual_seed, seed, initial_seed, get_rng_state, set_rng_state,
+    get_rng_state_all, set_rng_state_all, memory.memory_allocated, memory.max_memory_allocated,
+    memory.memory_reserved, memory.max_memory_reserved, memory.memory_stats, memory.memory_summary,
+    memory.mem_get_info, memory.reset_peak_memory_stats, memory.reset_accumulated_memory_stats,
+    memory.empty_cache, memory.ipc_collect,
 )  # fmt: skip
 _OFFERED: dict[str, object] = {function.__name__: function for function in _OWN} | {
-    "stream": StreamContext, "default_stream": current_stream, "manual_seed_all": manual_seed, "seed_all": seed,
+    "stream": StreamContext,
+    "default_stream": current_stream,
+    "manual_seed_all": manual_seed,
+    "seed_all": seed,
     "_is_in_bad_fork": forking.is_in_bad_fork,
     "_initialized": True,  # torch.utils.checkpoint reads it before it saves the random state
-    "_exchange_device": lambda index: 0, "_maybe_exchange_device": lambda index: 0,
-}  # fmt: skip
+    "_exchange_device": lambda index: 0,
+    "_maybe_exchange_device": lambda index: 0,
+}
 
 
 def make_module() -> types.ModuleType:
@@ -221,7 +231,9 @@ def make_module() -> types.ModuleType:
     module = types.ModuleType("torch.xla", __doc__)
     module.__dict__.update(_OFFERED)
     amp = types.ModuleType("torch.xla.amp", "`torch.amp` for this device.")
-    amp.__dict__.update(autocast=partial(torch.autocast, "xla"), GradScaler=partial(torch.amp.GradScaler, "xla"))
+    amp.__dict__.update(
+        autocast=partial(torch.autocast, "xla"), GradScaler=partial(torch.amp.GradScaler, "xla")
+    )
     module.__dict__["amp"] = amp
     return module
 
@@ -235,30 +247,44 @@ def _exchange(index: int) -> int:
     return check_index(index, "device_index")
 
 
-# The functions of `torch.accelerator`, in place of C++ that needs a C++ backend, by the name that torch calls.
+# The functions of `torch.accelerator`, in place of C++ that needs a C++ backend, by the name that
+# torch calls.
 _ACCELERATOR: dict[str, Callable[..., object]] = {
-    "setDeviceIndex": set_device, "exchangeDevice": _exchange, "maybeExchangeDevice": _exchange,
-    "getDeviceCapability": _capability, "getStream": current_stream, "setStream": set_stream,
-    "synchronizeDevice": synchronize, "isAllocatorInitialized": lambda: True, "emptyCache": memory.empty_cache,
-    "emptyHostCache": memory.empty_cache, "getDeviceStats": lambda index: memory.nested_stats(),
-    "resetAccumulatedStats": memory.reset_accumulated_memory_stats, "resetPeakStats": memory.reset_peak_memory_stats,
+    "setDeviceIndex": set_device,
+    "exchangeDevice": _exchange,
+    "maybeExchangeDevice": _exchange,
+    "getDeviceCapability": _capability,
+    "getStream": current_stream,
+    "setStream": set_stream,
+    "synchronizeDevice": synchronize,
+    "isAllocatorInitialized": lambda: True,
+    "emptyCache": memory.empty_cache,
+    "emptyHostCache": memory.empty_cache,
+    "getDeviceStats": lambda index: memory.nested_stats(),
+    "resetAccumulatedStats": memory.reset_accumulated_memory_stats,
+    "resetPeakStats": memory.reset_peak_memory_stats,
     "getMemoryInfo": memory.mem_get_info,
-}  # fmt: skip
+}
 
 
 def join_accelerator() -> None:
-    """Has `torch.accelerator` be this device; torch takes a custom device before any other accelerator."""
+    """Has `torch.accelerator` be this device; torch takes a custom device before any other
+    accelerator."""
     for name, function in _ACCELERATOR.items():
         if hasattr(torch._C, f"_accelerator_{name}"):  # the oldest torch lacks some of them
             setattr(torch._C, f"_accelerator_{name}", function)
 
 
-# -- Methods of tensors and modules -----------------------------------------------------------------------------------
+# -- Methods of tensors and modules ----------------------------------------------------------------
 
 
-def _to_xla(self: Any, device: torch.types.Device = None, non_blocking: bool = False, **kwargs: object) -> object:
+def _to_xla(
+    self: Any, device: torch.types.Device = None, non_blocking: bool = False, **kwargs: object
+) -> object:
     """The same as `.to("xla")`."""
-    return self.to(torch.device("xla", check_index(device, "xla")), non_blocking=non_blocking, **kwargs)
+    return self.to(
+        torch.device("xla", check_index(device, "xla")), non_blocking=non_blocking, **kwargs
+    )
 
 
 def join_methods(ours: type) -> None:

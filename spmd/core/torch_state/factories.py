@@ -1,4 +1,5 @@
-"""Kernels that torch calls on the device key itself: factories, which have no tensor among their arguments."""
+"""Kernels that torch calls on the device key itself: factories, which have no tensor among their
+arguments."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -36,52 +37,89 @@ def _dtype(dtype: Dtype) -> torch.dtype:
 # The kernels take what is for other devices, a layout and pinned memory, as `placement`.
 
 
-def _zeros(size: Sequence[int], *, dtype: Dtype = None, device: Device = None, **placement: object) -> XlaTensor:
+def _zeros(
+    size: Sequence[int], *, dtype: Dtype = None, device: Device = None, **placement: object
+) -> XlaTensor:
     return _make(aten.empty.memory_format, list(size), dtype=_dtype(dtype), device=device)
 
 
 def _empty(
-    size: Sequence[int], *, dtype: Dtype = None, device: Device = None,
-    memory_format: torch.memory_format | None = None, **placement: object,
-) -> XlaTensor:  # fmt: skip
+    size: Sequence[int],
+    *,
+    dtype: Dtype = None,
+    device: Device = None,
+    memory_format: torch.memory_format | None = None,
+    **placement: object,
+) -> XlaTensor:
     if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
-        strides = torch.empty(size, dtype=dtype, device="meta", memory_format=memory_format).stride()
+        strides = torch.empty(
+            size, dtype=dtype, device="meta", memory_format=memory_format
+        ).stride()
         return _empty_strided(size, strides, dtype=dtype, device=device)
     return _fresh(_zeros(size, dtype=dtype, device=device))
 
 
 def _empty_strided(
-    size: Sequence[int], stride: Sequence[int], *, dtype: Dtype = None, device: Device = None, **placement: object
+    size: Sequence[int],
+    stride: Sequence[int],
+    *,
+    dtype: Dtype = None,
+    device: Device = None,
+    **placement: object,
 ) -> XlaTensor:
-    return _fresh(_make(aten.empty_strided.default, list(size), list(stride), dtype=_dtype(dtype), device=device))
+    return _fresh(
+        _make(
+            aten.empty_strided.default, list(size), list(stride), dtype=_dtype(dtype), device=device
+        )
+    )
 
 
 def _fresh(zeros: XlaTensor) -> XlaTensor:
-    """Returns an uninitialized tensor: zeros, or the fill of `torch.use_deterministic_algorithms`."""
+    """Returns an uninitialized tensor: zeros, or the fill of
+    `torch.use_deterministic_algorithms`."""
     value = fill_of(zeros._meta.dtype)
     return zeros if value is None else dispatch(aten.fill_.Scalar, (), (zeros, value))
 
 
-def _empty_permuted(size: Sequence[int], physical_layout: Sequence[int], **keywords: Any) -> XlaTensor:
+def _empty_permuted(
+    size: Sequence[int], physical_layout: Sequence[int], **keywords: Any
+) -> XlaTensor:
     strides = torch.empty_permuted(size, tuple(physical_layout), device="meta").stride()
     return _empty_strided(size, strides, **keywords)
 
 
-def _arange(*numbers: float, dtype: Dtype = None, device: Device = None, **placement: object) -> XlaTensor:
+def _arange(
+    *numbers: float, dtype: Dtype = None, device: Device = None, **placement: object
+) -> XlaTensor:
     if dtype is None:
-        dtype = torch.get_default_dtype() if any(isinstance(number, float) for number in numbers) else torch.int64
+        dtype = (
+            torch.get_default_dtype()
+            if any(isinstance(number, float) for number in numbers)
+            else torch.int64
+        )
     start, end, step = (0, *numbers, 1) if len(numbers) == 1 else (*numbers, 1)[:3]
     return _make(aten.arange.start_step, start, end, step, dtype=dtype, device=device)
 
 
 def _randperm(
-    n: int, *, generator: torch.Generator | None = None, dtype: Dtype = None, device: Device = None, **placement: object
+    n: int,
+    *,
+    generator: torch.Generator | None = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    **placement: object,
 ) -> XlaTensor:
-    return _make(aten.randperm.default, n, dtype=dtype or torch.int64, generator=generator, device=device)
+    return _make(
+        aten.randperm.default, n, dtype=dtype or torch.int64, generator=generator, device=device
+    )
 
 
 def _of_torchs_dtype(
-    overload: OpOverload, *args: object, dtype: Dtype = None, device: Device = None, **placement: object
+    overload: OpOverload,
+    *args: object,
+    dtype: Dtype = None,
+    device: Device = None,
+    **placement: object,
 ) -> XlaTensor:
     """A factory whose dtype, where none is passed, torch's meta kernel says."""
     dtype = dtype or overload(*args, device="meta").dtype
@@ -89,17 +127,23 @@ def _of_torchs_dtype(
 
 
 def _host_made(overload: OpOverload) -> Callable[..., torch.Tensor]:
-    """A factory whose few numbers torch computes with kernels or views unknown to the device: host data."""
+    """A factory whose few numbers torch computes with kernels or views unknown to the device: host
+    data."""
 
-    def make(*args: object, dtype: Dtype = None, device: Device = None, **placement: object) -> torch.Tensor:
+    def make(
+        *args: object, dtype: Dtype = None, device: Device = None, **placement: object
+    ) -> torch.Tensor:
         keywords = {} if dtype is None else {"dtype": dtype}
         return overload(*args, **keywords, device="cpu").to(device or "xla")
 
     return make
 
 
-def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    """A copy that torch calls with Python dispatch switched off, as in `torch.tensor(data, device="xla")`."""
+def _copy_from(
+    source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False
+) -> torch.Tensor:
+    """A copy that torch calls with Python dispatch switched off, as in
+    `torch.tensor(data, device="xla")`."""
     return dispatch(aten.copy_.default, (), (target, source), {})
 
 
@@ -108,36 +152,55 @@ def _dispatched(overload: OpOverload, *args: object) -> object:
     return dispatch(overload, (), args)
 
 
-# Ops whose gradient torch composes of other ops unless the device has kernels of both; with them torch calls ours. The
-# kernels themselves are never called: a tensor of the device takes every call to `dispatch` first.
+# Ops whose gradient torch composes of other ops unless the device has kernels of both; with them
+# torch calls ours. The kernels themselves are never called: a tensor of the device takes every call
+# to `dispatch` first.
 _WITH_GRADIENT = (
-    "silu", "silu_backward", "mish", "mish_backward", "_fused_rms_norm", "_fused_rms_norm_backward",
-)  # fmt: skip
+    "silu",
+    "silu_backward",
+    "mish",
+    "mish_backward",
+    "_fused_rms_norm",
+    "_fused_rms_norm_backward",
+)
 
-# Composite `out=` forms that write to a reshaped or compared alias of `out`, which is no alias here.
+# Composite `out=` forms that write to a reshaped or compared alias of `out`, which is no alias
+# here.
 _COMPOSITE_OUT = (
-    "kron.out", "linalg_matrix_rank.out", "linalg_matrix_rank.out_tol_tensor",
-    "linalg_matrix_rank.atol_rtol_tensor_out", "linalg_matrix_rank.atol_rtol_float_out",
-)  # fmt: skip
+    "kron.out",
+    "linalg_matrix_rank.out",
+    "linalg_matrix_rank.out_tol_tensor",
+    "linalg_matrix_rank.atol_rtol_tensor_out",
+    "linalg_matrix_rank.atol_rtol_float_out",
+)
 
 
-def _composite_out(overload: OpOverload, *args: object, out: torch.Tensor, **kwargs: object) -> object:
+def _composite_out(
+    overload: OpOverload, *args: object, out: torch.Tensor, **kwargs: object
+) -> object:
     """A composite `out=` form as one call: the functional op, whose result is written to `out`."""
     tensors = [value for value in (*args, out) if isinstance(value, torch.Tensor)]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         raise RuntimeError(
-            f"{overload.name()}: functions with out=... arguments don't support automatic differentiation, but one of "
-            "the arguments requires grad."
+            f"{overload.name()}: functions with out=... arguments don't support automatic "
+            "differentiation, but one of the arguments requires grad."
         )
     with torch.no_grad():
         return dispatch(overload, (), args, {**kwargs, "out": out})
 
 
 _HOST_MADE = (
-    aten.fft_fftfreq.default, aten.fft_rfftfreq.default, aten.range.default, aten.range.step,
-    aten.kaiser_window.default, aten.kaiser_window.periodic, aten.kaiser_window.beta, aten.logspace.default,
-    aten.tril_indices.default, aten.triu_indices.default,
-)  # fmt: skip
+    aten.fft_fftfreq.default,
+    aten.fft_rfftfreq.default,
+    aten.range.default,
+    aten.range.step,
+    aten.kaiser_window.default,
+    aten.kaiser_window.periodic,
+    aten.kaiser_window.beta,
+    aten.logspace.default,
+    aten.tril_indices.default,
+    aten.triu_indices.default,
+)
 
 _library = torch.library.Library("aten", "IMPL")
 
@@ -154,7 +217,8 @@ def register_factories() -> None:
         partial(_of_torchs_dtype, aten.eye.default): ("eye",),
         partial(_of_torchs_dtype, aten.eye.m): ("eye.m",),
         partial(_of_torchs_dtype, aten.linspace.default): ("linspace",),
-        partial(_dispatched, aten._local_scalar_dense.default): ("_local_scalar_dense",),  # `torch.tensor([x, y])`
+        # `torch.tensor([x, y])`
+        partial(_dispatched, aten._local_scalar_dense.default): ("_local_scalar_dense",),
     }
     for function, names in kernels.items():
         for name in names:

@@ -1,7 +1,9 @@
-"""`torch.Generator("xla")`: a seed of its own for draws on the device; `torch.random.fork_rng` for one thread alone.
+"""`torch.Generator("xla")`: a seed of its own for draws on the device; `torch.random.fork_rng` for
+one thread alone.
 
-torch's C++ makes generators of the devices that it knows itself. Ours is a CPU generator whose device is xla: its next
-number is the seed of a draw on the device that takes it (see `core.seed.next_draw`).
+torch's C++ makes generators of the devices that it knows itself. Ours is a CPU generator whose
+device is xla: its next number is the seed of a draw on the device that takes it (see
+`core.seed.next_draw`).
 """
 
 import contextlib
@@ -18,7 +20,10 @@ from ..record.calls.naming import choosing, only_device
 
 
 class XlaGenerator(torch.Generator):
-    """The class of `torch.Generator(device="xla")`. The same seed gives the same numbers, on any mesh."""
+    """The class of `torch.Generator(device="xla")`.
+
+    The same seed gives the same numbers, on any mesh.
+    """
 
     def __new__(cls, device: torch.device | str | int = "xla") -> "XlaGenerator":
         only_device(torch.device(device))
@@ -41,7 +46,9 @@ class XlaGenerator(torch.Generator):
 def _is_ours(*args: object, **kwargs: object) -> bool:
     device = args[0] if args else kwargs.get("device")
     is_alone = len(args) + len(kwargs) == 1
-    return is_alone and isinstance(device, (str, torch.device)) and torch.device(device).type == "xla"
+    return (
+        is_alone and isinstance(device, (str, torch.device)) and torch.device(device).type == "xla"
+    )
 
 
 def _make(cls: type, *args: object, **kwargs: object) -> object:
@@ -62,7 +69,9 @@ _signature = functools.cache(inspect.signature)
 
 
 @contextlib.contextmanager
-def fork_rng(original: Callable[..., AbstractContextManager[None]], *args: object, **kwargs: object) -> Iterator[None]:
+def fork_rng(
+    original: Callable[..., AbstractContextManager[None]], *args: object, **kwargs: object
+) -> Iterator[None]:
     """`torch.random.fork_rng`, which forks the device's stream, too."""
     bound = _signature(original).bind(*args, **kwargs)
     bound.apply_defaults()

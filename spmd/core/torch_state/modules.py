@@ -1,8 +1,8 @@
 """Moves of modules: `.to`, `.cpu()` and `.half()` change a parameter's data, never the object.
 
-So tied weights stay tied, an optimizer made before goes on, and hooks, gradients, the user's attributes and the
-sharding stay; also while a forward graph lives, whose backward pass then gives its gradients to the parameters as they
-are now.
+So tied weights stay tied, an optimizer made before goes on, and hooks, gradients, the user's
+attributes and the sharding stay; also while a forward graph lives, whose backward pass then gives
+its gradients to the parameters as they are now.
 """
 
 import sys
@@ -29,13 +29,16 @@ from .uninitialized import is_on_device, move_uninitialized
 Function = Callable[[torch.Tensor], torch.Tensor]
 # Called with a module and the function that has moved its own tensors.
 after_move: list[Callable[[nn.Module, Function], None]] = []
-ARRIVED = "_spmd_arrived"  # the attribute of a module that is called with it whenever its own tensors have moved
-# The callables that may be called so later; each reports the future sharding of its module's tensors (`to_come`).
+# the attribute of a module that is called with it whenever its own tensors have moved
+ARRIVED = "_spmd_arrived"
+# The callables that may be called so later; each reports the future sharding of its module's
+# tensors (`to_come`).
 WAITING: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 def to_come(tensor: torch.Tensor) -> Sharding | None:
-    """Returns the sharding that a tensor on another device will have once its module moves here; None where unknown."""
+    """Returns the sharding that a tensor on another device will have once its module moves here;
+    None where unknown."""
     shardings = (waiting.to_come(tensor) for waiting in list(WAITING))
     return next((sharding for sharding in shardings if sharding is not None), None)
 
@@ -45,7 +48,8 @@ def _is_ours(tensor: torch.Tensor) -> bool:
 
 
 def _replace(tensor: torch.Tensor, moved: torch.Tensor) -> Any:
-    """Returns the module's tensor after a move to `moved`: the same object, as far as torch lets it be.
+    """Returns the module's tensor after a move to `moved`: the same object, as far as torch lets it
+    be.
 
     `torch.__future__.set_overwrite_module_params_on_conversion` requires another one.
     """
@@ -63,7 +67,10 @@ def _replace(tensor: torch.Tensor, moved: torch.Tensor) -> Any:
     if overwrites:
         return moved
     if not tensor.is_leaf:
-        raise RuntimeError("a tensor that was computed cannot be moved in place; make it an nn.Parameter, or detach it")
+        raise RuntimeError(
+            "a tensor that was computed cannot be moved in place; make it an nn.Parameter, or "
+            "detach it"
+        )
     are_ours = isinstance(tensor, XlaTensor), isinstance(moved, XlaTensor)
     if any(are_ours) and not (all(are_ours) and tensor.dtype == moved.dtype):
         swap(tensor, moved)
@@ -96,7 +103,8 @@ def _move_parameter(module: nn.Module, name: str, fn: Function) -> None:
 
 
 def _move(module: nn.Module, fn: Function) -> None:
-    """`Module._apply` for a module's own tensors, where one of them is on the device or goes there."""
+    """`Module._apply` for a module's own tensors, where one of them is on the device or goes
+    there."""
     for name, parameter in module._parameters.items():
         if parameter is not None:
             _move_parameter(module, name, fn)
@@ -109,7 +117,8 @@ def _move(module: nn.Module, fn: Function) -> None:
 
 
 def _keeping(module: nn.Module, fn: Function) -> Function:
-    """Returns `fn` that leaves a buffer that the device cannot hold where it is, with a warning that names it."""
+    """Returns `fn` that leaves a buffer that the device cannot hold where it is, with a warning
+    that names it."""
 
     def kept(tensor: torch.Tensor) -> torch.Tensor:
         try:
@@ -120,7 +129,10 @@ def _keeping(module: nn.Module, fn: Function) -> Function:
         except UnsupportedLayout as error:
             for name, value in module._buffers.items():
                 if value is tensor:
-                    warn(f"the buffer {type(module).__name__}.{name} stays on the {tensor.device}: {error}")
+                    warn(
+                        f"the buffer {type(module).__name__}.{name} stays on the {tensor.device}: "
+                        f"{error}"
+                    )
                     return tensor
             for name, value in module._parameters.items():
                 if value is not None and (value is tensor or value.grad is tensor):
@@ -132,7 +144,8 @@ def _keeping(module: nn.Module, fn: Function) -> Function:
 
 
 def _apply_to_own(module: nn.Module, fn: Function, original: Callable[..., nn.Module]) -> None:
-    """Calls torch's own `_apply`, unless a tensor is on the device, or the function takes the first one there."""
+    """Calls torch's own `_apply`, unless a tensor is on the device, or the function takes the first
+    one there."""
     parameters = [tensor for tensor in module._parameters.values() if tensor is not None]
     tensors = [*parameters, *(tensor for tensor in module._buffers.values() if tensor is not None)]
     fn = _keeping(module, fn)
@@ -159,14 +172,16 @@ def _hold(module: nn.Module, name: str, buffer: torch.Tensor | None) -> None:
 
 
 def know_buffers() -> None:
-    """Marks every buffer as state from its registration on: its initial value is no part of the first step."""
+    """Marks every buffer as state from its registration on: its initial value is no part of the
+    first step."""
     register_module_buffer_registration_hook(_hold)
 
 
 def apply_in_place(
     original: Callable[..., nn.Module], self: nn.Module, fn: Function, recurse: bool = True
 ) -> nn.Module:
-    """`Module._apply`, which `.to`, `.cpu()` and `.half()` go through, with parameters that stay the same objects."""
+    """`Module._apply`, which `.to`, `.cpu()` and `.half()` go through, with parameters that stay
+    the same objects."""
     if torch.__future__.get_swap_module_params_on_conversion():  # the user requires torch's own way
         return original(self, fn, recurse)
     if recurse:
@@ -182,16 +197,25 @@ def apply_in_place(
 
 
 def load_annotated(
-    original: Callable[..., None], self: nn.Module, state_dict: object, prefix: str,
-    local_metadata: Mapping[str, object], *args: object,
-) -> None:  # fmt: skip
-    """`Module._load_from_state_dict`: a tensor that `load_state_dict(assign=True)` puts on the device in place of one
-    with a sharding, now or later, takes that sharding, whatever the file says."""
+    original: Callable[..., None],
+    self: nn.Module,
+    state_dict: object,
+    prefix: str,
+    local_metadata: Mapping[str, object],
+    *args: object,
+) -> None:
+    """`Module._load_from_state_dict`: a tensor that `load_state_dict(assign=True)` puts on the
+    device in place of one with a sharding, now or later, takes that sharding, whatever the file
+    says."""
     shardings = _own_shardings(self) if local_metadata.get("assign_to_params_buffers") else {}
     original(self, state_dict, prefix, local_metadata, *args)
     for name, sharding in shardings.items():
         new = _own(self).get(name)
-        if isinstance(new, XlaTensor) and new._view is None and new.dim() >= len(sharding.spec.dims):
+        if (
+            isinstance(new, XlaTensor)
+            and new._view is None
+            and new.dim() >= len(sharding.spec.dims)
+        ):
             if new._storage.sharding is not sharding:
                 annotate(new, sharding)
             follow(new)
@@ -203,7 +227,8 @@ def _own(module: nn.Module) -> dict[str, torch.Tensor | None]:
 
 
 def _own_shardings(module: nn.Module) -> dict[str, Sharding]:
-    """The shardings of a module's own tensors, also future ones, without those of tensors that have no annotation."""
+    """The shardings of a module's own tensors, also future ones, without those of tensors that have
+    no annotation."""
     shardings = {}
     for name, tensor in _own(module).items():
         if isinstance(tensor, XlaTensor) and tensor._view is None:
@@ -213,18 +238,23 @@ def _own_shardings(module: nn.Module) -> dict[str, Sharding]:
     return {name: sharding for name, sharding in shardings.items() if sharding is not None}
 
 
-# --- the CPU: one warning where a framework that does not see the device moves a model there, to train it -------------
+# --- the CPU: one warning where a framework that does not see the device moves a model there, to
+# train it
 
-# The modules of frameworks that place a model where they train it; a script's own `model.cpu()` has no frame of these.
+# The modules of frameworks that place a model where they train it; a script's own `model.cpu()` has
+# no frame of these.
 _PLACING = ("accelerate.accelerator", "transformers.trainer")
-_ABOVE = ("accelerate", "transformers", "trl", "peft", "diffusers")  # whose frames stand before the user's line
+# whose frames stand before the user's line
+_ABOVE = ("accelerate", "transformers", "trl", "peft", "diffusers")
 warned_of_cpu: list[bool] = []
 
 
 def _warn_of_cpu() -> None:
-    """Warns, once in a process, where the call of `model.to`, outside torch and this library, is one that places it."""
+    """Warns, once in a process, where the call of `model.to`, outside torch and this library, is
+    one that places it."""
     frame = outside(sys._getframe(1))
-    while frame is not None and frame.f_code.co_name == "to":  # a model's class has its own, as transformers' have
+    # a model's class has its own, as transformers' have
+    while frame is not None and frame.f_code.co_name == "to":
         frame = outside(frame.f_back)
     name = "" if frame is None else str(frame.f_globals.get("__name__"))
     if warned_of_cpu or name not in _PLACING:
@@ -233,8 +263,9 @@ def _warn_of_cpu() -> None:
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _ABOVE:
         frame = outside(frame.f_back)
     text = (
-        f"{name.partition('.')[0]} moves the model from xla to the CPU and trains it there: call spmd.use() before the "
-        "first Accelerator() or TrainingArguments(), or set ACCELERATE_TORCH_DEVICE=xla"
+        f"{name.partition('.')[0]} moves the model from xla to the CPU and trains it there: call "
+        "spmd.use() before the first Accelerator() or TrainingArguments(), or set "
+        "ACCELERATE_TORCH_DEVICE=xla"
     )
     if frame is None:
         warnings.warn(text, stacklevel=2)

@@ -1,8 +1,10 @@
-"""Pickling, copying, dlpack, `torch.save` and `torch.load`: a file holds plain CPU tensors, which any torch can read.
+"""Pickling, copying, dlpack, `torch.save` and `torch.load`: a file holds plain CPU tensors, which
+any torch can read.
 
-Each is marked as a tensor of the device, in the metadata that torch keeps with its values and ignores where the mark is
-unknown. So they load onto the device where this library is imported, as with cuda, unless `map_location` names another
-place, and onto the CPU where it is not. CPU tensors load onto the device by `map_location="xla"`.
+Each is marked as a tensor of the device, in the metadata that torch keeps with its values and
+ignores where the mark is unknown. So they load onto the device where this library is imported, as
+with cuda, unless `map_location` names another place, and onto the CPU where it is not. CPU tensors
+load onto the device by `map_location="xla"`.
 """
 
 import json
@@ -35,29 +37,38 @@ from .when_imported import replaces
 
 _Storage = torch.UntypedStorage | TypedStorage
 _Restore = Callable[[_Storage, str], _Storage]
-_Reduction = tuple[Callable[..., object], tuple[object, ...]]  # of pickle: a function and its arguments
+# of pickle: a function and its arguments
+_Reduction = tuple[Callable[..., object], tuple[object, ...]]
 _Memory = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]  # dtype, shape, strides, offset
 _MARK = "xla"  # in a saved tensor's metadata, which torch takes as names that are true or false
 _SHARDINGS = "xla_sharding: "  # prefix of the name that holds the tensor's sharding
 
-# Host storages made for tensors that are being saved, so that views and tied weights share one, as they do here.
+# Host storages made for tensors that are being saved, so that views and tied weights share one, as
+# they do here.
 _saved: "WeakKeyDictionary[Storage, tuple[int, StorageWeakRef]]" = WeakKeyDictionary()
 
 
 def _reduce(tensor: XlaTensor, protocol: object) -> _Reduction:
-    """The reduction for pickle and torch.save: the CPU tensor or parameter of the values, with the attributes."""
+    """The reduction for pickle and torch.save: the CPU tensor or parameter of the values, with the
+    attributes."""
     state = {name: value for name, value in tensor.__dict__.items() if name not in OURS}
     host = shared_host_copy(tensor).requires_grad_(tensor.requires_grad and not tensor._is_param)
     starting: Any = get_spawning_popen()
-    if starting is not None:  # the new process opens the memory by its number when it starts: until then it must stay
+    # the new process opens the memory by its number when it starts: until then it must stay
+    if starting is not None:
         starting.__dict__.setdefault("_host_copies", []).append(host)
     function, arguments = host._reduce_ex_internal(protocol)[:2]
     if function is torch._utils._rebuild_tensor_v3:
-        # Dtypes without a storage class of their own. torch writes their bare storage, which its loader of plain
-        # pickles cannot read; declared as bytes, it can.
-        arguments = (TypedStorage(wrap_storage=arguments[0], dtype=torch.uint8, _internal=True), *arguments[1:])
+        # Dtypes without a storage class of their own. torch writes their bare storage, which its
+        # loader of plain pickles cannot read; declared as bytes, it can.
+        arguments = (
+            TypedStorage(wrap_storage=arguments[0], dtype=torch.uint8, _internal=True),
+            *arguments[1:],
+        )
     sharding = tensor._storage.sharding if tensor._view is None else None
-    marks = {_MARK: True} if sharding is None else {_MARK: True, _SHARDINGS + _written(sharding): True}
+    marks = (
+        {_MARK: True} if sharding is None else {_MARK: True, _SHARDINGS + _written(sharding): True}
+    )
     arguments = (*arguments, marks)  # a copy on the host has no metadata of its own
     if not tensor._is_param:
         cls = user_class(type(tensor))
@@ -72,7 +83,9 @@ def _reduce(tensor: XlaTensor, protocol: object) -> _Reduction:
 
 def _written(sharding: Sharding) -> str:
     dims = [None if dim.is_open else list(dim.axes) for dim in sharding.spec.dims]
-    return json.dumps([sharding.device_ids, sharding.mesh_shape, sharding.axis_names, dims, sharding.memory])
+    return json.dumps(
+        [sharding.device_ids, sharding.mesh_shape, sharding.axis_names, dims, sharding.memory]
+    )
 
 
 def _annotated(tensor: XlaTensor, written: str) -> None:
@@ -85,8 +98,8 @@ def _annotated(tensor: XlaTensor, written: str) -> None:
         annotate(tensor, sharding)
         return
     warn(
-        f"a tensor was saved as {sharding!r}, over devices up to {max(ids)}, and this process sees {count}: it is "
-        "loaded without an annotation; mark it for the devices that are here"
+        f"a tensor was saved as {sharding!r}, over devices up to {max(ids)}, and this process "
+        f"sees {count}: it is loaded without an annotation; mark it for the devices that are here"
     )
 
 
@@ -101,16 +114,23 @@ class _Reduced:
 
 
 def shared_host_copy(tensor: XlaTensor) -> torch.Tensor:
-    """Returns the tensor on the CPU, on the same CPU storage as others over its storage that are being saved."""
+    """Returns the tensor on the CPU, on the same CPU storage as others over its storage that are
+    being saved."""
     storage, meta = tensor._storage, tensor._meta
     base = storage.meta
-    if base is not dense_meta(base.shape, base.dtype) or meta.dtype is not base.dtype or changes_values(tensor._view):
+    if (
+        base is not dense_meta(base.shape, base.dtype)
+        or meta.dtype is not base.dtype
+        or changes_values(tensor._view)
+    ):
         return host_copy(tensor, "saving")
     on_cpu = _known(storage)
     if on_cpu is None:
         on_cpu = host_copy(wrap(base, storage), "saving").contiguous().untyped_storage()
         _saved[storage] = (storage.stamp, StorageWeakRef(on_cpu))
-    return torch.empty(0, dtype=meta.dtype, device="cpu").set_(on_cpu, meta.offset, meta.shape, meta.strides)
+    return torch.empty(0, dtype=meta.dtype, device="cpu").set_(
+        on_cpu, meta.offset, meta.shape, meta.strides
+    )
 
 
 def _known(storage: Storage) -> torch.UntypedStorage | None:
@@ -124,16 +144,21 @@ def _copy(tensor: XlaTensor) -> XlaTensor:
     """`copy.copy`: another tensor over the same memory."""
     result: Any = tensor.detach().requires_grad_(tensor.requires_grad)
     result.__class__ = type(tensor)
-    result.__dict__.update({name: value for name, value in tensor.__dict__.items() if name not in OURS})
+    result.__dict__.update(
+        {name: value for name, value in tensor.__dict__.items() if name not in OURS}
+    )
     if tensor._is_param:
         result._is_param = True
     return result
 
 
 def _dlpack(tensor: XlaTensor, **kwargs: object) -> object:
-    """Exports the buffer without a copy where one device has the full value; it is then never donated."""
+    """Exports the buffer without a copy where one device has the full value; it is then never
+    donated."""
     if tensor.requires_grad:
-        raise BufferError("dlpack: the tensor requires gradients, which cannot be exported; call .detach() first")
+        raise BufferError(
+            "dlpack: the tensor requires gradients, which cannot be exported; call .detach() first"
+        )
     return _exchange(tensor).__dlpack__(**kwargs)
 
 
@@ -142,11 +167,14 @@ def _dlpack_device(tensor: XlaTensor) -> tuple[int, int]:
 
 
 def _exchange(tensor: Any) -> Any:
-    """A jax array of the tensor's value; a CPU tensor where its memory is not one dense block of one device."""
+    """A jax array of the tensor's value; a CPU tensor where its memory is not one dense block of
+    one device."""
     forking.check()
     storage, meta = tensor._storage, tensor._meta
     if tensor._view is not None or meta is not dense_meta(meta.shape, meta.dtype):
-        return _exchange(torch.empty(meta.shape, dtype=meta.dtype, device="xla").copy_(tensor.detach()))
+        return _exchange(
+            torch.empty(meta.shape, dtype=meta.dtype, device="xla").copy_(tensor.detach())
+        )
     with leased(storage, "dlpack", on_device=True) as lease:
         buffer, sharding = lease.placed()
         if len(sharding.device_ids) > 1 or meta.dtype is torch.bool:
@@ -156,7 +184,8 @@ def _exchange(tensor: Any) -> Any:
 
 
 def _keep_for_device(storage: Any, location: str) -> Any:
-    """Keeps a file's storage for xla on the host, marked: tensors move to the device, not storages."""
+    """Keeps a file's storage for xla on the host, marked: tensors move to the device, not
+    storages."""
     if not location.startswith("xla"):
         return None
     only_device(torch.device(location))
@@ -190,23 +219,32 @@ def get_restore_location(restoring: Callable[..., _Restore], map_location: objec
     return as_saved
 
 
-def set_tensor_metadata(set_metadata: Callable[..., None], tensor: torch.Tensor, metadata: dict[str, object]) -> None:
+def set_tensor_metadata(
+    set_metadata: Callable[..., None], tensor: torch.Tensor, metadata: dict[str, object]
+) -> None:
     """Has a marked tensor go to the device where the load restores devices."""
     if _MARK in metadata:
         storage: Any = tensor.untyped_storage()
         if hasattr(storage, "_restores_device") and not hasattr(storage, "_tensors_on_xla"):
             storage._tensors_on_xla = {}
-        tensor.__dict__[_SHARDINGS] = next((name for name in metadata if name.startswith(_SHARDINGS)), None)
+        tensor.__dict__[_SHARDINGS] = next(
+            (name for name in metadata if name.startswith(_SHARDINGS)), None
+        )
         metadata = {
-            name: value for name, value in metadata.items() if name != _MARK and not name.startswith(_SHARDINGS)
+            name: value
+            for name, value in metadata.items()
+            if name != _MARK and not name.startswith(_SHARDINGS)
         }
     set_metadata(tensor, metadata)
 
 
 def _within(tensor: torch.Tensor, moved: dict[_Memory, torch.Tensor]) -> torch.Tensor | None:
-    """Returns a view of a tensor loaded before from the same storage, where that one holds all of this one's memory."""
+    """Returns a view of a tensor loaded before from the same storage, where that one holds all of
+    this one's memory."""
     begin = tensor.storage_offset()
-    end = begin + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    end = begin + sum(
+        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
     for (dtype, shape, strides, offset), loaded in moved.items():
         holds = dtype == tensor.dtype and offset <= begin and end < offset + loaded.numel()
         memory = torch.empty_strided(shape, strides, device="meta")
@@ -215,8 +253,11 @@ def _within(tensor: torch.Tensor, moved: dict[_Memory, torch.Tensor]) -> torch.T
     return None
 
 
-def restore_device(finish: Callable[[torch.Tensor], torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
-    """Moves a rebuilt tensor to the device where its storage is for xla; tensors of one storage still share it."""
+def restore_device(
+    finish: Callable[[torch.Tensor], torch.Tensor], tensor: torch.Tensor
+) -> torch.Tensor:
+    """Moves a rebuilt tensor to the device where its storage is for xla; tensors of one storage
+    still share it."""
     sharding = tensor.__dict__.pop(_SHARDINGS, None)
     tensor = finish(tensor)
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
@@ -243,7 +284,8 @@ _late = PerThread[list[tuple[torch.Tensor, torch.Tensor]] | None](None)
 
 
 def legacy_load(load: Callable[..., object], *args: object, **kwargs: object) -> object:
-    """Writes moved tensors again at the end of a load: old files hold the bytes behind the tensors."""
+    """Writes moved tensors again at the end of a load: old files hold the bytes behind the
+    tensors."""
     moved_tensors: list[tuple[torch.Tensor, torch.Tensor]] = []
     with _late.held(moved_tensors):
         loaded = load(*args, **kwargs)
@@ -254,7 +296,8 @@ def legacy_load(load: Callable[..., object], *args: object, **kwargs: object) ->
 
 
 def _new_storage(make: Callable[..., object], *args: object, **kwargs: Any) -> object:
-    """Refuses storages on xla: torch would look for the device's allocator, which does not exist, and abort."""
+    """Refuses storages on xla: torch would look for the device's allocator, which does not exist,
+    and abort."""
     device = kwargs.get("device")
     if device is not None and torch.device(device).type == "xla":
         no_bytes()
@@ -264,8 +307,11 @@ def _new_storage(make: Callable[..., object], *args: object, **kwargs: Any) -> o
 def join_saving() -> None:
     """Adds the device to pickle, copy and torch's (de)serialization."""
     for method, function in {
-        "__reduce_ex__": _reduce, "__copy__": _copy, "__dlpack__": _dlpack, "__dlpack_device__": _dlpack_device,
-    }.items():  # fmt: skip
+        "__reduce_ex__": _reduce,
+        "__copy__": _copy,
+        "__dlpack__": _dlpack,
+        "__dlpack_device__": _dlpack_device,
+    }.items():
         setattr(XlaTensor, method, function)
     torch.serialization.register_package(5, lambda storage: None, _keep_for_device)
     replaces(torch.UntypedStorage, "__new__")(_new_storage)

@@ -1,4 +1,5 @@
-"""`torch.xla.Stream` and `torch.xla.Event`: the device has one stream, in which programs run in the order recorded."""
+"""`torch.xla.Stream` and `torch.xla.Event`: the device has one stream, in which programs run in the
+order recorded."""
 
 import contextlib
 import time
@@ -11,14 +12,18 @@ from ..run import syncs
 
 
 class Stream(torch.Stream):
-    """The device's only stream, of which all objects are equal: ops are recorded, run at a sync, and done in order."""
+    """The device's only stream, of which all objects are equal: ops are recorded, run at a sync,
+    and done in order."""
 
-    def __new__(cls, device: torch.types.Device = None, priority: int = 0, **kwargs: object) -> "Stream":
+    def __new__(
+        cls, device: torch.types.Device = None, priority: int = 0, **kwargs: object
+    ) -> "Stream":
         check_index(device, "Stream")
         return super().__new__(cls, device=torch.device("xla", 0))
 
     def synchronize(self) -> None:
-        """Runs the pending ops and returns when the devices are done, as `torch.xla.synchronize` does."""
+        """Runs the pending ops and returns when the devices are done, as `torch.xla.synchronize`
+        does."""
         syncs.sync(wait=True)
 
     def query(self) -> bool:
@@ -46,9 +51,14 @@ class Stream(torch.Stream):
 
 
 class Event(torch.Event):
-    """A place in the stream. An event that measures time waits for the devices where it is recorded; others do not."""
+    """A place in the stream.
 
-    def __new__(cls, device: torch.types.Device = None, *, enable_timing: bool = False, **kwargs: object) -> "Event":
+    An event that measures time waits for the devices where it is recorded; others do not.
+    """
+
+    def __new__(
+        cls, device: torch.types.Device = None, *, enable_timing: bool = False, **kwargs: object
+    ) -> "Event":
         check_index(device, "Event")
         result = super().__new__(cls, device=torch.device("xla", 0), enable_timing=enable_timing)
         result.enable_timing = enable_timing
@@ -59,7 +69,8 @@ class Event(torch.Event):
     moment: float | None
 
     def record(self, stream: torch.Stream | None = None) -> None:
-        """Marks this place; with `enable_timing` runs the pending ops, waits for them and notes the time."""
+        """Marks this place; with `enable_timing` runs the pending ops, waits for them and notes the
+        time."""
         if self.enable_timing:
             syncs.sync(wait=True)
         self.moment = time.perf_counter()
@@ -78,13 +89,16 @@ class Event(torch.Event):
             syncs.sync(wait=True)
 
     def elapsed_time(self, end_event: torch.Event) -> float:
-        """Milliseconds from this event to `end_event`; both must have been made with `enable_timing=True`."""
+        """Milliseconds from this event to `end_event`; both must have been made with
+        `enable_timing=True`."""
         return (_moment(end_event) - _moment(self)) * 1e3
 
 
 def _moment(event: torch.Event) -> float:
     if not isinstance(event, Event) or not event.enable_timing:
-        raise ValueError("elapsed_time: both events must be xla events made with enable_timing=True")
+        raise ValueError(
+            "elapsed_time: both events must be xla events made with enable_timing=True"
+        )
     if event.moment is None:
         raise ValueError("elapsed_time: both events must be recorded first")
     return event.moment
@@ -101,7 +115,8 @@ class StreamContext(contextlib.nullcontext[None]):
 
 
 def _is_ours(*args: Any, **kwargs: Any) -> bool:
-    """True if torch would make a stream or an event of our device; without a name it takes the accelerator's."""
+    """True if torch would make a stream or an event of our device; without a name it takes the
+    accelerator's."""
     if len(args) > 2 or "stream_id" in kwargs:  # torch's own numbers of a stream that it has made
         return False
     device = args[0] if args else kwargs.get("device")
@@ -109,6 +124,7 @@ def _is_ours(*args: Any, **kwargs: Any) -> bool:
 
 
 def join_streams() -> None:
-    """Lets `torch.Stream` and `torch.Event` of the device wait and measure, which torch leaves to a C++ backend."""
+    """Lets `torch.Stream` and `torch.Event` of the device wait and measure, which torch leaves to a
+    C++ backend."""
     torch.Stream = choosing(torch.Stream, Stream, _is_ours)  # type: ignore[misc]
     torch.Event = choosing(torch.Event, Event, _is_ours)  # type: ignore[misc]

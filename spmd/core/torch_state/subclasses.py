@@ -1,7 +1,9 @@
-"""Subclasses of `torch.Tensor` and `nn.Parameter` on the device: a class for each of the user's, derived from both.
+"""Subclasses of `torch.Tensor` and `nn.Parameter` on the device: a class for each of the user's,
+derived from both.
 
-torch allows one Python object for each tensor of a wrapper class, so that its own `as_subclass` and `_make_subclass`
-raise for them. Here they give another tensor over the same memory, whose class has the user's methods first.
+torch allows one Python object for each tensor of a wrapper class, so that its own `as_subclass` and
+`_make_subclass` raise for them. Here they give another tensor over the same memory, whose class has
+the user's methods first.
 """
 
 import functools
@@ -21,7 +23,8 @@ _TORCHS = {XlaTensor, *nn.Parameter.__mro__}
 
 
 def user_class(cls: type) -> type:
-    """The class by which the user knows tensors of a class: `torch.Tensor` for those of the device."""
+    """The class by which the user knows tensors of a class: `torch.Tensor` for those of the
+    device."""
     return getattr(cls, "_user_class", cls)
 
 
@@ -38,8 +41,13 @@ class _UserTensor:
     @__dict__.setter
     def __dict__(self: Any, new: dict[str, Any]) -> None:
         # Classes that copy the attributes of an operand copy all of them; those of the data stay.
-        library_attributes = {name: value for name, value in _ATTRIBUTES.__get__(self).items() if name in OURS}
-        _ATTRIBUTES.__set__(self, {name: value for name, value in new.items() if name not in OURS} | library_attributes)
+        library_attributes = {
+            name: value for name, value in _ATTRIBUTES.__get__(self).items() if name in OURS
+        }
+        _ATTRIBUTES.__set__(
+            self,
+            {name: value for name, value in new.items() if name not in OURS} | library_attributes,
+        )
 
     @property
     def data(self: Any) -> torch.Tensor:
@@ -54,9 +62,11 @@ class _UserTensor:
 
 @functools.cache
 def device_class(cls: type) -> type:
-    """The class of the device's tensors that are instances of a user's class; `type(x)` is it, and not the user's.
+    """The class of the device's tensors that are instances of a user's class; `type(x)` is it, and
+    not the user's.
 
-    It has the user's name, methods and `__torch_function__`, and calls of it make tensors of the user's class.
+    It has the user's name, methods and `__torch_function__`, and calls of it make tensors of the
+    user's class.
     """
     if issubclass(cls, XlaTensor) or cls in _TORCHS:
         return cls if issubclass(cls, XlaTensor) else XlaTensor
@@ -66,24 +76,33 @@ def device_class(cls: type) -> type:
             return cls(*args, **kwargs)
 
         def mro(self) -> list[type]:
-            order = super().mro()  # with nn.Parameter before XlaTensor, whose copies and pickles it has not
+            # with nn.Parameter before XlaTensor, whose copies and pickles it has not
+            order = super().mro()
             torchs = [base for base in order if base in _TORCHS and base is not XlaTensor]
             return [*(base for base in order if base not in _TORCHS), XlaTensor, *torchs]
 
-    def function(func: Callable[..., object], types: Sequence[type], args: Any = (), kwargs: Any = None) -> object:
+    def function(
+        func: Callable[..., object], types: Sequence[type], args: Any = (), kwargs: Any = None
+    ) -> object:
         return cls.__torch_function__(func, tuple(map(user_class, types)), args, kwargs)  # type: ignore[attr-defined]
 
     is_disabled = cls.__torch_function__ is _DISABLED  # type: ignore[attr-defined]
     names = {
-        "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__, "_user_class": cls,
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+        "_user_class": cls,
         "__torch_function__": _DISABLED if is_disabled else staticmethod(function),
-    }  # fmt: skip
+    }
     return UserTensorType(cls.__name__, (_UserTensor, cls, XlaTensor), names)
 
 
 def _as_subclass(original: Callable[..., Any], self: torch.Tensor, cls: type) -> torch.Tensor:
-    """`Tensor.as_subclass`: of a tensor of the device, another tensor over its memory, which autograd knows."""
-    if not isinstance(self, XlaTensor) or not (isinstance(cls, type) and issubclass(cls, torch.Tensor)):
+    """`Tensor.as_subclass`: of a tensor of the device, another tensor over its memory, which
+    autograd knows."""
+    if not isinstance(self, XlaTensor) or not (
+        isinstance(cls, type) and issubclass(cls, torch.Tensor)
+    ):
         return original(self, user_class(cls))
     if has_torch_function_unary(self):
         return handle_torch_function(torch.Tensor.as_subclass, (self,), self, cls)
@@ -93,7 +112,11 @@ def _as_subclass(original: Callable[..., Any], self: torch.Tensor, cls: type) ->
 
 
 def _make_subclass(
-    original: Callable[..., Any], cls: type, data: torch.Tensor, require_grad: bool = False, **how: object
+    original: Callable[..., Any],
+    cls: type,
+    data: torch.Tensor,
+    require_grad: bool = False,
+    **how: object,
 ) -> torch.Tensor:
     if not isinstance(data, XlaTensor):
         return original(user_class(cls), data, require_grad, **how)
@@ -105,8 +128,11 @@ def _make_subclass(
         return result.requires_grad_(require_grad)
 
 
-def _new_parameter(original: Callable[..., Any], cls: type, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """`nn.Parameter.__new__`: of a tensor of the device, too, it makes an instance of the user's class."""
+def _new_parameter(
+    original: Callable[..., Any], cls: type, *args: Any, **kwargs: Any
+) -> torch.Tensor:
+    """`nn.Parameter.__new__`: of a tensor of the device, too, it makes an instance of the user's
+    class."""
     parameter = original(cls, *args, **kwargs)
     if type(parameter) is XlaTensor:
         parameter.__class__ = device_class(cls)
@@ -114,7 +140,8 @@ def _new_parameter(original: Callable[..., Any], cls: type, *args: Any, **kwargs
 
 
 def _new_tensor(original: Callable[..., Any], cls: type, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """`Tensor.__new__`: of a tensor of the device, as of another one, it makes an alias of the user's class."""
+    """`Tensor.__new__`: of a tensor of the device, as of another one, it makes an alias of the
+    user's class."""
     if len(args) == 1 and isinstance(args[0], XlaTensor):
         return args[0].as_subclass(cls)
     return original(cls, *args, **kwargs)
@@ -125,8 +152,10 @@ def join_subclasses() -> None:
     XlaTensor._user_class = torch.Tensor  # type: ignore[attr-defined]
     replaces(nn.Parameter, "__new__")(_new_parameter)
     makers: dict[str, Callable[..., Any]] = {
-        "__new__": _new_tensor, "as_subclass": _as_subclass, "_make_subclass": _make_subclass,
-    }  # fmt: skip
+        "__new__": _new_tensor,
+        "as_subclass": _as_subclass,
+        "_make_subclass": _make_subclass,
+    }
     for name, function in makers.items():
         replaces(torch.Tensor, name)(function)
     torch.Tensor._make_subclass = staticmethod(torch.Tensor._make_subclass)  # type: ignore[method-assign]

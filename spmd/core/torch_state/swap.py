@@ -1,4 +1,5 @@
-"""The exchange of the data of two tensor objects, on whichever device: the moves of modules consist of it."""
+"""The exchange of the data of two tensor objects, on whichever device: the moves of modules consist
+of it."""
 
 from collections import OrderedDict
 from functools import partial
@@ -12,23 +13,33 @@ from ..record.storage import LOCK
 from ..record.tensor import OURS, XlaTensor
 from . import backward
 
-# The attributes of a tensor that belong to its data; the others are its user's, and the hook of its annotation.
+# The attributes of a tensor that belong to its data; the others are its user's, and the hook of its
+# annotation.
 _HELD = {*OURS} - {"_pins_grad"}
-# The shardings of parameters that have left the device, for their return. No attributes: a file would have them.
+# The shardings of parameters that have left the device, for their return. No attributes: a file
+# would have them.
 _LEFT: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 def swap(tensor: torch.Tensor, source: torch.Tensor) -> None:
-    """Gives a tensor the data of another one, on whichever device, and keeps its identity, attributes and hooks.
+    """Gives a tensor the data of another one, on whichever device, and keeps its identity,
+    attributes and hooks.
 
-    torch's own `swap_tensors` refuses tensors that a graph or a weak reference holds, and takes hooks and attributes
-    away. The old data continues in `source`; a graph that holds it gives its gradient to `tensor`.
+    torch's own `swap_tensors` refuses tensors that a graph or a weak reference holds, and takes
+    hooks and attributes away. The old data continues in `source`; a graph that holds it gives its
+    gradient to `tensor`.
     """
     requires_grad = tensor.requires_grad
-    storage: Any = tensor._storage if isinstance(tensor, XlaTensor) and tensor._view is None else None
+    storage: Any = (
+        tensor._storage if isinstance(tensor, XlaTensor) and tensor._view is None else None
+    )
     former = None if storage is None else storage.sharding
     exchange(tensor, source)
-    if storage is None and isinstance(tensor, XlaTensor) and (sharding := _LEFT.pop(tensor, None)) is not None:
+    if (
+        storage is None
+        and isinstance(tensor, XlaTensor)
+        and (sharding := _LEFT.pop(tensor, None)) is not None
+    ):
         annotate(tensor, sharding)
         backward.follow(tensor, after_leave=True)
     if not isinstance(tensor, XlaTensor):
@@ -67,7 +78,8 @@ def renew_hooks(tensor: torch.Tensor) -> None:
 
 
 def _forward(tensor: torch.Tensor, old: torch.Tensor) -> None:
-    """The hook of a tensor that only an old graph holds: it adds the gradient to that of the parameter it was."""
+    """The hook of a tensor that only an old graph holds: it adds the gradient to that of the
+    parameter it was."""
     gradient, old.grad = old.grad, None
     assert gradient is not None
     gradient = gradient.to(tensor.device, tensor.dtype)

@@ -1,7 +1,9 @@
-"""Parameters and buffers of lazy modules (`nn.LazyLinear`) on the device: they hold no data until the first forward.
+"""Parameters and buffers of lazy modules (`nn.LazyLinear`) on the device: they hold no data until
+the first forward.
 
-torch changes such a tensor's class and data in place, which a wrapper cannot follow. Until its shape is known it is
-torch's own uninitialized tensor on the CPU, of a class that remembers the device; then the two are swapped.
+torch changes such a tensor's class and data in place, which a wrapper cannot follow. Until its
+shape is known it is torch's own uninitialized tensor on the CPU, of a class that remembers the
+device; then the two are swapped.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +25,10 @@ class _OnDevice:
         return torch.device("xla", 0)
 
     def materialize(
-        self: Any, shape: Sequence[int], device: torch.types.Device = None, dtype: torch.dtype | None = None
+        self: Any,
+        shape: Sequence[int],
+        device: torch.types.Device = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         result = torch.empty(shape, device=device or "xla", dtype=dtype or self.dtype)
         if isinstance(self, nn.Parameter):
@@ -32,13 +37,16 @@ class _OnDevice:
 
     def __reduce_ex__(self: Any, protocol: object) -> tuple[type, tuple[bool]]:
         kind = next(kind for kind in _KINDS if isinstance(self, kind))
-        return kind, (self.requires_grad,)  # as for every tensor of the device, a file holds a CPU tensor
+        # as for every tensor of the device, a file holds a CPU tensor
+        return kind, (self.requires_grad,)
 
 
 class UninitializedParameter(_OnDevice, torch_parameter.UninitializedParameter):  # type: ignore[override]
     """A parameter of xla without a shape."""
 
-    def __new__(cls, requires_grad: bool = True, device: object = None, dtype: torch.dtype | None = None) -> Any:
+    def __new__(
+        cls, requires_grad: bool = True, device: object = None, dtype: torch.dtype | None = None
+    ) -> Any:
         return _new_parameter(cls, requires_grad, "cpu", dtype)
 
 
@@ -46,9 +54,12 @@ class UninitializedBuffer(_OnDevice, torch_parameter.UninitializedBuffer):  # ty
     """A buffer of xla without a shape."""
 
     def __new__(
-        cls, requires_grad: bool = False, device: object = None, dtype: torch.dtype | None = None,
+        cls,
+        requires_grad: bool = False,
+        device: object = None,
+        dtype: torch.dtype | None = None,
         persistent: bool = True,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         return _new_buffer(cls, requires_grad, "cpu", dtype, persistent)
 
 
@@ -66,7 +77,10 @@ def _join(kind: type) -> None:
     @replaces(kind, "__new__")
     def choose(new: Callable[..., object], cls: type, *args: Any, **kwargs: Any) -> object:
         device = args[1] if len(args) > 1 else kwargs.get("device")
-        is_ours = cls is kind and torch.device(torch.get_default_device() if device is None else device).type == "xla"
+        is_ours = (
+            cls is kind
+            and torch.device(torch.get_default_device() if device is None else device).type == "xla"
+        )
         return _KINDS[kind](*args, **kwargs) if is_ours else new(cls, *args, **kwargs)
 
 
@@ -76,7 +90,8 @@ def is_on_device(tensor: torch.Tensor) -> bool:
 
 
 def move_uninitialized(tensor: torch.Tensor, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Gives an uninitialized tensor the device to which `fn` would move it; it stays the same object."""
+    """Gives an uninitialized tensor the device to which `fn` would move it; it stays the same
+    object."""
     target = fn(torch.empty(0, dtype=tensor.dtype, device=tensor.device))
     kind = next(kind for kind in _KINDS if isinstance(tensor, kind))
     tensor.__class__ = _KINDS[kind] if target.device.type == "xla" else kind

@@ -1,8 +1,9 @@
-"""The guarded place of changes in other packages: a package of another version than expected stays as it is.
+"""The guarded place of changes in other packages: a package of another version than expected stays
+as it is.
 
-Each change declares the names that it needs. Where one is missing, or takes other parameters, the change is left out
-with a warning that says the package's version, and the import goes on. A module that takes long to import is changed
-when the program imports it itself.
+Each change declares the names that it needs. Where one is missing, or takes other parameters, the
+change is left out with a warning that says the package's version, and the import goes on. A module
+that takes long to import is changed when the program imports it itself.
 """
 
 import functools
@@ -22,10 +23,12 @@ _patches: dict[str, dict[object, Callable[[ModuleType], None]]] = {}  # by name,
 
 
 def guarded(needs: Sequence[str], purpose: str, patch: Callable[[], object]) -> None:
-    """Calls `patch` if the names that it needs are there; else warns and leaves their package as it is.
+    """Calls `patch` if the names that it needs are there; else warns and leaves their package as it
+    is.
 
     Args:
-        needs: full names; with the parameters that the patch relies on, where it does: `torch.export.export(mod, ...)`.
+        needs: full names; with the parameters that the patch relies on, where it does:
+            `torch.export.export(mod, ...)`.
         purpose: what the patch is for, as the warning says it.
     """
     lack = next(filter(None, map(_lack, needs)), None)
@@ -33,26 +36,33 @@ def guarded(needs: Sequence[str], purpose: str, patch: Callable[[], object]) -> 
         if lack is None:
             patch()
             return
-    except (AttributeError, ImportError, TypeError) as error:  # a name that the patch needs and does not declare
+    except (AttributeError, ImportError, TypeError) as error:
+        # a name that the patch needs and does not declare
         if not needs:
             raise
         lack = str(error)
     package = needs[0].partition(".")[0]
-    version = getattr(sys.modules.get(package), "__version__", None) or importlib.metadata.version(package)
+    version = getattr(sys.modules.get(package), "__version__", None) or importlib.metadata.version(
+        package
+    )
     warn(f"{package} {version}: {lack}. spmd leaves it as it is, without {purpose}")
 
 
 def replaces(owner: object, name: str) -> Callable[[Callable[..., object]], None]:
-    """A decorator of the function that takes the place of another package's, once; it gets the original one first.
+    """A decorator of the function that takes the place of another package's, once; it gets the
+    original one first.
 
-    Modules that imported a function from its own package before, such as the user's script, get the new one, too.
+    Modules that imported a function from its own package before, such as the user's script, get the
+    new one, too.
     """
     original = getattr(owner, name)
     is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
     importers = [owner]
     if isinstance(owner, ModuleType) and str(original.__module__).startswith(owner.__name__):
         importers += [
-            module for module in [*sys.modules.values()] if getattr(module, "__dict__", {}).get(name) is original
+            module
+            for module in [*sys.modules.values()]
+            if getattr(module, "__dict__", {}).get(name) is original
         ]
 
     def put(function: Callable[..., object]) -> None:
@@ -68,8 +78,9 @@ def replaces(owner: object, name: str) -> Callable[[Callable[..., object]], None
 
 
 class Patch(NamedTuple):
-    """A change of the process, which first checks for a tensor of the device or its name: its object, its reason and
-    the function that installs it. The names of torch in its object are those that it needs (see `guarded`).
+    """A change of the process, which first checks for a tensor of the device or its name: its
+    object, its reason and the function that installs it. The names of torch in its object are those
+    that it needs (see `guarded`).
 
     replacements: the functions that take the places of the first of these names (see `replaces`).
     """
@@ -101,7 +112,11 @@ def _lack(need: str) -> str | None:
     if expected.endswith("..."):
         names[expected.count(",") :] = ["..."]
     parameters = ", ".join(names)
-    return None if parameters == expected else f"{path} has the parameters ({parameters}), expected ({expected})"
+    return (
+        None
+        if parameters == expected
+        else f"{path} has the parameters ({parameters}), expected ({expected})"
+    )
 
 
 class _PatchingFinder:
@@ -126,7 +141,8 @@ class _PatchingFinder:
 
 
 def patch_when_imported(name: str, patch: Callable[[Any], None], purpose: str, *needs: str) -> None:
-    """Calls `patch` with the module of a name, now or when it is imported, if it has the names that the patch needs."""
+    """Calls `patch` with the module of a name, now or when it is imported, if it has the names that
+    the patch needs."""
 
     def apply(module: ModuleType) -> None:
         guarded([f"{name}.{need}" for need in needs], purpose, functools.partial(patch, module))

@@ -1,4 +1,5 @@
-"""Files of a training run: a job's steps saved and restored, models loaded shard by shard from other files."""
+"""Files of a training run: a job's steps saved and restored, models loaded shard by shard from
+other files."""
 
 from ...tensors.bare_names import bare_name as bare_name
 from .all_or_none import SaveError as SaveError

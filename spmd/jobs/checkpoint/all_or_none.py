@@ -1,4 +1,7 @@
-"""Actions of a save by all processes, that succeed in all of them or fail in all. Only the standard library."""
+"""Actions of a save by all processes, that succeed in all of them or fail in all.
+
+Only the standard library.
+"""
 
 import json
 from collections.abc import Callable
@@ -27,7 +30,8 @@ class SaveError(RuntimeError):
 
 
 class Channel(Protocol):
-    """The words that the processes of a save exchange. index, count: this process, and their number."""
+    """The words that the processes of a save exchange. index, count: this process, and their
+    number."""
 
     index: int
     count: int
@@ -55,10 +59,15 @@ class Alone:
 
 
 def by_first(
-    exchange: Channel, name: str, action: Callable[[], _T], form: str, cause: Failure = None, undo: Act = lambda: None
+    exchange: Channel,
+    name: str,
+    action: Callable[[], _T],
+    form: str,
+    cause: Failure = None,
+    undo: Act = lambda: None,
 ) -> _T:
-    """Has the first process do something; returns its result, a text or None, in all processes. Raises in all if it
-    fails, with the words in this form.
+    """Has the first process do something; returns its result, a text or None, in all processes.
+    Raises in all if it fails, with the words in this form.
 
     undo: called in the first process if it fails.
     """
@@ -75,14 +84,18 @@ def by_first(
 
 
 def _root(failure: Failure) -> Failure:
-    """The error below SaveErrors, whose words the last one has: a traceback shows one error and its cause."""
+    """The error below SaveErrors, whose words the last one has: a traceback shows one error and its
+    cause."""
     while isinstance(failure, SaveError):
         failure = failure.__cause__
     return failure
 
 
-def after_all(exchange: Channel, name: str, part: Act, action: Callable[[], _T], form: str, undo: Act) -> _T:
-    """Does this process's part, and has the first process do something when all have done theirs; see `by_first`.
+def after_all(
+    exchange: Channel, name: str, part: Act, action: Callable[[], _T], form: str, undo: Act
+) -> _T:
+    """Does this process's part, and has the first process do something when all have done theirs;
+    see `by_first`.
 
     The error names the processes whose parts have failed.
     """
@@ -90,8 +103,14 @@ def after_all(exchange: Channel, name: str, part: Act, action: Callable[[], _T],
     exchange.publish(f"{name}/{exchange.index}", words_of(failure))
 
     def checked() -> _T:
-        reports = enumerate([exchange.read(f"{name}/{process}") for process in range(exchange.count)])
-        failed = [f"process {process}: {words}" if exchange.count > 1 else words for process, words in reports if words]
+        reports = enumerate(
+            [exchange.read(f"{name}/{process}") for process in range(exchange.count)]
+        )
+        failed = [
+            f"process {process}: {words}" if exchange.count > 1 else words
+            for process, words in reports
+            if words
+        ]
         if failed:
             raise SaveError("; ".join(failed))
         return action()

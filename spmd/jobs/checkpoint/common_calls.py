@@ -1,4 +1,5 @@
-"""Calls that all processes make: compared before anything is written or read, and their words to each other."""
+"""Calls that all processes make: compared before anything is written or read, and their words to
+each other."""
 
 import itertools
 
@@ -10,7 +11,8 @@ _POLL = 1.0  # seconds of one wait, after which a signal can be handled
 
 
 class Words:
-    """The exchange of one call; all processes make them in the same order. Their names are used once.
+    """The exchange of one call; all processes make them in the same order. Their names are used
+    once.
 
     index, count: this process, and the number of processes.
     """
@@ -27,7 +29,8 @@ class Words:
         processes.publish(self._prefix + name, words)
 
     def read(self, name: str) -> str:
-        """Waits until a name is known; returns its text. jax ends this process when the other one dies."""
+        """Waits until a name is known; returns its text. jax ends this process when the other one
+        dies."""
         while (words := processes.polled(self._prefix + name, _POLL)) is None:
             pass
         return words
@@ -39,7 +42,8 @@ def exchange() -> Channel:
 
 
 def agree(call: str) -> None:
-    """Compares the call with those of the other processes; a compiled step that makes it is recorded at each call."""
+    """Compares the call with those of the other processes; a compiled step that makes it is
+    recorded at each call."""
     observing = observation.active_observation.value
     if observing is not None:
         observing.reads.append(f"{call} at {user_line()}")

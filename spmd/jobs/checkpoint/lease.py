@@ -1,7 +1,9 @@
-"""The lease of a folder in an object store, which has no locks: an object that names the job, renewed by a thread.
+"""The lease of a folder in an object store, which has no locks: an object that names the job,
+renewed by a thread.
 
-A job that finds another one's lease waits until it is renewed, which says that the other job runs, or until it has
-not been for some time. No clock is compared. See `docs/decisions/checkpoints.md` for its limits.
+A job that finds another one's lease waits until it is renewed, which says that the other job runs,
+or until it has not been for some time. No clock is compared. See `docs/decisions/checkpoints.md`
+for its limits.
 """
 
 import json
@@ -40,8 +42,8 @@ class _Lease:
         if lease is not None and lease.get("token") != self._words["token"]:
             self.is_lost = True
             raise SaveError(
-                f"{self.file.parent} was taken by another job while this one was silent for a long time: "
-                f"{_owner(lease)}. Give each job a folder of its own, or end that one"
+                f"{self.file.parent} was taken by another job while this one was silent for a "
+                f"long time: {_owner(lease)}. Give each job a folder of its own, or end that one"
             )
 
     def renew(self) -> None:
@@ -56,7 +58,8 @@ class _Lease:
                 return
             try:
                 self.renew()
-            except Exception as error:  # the next renewal, or the next save, may succeed; a lost lease is its error
+            except Exception as error:
+                # the next renewal, or the next save, may succeed; a lost lease is its error
                 messages.say(f"the lease of {self.file.parent} is not renewed: {error}", "lease")
 
 
@@ -93,7 +96,8 @@ def take(folder: UrlPath) -> None:
         _wait_for_death(folder, file, old_lease)
     result = _Lease(file)
     result.write()
-    result.check()  # two jobs that start at the same moment: the later one has written over the other
+    # two jobs that start at the same moment: the later one has written over the other
+    result.check()
     _leases[key] = result
     threading.Thread(target=result.keep, args=(key,), name="spmd-lease", daemon=True).start()
 
@@ -101,7 +105,11 @@ def take(folder: UrlPath) -> None:
 def _wait_for_death(folder: UrlPath, file: UrlPath, old_lease: dict[str, Any]) -> None:
     """Returns when a lease is not renewed any more; raises SaveError when it is."""
     wait = _PATIENCE * PERIOD
-    messages.say(f"{folder}: waiting {wait:.0f} s for a sign of the job that saved there: {_owner(old_lease)}", "lease")
+    messages.say(
+        f"{folder}: waiting {wait:.0f} s for a sign of the job that saved there: "
+        f"{_owner(old_lease)}",
+        "lease",
+    )
     end = time.monotonic() + wait
     while time.monotonic() < end:
         time.sleep(PERIOD / 5)
@@ -110,8 +118,8 @@ def _wait_for_death(folder: UrlPath, file: UrlPath, old_lease: dict[str, Any]) -
             return
         if lease != old_lease:
             raise SaveError(
-                f"{folder} belongs to another job, which runs: {_owner(lease)}. Give each job a folder of its own, or "
-                "end that one"
+                f"{folder} belongs to another job, which runs: {_owner(lease)}. Give each job a "
+                "folder of its own, or end that one"
             )
 
 

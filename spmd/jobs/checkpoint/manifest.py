@@ -1,4 +1,5 @@
-"""The manifest of a step: text in JSON that lists its tensors, their shards in the files, and all other values.
+"""The manifest of a step: text in JSON that lists its tensors, their shards in the files, and all
+other values.
 
 Each process describes what it has written; the first one merges these parts. Imports neither torch
 nor jax.
@@ -37,8 +38,9 @@ class DamagedError(ValueError):
 def merged(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Returns tensors, values and files of all processes as one.
 
-    The shards of a tensor on devices are those of all. CPU tensors and values that are equal everywhere are kept once;
-    an entry that differs is kept for each process, under "by_process", its tensors with the process's number.
+    The shards of a tensor on devices are those of all. CPU tensors and values that are equal
+    everywhere are kept once; an entry that differs is kept for each process, under "by_process",
+    its tensors with the process's number.
     """
     tensors: dict[str, Any] = {}
     for index, part in enumerate(parts):
@@ -58,7 +60,9 @@ def merged(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         values[path] = entries[0] if is_equal else {"by_process": entries}
     used = dict.fromkeys(name for value in values.values() for name in tensor_names(value))
     hosts = {name for name in used if tensors[name]["on_host"]}
-    final = {name: name[:-2] for name in hosts if name.endswith("@0") and f"{name[:-2]}@1" not in used}
+    final = {
+        name: name[:-2] for name in hosts if name.endswith("@0") and f"{name[:-2]}@1" not in used
+    }
     return {
         "files": {name: size for part in parts for name, size in part["files"].items()},
         "tensors": {final.get(name, name): tensors[name] for name in used},
@@ -67,7 +71,8 @@ def merged(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _contents(path: str, part: dict[str, Any]) -> tuple[Any, list[Any]]:
-    """An entry of a process, None where it has none, and the name, shape, dtype and checksums of its CPU tensors."""
+    """An entry of a process, None where it has none, and the name, shape, dtype and checksums of
+    its CPU tensors."""
     value = part["values"].get(path)
     tensors = {name: part["tensors"][name] for name in tensor_names(value)}
     return value, [
@@ -83,7 +88,9 @@ def tensor_names(value: Any) -> list[str]:
         if "$tensor" in value:
             return [value["$tensor"]]
         return [name for inner in value.values() for name in tensor_names(inner)]
-    return [name for inner in value for name in tensor_names(inner)] if isinstance(value, list) else []
+    return (
+        [name for inner in value for name in tensor_names(inner)] if isinstance(value, list) else []
+    )
 
 
 def _renamed(value: Any, names: dict[str, str]) -> Any:
@@ -94,11 +101,12 @@ def _renamed(value: Any, names: dict[str, str]) -> Any:
     return [_renamed(inner, names) for inner in value] if isinstance(value, list) else value
 
 
-# --- the text ---------------------------------------------------------------------------------------------------------
+# --- the text -------------------------------------------------------------------------------------
 
 
 def text(body: dict[str, Any]) -> str:
-    """Returns the manifest as text, with the sha256 of its contents; raises ValueError for values nested too deep."""
+    """Returns the manifest as text, with the sha256 of its contents; raises ValueError for values
+    nested too deep."""
     _check_depth(body)
     return json.dumps({"format": FORMAT, "sha256": digest(body), **body}) + "\n"
 
@@ -110,11 +118,18 @@ def parsed(content: bytes, where: str) -> dict[str, Any]:
         kind, stated = body.pop("format"), body.pop("sha256")
         _check_depth(body)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DamagedError(f"{where} is damaged: it is no manifest ({type(error).__name__}: {error})") from error
+        raise DamagedError(
+            f"{where} is damaged: it is no manifest ({type(error).__name__}: {error})"
+        ) from error
     if kind != FORMAT:
-        raise DamagedError(f"{where}: expected the format {FORMAT!r}, got {kind!r}; it was written by another version")
+        raise DamagedError(
+            f"{where}: expected the format {FORMAT!r}, got {kind!r}; it was written by another "
+            "version"
+        )
     if stated != digest(body):
-        raise DamagedError(f"{where} is damaged: its contents do not have the sha256 that it states")
+        raise DamagedError(
+            f"{where} is damaged: its contents do not have the sha256 that it states"
+        )
     return body
 
 
@@ -124,16 +139,21 @@ def read(folder: Any) -> dict[str, Any]:
     size = file.stat().st_size
     if size > _LARGEST or _is_link(file):
         raise DamagedError(
-            f"{file} is damaged: expected a file of at most {_LARGEST:,} bytes and no link, got {size:,}"
+            f"{file} is damaged: expected a file of at most {_LARGEST:,} bytes and no link, got "
+            f"{size:,}"
         )
     body = parsed(file.read_bytes(), str(file))
     try:
         _check(body)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedError(f"{file} is damaged: {error if type(error) is ValueError else repr(error)}") from error
+        raise DamagedError(
+            f"{file} is damaged: {error if type(error) is ValueError else repr(error)}"
+        ) from error
     for name in body["files"]:
         if _is_link(folder / name):
-            raise DamagedError(f"{folder / name} is a link: expected a file in the folder of the step")
+            raise DamagedError(
+                f"{folder / name} is a link: expected a file in the folder of the step"
+            )
     return body
 
 
@@ -154,22 +174,29 @@ def _check_depth(body: Any) -> None:
         raise ValueError(f"its values are nested more than {_DEEPEST} deep")
 
 
-# --- what it may say --------------------------------------------------------------------------------------------------
+# --- what it may say ------------------------------------------------------------------------------
 
 
 def _check(body: dict[str, Any]) -> None:
-    """Raises ValueError, or what a value of another type raises, for what no save writes: bytes outside of the files of
-    the folder or in two shards, shards that are not their tensor's, names of no tensor."""
+    """Raises ValueError, or what a value of another type raises, for what no save writes: bytes
+    outside of the files of the folder or in two shards, shards that are not their tensor's, names
+    of no tensor."""
     files: dict[str, int] = body["files"]
     for name in files:
         if name in ("", ".", "..") or {"/", "\\", "\0"} & {*name}:
             raise ValueError(f"the file {name!r} is not in the folder of the step")
     _sizes([*files.values()])
-    places = [(shard["file"], *_checked(tensor, shard)) for tensor in _tensors(body) for shard in tensor["shards"]]
+    places = [
+        (shard["file"], *_checked(tensor, shard))
+        for tensor in _tensors(body)
+        for shard in tensor["shards"]
+    ]
     last, end = "", 0
     for name, offset, size in sorted(places):
         if name not in files or offset + size > files[name]:
-            raise ValueError(f"a shard is at byte {offset:,} of {name!r}, which is not in a file that it lists")
+            raise ValueError(
+                f"a shard is at byte {offset:,} of {name!r}, which is not in a file that it lists"
+            )
         if name == last and offset < end:
             raise ValueError(f"two shards have byte {offset:,} of {name!r}")
         last, end = name, offset + size
@@ -190,20 +217,29 @@ def _tensors(body: dict[str, Any]) -> list[dict[str, Any]]:
     for name, tensor in body["tensors"].items():
         count = sum(math.prod(_sizes(shard["shape"])) for shard in tensor["shards"])
         if count != math.prod(_sizes(tensor["shape"])) or type(tensor["on_host"]) is not bool:
-            raise ValueError(f"the shards of {name!r} have {count:,} elements, and its shape is {tensor['shape']}")
+            raise ValueError(
+                f"the shards of {name!r} have {count:,} elements, and its shape is "
+                f"{tensor['shape']}"
+            )
     return [*body["tensors"].values()]
 
 
 def _checked(tensor: dict[str, Any], shard: dict[str, Any]) -> list[int]:
     """The first byte of a shard, and the number of its bytes."""
     bounds = zip(_sizes(shard["at"]), shard["shape"], tensor["shape"], strict=True)
-    if not all(offset + size <= dim for offset, size, dim in bounds) or not isinstance(shard["crc32"], str):
-        raise ValueError(f"a shard at {shard['at']} of {shard['shape']} is not in a tensor of {tensor['shape']}")
+    if not all(offset + size <= dim for offset, size, dim in bounds) or not isinstance(
+        shard["crc32"], str
+    ):
+        raise ValueError(
+            f"a shard at {shard['at']} of {shard['shape']} is not in a tensor of {tensor['shape']}"
+        )
     return _sizes([shard["offset"], shard["bytes"]])
 
 
 def _sizes(numbers: Any) -> list[int]:
     """The same numbers, which are sizes: at most as many as bytes of an address."""
-    if not isinstance(numbers, list) or not all(type(number) is int and 0 <= number < 1 << 62 for number in numbers):
+    if not isinstance(numbers, list) or not all(
+        type(number) is int and 0 <= number < 1 << 62 for number in numbers
+    ):
         raise ValueError(f"{str(numbers)[:80]} are no sizes")
     return numbers

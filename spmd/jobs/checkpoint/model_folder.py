@@ -1,5 +1,5 @@
-"""A model's safetensors files in a folder of a disk: each process writes its shards at their offsets, the first one
-renames the files when all of them are on the disk."""
+"""A model's safetensors files in a folder of a disk: each process writes its shards at their
+offsets, the first one renames the files when all of them are on the disk."""
 
 import contextlib
 import itertools
@@ -40,7 +40,9 @@ class ModelFolder(ModelStorage):
 
     def write_part(self, index: int, shards: Iterable[ShardBytes]) -> None:
         opened: dict[str, SyncedFile] = {}
-        places = {tensor.name: (file.name, tensor) for file in self._files for tensor in file.tensors}
+        places = {
+            tensor.name: (file.name, tensor) for file in self._files for tensor in file.tensors
+        }
         with contextlib.ExitStack() as stack:
             for shard in shards:
                 name, tensor = places[shard.name]
@@ -52,8 +54,8 @@ class ModelFolder(ModelStorage):
                 shard.data.release()  # before the next one is read
 
     def commit(self) -> None:
-        """At each moment the folder has the old model or the new one: a single file by its name, several by what their
-        index names."""
+        """At each moment the folder has the old model or the new one: a single file by its name,
+        several by what their index names."""
         if self._index is not None:
             self._keep_before()
             with SyncedFile(self._saving / INDEX) as written:
@@ -67,7 +69,8 @@ class ModelFolder(ModelStorage):
             sync_names(self.folder)
 
     def _keep_before(self) -> None:
-        """Gives the files of an earlier save whose names are to be replaced second names, which the index then says."""
+        """Gives the files of an earlier save whose names are to be replaced second names, which the
+        index then says."""
         index = self.folder / INDEX
         try:
             old_index = read_index(index) if index.is_file() else {}
@@ -83,11 +86,14 @@ class ModelFolder(ModelStorage):
                 os.link(self.folder / name, self.folder / f"{_BEFORE}{name}")
             except OSError as error:
                 raise SaveError(
-                    f"{self.folder / name} is there already, and gets no second name while it is replaced "
-                    f"({error.strerror}): delete the old model first, or save in another folder"
+                    f"{self.folder / name} is there already, and gets no second name while it is "
+                    f"replaced ({error.strerror}): delete the old model first, or save in another "
+                    "folder"
                 ) from error
         old_index["weight_map"] = {
-            name: f"{_BEFORE}{file}" if file in replaced_files and not file.startswith(_BEFORE) else file
+            name: f"{_BEFORE}{file}"
+            if file in replaced_files and not file.startswith(_BEFORE)
+            else file
             for name, file in places.items()
         }
         with SyncedFile(self._saving / f"{_BEFORE}{INDEX}") as written:
@@ -115,11 +121,20 @@ class ModelFolder(ModelStorage):
 
 def runs(tensor: FileTensor, shard: ShardBytes) -> Iterator[tuple[int, memoryview]]:
     """Yields the parts of a shard that are contiguous in the file, each with its offset."""
-    split = max((dim for dim, size in enumerate(shard.shape) if size != tensor.shape[dim]), default=0)
-    strides = [math.prod(tensor.shape[dim + 1 :]) * tensor.itemsize for dim in range(len(tensor.shape))]  # in bytes
-    begin = tensor.begin + sum(position * stride for position, stride in zip(shard.starts, strides, strict=True))
+    split = max(
+        (dim for dim, size in enumerate(shard.shape) if size != tensor.shape[dim]), default=0
+    )
+    # in bytes
+    strides = [
+        math.prod(tensor.shape[dim + 1 :]) * tensor.itemsize for dim in range(len(tensor.shape))
+    ]
+    begin = tensor.begin + sum(
+        position * stride for position, stride in zip(shard.starts, strides, strict=True)
+    )
     size = strides[split] * shard.shape[split] if shard.shape else tensor.itemsize
     outer = itertools.product(*map(range, shard.shape[:split] if size else (0,)))
     for number, index in enumerate(outer):
-        offset = begin + sum(position * stride for position, stride in zip(index, strides, strict=False))
+        offset = begin + sum(
+            position * stride for position, stride in zip(index, strides, strict=False)
+        )
         yield offset, shard.data[number * size : (number + 1) * size]

@@ -29,22 +29,27 @@ def save_checkpoint(
     max_shard_size: int | str = "5GB",
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Saves a model as safetensors files, which `load_checkpoint`, transformers and the safetensors library read.
+    """Saves a model as safetensors files, which `load_checkpoint`, transformers and the safetensors
+    library read.
 
-    No tensor is gathered, on a device or on the host: each process writes the bytes of the shards that it has, of
-    copies the first, at their places in the files, one shard after the other. With several processes all call it, with
-    a folder that all see. An earlier model in the folder is replaced when all of the new one is on the disk.
+    No tensor is gathered, on a device or on the host: each process writes the bytes of the shards
+    that it has, of copies the first, at their places in the files, one shard after the other. With
+    several processes all call it, with a folder that all see. An earlier model in the folder is
+    replaced when all of the new one is on the disk.
 
     Args:
-        state: a module, or its tensors by name. Names of wrappers are removed (`bare_name`); tied weights are kept
-            once, by the name that transformers expects. CPU tensors are those of the first process.
-        path: a folder, which gets `model.safetensors`, or several files and `model.safetensors.index.json`; or one
-            file, whose name ends in `.safetensors`. A path, or a URL that fsspec knows.
-        max_shard_size: the size of a file of a folder, in bytes or such as "5GB". A larger tensor has its own file.
+        state: a module, or its tensors by name. Names of wrappers are removed (`bare_name`); tied
+            weights are kept once, by the name that transformers expects. CPU tensors are those of
+            the first process.
+        path: a folder, which gets `model.safetensors`, or several files and
+            `model.safetensors.index.json`; or one file, whose name ends in `.safetensors`. A path,
+            or a URL that fsspec knows.
+        max_shard_size: the size of a file of a folder, in bytes or such as "5GB". A larger tensor
+            has its own file.
         metadata: texts by name, for the file, or for the index of several.
 
-    Raises `SaveError` in all processes where one could not write, TypeError for what such a file cannot hold. Source:
-    `huggingface_hub.save_torch_model`, `safetensors.torch.save_file`.
+    Raises `SaveError` in all processes where one could not write, TypeError for what such a file
+    cannot hold. Source: `huggingface_hub.save_torch_model`, `safetensors.torch.save_file`.
 
     >>> import tempfile, torch, spmd
     >>> model = torch.nn.Linear(4, 2, device="xla")
@@ -56,7 +61,10 @@ def save_checkpoint(
     True
     """
     if isinstance(path, (nn.Module, Mapping)):
-        raise TypeError(f"save_checkpoint: expected (state, path), got {type(path).__name__} as the path: swap them")
+        raise TypeError(
+            f"save_checkpoint: expected (state, path), got {type(path).__name__} as the path: "
+            "swap them"
+        )
     most = size_of(max_shard_size)
     texts = {"format": "pt", **(metadata or {})}
     if not all(isinstance(text, str) for pair in texts.items() for text in pair):
@@ -70,7 +78,11 @@ def save_checkpoint(
         for name, tensor in tensors.items():
             staged.put(tensor, name)
         is_one = target.suffix == ".safetensors"
-        files = [file_of(target.name, staged.tensors, texts)] if is_one else files_of(staged.tensors, most, texts)
+        files = (
+            [file_of(target.name, staged.tensors, texts)]
+            if is_one
+            else files_of(staged.tensors, most, texts)
+        )
         index = index_of(files, staged.tensors, texts) if len(files) > 1 else None
         folder = target.parent if is_one else target
         storage = ModelObjects if isinstance(folder, UrlPath) else ModelFolder
@@ -83,7 +95,11 @@ def _save(storage: ModelFolder | ModelObjects, staged: StagedState, location: st
     exchange, unsaved = calls.exchange(), f"save_checkpoint: {location} was not saved: {{}}"
     by_first(exchange, "begin", storage.begin, unsaved)
     # The first process writes those of the CPU, too.
-    shards = (shard for shard in staged.shards() if exchange.index == 0 or not staged.tensors[shard.name]["on_host"])
+    shards = (
+        shard
+        for shard in staged.shards()
+        if exchange.index == 0 or not staged.tensors[shard.name]["on_host"]
+    )
     write = partial(storage.write_part, exchange.index, shards)
     after_all(exchange, "written", write, storage.make_room, unsaved, storage.discard)
     join = partial(storage.join, exchange.index, exchange.count)
@@ -95,22 +111,33 @@ def _save(storage: ModelFolder | ModelObjects, staged: StagedState, location: st
 def _named(state: nn.Module | Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The tensors by their bare names, those that are tied by one name."""
     if not isinstance(state, (nn.Module, Mapping)):
-        raise TypeError(f"save_checkpoint: expected a torch.nn.Module or a dict of tensors, got {type(state).__name__}")
+        raise TypeError(
+            "save_checkpoint: expected a torch.nn.Module or a dict of tensors, got "
+            f"{type(state).__name__}"
+        )
     values = state.state_dict(keep_vars=True) if isinstance(state, nn.Module) else state
     tensors: dict[str, torch.Tensor] = {}
     for full_name, value in values.items():
         name = bare_name(full_name)
         if not isinstance(value, torch.Tensor):
             raise TypeError(
-                f"save_checkpoint: {name!r} is a {type(value).__name__}, and safetensors files hold tensors alone; "
-                "leave it out of the dict, or use CheckpointManager"
+                f"save_checkpoint: {name!r} is a {type(value).__name__}, and safetensors files "
+                "hold tensors alone; leave it out of the dict, or use CheckpointManager"
             )
         if name == "__metadata__":
-            raise ValueError("save_checkpoint: safetensors files keep texts under '__metadata__': rename the tensor")
+            raise ValueError(
+                "save_checkpoint: safetensors files keep texts under '__metadata__': rename the "
+                "tensor"
+            )
         if name in tensors:
-            raise ValueError(f"save_checkpoint: two tensors have the name {name!r} without their wrappers' names")
+            raise ValueError(
+                f"save_checkpoint: two tensors have the name {name!r} without their wrappers' names"
+            )
         if value.is_meta or value.layout is not torch.strided:
-            raise TypeError(f"save_checkpoint: {name!r} is a {value.layout} tensor on {value.device}, without data")
+            raise TypeError(
+                f"save_checkpoint: {name!r} is a {value.layout} tensor on {value.device}, without "
+                "data"
+            )
         checked_dtype(name, value.dtype)
         tensors[name] = value
     by_tensor: dict[Any, list[str]] = {}
@@ -121,12 +148,16 @@ def _named(state: nn.Module | Mapping[str, torch.Tensor]) -> dict[str, torch.Ten
 
 
 def _kept(names: list[str], state: Any) -> str:
-    """The name of tied weights that a file has: none of those that a model of transformers makes itself from another,
-    and the first in the order of names, as the safetensors library does."""
+    """The name of tied weights that a file has: none of those that a model of transformers makes
+    itself from another, and the first in the order of names, as the safetensors library does."""
     if len(names) == 1:
         return names[0]
     result: set[str] = set()
     for module in state.modules() if isinstance(state, nn.Module) else ():
         result.update(getattr(module, "_tied_weights_keys", None) or ())
-    untied_names = [name for name in names if not any(re.search(rf"(^|\.){pattern}$", name) for pattern in result)]
+    untied_names = [
+        name
+        for name in names
+        if not any(re.search(rf"(^|\.){pattern}$", name) for pattern in result)
+    ]
     return min(untied_names) if untied_names else max(names)

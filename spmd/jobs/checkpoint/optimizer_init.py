@@ -4,11 +4,12 @@ import torch
 
 
 def prime_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Makes the state of an optimizer that has taken no step, by a step of zero gradients; returns the optimizer.
+    """Makes the state of an optimizer that has taken no step, by a step of zero gradients; returns
+    the optimizer.
 
-    Parameters keep their values. The state is that after such a step (counts are 1): load a checkpoint into it, of
-    `torch.distributed.checkpoint` or of PyTorch/XLA. Nothing is computed for what is loaded before the next sync.
-    `CheckpointManager.restore` needs none of it.
+    Parameters keep their values. The state is that after such a step (counts are 1): load a
+    checkpoint into it, of `torch.distributed.checkpoint` or of PyTorch/XLA. Nothing is computed for
+    what is loaded before the next sync. `CheckpointManager.restore` needs none of it.
 
     Raises ValueError where gradients are there already: they would be lost. Source:
     `torch_xla.experimental.distributed_checkpoint.prime_optimizer`.
@@ -23,7 +24,10 @@ def prime_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     if optimizer.state:
         return optimizer
     if any(parameter.grad is not None for parameter in parameters):
-        raise ValueError("prime_optimizer: expected parameters without gradients; call optimizer.zero_grad() first")
+        raise ValueError(
+            "prime_optimizer: expected parameters without gradients; call optimizer.zero_grad() "
+            "first"
+        )
     values = [parameter.detach().clone() for parameter in parameters]
     for parameter in parameters:
         if parameter.requires_grad:

@@ -35,34 +35,45 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 def save_orbax(state: Any, folder: Path, *, nested: bool = True, force: bool = False) -> None:
-    """Writes a state as a folder of orbax, which a JAX program restores in shardings of its choice; a sync.
+    """Writes a state as a folder of orbax, which a JAX program restores in shardings of its choice;
+    a sync.
 
-    Each process writes the shards of its own devices, of copies the first. All processes must call it. A tensor whose
-    shards are uneven, which jax has no arrays for, is resharded along its other dims first, and replicated along axes
-    that divide none.
+    Each process writes the shards of its own devices, of copies the first. All processes must call
+    it. A tensor whose shards are uneven, which jax has no arrays for, is resharded along its other
+    dims first, and replicated along axes that divide none.
 
     Args:
-        state: a module, an optimizer, or a dict, nested as you like, of these, of tensors, numbers and text.
-        folder: made here; orbax renames it into place when all of it is written. A URL where orbax takes it.
-        nested: "layers.0.weight" becomes {"layers": {"0": {"weight": ...}}}, as Flax has it; False: names stay whole.
+        state: a module, an optimizer, or a dict, nested as you like, of these, of tensors, numbers
+            and text.
+        folder: made here; orbax renames it into place when all of it is written. A URL where orbax
+            takes it.
+        nested: "layers.0.weight" becomes {"layers": {"0": {"weight": ...}}}, as Flax has it; False:
+            names stay whole.
         force: replaces a folder that is there.
 
-    Raises FileExistsError, TypeError for a value that orbax has no place for, ModuleNotFoundError without the package
-    (`pip install orbax-checkpoint`). Source: `orbax.checkpoint.PyTreeCheckpointer.save`.
+    Raises FileExistsError, TypeError for a value that orbax has no place for, ModuleNotFoundError
+    without the package (`pip install orbax-checkpoint`). Source:
+    `orbax.checkpoint.PyTreeCheckpointer.save`.
 
     >>> import tempfile, torch, spmd
     >>> import orbax.checkpoint
-    >>> x = spmd.mark_sharding(torch.arange(8.0, device="xla"), spmd.Mesh(range(8), (8,), ("data",)), ("data",))
+    >>> x = spmd.mark_sharding(
+    ...     torch.arange(8.0, device="xla"), spmd.Mesh(range(8), (8,), ("data",)), ("data",)
+    ... )
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     spmd.checkpoint.save_orbax({"layer.x": x}, f"{folder}/step")
-    ...     tree = orbax.checkpoint.PyTreeCheckpointer().metadata(f"{folder}/step").item_metadata.tree
+    ...     tree = (
+    ...         orbax.checkpoint.PyTreeCheckpointer().metadata(f"{folder}/step").item_metadata.tree
+    ...     )
     >>> tree["layer"]["x"].shape
     (8,)
     """
     orbax = extras.imported("orbax.checkpoint", "orbax", "save_orbax")
     path = _place(folder)
     if path.exists() and not force:
-        raise FileExistsError(f"save_orbax: {path} is there already; pass another folder, or force=True to replace it")
+        raise FileExistsError(
+            f"save_orbax: {path} is there already; pass another folder, or force=True to replace it"
+        )
     calls.agree(f"save_orbax of {path}")
     syncs.sync()
     with contextlib.ExitStack() as leases:
@@ -71,23 +82,26 @@ def save_orbax(state: Any, folder: Path, *, nested: bool = True, force: bool = F
             orbax.PyTreeCheckpointer().save(path, tree, force=force)
 
 
-def load_orbax(state: Any, folder: Path, *, strict: bool = True, rename: Rename | None = None) -> LoadedNames:
+def load_orbax(
+    state: Any, folder: Path, *, strict: bool = True, rename: Rename | None = None
+) -> LoadedNames:
     """Loads a folder that orbax wrote, in a JAX program or by `save_orbax`, into a state, in place.
 
-    Tensors keep their shardings and dtypes, and each device's part is read from the files by itself; numbers and text
-    are replaced. All processes must call it. An optimizer needs no first step. Names are compared with dots between
-    the keys of the tree, however it is nested.
+    Tensors keep their shardings and dtypes, and each device's part is read from the files by
+    itself; numbers and text are replaced. All processes must call it. An optimizer needs no first
+    step. Names are compared with dots between the keys of the tree, however it is nested.
 
     Args:
         state: as of `save_orbax`; a dict is changed in place.
-        folder: of one save. Of a step of `orbax.checkpoint.CheckpointManager`: the folder of its item, `5/default`,
-            or the step's where it has one item.
+        folder: of one save. Of a step of `orbax.checkpoint.CheckpointManager`: the folder of its
+            item, `5/default`, or the step's where it has one item.
         strict: raise where names are missing or unexpected.
-        rename: called with each name of the folder ("params.layer.kernel"); returns the state's name, or None to skip
-            it.
+        rename: called with each name of the folder ("params.layer.kernel"); returns the state's
+            name, or None to skip it.
 
-    Returns (missing_keys, unexpected_keys). Raises FileNotFoundError, ValueError for names or shapes that do not fit
-    (nothing is loaded then), ModuleNotFoundError. Source: `orbax.checkpoint.PyTreeCheckpointer.restore`.
+    Returns (missing_keys, unexpected_keys). Raises FileNotFoundError, ValueError for names or
+    shapes that do not fit (nothing is loaded then), ModuleNotFoundError. Source:
+    `orbax.checkpoint.PyTreeCheckpointer.restore`.
 
     >>> import tempfile, torch, spmd
     >>> x = torch.zeros(8, device="xla")
@@ -103,16 +117,30 @@ def load_orbax(state: Any, folder: Path, *, strict: bool = True, rename: Rename 
     checkpointer = orbax.PyTreeCheckpointer()
     item = checkpointer.metadata(path).item_metadata
     if item is None:
-        raise ValueError(f"load_orbax: orbax finds no tree of arrays in {path}; only those can be loaded")
+        raise ValueError(
+            f"load_orbax: orbax finds no tree of arrays in {path}; only those can be loaded"
+        )
     tree = item.tree
-    stored = renamed(((name, (name, entry)) for name, entry in _entries(tree)), rename, "load_orbax")
+    stored = renamed(
+        ((name, (name, entry)) for name, entry in _entries(tree)), rename, "load_orbax"
+    )
     with _primed(state, stored):
         targets = dict(_entries(state))
         names = _compared(targets, stored)
-        matched_targets = {name: targets[name] for name in stored if name in targets and not _is_empty(targets[name])}
-        wrong = [line for name, value in matched_targets.items() for line in _differences(name, value, stored[name][1])]
+        matched_targets = {
+            name: targets[name]
+            for name in stored
+            if name in targets and not _is_empty(targets[name])
+        }
+        wrong = [
+            line
+            for name, value in matched_targets.items()
+            for line in _differences(name, value, stored[name][1])
+        ]
         if wrong or (strict and any(names)):
-            raise ValueError(differ(names if strict else LoadedNames([], []), path, wrong, "load_orbax"))
+            raise ValueError(
+                differ(names if strict else LoadedNames([], []), path, wrong, "load_orbax")
+            )
     fillings = {
         name: Filling(value)
         for name, value in matched_targets.items()
@@ -142,7 +170,7 @@ def load_orbax(state: Any, folder: Path, *, strict: bool = True, rename: Rename 
     return names
 
 
-# --- the package and its folders --------------------------------------------------------------------------------------
+# --- the package and its folders ------------------------------------------------------------------
 
 
 def _place(folder: Path) -> Any:
@@ -159,12 +187,18 @@ def _item(folder: Any) -> Any:
     trees = [name for name in items if (folder / name / "_METADATA").exists()]
     if len(trees) == 1:
         return folder / trees[0]
-    says = "which is not there" if not folder.exists() else f"which has {', '.join(items[:8]) or 'nothing'}"
+    says = (
+        "which is not there"
+        if not folder.exists()
+        else f"which has {', '.join(items[:8]) or 'nothing'}"
+    )
     choose = f"; pass one of its items, as {folder / trees[0]}" if trees else ""
-    raise FileNotFoundError(f"load_orbax: expected a folder that orbax wrote at {folder}, {says}{choose}")
+    raise FileNotFoundError(
+        f"load_orbax: expected a folder that orbax wrote at {folder}, {says}{choose}"
+    )
 
 
-# --- writing ----------------------------------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------
 
 
 def _tree(value: Any, path: str, nested: bool, leases: contextlib.ExitStack) -> Any:
@@ -190,8 +224,8 @@ def _tree(value: Any, path: str, nested: bool, leases: contextlib.ExitStack) -> 
     if type(value) in _PLAIN:
         return value
     raise TypeError(
-        f"save_orbax: {path} is a {type(value).__qualname__}, which a tree of orbax has no place for: it has tensors, "
-        "numbers, text, dicts, lists and tuples"
+        f"save_orbax: {path} is a {type(value).__qualname__}, which a tree of orbax has no place "
+        "for: it has tensors, numbers, text, dicts, lists and tuples"
     )
 
 
@@ -199,16 +233,19 @@ def _put(tree: dict[str, Any], keys: list[str], value: Any, path: str) -> None:
     for key in keys[:-1]:
         tree = tree.setdefault(key, {})
     last = keys[-1]
-    if not isinstance(tree, dict) or (last in tree and not (isinstance(tree[last], dict) and isinstance(value, dict))):
+    if not isinstance(tree, dict) or (
+        last in tree and not (isinstance(tree[last], dict) and isinstance(value, dict))
+    ):
         raise ValueError(
-            f"save_orbax: {'.'.join(keys)!r}{f' of {path}' if path else ''} is a value and a folder of others at once; "
-            "pass nested=False"
+            f"save_orbax: {'.'.join(keys)!r}{f' of {path}' if path else ''} is a value and a "
+            "folder of others at once; pass nested=False"
         )
     tree[last] = {**tree[last], **value} if last in tree else value
 
 
 def _array(tensor: XlaTensor, leases: contextlib.ExitStack) -> jax.Array:
-    """The array of a tensor in its logical shape, kept from being overwritten while the leases last."""
+    """The array of a tensor in its logical shape, kept from being overwritten while the leases
+    last."""
     if not can_fill(tensor):  # a view, or dims in another order
         tensor = tensor.detach().clone(memory_format=torch.contiguous_format)  # type: ignore[assignment]
     shape = tensor_meta(tensor).shape
@@ -221,8 +258,8 @@ def _array(tensor: XlaTensor, leases: contextlib.ExitStack) -> jax.Array:
 
 
 def _even(sharding: Sharding, shape: tuple[int, ...]) -> Sharding:
-    """The same sharding if it cuts an array of this shape into equal shards, else one that does: the axes of an uneven
-    dim go to the first other dim that they divide."""
+    """The same sharding if it cuts an array of this shape into equal shards, else one that does:
+    the axes of an uneven dim go to the first other dim that they divide."""
     if sharding.padded_shape(shape) == shape:
         return sharding
     sizes = sharding.mesh_axes()
@@ -237,13 +274,17 @@ def _even(sharding: Sharding, shape: tuple[int, ...]) -> Sharding:
                 break
             sizes_left[index] //= sizes[axis]
     for axis in moved:
-        to = next((index for index, dim in enumerate(sizes_left) if dim and dim % sizes[axis] == 0), None)
+        to = next(
+            (index for index, dim in enumerate(sizes_left) if dim and dim % sizes[axis] == 0), None
+        )
         if to is not None:
             axes[to], sizes_left[to] = (*axes[to], axis), sizes_left[to] // sizes[axis]
-    return sharding.with_spec(Spec(tuple(Dim(dim_axes) for dim_axes in axes[: len(shape)])), sharding.memory)
+    return sharding.with_spec(
+        Spec(tuple(Dim(dim_axes) for dim_axes in axes[: len(shape)])), sharding.memory
+    )
 
 
-# --- reading ----------------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
 def _has_state(value: Any) -> bool:
@@ -256,7 +297,8 @@ def _opened(value: Any) -> Any:
 
 
 def _entries(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields what is neither dict nor list, with its name; of objects what their state dicts hold."""
+    """Yields what is neither dict nor list, with its name; of objects what their state dicts
+    hold."""
     for name, value in entries(_opened(tree), path, _has_state):
         yield from _entries(value, name) if _has_state(value) else [(name, value)]
 
@@ -272,11 +314,16 @@ def _mapped(tree: Any, function: Callable[[str, Any], Any]) -> Any:
 
 @contextlib.contextmanager
 def _primed(state: Any, stored: Mapping[str, Any]) -> Iterator[None]:
-    """Gives optimizers without state one to load into, as far as the folder has it; takes it back after an error."""
+    """Gives optimizers without state one to load into, as far as the folder has it; takes it back
+    after an error."""
     result = []
     for name, value in entries(state):
         prefix = f"{name}.state." if name else "state."
-        if hasattr(value, "param_groups") and not value.state and any(key.startswith(prefix) for key in stored):
+        if (
+            hasattr(value, "param_groups")
+            and not value.state
+            and any(key.startswith(prefix) for key in stored)
+        ):
             result.append(prime_optimizer(value))
     try:
         yield
@@ -290,7 +337,11 @@ def _compared(targets: Mapping[str, Any], stored: Mapping[str, Any]) -> LoadedNa
     """The names that only one side has; None and a tensor without elements need no counterpart."""
     names = compared(dict(targets), dict(stored))
     return LoadedNames(
-        [name for name in names.missing_keys if targets[name] is not None and not _is_empty(targets[name])],
+        [
+            name
+            for name in names.missing_keys
+            if targets[name] is not None and not _is_empty(targets[name])
+        ],
         [name for name in names.unexpected_keys if stored[name][1] is not None],
     )
 
@@ -313,7 +364,8 @@ def _is_empty(value: Any) -> bool:
 
 
 def _request(orbax: Any, target: Any, filling: Filling | None, entry: Any) -> Any:
-    """The form in which orbax is to read a value: of a tensor on devices, the array that it is to have, padded."""
+    """The form in which orbax is to read a value: of a tensor on devices, the array that it is to
+    have, padded."""
     if filling is not None:
         return orbax.ArrayRestoreArgs(
             sharding=filling.sharding.jax,
@@ -323,11 +375,14 @@ def _request(orbax: Any, target: Any, filling: Filling | None, entry: Any) -> An
         )
     if isinstance(target, torch.Tensor):
         return orbax.RestoreArgs(restore_type=np.ndarray, dtype=dtypes.to_numpy_dtype(target.dtype))
-    return orbax.RestoreArgs(restore_type=None if getattr(entry, "shape", None) is None else np.ndarray)
+    return orbax.RestoreArgs(
+        restore_type=None if getattr(entry, "shape", None) is None else np.ndarray
+    )
 
 
 def _replaced(state: Any, path: str, plain: Mapping[str, Any]) -> Any:
-    """Returns a state with the plain values that were read: in the same dicts and lists, and in the same objects."""
+    """Returns a state with the plain values that were read: in the same dicts and lists, and in the
+    same objects."""
 
     def replace(name: str, value: Any) -> Any:
         if _has_state(value):

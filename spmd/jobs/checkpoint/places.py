@@ -1,4 +1,5 @@
-"""Files and folders that are read: a `Path` of a disk, or by URL, through fsspec, with the same methods."""
+"""Files and folders that are read: a `Path` of a disk, or by URL, through fsspec, with the same
+methods."""
 
 import os
 import re
@@ -13,7 +14,8 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 _BLOCK = 1 << 24  # bytes of one request
-_BUCKETS = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss"}  # whose only folders are buckets
+# whose only folders are buckets
+_BUCKETS = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss"}
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:/(?!/)")
 
 
@@ -30,7 +32,8 @@ class UrlPath:
 
     fs: fsspec.AbstractFileSystem
     path: str
-    _ranges: dict[str, Any] = field(default_factory=dict, compare=False)  # one range, of a folder and all that is in it
+    # one range, of a folder and all that is in it
+    _ranges: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def __str__(self) -> str:
         return self.fs.unstrip_protocol(self.path)
@@ -61,7 +64,8 @@ class UrlPath:
         return _Status(self.fs.info(self.path)["size"])
 
     def iterdir(self) -> Iterator["UrlPath"]:
-        """Yields what the store lists now, not what it listed before; nothing where there is no folder."""
+        """Yields what the store lists now, not what it listed before; nothing where there is no
+        folder."""
         self.fs.invalidate_cache()
         try:
             names = self.fs.ls(self.path, detail=False)
@@ -96,7 +100,8 @@ class UrlPath:
             self.fs.rm(self.path, recursive=True)
 
     def read_range(self, begin: int, size: int, *, keep: bool = False) -> np.ndarray:
-        """These bytes, by requests of 16 MiB at most. keep: until the next range, so that they are fetched once."""
+        """These bytes, by requests of 16 MiB at most. keep: until the next range, so that they are
+        fetched once."""
         first, data = self._ranges.get(self.path, (0, np.empty(0, np.uint8)))
         if first <= begin and begin + size <= first + data.size:
             return data[begin - first : begin - first + size]
@@ -107,7 +112,10 @@ class UrlPath:
             end = min(start + _BLOCK, size)
             block = self.fs.cat_file(self.path, start=begin + start, end=begin + end)
             if len(block) != end - start:
-                raise EOFError(f"{self} ends at byte {begin + start + len(block):,}, expected {begin + size:,} or more")
+                raise EOFError(
+                    f"{self} ends at byte {begin + start + len(block):,}, expected "
+                    f"{begin + size:,} or more"
+                )
             result[start:end] = np.frombuffer(block, np.uint8)
         if keep:
             self._ranges[self.path] = begin, result
@@ -120,7 +128,8 @@ Place = Path | UrlPath
 def place_of(path: "str | os.PathLike[str] | UrlPath") -> Place:
     """Returns a path, or what a URL says; `file://` is a path.
 
-    Raises ImportError where fsspec needs another package for it, ValueError for a protocol that it does not know.
+    Raises ImportError where fsspec needs another package for it, ValueError for a protocol that it
+    does not know.
     """
     if isinstance(path, UrlPath):
         return path
@@ -137,13 +146,15 @@ def place_of(path: "str | os.PathLike[str] | UrlPath") -> Place:
             f"{text}: fsspec needs another package for {protocol}://: {error}; install it with pip"
         ) from error
     except ValueError as error:
-        raise ValueError(f"{text}: {error}; fsspec.available_protocols() lists what it knows") from error
+        raise ValueError(
+            f"{text}: {error}; fsspec.available_protocols() lists what it knows"
+        ) from error
     return Path(inner) if isinstance(fs, LocalFileSystem) else UrlPath(fs, inner.rstrip("/"))
 
 
 def bytes_at(path: Place, begin: int, size: int, *, keep: bool = False) -> np.ndarray:
-    """Returns these bytes of a file: of a path mapped, so that its pages are released with the array, of a URL
-    fetched, and kept as by `read_range`."""
+    """Returns these bytes of a file: of a path mapped, so that its pages are released with the
+    array, of a URL fetched, and kept as by `read_range`."""
     if isinstance(path, UrlPath):
         return path.read_range(begin, size, keep=keep)
     return np.memmap(path, mode="c", offset=begin, shape=(size,))  # writable, as torch requires

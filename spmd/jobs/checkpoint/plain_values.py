@@ -1,4 +1,5 @@
-"""Values of a state dict as JSON: what JSON lacks is a dict with one key that begins with "$"; nothing is pickled."""
+"""Values of a state dict as JSON: what JSON lacks is a dict with one key that begins with "$";
+nothing is pickled."""
 
 import base64
 import math
@@ -21,20 +22,32 @@ def dtype_of(name: str) -> torch.dtype:
     return dtype
 
 
-# By the key that stands for a type: what makes a value of its items, of its keys and values, or of its text.
+# By the key that stands for a type: what makes a value of its items, of its keys and values, or of
+# its text.
 _OF_ITEMS: dict[str, Callable[[Any], Any]] = {
-    "$tuple": tuple, "$size": torch.Size, "$set": set, "$frozenset": frozenset,
+    "$tuple": tuple,
+    "$size": torch.Size,
+    "$set": set,
+    "$frozenset": frozenset,
     "$complex": lambda parts: complex(*parts),
-}  # fmt: skip
-_OF_PAIRS: dict[str, type[dict[Any, Any]]] = {"$dict": dict, "$ordered": OrderedDict, "$counter": Counter}
+}
+_OF_PAIRS: dict[str, type[dict[Any, Any]]] = {
+    "$dict": dict,
+    "$ordered": OrderedDict,
+    "$counter": Counter,
+}
 _OF_TEXT: dict[str, Callable[[str], Any]] = {
-    "$float": float, "$bytes": base64.b64decode, "$dtype": dtype_of, "$device": torch.device,
-}  # fmt: skip
+    "$float": float,
+    "$bytes": base64.b64decode,
+    "$dtype": dtype_of,
+    "$device": torch.device,
+}
 _KEYS: dict[Any, str] = {make: key for key, make in {**_OF_ITEMS, **_OF_PAIRS}.items()}
 
 
 def encode(value: Any, path: str, put: Put) -> Any:
-    """Returns a value as JSON's; `put` takes each tensor with its path, and returns the name that stands for it.
+    """Returns a value as JSON's; `put` takes each tensor with its path, and returns the name that
+    stands for it.
 
     Raises TypeError that names the path of a value that it does not know.
     """
@@ -57,12 +70,18 @@ def encode(value: Any, path: str, put: Put) -> Any:
         return {"$tensor": put(value, path)}
     if kind is list:
         return items(value)
-    if kind in (dict, defaultdict) and all(type(key) is str and not key.startswith("$") for key in value):
+    if kind in (dict, defaultdict) and all(
+        type(key) is str and not key.startswith("$") for key in value
+    ):
         return {key: inner(item, key) for key, item in value.items()}
     key = "$dict" if kind is defaultdict else _KEYS.get(kind)
     if key is not None:
         is_set = kind in (set, frozenset)
-        return {key: pairs(value) if key in _OF_PAIRS else items(sorted(value, key=repr) if is_set else value)}
+        return {
+            key: pairs(value)
+            if key in _OF_PAIRS
+            else items(sorted(value, key=repr) if is_set else value)
+        }
     if kind is deque:
         return {"$deque": [items(value), value.maxlen]}
     if kind in (bytes, bytearray):
@@ -76,14 +95,16 @@ def encode(value: Any, path: str, put: Put) -> Any:
     if kind is np.ndarray and value.dtype.kind in "biufc":
         return {"$array": {"$tensor": put(torch.from_numpy(np.array(value, order="C")), path)}}
     raise TypeError(
-        f"CheckpointManager: {path} is a {kind.__module__}.{kind.__qualname__}, which a checkpoint cannot hold: it has "
-        "tensors, numbers, strings, bytes, lists, tuples, sets, dicts, and objects with state_dict and "
-        "load_state_dict. Give it these two methods, or save what it is made of"
+        f"CheckpointManager: {path} is a {kind.__module__}.{kind.__qualname__}, which a "
+        "checkpoint cannot hold: it has tensors, numbers, strings, bytes, lists, tuples, sets, "
+        "dicts, and objects with state_dict and load_state_dict. Give it these two methods, or "
+        "save what it is made of"
     )
 
 
 def decode(value: Any, path: str, get: Get) -> Any:
-    """Returns the value that `encode` was given; `get` takes the name of each tensor with its path."""
+    """Returns the value that `encode` was given; `get` takes the name of each tensor with its
+    path."""
 
     def inner(value: Any, key: Any) -> Any:
         return decode(value, f"{path}.{key}", get)
@@ -115,7 +136,9 @@ def decode(value: Any, path: str, get: Get) -> Any:
         case "$scalar":
             dtype = np.dtype(str(content[0]))
             if dtype.kind not in "biuf":  # of text or bytes it would have any size
-                raise ValueError(f"expected a scalar of numbers at {path}, got the dtype {content[0]!r}")
+                raise ValueError(
+                    f"expected a scalar of numbers at {path}, got the dtype {content[0]!r}"
+                )
             return dtype.type(inner(content[1], "item"))
         case "$array":
             return get(content["$tensor"], path).numpy()

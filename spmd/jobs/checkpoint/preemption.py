@@ -1,4 +1,5 @@
-"""The end of a job that is announced: SIGTERM, or the cluster's notice that jax passes on to all processes."""
+"""The end of a job that is announced: SIGTERM, or the cluster's notice that jax passes on to all
+processes."""
 
 import os
 import signal
@@ -10,7 +11,8 @@ from ...core import processes
 
 
 class _Signal:
-    """The handler of SIGTERM. The first signal is kept for the next step; a second one does what one did before."""
+    """The handler of SIGTERM. The first signal is kept for the next step; a second one does what
+    one did before."""
 
     def __init__(self) -> None:
         self.has_come = False

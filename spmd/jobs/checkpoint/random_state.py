@@ -10,10 +10,11 @@ from ...core import seed
 
 
 class RandomState:
-    """The random streams of the device, of torch on the CPU, of Python and of NumPy, as one entry of a checkpoint.
+    """The random streams of the device, of torch on the CPU, of Python and of NumPy, as one entry
+    of a checkpoint.
 
-    With several processes each takes the streams that the process of its number had. A process that there was not
-    before takes the device's, which is the same in all, and keeps the others.
+    With several processes each takes the streams that the process of its number had. A process that
+    there was not before takes the device's, which is the same in all, and keeps the others.
 
     >>> import torch, spmd
     >>> streams = spmd.checkpoint.RandomState()
@@ -39,7 +40,9 @@ class RandomState:
             first, second = state_dict["device"]
             seed.set_state((first, second))
         for name, set_state in (
-            ("torch", torch.set_rng_state), ("python", random.setstate), ("numpy", np.random.set_state)
-        ):  # fmt: skip
+            ("torch", torch.set_rng_state),
+            ("python", random.setstate),
+            ("numpy", np.random.set_state),
+        ):
             if name in state_dict:
                 set_state(state_dict[name])

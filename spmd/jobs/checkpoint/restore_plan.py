@@ -20,12 +20,16 @@ class ProcessPlan:
     """The figures of a process, in bytes.
 
     Attributes:
-        process: its index. bytes_read: from the files of the step: a shard is read as a whole, as its checksum is that
-            of all its bytes, and once. bytes_uploaded: to its devices, each copy counted. peak_host_bytes: at most, for
-            what is read, without what the process has already and with the mapped pages of a file.
+        process: its index. bytes_read: from the files of the step: a shard is read as a whole, as
+            its checksum is that of all its bytes, and once. bytes_uploaded: to its devices, each
+            copy counted. peak_host_bytes: at most, for what is read, without what the process has
+            already and with the mapped pages of a file.
 
     >>> import tempfile, torch, spmd
-    >>> manager, state = spmd.CheckpointManager(tempfile.mkdtemp()), {"weight": torch.ones(8, 4, device="xla")}
+    >>> manager, state = (
+    ...     spmd.CheckpointManager(tempfile.mkdtemp()),
+    ...     {"weight": torch.ones(8, 4, device="xla")},
+    ... )
     >>> saved = manager.save(7, state)
     >>> manager.wait()
     >>> manager.plan_restore(state).processes[0].bytes_read
@@ -44,10 +48,14 @@ class RestorePlan:
 
     Attributes:
         step: the step. path: its folder. processes: the figures of each process.
-        joined: the tensors of which a device's shard needs bytes of several saved ones, each with how many at most.
+        joined: the tensors of which a device's shard needs bytes of several saved ones, each with
+            how many at most.
 
     >>> import tempfile, torch, spmd
-    >>> manager, state = spmd.CheckpointManager(tempfile.mkdtemp()), {"weight": torch.ones(8, 4, device="xla")}
+    >>> manager, state = (
+    ...     spmd.CheckpointManager(tempfile.mkdtemp()),
+    ...     {"weight": torch.ones(8, 4, device="xla")},
+    ... )
     >>> saved = manager.save(7, state)
     >>> manager.wait()
     >>> plan = manager.plan_restore(state)
@@ -61,16 +69,26 @@ class RestorePlan:
     joined: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        rows: list[tuple[str, ...]] = [("process", "read from files", "uploaded to devices", "host memory at most")]
+        rows: list[tuple[str, ...]] = [
+            ("process", "read from files", "uploaded to devices", "host memory at most")
+        ]
         rows += [
-            (str(process.process), *map(_size, (process.bytes_read, process.bytes_uploaded, process.peak_host_bytes)))
+            (
+                str(process.process),
+                *map(_size, (process.bytes_read, process.bytes_uploaded, process.peak_host_bytes)),
+            )
             for process in self.processes
         ]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in rows]
+        lines = [
+            "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True))
+            for row in rows
+        ]
         most = sorted(self.joined.items(), key=lambda item: -item[1])
         lines.append(f"tensors of which a shard is joined from several saved ones: {len(most)}")
-        lines += [f"    {name}: {count}" for name, count in most[:8]] + (["    ..."] if len(most) > 8 else [])
+        lines += [f"    {name}: {count}" for name, count in most[:8]] + (
+            ["    ..."] if len(most) > 8 else []
+        )
         return "\n".join([f"step {self.step} in {self.path}", *lines])
 
 
@@ -83,7 +101,8 @@ def _size(count: float) -> str:
 
 
 def planned(reader: StepReader, state: Any, step: int, count: int) -> RestorePlan:
-    """The plan of a restore by so many processes; raises what the restore would raise before it reads."""
+    """The plan of a restore by so many processes; raises what the restore would raise before it
+    reads."""
     restores = [_Counting(reader, state, (process, count)) for process in range(count)]
     processes = tuple(restore.plan() for restore in restores)
     joined: Counter[str] = Counter()
@@ -99,7 +118,8 @@ class _Counting(Restoring):
         super().__init__(reader, state, process)
         self.joined: Counter[str] = Counter()
         self._is_fetched = isinstance(reader.path, UrlPath)
-        self._saved: dict[tuple[str, int], int] = {}  # shards that were read: of a URL, those of the tensor
+        # shards that were read: of a URL, those of the tensor
+        self._saved: dict[tuple[str, int], int] = {}
         self._name: str | None = None
         self._read_bytes = self._uploaded = self._kept = self._peak = 0
 
@@ -128,7 +148,8 @@ class _Counting(Restoring):
 
     def _read(self, name: str) -> torch.Tensor:
         self._kept += self._count_read(name)
-        stored = self.reader.tensors[name]  # the pages of a tensor that is not filled are not touched
+        # the pages of a tensor that is not filled are not touched
+        stored = self.reader.tensors[name]
         return torch.empty(stored["shape"], dtype=dtype_of(stored["dtype"]), device="cpu")
 
     def _count_shards(self, name: str, sharding: Sharding, dtype: torch.dtype) -> None:
@@ -142,8 +163,11 @@ class _Counting(Restoring):
             self._uploaded += size * len(shard.devices)
             self._count_read(name, shard.indices, other_bytes=cast + (wide if wide != size else 0))
 
-    def _count_read(self, name: str, indices: tuple[slice, ...] | None = None, *, other_bytes: int = 0) -> int:
-        """Counts a read of some elements (None: all), with `other_bytes` on the host besides; returns their bytes."""
+    def _count_read(
+        self, name: str, indices: tuple[slice, ...] | None = None, *, other_bytes: int = 0
+    ) -> int:
+        """Counts a read of some elements (None: all), with `other_bytes` on the host besides;
+        returns their bytes."""
         stored = self.reader.tensors[name]
         indices = tuple(slice(0, dim) for dim in stored["shape"]) if indices is None else indices
         if name != self._name and self._is_fetched:
@@ -155,9 +179,13 @@ class _Counting(Restoring):
             self.joined[name] = max(len(needed), self.joined[name])
         self._read_bytes += sum(size for key, size in needed.items() if key not in self._saved)
         self._saved |= needed
-        # Bytes of saved shards: fetched ones stay until all of the tensor is read, of a map one is in memory at a time.
+        # Bytes of saved shards: fetched ones stay until all of the tensor is read, of a map one is
+        # in memory at a time.
         saved = sum(self._saved.values()) if self._is_fetched else max(needed.values(), default=0)
-        size = math.prod(index.stop - index.start for index in indices) * dtype_of(stored["dtype"]).itemsize
+        size = (
+            math.prod(index.stop - index.start for index in indices)
+            * dtype_of(stored["dtype"]).itemsize
+        )
         self._peak = max(self._peak, self._kept + saved + size + other_bytes)
         return size
 

@@ -1,4 +1,5 @@
-"""The values of a save: their buffers are lent and read to the host one shard after the other, while steps go on."""
+"""The values of a save: their buffers are lent and read to the host one shard after the other,
+while steps go on."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -8,7 +9,16 @@ import jax
 import numpy as np
 import torch
 
-from ...core import Sharding, XlaTensor, buffer_leases, host_copy, host_reads, storage_of, transfer, view_of
+from ...core import (
+    Sharding,
+    XlaTensor,
+    buffer_leases,
+    host_copy,
+    host_reads,
+    storage_of,
+    transfer,
+    view_of,
+)
 from ...tensors.shards import can_fill
 from .step_saving import ShardBytes
 
@@ -26,16 +36,17 @@ class _Member(NamedTuple):
 class StagedState:
     """Tensors by name, as they are now; a later write into one is not seen.
 
-    A tensor on devices is lent and not copied: a program that would overwrite it takes a copy on the devices first, and
-    waits where these copies would take more than `room` bytes. CPU tensors are copied, unless nothing else runs until
-    they are written. tensors: their facts.
+    A tensor on devices is lent and not copied: a program that would overwrite it takes a copy on
+    the devices first, and waits where these copies would take more than `room` bytes. CPU tensors
+    are copied, unless nothing else runs until they are written. tensors: their facts.
     """
 
     def __init__(self, room: Callable[[], float], *, is_copied: bool = True) -> None:
         self._is_copied = is_copied
         self.lender = buffer_leases.Lender(room)
         self.tensors: dict[str, dict[str, Any]] = {}
-        # By what tied weights share: the name, and the tensor, so that no other one gets its identity.
+        # By what tied weights share: the name, and the tensor, so that no other one gets its
+        # identity.
         self._names: dict[Any, tuple[str, torch.Tensor]] = {}
         self._arrays: dict[int, tuple[jax.Array, list[_Member]]] = {}
         self._on_host: dict[str, torch.Tensor] = {}
@@ -46,7 +57,10 @@ class StagedState:
         if key in self._names:
             return self._names[key][0]
         self._names[key] = path, tensor
-        facts: dict[str, Any] = {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
+        facts: dict[str, Any] = {
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+            "shape": list(tensor.shape),
+        }
         if isinstance(tensor, XlaTensor):
             if can_fill(tensor):
                 lease = host_reads.lent_to(self.lender, storage_of(tensor), _CALL)
@@ -55,16 +69,25 @@ class StagedState:
                 if members:
                     self.lender.give_back(array)  # it is lent once
                 members.append(_Member(path, tuple(facts["shape"]), lease.row))
-                self.tensors[path] = {**facts, "on_host": False, "sharding": _text(sharding, len(facts["shape"]))}
+                self.tensors[path] = {
+                    **facts,
+                    "on_host": False,
+                    "sharding": _text(sharding, len(facts["shape"])),
+                }
                 return path
             # A view has no shards of its own; each process has all of it.
             self._on_host[path] = host_copy(tensor, _CALL, together=True)
         elif tensor.layout is not torch.strided or tensor.is_meta:
-            raise TypeError(f"CheckpointManager: {path} is a {tensor.layout} tensor on {tensor.device}, without data")
+            raise TypeError(
+                f"CheckpointManager: {path} is a {tensor.layout} tensor on {tensor.device}, "
+                "without data"
+            )
         else:
             host_tensor = tensor.detach()
             self._on_host[path] = (
-                host_tensor.clone(memory_format=torch.contiguous_format) if self._is_copied else host_tensor
+                host_tensor.clone(memory_format=torch.contiguous_format)
+                if self._is_copied
+                else host_tensor
             )
         self.tensors[path] = {**facts, "on_host": True}
         return path
@@ -74,8 +97,8 @@ class StagedState:
         self._names.clear()
 
     def shards(self) -> Iterator[ShardBytes]:
-        """Yields the shards that this process writes: of each, its first copy. At most two of the arrays' are on the
-        host at a time: one that is written and one on its way."""
+        """Yields the shards that this process writes: of each, its first copy. At most two of the
+        arrays' are on the host at a time: one that is written and one on its way."""
         for name, tensor in self._on_host.items():
             if tensor.numel():
                 data = transfer.host_array(tensor).reshape(-1).view(np.uint8).data
@@ -125,8 +148,8 @@ def identity(tensor: torch.Tensor) -> Any:
 
 
 def _on_its_way(data: jax.Array) -> jax.Array:
-    """The same shard as another array, whose copy to the host has begun and is freed with it; the CPU's devices need
-    none."""
+    """The same shard as another array, whose copy to the host has begun and is freed with it; the
+    CPU's devices need none."""
     result = jax.make_array_from_single_device_arrays(data.shape, data.sharding, [data])
     if next(iter(data.devices())).platform != "cpu":
         result.copy_to_host_async()
@@ -141,7 +164,10 @@ def _cut(host: np.ndarray, index: tuple[slice, ...], member: _Member) -> Iterato
             return
         host, index = host[member.row - start], index[1:]
     begins = tuple(part.start or 0 for part in index)
-    shape = tuple(min(size, dim - begin) for size, dim, begin in zip(host.shape, member.shape, begins, strict=True))
+    shape = tuple(
+        min(size, dim - begin)
+        for size, dim, begin in zip(host.shape, member.shape, begins, strict=True)
+    )
     if min(shape, default=1) > 0 and math.prod(shape):
         part = np.ascontiguousarray(host[tuple(slice(0, size) for size in shape)])
         yield ShardBytes(member.name, begins, shape, part.reshape(-1).view(np.uint8).data)

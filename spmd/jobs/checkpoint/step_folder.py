@@ -1,4 +1,5 @@
-"""The steps of a job in a folder of a disk: each is written under another name, and renamed once all of it is there.
+"""The steps of a job in a folder of a disk: each is written under another name, and renamed once
+all of it is there.
 
 Only the standard library: see `step_saving.py`.
 """
@@ -22,7 +23,8 @@ SAVING, DELETING, LOCK = ".saving-", ".deleting-", ".lock"
 
 
 class SyncedFile(NewFile):
-    """A file that is on the disk when the context ends: a new one, or with is_new=False one that several write."""
+    """A file that is on the disk when the context ends: a new one, or with is_new=False one that
+    several write."""
 
     def __init__(self, path: Path, *, is_new: bool = True) -> None:
         super().__init__(path)
@@ -34,7 +36,8 @@ class SyncedFile(NewFile):
             self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC | self._flags, 0o644)
         except FileNotFoundError as error:
             raise SaveError(
-                f"{self._path} is not there: expected a folder that all processes share, as on a shared disk"
+                f"{self._path} is not there: expected a folder that all processes share, as on a "
+                "shared disk"
             ) from error
         return self
 
@@ -66,12 +69,15 @@ class SyncedFile(NewFile):
 
     @contextlib.contextmanager
     def _named(self, offset: int) -> Iterator[None]:
-        """Raises SaveError that says the file and the byte for an error of the descriptor, which says neither."""
+        """Raises SaveError that says the file and the byte for an error of the descriptor, which
+        says neither."""
         try:
             yield
         except OSError as error:
             free = shutil.disk_usage(self._path.parent).free
-            room = f", {free:,} bytes are free" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+            room = (
+                f", {free:,} bytes are free" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+            )
             raise SaveError(f"{error.strerror} at byte {offset:,} of {self._path}{room}") from error
 
 
@@ -111,8 +117,11 @@ class StepFolder(Steps):
         saving = self.folder / folder_name
         with SyncedFile(saving / manifest.NAME) as written:
             written.append(memoryview(text.encode()))
-            # The order of saves is that of these times, which only increase, also under a clock that goes back.
-            saved_at = max([time.time_ns(), *(self.saved_at(name) + 1_000 for name in self.committed_names())])
+            # The order of saves is that of these times, which only increase, also under a clock
+            # that goes back.
+            saved_at = max(
+                [time.time_ns(), *(self.saved_at(name) + 1_000 for name in self.committed_names())]
+            )
             os.utime(saving / manifest.NAME, ns=(saved_at, saved_at))
         for name in parts:
             (saving / name).unlink()
@@ -141,7 +150,7 @@ class StepFolder(Steps):
         removed(deleting)
 
 
-# --- the lock ---------------------------------------------------------------------------------------------------------
+# --- the lock -------------------------------------------------------------------------------------
 
 _locks: dict[str, int] = {}  # by file: the descriptor
 
@@ -156,7 +165,8 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def lock(folder: Path) -> None:
-    """Takes a folder for this process until it ends; raises SaveError that names the process that has it."""
+    """Takes a folder for this process until it ends; raises SaveError that names the process that
+    has it."""
     path = folder / LOCK
     name = os.path.realpath(folder)
     if name in _locks:
@@ -165,7 +175,8 @@ def lock(folder: Path) -> None:
         os.close(_locks.pop(name))  # of a folder that was deleted
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        # By descriptor: a lock by process (lockf) ends when any other descriptor of the file is closed, as by a copy.
+        # By descriptor: a lock by process (lockf) ends when any other descriptor of the file is
+        # closed, as by a copy.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         owner = os.read(descriptor, 4096).decode(errors="replace").strip()
@@ -175,8 +186,8 @@ def lock(folder: Path) -> None:
                 f"{path} cannot be locked: {error.strerror}; expected a disk with locks of files"
             ) from error
         raise SaveError(
-            f"{folder} belongs to another job, which runs: {owner or 'its owner is not known'}. Give each job a folder "
-            "of its own, or end that one"
+            f"{folder} belongs to another job, which runs: {owner or 'its owner is not known'}. "
+            "Give each job a folder of its own, or end that one"
         ) from error
     _locks[name] = descriptor
     if os.fstat(descriptor).st_nlink == 1:  # else it may be another file, or a backup's

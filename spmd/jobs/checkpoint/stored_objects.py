@@ -1,7 +1,8 @@
 """Checkpoints in an object store, by URL: the steps of a job, and the safetensors files of a model.
 
-An object is there as a whole or not at all; there is no rename. A step is there when its manifest is, which is written
-last. Of a model each process writes its shards as an object of its own, of which the files are joined block by block.
+An object is there as a whole or not at all; there is no rename. A step is there when its manifest
+is, which is written last. Of a model each process writes its shards as an object of its own, of
+which the files are joined block by block.
 """
 
 import contextlib
@@ -47,8 +48,8 @@ class ObjectWritten(NewFile):
 
 
 class StepObjects(Steps):
-    """A URL with one prefix a step, `STEP.NUMBER`: two saves never write the same object. The numbers are milliseconds,
-    and increase from save to save also under a clock that goes back."""
+    """A URL with one prefix a step, `STEP.NUMBER`: two saves never write the same object. The
+    numbers are milliseconds, and increase from save to save also under a clock that goes back."""
 
     folder: UrlPath
     new_file = ObjectWritten
@@ -59,7 +60,10 @@ class StepObjects(Steps):
         present = [path.name for path in self.folder.iterdir() if numbers(path.name)]
         for unfinished in {*present} - used_names:
             self.remove(unfinished)
-        stamps = [time.time_ns() // 10**6, *(self.saved_at(folder_name) + 1 for folder_name in present)]
+        stamps = [
+            time.time_ns() // 10**6,
+            *(self.saved_at(folder_name) + 1 for folder_name in present),
+        ]
         name = f"{step}.{max(stamps)}"
         (self.folder / name).mkdir()
         return name
@@ -72,7 +76,8 @@ class StepObjects(Steps):
         return folder_name
 
     def discard(self, folder_name: str) -> None:
-        with contextlib.suppress(OSError):  # the error that ended the save is raised; the next one removes what is left
+        # the error that ended the save is raised; the next one removes what is left
+        with contextlib.suppress(OSError):
             self.remove(folder_name)
 
     def remove(self, folder_name: str) -> None:
@@ -84,7 +89,10 @@ class StepObjects(Steps):
 
     def committed_names(self) -> list[str]:
         self.folder.fs.invalidate_cache()
-        return [file.split("/")[-2] for file in self.folder.fs.glob(f"{self.folder.path}/*/{manifest.NAME}")]
+        return [
+            file.split("/")[-2]
+            for file in self.folder.fs.glob(f"{self.folder.path}/*/{manifest.NAME}")
+        ]
 
     def saved_at(self, folder_name: str) -> int:
         return (numbers(folder_name) or (0, 0))[1]
@@ -101,11 +109,14 @@ class ModelObjects(ModelStorage):
         self._saving.mkdir()
 
     def write_part(self, index: int, shards: Iterable[ShardBytes]) -> None:
-        tensors: dict[str, dict[str, Any]] = {tensor.name: {} for file in self._files for tensor in file.tensors}
+        tensors: dict[str, dict[str, Any]] = {
+            tensor.name: {} for file in self._files for tensor in file.tensors
+        }
         write_part(ObjectWritten, self._saving, index, shards, Description(tensors, {}, {}))
 
     def make_room(self) -> None:
-        """Removes earlier files, of which several cannot be replaced at one moment: never some of each."""
+        """Removes earlier files, of which several cannot be replaced at one moment: never some of
+        each."""
         if self._index is not None:
             self._remove_old(set())
 
@@ -122,10 +133,14 @@ class ModelObjects(ModelStorage):
                 for tensor in file.tensors:
                     self._join(tensor, shards.get(tensor.name, []), written)
 
-    def _join(self, tensor: FileTensor, shards: list[dict[str, Any]], written: ObjectWritten) -> None:
+    def _join(
+        self, tensor: FileTensor, shards: list[dict[str, Any]], written: ObjectWritten
+    ) -> None:
         """Writes a tensor's bytes, some rows of the first dim at a time."""
         shape = tensor.shape or (1,)  # a number is a row
-        shards = [{**shard, "at": shard["at"] or [0], "shape": shard["shape"] or [1]} for shard in shards]
+        shards = [
+            {**shard, "at": shard["at"] or [0], "shape": shard["shape"] or [1]} for shard in shards
+        ]
         row = math.prod(shape[1:]) * tensor.itemsize
         many = max(1, _BLOCK // max(row, 1))
         columns = tuple(slice(0, dim) for dim in shape[1:])
@@ -135,7 +150,9 @@ class ModelObjects(ModelStorage):
             for shard, source, target in overlaps(shards, (rows, *columns)):
                 wide = math.prod(shard["shape"][1:]) * tensor.itemsize
                 first, last = source[0].start * wide, source[0].stop * wide
-                data = (self._saving / shard["file"]).read_range(shard["offset"] + first, last - first)
+                data = (self._saving / shard["file"]).read_range(
+                    shard["offset"] + first, last - first
+                )
                 result[target] = data.reshape(-1, *shard["shape"][1:], tensor.itemsize)
             written.write(result.reshape(-1).data)
 
@@ -158,5 +175,6 @@ class ModelObjects(ModelStorage):
                 path.unlink()
 
     def discard(self) -> None:
-        with contextlib.suppress(OSError):  # the error that ended the save is raised; the next one removes what is left
+        # the error that ended the save is raised; the next one removes what is left
+        with contextlib.suppress(OSError):
             self._saving.rmtree()

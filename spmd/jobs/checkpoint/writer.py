@@ -19,8 +19,9 @@ class SaveReport:
 
     Attributes:
         step: the step. path: its folder, None until it is committed.
-        seconds_blocked: for which `save_async` kept its caller. seconds_copying: for which later steps copied what they
-            overwrite. seconds_waited: for which they waited for room for copies. seconds: until it was committed.
+        seconds_blocked: for which `save_async` kept its caller. seconds_copying: for which later
+            steps copied what they overwrite. seconds_waited: for which they waited for room for
+            copies. seconds: until it was committed.
         processor_seconds: of the thread that writes.
         num_bytes: written by this process.
     """
@@ -35,8 +36,11 @@ class SaveReport:
     num_bytes: int = 0
 
 
-def start_writing(save: Save, staged: StagedState, report: SaveReport, began: float) -> Callable[[], None]:
-    """Starts the thread that writes a step; returns what waits for its end, and raises what made it fail.
+def start_writing(
+    save: Save, staged: StagedState, report: SaveReport, began: float
+) -> Callable[[], None]:
+    """Starts the thread that writes a step; returns what waits for its end, and raises what made it
+    fail.
 
     The thread is no daemon: the end of the program waits for it. save: `save_step`, of the shards.
     """
@@ -56,7 +60,10 @@ def start_writing(save: Save, staged: StagedState, report: SaveReport, began: fl
             messages.say(f"{str(error).rstrip('.')}. {_advice()}", "failed save", is_error=True)
         finally:
             staged.close()
-            report.seconds_waited, report.seconds_copying = staged.lender.waited, staged.lender.copying
+            report.seconds_waited, report.seconds_copying = (
+                staged.lender.waited,
+                staged.lender.copying,
+            )
             report.processor_seconds = time.thread_time() - used
             report.seconds = time.perf_counter() - began
 
@@ -71,9 +78,15 @@ def start_writing(save: Save, staged: StagedState, report: SaveReport, began: fl
 
 
 def _advice() -> str:
-    """The end of a failed save's message. Python has set the exit status when it waits for threads."""
+    """The end of a failed save's message.
+
+    Python has set the exit status when it waits for threads.
+    """
     if threading.main_thread().is_alive():
         return (
-            "The next save, restore or wait() raises this; without one the exit status of the program does not show it"
+            "The next save, restore or wait() raises this; without one the exit status of the "
+            "program does not show it"
         )
-    return "The program has ended without wait(), which raises this: its exit status does not show it"
+    return (
+        "The program has ended without wait(), which raises this: its exit status does not show it"
+    )

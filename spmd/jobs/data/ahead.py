@@ -1,4 +1,5 @@
-"""Ahead: a thread that prepares the next few items of an iteration while the caller works with the last one."""
+"""Ahead: a thread that prepares the next few items of an iteration while the caller works with the
+last one."""
 
 import atexit
 import threading
@@ -15,18 +16,20 @@ _END: Any = object()
 
 
 class Ahead(Generic[_Pulled, _Ready]):
-    """At most `count` ready items, made in order in a thread of its own: `prepare(item)` of each item of `pulled`.
+    """At most `count` ready items, made in order in a thread of its own: `prepare(item)` of each
+    item of `pulled`.
 
-    The thread starts at the first `next_item()` and ends with the items, with an exception, or at `stop()`. It holds
-    this object and not the caller's, whose end stops it. A call into `pulled` or `prepare` that runs by then ends
-    first; nothing is prepared after it.
+    The thread starts at the first `next_item()` and ends with the items, with an exception, or at
+    `stop()`. It holds this object and not the caller's, whose end stops it. A call into `pulled` or
+    `prepare` that runs by then ends first; nothing is prepared after it.
     """
 
     def __init__(self, prepare: Callable[[_Pulled], _Ready], count: int) -> None:
         self.pulled: Iterator[_Pulled] = iter(())
         self._prepare = prepare
         self._count = count
-        # Reentrant: the end of a caller's object may stop this in the midst of any of its own lines.
+        # Reentrant: the end of a caller's object may stop this in the midst of any of its own
+        # lines.
         self._changed = threading.Condition(threading.RLock())
         self._ready: deque[_Ready] = deque()
         self._error: BaseException | None = None
@@ -34,7 +37,8 @@ class Ahead(Generic[_Pulled, _Ready]):
         self.thread = threading.Thread(target=self._run, name="spmd-data", daemon=True)
 
     def next_item(self) -> _Ready:
-        """Returns the next item; raises StopIteration at the end, and after the last item what the thread raised."""
+        """Returns the next item; raises StopIteration at the end, and after the last item what the
+        thread raised."""
         forking.check()
         with self._changed:
             if not self._has_started and not self.is_stopped:
@@ -137,7 +141,8 @@ _running: "weakref.WeakSet[Ahead]" = weakref.WeakSet()
 def _end_all() -> None:
     """Ends uploads before jax's own end, which this precedes as it was registered later.
 
-    A thread inside its source is not waited for: it may wait for a disk or a network, and touches no device there.
+    A thread inside its source is not waited for: it may wait for a disk or a network, and touches
+    no device there.
     """
     if not forking.is_in_bad_fork():
         for ahead in list(_running):

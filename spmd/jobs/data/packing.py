@@ -14,25 +14,30 @@ _Document = dict[str, torch.Tensor]
 
 
 class PackedDocuments(IterableDataset[_Document]):
-    """Rows of `length` tokens, each of one or more documents, in their order; a dataset for torch's loaders.
+    """Rows of `length` tokens, each of one or more documents, in their order; a dataset for torch's
+    loaders.
 
-    A row is a dict of tensors of shape (length,): the documents' tokens, `sequence_ids` (1, 2, ... for the documents of
-    the row, 0 for padding) and `position_ids` (from 0 on in each document). Attention that stays inside a document
-    compares sequence ids: `(ids[:, None, :, None] == ids[:, None, None, :])` is a mask for
-    `scaled_dot_product_attention`, together with a causal one.
+    A row is a dict of tensors of shape (length,): the documents' tokens, `sequence_ids` (1, 2, ...
+    for the documents of the row, 0 for padding) and `position_ids` (from 0 on in each document).
+    Attention that stays inside a document compares sequence ids:
+    `(ids[:, None, :, None] == ids[:, None, None, :])` is a mask for `scaled_dot_product_attention`,
+    together with a causal one.
 
     Args:
-        documents: an iterable of documents: one-dimensional tensors, arrays or lists of token ids, whose rows have them
-            under "input_ids"; or mappings of such (token ids, labels), of one length. Other values are left out.
+        documents: an iterable of documents: one-dimensional tensors, arrays or lists of token ids,
+            whose rows have them under "input_ids"; or mappings of such (token ids, labels), of one
+            length. Other values are left out.
         length: the tokens of a row.
-        split: True cuts a document where a row is full and goes on in the next one, as a sequence of its own: only the
-            last row has padding. False keeps documents whole: a row ends where the next one does not fit.
+        split: True cuts a document where a row is full and goes on in the next one, as a sequence
+            of its own: only the last row has padding. False keeps documents whole: a row ends where
+            the next one does not fit.
         padding: the value of padding, a number or a dict by key (0 where it has none).
 
-    With workers, each has all documents unless they split themselves by `torch.utils.data.get_worker_info`, as a stream
-    of `datasets` does. `state_dict` and `load_state_dict` continue after the last row, also by way of a
-    StatefulDataLoader. Raises ValueError, while it is iterated, for a document longer than a row where `split` is
-    False, and for one whose values differ in length.
+    With workers, each has all documents unless they split themselves by
+    `torch.utils.data.get_worker_info`, as a stream of `datasets` does. `state_dict` and
+    `load_state_dict` continue after the last row, also by way of a StatefulDataLoader. Raises
+    ValueError, while it is iterated, for a document longer than a row where `split` is False, and
+    for one whose values differ in length.
 
     >>> import spmd
     >>> for row in spmd.data.PackedDocuments([[5, 6, 7], [8], [9, 9]], length=5):
@@ -42,10 +47,17 @@ class PackedDocuments(IterableDataset[_Document]):
     """
 
     def __init__(
-        self, documents: Iterable[Any], length: int, *, split: bool = False, padding: float | Mapping[str, float] = 0
+        self,
+        documents: Iterable[Any],
+        length: int,
+        *,
+        split: bool = False,
+        padding: float | Mapping[str, float] = 0,
     ) -> None:
         if isinstance(length, bool) or not isinstance(length, int) or length < 1:
-            raise ValueError(f"PackedDocuments: expected a length of 1 or more tokens, got {length!r}")
+            raise ValueError(
+                f"PackedDocuments: expected a length of 1 or more tokens, got {length!r}"
+            )
         self.length = length
         self.split = split
         self.padding = padding
@@ -55,11 +67,13 @@ class PackedDocuments(IterableDataset[_Document]):
         self._resumed = False
 
     def set_epoch(self, epoch: int) -> None:
-        """Passes the number of the epoch on to the documents, or to their dataset and samplers, where they have it."""
+        """Passes the number of the epoch on to the documents, or to their dataset and samplers,
+        where they have it."""
         set_epoch(self._source.source, epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the last row: that of the documents, and those that are in no row yet."""
+        """The position after the last row: that of the documents, and those that are in no row
+        yet."""
         position = self._source.start() if self._position is None else self._position
         return copy.deepcopy({"documents": position, "waiting": self._waiting})
 
@@ -83,7 +97,10 @@ class PackedDocuments(IterableDataset[_Document]):
         self._position = self._source.between()
 
     def _checked(self, document: Any) -> _Document:
-        """The document's tokens by key. Raises ValueError where their numbers differ, or none fits in a row."""
+        """The document's tokens by key.
+
+        Raises ValueError where their numbers differ, or none fits in a row.
+        """
         named = document if isinstance(document, Mapping) else {"input_ids": document}
         tokens = {
             key: torch.as_tensor(value)
@@ -93,17 +110,19 @@ class PackedDocuments(IterableDataset[_Document]):
         sizes = {key: tuple(value.shape) for key, value in tokens.items()}
         if len(set(sizes.values())) != 1 or len(next(iter(sizes.values()))) != 1:
             raise ValueError(
-                f"PackedDocuments: expected one-dimensional values of one length in a document, got {sizes}"
+                "PackedDocuments: expected one-dimensional values of one length in a document, "
+                f"got {sizes}"
             )
         if not self.split and _size(tokens) > self.length:
             raise ValueError(
-                f"PackedDocuments: a document of {_size(tokens)} tokens does not fit in a row of {self.length}; cut "
-                "it, or give split=True"
+                f"PackedDocuments: a document of {_size(tokens)} tokens does not fit in a row of "
+                f"{self.length}; cut it, or give split=True"
             )
         return tokens
 
     def _full_row(self) -> _Document | None:
-        """Takes the documents of a full row out of those that wait; None where more documents fit."""
+        """Takes the documents of a full row out of those that wait; None where more documents
+        fit."""
         total = sum(map(_size, self._waiting))
         if total < self.length:
             return None
@@ -121,10 +140,14 @@ class PackedDocuments(IterableDataset[_Document]):
         documents = [document for document in documents if _size(document)]
         row = {}
         for key in documents[0]:
-            padding = self.padding.get(key, 0) if isinstance(self.padding, Mapping) else self.padding
+            padding = (
+                self.padding.get(key, 0) if isinstance(self.padding, Mapping) else self.padding
+            )
             row[key] = self._padded([document[key] for document in documents], padding)
         sizes = [*map(_size, documents)]
-        row["sequence_ids"] = self._padded([torch.full((size,), i) for i, size in enumerate(sizes, 1)], 0)
+        row["sequence_ids"] = self._padded(
+            [torch.full((size,), i) for i, size in enumerate(sizes, 1)], 0
+        )
         row["position_ids"] = self._padded([*map(torch.arange, sizes)], 0)
         return row
 

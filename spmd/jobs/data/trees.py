@@ -16,7 +16,9 @@ Path = tuple[Any, ...]  # keys, positions and field names from the batch to an e
 
 def is_data(value: Any) -> bool:
     """True for a tensor and for a numpy array of numbers."""
-    return isinstance(value, torch.Tensor) or (isinstance(value, np.ndarray) and value.dtype in dtypes.NUMPY_TO_TORCH)
+    return isinstance(value, torch.Tensor) or (
+        isinstance(value, np.ndarray) and value.dtype in dtypes.NUMPY_TO_TORCH
+    )
 
 
 def moves(value: Any) -> bool:
@@ -31,10 +33,11 @@ def mapped(
     path: Path = (),
     outer: frozenset[int] = frozenset(),
 ) -> Any:
-    """Returns the batch with `function(path, entry)` for each entry, in new containers of the same types.
+    """Returns the batch with `function(path, entry)` for each entry, in new containers of the same
+    types.
 
-    All other values are the same objects, containers without an entry included. outer: the objects around the batch, by
-    their ids: one that holds itself is not entered twice.
+    All other values are the same objects, containers without an entry included. outer: the objects
+    around the batch, by their ids: one that holds itself is not entered twice.
     """
     if is_leaf(batch):
         return function(path, batch)
@@ -42,8 +45,15 @@ def mapped(
     if entries is None:
         return batch
     around = outer | {id(batch)}
-    new = {key: mapped(value, is_leaf, function, (*path, key), around) for key, value in entries.items()}
-    return batch if all(new[key] is value for key, value in entries.items()) else _with_entries(batch, new)
+    new = {
+        key: mapped(value, is_leaf, function, (*path, key), around)
+        for key, value in entries.items()
+    }
+    return (
+        batch
+        if all(new[key] is value for key, value in entries.items())
+        else _with_entries(batch, new)
+    )
 
 
 def _entries(batch: Any) -> dict[Any, Any] | None:
@@ -56,7 +66,9 @@ def _entries(batch: Any) -> dict[Any, Any] | None:
         return {item: item for item in batch}
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         return {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-    has_fields = hasattr(batch, "__dict__") and not callable(batch) and not isinstance(batch, ModuleType)
+    has_fields = (
+        hasattr(batch, "__dict__") and not callable(batch) and not isinstance(batch, ModuleType)
+    )
     return dict(vars(batch)) if has_fields else None
 
 
@@ -65,7 +77,11 @@ def _with_entries(batch: Any, entries: dict[Any, Any]) -> Any:
     if isinstance(batch, Mapping):
         return _mapping(batch, entries)
     if isinstance(batch, (tuple, list, set, frozenset)):
-        return type(batch)(*entries.values()) if hasattr(batch, "_fields") else type(batch)(entries.values())
+        return (
+            type(batch)(*entries.values())
+            if hasattr(batch, "_fields")
+            else type(batch)(entries.values())
+        )
     result = copy.copy(batch)
     for name, value in entries.items():
         object.__setattr__(result, name, value)  # may be frozen
@@ -94,11 +110,13 @@ def name_of(path: Path) -> str:
 
 
 def with_mask(batch: Any, is_leaf: Callable[[Any], bool], mask: Any, key: str) -> Any:
-    """The batch with one more entry: under `key` in a mapping, last in a tuple or list, next to a bare tensor."""
+    """The batch with one more entry: under `key` in a mapping, last in a tuple or list, next to a
+    bare tensor."""
     if isinstance(batch, Mapping):
         if key in batch:
             raise ValueError(
-                f'DataLoader: last="pad" adds a mask under {key!r}, which the batch has already; rename it'
+                f'DataLoader: last="pad" adds a mask under {key!r}, which the batch has already; '
+                "rename it"
             )
         return _mapping(batch, {**batch, key: mask})
     if is_leaf(batch):
@@ -106,6 +124,6 @@ def with_mask(batch: Any, is_leaf: Callable[[Any], bool], mask: Any, key: str) -
     if type(batch) in (tuple, list):
         return type(batch)((*batch, mask))
     raise TypeError(
-        f'DataLoader: last="pad" adds a mask to a mapping, a tuple or a list; the batch is a {type(batch).__name__}. '
-        'Let the source give one of these, or use last="drop"'
+        'DataLoader: last="pad" adds a mask to a mapping, a tuple or a list; the batch is a '
+        f'{type(batch).__name__}. Let the source give one of these, or use last="drop"'
     )

@@ -13,8 +13,9 @@ from ..data.trees import Path, mapped
 
 
 def shard_batch(caller: str, batch: Any, mesh: Mesh, axes: tuple[str, ...]) -> None:
-    """Shards dim 0 of a batch's tensors over axes of a mesh, in place. A batch whose rows the axes do not divide is
-    replicated, and a line says so; so are tensors with another dim 0 than the first one."""
+    """Shards dim 0 of a batch's tensors over axes of a mesh, in place. A batch whose rows the axes
+    do not divide is replicated, and a line says so; so are tensors with another dim 0 than the
+    first one."""
     tensors: dict[Path, Tensor] = {}
     mapped(batch, _has_rows, tensors.setdefault)
     ways = math.prod(mesh.shape()[axis] for axis in axes)

@@ -1,7 +1,8 @@
-"""The accelerator `xla` of Lightning's Trainer and of Fabric, and their strategies `xla` and `xla_fsdp`.
+"""The accelerator `xla` of Lightning's Trainer and of Fabric, and their strategies `xla` and
+`xla_fsdp`.
 
-The classes derive from Lightning's, so they are made when a program imports it; `lightning.pytorch` and
-`pytorch_lightning` are one code under two names, each with its own, and so are Fabric's.
+The classes derive from Lightning's, so they are made when a program imports it; `lightning.pytorch`
+and `pytorch_lightning` are one code under two names, each with its own, and so are Fabric's.
 """
 
 import weakref
@@ -25,18 +26,25 @@ from .fsdp_plugin import wrap_units
 
 # The modules that are sharded already.
 _sharded: "weakref.WeakSet[Any]" = weakref.WeakSet()
-_PLUGINS = ("accelerator", "checkpoint_io", "precision", "precision_plugin")  # keywords of Lightning's strategies
+# keywords of Lightning's strategies
+_PLUGINS = ("accelerator", "checkpoint_io", "precision", "precision_plugin")
 
 
-def complete(connector: Any, root: str, registries: tuple[Any, Any], chooser: Any, *mixins: type) -> tuple[Any, Any]:
-    """Registers an accelerator and strategies as what a Trainer or a Fabric chooses from here on; returns the latter.
+def complete(
+    connector: Any, root: str, registries: tuple[Any, Any], chooser: Any, *mixins: type
+) -> tuple[Any, Any]:
+    """Registers an accelerator and strategies as what a Trainer or a Fabric chooses from here on;
+    returns the latter.
 
     Args:
-        connector: the module that chooses. root: the package with `accelerators` and `strategies`. registries: of
-            accelerators and of strategies. chooser: the class that chooses, which takes `xla` for the accelerator where
-            the user names no strategy. mixins: of the two strategies, which derive from Lightning's for one device.
+        connector: the module that chooses. root: the package with `accelerators` and `strategies`.
+            registries: of accelerators and of strategies. chooser: the class that chooses, which
+            takes `xla` for the accelerator where the user names no strategy. mixins: of the two
+            strategies, which derive from Lightning's for one device.
     """
-    accelerator = type("XLAAccelerator", (AllDevices, resolve(f"{root}.accelerators:Accelerator")), {})
+    accelerator = type(
+        "XLAAccelerator", (AllDevices, resolve(f"{root}.accelerators:Accelerator")), {}
+    )
     strategies: Any = resolve(f"{root}.strategies")
     shared = type("XLAStrategy", (mixins[0], strategies.SingleDeviceStrategy), {})
     fsdp = type("XLAFSDPStrategy", (mixins[1], shared), {})
@@ -50,11 +58,14 @@ def complete(connector: Any, root: str, registries: tuple[Any, Any], chooser: An
     ):
         registry.register(name, kind, description=description, override=True)
 
-    # Lightning looks by these names for the strategy and the precision of its own accelerator for PyTorch/XLA.
+    # Lightning looks by these names for the strategy and the precision of its own accelerator for
+    # PyTorch/XLA.
     connector.XLAAccelerator, connector.SingleDeviceXLAStrategy = accelerator, shared
     connector.XLAPrecision = lambda precision: _precision(connector, precision)
     choose = chooser._choose_strategy
-    chooser._choose_strategy = lambda self: shared() if isinstance(self.accelerator, accelerator) else choose(self)
+    chooser._choose_strategy = lambda self: (
+        shared() if isinstance(self.accelerator, accelerator) else choose(self)
+    )
     return shared, fsdp
 
 
@@ -88,8 +99,9 @@ class AllDevices:
         if str(devices) == "1":
             return 1
         raise ValueError(
-            f"Trainer, Fabric: expected devices='auto', 1 or {number}, got {devices!r}; for others pass a mesh to the "
-            "strategy: XLAStrategy(mesh=spmd.Mesh(...)) of lightning.pytorch.strategies or lightning.fabric.strategies"
+            f"Trainer, Fabric: expected devices='auto', 1 or {number}, got {devices!r}; for "
+            "others pass a mesh to the strategy: XLAStrategy(mesh=spmd.Mesh(...)) of "
+            "lightning.pytorch.strategies or lightning.fabric.strategies"
         )
 
     @staticmethod
@@ -117,14 +129,18 @@ class DataParallelStrategy(_Lightning):
     """Data parallel: parameters on each device, dim 0 of a batch's tensors sharded over the mesh.
 
     Args:
-        mesh: the devices; None: all of them, or one for `Trainer(devices=1)` and `Fabric(devices=1)`. data_axes:
-            the axes of the mesh that the batch is sharded over; None: all.
+        mesh: the devices; None: all of them, or one for `Trainer(devices=1)` and
+            `Fabric(devices=1)`. data_axes: the axes of the mesh that the batch is sharded over;
+            None: all.
     """
 
     strategy_name = "xla"
-    parallel_devices: tuple[torch.device, ...] | list[torch.device] = ()  # set to as many as are requested
+    # set to as many as are requested
+    parallel_devices: tuple[torch.device, ...] | list[torch.device] = ()
 
-    def __init__(self, mesh: Mesh | None = None, data_axes: Collection[str] | None = None, **how: Any) -> None:
+    def __init__(
+        self, mesh: Mesh | None = None, data_axes: Collection[str] | None = None, **how: Any
+    ) -> None:
         super().__init__(device=DEVICE, **how)
         self.mesh, self.data_axes = mesh, data_axes
 
@@ -132,8 +148,9 @@ class DataParallelStrategy(_Lightning):
         """The mesh, by default of as many devices as are requested."""
         if processes.several():
             raise NotImplementedError(
-                f"strategy={self.strategy_name!r}: a Trainer or Fabric runs in one process, with all of its "
-                "devices; this job has several. A loop of your own trains there (spmd.from_process_local)"
+                f"strategy={self.strategy_name!r}: a Trainer or Fabric runs in one process, with "
+                "all of its devices; this job has several. A loop of your own trains there "
+                "(spmd.from_process_local)"
             )
         if self.mesh is None:
             ids = device_ids()[: len(self.parallel_devices) or None]
@@ -150,9 +167,10 @@ class FullyShardedStrategy(DataParallelStrategy):
     """FSDP: parameters, gradients and optimizer state sharded over the mesh, too.
 
     Args:
-        auto_wrap_policy: chooses the submodules that are units (`fsdp.FullyShardedDataParallel`). mesh: with an
-            axis `fsdp`; None: all devices. activation_checkpointing: recomputes the units' activations in backward.
-            how: keywords of `fsdp.FullyShardedDataParallel`, and the plugins of Lightning's strategies.
+        auto_wrap_policy: chooses the submodules that are units (`fsdp.FullyShardedDataParallel`).
+            mesh: with an axis `fsdp`; None: all devices. activation_checkpointing: recomputes the
+            units' activations in backward. how: keywords of `fsdp.FullyShardedDataParallel`, and
+            the plugins of Lightning's strategies.
     """
 
     strategy_name = "xla_fsdp"
@@ -165,21 +183,34 @@ class FullyShardedStrategy(DataParallelStrategy):
         activation_checkpointing: bool = False,
         **how: Any,
     ) -> None:
-        super().__init__(mesh, data_axes, **{name: how.pop(name) for name in _PLUGINS if name in how})
-        self.auto_wrap_policy, self.activation_checkpointing = auto_wrap_policy, activation_checkpointing
+        super().__init__(
+            mesh, data_axes, **{name: how.pop(name) for name in _PLUGINS if name in how}
+        )
+        self.auto_wrap_policy, self.activation_checkpointing = (
+            auto_wrap_policy,
+            activation_checkpointing,
+        )
         self.how = how
 
     def _shard_units(self, module: Any) -> bool:
-        """Shards a module in place, which callbacks and the optimizer know, once; returns True if it does."""
+        """Shards a module in place, which callbacks and the optimizer know, once; returns True if
+        it does."""
         if module in _sharded:
             return False
         _sharded.add(module)
         wrap = resolve("fsdp:FullyShardedDataParallel")
-        wrap_units(wrap, module, self.auto_wrap_policy, self.activation_checkpointing, mesh=self._mesh(), **self.how)
+        wrap_units(
+            wrap,
+            module,
+            self.auto_wrap_policy,
+            self.activation_checkpointing,
+            mesh=self._mesh(),
+            **self.how,
+        )
         return True
 
 
-# --- of Fabric and of the Trainer -------------------------------------------------------------------------------------
+# --- of Fabric and of the Trainer -----------------------------------------------------------------
 
 
 def complete_fabric(connector: Any) -> None:
@@ -220,7 +251,14 @@ def complete_trainer(connector: Any) -> None:
     """
     registries = connector.AcceleratorRegistry, connector.StrategyRegistry
     root = connector.__name__.partition(".trainer.")[0]
-    complete(connector, root, registries, connector._AcceleratorConnector, TrainerStrategy, TrainerFSDPStrategy)
+    complete(
+        connector,
+        root,
+        registries,
+        connector._AcceleratorConnector,
+        TrainerStrategy,
+        TrainerFSDPStrategy,
+    )
     if hasattr(connector, "_select_auto_accelerator"):
         connector._select_auto_accelerator = lambda: "xla"
     else:  # Lightning 2.4
@@ -247,7 +285,9 @@ class TrainerStrategy(DataParallelStrategy):
     def predict_step(self, *args: Any, **how: Any) -> Any:
         return _synced(super().predict_step(*args, **how))
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
+    ) -> None:
         super().save_checkpoint(_on_cpu(checkpoint), filepath, storage_options)
 
 

@@ -1,7 +1,9 @@
-"""transformers' Trainer: it sees `torch_xla`, which is this library, and `fsdp=True` shards the model.
+"""transformers' Trainer: it sees `torch_xla`, which is this library, and `fsdp=True` shards the
+model.
 
-With `torch_xla` in sight TrainingArguments take accelerate's device and bfloat16, and checkpoints have the random state
-of the device. Modules that were imported before `use()` get the names that they import only with it in sight.
+With `torch_xla` in sight TrainingArguments take accelerate's device and bfloat16, and checkpoints
+have the random state of the device. Modules that were imported before `use()` get the names that
+they import only with it in sight.
 """
 
 import importlib
@@ -27,12 +29,14 @@ def see_torch_xla(import_utils: Any) -> None:
     import_utils.is_torch_xla_available.cache_clear()
 
 
-_BY_PLUGIN = "by_plugin"  # the key of `fsdp_config` that says that accelerate's plugin shards the model
+# the key of `fsdp_config` that says that accelerate's plugin shards the model
+_BY_PLUGIN = "by_plugin"
 
 
 def complete_arguments(training_args: Any) -> None:
-    """Adds what `transformers.training_args` imports of `torch_xla`; both FSDPs of `fsdp_config` are `xla_fsdp_v2`, and
-    without one of them accelerate's plugin shards the model, which transformers refuses in one process."""
+    """Adds what `transformers.training_args` imports of `torch_xla`; both FSDPs of `fsdp_config`
+    are `xla_fsdp_v2`, and without one of them accelerate's plugin shards the model, which
+    transformers refuses in one process."""
     training_args.xm = importlib.import_module("torch_xla.core.xla_model")
     arguments = training_args.TrainingArguments
 
@@ -40,7 +44,8 @@ def complete_arguments(training_args: Any) -> None:
     def post_init(original: Callable[..., None], self: Any) -> None:
         original(self)
         if isinstance(self.fsdp_config, dict) and self.fsdp_config.get("xla"):
-            self.fsdp_config["xla_fsdp_v2"] = True  # the other one has a file for each process's shards
+            # the other one has a file for each process's shards
+            self.fsdp_config["xla_fsdp_v2"] = True
 
     if not hasattr(arguments, "_process_fsdp_args"):  # transformers 4
         return
@@ -51,7 +56,8 @@ def complete_arguments(training_args: Any) -> None:
         if plugin is None or self.use_cpu:
             return plugin
         if not self.fsdp_config["xla"]:
-            self.fsdp_config |= {"xla": True, _BY_PLUGIN: True}  # transformers leaves wrapping to `shard_model`
+            # transformers leaves wrapping to `shard_model`
+            self.fsdp_config |= {"xla": True, _BY_PLUGIN: True}
         return plugin if self.fsdp_config.get(_BY_PLUGIN) else None
 
 
@@ -61,7 +67,8 @@ def complete_helpers(trainer_pt_utils: Any) -> None:
 
 
 def complete(trainer: Any) -> None:
-    """Adds what `transformers.trainer` imports of `torch_xla`, and shards models and batches in its place."""
+    """Adds what `transformers.trainer` imports of `torch_xla`, and shards models and batches in its
+    place."""
     trainer.xm = importlib.import_module("torch_xla.core.xla_model")
     trainer.met = importlib.import_module("torch_xla.debug.metrics")
     trainer.xr = importlib.import_module("torch_xla.runtime")
@@ -72,21 +79,25 @@ def complete(trainer: Any) -> None:
     else:  # transformers 4
 
         @replaces(trainer.Trainer, "_wrap_model")
-        def wrap_model(wrap: Callable[..., Any], self: Any, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        def wrap_model(
+            wrap: Callable[..., Any], self: Any, model: nn.Module, *args: Any, **kwargs: Any
+        ) -> Any:
             if self.is_fsdp_xla_enabled:
                 return shard_model(model, self.args, self.is_fsdp_xla_v2_enabled)
             return wrap(self, model, *args, **kwargs)
 
-    # The root unit shards the batch; transformers would require PyTorch/XLA's loader, where accelerate has its own.
+    # The root unit shards the batch; transformers would require PyTorch/XLA's loader, where
+    # accelerate has its own.
     trainer.tpu_spmd_dataloader = lambda loader: loader
 
 
 def shard_model(model: nn.Module, args: Any, is_fsdp_xla_v2_enabled: bool) -> nn.Module:
-    """Shards a Trainer's model in place, as its `fsdp_config` says, over the mesh that the Trainer has set.
+    """Shards a Trainer's model in place, as its `fsdp_config` says, over the mesh that the Trainer
+    has set.
 
-    It stays the same object, so that the Trainer makes an optimizer for it (transformers 5 makes none for a wrapper)
-    and saves it as the model that it is. Raises ValueError for a class that the model has not. With accelerate's plugin
-    `prepare` shards it later.
+    It stays the same object, so that the Trainer makes an optimizer for it (transformers 5 makes
+    none for a wrapper) and saves it as the model that it is. Raises ValueError for a class that the
+    model has not. With accelerate's plugin `prepare` shards it later.
     """
     if model not in _wrapped and not args.fsdp_config.get(_BY_PLUGIN):
         _wrap(model, args.fsdp_config, args.xla_fsdp_config)
@@ -96,7 +107,9 @@ def shard_model(model: nn.Module, args: Any, is_fsdp_xla_v2_enabled: bool) -> nn
 
 def _wrap(model: Any, config: dict[str, Any], settings: dict[str, Any]) -> None:
     if config["min_num_params"] > 0:
-        policy: Any = partial(resolve("fsdp:size_based_auto_wrap_policy"), min_num_params=config["min_num_params"])
+        policy: Any = partial(
+            resolve("fsdp:size_based_auto_wrap_policy"), min_num_params=config["min_num_params"]
+        )
     else:
         policy = _classes(model, config.get("transformer_layer_cls_to_wrap")) or None
     if config["xla_fsdp_grad_ckpt"]:
@@ -106,14 +119,19 @@ def _wrap(model: Any, config: dict[str, Any], settings: dict[str, Any]) -> None:
 
 
 def _classes(model: nn.Module, names: list[str] | None) -> set[type[nn.Module]]:
-    """The classes of these names, of modules inside the model; by default those that the model says not to split."""
+    """The classes of these names, of modules inside the model; by default those that the model says
+    not to split."""
     by_name = {type(module).__name__: type(module) for module in model.modules()}
     if names is None:
-        return {by_name[name] for name in getattr(model, "_no_split_modules", None) or () if name in by_name}
+        return {
+            by_name[name]
+            for name in getattr(model, "_no_split_modules", None) or ()
+            if name in by_name
+        }
     for name in names:
         if name not in by_name:
             raise ValueError(
-                f"fsdp_config: transformer_layer_cls_to_wrap has {name!r}, which is no class of a module of this "
-                f"{type(model).__name__}{did_you_mean(name, by_name)}"
+                f"fsdp_config: transformer_layer_cls_to_wrap has {name!r}, which is no class of a "
+                f"module of this {type(model).__name__}{did_you_mean(name, by_name)}"
             )
     return {by_name[name] for name in names}

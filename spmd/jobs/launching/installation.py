@@ -1,4 +1,5 @@
-"""The installation of this library as it is on this machine: versions, devices, cache, limits, and what clashes."""
+"""The installation of this library as it is on this machine: versions, devices, cache, limits, and
+what clashes."""
 
 import importlib.metadata
 import importlib.util
@@ -15,7 +16,16 @@ import torch
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from ...core import MISCOMPILES, OTHER_OWNERS, config, extras, hardware, persistent, topology, variables
+from ...core import (
+    MISCOMPILES,
+    OTHER_OWNERS,
+    config,
+    extras,
+    hardware,
+    persistent,
+    topology,
+    variables,
+)
 from ...mesh.hints import did_you_mean
 
 OK, NOTE, WRONG = "ok", "note", "WRONG"
@@ -24,7 +34,8 @@ _FEW_FILES = 4096
 
 
 class Remark(NamedTuple):
-    """One line of the report: ok, note or WRONG; its subject; what was found, and what to do about it."""
+    """One line of the report: ok, note or WRONG; its subject; what was found, and what to do about
+    it."""
 
     mark: str
     subject: str
@@ -33,7 +44,17 @@ class Remark(NamedTuple):
 
 def findings() -> Iterator[Remark]:
     """Yields what there is to say; starts the device."""
-    for find in (_versions, _extras, _clashes, _variables, _devices, _miscompiles, _cache, _limits, _step):
+    for find in (
+        _versions,
+        _extras,
+        _clashes,
+        _variables,
+        _devices,
+        _miscompiles,
+        _cache,
+        _limits,
+        _step,
+    ):
         yield from find()
 
 
@@ -63,7 +84,11 @@ def _versions() -> Iterator[Remark]:
     for requirement in extras.requirements(extras.NAME):
         version = _installed(requirement.name)
         mark = OK if _fits(version, requirement.specifier) else WRONG
-        yield Remark(mark, requirement.name, f"{version or 'is not installed'}, expected {requirement.specifier}")
+        yield Remark(
+            mark,
+            requirement.name,
+            f"{version or 'is not installed'}, expected {requirement.specifier}",
+        )
     if _numbers(jax.__version__) != _numbers(_installed("jaxlib")):
         words = f"jax is {jax.__version__}; jax's own releases go with a jaxlib of the same number"
         yield Remark(NOTE, "jaxlib", words)
@@ -78,7 +103,8 @@ def _installed(name: str) -> str | None:
 
 
 def _lacking(name: str, extra: str, visited: set[tuple[str, str]]) -> Iterator[str]:
-    """The distributions that are missing for an extra, those of the extras that it requires included (`jax[tpu]`)."""
+    """The distributions that are missing for an extra, those of the extras that it requires
+    included (`jax[tpu]`)."""
     if (name, extra) in visited:
         return
     visited.add((name, extra))
@@ -94,15 +120,33 @@ def _lacking(name: str, extra: str, visited: set[tuple[str, str]]) -> Iterator[s
 
 
 def _extras() -> Iterator[Remark]:
-    provided = {*(importlib.metadata.metadata(extras.NAME).get_all("Provides-Extra") or ())} - {"dev", "docs", "test"}
-    lacking = {extra: list(dict.fromkeys(_lacking(extras.NAME, extra, set()))) for extra in sorted(provided)}
-    yield Remark(OK, "extras", f"complete: {', '.join(extra for extra in lacking if not lacking[extra]) or 'none'}")
+    provided = {*(importlib.metadata.metadata(extras.NAME).get_all("Provides-Extra") or ())} - {
+        "dev",
+        "docs",
+        "test",
+    }
+    lacking = {
+        extra: list(dict.fromkeys(_lacking(extras.NAME, extra, set())))
+        for extra in sorted(provided)
+    }
+    yield Remark(
+        OK,
+        "extras",
+        f"complete: {', '.join(extra for extra in lacking if not lacking[extra]) or 'none'}",
+    )
     for extra in filter(lacking.get, lacking):
-        yield Remark(NOTE, "extras", f"{extra} lacks {', '.join(lacking[extra])}: {extras.install_command(extra)}")
+        yield Remark(
+            NOTE,
+            "extras",
+            f"{extra} lacks {', '.join(lacking[extra])}: {extras.install_command(extra)}",
+        )
 
 
 def _clashes() -> Iterator[Remark]:
-    words = "is installed and claims torch's one XLA device, too: a process imports it or spmd, not both"
+    words = (
+        "is installed and claims torch's one XLA device, too: a process imports it or spmd, not "
+        "both"
+    )
     for name in filter(importlib.util.find_spec, OTHER_OWNERS):
         yield Remark(NOTE, name, words)
 
@@ -122,35 +166,54 @@ def _devices() -> Iterator[Remark]:
     yield Remark(OK, "devices", f"{len(present)} x {first.device_kind} ({first.platform}){size}")
     for path, kind in _ACCELERATORS.items():
         if Path(path).exists() and first.platform == "cpu":
-            yield Remark(NOTE, "devices", f"{path} is here, and jax has no plugin for {kind}: {topology.PLUGINS[kind]}")
+            yield Remark(
+                NOTE,
+                "devices",
+                f"{path} is here, and jax has no plugin for {kind}: {topology.PLUGINS[kind]}",
+            )
     for plugin in ("jax-cuda12-plugin", "jax-cuda13-plugin"):
         version = _installed(plugin)
         if version is not None and _numbers(version) != _numbers(jax.__version__):
-            yield Remark(WRONG, plugin, f"is {version}, jax is {jax.__version__}: they must be equal")
+            yield Remark(
+                WRONG, plugin, f"is {version}, jax is {jax.__version__}: they must be equal"
+            )
 
 
 def _miscompiles() -> Iterator[Remark]:
     platform = hardware.devices()[0].platform
     for row in MISCOMPILES:
         if platform in row.platforms and row.is_here():
-            yield Remark(NOTE, "miscompile", f"{row.name}: a program that has it is named in the compile log ({row})")
+            yield Remark(
+                NOTE,
+                "miscompile",
+                f"{row.name}: a program that has it is named in the compile log ({row})",
+            )
 
 
 def _cache() -> Iterator[Remark]:
     if not config.program_cache or not config.program_cache_dir:
-        yield Remark(NOTE, "cache", "is off: every start compiles (SPMD_PROGRAM_CACHE, SPMD_PROGRAM_CACHE_DIR)")
+        yield Remark(
+            NOTE,
+            "cache",
+            "is off: every start compiles (SPMD_PROGRAM_CACHE, SPMD_PROGRAM_CACHE_DIR)",
+        )
         return
     folder = Path(config.program_cache_dir).expanduser()
     if not folder.is_dir():
         yield Remark(OK, "cache", f"{folder}, which the first compilation makes")
         return
     if hasattr(os, "geteuid") and not persistent.is_private(folder.stat()):
-        yield Remark(WRONG, "cache", f"{folder} is not used: other users may enter it, or it is another's; chmod 700")
+        yield Remark(
+            WRONG,
+            "cache",
+            f"{folder} is not used: other users may enter it, or it is another's; chmod 700",
+        )
         return
     sizes = [path.stat().st_size for path in folder.rglob("*.program")]
     free = shutil.disk_usage(folder).free
     words = (
-        f"{folder}: {len(sizes)} programs, {sum(sizes) / 2**20:,.0f} of {config.program_cache_bytes / 2**20:,.0f} MiB"
+        f"{folder}: {len(sizes)} programs, {sum(sizes) / 2**20:,.0f} of "
+        f"{config.program_cache_bytes / 2**20:,.0f} MiB"
     )
     yield Remark(OK if free > 1 << 30 else NOTE, "cache", f"{words}; {free / 2**30:,.1f} GiB free")
 
@@ -158,7 +221,9 @@ def _cache() -> Iterator[Remark]:
 def _limits() -> Iterator[Remark]:
     memory = hardware.host_memory()
     if memory is not None:
-        yield Remark(OK, "memory", f"{memory / 2**30:,.1f} GiB for CPU devices, swap and limits included")
+        yield Remark(
+            OK, "memory", f"{memory / 2**30:,.1f} GiB for CPU devices, swap and limits included"
+        )
     if hardware.resource is not None:
         soft, hard = hardware.resource.getrlimit(hardware.resource.RLIMIT_NOFILE)
         few = 0 <= soft < _FEW_FILES
@@ -176,4 +241,6 @@ def _step() -> Iterator[Remark]:
         assert tensor.grad is not None
         grads.append(tensor.grad.cpu())
     error = (grads[0] - grads[1]).abs().max().item()
-    yield Remark(OK if error < 1e-2 else WRONG, "a step", f"runs; its gradient is the CPU's to {error:.0e}")
+    yield Remark(
+        OK if error < 1e-2 else WRONG, "a step", f"runs; its gradient is the CPU's to {error:.0e}"
+    )

@@ -16,7 +16,8 @@ from types import FrameType
 from ...core import variables
 
 _PERIOD = 0.1  # seconds between two looks
-_GRACE = 4.0  # seconds in which the others end by themselves once one has failed, and again after SIGTERM
+# seconds in which the others end by themselves once one has failed, and again after SIGTERM
+_GRACE = 4.0
 _LAST_LINES = 20
 _MOST_SHOWN = 3  # processes, besides the first that failed
 
@@ -38,31 +39,38 @@ class _Process:
         return (self.popen.poll() or 0) < 0 and self.popen.returncode != -signal.SIGABRT
 
     def last_words(self) -> str:
-        """The first traceback in its log, else the log's last lines; those of the first process are on the terminal."""
+        """The first traceback in its log, else the log's last lines; those of the first process are
+        on the terminal."""
         if self.log is None:
             return ""
         lines = self.log.read_text(errors="replace").splitlines()
         # An error of its own comes before what the library prints of all processes.
-        raised = next((i for i, line in enumerate(lines) if "Traceback (most recent call last)" in line), None)
+        raised = next(
+            (i for i, line in enumerate(lines) if "Traceback (most recent call last)" in line), None
+        )
         lines = lines[-_LAST_LINES:] if raised is None else lines[raised:][:_LAST_LINES]
         return f", with these last words ({self.log}):\n    " + "\n    ".join(lines or ["(none)"])
 
     def error(self) -> str:
-        """The line of the first error in its log that is its own, not that of another process; else empty."""
+        """The line of the first error in its log that is its own, not that of another process; else
+        empty."""
         text = "" if self.log is None else self.log.read_text(errors="replace")
-        lines = re.sub(r"^\[rank\d+\]: ?", "", text, flags=re.MULTILINE).splitlines()  # as torch.distributed prints it
+        # as torch.distributed prints it
+        lines = re.sub(r"^\[rank\d+\]: ?", "", text, flags=re.MULTILINE).splitlines()
         raised = [i for i, line in enumerate(lines) if "Traceback (most recent call last)" in line]
         ends = (next((line for line in lines[i + 1 :] if line[:1].strip()), "") for i in raised)
         return next((line for line in ends if "ProcessError" not in line), "")
 
 
 def run(command: Sequence[str], count: int, logs: Path, *, devices: int | None) -> int:
-    """Runs a command as `count` processes, which find each other by torchrun's variables; returns the exit status.
+    """Runs a command as `count` processes, which find each other by torchrun's variables; returns
+    the exit status.
 
-    The first process has this one's terminal, each other one a file in `logs`. When one fails, the rest are ended
-    within 10 s, and its last lines are printed. SIGTERM and SIGINT are passed on.
+    The first process has this one's terminal, each other one a file in `logs`. When one fails, the
+    rest are ended within 10 s, and its last lines are printed. SIGTERM and SIGINT are passed on.
 
-    devices: the accelerators of each process, by its index; None: all of the machine are the process's.
+    devices: the accelerators of each process, by its index; None: all of the machine are the
+    process's.
     """
     logs.mkdir(parents=True, exist_ok=True)
     with socket.socket() as free:
@@ -76,10 +84,13 @@ def run(command: Sequence[str], count: int, logs: Path, *, devices: int | None) 
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         ended_by.append(number)
-        if number != signal.SIGINT or len(ended_by) > 1:  # Ctrl-C comes to all processes from the terminal
+        # Ctrl-C comes to all processes from the terminal
+        if number != signal.SIGINT or len(ended_by) > 1:
             _send(started, number if len(ended_by) < 3 else signal.SIGKILL)
 
-    handlers = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {
+        number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         for index in range(count):
             log = None if index == 0 else logs / f"process-{index}.txt"
@@ -95,13 +106,21 @@ def run(command: Sequence[str], count: int, logs: Path, *, devices: int | None) 
         if failed is not None and not ended_by:
             _say(failed.describe() + failed.last_words())
             _end(started)
-            failed_processes = [process for process in started if process is not failed and process.popen.poll()]
-            # The first to end may have ended for the fault of another one, which waits for all at its end.
+            failed_processes = [
+                process for process in started if process is not failed and process.popen.poll()
+            ]
+            # The first to end may have ended for the fault of another one, which waits for all at
+            # its end.
             for process in sorted(
-                failed_processes, key=lambda ended_process: "Traceback" not in ended_process.last_words()
+                failed_processes,
+                key=lambda ended_process: "Traceback" not in ended_process.last_words(),
             )[:_MOST_SHOWN]:
                 _say(process.describe() + process.last_words())
-            causes = [f"process {process.index}: {line}" for process in started if (line := process.error())]
+            causes = [
+                f"process {process.index}: {line}"
+                for process in started
+                if (line := process.error())
+            ]
             if killed or causes:
                 _say(f"the first cause: {killed.describe() if killed else causes[0]}")
         for process in started:
@@ -127,7 +146,8 @@ def _first_failed(started: Sequence[_Process]) -> _Process | None:
 
 
 def _end(started: Sequence[_Process]) -> None:
-    """Waits for the processes, which learn of the failure themselves, and ends those that do not end."""
+    """Waits for the processes, which learn of the failure themselves, and ends those that do not
+    end."""
     for number in (None, signal.SIGTERM, signal.SIGKILL):
         if number is not None:
             _send(started, number)

@@ -1,8 +1,8 @@
 """Python objects as bytes between processes; the reader runs no code of theirs.
 
-Unpickling runs what the sender wants, and a port of torch's or jax's takes any connection. So an object is
-unpickled only with the proof of the job's secret; without one a reader makes plain values, tensors, errors and torch's
-plans of a checkpoint alone.
+Unpickling runs what the sender wants, and a port of torch's or jax's takes any connection. So an
+object is unpickled only with the proof of the job's secret; without one a reader makes plain
+values, tensors, errors and torch's plans of a checkpoint alone.
 """
 
 import dataclasses
@@ -19,11 +19,22 @@ import torch
 
 from ...core import ProcessError, variables
 
-_PLANS = tuple(f"torch.distributed.checkpoint.{name}" for name in ("metadata", "planner", "storage", "filesystem"))
+_PLANS = tuple(
+    f"torch.distributed.checkpoint.{name}"
+    for name in ("metadata", "planner", "storage", "filesystem")
+)
 _PLAIN = ("complex", "dict", "frozenset", "int", "list", "set", "str", "tuple")
 _ERRORS = {
     error.__name__: error
-    for error in (FileNotFoundError, KeyError, NotImplementedError, OSError, RuntimeError, TypeError, ValueError)
+    for error in (
+        FileNotFoundError,
+        KeyError,
+        NotImplementedError,
+        OSError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    )
 }
 _SEAL = 32  # bytes of a digest
 
@@ -35,17 +46,23 @@ class Reader(pickle.Unpickler):
         """Called for each name in the bytes."""
         if (module == "builtins" and name in _PLAIN) or (module, name) in _FUNCTIONS:
             return super().find_class(module, name)
-        if module == "torch" and (name == "Size" or isinstance(getattr(torch, name, None), _OF_TORCH)):
+        if module == "torch" and (
+            name == "Size" or isinstance(getattr(torch, name, None), _OF_TORCH)
+        ):
             return getattr(torch, name)
         # The path of a checkpoint, of any system; the second module is that of Python 3.13.
         if module in ("pathlib", "pathlib._local") and name in ("Path", "PosixPath", "WindowsPath"):
             return Path
         if module in _PLANS and name.isidentifier():
             kind = super().find_class(module, name)
-            is_data = dataclasses.is_dataclass(kind) or (isinstance(kind, type) and issubclass(kind, Enum))
+            is_data = dataclasses.is_dataclass(kind) or (
+                isinstance(kind, type) and issubclass(kind, Enum)
+            )
             if is_data and kind.__module__ == module:
                 return kind
-        raise pickle.UnpicklingError(f"{module}.{name} is no part of a plain value or of a checkpoint's plan")
+        raise pickle.UnpicklingError(
+            f"{module}.{name} is no part of a plain value or of a checkpoint's plan"
+        )
 
 
 class _Writer(pickle.Pickler):
@@ -61,7 +78,9 @@ class _Writer(pickle.Pickler):
         if isinstance(value, BaseException):
             return _error, (type(value).__name__, str(value))
         if isinstance(value, StackSummary):
-            return _stack, ([(frame.filename, frame.lineno, frame.name, frame.line or "") for frame in value],)
+            return _stack, (
+                [(frame.filename, frame.lineno, frame.name, frame.line or "") for frame in value],
+            )
         return NotImplemented
 
 
@@ -80,7 +99,9 @@ def _error(name: str, text: str) -> BaseException:
 
 
 def _stack(frames: list[tuple[str, int, str, str]]) -> StackSummary:
-    return StackSummary.from_list([(file, line, name, str(text)) for file, line, name, text in frames])
+    return StackSummary.from_list(
+        [(file, line, name, str(text)) for file, line, name, text in frames]
+    )
 
 
 _FUNCTIONS = {
@@ -103,18 +124,21 @@ def loads(content: bytes) -> Any:
 
 
 def sealed(value: Any) -> bytes:
-    """Returns the bytes of an object with the proof of the job's secret; without a secret, those of `dumps`."""
+    """Returns the bytes of an object with the proof of the job's secret; without a secret, those of
+    `dumps`."""
     content = pickle.dumps(value) if variables.job_secret() else dumps(value)
     return hmac.digest(variables.job_secret(), content, "sha256") + content
 
 
 def opened(content: bytes) -> Any:
-    """Returns the object of `sealed`; raises ProcessError for one without the secret, or of a class that needs one."""
+    """Returns the object of `sealed`; raises ProcessError for one without the secret, or of a class
+    that needs one."""
     seal, body, secret = content[:_SEAL], content[_SEAL:], variables.job_secret()
     if not hmac.compare_digest(seal, hmac.digest(secret, body, "sha256")):
         raise ProcessError(
-            "expected an object of this job's processes, got one without their secret: a stranger has sent it, or "
-            "SPMD_JOB_SECRET differs between the processes; set it to the same in all"
+            "expected an object of this job's processes, got one without their secret: a stranger "
+            "has sent it, or SPMD_JOB_SECRET differs between the processes; set it to the same in "
+            "all"
         )
     if secret:
         return pickle.loads(body)
@@ -122,6 +146,7 @@ def opened(content: bytes) -> Any:
         return loads(body)
     except Exception as error:  # bytes of a stranger fail anywhere
         raise ProcessError(
-            f"between processes without a secret only plain values and tensors are exchanged: {error!r}. Set "
-            "SPMD_JOB_SECRET to the same random text in all processes (`python -m spmd launch` does)"
+            "between processes without a secret only plain values and tensors are exchanged: "
+            f"{error!r}. Set SPMD_JOB_SECRET to the same random text in all processes (`python -m "
+            "spmd launch` does)"
         ) from error

@@ -1,7 +1,9 @@
-"""`torch.utils.checkpoint` that saves memory: the inputs of a recomputation are held back until its gradient arrives.
+"""`torch.utils.checkpoint` that saves memory: the inputs of a recomputation are held back until its
+gradient arrives.
 
-XLA merges a recomputation with the first computation, or schedules it right behind it; both keep the values that were
-to be dropped. An optimization barrier over the inputs and the gradient prevents it (see `compile.options` for the CPU).
+XLA merges a recomputation with the first computation, or schedules it right behind it; both keep
+the values that were to be dropped. An optimization barrier over the inputs and the gradient
+prevents it (see `compile.options` for the CPU).
 """
 
 import contextlib
@@ -61,7 +63,8 @@ Kept = tuple[OpOverload, Any]  # an op and what it returned, each tensor as it w
 
 
 class Keep(TorchDispatchMode):
-    """The forward pass: saves the values that the policy names, in order; those it offloads, in the host's memory."""
+    """The forward pass: saves the values that the policy names, in order; those it offloads, in the
+    host's memory."""
 
     def __init__(self, policy: Policy):
         super().__init__()
@@ -91,8 +94,8 @@ class Recall(TorchDispatchMode):
         op, values = next(self.kept, ("nothing more", None))
         if op is not func:
             raise CheckpointError(
-                f"a recomputation called {func} where the forward pass called {op}, among the ops that the policy "
-                "saves; a checkpointed function must call the same ops each time"
+                f"a recomputation called {func} where the forward pass called {op}, among the ops "
+                "that the policy saves; a checkpointed function must call the same ops each time"
             )
         return tree_map_only(torch.Tensor, same, values)
 
@@ -102,7 +105,8 @@ def _decide(policy: Policy, func: OpOverload, args: Sequence[Any]) -> Decision:
 
 
 def same(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a new tensor of the value that this one has now, whatever is written into it later."""
+    """Returns a new tensor of the value that this one has now, whatever is written into it
+    later."""
     if not isinstance(tensor, XlaTensor):
         return tensor.detach().clone()
     with LOCK:
@@ -115,11 +119,12 @@ def same(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclass(eq=False)
 class Recomputation:
-    """The checkpointed function: its first call is the forward pass, each later one a recomputation on held values.
+    """The checkpointed function: its first call is the forward pass, each later one a recomputation
+    on held values.
 
-    It draws the forward pass's random numbers again, where `same_draws`; torch does so only where a positional argument
-    is on the device, and not where another thread has drawn in between. form: the structure of the function's
-    arguments, where it is called with their flat values.
+    It draws the forward pass's random numbers again, where `same_draws`; torch does so only where a
+    positional argument is on the device, and not where another thread has drawn in between. form:
+    the structure of the function's arguments, where it is called with their flat values.
     """
 
     function: Callable[..., Any]
@@ -129,7 +134,8 @@ class Recomputation:
     saved_values: list[Kept] = field(default_factory=list)  # of the forward pass
     storage: Any = None  # the values that torch's own selective checkpointing saves of it
     draws: list[Draw] | None = None  # the draws of the forward pass
-    moment: tuple[int, int] | None = None  # the run of the engine and of the graph that made the gradients
+    # the run of the engine and of the graph that made the gradients
+    moment: tuple[int, int] | None = None
     gradients: dict[int, Value] = field(default_factory=dict)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -142,7 +148,9 @@ class Recomputation:
         captured = _captured(self.function)
         cached = [wrapper for wrapper in tree_flatten(self.storage)[0] if _is_cached(wrapper)]
         values = [wrapper.val for wrapper in cached]
-        args, kwargs, captured, saved_values, values = self._hold((args, kwargs, captured, self.saved_values, values))
+        args, kwargs, captured, saved_values, values = self._hold(
+            (args, kwargs, captured, self.saved_values, values)
+        )
         for wrapper, value in zip(cached, values, strict=True):
             wrapper.val, wrapper.version = value, value._version
         function = _with_captured(self.function, captured) if captured else self.function
@@ -158,7 +166,8 @@ class Recomputation:
         return function(*args, **kwargs)
 
     def contexts(self, context_fn: Callable[[], Any]) -> Any:
-        """Returns a user's contexts, whose second may be torch's own, which recalls the values its policy saved."""
+        """Returns a user's contexts, whose second may be torch's own, which recalls the values its
+        policy saved."""
         forward, recomputation = context_fn()
         if isinstance(recomputation, torch_checkpoint._CachedTorchDispatchMode):
             self.storage = recomputation.storage
@@ -172,8 +181,14 @@ class Recomputation:
                 output.register_hook(functools.partial(_note, this, index))
 
     def _hold(self, inputs: Any) -> Any:
-        tensors = list(dict.fromkeys(value for value in tree_flatten(inputs)[0] if isinstance(value, XlaTensor)))
-        gradients = self.gradients if self.moment == (record_calls.graph_task(), in_flight.stamp()) else {}
+        tensors = list(
+            dict.fromkeys(
+                value for value in tree_flatten(inputs)[0] if isinstance(value, XlaTensor)
+            )
+        )
+        gradients = (
+            self.gradients if self.moment == (record_calls.graph_task(), in_flight.stamp()) else {}
+        )
         self.gradients, self.moment = {}, None
         if not tensors:
             return inputs
@@ -182,8 +197,11 @@ class Recomputation:
 
 
 def _is_cached(wrapper: Any) -> bool:
-    """True if it holds a tensor of the device that is unwritten since: for others torch raises its own error."""
-    is_wrapper = isinstance(wrapper, torch_checkpoint._VersionWrapper) and isinstance(wrapper.val, XlaTensor)
+    """True if it holds a tensor of the device that is unwritten since: for others torch raises its
+    own error."""
+    is_wrapper = isinstance(wrapper, torch_checkpoint._VersionWrapper) and isinstance(
+        wrapper.val, XlaTensor
+    )
     return is_wrapper and wrapper.val._version == wrapper.version
 
 
@@ -200,7 +218,9 @@ def _holds_tensor(captured: types.CellType) -> bool:
     except ValueError:  # not assigned yet
         return False
     if type(value) is tuple:
-        return bool(value) and all(isinstance(part, XlaTensor) and not part._is_param for part in value)
+        return bool(value) and all(
+            isinstance(part, XlaTensor) and not part._is_param for part in value
+        )
     return isinstance(value, XlaTensor) and not value._is_param
 
 
@@ -210,14 +230,19 @@ def _with_captured(function: Any, captured: dict[int, Any]) -> types.FunctionTyp
     for index, tensor in captured.items():
         closure[index] = types.CellType(tensor)
     result = types.FunctionType(
-        function.__code__, function.__globals__, function.__name__, function.__defaults__, tuple(closure)
+        function.__code__,
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        tuple(closure),
     )
     result.__kwdefaults__ = function.__kwdefaults__
     return result
 
 
 def _note(recomputation: "weakref.ref[Recomputation]", index: int, gradient: torch.Tensor) -> None:
-    """The hook on one output: keeps the value of its gradient, not the tensor, which would stay alive with it."""
+    """The hook on one output: keeps the value of its gradient, not the tensor, which would stay
+    alive with it."""
     owner = recomputation()
     if owner is None or not isinstance(gradient, XlaTensor):
         return
@@ -241,14 +266,23 @@ class _Through(torch.autograd.Function):
 
 
 def hold(tensors: list[XlaTensor], gradients: list[Value]) -> dict[XlaTensor, XlaTensor]:
-    """Returns tensors of the same values that XLA can neither merge with these nor compute before the gradients."""
-    with LOCK, _disable_current_modes():  # selective checkpointing sees every call of torch by such a mode
-        key = tuple(tensor_meta(tensor).layout for tensor in tensors), tuple(value.meta for value in gradients)
+    """Returns tensors of the same values that XLA can neither merge with these nor compute before
+    the gradients."""
+    # selective checkpointing sees every call of torch by such a mode
+    with LOCK, _disable_current_modes():
+        key = (
+            tuple(tensor_meta(tensor).layout for tensor in tensors),
+            tuple(value.meta for value in gradients),
+        )
         op = _OP_SPECS.of(key, lambda: _new_op(*key))
         operands = [*(reads.operand(tensor) for tensor in tensors), *gradients]
-        values = walks.results(record_calls.record_here(op, operands, (), sys._getframe(1), record_calls.graph_task()))
+        values = walks.results(
+            record_calls.record_here(op, operands, (), sys._getframe(1), record_calls.graph_task())
+        )
     return {
-        tensor: _Through.apply(tensor, value) if tensor.requires_grad else wrap(value.meta, Storage(value, value.meta))
+        tensor: _Through.apply(tensor, value)
+        if tensor.requires_grad
+        else wrap(value.meta, Storage(value, value.meta))
         for tensor, value in zip(tensors, values, strict=True)
     }
 
@@ -260,9 +294,12 @@ def _new_op(metas: tuple[Meta, ...], gradients: tuple[Meta, ...]) -> OpSpec:
 
 @dataclass(frozen=True, slots=True)
 class _Hold(op_specs.Identity):
-    """The first operands, one for each result, delayed until the other operands, the gradients, are computed."""
+    """The first operands, one for each result, delayed until the other operands, the gradients, are
+    computed."""
 
-    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(
+        self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
+    ) -> tuple[jax.Array, ...]:
         results = constrain.wait_for_all(tuple(operands))
         return tuple(constrain.on_device(array) for array in results[: len(op.metas)])
 
@@ -274,11 +311,14 @@ _OP_SPECS: Interned[tuple[tuple[Meta, ...], tuple[Meta, ...]], OpSpec] = Interne
 def _checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.cache
     def disabled() -> Callable[..., Any]:
-        """The wrapper that torch itself would use; made when first needed, as it imports all of torch.compile."""
+        """The wrapper that torch itself would use; made when first needed, as it imports all of
+        torch.compile."""
         return torch._dynamo.disable(original, wrapping=False)
 
     def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        tensors = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, torch.Tensor)]
+        tensors = [
+            value for value in tree_flatten((args, kwargs))[0] if isinstance(value, torch.Tensor)
+        ]
         if tensors and not any(isinstance(tensor, XlaTensor) for tensor in tensors):
             return disabled()(function, *args, **kwargs)
         if type(function) is not Recomputation:
@@ -297,25 +337,29 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def remat(function: _F, *, policy: Policy | str | None = None) -> _F:
-    """Returns the function or module with a forward pass that saves little for backward; the rest is recomputed.
+    """Returns the function or module with a forward pass that saves little for backward; the rest
+    is recomputed.
 
-    A policy of `spmd.checkpoint_policies` names the values that are saved in addition to the inputs: none, the results
-    of products ("dots"), values named by `spmd.checkpoint_name`, on the device or in the host's memory. Values and
-    gradients are those of the plain function, its dropout included. It is `torch.utils.checkpoint.checkpoint` with
-    `use_reentrant=False` and a policy; a module is wrapped as by torch's `checkpoint_wrapper`, so that its state dict
-    and the names of its parameters stay, and `functools.partial(spmd.remat, policy=...)` is a `checkpoint_wrapper_fn`
-    for torch's `apply_activation_checkpointing`.
+    A policy of `spmd.checkpoint_policies` names the values that are saved in addition to the
+    inputs: none, the results of products ("dots"), values named by `spmd.checkpoint_name`, on the
+    device or in the host's memory. Values and gradients are those of the plain function, its
+    dropout included. It is `torch.utils.checkpoint.checkpoint` with `use_reentrant=False` and a
+    policy; a module is wrapped as by torch's `checkpoint_wrapper`, so that its state dict and the
+    names of its parameters stay, and `functools.partial(spmd.remat, policy=...)` is a
+    `checkpoint_wrapper_fn` for torch's `apply_activation_checkpointing`.
 
     Args:
         function: a module, or a function of any arguments; it must do the same each time.
         policy: a policy, or "everything", "nothing" (also None), "dots", "dots_with_no_batch_dims",
             "offload_dot_with_no_batch_dims".
 
-    Raises TypeError or ValueError for an invalid policy. Source: `jax.remat` (`jax.checkpoint`), Chen et al.
-    (arXiv:1604.06174).
+    Raises TypeError or ValueError for an invalid policy. Source: `jax.remat` (`jax.checkpoint`),
+    Chen et al. (arXiv:1604.06174).
 
     >>> import torch, spmd
-    >>> block = spmd.remat(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()).to("xla"), policy="dots")
+    >>> block = spmd.remat(
+    ...     torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()).to("xla"), policy="dots"
+    ... )
     >>> block(torch.ones(2, 4, device="xla")).sum().backward()
     >>> wave = spmd.remat(lambda x, scale: (x * scale).sin())
     >>> wave(torch.zeros(3, device="xla"), scale=2.0).tolist()
@@ -323,7 +367,12 @@ def remat(function: _F, *, policy: Policy | str | None = None) -> _F:
     """
     resolved_policy = as_policy(policy, "remat")
     if isinstance(function, nn.Module):
-        return cast(_F, checkpoint_wrapper(function, checkpoint_fn=functools.partial(recomputed, resolved_policy)))
+        return cast(
+            _F,
+            checkpoint_wrapper(
+                function, checkpoint_fn=functools.partial(recomputed, resolved_policy)
+            ),
+        )
     if not callable(function):
         raise TypeError(f"remat: expected a function or a module, got {type(function).__name__}")
 
@@ -341,16 +390,20 @@ def recomputed(policy: Policy, function: Callable[..., Any], /, *args: Any, **kw
 
 
 def _join_checkpoint() -> None:
-    """Replaces the body of `torch.utils.checkpoint.checkpoint`, also for modules that imported it before.
+    """Replaces the body of `torch.utils.checkpoint.checkpoint`, also for modules that imported it
+    before.
 
-    torch calls the body through an attribute of it, which exists to switch torch.compile off inside.
+    torch calls the body through an attribute of it, which exists to switch torch.compile off
+    inside.
     """
     body = torch_checkpoint.checkpoint.__wrapped__  # type: ignore[attr-defined]
     setattr(body, "__dynamo_disable", _checkpoint(body))
 
 
 PATCH = Patch(
-    "`torch.utils.checkpoint.checkpoint.__wrapped__(function, ...)`", "its saving of memory", _join_checkpoint
+    "`torch.utils.checkpoint.checkpoint.__wrapped__(function, ...)`",
+    "its saving of memory",
+    _join_checkpoint,
 )
 points.AT_FIRST_USE.append(PATCH.apply)
 constant_of_graphs(Policy)

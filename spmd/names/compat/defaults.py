@@ -1,5 +1,5 @@
-"""PyTorch/XLA's defaults while the drop-in is on: a fallback to the CPU, type promotion in `einsum`, and hints for
-missing ops of `torch.ops.xla`."""
+"""PyTorch/XLA's defaults while the drop-in is on: a fallback to the CPU, type promotion in
+`einsum`, and hints for missing ops of `torch.ops.xla`."""
 
 import functools
 from typing import Any
@@ -13,7 +13,8 @@ _originals: list[tuple[str, Any]] = []  # the fallback and the einsum that `end`
 
 
 def begin() -> None:
-    """Switches on the fallback to the CPU, unless SPMD_FALLBACK is set, and the type promotion of `einsum`."""
+    """Switches on the fallback to the CPU, unless SPMD_FALLBACK is set, and the type promotion of
+    `einsum`."""
     _originals.append((config.fallback, torch.functional.einsum))
     if not variables.has_variable("fallback"):
         config.fallback = "cpu"
@@ -39,7 +40,9 @@ class _Ops(type(torch.ops.aten)):  # type: ignore[misc]
                 raise
             kernels = "torch_xla.experimental.custom_kernel"
             hint = HINTS.get(f"{kernels}.{name}", HINTS[f"{kernels}.*"])
-            raise AttributeError(f"torch.ops.xla.{name} of PyTorch/XLA is not in spmd.compat: {hint}") from None
+            raise AttributeError(
+                f"torch.ops.xla.{name} of PyTorch/XLA is not in spmd.compat: {hint}"
+            ) from None
 
 
 def _promoting(einsum: Any) -> Any:
@@ -47,12 +50,16 @@ def _promoting(einsum: Any) -> Any:
 
     @functools.wraps(einsum)
     def promoted(*args: Any) -> Any:
-        operands = tuple(args[1]) if len(args) == 2 and isinstance(args[1], (list, tuple)) else args[1:]
+        operands = (
+            tuple(args[1]) if len(args) == 2 and isinstance(args[1], (list, tuple)) else args[1:]
+        )
         tensors = [x for x in (args[0], *operands) if isinstance(x, torch.Tensor)]
         dtypes = {x.dtype for x in tensors}
         if len(dtypes) > 1 and any(x.device.type == "xla" for x in tensors):
             dtype = functools.reduce(torch.promote_types, dtypes)
-            args = tuple(x.to(dtype) if isinstance(x, torch.Tensor) else x for x in (args[0], *operands))
+            args = tuple(
+                x.to(dtype) if isinstance(x, torch.Tensor) else x for x in (args[0], *operands)
+            )
         return einsum(*args)
 
     return promoted

@@ -1,4 +1,5 @@
-"""The import finder behind `import torch_xla`: names of this library, by the table of `torch_xla_names`.
+"""The import finder behind `import torch_xla`: names of this library, by the table of
+`torch_xla_names`.
 
 Nothing of the table is imported before a script requests it.
 """
@@ -29,15 +30,19 @@ _ROOT = str(Path(__file__).resolve().parents[3])  # the folder of the packages s
 
 
 def install() -> None:
-    """Serves `import torch_xla` and its modules from this library, in this process; a second call does nothing.
+    """Serves `import torch_xla` and its modules from this library, in this process; a second call
+    does nothing.
 
-    Call it before libraries that probe for `torch_xla` at their import (accelerate, transformers, diffusers):
-    `importlib.util.find_spec("torch_xla")` and `importlib.metadata.version("torch_xla")` answer, too.
-    `python -m spmd run script.py` calls it before a script starts. A missing name of PyTorch/XLA raises AttributeError
-    or ImportError, with what serves instead. As there, an op without a rule runs on the CPU and is counted
-    (`met.executed_fallback_ops()`), and `torch.einsum` promotes dtypes.
+    Call it before libraries that probe for `torch_xla` at their import (accelerate, transformers,
+    diffusers): `importlib.util.find_spec("torch_xla")` and
+    `importlib.metadata.version("torch_xla")` answer, too.
+    `python -m spmd run script.py` calls it before a script starts. A missing name of PyTorch/XLA
+    raises AttributeError or ImportError, with what serves instead. As there, an op without a rule
+    runs on the CPU and is counted (`met.executed_fallback_ops()`), and `torch.einsum` promotes
+    dtypes.
 
-    Raises RuntimeError where another `torch_xla` is installed or imported: one process has one device xla.
+    Raises RuntimeError where another `torch_xla` is installed or imported: one process has one
+    device xla.
 
     >>> import spmd
     >>> spmd.compat.install()
@@ -53,15 +58,17 @@ def install() -> None:
     if spec is not None:
         where = spec.origin or next(iter(spec.submodule_search_locations or ()), "this process")
         raise RuntimeError(
-            f"spmd.compat.install: expected no other torch_xla, found the one of {where}; one process has one device "
-            "xla. Remove it (pip uninstall torch_xla), or leave out `spmd run` and install()"
+            f"spmd.compat.install: expected no other torch_xla, found the one of {where}; one "
+            "process has one device xla. Remove it (pip uninstall torch_xla), or leave out `spmd "
+            "run` and install()"
         )
     sys.meta_path.insert(0, _FINDER)
     defaults.begin()
 
 
 def uninstall() -> None:
-    """Undoes `install`: `import torch_xla` raises again; names that a script has imported stay usable.
+    """Undoes `install`: `import torch_xla` raises again; names that a script has imported stay
+    usable.
 
     >>> import spmd
     >>> spmd.compat.uninstall()
@@ -75,7 +82,11 @@ def uninstall() -> None:
 
 def preload() -> None:
     """Imports the packages of the table before a script's own folders can hide them."""
-    packages = {row.target.partition(":")[0].partition(".")[0] for rows in NAMES.values() for row in rows.values()}
+    packages = {
+        row.target.partition(":")[0].partition(".")[0]
+        for rows in NAMES.values()
+        for row in rows.values()
+    }
     sys.path.insert(0, _ROOT)  # the current folder may have one of these names, too
     try:
         for module in sorted(packages - {"", ROOT}):
@@ -96,7 +107,8 @@ class _Facade(ModuleType):
             value = importlib.import_module(path)
         else:
             raise _error(sys._getframe(1))(_missing(self.__name__, name), name=name)
-        self.__dict__[name] = value  # what a script assigns to a name of the module stands before the table's as well
+        # what a script assigns to a name of the module stands before the table's as well
+        self.__dict__[name] = value
         return value
 
     def __dir__(self) -> Iterable[str]:
@@ -104,10 +116,13 @@ class _Facade(ModuleType):
 
 
 def served(row: Row) -> Any:
-    """Returns the object of a row of the table; a function by their parameters where the row has some of its own."""
+    """Returns the object of a row of the table; a function by their parameters where the row has
+    some of its own."""
     value = resolve(row.target) if row.target else row.value
     is_adapted = row.ours or row.defaults or row.parameters is not None
-    return _by_their_parameters(value if row.target else lambda: value, row) if is_adapted else value
+    return (
+        _by_their_parameters(value if row.target else lambda: value, row) if is_adapted else value
+    )
 
 
 def resolve(target: str) -> Any:
@@ -117,19 +132,22 @@ def resolve(target: str) -> Any:
         package = importlib.import_module(module)
         if not (package.__file__ or "").startswith(_ROOT):
             raise ImportError(
-                f"torch_xla: {package.__file__ or next(iter(package.__path__))} hides this library's package fsdp; run "
-                "the script by `python -m spmd run`, or give it another name",
+                f"torch_xla: {package.__file__ or next(iter(package.__path__))} hides this "
+                "library's package fsdp; run the script by `python -m spmd run`, or give it "
+                "another name",
                 name=module,
             )
     return pkgutil.resolve_name(target)
 
 
 def _by_their_parameters(function: Callable[..., Any], row: Row) -> Callable[..., Any]:
-    """Adapts a function to PyTorch/XLA's parameters: renamed ones, or all of theirs; it gets those that it takes."""
+    """Adapts a function to PyTorch/XLA's parameters: renamed ones, or all of theirs; it gets those
+    that it takes."""
     function_signature = inspect.signature(function)
     theirs = {name: key for key, name in row.ours.items()}
     shown = [
-        parameter.replace(name=theirs.get(name, name)) for name, parameter in function_signature.parameters.items()
+        parameter.replace(name=theirs.get(name, name))
+        for name, parameter in function_signature.parameters.items()
     ]
     if row.parameters is not None:  # text of the table
         shown = [*inspect.signature(eval(f"lambda {row.parameters}: None")).parameters.values()]
@@ -140,16 +158,23 @@ def _by_their_parameters(function: Callable[..., Any], row: Row) -> Callable[...
         if row.parameters is not None:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
-            read = [name for name in bound.arguments if row.ours.get(name, name) in function_signature.parameters]
+            read = [
+                name
+                for name in bound.arguments
+                if row.ours.get(name, name) in function_signature.parameters
+            ]
             args, kwargs = (), {name: bound.arguments[name] for name in read}
-        return function(*args, **{**row.defaults, **{row.ours.get(name, name): kwargs[name] for name in kwargs}})
+        return function(
+            *args, **{**row.defaults, **{row.ours.get(name, name): kwargs[name] for name in kwargs}}
+        )
 
     call.__signature__ = signature  # type: ignore[attr-defined]
     return call
 
 
 def _error(caller: Any) -> type[AttributeError] | type[ImportError]:
-    """The class of error for a missing name: `from a import b` drops the words of an AttributeError."""
+    """The class of error for a missing name: `from a import b` drops the words of an
+    AttributeError."""
     is_import = dis.opname[caller.f_code.co_code[caller.f_lasti]] == "IMPORT_FROM"
     return ImportError if is_import else AttributeError
 
@@ -161,7 +186,8 @@ def _missing(module: str, name: str) -> str:
     similar = did_you_mean(name, [*NAMES.get(module, ()), *_children(module)])
     around = "" if similar else path
     hint = HINTS.get(path)
-    while not hint and (around := around.rpartition(".")[0]):  # that for all other names of a module around it
+    # that for all other names of a module around it
+    while not hint and (around := around.rpartition(".")[0]):
         hint = HINTS.get(f"{around}.*")
     after = f": {hint}" if hint else similar or "; docs/torch-xla-names.md lists names"
     return f"{path} of PyTorch/XLA is not in spmd.compat{after}"
@@ -192,14 +218,22 @@ class _Finder(DistributionFinder, Loader):
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname in NAMES:
-            return ModuleSpec(fullname, self, origin="spmd.compat", is_package=bool(_children(fullname)))
-        if fullname.startswith(f"{ROOT}.") and sys._getframe(2).f_code is not importlib.util.find_spec.__code__:
+            return ModuleSpec(
+                fullname, self, origin="spmd.compat", is_package=bool(_children(fullname))
+            )
+        if (
+            fullname.startswith(f"{ROOT}.")
+            and sys._getframe(2).f_code is not importlib.util.find_spec.__code__
+        ):
             module, _, name = fullname.rpartition(".")  # of an import; a probe is answered by None
             raise ModuleNotFoundError(_missing(module, name), name=fullname)
         return None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return _Facade(spec.name, f"PyTorch/XLA's `{spec.name}`: names of this library (docs/torch-xla-names.md).")
+        return _Facade(
+            spec.name,
+            f"PyTorch/XLA's `{spec.name}`: names of this library (docs/torch-xla-names.md).",
+        )
 
     def exec_module(self, module: ModuleType) -> None:
         names = [*NAMES[module.__name__], *_children(module.__name__)]
@@ -209,7 +243,9 @@ class _Finder(DistributionFinder, Loader):
         if module.__name__ == ROOT:
             module.__dict__["__version__"] = VERSION
 
-    def find_distributions(self, context: Any = DistributionFinder.Context()) -> Iterable[Distribution]:
+    def find_distributions(
+        self, context: Any = DistributionFinder.Context()
+    ) -> Iterable[Distribution]:
         is_meant = context.name is None or context.name.replace("-", "_").lower() == ROOT
         return [_Distribution()] if is_meant else []
 

@@ -1,4 +1,5 @@
-"""`spmd run`: a script that was written for PyTorch/XLA, or for any device xla, run as `python script.py` runs it."""
+"""`spmd run`: a script that was written for PyTorch/XLA, or for any device xla, run as
+`python script.py` runs it."""
 
 import builtins
 import io
@@ -15,7 +16,8 @@ _WITH_VALUE = ("--devices", "--processes", "--logs", "--target")
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Splits arguments behind a script's name (or `-m` and a module's): the library's, the script's."""
+    """Splits arguments behind a script's name (or `-m` and a module's): the library's, the
+    script's."""
     count = 0
     while count < len(arguments) and arguments[count].startswith("-") and arguments[count] != "-m":
         count += 2 if arguments[count] in _WITH_VALUE else 1
@@ -24,10 +26,12 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def run(name: str, arguments: Sequence[str], *, is_module: bool = False) -> int:
-    """Runs a script, or a module, as `__main__` and returns the exit status; `import torch_xla` is served.
+    """Runs a script, or a module, as `__main__` and returns the exit status; `import torch_xla` is
+    served.
 
-    The library is loaded first, so that a folder next to the script that is called `spmd` or `fsdp` does not hide it.
-    An error is printed as Python does, from the script's own frames on. SystemExit and KeyboardInterrupt come out.
+    The library is loaded first, so that a folder next to the script that is called `spmd` or `fsdp`
+    does not hide it. An error is printed as Python does, from the script's own frames on.
+    SystemExit and KeyboardInterrupt come out.
     """
     preload()
     install()

@@ -1,4 +1,5 @@
-"""The table of PyTorch/XLA's modules, read from `torch_xla.txt`: the target here of each name, and hints for others.
+"""The table of PyTorch/XLA's modules, read from `torch_xla.txt`: the target here of each name, and
+hints for others.
 
 A target is "module:attribute". `fsdp` is named as text, as this package never imports it.
 """
@@ -17,7 +18,8 @@ VERSION = "2.9.0+spmd"
 class Row:
     """What a name of theirs is here: the object of a target, or a value, where that is empty.
 
-    ours: their argument -> ours. defaults: of our arguments. parameters: theirs, as text; None: those of our function.
+    ours: their argument -> ours. defaults: of our arguments. parameters: theirs, as text; None:
+    those of our function.
     """
 
     target: str
@@ -58,7 +60,11 @@ def _row(name: str, sign: str, right: str, parameters: str | None) -> Row:
     path, *pairs = right.split()
     path = f"spmd.torch_xla{path}" if path.startswith(".") else path
     ours = dict(pair.split("=") for pair in pairs if "==" not in pair)
-    defaults = {key: ast.literal_eval(value) for key, _, value in (pair.partition("==") for pair in pairs) if value}
+    defaults = {
+        key: ast.literal_eval(value)
+        for key, _, value in (pair.partition("==") for pair in pairs)
+        if value
+    }
     return Row(path if ":" in path else f"{path}:{name}", None, ours, defaults, parameters)
 
 

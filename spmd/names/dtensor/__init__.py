@@ -1,4 +1,5 @@
-"""torch.distributed.tensor's interface in a global view: placements, distribute_*, parallel plans; no process group."""
+"""torch.distributed.tensor's interface in a global view: placements, distribute_*, parallel plans;
+no process group."""
 
 from torch.distributed.tensor import Partial as Partial
 from torch.distributed.tensor import Placement as Placement

@@ -20,16 +20,22 @@ from ..torch_xla.sharded_tensor import XLAShardedTensor
 
 
 def distribute_tensor(
-    tensor: torch.Tensor, device_mesh: Any = None, placements: Sequence[Any] | None = None, *, src_data_rank: Any = 0
+    tensor: torch.Tensor,
+    device_mesh: Any = None,
+    placements: Sequence[Any] | None = None,
+    *,
+    src_data_rank: Any = 0,
 ) -> torch.Tensor:
-    """Shards a tensor by placements, one per dim of the mesh: in place where it is on xla, else as a copy there.
+    """Shards a tensor by placements, one per dim of the mesh: in place where it is on xla, else as
+    a copy there.
 
-    Over axes of the mesh's root that are not in `device_mesh` it keeps its sharding. With several processes each gives
-    the same full tensor (`spmd.from_process_local` takes parts).
+    Over axes of the mesh's root that are not in `device_mesh` it keeps its sharding. With several
+    processes each gives the same full tensor (`spmd.from_process_local` takes parts).
 
     Args:
-        tensor: on the CPU or on xla. device_mesh: a `DeviceMesh`, torch's or a `spmd.Mesh`; None: the one of
-            `with mesh:`. placements: `Shard(dim)` or `Replicate()` per dim of the mesh; None: replicated.
+        tensor: on the CPU or on xla. device_mesh: a `DeviceMesh`, torch's or a `spmd.Mesh`; None:
+            the one of `with mesh:`. placements: `Shard(dim)` or `Replicate()` per dim of the mesh;
+            None: replicated.
         src_data_rank: accepted and ignored: one program has the full tensor.
 
     Raises as `mark_sharding` does, and NotImplementedError for `Partial()`. Source:
@@ -44,29 +50,39 @@ def distribute_tensor(
     mesh = mesh_or_default(device_mesh, "distribute_tensor")
     target = _on_xla(tensor)
     placements = [Replicate()] * mesh.ndim if placements is None else placements
-    return mark_sharding(target, mesh.sharding(placements, tensor.dim(), get_sharding(target), "distribute_tensor"))
+    return mark_sharding(
+        target, mesh.sharding(placements, tensor.dim(), get_sharding(target), "distribute_tensor")
+    )
 
 
 def mesh_or_default(mesh: Any, caller: str) -> DeviceMesh:
     """The DeviceMesh of an argument; of None, that of `with mesh:`."""
     if mesh is None:
         mesh = needed_mesh(caller)
-        views = [view for view in theirs._mesh_resources.mesh_stack[-1:] if isinstance(view, DeviceMesh)]
-        mesh = next((view for view in views if view.root == mesh), mesh)  # of `with mesh["tp"]:`, its dims alone
+        views = [
+            view for view in theirs._mesh_resources.mesh_stack[-1:] if isinstance(view, DeviceMesh)
+        ]
+        # of `with mesh["tp"]:`, its dims alone
+        mesh = next((view for view in views if view.root == mesh), mesh)
     return DeviceMesh.of(mesh, caller)
 
 
 def _on_xla(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_meta:
         raise ValueError(
-            'distribute_tensor: the tensor is on meta and has no values; build it under torch.device("xla"), where '
+            "distribute_tensor: the tensor is on meta and has no values; build it under "
+            'torch.device("xla"), where '
             "nothing is allocated before it runs"
         )
     if tensor.device.type == "xla":
         return tensor
     moved = tensor.detach().to("xla")
     is_parameter = isinstance(tensor, nn.Parameter)
-    return nn.Parameter(moved, tensor.requires_grad) if is_parameter else moved.requires_grad_(tensor.requires_grad)
+    return (
+        nn.Parameter(moved, tensor.requires_grad)
+        if is_parameter
+        else moved.requires_grad_(tensor.requires_grad)
+    )
 
 
 PartitionFn = Callable[[str, nn.Module, Any], Any]
@@ -80,13 +96,16 @@ def distribute_module(
     input_fn: InputFn | None = None,
     output_fn: InputFn | None = None,
 ) -> nn.Module:
-    """Places the parameters and buffers of a module on a mesh, in place, moves them to xla, and returns the module.
+    """Places the parameters and buffers of a module on a mesh, in place, moves them to xla, and
+    returns the module.
 
     Args:
-        device_mesh: as in `distribute_tensor`. partition_fn: called with (name, submodule, mesh) for each submodule, to
-            place tensors with `distribute_tensor`; all others are replicated over the mesh.
-        input_fn, output_fn: called with (module, inputs, mesh) before, with (module, outputs, mesh) after the forward;
-            their results replace inputs and outputs. Functions of two parameters get no module.
+        device_mesh: as in `distribute_tensor`. partition_fn: called with (name, submodule, mesh)
+            for each submodule, to place tensors with `distribute_tensor`; all others are replicated
+            over the mesh.
+        input_fn, output_fn: called with (module, inputs, mesh) before, with (module, outputs, mesh)
+            after the forward; their results replace inputs and outputs. Functions of two parameters
+            get no module.
 
     Raises as `distribute_tensor` does. Source: `torch.distributed.tensor.distribute_module`.
 
@@ -105,7 +124,9 @@ def distribute_module(
         if not isinstance(tensor, XLAShardedTensor):
             distribute_tensor(tensor, mesh)
     if input_fn is not None:
-        module.register_forward_pre_hook(lambda owner, inputs, change=_of_three(input_fn): change(owner, inputs, mesh))
+        module.register_forward_pre_hook(
+            lambda owner, inputs, change=_of_three(input_fn): change(owner, inputs, mesh)
+        )
     if output_fn is not None:
         module.register_forward_hook(
             lambda owner, inputs, outputs, change=_of_three(output_fn): change(owner, outputs, mesh)
@@ -120,11 +141,12 @@ def _of_three(function: Callable[..., Any]) -> InputFn:
 
 
 class DTensor(XLAShardedTensor):
-    """A tensor on xla that is placed on a mesh: a class for `isinstance`, as `spmd.torch_xla.XLAShardedTensor` is.
+    """A tensor on xla that is placed on a mesh: a class for `isinstance`, as
+    `spmd.torch_xla.XLAShardedTensor` is.
 
     Any tensor on xla has `placements` and `device_mesh` (None where it has no sharding),
-    `redistribute(device_mesh, placements)` (see `spmd.reshard`) and `full_tensor()` (on the CPU, in the graph of the
-    tensor; its gradient is sharded by `grad_placements=`, where these are passed).
+    `redistribute(device_mesh, placements)` (see `spmd.reshard`) and `full_tensor()` (on the CPU, in
+    the graph of the tensor; its gradient is sharded by `grad_placements=`, where these are passed).
     """
 
     @staticmethod
@@ -138,12 +160,14 @@ class DTensor(XLAShardedTensor):
         stride: Any = None,
         grad_placements: Sequence[Any] | None = None,
     ) -> torch.Tensor:
-        """Returns a tensor on xla from each process's own part; a single process gives the full tensor.
+        """Returns a tensor on xla from each process's own part; a single process gives the full
+        tensor.
 
         See `spmd.from_process_local`.
 
-        Args: device_mesh, placements: as in `distribute_tensor`. run_check, shape, stride, grad_placements: accepted
-        and ignored: processes are compared always, parts are of equal size, and a gradient has its tensor's sharding.
+        Args: device_mesh, placements: as in `distribute_tensor`. run_check, shape, stride,
+        grad_placements: accepted and ignored: processes are compared always, parts are of equal
+        size, and a gradient has its tensor's sharding.
 
         >>> import torch
         >>> from spmd.dtensor import DTensor, Shard, init_device_mesh
@@ -154,21 +178,27 @@ class DTensor(XLAShardedTensor):
         placements = [Replicate()] * mesh.ndim if placements is None else placements
         layout = mesh.sharding(placements, local_tensor.dim(), None, "DTensor.from_local")
         if not processes.several():
-            return resharded(local_tensor.to("xla"), layout)  # in the graph of the part, as in torch
-        return from_process_local(local_tensor, mesh.root, layout.partition_spec(local_tensor.dim()))
+            # in the graph of the part, as in torch
+            return resharded(local_tensor.to("xla"), layout)
+        return from_process_local(
+            local_tensor, mesh.root, layout.partition_spec(local_tensor.dim())
+        )
 
 
 def _to_local(tensor: XlaTensor, *, grad_placements: Any = None) -> torch.Tensor:
     shards = local_shards(tensor)
     if len(shards) > 1:
         raise NotImplementedError(
-            f"to_local: this process has {len(shards)} devices, each with its own shard: t.local_shards lists them, "
-            "t.full_tensor() has all of the value, and in spmd.shard_map each device computes with its own"
+            f"to_local: this process has {len(shards)} devices, each with its own shard: "
+            "t.local_shards lists them, t.full_tensor() has all of the value, and in "
+            "spmd.shard_map each device computes with its own"
         )
     return shards[0].unpadded_data
 
 
-def _full_tensor(tensor: XlaTensor, *, grad_placements: Sequence[Any] | None = None) -> torch.Tensor:
+def _full_tensor(
+    tensor: XlaTensor, *, grad_placements: Sequence[Any] | None = None
+) -> torch.Tensor:
     if grad_placements is not None:
         tensor = reshard(tensor, grad_placements)  # type: ignore[assignment]
     if not (tensor.requires_grad and torch.is_grad_enabled()):
@@ -182,7 +212,7 @@ XlaTensor.full_tensor = _full_tensor  # type: ignore[attr-defined]
 XlaTensor.to_local = _to_local  # type: ignore[attr-defined]
 
 
-# --- factories --------------------------------------------------------------------------------------------------------
+# --- factories ------------------------------------------------------------------------------------
 
 
 def _factory(name: str) -> Callable[..., torch.Tensor]:
@@ -206,4 +236,6 @@ def _factory(name: str) -> Callable[..., torch.Tensor]:
     return create
 
 
-empty, full, ones, rand, randn, zeros = map(_factory, ("empty", "full", "ones", "rand", "randn", "zeros"))
+empty, full, ones, rand, randn, zeros = map(
+    _factory, ("empty", "full", "ones", "rand", "randn", "zeros")
+)

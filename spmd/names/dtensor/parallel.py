@@ -28,22 +28,30 @@ def parallelize_module(
 ) -> nn.Module:
     """Shards the parameters and activations of a module by a plan, in place; returns the module.
 
-    The module still computes with global tensors: `use_local_output` is ignored, and heads need not be divided by the
-    number of devices. Over axes of the mesh's root that are not in `device_mesh` (data parallel) the partitioner
-    chooses the sharding of dim 0 of activations. A submodule in the plan is moved to xla.
+    The module still computes with global tensors: `use_local_output` is ignored, and heads need not
+    be divided by the number of devices. Over axes of the mesh's root that are not in `device_mesh`
+    (data parallel) the partitioner chooses the sharding of dim 0 of activations. A submodule in the
+    plan is moved to xla.
 
     Args:
-        device_mesh: of one dim, as `mesh["tp"]`; None: the mesh of `with mesh:`. parallelize_plan: a style of
-            torch's, or a dict from paths of submodules (with `*`) to styles: `ColwiseParallel`, `RowwiseParallel`,
-            `SequenceParallel`, `PrepareModuleInput`, `PrepareModuleOutput`, `PrepareModuleInputOutput`.
+        device_mesh: of one dim, as `mesh["tp"]`; None: the mesh of `with mesh:`. parallelize_plan:
+            a style of torch's, or a dict from paths of submodules (with `*`) to styles:
+            `ColwiseParallel`, `RowwiseParallel`, `SequenceParallel`, `PrepareModuleInput`,
+            `PrepareModuleOutput`, `PrepareModuleInputOutput`.
         src_data_rank: accepted and ignored: one program has the full tensors.
 
-    Warns about a path that matches no submodule. Raises ValueError for a mesh of several dims, NotImplementedError for
-    a style that the module's class does not support or an unknown style, TypeError for another type of plan.
-    Source: `torch.distributed.tensor.parallel.parallelize_module`.
+    Warns about a path that matches no submodule. Raises ValueError for a mesh of several dims,
+    NotImplementedError for a style that the module's class does not support or an unknown style,
+    TypeError for another type of plan. Source:
+    `torch.distributed.tensor.parallel.parallelize_module`.
 
     >>> import torch
-    >>> from spmd.dtensor import ColwiseParallel, RowwiseParallel, init_device_mesh, parallelize_module
+    >>> from spmd.dtensor import (
+    ...     ColwiseParallel,
+    ...     RowwiseParallel,
+    ...     init_device_mesh,
+    ...     parallelize_module,
+    ... )
     >>> mesh = init_device_mesh("xla", (2, 4), mesh_dim_names=("dp", "tp"))
     >>> mlp = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 8))
     >>> mlp = parallelize_module(mlp, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
@@ -54,10 +62,16 @@ def parallelize_module(
     """
     mesh = mesh_or_default(device_mesh, "parallelize_module")
     if mesh.ndim != 1:
-        raise ValueError(f'parallelize_module: expected a mesh of one dim, got {mesh!r}; name it, as in mesh["tp"]')
+        raise ValueError(
+            f"parallelize_module: expected a mesh of one dim, got {mesh!r}; name it, as in "
+            'mesh["tp"]'
+        )
     match parallelize_plan:
         case None:
-            warnings.warn("parallelize_module: no parallelize_plan was passed, so nothing is done", stacklevel=2)
+            warnings.warn(
+                "parallelize_module: no parallelize_plan was passed, so nothing is done",
+                stacklevel=2,
+            )
         case styles.ParallelStyle():
             _apply(parallelize_plan, module, mesh)
         case Mapping():
@@ -69,7 +83,9 @@ def parallelize_module(
                     _apply(style, submodule, mesh)
         case _:
             kind = type(parallelize_plan).__name__
-            raise TypeError(f"parallelize_module: expected a style or a dict from paths to styles, got {kind}")
+            raise TypeError(
+                f"parallelize_module: expected a style or a dict from paths to styles, got {kind}"
+            )
     return module
 
 
@@ -89,12 +105,18 @@ def _nowhere(module: nn.Module, path: str) -> str:
     return f"parallelize_module: {path!r} matches no submodule of {type(module).__name__}{hint}"
 
 
-# --- styles -----------------------------------------------------------------------------------------------------------
+# --- styles ---------------------------------------------------------------------------------------
 
 # By class of module: the placements of its parameters, column-wise or row-wise.
 _ByKind = Mapping[type[nn.Module], Mapping[str, Any]]
-_COLUMNS: _ByKind = {nn.Linear: {"weight": Shard(0), "bias": Shard(0)}, nn.Embedding: {"weight": Shard(1)}}
-_ROWS: _ByKind = {nn.Linear: {"weight": Shard(1), "bias": Replicate()}, nn.Embedding: {"weight": Shard(0)}}
+_COLUMNS: _ByKind = {
+    nn.Linear: {"weight": Shard(0), "bias": Shard(0)},
+    nn.Embedding: {"weight": Shard(1)},
+}
+_ROWS: _ByKind = {
+    nn.Linear: {"weight": Shard(1), "bias": Replicate()},
+    nn.Embedding: {"weight": Shard(0)},
+}
 
 
 def _apply(style: Any, module: nn.Module, mesh: DeviceMesh) -> None:
@@ -103,7 +125,9 @@ def _apply(style: Any, module: nn.Module, mesh: DeviceMesh) -> None:
             is_rows = isinstance(style, styles.RowwiseParallel)
             _split(module, mesh, _placed(module, _ROWS if is_rows else _COLUMNS, style))
             # A row-wise weight needs a column-wise input; the ids of an embedding are replicated.
-            input_placement = Shard(-1) if is_rows and isinstance(module, nn.Linear) else Replicate()
+            input_placement = (
+                Shard(-1) if is_rows and isinstance(module, nn.Linear) else Replicate()
+            )
             _shard_input(module, mesh, (input_placement,), {})
             _shard_output(module, mesh, style.output_layouts[:1])
         case styles.SequenceParallel():
@@ -111,7 +135,9 @@ def _apply(style: Any, module: nn.Module, mesh: DeviceMesh) -> None:
             _shard_input(module, mesh, style.sequence_sharding, {})
             _shard_output(module, mesh, style.sequence_sharding)
         case styles.PrepareModuleInput():
-            _shard_input(module, mesh, style.desired_input_layouts or (), style.desired_input_kwarg_layouts)
+            _shard_input(
+                module, mesh, style.desired_input_layouts or (), style.desired_input_kwarg_layouts
+            )
         case styles.PrepareModuleOutput():
             _shard_output(module, mesh, style.desired_output_layouts)
         case styles.PrepareModuleInputOutput():
@@ -119,8 +145,8 @@ def _apply(style: Any, module: nn.Module, mesh: DeviceMesh) -> None:
             _apply(style.prepare_module_output, module, mesh)
         case _:
             raise NotImplementedError(
-                f"parallelize_module: {type(style).__name__} is an unknown style, which works on local tensors; use "
-                "distribute_module or spmd.mark_sharding instead"
+                f"parallelize_module: {type(style).__name__} is an unknown style, which works on "
+                "local tensors; use distribute_module or spmd.mark_sharding instead"
             )
 
 
@@ -129,7 +155,8 @@ def _placed(module: nn.Module, by_kind: _ByKind, style: Any) -> Mapping[str, Any
         if isinstance(module, kind):
             return placements
     raise NotImplementedError(
-        f"parallelize_module: {type(style).__name__} splits nn.Linear and nn.Embedding, got {type(module).__name__}"
+        f"parallelize_module: {type(style).__name__} splits nn.Linear and nn.Embedding, got "
+        f"{type(module).__name__}"
     )
 
 
@@ -140,8 +167,12 @@ def _split(module: nn.Module, mesh: DeviceMesh, placements: Mapping[str, Any]) -
         distribute_tensor(parameter, mesh, [placements.get(name, Replicate())])
 
 
-def _shard_input(module: nn.Module, mesh: DeviceMesh, placements: Sequence[Any], by_name: Mapping[str, Any]) -> None:
-    def before(owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _shard_input(
+    module: nn.Module, mesh: DeviceMesh, placements: Sequence[Any], by_name: Mapping[str, Any]
+) -> None:
+    def before(
+        owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
         _same_number(owner, "inputs", args, placements)
         inputs = (*map(lay, args, placements), *args[len(placements) :])
         return inputs, {name: lay(value, by_name.get(name)) for name, value in kwargs.items()}
@@ -156,8 +187,8 @@ def _shard_output(module: nn.Module, mesh: DeviceMesh, placements: Sequence[Any]
             return lay(outputs, placements[0])
         if type(outputs) not in (tuple, list):
             raise TypeError(
-                f"{type(owner).__name__}: its output is a {type(outputs).__name__}; a plan places a tensor, or a "
-                "tuple of them"
+                f"{type(owner).__name__}: its output is a {type(outputs).__name__}; a plan places "
+                "a tensor, or a tuple of them"
             )
         _same_number(owner, "outputs", outputs, placements)
         return type(outputs)([*map(lay, outputs, placements), *outputs[len(placements) :]])
@@ -166,10 +197,13 @@ def _shard_output(module: nn.Module, mesh: DeviceMesh, placements: Sequence[Any]
     module.register_forward_hook(after)
 
 
-def _same_number(owner: nn.Module, kind: str, values: Sequence[Any], placements: Sequence[Any]) -> None:
+def _same_number(
+    owner: nn.Module, kind: str, values: Sequence[Any], placements: Sequence[Any]
+) -> None:
     if len(values) < len(placements):
         raise ValueError(
-            f"{type(owner).__name__}: the plan places {len(placements)} {kind}, but there are {len(values)}"
+            f"{type(owner).__name__}: the plan places {len(placements)} {kind}, but there are "
+            f"{len(values)}"
         )
 
 
@@ -196,7 +230,9 @@ def loss_parallel() -> Iterator[None]:
     >>> import torch, spmd
     >>> logits = torch.zeros(4, 8).to("xla")
     >>> with spmd.dtensor.loss_parallel():
-    ...     torch.nn.functional.cross_entropy(logits, torch.zeros(4, dtype=torch.long).to("xla")).item()
+    ...     torch.nn.functional.cross_entropy(
+    ...         logits, torch.zeros(4, dtype=torch.long).to("xla")
+    ...     ).item()
     2.079...
     """
     yield

@@ -1,4 +1,5 @@
-"""PyTorch/XLA's names: a script that has `torch_xla.distributed.spmd` as `xs` imports this package as `xs`."""
+"""PyTorch/XLA's names: a script that has `torch_xla.distributed.spmd` as `xs` imports this package
+as `xs`."""
 
 from ...loops.interop.custom_call import stablehlo_custom_call as stablehlo_custom_call
 from ...manual.shard_map import disable_manual_sharding as disable_manual_sharding

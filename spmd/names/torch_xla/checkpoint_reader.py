@@ -1,4 +1,5 @@
-"""A reader of `torch.distributed.checkpoint`'s folders that runs no code of theirs and stays in the folder."""
+"""A reader of `torch.distributed.checkpoint`'s folders that runs no code of theirs and stays in the
+folder."""
 
 import io
 import os
@@ -19,10 +20,12 @@ _LARGEST = 1 << 30  # bytes of metadata
 class FolderReader(FileSystemReader):
     """A `storage_reader=` for `torch.distributed.checkpoint.load`, of folders from elsewhere.
 
-    torch's own unpickles the folder's metadata, which may run any code. This one makes torch's classes of metadata
-    alone, reads no file outside of the folder, and names the file that is damaged.
+    torch's own unpickles the folder's metadata, which may run any code. This one makes torch's
+    classes of metadata alone, reads no file outside of the folder, and names the file that is
+    damaged.
 
-    Raises ValueError (inside of torch's CheckpointException). Source: `torch.distributed.checkpoint.FileSystemReader`.
+    Raises ValueError (inside of torch's CheckpointException). Source:
+    `torch.distributed.checkpoint.FileSystemReader`.
 
     >>> import tempfile, warnings, torch
     >>> import torch.distributed.checkpoint as dcp
@@ -43,7 +46,8 @@ class FolderReader(FileSystemReader):
         file = Path(self.path) / ".metadata"
         if not file.is_file():
             raise FileNotFoundError(
-                f"FolderReader: expected a folder of torch.distributed.checkpoint, {file} is missing"
+                f"FolderReader: expected a folder of torch.distributed.checkpoint, {file} is "
+                "missing"
             )
         try:
             if file.stat().st_size > _LARGEST:
@@ -51,22 +55,33 @@ class FolderReader(FileSystemReader):
             contents = Reader(io.BytesIO(file.read_bytes())).load()
             self._check(contents)
         except Exception as error:  # a changed pickle fails anywhere
-            raise ValueError(f"FolderReader: {file} is damaged: {type(error).__name__}: {error}") from error
+            raise ValueError(
+                f"FolderReader: {file} is damaged: {type(error).__name__}: {error}"
+            ) from error
         contents.storage_meta = metadata.StorageMeta(checkpoint_id=self.path, load_id=self.load_id)
         return contents
 
     def _check(self, contents: Any) -> None:
-        """Raises ValueError for metadata whose parts do not fit together, or that name files outside of the folder."""
-        if not isinstance(contents, metadata.Metadata) or not isinstance(contents.storage_data, dict):
+        """Raises ValueError for metadata whose parts do not fit together, or that name files
+        outside of the folder."""
+        if not isinstance(contents, metadata.Metadata) or not isinstance(
+            contents.storage_data, dict
+        ):
             raise ValueError(f"expected torch's Metadata, got {type(contents).__name__}")
         for index, info in contents.storage_data.items():
             name = info.relative_path
             if Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name:
                 raise ValueError(f"{index.fqn!r} would be in {name!r}, outside of the folder")
-            size = (Path(self.path) / name).stat().st_size if (Path(self.path) / name).is_file() else None
+            size = (
+                (Path(self.path) / name).stat().st_size
+                if (Path(self.path) / name).is_file()
+                else None
+            )
             end = info.offset + info.length
             if size is None or not 0 <= info.offset <= end <= size:
-                raise ValueError(f"{index.fqn!r} is to end at byte {end:,} of {name}, which has {size} bytes")
+                raise ValueError(
+                    f"{index.fqn!r} is to end at byte {end:,} of {name}, which has {size} bytes"
+                )
         for name, entry in contents.state_dict_metadata.items():
             if isinstance(entry, metadata.TensorStorageMetadata):
                 self._check_chunks(name, entry, contents.storage_data)
@@ -75,15 +90,21 @@ class FolderReader(FileSystemReader):
         count = 0
         for chunk in tensor.chunks:
             bounds = [*zip(chunk.offsets, chunk.sizes, tensor.size, strict=True)]
-            if not all(start >= 0 and size >= 0 and start + size <= dim for start, size, dim in bounds):
+            if not all(
+                start >= 0 and size >= 0 and start + size <= dim for start, size, dim in bounds
+            ):
                 raise ValueError(
-                    f"a shard of {name!r} at {[*chunk.offsets]} of {[*chunk.sizes]} is not in {[*tensor.size]}"
+                    f"a shard of {name!r} at {[*chunk.offsets]} of {[*chunk.sizes]} is not in "
+                    f"{[*tensor.size]}"
                 )
             if metadata.MetadataIndex(name, chunk.offsets) not in storage:
                 raise ValueError(f"a shard of {name!r} at {[*chunk.offsets]} is in no file")
             count += torch.Size(chunk.sizes).numel()
         if count != torch.Size(tensor.size).numel():
-            raise ValueError(f"the shards of {name!r} have {count:,} elements, not those of shape {[*tensor.size]}")
+            raise ValueError(
+                f"the shards of {name!r} have {count:,} elements, not those of shape "
+                f"{[*tensor.size]}"
+            )
 
     def read_data(self, plan: Any, planner: Any) -> "Future[None]":
         """Called by torch: reads what a plan lists."""

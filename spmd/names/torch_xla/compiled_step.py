@@ -1,4 +1,5 @@
-"""`torch_xla.compile` and `torch_xla.step`: a block or a function whose ops run as one program, with a sync around."""
+"""`torch_xla.compile` and `torch_xla.step`: a block or a function whose ops run as one program,
+with a sync around."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -18,19 +19,22 @@ def compile(
     max_different_graphs: int | None = None,
     custom_compile_options: Mapping[str, Any] | None = None,
 ) -> Any:
-    """A block (`with`) or a function whose ops run as one program: a sync before it, and one at its end.
+    """A block (`with`) or a function whose ops run as one program: a sync before it, and one at its
+    end.
 
     In the eager mode (`xla_loops.eager_mode`) its ops are recorded as elsewhere.
 
     Args:
         f: a function to decorate; None: returns a context, which is a decorator as well.
         full_graph: a sync or a read of a value inside is an error.
-        max_different_graphs: the number of programs that may be compiled for it; the next one is an error.
+        max_different_graphs: the number of programs that may be compiled for it; the next one is an
+            error.
         custom_compile_options: XLA's options, name -> value, for programs compiled for it
             (`spmd.config.compiler_options`).
 
-    Raises RuntimeError for a sync inside with `full_graph`, `spmd.RecompileError` (a RuntimeError) that says what
-    differed past `max_different_graphs`, and TypeError for an `f` that is not callable. Source: `torch_xla.compile`.
+    Raises RuntimeError for a sync inside with `full_graph`, `spmd.RecompileError` (a RuntimeError)
+    that says what differed past `max_different_graphs`, and TypeError for an `f` that is not
+    callable. Source: `torch_xla.compile`.
 
     >>> import torch, spmd
     >>> @spmd.torch_xla.compiled_step.compile(full_graph=True)
@@ -47,7 +51,11 @@ def compile(
     @contextlib.contextmanager
     def block() -> Iterator[None]:
         sync()
-        with eager_mode_context(False), compiled_with(custom_compile_options), guard or contextlib.nullcontext():
+        with (
+            eager_mode_context(False),
+            compiled_with(custom_compile_options),
+            guard or contextlib.nullcontext(),
+        ):
             with on_sync(_refuse) if full_graph else contextlib.nullcontext():
                 yield
             sync()
@@ -68,7 +76,8 @@ def step() -> Any:
 
 
 def set_custom_compile_options(options: Mapping[str, Any]) -> None:
-    """Sets XLA's options, name -> value, for all programs (`spmd.config.compiler_options`); {} for the usual ones.
+    """Sets XLA's options, name -> value, for all programs (`spmd.config.compiler_options`); {} for
+    the usual ones.
 
     Source: `torch_xla.set_custom_compile_options`.
 
@@ -81,6 +90,6 @@ def set_custom_compile_options(options: Mapping[str, Any]) -> None:
 def _refuse(synced: syncs.Synced) -> None:
     if synced.num_programs:
         raise RuntimeError(
-            f"torch_xla.compile: a sync, or a read of a value, at {synced.line} inside the compiled function, with "
-            "full_graph=True; read it after the function"
+            f"torch_xla.compile: a sync, or a read of a value, at {synced.line} inside the "
+            "compiled function, with full_graph=True; read it after the function"
         )

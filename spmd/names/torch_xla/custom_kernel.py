@@ -1,4 +1,5 @@
-"""`torch_xla.experimental.custom_kernel`: attention by its name there; the kernel is chosen as for torch's own."""
+"""`torch_xla.experimental.custom_kernel`: attention by its name there; the kernel is chosen as for
+torch's own."""
 
 import json
 from dataclasses import asdict, dataclass, make_dataclass
@@ -37,20 +38,31 @@ def flash_attention(
     >>> spmd.torch_xla.custom_kernel.flash_attention(q, q, q, causal=True).shape
     torch.Size([1, 2, 4, 8])
     """
-    segments = None if q_segment_ids is None or kv_segment_ids is None else (q_segment_ids, kv_segment_ids)
+    segments = (
+        None if q_segment_ids is None or kv_segment_ids is None else (q_segment_ids, kv_segment_ids)
+    )
     bias = ab
     if segments is not None or (causal and ab is not None):
         bias = torch.zeros((), dtype=q.dtype, device=q.device) if ab is None else ab
         bias = bias.masked_fill(~_seen(q, k, causal, segments), float("-inf"))
-    result = scaled_dot_product_attention(q, k, v, bias, is_causal=causal and bias is None, scale=sm_scale)
+    result = scaled_dot_product_attention(
+        q, k, v, bias, is_causal=causal and bias is None, scale=sm_scale
+    )
     return result if partition_spec is None else mark_sharding(result, mesh, partition_spec)
 
 
 def _seen(
-    q: Tensor, k: Tensor, causal: bool, segments: tuple[Tensor, Tensor] | None, window: int | None = None
+    q: Tensor,
+    k: Tensor,
+    causal: bool,
+    segments: tuple[Tensor, Tensor] | None,
+    window: int | None = None,
 ) -> Tensor:
     """The keys that each query attends to: up to its own, of its segment, at most `window` away."""
-    rows, columns = torch.arange(q.shape[-2], device=q.device)[:, None], torch.arange(k.shape[-2], device=q.device)
+    rows, columns = (
+        torch.arange(q.shape[-2], device=q.device)[:, None],
+        torch.arange(k.shape[-2], device=q.device),
+    )
     is_seen = rows >= columns if causal else torch.ones_like(rows >= columns)
     if window is not None:
         is_seen = is_seen & ((rows - columns).abs() <= window)
@@ -74,15 +86,21 @@ class FlashAttention:
 
 
 def gmm(
-    lhs: Tensor, rhs: Tensor, group_sizes: Tensor, group_offset: Tensor | None = None, transpose_rhs: bool = False
+    lhs: Tensor,
+    rhs: Tensor,
+    group_sizes: Tensor,
+    group_offset: Tensor | None = None,
+    transpose_rhs: bool = False,
 ) -> Tensor:
     """`torch.nn.functional.grouped_mm` of rows in groups.
 
     Args:
-        lhs: (rows, k), in as many groups of rows, one after the other, as rhs has matrices. group_sizes: their rows.
+        lhs: (rows, k), in as many groups of rows, one after the other, as rhs has matrices.
+            group_sizes: their rows.
         rhs: (groups, k, n), or (groups, n, k) with transpose_rhs.
 
-    Raises NotImplementedError for a group_offset. Source: `torch_xla.experimental.custom_kernel.gmm`.
+    Raises NotImplementedError for a group_offset. Source:
+    `torch_xla.experimental.custom_kernel.gmm`.
 
     >>> import torch, spmd
     >>> lhs, rhs, sizes = torch.ones(4, 8), torch.ones(2, 8, 8), torch.tensor([1, 3])
@@ -99,10 +117,11 @@ def tgmm(
     group_offset: Tensor | None = None,
     num_actual_groups: int | None = None,
 ) -> Tensor:
-    """`gmm`'s gradient by rhs: of lhs (k, rows) and rhs (rows, n), in groups of rows, a matrix (k, n) for each group.
+    """`gmm`'s gradient by rhs: of lhs (k, rows) and rhs (rows, n), in groups of rows, a matrix (k,
+    n) for each group.
 
-    Raises NotImplementedError for a group_offset, and for fewer num_actual_groups than group_sizes has. Source:
-    `torch_xla.experimental.custom_kernel.tgmm`.
+    Raises NotImplementedError for a group_offset, and for fewer num_actual_groups than group_sizes
+    has. Source: `torch_xla.experimental.custom_kernel.tgmm`.
 
     >>> import torch, spmd
     >>> lhs, rhs, sizes = torch.ones(8, 4), torch.ones(4, 8), torch.tensor([1, 3])
@@ -115,7 +134,9 @@ def tgmm(
 
 def _grouped(name: str, lhs: Tensor, rhs: Tensor, group_sizes: Tensor, part: Any) -> Tensor:
     if part is not None:
-        raise NotImplementedError(f"{name}: expected all groups, got a part of them ({part}); index rhs or the result")
+        raise NotImplementedError(
+            f"{name}: expected all groups, got a part of them ({part}); index rhs or the result"
+        )
     return grouped_mm(lhs, rhs, offs=group_sizes.cumsum(0).int())
 
 
@@ -134,13 +155,16 @@ _UNREAD: dict[str, Any] = {
     "sa_k_layout": "HEAD_DIM_MINOR",
     "sa_v_layout": "HEAD_DIM_MINOR",
 }
-_Unread: Any = make_dataclass("_Unread", [(name, type(value), value) for name, value in _UNREAD.items()], frozen=True)
+_Unread: Any = make_dataclass(
+    "_Unread", [(name, type(value), value) for name, value in _UNREAD.items()], frozen=True
+)
 
 
 @dataclass(frozen=True)
 class SplashAttentionConfig(_Unread):
-    """The settings of `splash_attention`: mesh (its text), specs and window act; blocks and layouts have no meaning
-    here, as the kernel chooses its own. Source: `torch_xla.experimental.splash_attention.SplashAttentionConfig`.
+    """The settings of `splash_attention`: mesh (its text), specs and window act; blocks and layouts
+    have no meaning here, as the kernel chooses its own. Source:
+    `torch_xla.experimental.splash_attention.SplashAttentionConfig`.
 
     >>> import spmd
     >>> config = spmd.torch_xla.custom_kernel.SplashAttentionConfig(sa_block_q=512)
@@ -177,15 +201,20 @@ def splash_attention(
     causal: bool = True,
     attn_logits_soft_cap: float | None = None,
 ) -> Tensor:
-    """Attention by PyTorch/XLA's arguments: scores are not scaled, heads of k and v are shared by heads of q.
+    """Attention by PyTorch/XLA's arguments: scores are not scaled, heads of k and v are shared by
+    heads of q.
 
     Args:
         q, k, v: (batch, heads, length, head_dim). config: `SplashAttentionConfig.to_json()`.
-        decoder_segment_ids: (batch, length): a row attends to rows of its segment only. causal: up to its own.
+        decoder_segment_ids: (batch, length): a row attends to rows of its segment only. causal: up
+            to its own.
         attn_logits_soft_cap: scores s become cap * tanh(s / cap).
 
     >>> import torch, spmd
-    >>> q, config = torch.ones(1, 2, 4, 8, device="xla"), spmd.torch_xla.custom_kernel.SplashAttentionConfig()
+    >>> q, config = (
+    ...     torch.ones(1, 2, 4, 8, device="xla"),
+    ...     spmd.torch_xla.custom_kernel.SplashAttentionConfig(),
+    ... )
     >>> spmd.torch_xla.custom_kernel.splash_attention(q, q, q, config.to_json()).shape
     torch.Size([1, 2, 4, 8])
     """
@@ -195,15 +224,24 @@ def splash_attention(
         q, k, v = (mark_sharding(tensor, mesh, settings.qkv_partition_spec) for tensor in (q, k, v))
     window = settings.slide_window_size if settings.attentiontype_local_sliding else None
     if settings.attentiontype_local_sliding and window is None:
-        raise ValueError("splash_attention: expected slide_window_size with attentiontype_local_sliding, got None")
+        raise ValueError(
+            "splash_attention: expected slide_window_size with attentiontype_local_sliding, got "
+            "None"
+        )
     segments = None if decoder_segment_ids is None else (decoder_segment_ids, decoder_segment_ids)
     if attn_logits_soft_cap is not None:
         k, v = (tensor.repeat_interleave(q.shape[1] // tensor.shape[1], 1) for tensor in (k, v))
-        scores = attn_logits_soft_cap * torch.tanh((q @ k.transpose(-1, -2)).float() / attn_logits_soft_cap)
+        scores = attn_logits_soft_cap * torch.tanh(
+            (q @ k.transpose(-1, -2)).float() / attn_logits_soft_cap
+        )
         scores = scores.masked_fill(~_seen(q, k, causal, segments, window), float("-inf"))
         heads = torch.softmax(scores, -1).to(v.dtype) @ v
     else:
-        is_seen = None if segments is None and window is None else _seen(q, k, causal, segments, window)
+        is_seen = (
+            None if segments is None and window is None else _seen(q, k, causal, segments, window)
+        )
         is_causal = causal and is_seen is None
-        heads = scaled_dot_product_attention(q, k, v, is_seen, is_causal=is_causal, scale=1.0, enable_gqa=True)
+        heads = scaled_dot_product_attention(
+            q, k, v, is_seen, is_causal=is_causal, scale=1.0, enable_gqa=True
+        )
     return heads if mesh is None else mark_sharding(heads, mesh, settings.qkv_partition_spec)

@@ -1,8 +1,10 @@
-"""Data parallelism of `torch_xla.launch` and `xmp.spawn`: one process takes the batches of all of theirs, joined.
+"""Data parallelism of `torch_xla.launch` and `xmp.spawn`: one process takes the batches of all of
+theirs, joined.
 
-A script that theirs would run once a device runs once, as rank 0 of 1, so that its samplers give every row. A loader
-joins as many of its batches as there are devices, and splits them over a mesh of all devices: means over the rows of
-such a batch, and their gradients, are the means over the ranks of theirs.
+A script that theirs would run once a device runs once, as rank 0 of 1, so that its samplers give
+every row. A loader joins as many of its batches as there are devices, and splits them over a mesh
+of all devices: means over the rows of such a batch, and their gradients, are the means over the
+ranks of theirs.
 """
 
 import contextlib
@@ -25,8 +27,9 @@ from .sharding_spec import ShardingSpec
 
 @dataclass
 class _Launch:
-    """num_replicas: the number of batches that a loader joins: 1 outside of `launch`, and where the script shards its
-    batches (`xr.use_spmd`). has_loader: batches came by a loader, joined or sharded by the script."""
+    """num_replicas: the number of batches that a loader joins: 1 outside of `launch`, and where the
+    script shards its batches (`xr.use_spmd`). has_loader: batches came by a loader, joined or
+    sharded by the script."""
 
     num_replicas: int = 1
     has_loader: bool = False
@@ -37,7 +40,8 @@ current = _Launch()
 
 @contextlib.contextmanager
 def launched(is_single: bool) -> Iterator[None]:
-    """A block whose loaders join batches for all devices; is_single: for one device, so that they join none."""
+    """A block whose loaders join batches for all devices; is_single: for one device, so that they
+    join none."""
     outer = current.num_replicas, current.has_loader
     current.num_replicas, current.has_loader = 1 if is_single else len(hardware.devices()), False
     try:
@@ -47,14 +51,15 @@ def launched(is_single: bool) -> Iterator[None]:
 
 
 def check_loader(caller: str) -> None:
-    """Warns, once a launch, where gradients are to be of all devices' batches, and these came by no loader."""
+    """Warns, once a launch, where gradients are to be of all devices' batches, and these came by no
+    loader."""
     if current.num_replicas > 1 and not current.has_loader:
         current.has_loader = True
         line = user_line()
         warnings.warn_explicit(
-            f"{caller}: the batches of this launch came by no MpDeviceLoader, so each step has one batch, not the "
-            f"{current.num_replicas} of {current.num_replicas} devices; wrap the loader in MpDeviceLoader, or call "
-            "xr.use_spmd() and shard the batches",
+            f"{caller}: the batches of this launch came by no MpDeviceLoader, so each step has "
+            f"one batch, not the {current.num_replicas} of {current.num_replicas} devices; wrap "
+            "the loader in MpDeviceLoader, or call xr.use_spmd() and shard the batches",
             UserWarning,
             "?" if line.code is None else line.code.co_filename,
             line.number,
@@ -68,7 +73,8 @@ def spec_of_rows(dim: int) -> ShardingSpec:
 
 
 def pad_samplers(loader: Any, count: int) -> None:
-    """Lets the DistributedSampler of a loader give the rows that the samplers of `count` ranks give together.
+    """Lets the DistributedSampler of a loader give the rows that the samplers of `count` ranks give
+    together.
 
     These repeat the first rows, or drop the last, to give each rank as many.
     """
@@ -86,11 +92,17 @@ def num_joined(loader: Any, count: int) -> int:
 
 
 def joined(loader: Iterable[Any], count: int, dim: int) -> Iterator[Any]:
-    """Joins each `count` batches of a loader; those that are left are one, or none where the loader drops its last."""
-    batches = (batch for batch in loader)  # `iter` of it begins nothing again, as that of a SampleGenerator does
+    """Joins each `count` batches of a loader; those that are left are one, or none where the loader
+    drops its last."""
+    # `iter` of it begins nothing again, as that of a SampleGenerator does
+    batches = (batch for batch in loader)
     while group := [*itertools.islice(batches, count)]:
         if len(group) == count or not getattr(loader, "drop_last", False):
-            yield mapped(group[0], _is_leaf, lambda path, _: _join([_at(path, batch) for batch in group], dim, path))
+            yield mapped(
+                group[0],
+                _is_leaf,
+                lambda path, _: _join([_at(path, batch) for batch in group], dim, path),
+            )
 
 
 def _is_leaf(value: Any) -> bool:
@@ -104,7 +116,11 @@ def _is_leaf(value: Any) -> bool:
 
 def _at(path: Path, batch: Any) -> Any:
     return functools.reduce(
-        lambda tree, key: tree[key] if isinstance(tree, (Mapping, tuple, list)) else getattr(tree, key), path, batch
+        lambda tree, key: (
+            tree[key] if isinstance(tree, (Mapping, tuple, list)) else getattr(tree, key)
+        ),
+        path,
+        batch,
     )
 
 
@@ -126,6 +142,7 @@ def _join(values: list[Any], dim: int, path: Path) -> Any:
     except (RuntimeError, ValueError) as error:
         problem = str(error)
     raise ValueError(
-        f"MpDeviceLoader: {name_of(path) or 'a batch'} cannot be joined over the {len(values)} batches of as many "
-        f"devices ({problem}); let the loader give tensors of one shape, as by padding, or call xr.use_spmd()"
+        f"MpDeviceLoader: {name_of(path) or 'a batch'} cannot be joined over the {len(values)} "
+        f"batches of as many devices ({problem}); let the loader give tensors of one shape, as by "
+        "padding, or call xr.use_spmd()"
     )

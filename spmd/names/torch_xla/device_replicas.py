@@ -1,4 +1,5 @@
-"""`torch_xla.distributed.data_parallel`, and the results of several processes: with one logical device there is one."""
+"""`torch_xla.distributed.data_parallel`, and the results of several processes: with one logical
+device there is one."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ class Context:
     device: Any
 
     def getattr_or(self, name: str, defval: Any) -> Any:
-        """The attribute; where it is not there, `defval` (called, where it is a function), which is kept."""
+        """The attribute; where it is not there, `defval` (called, where it is a function), which is
+        kept."""
         if name not in self.__dict__:
             setattr(self, name, defval() if callable(defval) else defval)
         return getattr(self, name)
@@ -25,7 +27,8 @@ class Context:
 class DataParallel:
     """A model whose loop runs over a loader, once for each logical device: there is one.
 
-    network: a module, or a function that makes it. Source: `torch_xla.distributed.data_parallel.DataParallel`.
+    network: a module, or a function that makes it. Source:
+    `torch_xla.distributed.data_parallel.DataParallel`.
 
     >>> import torch, spmd
     >>> def loop(model, loader, device, context):
@@ -41,13 +44,17 @@ class DataParallel:
         self.models = [module.to(self.devices[0])]
         self._context, self._loader_kwargs = Context(torch.device(self.devices[0])), kwargs
 
-    def __call__(self, loop_fn: Callable[..., Any], loader: Iterable[Any], batchdim: int = 0, **kwargs: Any) -> Any:
+    def __call__(
+        self, loop_fn: Callable[..., Any], loader: Iterable[Any], batchdim: int = 0, **kwargs: Any
+    ) -> Any:
         """Calls `loop_fn(model, loader, device, context)` and returns its result, in a list."""
         batches = MpDeviceLoader(loader, self.devices[0], **self._loader_kwargs)
         return [loop_fn(self.models[0], batches, self._context.device, self._context, **kwargs)]
 
 
-def run_multiprocess(fn: Callable[..., Any], *args: Any, start_method: str = "spawn", **kwargs: Any) -> dict[int, Any]:
+def run_multiprocess(
+    fn: Callable[..., Any], *args: Any, start_method: str = "spawn", **kwargs: Any
+) -> dict[int, Any]:
     """Calls a function in this process, which has all devices: {0: its result}.
 
     start_method: has no meaning here. Source: `torch_xla._internal.pjrt.run_multiprocess`.

@@ -1,4 +1,5 @@
-"""`torch_xla.experimental.distributed_checkpoint`: planners of torch's checkpoints, and its CheckpointManager.
+"""`torch_xla.experimental.distributed_checkpoint`: planners of torch's checkpoints, and its
+CheckpointManager.
 
 torch's own module takes seconds to import, so that this one is not imported with the package.
 """
@@ -15,7 +16,12 @@ from typing import Any
 
 import torch
 from torch.distributed import is_initialized
-from torch.distributed.checkpoint import DefaultLoadPlanner, DefaultSavePlanner, state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint import (
+    DefaultLoadPlanner,
+    DefaultSavePlanner,
+    state_dict_loader,
+    state_dict_saver,
+)
 from torch.distributed.checkpoint._nested_dict import set_element
 from torch.distributed.checkpoint.utils import _DistWrapper
 
@@ -35,15 +41,19 @@ def _is_needed() -> bool:
 
 
 class _Exchange(_DistWrapper):
-    """The calls of one save or load, which all processes make in the same order, through jax's key-value store.
+    """The calls of one save or load, which all processes make in the same order, through jax's
+    key-value store.
 
-    `torch.distributed.checkpoint` speaks to a process group through one small class, of which a save or load makes one;
-    for the planners of this file it makes this one where several processes have no group.
+    `torch.distributed.checkpoint` speaks to a process group through one small class, of which a
+    save or load makes one; for the planners of this file it makes this one where several processes
+    have no group.
     """
 
     def __init__(self, group: Any, use_dist: bool, coordinator_rank: int) -> None:
         super().__init__(None, False, coordinator_rank)
-        processes.agree("torch.distributed.checkpoint", b"torch.distributed.checkpoint", user_line())
+        processes.agree(
+            "torch.distributed.checkpoint", b"torch.distributed.checkpoint", user_line()
+        )
         self._words, self._calls = Words(), itertools.count()
         self.rank = self._words.index
         self.is_coordinator = self.rank == coordinator_rank
@@ -59,7 +69,9 @@ class _Exchange(_DistWrapper):
             self._words.publish(f"{name}/{number}", piece)
 
     def _read(self, name: str) -> Any:
-        pieces = [self._words.read(f"{name}/{number}") for number in range(int(self._words.read(name)))]
+        pieces = [
+            self._words.read(f"{name}/{number}") for number in range(int(self._words.read(name)))
+        ]
         return objects.loads(base64.b64decode("".join(pieces)))
 
     def all_gather_object(self, object: Any, is_reader: bool = True) -> Any:
@@ -67,7 +79,10 @@ class _Exchange(_DistWrapper):
         self._publish(f"{call}/{self.rank}", object)
         if not is_reader:
             return None
-        return [object if rank == self.rank else self._read(f"{call}/{rank}") for rank in range(self._words.count)]
+        return [
+            object if rank == self.rank else self._read(f"{call}/{rank}")
+            for rank in range(self._words.count)
+        ]
 
     def gather_object(self, object: Any) -> Any:
         return self.all_gather_object(object, self.is_coordinator)
@@ -99,7 +114,8 @@ def _wrapper(group: Any, use_dist: bool, coordinator_rank: int) -> _DistWrapper:
 
 
 def _join(module: Any, name: str) -> None:
-    """Has torch's function of a save or load exchange the plans of planners of this file, where it is needed."""
+    """Has torch's function of a save or load exchange the plans of planners of this file, where it
+    is needed."""
     module._DistWrapper = _wrapper
 
     @replaces(module, name)
@@ -112,16 +128,21 @@ def _join(module: Any, name: str) -> None:
             _is_exchanged.reset(token)
 
 
-for _module, _name in ((state_dict_saver, "_save_state_dict"), (state_dict_loader, "_load_state_dict")):
+for _module, _name in (
+    (state_dict_saver, "_save_state_dict"),
+    (state_dict_loader, "_load_state_dict"),
+):
     _wrapped = f"{_module.__name__}._DistWrapper.__init__(self, group, use_dist, coordinator_rank)"
     guarded(
-        (f"{_module.__name__}.{_name}", _wrapped), "plans between processes without a group",
+        (f"{_module.__name__}.{_name}", _wrapped),
+        "plans between processes without a group",
         functools.partial(_join, _module, _name),
-    )  # fmt: skip
+    )
 
 
 class _OfSeveral:
-    """A planner that silences torch's warning that it takes this process for the only one, where it is not."""
+    """A planner that silences torch's warning that it takes this process for the only one, where it
+    is not."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -130,15 +151,18 @@ class _OfSeveral:
 
 
 class SPMDSavePlanner(_OfSeveral, DefaultSavePlanner):
-    """A planner for `torch.distributed.checkpoint.save`: one chunk for each shard, of copies the first.
+    """A planner for `torch.distributed.checkpoint.save`: one chunk for each shard, of copies the
+    first.
 
-    Several processes all call `save`; without a process group they exchange their plans through jax's service, which
-    `spmd.initialize` has started.
+    Several processes all call `save`; without a process group they exchange their plans through
+    jax's service, which `spmd.initialize` has started.
 
     >>> import tempfile, warnings, torch, spmd
     >>> import torch.distributed.checkpoint as dcp
     >>> from spmd.torch_xla.distributed_checkpoint import SPMDLoadPlanner, SPMDSavePlanner
-    >>> x = spmd.mark_sharding(torch.arange(8.0, device="xla"), spmd.Mesh(range(8), (8,), ("data",)), ("data",))
+    >>> x = spmd.mark_sharding(
+    ...     torch.arange(8.0, device="xla"), spmd.Mesh(range(8), (8,), ("data",)), ("data",)
+    ... )
     >>> y = {"x": torch.zeros(8, device="xla")}
     >>> with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(action="ignore"):
     ...     saved = dcp.save({"x": x}, checkpoint_id=folder, planner=SPMDSavePlanner())
@@ -149,10 +173,12 @@ class SPMDSavePlanner(_OfSeveral, DefaultSavePlanner):
 
 
 class SPMDLoadPlanner(_OfSeveral, DefaultLoadPlanner):
-    """A planner for `torch.distributed.checkpoint.load` into tensors in any sharding, each process its own shards.
+    """A planner for `torch.distributed.checkpoint.load` into tensors in any sharding, each process
+    its own shards.
 
-    Names that differ by wrappers alone fit (`spmd.checkpoint.bare_name`): "model._orig_module.weight", as PyTorch/XLA's
-    FSDPv2 saves it, is read into "model.weight". Values other than tensors are loaded with `weights_only`.
+    Names that differ by wrappers alone fit (`spmd.checkpoint.bare_name`):
+    "model._orig_module.weight", as PyTorch/XLA's FSDPv2 saves it, is read into "model.weight".
+    Values other than tensors are loaded with `weights_only`.
     """
 
     def set_up_planner(self, *args: Any, **kwargs: Any) -> None:
@@ -160,7 +186,10 @@ class SPMDLoadPlanner(_OfSeveral, DefaultLoadPlanner):
         super().set_up_planner(*args, **kwargs)
         assert self.metadata is not None, "torch reads it first"
         stored = self.metadata.state_dict_metadata
-        names = {name: stored_name for stored_name, name in matched_names(stored, self.state_dict).items()}
+        names = {
+            name: stored_name
+            for stored_name, name in matched_names(stored, self.state_dict).items()
+        }
         self.state_dict = {names.get(name, name): value for name, value in self.state_dict.items()}
         self.mappings = {names.get(name, name): path for name, path in self.mappings.items()}
 
@@ -170,7 +199,9 @@ class SPMDLoadPlanner(_OfSeveral, DefaultLoadPlanner):
             return super().create_local_plan()
         except (RuntimeError, ValueError) as error:
             folder = getattr(getattr(self.metadata, "storage_meta", None), "checkpoint_id", None)
-            raise ValueError(f"SPMDLoadPlanner: the state and the checkpoint in {folder} differ: {error}") from error
+            raise ValueError(
+                f"SPMDLoadPlanner: the state and the checkpoint in {folder} differ: {error}"
+            ) from error
 
     def load_bytes(self, read_item: Any, value: Any) -> None:
         """Called by torch for each value that is no tensor."""
@@ -185,8 +216,10 @@ class CheckpointManager(StateManager):
     """PyTorch/XLA's manager by its arguments: `spmd.CheckpointManager`, whose files it writes.
 
     Args:
-        path: the folder. save_interval: as there. max_to_keep: 0: all steps. chkpt_on_preemption: as `on_preemption`.
-        max_pending_async: 1, as one save is under way at a time. num_of_threads, process_group: no use is made of them.
+        path: the folder. save_interval: as there. max_to_keep: 0: all steps. chkpt_on_preemption:
+            as `on_preemption`.
+        max_pending_async: 1, as one save is under way at a time. num_of_threads, process_group: no
+            use is made of them.
 
     >>> import tempfile, torch
     >>> from spmd.torch_xla.distributed_checkpoint import CheckpointManager
@@ -210,8 +243,12 @@ class CheckpointManager(StateManager):
         chkpt_on_preemption: bool = True,
     ) -> None:
         if max_pending_async != 1:
-            raise ValueError(f"CheckpointManager: expected max_pending_async=1, got {max_pending_async!r}")
-        super().__init__(path, save_interval, max_to_keep or None, on_preemption=chkpt_on_preemption)
+            raise ValueError(
+                f"CheckpointManager: expected max_pending_async=1, got {max_pending_async!r}"
+            )
+        super().__init__(
+            path, save_interval, max_to_keep or None, on_preemption=chkpt_on_preemption
+        )
 
     def save(self, step: int, state_dict: dict[str, Any], force: bool = False) -> bool:
         """Saves where `should_save(step)`, or with `force`; returns True if it does."""

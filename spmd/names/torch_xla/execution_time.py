@@ -1,4 +1,5 @@
-"""The metric "ExecuteTime": from the launch of a program to its end, for which a thread of its own waits.
+"""The metric "ExecuteTime": from the launch of a program to its end, for which a thread of its own
+waits.
 
 The thread begins with the first use of `torch_xla.debug.metrics`; programs without it pay nothing.
 """
@@ -14,11 +15,13 @@ from ...core import counters, points
 
 
 class _Ends:
-    """A thread that takes launched programs in their order, waits for the end of each, and adds its sample."""
+    """A thread that takes launched programs in their order, waits for the end of each, and adds its
+    sample."""
 
     def __init__(self, add: Callable[[float], None]):
         self._add = add
-        # A program is its start and one of its results; an event is set once all before it have ended.
+        # A program is its start and one of its results; an event is set once all before it have
+        # ended.
         self._launched: SimpleQueue[tuple[float, Any] | threading.Event] = SimpleQueue()
         self.thread = threading.Thread(target=self._run, name="spmd.execution_time", daemon=True)
         self.thread.start()
@@ -43,8 +46,10 @@ class _Ends:
                 has_ended = True
             else:
                 starts.append(launched[0])
-                # A result that a later program has overwritten has no end of its own: that is the later program's.
-                with contextlib.suppress(RuntimeError, ValueError):  # an error is raised where the result is read
+                # A result that a later program has overwritten has no end of its own: that is the
+                # later program's.
+                # an error is raised where the result is read
+                with contextlib.suppress(RuntimeError, ValueError):
                     launched[1].block_until_ready()
                 has_ended = not launched[1].is_deleted()
             if has_ended:
@@ -70,7 +75,8 @@ def begin() -> _Ends:
 
 
 def settle() -> None:
-    """Returns once the programs that were launched have ended and have their samples; the first call begins.
+    """Returns once the programs that were launched have ended and have their samples; the first
+    call begins.
 
     >>> import spmd
     >>> spmd.torch_xla.execution_time.settle()

@@ -1,4 +1,5 @@
-"""PyTorch/XLA's ways to start processes (`xmp.spawn`, `torch_xla.launch`): the function runs once, for all devices."""
+"""PyTorch/XLA's ways to start processes (`xmp.spawn`, `torch_xla.launch`): the function runs once,
+for all devices."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -12,7 +13,8 @@ from .xla_model import is_master_ordinal
 
 
 def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int | None = None) -> None:
-    """`launch` by the arguments of `xmp.spawn`: nprocs=1 is one device; all others are all devices, as there.
+    """`launch` by the arguments of `xmp.spawn`: nprocs=1 is one device; all others are all devices,
+    as there.
 
     Several processes, one a machine, are those of `spmd.initialize`. Source:
     `torch_xla.distributed.xla_multiprocessing.spawn`.
@@ -24,13 +26,18 @@ def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int | None =
     launch(fn, args, debug_single_process=nprocs == 1)
 
 
-def launch(fn: Callable[..., Any], args: Sequence[Any] = (), debug_single_process: bool = False) -> None:
-    """Calls `fn(0, *args)` once, in this process, as rank 0 of 1: data parallelism over all devices.
+def launch(
+    fn: Callable[..., Any], args: Sequence[Any] = (), debug_single_process: bool = False
+) -> None:
+    """Calls `fn(0, *args)` once, in this process, as rank 0 of 1: data parallelism over all
+    devices.
 
-    Its loaders (`MpDeviceLoader`, `ParallelLoader`) join as many batches as there are devices, and split them over all
-    of them. `xr.use_spmd()` ends that: such a script shards by itself. debug_single_process: uses one device.
+    Its loaders (`MpDeviceLoader`, `ParallelLoader`) join as many batches as there are devices, and
+    split them over all of them. `xr.use_spmd()` ends that: such a script shards by itself.
+    debug_single_process: uses one device.
 
-    Raises TypeError where `fn` does not take the index and `args`, which come behind it. Source: `torch_xla.launch`.
+    Raises TypeError where `fn` does not take the index and `args`, which come behind it. Source:
+    `torch_xla.launch`.
 
     >>> import spmd
     >>> spmd.torch_xla.one_process.launch(print, args=("of one",))
@@ -42,8 +49,9 @@ def launch(fn: Callable[..., Any], args: Sequence[Any] = (), debug_single_proces
         name, call = getattr(fn, "__name__", repr(fn)), ", ".join(map(repr, (0, *args)))
         raise at_user_line(  # noqa: B904
             TypeError(
-                f"launch: args={tuple(args)!r} are what {name} takes behind its index, so that the call is "
-                f"{name}({call}): {error}. Write launch({name}) for a function of the index alone"
+                f"launch: args={tuple(args)!r} are what {name} takes behind its index, so that "
+                f"the call is {name}({call}): {error}. Write launch({name}) for a function of the "
+                "index alone"
             )
         )
     except ValueError:  # a builtin without a signature
@@ -56,7 +64,9 @@ class MpModelWrapper:
     """A model that several processes would share; here `to` moves the one that there is.
 
     >>> import torch, spmd
-    >>> spmd.torch_xla.one_process.MpModelWrapper(torch.nn.Linear(2, 1)).to("xla").weight.device.type
+    >>> spmd.torch_xla.one_process.MpModelWrapper(torch.nn.Linear(2, 1)).to(
+    ...     "xla"
+    ... ).weight.device.type
     'xla'
     """
 
@@ -81,8 +91,11 @@ class MpSerialExecutor:
         return fn()
 
 
-def do_on_ordinals(target: Callable[..., Any], data: Any = (), ordinals: Sequence[int] = (0,)) -> Any:
-    """Calls `target(*data)` where the one logical device, 0, is among the ordinals, in the first process.
+def do_on_ordinals(
+    target: Callable[..., Any], data: Any = (), ordinals: Sequence[int] = (0,)
+) -> Any:
+    """Calls `target(*data)` where the one logical device, 0, is among the ordinals, in the first
+    process.
 
     >>> import spmd
     >>> spmd.torch_xla.one_process.do_on_ordinals(print, ("saved",))

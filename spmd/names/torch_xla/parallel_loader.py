@@ -1,4 +1,5 @@
-"""`torch_xla.distributed.parallel_loader`: a loader that uploads ahead of the step, one sync apart."""
+"""`torch_xla.distributed.parallel_loader`: a loader that uploads ahead of the step, one sync
+apart."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,34 +19,41 @@ InputSharding = ShardingSpec | Mapping[str, ShardingSpec | None] | None
 
 
 class MpDeviceLoader:
-    """A loader's batches on the device: a thread uploads the next ones, sharded by a spec; a sync ends each step.
+    """A loader's batches on the device: a thread uploads the next ones, sharded by a spec; a sync
+    ends each step.
 
-    It is `spmd.DataLoader` with PyTorch/XLA's arguments: the source runs in the thread, which ends with the iterator.
+    It is `spmd.DataLoader` with PyTorch/XLA's arguments: the source runs in the thread, which ends
+    with the iterator.
 
     Args:
         loader: anything that is iterated over, such as a `torch.utils.data.DataLoader`.
         device: the logical device.
-        input_sharding: a `ShardingSpec` for each tensor of a batch, or one (or None) for each key of batches that are
-            dicts. A tensor of fewer dims takes the spec's first entries; dims after the spec's are not split. None:
-            not sharded; with several devices such a tensor is uploaded by the program that reads it first.
+        input_sharding: a `ShardingSpec` for each tensor of a batch, or one (or None) for each key
+            of batches that are dicts. A tensor of fewer dims takes the spec's first entries; dims
+            after the spec's are not split. None: not sharded; with several devices such a tensor is
+            uploaded by the program that reads it first.
         batches_per_execution: the number of batches between two syncs.
         device_prefetch_size: the number of uploaded batches that may wait, 2 where none is given.
         batchdim: the dim of the rows, by which batches are joined.
         loader_prefetch_size, host_to_device_transfer_threads: have no meaning here.
 
-    In a function of `torch_xla.launch` or `xmp.spawn` without an input_sharding, as many batches as there are devices
-    are joined, in their order, and split over all devices: what the loaders of as many ranks give together.
+    In a function of `torch_xla.launch` or `xmp.spawn` without an input_sharding, as many batches as
+    there are devices are joined, in their order, and split over all devices: what the loaders of as
+    many ranks give together.
 
-    A tensor that is as long as no other in a dim after its first, as texts are, is uploaded by the program that reads
-    it, as are all of its name from then on: that program may pad it, and serve all lengths.
+    A tensor that is as long as no other in a dim after its first, as texts are, is uploaded by the
+    program that reads it, as are all of its name from then on: that program may pad it, and serve
+    all lengths.
 
-    Raises ValueError for specs by key where a batch is no dict, KeyError for a key that has no spec, TypeError for
-    other arguments, and what the loader raises, at the line of the loop. Source:
-    `torch_xla.distributed.parallel_loader.MpDeviceLoader`.
+    Raises ValueError for specs by key where a batch is no dict, KeyError for a key that has no
+    spec, TypeError for other arguments, and what the loader raises, at the line of the loop.
+    Source: `torch_xla.distributed.parallel_loader.MpDeviceLoader`.
 
     >>> import torch, spmd
     >>> spec = spmd.torch_xla.ShardingSpec(spmd.Mesh([0], (1,), ("data",)), ("data", None))
-    >>> loader = spmd.torch_xla.parallel_loader.MpDeviceLoader([torch.ones(4, 2)], "xla", input_sharding=spec)
+    >>> loader = spmd.torch_xla.parallel_loader.MpDeviceLoader(
+    ...     [torch.ones(4, 2)], "xla", input_sharding=spec
+    ... )
     >>> [batch.device.type for batch in loader], len(loader)
     (['xla'], 1)
     """
@@ -53,13 +61,17 @@ class MpDeviceLoader:
     def __init__(self, loader: Iterable[Any], device: Any = "xla", **kwargs: Any):
         for name in kwargs:
             if name not in _KEYWORDS:
-                raise TypeError(f"MpDeviceLoader: expected one of {', '.join(_KEYWORDS)}, got {name!r}")
+                raise TypeError(
+                    f"MpDeviceLoader: expected one of {', '.join(_KEYWORDS)}, got {name!r}"
+                )
         self._loader = loader
         self._device = device
         self._parallel_loader_kwargs = kwargs  # Hugging Face's Trainer sets input_sharding in it
         self._trailing: dict[Path, Any] = {}
         self._threads: list[Ahead[Any, Any]] = []
-        self._num_replicas = 1 if torch.device(device).type != "xla" else data_parallel.current.num_replicas
+        self._num_replicas = (
+            1 if torch.device(device).type != "xla" else data_parallel.current.num_replicas
+        )
         if self._num_replicas > 1:
             data_parallel.pad_samplers(loader, self._num_replicas)
 
@@ -105,7 +117,8 @@ class MpDeviceLoader:
 
 
 def _synced(ahead: Ahead[Any, Any], uploads: "_Uploads", every: int) -> Iterator[Any]:
-    """The batches that a thread prepares, with a sync before every so many of them, and at the end."""
+    """The batches that a thread prepares, with a sync before every so many of them, and at the
+    end."""
     for number in itertools.count():
         is_due = number % every == 0
         if is_due:
@@ -120,16 +133,22 @@ def _synced(ahead: Ahead[Any, Any], uploads: "_Uploads", every: int) -> Iterator
 
 
 _KEYWORDS = (
-    "batchdim", "batches_per_execution", "loader_prefetch_size", "device_prefetch_size",
-    "host_to_device_transfer_threads", "input_sharding",
-)  # fmt: skip
+    "batchdim",
+    "batches_per_execution",
+    "loader_prefetch_size",
+    "device_prefetch_size",
+    "host_to_device_transfer_threads",
+    "input_sharding",
+)
 
 
 class ParallelLoader:
-    """The loader of several devices: with one logical device, `per_device_loader` is an `MpDeviceLoader`.
+    """The loader of several devices: with one logical device, `per_device_loader` is an
+    `MpDeviceLoader`.
 
-    Args: cpu_loader: as `loader` of `MpDeviceLoader`; devices: the logical device in a list; the others: as there.
-    Raises ValueError for several devices. Source: `torch_xla.distributed.parallel_loader.ParallelLoader`.
+    Args: cpu_loader: as `loader` of `MpDeviceLoader`; devices: the logical device in a list; the
+    others: as there. Raises ValueError for several devices. Source:
+    `torch_xla.distributed.parallel_loader.ParallelLoader`.
 
     >>> import torch, spmd
     >>> loader = spmd.torch_xla.parallel_loader.ParallelLoader([torch.ones(2)], ["xla"])
@@ -137,11 +156,17 @@ class ParallelLoader:
     ['xla']
     """
 
-    def __init__(self, cpu_loader: Iterable[Any], devices: Iterable[Any], *args: Any, **kwargs: Any):
+    def __init__(
+        self, cpu_loader: Iterable[Any], devices: Iterable[Any], *args: Any, **kwargs: Any
+    ):
         listed = list(devices)
         if len(listed) != 1:
-            raise ValueError(f"ParallelLoader: expected the one logical device, xla:0, in a list, got {listed!r}")
-        self._loader = MpDeviceLoader(cpu_loader, listed[0], **dict(zip(_KEYWORDS, args, strict=False)), **kwargs)
+            raise ValueError(
+                f"ParallelLoader: expected the one logical device, xla:0, in a list, got {listed!r}"
+            )
+        self._loader = MpDeviceLoader(
+            cpu_loader, listed[0], **dict(zip(_KEYWORDS, args, strict=False)), **kwargs
+        )
 
     def per_device_loader(self, device: Any) -> MpDeviceLoader:
         """The loader of the device."""
@@ -153,9 +178,11 @@ class ParallelLoader:
 
 
 class _Uploads:
-    """The two halves of a batch's way to the device: the upload, in a thread, and the tensors, in the caller's.
+    """The two halves of a batch's way to the device: the upload, in a thread, and the tensors, in
+    the caller's.
 
-    trailing: by the path of a tensor the sizes of its dims after the first; None once two have differed.
+    trailing: by the path of a tensor the sizes of its dims after the first; None once two have
+    differed.
     """
 
     def __init__(self, device: Any, sharding: InputSharding, trailing: dict[Path, Any]) -> None:
@@ -165,7 +192,8 @@ class _Uploads:
         self._is_alone = len(hardware.devices()) == 1
 
     def prepare(self, batch: Any) -> Any:
-        """Uploads what can be: returns the batch with an `Upload` in the place of each such tensor."""
+        """Uploads what can be: returns the batch with an `Upload` in the place of each such
+        tensor."""
 
         def placed(path: Path, value: Any) -> Any:
             if not _is_data(value) or self._device.type != "xla":
@@ -184,7 +212,11 @@ class _Uploads:
 
     def finish(self, tree: Any) -> Any:
         """Returns the batch of this tree on the device."""
-        return mapped(tensors(tree), moves, lambda path, value: sent(value, self._device, self._spec(path, value)))
+        return mapped(
+            tensors(tree),
+            moves,
+            lambda path, value: sent(value, self._device, self._spec(path, value)),
+        )
 
     def _spec(self, path: Path, value: Any) -> ShardingSpec | None:
         """The spec of a tensor, with as many entries as it has dims."""
@@ -192,7 +224,9 @@ class _Uploads:
         if spec is None or not isinstance(value, torch.Tensor):
             return None
         entries = tuple(spec.partition_spec)[: value.dim()]
-        return ShardingSpec(spec.mesh, (*entries, *[None] * (value.dim() - len(entries))), spec.minibatch)
+        return ShardingSpec(
+            spec.mesh, (*entries, *[None] * (value.dim() - len(entries))), spec.minibatch
+        )
 
     def _placement(self, path: Path, value: torch.Tensor) -> Sharding | None:
         """The sharding in which a thread uploads a tensor; None where it does not."""
@@ -206,7 +240,8 @@ class _Uploads:
             return None
         if spec is None:
             return hardware.default_sharding() if self._is_alone else None
-        # With several processes the full values of each are compared, by the program that reads them.
+        # With several processes the full values of each are compared, by the program that reads
+        # them.
         sharding = spec.xla_spec(value) if spec.minibatch or not processes.several() else None
         return None if sharding is None else sharding.closed()
 
@@ -226,8 +261,12 @@ def _check_keys(batch: Any, sharding: InputSharding) -> None:
         return
     if not isinstance(batch, Mapping):
         raise ValueError(
-            f"input_sharding: expected batches that are dicts for specs by key, got {type(batch).__name__}"
+            "input_sharding: expected batches that are dicts for specs by key, got "
+            f"{type(batch).__name__}"
         )
     missing = [key for key in batch if key not in sharding]
     if missing:
-        raise KeyError(f"input_sharding: expected a spec (or None) for each key of a batch, none is of {missing[0]!r}")
+        raise KeyError(
+            "input_sharding: expected a spec (or None) for each key of a batch, none is of "
+            f"{missing[0]!r}"
+        )

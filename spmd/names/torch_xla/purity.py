@@ -7,7 +7,8 @@ from ...loops.pure import assume_pure
 
 
 def assume_pure_torch(func: Callable[..., Any], use_cache: bool = False) -> Callable[..., Any]:
-    """`spmd.assume_pure` by PyTorch/XLA's name; the recordings are always kept, and it has a gradient here.
+    """`spmd.assume_pure` by PyTorch/XLA's name; the recordings are always kept, and it has a
+    gradient here.
 
     >>> import torch, spmd
     >>> spmd.torch_xla.purity.assume_pure_torch(torch.sin)(torch.zeros(2).to("xla")).tolist()

@@ -1,4 +1,5 @@
-"""`torch_xla.utils.utils` (xu): made-up batches for benchmarks; and the rate of samples (`xm.RateTracker`)."""
+"""`torch_xla.utils.utils` (xu): made-up batches for benchmarks; and the rate of samples
+(`xm.RateTracker`)."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,8 @@ class _Generator:
         self._item, self._count, self._num_emitted = item, count, 0
 
     def __iter__(self) -> Iterator[Any]:
-        return (self._item() for _ in range(self._count))  # an iterator that `iter` does not begin again
+        # an iterator that `iter` does not begin again
+        return (self._item() for _ in range(self._count))
 
     def __next__(self) -> Any:
         return self.next()
@@ -29,9 +31,11 @@ class _Generator:
 
 
 class SampleGenerator(_Generator):
-    """The same batch again and again, a number of times; under `launch`, without the last that are too few for all.
+    """The same batch again and again, a number of times; under `launch`, without the last that are
+    too few for all.
 
-    Args: data: the batch. sample_count: the number of times. Source: `torch_xla.utils.utils.SampleGenerator`.
+    Args: data: the batch. sample_count: the number of times. Source:
+    `torch_xla.utils.utils.SampleGenerator`.
 
     >>> import spmd
     >>> list(spmd.torch_xla.sample_data.SampleGenerator((1, 2), 3))
@@ -48,14 +52,16 @@ class FnDataGenerator(_Generator):
     """Pairs of a random input and a function's result on it, a number of times.
 
     Args:
-        func: called with an input, returns its target. batch_size, dims: the input's shape, (batch_size, *dims); dims
-            is (1,) where none is given.
+        func: called with an input, returns its target. batch_size, dims: the input's shape,
+            (batch_size, *dims); dims is (1,) where none is given.
         gen_tensor: called with the sizes, such as `torch.randn`. count: the number of pairs.
 
     Source: `torch_xla.utils.utils.FnDataGenerator`.
 
     >>> import torch, spmd
-    >>> pairs = spmd.torch_xla.sample_data.FnDataGenerator(torch.neg, 2, torch.ones, dims=(3,), count=2)
+    >>> pairs = spmd.torch_xla.sample_data.FnDataGenerator(
+    ...     torch.neg, 2, torch.ones, dims=(3,), count=2
+    ... )
     >>> [(data.shape, target.sum().item()) for data, target in pairs]
     [(torch.Size([2, 3]), -6.0), (torch.Size([2, 3]), -6.0)]
     """

@@ -9,35 +9,47 @@ from typing import Any
 
 
 class DataWrapper:
-    """An object with tensors that go to the device: `get_tensors` lists them, `from_tensors` takes the moved ones."""
+    """An object with tensors that go to the device: `get_tensors` lists them, `from_tensors` takes
+    the moved ones."""
 
     def get_tensors(self) -> list[Any]:
         """The tensors on the CPU."""
-        raise NotImplementedError(f"{type(self).__name__}.get_tensors: expected a method that lists the tensors")
+        raise NotImplementedError(
+            f"{type(self).__name__}.get_tensors: expected a method that lists the tensors"
+        )
 
     def from_tensors(self, tensors: list[Any]) -> Any:
         """The object with these tensors."""
-        raise NotImplementedError(f"{type(self).__name__}.from_tensors: expected a method that takes moved tensors")
+        raise NotImplementedError(
+            f"{type(self).__name__}.from_tensors: expected a method that takes moved tensors"
+        )
 
 
-def for_each_instance_rewrite(value: Any, select_fn: Callable[[Any], bool], fn: Callable[[Any], Any]) -> Any:
+def for_each_instance_rewrite(
+    value: Any, select_fn: Callable[[Any], bool], fn: Callable[[Any], Any]
+) -> Any:
     """A copy of a structure with `fn` applied to each selected object in it; tuples become lists.
 
     Objects are copied with what their `__dict__` holds; an object that occurs twice stays one.
 
     >>> import spmd
-    >>> spmd.torch_xla.script_tools.for_each_instance_rewrite({"a": (1, "b")}, lambda x: x == 1, lambda x: 2)
+    >>> spmd.torch_xla.script_tools.for_each_instance_rewrite(
+    ...     {"a": (1, "b")}, lambda x: x == 1, lambda x: 2
+    ... )
     {'a': [2, 'b']}
     """
     return _rewritten(value, select_fn, fn, {})
 
 
-def _rewritten(value: Any, select: Callable[[Any], bool], fn: Callable[[Any], Any], copies: dict[int, Any]) -> Any:
+def _rewritten(
+    value: Any, select: Callable[[Any], bool], fn: Callable[[Any], Any], copies: dict[int, Any]
+) -> Any:
     if id(value) in copies:
         return copies[id(value)][1]
 
     def result(of: Any) -> Any:
-        copies[id(value)] = value, of  # with the object itself, as the number of a dead one is used again
+        # with the object itself, as the number of a dead one is used again
+        copies[id(value)] = value, of
         return of
 
     def inner(part: Any) -> Any:
@@ -66,11 +78,15 @@ def _rewritten(value: Any, select: Callable[[Any], bool], fn: Callable[[Any], An
     return twin
 
 
-def for_each_instance(value: Any, select_fn: Callable[[Any], bool], fn: Callable[[Any], None]) -> None:
+def for_each_instance(
+    value: Any, select_fn: Callable[[Any], bool], fn: Callable[[Any], None]
+) -> None:
     """Calls `fn` with each selected object in a structure, once for each.
 
     >>> import spmd
-    >>> spmd.torch_xla.script_tools.for_each_instance([1, {"a": 2}], lambda x: isinstance(x, int), print)
+    >>> spmd.torch_xla.script_tools.for_each_instance(
+    ...     [1, {"a": 2}], lambda x: isinstance(x, int), print
+    ... )
     1
     2
     """
@@ -144,7 +160,9 @@ class TimedScope:
     """A block whose milliseconds are printed, unless `set_error` was called in it.
 
     >>> import spmd
-    >>> with spmd.torch_xla.script_tools.TimedScope("step: ", printfn=spmd.torch_xla.script_tools.null_print):
+    >>> with spmd.torch_xla.script_tools.TimedScope(
+    ...     "step: ", printfn=spmd.torch_xla.script_tools.null_print
+    ... ):
     ...     pass
     """
 
@@ -164,7 +182,9 @@ class TimedScope:
         self._error = error
 
 
-def timed(fn: Callable[[], Any], msg: str = "", printfn: Callable[..., None] | None = eprint) -> Any:
+def timed(
+    fn: Callable[[], Any], msg: str = "", printfn: Callable[..., None] | None = eprint
+) -> Any:
     """The result of a function; its milliseconds are printed.
 
     >>> import spmd
@@ -186,7 +206,9 @@ class ToXlaTensorArena:
     [3, 4, ['a', 5]]
     """
 
-    def __init__(self, convert_fn: Callable[[list[Any]], Sequence[Any]], select_fn: Callable[[Any], bool]):
+    def __init__(
+        self, convert_fn: Callable[[list[Any]], Sequence[Any]], select_fn: Callable[[Any], bool]
+    ):
         self._convert, self._select = convert_fn, select_fn
 
     def transform(self, inputs: Any) -> Any:

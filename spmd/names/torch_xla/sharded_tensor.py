@@ -1,4 +1,5 @@
-"""PyTorch/XLA's sharded tensor without a wrapper: every tensor on xla has its attributes and methods."""
+"""PyTorch/XLA's sharded tensor without a wrapper: every tensor on xla has its attributes and
+methods."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,24 +22,33 @@ class _ShardedType(type):
         if not isinstance(instance, XlaTensor):
             return False
         sharding = annotations.current_sharding(instance)
-        annotation = storage_of(instance).sharding if view_of(instance) is None else view_of(instance).sharding
+        annotation = (
+            storage_of(instance).sharding
+            if view_of(instance) is None
+            else view_of(instance).sharding
+        )
         return sharding is not None and (annotation is not None or not sharding.is_replicated())
 
 
 class XLAShardedTensor(metaclass=_ShardedType):
-    """A tensor on xla that is annotated or sharded: a class for `isinstance`, of which no tensor is an instance.
+    """A tensor on xla that is annotated or sharded: a class for `isinstance`, of which no tensor is
+    an instance.
 
-    PyTorch/XLA wraps the tensor that it marks. Here the tensor is not wrapped, and any tensor on xla has:
+    PyTorch/XLA wraps the tensor that it marks. Here the tensor is not wrapped, and any tensor on
+    xla has:
 
-        global_tensor: the tensor. local_shards, load_local_shards_(shards): see `spmd.local_shards` and
-        `spmd.load_local_shards_`; the indices of a shard of a replicated tensor are `...`. mesh_shape, partition_spec:
+        global_tensor: the tensor. local_shards, load_local_shards_(shards): see `spmd.local_shards`
+        and
+        `spmd.load_local_shards_`; the indices of a shard of a replicated tensor are `...`.
+        mesh_shape, partition_spec:
         of its sharding; None where it has none.
         sharding_spec: the sharding as GSPMD text; "" where there is none. sharding_type: a
-        `spmd.torch_xla.ShardingType`, or None. reshard(spec, mesh=None), redistribute(mesh=None, placements=None): see
+        `spmd.torch_xla.ShardingType`, or None. reshard(spec, mesh=None), redistribute(mesh=None,
+        placements=None): see
         `spmd.reshard`.
 
-    A call returns its argument; PyTorch/XLA's `mesh_shape` and `partition_spec` are accepted and change nothing;
-    `requires_grad` is set.
+    A call returns its argument; PyTorch/XLA's `mesh_shape` and `partition_spec` are accepted and
+    change nothing; `requires_grad` is set.
     Source: `torch_xla.distributed.spmd.XLAShardedTensor`.
 
     >>> import torch, spmd
@@ -60,8 +70,13 @@ class XLAShardedTensor(metaclass=_ShardedType):
         **unknown: Any,
     ) -> Any:
         for name in unknown:
-            hint = did_you_mean(name, ("mesh_shape", "partition_spec"), "{}") or "expected mesh_shape or partition_spec"
-            raise TypeError(f"XLAShardedTensor: got an unexpected keyword argument {name!r}; {hint}")
+            hint = (
+                did_you_mean(name, ("mesh_shape", "partition_spec"), "{}")
+                or "expected mesh_shape or partition_spec"
+            )
+            raise TypeError(
+                f"XLAShardedTensor: got an unexpected keyword argument {name!r}; {hint}"
+            )
         on_device(elem, "XLAShardedTensor")
         return elem if requires_grad is None else elem.requires_grad_(requires_grad)
 
@@ -80,8 +95,8 @@ def wrap_if_sharded(x: Any) -> Any:
 def wrap_as_sharded_tensor(
     t: torch.Tensor, mesh_shape: Any = None, partition_spec: Any = None, **unknown: Any
 ) -> torch.Tensor:
-    """The tensor itself, as `wrap_if_sharded`. Raises TypeError for one that is not on xla and for keywords that are
-    not PyTorch/XLA's.
+    """The tensor itself, as `wrap_if_sharded`. Raises TypeError for one that is not on xla and for
+    keywords that are not PyTorch/XLA's.
 
     >>> import torch, spmd
     >>> x = torch.ones(2, device="xla")
@@ -118,12 +133,15 @@ class _Copy(Shard):
 def _local_shards(tensor: XlaTensor) -> list[Shard]:
     """`spmd.local_shards`, with PyTorch/XLA's indices."""
     shards = local_shards(tensor)  # a sync: the sharding is known after it
-    is_replicated = sharding_type(annotations.current_sharding(tensor), tensor.dim()) is ShardingType.REPLICATED
+    is_replicated = (
+        sharding_type(annotations.current_sharding(tensor), tensor.dim()) is ShardingType.REPLICATED
+    )
     return [_Copy(shard) for shard in shards] if is_replicated else shards
 
 
 def of_sharding(read: Callable[[Sharding, int], Any], missing: Any = None) -> property:
-    """An attribute that is read of a tensor's sharding and rank; `missing` where it has no sharding."""
+    """An attribute that is read of a tensor's sharding and rank; `missing` where it has no
+    sharding."""
 
     def found(tensor: XlaTensor) -> Any:
         sharding = annotations.current_sharding(tensor)
@@ -135,13 +153,17 @@ def of_sharding(read: Callable[[Sharding, int], Any], missing: Any = None) -> pr
 def _redistribute(
     tensor: XlaTensor, device_mesh: Any = None, placements: Any = None, *, async_op: bool = False
 ) -> torch.Tensor:
-    """`spmd.reshard` with DTensor's arguments; every op is asynchronous, so async_op changes nothing.
+    """`spmd.reshard` with DTensor's arguments; every op is asynchronous, so async_op changes
+    nothing.
 
     Over the axes that are not in `device_mesh` the tensor keeps its sharding.
     """
     sharding = annotations.current_sharding(tensor)
     if placements is None and sharding is None:
-        raise ValueError("redistribute: expected placements, got none, and the tensor has no sharding to use instead")
+        raise ValueError(
+            "redistribute: expected placements, got none, and the tensor has no sharding to use "
+            "instead"
+        )
     if placements is None and sharding is not None:
         placements = sharding.partition_spec(tensor.dim())
     if device_mesh is None or not are_placements(placements):
@@ -152,10 +174,13 @@ def _redistribute(
 
 def _device_mesh(sharding: Sharding, rank: int) -> DeviceMesh:
     names = sharding.given_names
-    return DeviceMesh("xla", Mesh(sharding.device_ids, sharding.mesh_shape, names, target=sharding.target))
+    return DeviceMesh(
+        "xla", Mesh(sharding.device_ids, sharding.mesh_shape, names, target=sharding.target)
+    )
 
 
-# Attributes of the class of all tensors on xla, so that no second class is between a tensor and its graph.
+# Attributes of the class of all tensors on xla, so that no second class is between a tensor and its
+# graph.
 for _name, _attribute in {
     "global_tensor": property(lambda tensor: tensor),
     "local_shards": property(_local_shards),

@@ -1,4 +1,5 @@
-"""PyTorch/XLA's ShardingSpec, a sharding for tensors to come such as batches, and its ShardingType."""
+"""PyTorch/XLA's ShardingSpec, a sharding for tensors to come such as batches, and its
+ShardingType."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from ...tensors.launch import from_process_local
 
 
 class ShardingType(IntEnum):
-    """The kinds of shardings. Source: `torch_xla.distributed.spmd.ShardingType`, `xla::OpSharding::Type`.
+    """The kinds of shardings. Source: `torch_xla.distributed.spmd.ShardingType`,
+    `xla::OpSharding::Type`.
 
     >>> import spmd
     >>> spmd.torch_xla.ShardingType(0).name
@@ -31,7 +33,8 @@ class ShardingType(IntEnum):
 
 
 def sharding_type(sharding: Sharding | None, rank: int) -> ShardingType:
-    """The kind of a sharding of an array of `rank` dims; PARTIAL: split, with each shard on several devices."""
+    """The kind of a sharding of an array of `rank` dims; PARTIAL: split, with each shard on several
+    devices."""
     if sharding is None or sharding.is_open:
         return ShardingType.UNKNOWN
     if sharding.is_replicated():
@@ -46,9 +49,11 @@ class ShardingSpec:
 
     Attributes:
         mesh, partition_spec: as in `mark_sharding`.
-        minibatch: each process gives its own part of the batch (see `spmd.from_process_local`), not the full batch.
+        minibatch: each process gives its own part of the batch (see `spmd.from_process_local`), not
+            the full batch.
 
-    The constructor raises as `mark_sharding` does for an axis that is not in the mesh or is used twice.
+    The constructor raises as `mark_sharding` does for an axis that is not in the mesh or is used
+    twice.
     Source: `torch_xla.distributed.spmd.ShardingSpec`.
 
     >>> import torch, spmd
@@ -72,7 +77,11 @@ class ShardingSpec:
 
     def xla_spec(self, t: torch.Tensor) -> Sharding | None:
         """The sharding that `apply` gives this tensor; None where it has another number of dims."""
-        return self.mesh.sharding(self.partition_spec, t.dim(), "ShardingSpec") if self.can_apply(t) else None
+        return (
+            self.mesh.sharding(self.partition_spec, t.dim(), "ShardingSpec")
+            if self.can_apply(t)
+            else None
+        )
 
     def apply(self, t: torch.Tensor) -> torch.Tensor:
         """Shards the tensor and returns it: in place where it is on xla, else as a copy there.
@@ -85,7 +94,8 @@ class ShardingSpec:
 
 
 def sent(value: Any, device: Any, spec: ShardingSpec | None) -> Any:
-    """Moves a value to a device and returns it: a CPU tensor sharded by a spec where there is one."""
+    """Moves a value to a device and returns it: a CPU tensor sharded by a spec where there is
+    one."""
     if spec is None or not isinstance(value, torch.Tensor):
         return value.to(device)
     return spec.apply(value) if value.device.type == "cpu" else value

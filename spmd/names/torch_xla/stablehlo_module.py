@@ -1,4 +1,5 @@
-"""`torch_xla.stablehlo`: exported programs as StableHLO, over `spmd.export` and `spmd.load_exported`."""
+"""`torch_xla.stablehlo`: exported programs as StableHLO, over `spmd.export` and
+`spmd.load_exported`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,10 +18,11 @@ from ...steps.exporting import Exported, LoadedProgram, export, load_exported
 class StableHLOExportOptions:
     """Options of an export, by PyTorch/XLA's names.
 
-    override_tracing_arguments, override_tracing_kwargs: arguments in place of the program's example inputs.
-    custom_ops_allowed_in_graph: targets of custom calls that the StableHLO may have. save_weights, export_weights:
-    True; a program here has its weights next to it. The others are taken and change nothing: text and the lines of ops
-    are always there, constants are part of the program.
+    override_tracing_arguments, override_tracing_kwargs: arguments in place of the program's example
+    inputs. custom_ops_allowed_in_graph: targets of custom calls that the StableHLO may have.
+    save_weights, export_weights: True; a program here has its weights next to it. The others are
+    taken and change nothing: text and the lines of ops are always there, constants are part of the
+    program.
 
     >>> import spmd
     >>> spmd.torch_xla.StableHLOExportOptions().save_weights
@@ -39,13 +41,16 @@ class StableHLOExportOptions:
     def __post_init__(self) -> None:
         for name in ("save_weights", "export_weights"):
             if not getattr(self, name):
-                raise NotImplementedError(f"StableHLOExportOptions: {name}=False; a program is saved with its weights")
+                raise NotImplementedError(
+                    f"StableHLOExportOptions: {name}=False; a program is saved with its weights"
+                )
 
 
 class StableHLOGraphModule:
     """A program of StableHLO with its weights, callable on xla.
 
-    Source: `torch_xla.stablehlo.StableHLOGraphModule`. The folder that `save` writes is `spmd.load_exported`'s.
+    Source: `torch_xla.stablehlo.StableHLOGraphModule`. The folder that `save` writes is
+    `spmd.load_exported`'s.
 
     >>> import torch, spmd
     >>> program = torch.export.export(torch.nn.Linear(4, 2), (torch.ones(3, 4),))
@@ -66,7 +71,9 @@ class StableHLOGraphModule:
         _only_forward(method_name)
         if isinstance(self._program, Exported):
             self._program = load_exported(self._program)
-        moved, by_name = tree_map_only(torch.Tensor, lambda tensor: tensor.to("xla"), (tuple(args), dict(kwargs or {})))
+        moved, by_name = tree_map_only(
+            torch.Tensor, lambda tensor: tensor.to("xla"), (tuple(args), dict(kwargs or {}))
+        )
         return self._program(*moved, **by_name)
 
     def get_stablehlo_text(self, method_name: str | None = None) -> str:
@@ -77,10 +84,15 @@ class StableHLOGraphModule:
     def get_stablehlo_bytecode(self, method_name: str | None = None) -> bytes:
         """The program as bytecode of a stable version of StableHLO."""
         _only_forward(method_name)
-        return bytes(jax_export.deserialize(bytearray(self._program.serialized)).mlir_module_serialized)
+        return bytes(
+            jax_export.deserialize(bytearray(self._program.serialized)).mlir_module_serialized
+        )
 
-    def save(self, directory_path: str | Path, options: StableHLOExportOptions | None = None) -> None:
-        """Writes the program and its weights into a folder. options: have no meaning here; text is always there."""
+    def save(
+        self, directory_path: str | Path, options: StableHLOExportOptions | None = None
+    ) -> None:
+        """Writes the program and its weights into a folder. options: have no meaning here; text is
+        always there."""
         self._program.save(directory_path)
 
     @classmethod
@@ -91,7 +103,9 @@ class StableHLOGraphModule:
 
 def _only_forward(method_name: str | None) -> None:
     if method_name not in (None, "forward"):
-        raise ValueError(f"StableHLOGraphModule: a program has the method 'forward', got {method_name!r}")
+        raise ValueError(
+            f"StableHLOGraphModule: a program has the method 'forward', got {method_name!r}"
+        )
 
 
 def exported_program_to_stablehlo(
@@ -107,7 +121,9 @@ def exported_program_to_stablehlo(
     >>> spmd.torch_xla.exported_program_to_stablehlo(program)(torch.tensor([-1.0, 2.0])).tolist()
     [0.0, 2.0]
     """
-    return StableHLOGraphModule(_exported(exported_model, exported_model.example_inputs or (None, None), options))
+    return StableHLOGraphModule(
+        _exported(exported_model, exported_model.example_inputs or (None, None), options)
+    )
 
 
 def _exported(model: Any, inputs: Any, options: StableHLOExportOptions | None) -> Exported:
@@ -120,7 +136,9 @@ def _exported(model: Any, inputs: Any, options: StableHLOExportOptions | None) -
             "exported_program_to_stablehlo: the program has no example inputs; pass "
             "StableHLOExportOptions(override_tracing_arguments=...)"
         )
-    return export(model, args, dict(kwargs or {}), custom_calls=tuple(how.custom_ops_allowed_in_graph))
+    return export(
+        model, args, dict(kwargs or {}), custom_calls=tuple(how.custom_ops_allowed_in_graph)
+    )
 
 
 def save_as_stablehlo(
@@ -134,7 +152,9 @@ def save_as_stablehlo(
 
     >>> import tempfile, torch, spmd
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     spmd.torch_xla.save_as_stablehlo(torch.export.export(torch.nn.ReLU(), (torch.ones(2),)), folder)
+    ...     spmd.torch_xla.save_as_stablehlo(
+    ...         torch.export.export(torch.nn.ReLU(), (torch.ones(2),)), folder
+    ...     )
     ...     spmd.torch_xla.StableHLOGraphModule.load(folder)(torch.tensor([-1.0, 2.0])).tolist()
     [0.0, 2.0]
     """
@@ -142,9 +162,13 @@ def save_as_stablehlo(
 
 
 def save_torch_model_as_stablehlo(
-    torchmodel: nn.Module, args: tuple[Any, ...], path: str | Path, options: StableHLOExportOptions | None = None
+    torchmodel: nn.Module,
+    args: tuple[Any, ...],
+    path: str | Path,
+    options: StableHLOExportOptions | None = None,
 ) -> None:
-    """Exports a module with these arguments, and writes it as StableHLO, with its weights, into a folder.
+    """Exports a module with these arguments, and writes it as StableHLO, with its weights, into a
+    folder.
 
     Source: `torch_xla.stablehlo.save_torch_model_as_stablehlo`.
 

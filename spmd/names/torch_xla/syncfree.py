@@ -1,4 +1,5 @@
-"""`torch_xla.amp`: autocast, the scaler of losses, and optimizers that skip a step without a read by the host."""
+"""`torch_xla.amp`: autocast, the scaler of losses, and optimizers that skip a step without a read
+by the host."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,8 @@ import torch
 class autocast(torch.autocast):
     """`torch.autocast` of the device, whose default dtype is bfloat16.
 
-    Args: device: the logical device; the others as of `torch.autocast`. Source: `torch_xla.amp.autocast`.
+    Args: device: the logical device; the others as of `torch.autocast`. Source:
+    `torch_xla.amp.autocast`.
 
     >>> import torch, spmd
     >>> layer, x = torch.nn.Linear(2, 1, device="xla"), torch.ones(1, 2, device="xla")
@@ -41,12 +43,15 @@ class GradScaler(torch.amp.GradScaler):
 
 
 class _SyncFree(torch.optim.Optimizer):
-    """A fused optimizer of torch's whose step takes the flag of non-finite gradients as a tensor."""
+    """A fused optimizer of torch's whose step takes the flag of non-finite gradients as a
+    tensor."""
 
     def __init__(self, params: Any, lr: Any = 1e-3, *args: Any, **kwargs: Any):
         super().__init__(params, lr, *args, **{"fused": True, **kwargs})
 
-    def step(self, closure: Callable[[], Any] | None = None, found_inf: torch.Tensor | None = None) -> Any:
+    def step(
+        self, closure: Callable[[], Any] | None = None, found_inf: torch.Tensor | None = None
+    ) -> Any:
         if found_inf is None:
             return super().step(closure)
         self.grad_scale, self.found_inf = None, found_inf.reshape(()).float()
@@ -57,7 +62,8 @@ class _SyncFree(torch.optim.Optimizer):
 
 
 class Adam(_SyncFree, torch.optim.Adam):
-    """`torch.optim.Adam`, fused: `step(closure=None, found_inf=None)` leaves all as it was where `found_inf` is not 0.
+    """`torch.optim.Adam`, fused: `step(closure=None, found_inf=None)` leaves all as it was where
+    `found_inf` is not 0.
 
     >>> import torch, spmd
     >>> weight = torch.ones(2, device="xla")

@@ -1,4 +1,5 @@
-"""`torch_xla.test.test_utils`, which scripts report their steps by, and `torch_xla.debug.metrics_compare_utils`."""
+"""`torch_xla.test.test_utils`, which scripts report their steps by, and
+`torch_xla.debug.metrics_compare_utils`."""
 
 import functools
 import importlib
@@ -30,30 +31,45 @@ def print_training_update(
     epoch: int | None = None,
     summary_writer: Any = None,
 ) -> None:
-    """Prints a step's loss and its samples a second, and writes the latter to TensorBoard where there is a writer.
+    """Prints a step's loss and its samples a second, and writes the latter to TensorBoard where
+    there is a writer.
 
     >>> import spmd
-    >>> spmd.torch_xla.training_log.print_training_update("xla:0", 3, 0.5, 100.0, 90.0)  # doctest: +ELLIPSIS
+    >>> spmd.torch_xla.training_log.print_training_update(
+    ...     "xla:0", 3, 0.5, 100.0, 90.0
+    ... )  # doctest: +ELLIPSIS
     | Training Device=xla:0/0 Step=3 Loss=0.50000 Rate=100.00 GlobalRate=90.00 Time=...
     """
     figures = f"Step={step} Loss={loss:.5f} Rate={rate:.2f} GlobalRate={global_rate:.2f}"
     _print("Training", device, "" if epoch is None else f"Epoch={epoch}", figures)
-    write_to_summary(summary_writer, None, {"examples/sec": rate, "average_examples/sec": global_rate})
+    write_to_summary(
+        summary_writer, None, {"examples/sec": rate, "average_examples/sec": global_rate}
+    )
 
 
-def print_test_update(device: Any, accuracy: float | None, epoch: int | None = None, step: int | None = None) -> None:
+def print_test_update(
+    device: Any, accuracy: float | None, epoch: int | None = None, step: int | None = None
+) -> None:
     """Prints an accuracy.
 
     >>> import spmd
     >>> spmd.torch_xla.training_log.print_test_update("xla:0", 97.5, epoch=1)  # doctest: +ELLIPSIS
     | Test Device=xla:0/0 Epoch=1 Accuracy=97.50 Time=...
     """
-    parts = {"Step": step, "Epoch": epoch, "Accuracy": None if accuracy is None else f"{accuracy:.2f}"}
-    _print("Test", device, *(f"{name}={value}" for name, value in parts.items() if value is not None))
+    parts = {
+        "Step": step,
+        "Epoch": epoch,
+        "Accuracy": None if accuracy is None else f"{accuracy:.2f}",
+    }
+    _print(
+        "Test", device, *(f"{name}={value}" for name, value in parts.items() if value is not None)
+    )
 
 
 def _print(kind: str, device: Any, *parts: str) -> None:
-    print(" ".join(filter(None, (f"| {kind} Device={device}/0", *parts, f"Time={now()}"))), flush=True)
+    print(
+        " ".join(filter(None, (f"| {kind} Device={device}/0", *parts, f"Time={now()}"))), flush=True
+    )
 
 
 def get_summary_writer(logdir: str | None) -> Any:
@@ -75,7 +91,8 @@ def write_to_summary(
     dict_to_write: Mapping[str, float] = {},
     write_xla_metrics: bool = False,
 ) -> None:
-    """Writes scalars, and all metrics where they are wanted, to TensorBoard; nothing without a writer.
+    """Writes scalars, and all metrics where they are wanted, to TensorBoard; nothing without a
+    writer.
 
     >>> import spmd
     >>> spmd.torch_xla.training_log.write_to_summary(None, 1, {"loss": 0.5})
@@ -83,7 +100,11 @@ def write_to_summary(
     if summary_writer is None:
         return
     metrics = parse_metrics_report(xla_metrics.metrics_report()) if write_xla_metrics else {}
-    fallbacks = {"aten_ops_sum": sum(v for name, v in metrics.items() if name.startswith("aten::"))} if metrics else {}
+    fallbacks = (
+        {"aten_ops_sum": sum(v for name, v in metrics.items() if name.startswith("aten::"))}
+        if metrics
+        else {}
+    )
     for name, value in {**dict_to_write, **metrics, **fallbacks}.items():
         summary_writer.add_scalar(name, value, global_step)
 
@@ -100,7 +121,8 @@ def close_summary_writer(summary_writer: Any) -> None:
 
 
 def mp_test(func: Callable[..., Any]) -> Callable[..., int]:
-    """Runs a test in this process, whose program has all devices; the call returns 0, or raises as the test does.
+    """Runs a test in this process, whose program has all devices; the call returns 0, or raises as
+    the test does.
 
     >>> import spmd
     >>> spmd.torch_xla.training_log.mp_test(print)("tested")
@@ -117,15 +139,29 @@ def mp_test(func: Callable[..., Any]) -> Callable[..., int]:
 
 
 _UNITS = {
-    "d": 86400, "h": 3600, "m": 60, "s": 1, "ms": 1e-3, "us": 1e-6,
-    "B": 1e-6, "KB": 1e-3, "MB": 1, "GB": 1e3, "TB": 1e6, "PB": 1e9,
-}  # fmt: skip
-_METRIC = re.compile(r"Metric: (\S+)\n  TotalSamples: (\d+)\n  Accumulator: (\S+)\n(?:  [VR].*\n)*  Percentiles: (.*)")
+    "d": 86400,
+    "h": 3600,
+    "m": 60,
+    "s": 1,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "B": 1e-6,
+    "KB": 1e-3,
+    "MB": 1,
+    "GB": 1e3,
+    "TB": 1e6,
+    "PB": 1e9,
+}
+_METRIC = re.compile(
+    r"Metric: (\S+)\n  TotalSamples: (\d+)\n  Accumulator: (\S+)\n(?:  [VR].*\n)*  Percentiles: "
+    r"(.*)"
+)
 _COUNTER = re.compile(r"Counter: (\S+)\n  Value: (\d+)")
 
 
 def parse_metrics_report(report: str, dehumanize: bool = True) -> dict[str, Any]:
-    """The numbers of a metrics report by name: times in seconds, sizes in MB; with their texts for dehumanize=False.
+    """The numbers of a metrics report by name: times in seconds, sizes in MB; with their texts for
+    dehumanize=False.
 
     >>> import spmd
     >>> spmd.torch_xla.training_log.parse_metrics_report("Counter: MarkStep\\n  Value: 3")
@@ -134,7 +170,11 @@ def parse_metrics_report(report: str, dehumanize: bool = True) -> dict[str, Any]
     parsed: dict[str, Any] = {}
     for name, count, total, percentiles in _METRIC.findall(report):
         shares = dict(part.split("%=") for part in percentiles.split("; "))
-        texts = {"TotalSamples": count, "Accumulator": total, **{f"Percentile_{p}": v for p, v in shares.items()}}
+        texts = {
+            "TotalSamples": count,
+            "Accumulator": total,
+            **{f"Percentile_{p}": v for p, v in shares.items()},
+        }
         for key, text in texts.items():
             value, unit = _number(text)
             parsed[f"{name}__{key}{unit}"] = value if dehumanize else (value, text)
@@ -144,4 +184,6 @@ def parse_metrics_report(report: str, dehumanize: bool = True) -> dict[str, Any]
 def _number(text: str) -> tuple[float, str]:
     parts = re.findall(r"([\d.]+)([a-zA-Z]+)", text)
     unit = "_mb" if text.endswith("B") else "_sec" if parts else ""
-    return (sum(float(digits) * _UNITS[name] for digits, name in parts) if parts else float(text)), unit
+    return (
+        sum(float(digits) * _UNITS[name] for digits, name in parts) if parts else float(text)
+    ), unit

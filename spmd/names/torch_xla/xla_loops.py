@@ -1,4 +1,5 @@
-"""PyTorch/XLA's experimental loops and eager mode, by the functions of this library that do the same."""
+"""PyTorch/XLA's experimental loops and eager mode, by the functions of this library that do the
+same."""
 
 import contextlib
 import functools
@@ -15,13 +16,17 @@ from ...tools.debug.check import eager
 
 
 def scan(
-    fn: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, partition_fn: Any = None, is_fn_pure: bool = False
+    fn: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any,
+    partition_fn: Any = None,
+    is_fn_pure: bool = False,
 ) -> tuple[Any, Any]:
     """`spmd.scan` by PyTorch/XLA's arguments.
 
-    partition_fn: `functorch.compile.min_cut_rematerialization_partition` is the policy "dots", which saves products and
-    recomputes the rest; any other but `default_partition` warns and is "nothing", which recomputes all. is_fn_pure: has
-    no meaning here.
+    partition_fn: `functorch.compile.min_cut_rematerialization_partition` is the policy "dots",
+    which saves products and recomputes the rest; any other but `default_partition` warns and is
+    "nothing", which recomputes all. is_fn_pure: has no meaning here.
 
     >>> import torch, spmd
     >>> rows = torch.arange(4.0).to("xla")
@@ -32,9 +37,13 @@ def scan(
 
 
 def scan_layers(
-    layers: Iterable[torch.nn.Module], input_data: Any, partition_fn: Any = None, is_layer_pure: bool = False
+    layers: Iterable[torch.nn.Module],
+    input_data: Any,
+    partition_fn: Any = None,
+    is_layer_pure: bool = False,
 ) -> Any:
-    """`spmd.scan_layers` by PyTorch/XLA's arguments, as `scan` of this module. A tuple is a layer's arguments.
+    """`spmd.scan_layers` by PyTorch/XLA's arguments, as `scan` of this module. A tuple is a layer's
+    arguments.
 
     >>> import torch, spmd
     >>> layers = [torch.nn.Linear(4, 4, device="xla") for _ in range(3)]
@@ -58,7 +67,8 @@ class _Splatted(torch.nn.Module):
 
 
 def default_partition(*graphs: Any, **how: Any) -> Any:
-    """The name that scripts give as `partition_fn` for autograd's own choice. Raises RuntimeError when it is called.
+    """The name that scripts give as `partition_fn` for autograd's own choice. Raises RuntimeError
+    when it is called.
 
     >>> import spmd
     >>> spmd.torch_xla.xla_loops.default_partition()
@@ -77,17 +87,21 @@ def _policy(partition_fn: Any) -> str | None:
     if name == "min_cut_rematerialization_partition":
         return "dots"
     warnings.warn(
-        f"scan: partition_fn {name} is not called, backward recomputes all but the carry; policy= of spmd.scan and "
-        "spmd.scan_layers names what is saved or offloaded",
+        f"scan: partition_fn {name} is not called, backward recomputes all but the carry; policy= "
+        "of spmd.scan and spmd.scan_layers names what is saved or offloaded",
         stacklevel=3,
     )
     return "nothing"
 
 
 def while_loop(
-    cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried_inputs: Sequence[Any], additional_inputs: Any = ()
+    cond_fn: Callable[..., Any],
+    body_fn: Callable[..., Any],
+    carried_inputs: Sequence[Any],
+    additional_inputs: Any = (),
 ) -> tuple[Any, ...]:
-    """`spmd.while_loop`; additional_inputs: further arguments of both functions, which stay the same.
+    """`spmd.while_loop`; additional_inputs: further arguments of both functions, which stay the
+    same.
 
     >>> import torch, spmd
     >>> start = (torch.ones((), device="xla"),)
@@ -96,7 +110,9 @@ def while_loop(
     """
     more = tuple(additional_inputs or ())
     return control_while_loop.while_loop(
-        lambda *carried: cond_fn(*carried, *more), lambda *carried: body_fn(*carried, *more), carried_inputs
+        lambda *carried: cond_fn(*carried, *more),
+        lambda *carried: body_fn(*carried, *more),
+        carried_inputs,
     )
 
 
@@ -104,7 +120,8 @@ _modes: list[contextlib.ExitStack] = []  # `spmd.eager` while the mode is on
 
 
 def eager_mode(enable: bool) -> None:
-    """Switches the mode in which each op runs as it is called (`spmd.eager`), for the calling thread.
+    """Switches the mode in which each op runs as it is called (`spmd.eager`), for the calling
+    thread.
 
     >>> import spmd
     >>> spmd.torch_xla.xla_loops.eager_mode(True)

@@ -19,7 +19,8 @@ _SHORT_METRICS = ("CompileTime", "ExecuteTime", "TransferToDeviceTime", "Transfe
 
 
 def counter_names() -> list[str]:
-    """The names of the counters that are not zero: this library's, and PyTorch/XLA's where they count the same.
+    """The names of the counters that are not zero: this library's, and PyTorch/XLA's where they
+    count the same.
 
     >>> import spmd
     >>> "recorded_ops" in spmd.torch_xla.xla_metrics.counter_names()
@@ -30,10 +31,11 @@ def counter_names() -> list[str]:
 
 
 def counter_value(name: str) -> int | None:
-    """The value of a counter; None where nothing was counted. A fallback to the CPU counts as its op, "aten::name".
+    """The value of a counter; None where nothing was counted. A fallback to the CPU counts as its
+    op, "aten::name".
 
-    "MarkStep": syncs with something to run. "UncachedCompile": programs that were compiled, "PersistentCacheHit": taken
-    from the disk, "CachedCompile": runs of a program that was there.
+    "MarkStep": syncs with something to run. "UncachedCompile": programs that were compiled,
+    "PersistentCacheHit": taken from the disk, "CachedCompile": runs of a program that was there.
 
     >>> import spmd
     >>> spmd.torch_xla.xla_metrics.counter_value("NeverCounted")
@@ -56,16 +58,18 @@ def metric_names() -> list[str]:
 
 
 def metric_data(name: str) -> tuple[int, float, tuple[tuple[float, float], ...]] | None:
-    """The number of samples of a metric, their sum, and the newest 1,024 as (seconds since the epoch, value).
+    """The number of samples of a metric, their sum, and the newest 1,024 as (seconds since the
+    epoch, value).
 
     None where there is none.
 
-    Times are in nanoseconds. "CompileTime": of each program, tracing, lowering and XLA together, or loading.
-    "DispatchTime": of handing a program to the device, which runs it asynchronously. "ExecuteTime": from there to its
-    end, of programs launched after the first use of this module; a read waits for those that run.
-    "TransferToDeviceTime" and "OutboundData" (bytes): host to device. "TransferFromDeviceTime" and "InboundData":
-    device to host, the wait for the value included. "InputOutputAliasCount": inputs whose memory results of a compiled
-    program take. "TensorsGraphSize": ops of a sync.
+    Times are in nanoseconds. "CompileTime": of each program, tracing, lowering and XLA together, or
+    loading. "DispatchTime": of handing a program to the device, which runs it asynchronously.
+    "ExecuteTime": from there to its end, of programs launched after the first use of this module; a
+    read waits for those that run. "TransferToDeviceTime" and "OutboundData" (bytes): host to
+    device. "TransferFromDeviceTime" and "InboundData": device to host, the wait for the value
+    included. "InputOutputAliasCount": inputs whose memory results of a compiled program take.
+    "TensorsGraphSize": ops of a sync.
 
     >>> import spmd
     >>> spmd.torch_xla.xla_metrics.metric_data("NeverMeasured")
@@ -105,7 +109,8 @@ def clear_metrics() -> None:
 
 
 def metrics_report() -> str:
-    """All metrics and counters as text, in PyTorch/XLA's form; `spmd.metrics.report` has the compile log, too.
+    """All metrics and counters as text, in PyTorch/XLA's form; `spmd.metrics.report` has the
+    compile log, too.
 
     >>> import torch, spmd
     >>> y = torch.ones(2, device="xla") + 1
@@ -116,9 +121,11 @@ def metrics_report() -> str:
     return _report(metric_names(), counter_names())
 
 
-def short_metrics_report(counter_names: Sequence[str] | None = None, metric_names: Sequence[str] | None = None) -> str:
-    """The named counters and metrics as text; those without a value are left out. Without names: compiles, syncs, and
-    the times of compiling, running and transfers.
+def short_metrics_report(
+    counter_names: Sequence[str] | None = None, metric_names: Sequence[str] | None = None
+) -> str:
+    """The named counters and metrics as text; those without a value are left out. Without names:
+    compiles, syncs, and the times of compiling, running and transfers.
 
     >>> import torch, spmd
     >>> spmd.torch_xla.xla_metrics.clear_all()
@@ -200,5 +207,6 @@ def executed_fallback_ops() -> list[str]:
 
 
 def _aten(op: str) -> str:
-    """An op in the notation of PyTorch/XLA's counters: "aten::nonzero" of "aten.nonzero.default"."""
+    """An op in the notation of PyTorch/XLA's counters: "aten::nonzero" of
+    "aten.nonzero.default"."""
     return "::".join(op.split(".")[:2])

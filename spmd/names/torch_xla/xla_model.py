@@ -1,5 +1,5 @@
-"""The functions of `torch_xla.core.xla_model` (xm) that are not this library's own: one logical device has one
-replica, so that what reduces over replicas returns its argument."""
+"""The functions of `torch_xla.core.xla_model` (xm) that are not this library's own: one logical
+device has one replica, so that what reduces over replicas returns its argument."""
 
 import contextlib
 import sys
@@ -19,7 +19,8 @@ from .xla_collectives import all_reduce
 
 
 def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device:
-    """The logical device, `xla:0`. Raises ValueError for another index; `devkind` must be that of the hardware.
+    """The logical device, `xla:0`. Raises ValueError for another index; `devkind` must be that of
+    the hardware.
 
     >>> import spmd
     >>> spmd.torch_xla.xla_model.xla_device()
@@ -49,7 +50,9 @@ def device_type() -> str:
     return hardware.devices()[0].platform.upper().replace("GPU", "CUDA")
 
 
-def get_xla_supported_devices(max_devices: int | None = None, devkind: str | None = None) -> list[str]:
+def get_xla_supported_devices(
+    max_devices: int | None = None, devkind: str | None = None
+) -> list[str]:
     """The logical devices as texts: ["xla:0"].
 
     >>> import spmd
@@ -113,7 +116,9 @@ def check_view_sharing(obj: Any) -> None:
     for _, tensor in leaves(obj, lambda value: isinstance(value, torch.Tensor)):
         owner = owners.setdefault(tensor.untyped_storage().data_ptr(), tensor)
         if owner is not tensor:
-            view, base = (f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for t in (tensor, owner))
+            view, base = (
+                f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for t in (tensor, owner)
+            )
             raise RuntimeError(f"check_view_sharing: {view} is a view of the memory of {base}")
 
 
@@ -128,7 +133,8 @@ def logical_devices() -> list[torch.device]:
 
 
 def real_devices() -> list[str]:
-    """The physical devices of all processes as texts: "CPU:0", "TPU:1". Source: `torch_xla.real_devices`.
+    """The physical devices of all processes as texts: "CPU:0", "TPU:1". Source:
+    `torch_xla.real_devices`.
 
     >>> import spmd
     >>> spmd.torch_xla.xla_model.real_devices()[0]
@@ -140,7 +146,10 @@ def real_devices() -> list[str]:
 
 def _check_kind(devkind: str | None) -> None:
     if devkind is not None and devkind != device_type():
-        raise RuntimeError(f"expected devkind {device_type()!r} or None, the hardware that is here, got {devkind!r}")
+        raise RuntimeError(
+            f"expected devkind {device_type()!r} or None, the hardware that is here, got "
+            f"{devkind!r}"
+        )
 
 
 def is_master_ordinal(local: bool = True) -> bool:
@@ -164,7 +173,9 @@ def master_print(*args: Any, fd: Any = None, local: bool = False, flush: bool = 
         print(*args, file=sys.stdout if fd is None else fd, flush=flush)
 
 
-def optimizer_step(optimizer: torch.optim.Optimizer, barrier: bool = False, optimizer_args: Any = None) -> Any:
+def optimizer_step(
+    optimizer: torch.optim.Optimizer, barrier: bool = False, optimizer_args: Any = None
+) -> Any:
     """Calls `optimizer.step(**optimizer_args)` and returns its result.
 
     Gradients are those of the full batch already. barrier: a sync follows.
@@ -172,7 +183,9 @@ def optimizer_step(optimizer: torch.optim.Optimizer, barrier: bool = False, opti
     >>> import torch, spmd
     >>> layer = torch.nn.Linear(2, 1, device="xla")
     >>> layer(torch.ones(1, 2, device="xla")).sum().backward()
-    >>> spmd.torch_xla.xla_model.optimizer_step(torch.optim.SGD(layer.parameters(), lr=0.1), barrier=True)
+    >>> spmd.torch_xla.xla_model.optimizer_step(
+    ...     torch.optim.SGD(layer.parameters(), lr=0.1), barrier=True
+    ... )
     """
     data_parallel.check_loader("xm.optimizer_step")
     loss: Any = optimizer.step(**optimizer_args or {})
@@ -184,27 +197,35 @@ def optimizer_step(optimizer: torch.optim.Optimizer, barrier: bool = False, opti
 def reduce_gradients(optimizer: torch.optim.Optimizer) -> None:
     """Leaves the gradients as they are: with one logical device they are those of the full batch.
 
-    Warns in a function of `torch_xla.launch` whose batches came by no loader that joins those of all devices.
+    Warns in a function of `torch_xla.launch` whose batches came by no loader that joins those of
+    all devices.
 
     >>> import torch, spmd
-    >>> spmd.torch_xla.xla_model.reduce_gradients(torch.optim.SGD([torch.ones(1, device="xla")], lr=0.1))
+    >>> spmd.torch_xla.xla_model.reduce_gradients(
+    ...     torch.optim.SGD([torch.ones(1, device="xla")], lr=0.1)
+    ... )
     """
     data_parallel.check_loader("xm.reduce_gradients")
     all_reduce("sum", fetch_gradients(optimizer))
 
 
 def fetch_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The gradients of an optimizer's parameters, without those that have none. Source: `xm._fetch_gradients`.
+    """The gradients of an optimizer's parameters, without those that have none. Source:
+    `xm._fetch_gradients`.
 
     >>> import torch, spmd
-    >>> spmd.torch_xla.xla_model.fetch_gradients(torch.optim.SGD([torch.ones(1, device="xla")], lr=0.1))
+    >>> spmd.torch_xla.xla_model.fetch_gradients(
+    ...     torch.optim.SGD([torch.ones(1, device="xla")], lr=0.1)
+    ... )
     []
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
-def send_cpu_data_to_device(datas: Any, device: Any = "xla", input_sharding: ShardingSpec | None = None) -> Any:
+def send_cpu_data_to_device(
+    datas: Any, device: Any = "xla", input_sharding: ShardingSpec | None = None
+) -> Any:
     """Returns a structure with its CPU tensors on the device, sharded by a spec where there is one.
 
     A tensor alone comes back as a list of one, as in PyTorch/XLA.
@@ -219,7 +240,8 @@ def send_cpu_data_to_device(datas: Any, device: Any = "xla", input_sharding: Sha
 
 
 def to_cpu(data: Any, convert: bool = True) -> Any:
-    """Returns a structure with its tensors on the CPU (`convert=False`: as they are); every process must call it.
+    """Returns a structure with its tensors on the CPU (`convert=False`: as they are); every process
+    must call it.
 
     Source: `xm._maybe_convert_to_cpu`.
 
@@ -234,10 +256,14 @@ def to_cpu(data: Any, convert: bool = True) -> Any:
     return mapped(data, moves, on_cpu) if convert else data
 
 
-def save(data: Any, file_or_path: Any, master_only: bool = True, global_master: bool = False) -> None:
-    """`torch.save` of a structure with its tensors on the CPU, by the process that writes; all of them must call it.
+def save(
+    data: Any, file_or_path: Any, master_only: bool = True, global_master: bool = False
+) -> None:
+    """`torch.save` of a structure with its tensors on the CPU, by the process that writes; all of
+    them must call it.
 
-    master_only, global_master: by the first process of each machine, or of all (`is_master_ordinal`).
+    master_only, global_master: by the first process of each machine, or of all
+    (`is_master_ordinal`).
 
     >>> import io, torch, spmd
     >>> file = io.BytesIO()
@@ -251,9 +277,11 @@ def save(data: Any, file_or_path: Any, master_only: bool = True, global_master: 
 
 
 def get_rng_state(device: Any = None) -> int:
-    """The state of the device's random stream as one number of 63 bits: the seed, and above it the number of draws.
+    """The state of the device's random stream as one number of 63 bits: the seed, and above it the
+    number of draws.
 
-    A seed of more than 32 bits, as a program without a seed has, is replaced by a shorter one of it at this call.
+    A seed of more than 32 bits, as a program without a seed has, is replaced by a shorter one of it
+    at this call.
 
     >>> import spmd
     >>> spmd.torch_xla.xla_model.set_rng_state(7)
@@ -275,7 +303,10 @@ def set_rng_state(seed: int, device: Any = None) -> None:
 
     >>> import torch, spmd
     >>> spmd.torch_xla.xla_model.set_rng_state(3)
-    >>> first, state = torch.rand(2, device="xla").tolist(), spmd.torch_xla.xla_model.get_rng_state()
+    >>> first, state = (
+    ...     torch.rand(2, device="xla").tolist(),
+    ...     spmd.torch_xla.xla_model.get_rng_state(),
+    ... )
     >>> second = torch.rand(2, device="xla").tolist()
     >>> spmd.torch_xla.xla_model.set_rng_state(state)
     >>> torch.rand(2, device="xla").tolist() == second
@@ -304,22 +335,27 @@ def get_memory_info(device: Any = None) -> dict[str, int]:
     >>> sorted(spmd.torch_xla.xla_model.get_memory_info())
     ['bytes_limit', 'bytes_used']
     """
-    return {"bytes_used": device_memory.memory_allocated(), "bytes_limit": device_memory.mem_get_info()[1]}
+    return {
+        "bytes_used": device_memory.memory_allocated(),
+        "bytes_limit": device_memory.mem_get_info()[1],
+    }
 
 
 def get_stablehlo_bytecode(tensors: Sequence[torch.Tensor] | None = None) -> bytes:
     """The text of `spmd.get_stablehlo` as bytes, which tools of StableHLO read as they do bytecode.
 
     >>> import torch, spmd
-    >>> b"stablehlo.add" in spmd.torch_xla.xla_model.get_stablehlo_bytecode([torch.ones(2, device="xla") + 1])
+    >>> b"stablehlo.add" in spmd.torch_xla.xla_model.get_stablehlo_bytecode(
+    ...     [torch.ones(2, device="xla") + 1]
+    ... )
     True
     """
     return get_stablehlo(tensors).encode()
 
 
 def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] = ()) -> list[bytes]:
-    """Waits until every process has come here; returns the payloads of all replicas, of the one logical device:
-    [payload].
+    """Waits until every process has come here; returns the payloads of all replicas, of the one
+    logical device: [payload].
 
     Raises `ProcessError` where another process does something else.
 
@@ -334,10 +370,13 @@ def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] = ()) -> 
 
 
 def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> Any:
-    """Calls `reduce_fn` with the values of all replicas, that is, of the one logical device: reduce_fn([data]).
+    """Calls `reduce_fn` with the values of all replicas, that is, of the one logical device:
+    reduce_fn([data]).
 
     >>> import spmd
-    >>> spmd.torch_xla.xla_model.mesh_reduce("accuracy", 3.0, lambda values: sum(values) / len(values))
+    >>> spmd.torch_xla.xla_model.mesh_reduce(
+    ...     "accuracy", 3.0, lambda values: sum(values) / len(values)
+    ... )
     3.0
     """
     return reduce_fn([to_cpu(data)])

@@ -20,7 +20,11 @@ XLA_LIB = torch.library.Library("xla", "FRAGMENT")
 
 
 def _dynamo_mark_sharding(
-    input: torch.Tensor, device_ids: Sequence[int], mesh_shape: Sequence[int], axis_names: str, partition_spec: str
+    input: torch.Tensor,
+    device_ids: Sequence[int],
+    mesh_shape: Sequence[int],
+    axis_names: str,
+    partition_spec: str,
 ) -> torch.Tensor:
     mesh = Mesh(device_ids, tuple(mesh_shape), ast.literal_eval(axis_names))
     return mark_sharding(input, mesh, ast.literal_eval(partition_spec))
@@ -30,18 +34,27 @@ def _aot_mark_sharding(t: torch.Tensor, mesh: str, partition_spec: str) -> torch
     return mark_sharding_with_gradients(t, Mesh.from_str(mesh), ast.literal_eval(partition_spec))
 
 
-# Each is made of ops that have rules and gradients. A buffer that no tensor needs any more is donated as it is.
+# Each is made of ops that have rules and gradients. A buffer that no tensor needs any more is
+# donated as it is.
 for _schema, _function in {
-    "dynamo_mark_sharding(Tensor input, int[] device_ids, int[] mesh_shape, str axis_names, str partition_spec) -> "
-    "Tensor": _dynamo_mark_sharding,
+    "dynamo_mark_sharding(Tensor input, int[] device_ids, int[] mesh_shape, str axis_names, str "
+    "partition_spec) -> Tensor": _dynamo_mark_sharding,
     "aot_mark_sharding(Tensor t, str mesh, str partition_spec) -> Tensor": _aot_mark_sharding,
-    "dynamo_set_buffer_donor_(Tensor(a!) t, bool should_donoate) -> Tensor(a!)": lambda t, should_donoate: t,
+    (
+        "dynamo_set_buffer_donor_(Tensor(a!) t, bool should_donoate) -> Tensor(a!)"
+    ): lambda t, should_donoate: t,
     "flash_attention(Tensor q, Tensor k, Tensor v, bool casual=False) -> Tensor": flash_attention,
-    "gmm(Tensor lhs, Tensor rhs, Tensor group_sizes, int[]? tiling=None) -> Tensor": lambda *args: gmm(*args[:3]),
-    "tgmm(Tensor lhs, Tensor rhs, Tensor group_sizes, int[]? tiling=None) -> Tensor": lambda *args: tgmm(*args[:3]),
+    "gmm(Tensor lhs, Tensor rhs, Tensor group_sizes, int[]? tiling=None) -> Tensor": lambda *args: (
+        gmm(*args[:3])
+    ),
+    (
+        "tgmm(Tensor lhs, Tensor rhs, Tensor group_sizes, int[]? tiling=None) -> Tensor"
+    ): lambda *args: tgmm(*args[:3]),
     "place_to_host(Tensor t) -> Tensor": place_to_host,
     "place_to_device(Tensor t) -> Tensor": place_to_device,
-    "einsum_linear_forward(Tensor input, Tensor weight, Tensor? bias) -> Tensor": nn.functional.linear,
+    (
+        "einsum_linear_forward(Tensor input, Tensor weight, Tensor? bias) -> Tensor"
+    ): nn.functional.linear,
 }.items():
     XLA_LIB.define(_schema)
     XLA_LIB.impl(_schema.partition("(")[0], _function, "CompositeImplicitAutograd")
@@ -71,7 +84,8 @@ def convert_to_xla_mesh(dt_mesh: Any) -> Mesh:
 
 
 class SyncBatchNorm(nn.Module):
-    """Batch normalization by the statistics of the whole batch, as PyTorch/XLA counts them (a biased running variance).
+    """Batch normalization by the statistics of the whole batch, as PyTorch/XLA counts them (a
+    biased running variance).
 
     Source: `torch_xla.core.functions.SyncBatchNorm`.
 
@@ -86,7 +100,10 @@ class SyncBatchNorm(nn.Module):
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1):
         super().__init__()
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
-        self.weight, self.bias = nn.Parameter(torch.ones(num_features)), nn.Parameter(torch.zeros(num_features))
+        self.weight, self.bias = (
+            nn.Parameter(torch.ones(num_features)),
+            nn.Parameter(torch.zeros(num_features)),
+        )
         self.register_buffer("running_mean", torch.zeros(num_features))
         self.register_buffer("running_var", torch.ones(num_features))
 
@@ -109,10 +126,11 @@ class SyncBatchNorm(nn.Module):
 
 
 class EinsumLinear(nn.Linear):
-    """`nn.Linear` under PyTorch/XLA's name for the form that does not flatten the dims of its input.
+    """`nn.Linear` under PyTorch/XLA's name for the form that does not flatten the dims of its
+    input.
 
-    Here `nn.Linear` itself does not: it is one product over the last dim, in which every other dim may be sharded,
-    forward and backward. Source: `torch_xla.distributed.spmd.EinsumLinear`.
+    Here `nn.Linear` itself does not: it is one product over the last dim, in which every other dim
+    may be sharded, forward and backward. Source: `torch_xla.distributed.spmd.EinsumLinear`.
 
     >>> import torch, spmd
     >>> spmd.torch_xla.EinsumLinear(4, 2, device="xla")(torch.ones(3, 5, 4, device="xla")).shape
@@ -121,16 +139,23 @@ class EinsumLinear(nn.Linear):
 
 
 def apply_xla_patch_to_nn_linear(
-    module: nn.Module, patched_function: Callable[[nn.Linear, torch.Tensor], torch.Tensor] | None = None
+    module: nn.Module,
+    patched_function: Callable[[nn.Linear, torch.Tensor], torch.Tensor] | None = None,
 ) -> nn.Module:
-    """Makes each `nn.Linear` below a module an `EinsumLinear`, which computes the same; returns the module.
+    """Makes each `nn.Linear` below a module an `EinsumLinear`, which computes the same; returns the
+    module.
 
-    Modules stay the same objects, with their parameters and hooks; subclasses of `nn.Linear` stay what they are.
-    patched_function: the forward of each `nn.Linear` instead, called with the layer and its input.
+    Modules stay the same objects, with their parameters and hooks; subclasses of `nn.Linear` stay
+    what they are. patched_function: the forward of each `nn.Linear` instead, called with the layer
+    and its input.
     Source: `torch_xla.distributed.spmd.apply_xla_patch_to_nn_linear`.
 
     >>> import torch, spmd
-    >>> type(spmd.torch_xla.apply_xla_patch_to_nn_linear(torch.nn.Sequential(torch.nn.Linear(2, 2)))[0]).__name__
+    >>> type(
+    ...     spmd.torch_xla.apply_xla_patch_to_nn_linear(torch.nn.Sequential(torch.nn.Linear(2, 2)))[
+    ...         0
+    ...     ]
+    ... ).__name__
     'EinsumLinear'
     """
     for child in module.modules():
@@ -142,7 +167,8 @@ def apply_xla_patch_to_nn_linear(
 
 
 class XLAPatchedLinear:
-    """`apply` is `nn.functional.linear`, which keeps the dims of its input here. Source: `xs.XLAPatchedLinear`.
+    """`apply` is `nn.functional.linear`, which keeps the dims of its input here. Source:
+    `xs.XLAPatchedLinear`.
 
     >>> import torch, spmd
     >>> spmd.torch_xla.xla_ops.XLAPatchedLinear.apply(torch.ones(3, 5, 4), torch.ones(2, 4)).shape
@@ -153,7 +179,8 @@ class XLAPatchedLinear:
 
 
 def optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
-    """Puts an optimization barrier around these values, in place: later reads of one wait until all are computed.
+    """Puts an optimization barrier around these values, in place: later reads of one wait until all
+    are computed.
 
     XLA moves no op across it. Raises TypeError for a tensor that is not on xla. Source:
     `torch_xla.core.xla_model.optimization_barrier_`, StableHLO's `optimization_barrier`.
@@ -176,12 +203,13 @@ def _behind(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def apply_backward_optimization_barrier(module: nn.Module) -> None:
-    """Makes the backward of the layers before a module wait until the module's gradients are computed.
+    """Makes the backward of the layers before a module wait until the module's gradients are
+    computed.
 
     The module's input needs a gradient, or torch warns.
 
-    XLA then does not delay the gradients of many modules, to hold and reduce them together. FSDP's units wait so
-    already. Source: `torch_xla.distributed.spmd.apply_backward_optimization_barrier`.
+    XLA then does not delay the gradients of many modules, to hold and reduce them together. FSDP's
+    units wait so already. Source: `torch_xla.distributed.spmd.apply_backward_optimization_barrier`.
 
     >>> import torch, spmd
     >>> layer = torch.nn.Linear(2, 2, device="xla")

@@ -1,4 +1,5 @@
-"""`torch_xla.debug.profiler` (xp) by `spmd.profiler`: traces of what the devices and the host do."""
+"""`torch_xla.debug.profiler` (xp) by `spmd.profiler`: traces of what the devices and the host
+do."""
 
 import functools
 import threading
@@ -43,7 +44,8 @@ def trace_me(scope: str) -> Callable[[Function], Function]:
 
 
 def start_server(port: int, only_on_master: bool = True) -> int | None:
-    """Starts `spmd.profiler.start_server` on loopback; only_on_master: in the first of several processes alone.
+    """Starts `spmd.profiler.start_server` on loopback; only_on_master: in the first of several
+    processes alone.
 
     >>> import spmd
     >>> port = spmd.torch_xla.xla_profiler.start_server(0)
@@ -60,7 +62,8 @@ def trace(
     delay_ms: int = 0,
     interval_s: int = 5,
 ) -> None:
-    """Traces the process of `start_server` at an address and writes the files (`spmd.profiler.capture`).
+    """Traces the process of `start_server` at an address and writes the files
+    (`spmd.profiler.capture`).
 
     Tried again `num_tracing_attempts` times, after `interval_s` seconds.
 
@@ -86,7 +89,9 @@ def trace_detached(*args: Any, **kwargs: Any) -> threading.Thread:
     >>> import tempfile, spmd
     >>> port = spmd.torch_xla.xla_profiler.start_server(0)
     >>> folder = tempfile.mkdtemp()
-    >>> spmd.torch_xla.xla_profiler.trace_detached(f"localhost:{port}", folder, duration_ms=10).join()
+    >>> spmd.torch_xla.xla_profiler.trace_detached(
+    ...     f"localhost:{port}", folder, duration_ms=10
+    ... ).join()
     >>> spmd.profiler.stop_server()
     """
     thread = threading.Thread(target=trace, args=args, kwargs=kwargs, name="spmd.profiler.trace")

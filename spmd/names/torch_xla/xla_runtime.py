@@ -1,5 +1,5 @@
-"""The functions of `torch_xla.runtime` (xr) that are not this library's own: SPMD's one logical device, its counts,
-and those of the physical ones."""
+"""The functions of `torch_xla.runtime` (xr) that are not this library's own: SPMD's one logical
+device, its counts, and those of the physical ones."""
 
 import socket
 import warnings
@@ -15,7 +15,8 @@ from .xla_model import device_type
 
 
 def use_spmd(auto: bool = False) -> None:
-    """Ends the data parallelism of `torch_xla.launch`: the script shards its batches. There is no other mode.
+    """Ends the data parallelism of `torch_xla.launch`: the script shards its batches. There is no
+    other mode.
 
     Raises NotImplementedError for `auto` (see `spmd.suggest`).
 
@@ -23,12 +24,15 @@ def use_spmd(auto: bool = False) -> None:
     >>> spmd.torch_xla.xla_runtime.use_spmd()
     """
     if auto:
-        raise NotImplementedError("use_spmd: auto=True is not there; spmd.suggest(model, step) compares layouts")
+        raise NotImplementedError(
+            "use_spmd: auto=True is not there; spmd.suggest(model, step) compares layouts"
+        )
     data_parallel.current.num_replicas = 1
 
 
 def one() -> int:
-    """The number of logical devices, and of replicas: 1. Source: `xr.world_size`, `xr.global_device_count`.
+    """The number of logical devices, and of replicas: 1. Source: `xr.world_size`,
+    `xr.global_device_count`.
 
     >>> import spmd
     >>> spmd.torch_xla.xla_runtime.one()
@@ -68,7 +72,8 @@ def addressable_runtime_device_count() -> int:
 
 
 def runtime_device_attributes(device: str) -> dict[str, Any]:
-    """The attributes of a physical device, by its name, "TPU:3": those of `spmd.torch_xla.DeviceAttributes`.
+    """The attributes of a physical device, by its name, "TPU:3": those of
+    `spmd.torch_xla.DeviceAttributes`.
 
     >>> import spmd
     >>> spmd.torch_xla.xla_runtime.runtime_device_attributes("CPU:0")["name"]
@@ -78,7 +83,8 @@ def runtime_device_attributes(device: str) -> dict[str, Any]:
 
 
 def set_device_type(pjrt_device: str) -> None:
-    """Compares the hardware with what is there: it is chosen by JAX_PLATFORMS before the first use of a device.
+    """Compares the hardware with what is there: it is chosen by JAX_PLATFORMS before the first use
+    of a device.
 
     Raises RuntimeError where it is another.
 
@@ -88,13 +94,15 @@ def set_device_type(pjrt_device: str) -> None:
     kind = pjrt_device.partition(":")[0].upper()
     if kind != device_type():
         raise RuntimeError(
-            f"set_device_type: the devices here are of type {device_type()}, got {pjrt_device!r}; set JAX_PLATFORMS="
-            f"{'cuda' if kind in ('GPU', 'CUDA') else kind.lower()} before the script starts"
+            f"set_device_type: the devices here are of type {device_type()}, got {pjrt_device!r}; "
+            f"set JAX_PLATFORMS={'cuda' if kind in ('GPU', 'CUDA') else kind.lower()} before the "
+            "script starts"
         )
 
 
 def initialize_cache(path: str, readonly: bool = False) -> None:
-    """Keeps compiled programs in this folder, as `spmd.config.program_cache_dir` does. readonly: warns, as all write.
+    """Keeps compiled programs in this folder, as `spmd.config.program_cache_dir` does. readonly:
+    warns, as all write.
 
     >>> import spmd
     >>> kept = spmd.config.program_cache, spmd.config.program_cache_dir
@@ -102,7 +110,9 @@ def initialize_cache(path: str, readonly: bool = False) -> None:
     >>> spmd.config.program_cache, spmd.config.program_cache_dir = kept
     """
     if readonly:
-        warnings.warn("initialize_cache: readonly has no meaning here; new programs are written", stacklevel=2)
+        warnings.warn(
+            "initialize_cache: readonly has no meaning here; new programs are written", stacklevel=2
+        )
     config.program_cache, config.program_cache_dir = True, path
 
 
@@ -127,7 +137,8 @@ def get_master_ip() -> str:
 
 
 def available_tpus() -> int:
-    """The number of physical TPU devices of this process. Source: `torch_xla._internal.tpu.num_available_devices`.
+    """The number of physical TPU devices of this process. Source:
+    `torch_xla._internal.tpu.num_available_devices`.
 
     >>> import spmd
     >>> spmd.torch_xla.xla_runtime.available_tpus()
@@ -146,7 +157,9 @@ def set_mat_mul_precision(precision: str) -> None:
     'highest'
     """
     if precision not in ("default", "high", "highest"):
-        raise ValueError(f"set_mat_mul_precision: expected 'default', 'high' or 'highest', got {precision!r}")
+        raise ValueError(
+            f"set_mat_mul_precision: expected 'default', 'high' or 'highest', got {precision!r}"
+        )
     torch.set_float32_matmul_precision("medium" if precision == "default" else precision)
 
 

@@ -1,8 +1,9 @@
 """Blocks of a computed matrix: a mask of positions need not be in memory in full.
 
-The masks that users make of `arange` (a sliding window, a shift, documents of a packed sequence) take a few elementwise
-operations, of a row or a column. Where such a mask is the operand of a loop over blocks, XLA computes it in full before
-the loop; here the operations that made it are repeated for one block, and the full matrix is unused.
+The masks that users make of `arange` (a sliding window, a shift, documents of a packed sequence)
+take a few elementwise operations, of a row or a column. Where such a mask is the operand of a loop
+over blocks, XLA computes it in full before the loop; here the operations that made it are repeated
+for one block, and the full matrix is unused.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,11 +17,13 @@ from jax.extend.core import Jaxpr, Literal, Primitive, Var
 
 from .. import sharded
 
-# Elementwise operations, whose operands have the result's shape, except for dims of size 1, or none.
+# Elementwise operations, whose operands have the result's shape, except for dims of size 1, or
+# none.
 _ELEMENTWISE = frozenset((
-    "add", "sub", "mul", "div", "rem", "neg", "sign", "abs", "max", "min", "floor", "exp", "log", "and", "or", "xor",
-    "not", "eq", "ne", "lt", "le", "gt", "ge", "select_n", "convert_element_type", "is_finite", "clamp",
-    "shift_right_arithmetic", "shift_right_logical", "shift_left",
+    "add", "sub", "mul", "div", "rem", "neg", "sign", "abs", "max", "min", "floor", "exp", "log",
+    "and", "or", "xor", "not", "eq", "ne", "lt", "le", "gt", "ge", "select_n",
+    "convert_element_type", "is_finite", "clamp", "shift_right_arithmetic", "shift_right_logical",
+    "shift_left",
 ))  # fmt: skip
 _SAME = frozenset(("sharding_constraint", "copy", "copy_p", "optimization_barrier"))
 
@@ -39,7 +42,8 @@ class Block:
         return *shape[:-2], self.rows, self.columns
 
     def of(self, matrix: jax.Array) -> jax.Array:
-        """The block of a matrix, computed by itself where the matrix is computed; a dim of size 1 broadcasts."""
+        """The block of a matrix, computed by itself where the matrix is computed; a dim of size 1
+        broadcasts."""
         return _block_of(matrix, self) if is_computed(matrix) else _cut(matrix, self)
 
 
@@ -75,8 +79,8 @@ Produced = tuple[Primitive, dict[str, Any], list[Value]]
 
 
 def _producer(value: Value) -> Produced | None:
-    """(primitive, parameters, operands) of a value's equation; None for an input, a constant, or one of several
-    results."""
+    """(primitive, parameters, operands) of a value's equation; None for an input, a constant, or
+    one of several results."""
     if isinstance(value, _InnerLoop):
         eqn = value.scope.made_by.get(value.var)
         operands = [] if eqn is None else list(map(value.scope.value, eqn.invars))
@@ -103,7 +107,8 @@ def _is_matrix(value: Value) -> bool:
     return len(shape) > 1 and shape[-1] > 1 and shape[-2] > 1
 
 
-# The operands of which a block of a value needs the same block, and the function that computes it of the block's place.
+# The operands of which a block of a value needs the same block, and the function that computes it
+# of the block's place.
 Step = tuple[Sequence[Value], Callable[["Block"], jax.Array]]
 
 
@@ -116,7 +121,9 @@ def _step(value: Value) -> Step | None:
     rank, first = len(shape), operands[0] if operands else value
     match primitive.name:
         case name if name in _ELEMENTWISE and all(len(_shape(x)) in (0, rank) for x in operands):
-            return operands, lambda block: primitive.bind(*(_block_of(x, block) for x in operands), **params)
+            return operands, lambda block: primitive.bind(
+                *(_block_of(x, block) for x in operands), **params
+            )
         case name if name in _SAME:
             return operands, lambda block: _block_of(first, block)
         case "iota":
@@ -130,7 +137,11 @@ def _step(value: Value) -> Step | None:
 
             def broadcast(block: Block) -> jax.Array:
                 is_matrix = _is_matrix(first)
-                part = _block_of(first, block) if is_matrix else _cut_along(_full(first), places, rank, block)
+                part = (
+                    _block_of(first, block)
+                    if is_matrix
+                    else _cut_along(_full(first), places, rank, block)
+                )
                 return lax.broadcast_in_dim(part, block.sizes(shape), places)
 
             return operands[:1], broadcast
@@ -147,7 +158,8 @@ def _iota_of(block: Block, shape: tuple[int, ...], dimension: int, dtype: jnp.dt
 
 
 def is_computed(matrix: Value) -> bool:
-    """True if a matrix is computed, and every matrix that it comes from is computed or an array of the program."""
+    """True if a matrix is computed, and every matrix that it comes from is computed or an array of
+    the program."""
     if not _is_matrix(matrix) or _step(matrix) is None:
         return False
     todo, visited = [matrix], set()
@@ -158,7 +170,11 @@ def is_computed(matrix: Value) -> bool:
         if name in visited or not (is_inner or _is_matrix(value)):
             continue
         visited.add(name)
-        sources = (_step(value) or (None,))[0] if _is_matrix(value) else (_producer(value) or (0, 0, None))[2]
+        sources = (
+            (_step(value) or (None,))[0]
+            if _is_matrix(value)
+            else (_producer(value) or (0, 0, None))[2]
+        )
         if sources is None and is_inner:
             return False  # the program has no such array
         todo.extend(sources or ())
@@ -183,15 +199,16 @@ def _block_of(value: Value, block: Block) -> jax.Array:
 
 def _cut(array: jax.Array, block: Block) -> jax.Array:
     if array.dtype == jnp.bool_ and _is_matrix(array) and sharded.platform() == "tpu":
-        # XLA would change the layout of all of the booleans for each block; a cast to bytes it would move into the
-        # loop.
+        # XLA would change the layout of all of the booleans for each block; a cast to bytes it
+        # would move into the loop.
         return _cut(array.view(jnp.int8), block) != 0
     rank = len(_shape(array))
     return _cut_along(array, range(rank), rank, block)
 
 
 def _cut_along(array: jax.Array, dims: Sequence[int], rank: int, block: Block) -> jax.Array:
-    """The part of an array that a block needs; `dims` are the array's in the block's matrix of `rank` dims."""
+    """The part of an array that a block needs; `dims` are the array's in the block's matrix of
+    `rank` dims."""
     runs = {rank - 2: (block.row, block.rows), rank - 1: (block.column, block.columns)}
     for axis, dim in enumerate(dims):
         if dim in runs and array.shape[axis] > 1:

@@ -1,9 +1,11 @@
-"""Attention by cuDNN's fused kernel, forward and backward: when it may be called, how, and how it is partitioned.
+"""Attention by cuDNN's fused kernel, forward and backward: when it may be called, how, and how it
+is partitioned.
 
-`jax.nn.dot_product_attention(implementation="cudnn")` is the public way to the kernel. It looks for cuDNN while it is
-traced, which a machine without a GPU does not have; its backward would run the forward again, whose results torch's
-backward has at hand; and it refuses a sharded length, or keys and values sharded otherwise than the queries. So the two
-operations behind it are bound here, under a partitioning of our own.
+`jax.nn.dot_product_attention(implementation="cudnn")` is the public way to the kernel. It looks for
+cuDNN while it is traced, which a machine without a GPU does not have; its backward would run the
+forward again, whose results torch's backward has at hand; and it refuses a sharded length, or keys
+and values sharded otherwise than the queries. So the two operations behind it are bound here, under
+a partitioning of our own.
 """
 
 import math
@@ -23,13 +25,18 @@ Arrays = tuple[jax.Array, ...]
 
 
 def takes(
-    query: jax.Array, key: jax.Array, value: jax.Array, attn_bias: jax.Array | None, dropout_p: float
-) -> bool:  # fmt: skip
-    """True if jax has the kernel and it computes this attention on every GPU that has it (Ampere and later).
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    attn_bias: jax.Array | None,
+    dropout_p: float,
+) -> bool:
+    """True if jax has the kernel and it computes this attention on every GPU that has it (Ampere
+    and later).
 
-    Masks are excluded: the kernel takes an additive one in the operands' dtype, another array of query length x key
-    length, and torch promises zeros for a fully masked row. Dropout is excluded: the kernel's random numbers are its
-    own, and would change with the mesh.
+    Masks are excluded: the kernel takes an additive one in the operands' dtype, another array of
+    query length x key length, and torch promises zeros for a fully masked row. Dropout is excluded:
+    the kernel's random numbers are its own, and would change with the mesh.
     """
     width = query.shape[-1]
     half = query.dtype in (jnp.bfloat16, jnp.float16) and query.dtype == key.dtype == value.dtype
@@ -38,49 +45,83 @@ def takes(
     return kernel is not None and half and fits and attn_bias is None and dropout_p == 0
 
 
-def forward(query: jax.Array, key: jax.Array, value: jax.Array, *, is_causal: bool, scale: float) -> Arrays:
+def forward(
+    query: jax.Array, key: jax.Array, value: jax.Array, *, is_causal: bool, scale: float
+) -> Arrays:
     """(output, logsumexp of the scores in float32)."""
     return shard_forward(query, key, value, is_causal, scale)
 
 
 def backward(
-    query: jax.Array, key: jax.Array, value: jax.Array, grad_out: jax.Array, out: jax.Array, logsumexp: jax.Array,
-    *, is_causal: bool, scale: float,
-) -> tuple[jax.Array | None, ...]:  # fmt: skip
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    grad_out: jax.Array,
+    out: jax.Array,
+    logsumexp: jax.Array,
+    *,
+    is_causal: bool,
+    scale: float,
+) -> tuple[jax.Array | None, ...]:
     """The gradients of query, key and value, and None for the bias."""
     return *shard_backward(query, key, value, logsumexp, out, grad_out, is_causal, scale), None
 
 
 def _kernel(
-    primitive: Primitive, qkv: Arrays, residuals: Arrays, is_causal: bool, scale: float, **options: object
+    primitive: Primitive,
+    qkv: Arrays,
+    residuals: Arrays,
+    is_causal: bool,
+    scale: float,
+    **options: object,
 ) -> Arrays:
-    """One of the two operations; the seven operands between are for masks and for packed sequences."""
+    """One of the two operations; the seven operands between are for masks and for packed
+    sequences."""
     empty = [jnp.zeros(0, qkv[0].dtype)] * 7
     assert kernel is not None, "`takes` was called first"
     result = primitive.bind(
-        *qkv, *empty, *residuals, scale=scale, seed=0, dropout_rate=0.0, variadic_args=(False, False),
+        *qkv,
+        *empty,
+        *residuals,
+        scale=scale,
+        seed=0,
+        dropout_rate=0.0,
+        variadic_args=(False, False),
         mask_type=kernel.MaskType.CAUSAL if is_causal else kernel.MaskType.NO_MASK,
-        layout=kernel.AttentionLayout.BNTH.value, sliding_window_length=None,
-        **cudnn_attention_options, **options,
-    )  # fmt: skip
+        layout=kernel.AttentionLayout.BNTH.value,
+        sliding_window_length=None,
+        **cudnn_attention_options,
+        **options,
+    )
     return tuple(result)
 
 
 @partial(custom_partitioning, static_argnums=(3, 4))
 def shard_forward(query, key, value, is_causal, scale):
-    return _kernel(kernel._dot_product_attention_fwd_p, (query, key, value), (), is_causal, scale, is_training=True)
+    return _kernel(
+        kernel._dot_product_attention_fwd_p,
+        (query, key, value),
+        (),
+        is_causal,
+        scale,
+        is_training=True,
+    )
 
 
 @partial(custom_partitioning, static_argnums=(6, 7))
 def shard_backward(query, key, value, logsumexp, out, grad_out, is_causal, scale):
     saved = logsumexp, out, grad_out
-    return _kernel(kernel._dot_product_attention_bwd_p, (query, key, value), saved, is_causal, scale)
+    return _kernel(
+        kernel._dot_product_attention_bwd_p, (query, key, value), saved, is_causal, scale
+    )
 
 
 def _split(mesh: Mesh, operands: Sequence[jax.ShapeDtypeStruct]) -> NamedSharding:
-    """The sharding of every operand and result: batch and heads as of the queries, where that divides the keys evenly.
+    """The sharding of every operand and result: batch and heads as of the queries, where that
+    divides the keys evenly.
 
-    Each of them is [batch, heads, ...], and a device with some heads of the keys needs only their queries.
+    Each of them is [batch, heads, ...], and a device with some heads of the keys needs only their
+    queries.
     """
     query, key = operands[:2]
     spec = query.sharding.spec[:2] if isinstance(query.sharding, NamedSharding) else ()
@@ -91,7 +132,9 @@ def _split(mesh: Mesh, operands: Sequence[jax.ShapeDtypeStruct]) -> NamedShardin
     return NamedSharding(mesh, PartitionSpec(*even))
 
 
-def _define(function: custom_partitioning, body: Callable[..., Arrays], rule: str, num_results: int) -> None:
+def _define(
+    function: custom_partitioning, body: Callable[..., Arrays], rule: str, num_results: int
+) -> None:
     """Registers with both partitioners that the function is sharded along batch and heads."""
 
     def infer(is_causal, scale, mesh, operands, results):
@@ -99,12 +142,20 @@ def _define(function: custom_partitioning, body: Callable[..., Arrays], rule: st
 
     def partition(is_causal, scale, mesh, operands, results):
         split = _split(mesh, operands)
-        return mesh, lambda *x: body(*x, is_causal, scale), (split,) * num_results, (split,) * len(operands)
+        return (
+            mesh,
+            lambda *x: body(*x, is_causal, scale),
+            (split,) * num_results,
+            (split,) * len(operands),
+        )
 
-    # Heads of queries and of keys are two factors, as their numbers differ; `_split` relates them. Shardy takes the
-    # replicated factors in the order in which the rule names them.
+    # Heads of queries and of keys are two factors, as their numbers differ; `_split` relates them.
+    # Shardy takes the replicated factors in the order in which the rule names them.
     function.def_partition(
-        partition, infer_sharding_from_operands=infer, sharding_rule=rule, need_replication_factors=("s", "d", "l")
+        partition,
+        infer_sharding_from_operands=infer,
+        sharding_rule=rule,
+        need_replication_factors=("s", "d", "l"),
     )
 
 

@@ -1,7 +1,8 @@
-"""Elementary functions of complex numbers by their parts, with C99's values (Annex G) at zeros, infinities and NaN.
+"""Elementary functions of complex numbers by their parts, with C99's values (Annex G) at zeros,
+infinities and NaN.
 
-XLA's own are right where all is finite; at the edges they return NaN for most infinities and lose the sign of a zero,
-which decides the side of a branch cut.
+XLA's own are right where all is finite; at the edges they return NaN for most infinities and lose
+the sign of a zero, which decides the side of a branch cut.
 """
 
 import math
@@ -40,7 +41,8 @@ def _with_signs(x: jax.Array, y: jax.Array, real: jax.Array, imaginary: jax.Arra
     return jnp.copysign(jnp.abs(real), x), jnp.copysign(jnp.abs(imaginary), y)
 
 
-# -- Exponentials. Past the largest exponent the exponential is taken in two halves: a small cosine may keep it finite.
+# -- Exponentials. Past the largest exponent the exponential is taken in two halves: a small cosine
+# may keep it finite.
 
 
 def _halves(x: jax.Array) -> Parts:
@@ -112,8 +114,13 @@ def _log_to(base: float) -> Callable[..., Parts]:
 def sqrt(x: jax.Array, y: jax.Array) -> Parts:
     real, imaginary = _plain(jnp.sqrt, x, y)
     real = jnp.where(x == jnp.inf, jnp.inf, jnp.where((x == -jnp.inf) & jnp.isfinite(y), 0, real))
-    imaginary = jnp.where((x == jnp.inf) & jnp.isfinite(y), 0, jnp.where(x == -jnp.inf, jnp.inf, imaginary))
-    real, imaginary = jnp.where(jnp.isinf(y), jnp.inf, real), jnp.where(jnp.isinf(y), jnp.inf, imaginary)
+    imaginary = jnp.where(
+        (x == jnp.inf) & jnp.isfinite(y), 0, jnp.where(x == -jnp.inf, jnp.inf, imaginary)
+    )
+    real, imaginary = (
+        jnp.where(jnp.isinf(y), jnp.inf, real),
+        jnp.where(jnp.isinf(y), jnp.inf, imaginary),
+    )
     return jnp.abs(real), jnp.copysign(jnp.abs(imaginary), y)
 
 
@@ -129,7 +136,9 @@ def asinh(x: jax.Array, y: jax.Array) -> Parts:
 def acos(x: jax.Array, y: jax.Array) -> Parts:
     real, imaginary = _plain(jnp.arccos, x, y)
     real = jnp.where((x == 0) & jnp.isnan(y), _PI_2, real)
-    imaginary = jnp.where(jnp.isnan(y) & jnp.isinf(x) | jnp.isnan(x) & jnp.isinf(y), jnp.inf, imaginary)
+    imaginary = jnp.where(
+        jnp.isnan(y) & jnp.isinf(x) | jnp.isnan(x) & jnp.isinf(y), jnp.inf, imaginary
+    )
     return real, jnp.copysign(imaginary, -y)
 
 
@@ -145,7 +154,9 @@ def atanh(x: jax.Array, y: jax.Array) -> Parts:
     endless = jnp.isinf(x) | jnp.isinf(y)
     real = jnp.where(endless | (x == 0), 0, jnp.where(unknown, jnp.nan, real))
     quarter = jnp.where(jnp.isnan(y), jnp.nan, _PI_2)
-    return _with_signs(x, y, real, jnp.where(endless, quarter, jnp.where(unknown, jnp.nan, imaginary)))
+    return _with_signs(
+        x, y, real, jnp.where(endless, quarter, jnp.where(unknown, jnp.nan, imaginary))
+    )
 
 
 def exp2(x: jax.Array, y: jax.Array) -> Parts:

@@ -1,12 +1,14 @@
-"""Attention block by block, forward and backward: no array of query length x key length, except for a passed mask.
+"""Attention block by block, forward and backward: no array of query length x key length, except for
+a passed mask.
 
-FlashAttention-2 (Dao 2023, arXiv:2307.08691) on XLA: one loop over the pairs of a block of query rows and a block of
-key columns. The forward keeps a running maximum and total of each row and returns only the output and the logsumexp;
-the backward computes the probabilities again from the logsumexp. A pair that is fully masked by causality is not in the
-loop.
+FlashAttention-2 (Dao 2023, arXiv:2307.08691) on XLA: one loop over the pairs of a block of query
+rows and a block of key columns. The forward keeps a running maximum and total of each row and
+returns only the output and the logsumexp; the backward computes the probabilities again from the
+logsumexp. A pair that is fully masked by causality is not in the loop.
 
-Queries are [batch, kv heads, queries per kv head, length, width] throughout, so keys and values are never repeated.
-Batch and heads are batch dims of every operation in the loop, so a sharding of them needs no communication.
+Queries are [batch, kv heads, queries per kv head, length, width] throughout, so keys and values are
+never repeated. Batch and heads are batch dims of every operation in the loop, so a sharding of them
+needs no communication.
 """
 
 import math
@@ -34,10 +36,11 @@ TPU_BLOCK, _MOST = (512, 512), 64 << 20
 @partial(jax.tree_util.register_dataclass, data_fields=("words",), meta_fields=("probability",))
 @dataclass(frozen=True, slots=True)
 class Dropout:
-    """The dropped probabilities: each row a splitmix64 stream (Steele et al. 2014), its seed a word of the draw.
+    """The dropped probabilities: each row a splitmix64 stream (Steele et al. 2014), its seed a word
+    of the draw.
 
-    So a number depends on the draw, the row and the column alone, and any block of it can be computed by itself, at two
-    multiplications a number.
+    So a number depends on the draw, the row and the column alone, and any block of it can be
+    computed by itself, at two multiplications a number.
     """
 
     words: jax.Array
@@ -53,9 +56,14 @@ class Dropout:
         return Dropout(cut(self.words), self.probability)
 
     def apply(self, x: jax.Array, first_column: int | jax.Array = 0) -> jax.Array:
-        """x, [rows..., columns] from `first_column` on, with dropped elements at zero and the rest scaled up."""
+        """x, [rows..., columns] from `first_column` on, with dropped elements at zero and the rest
+        scaled up."""
         golden = np.uint64(0x9E3779B97F4A7C15)
-        columns = lax.iota(jnp.uint64, x.shape[-1]) + jnp.asarray(first_column).astype(jnp.uint64) + np.uint64(1)
+        columns = (
+            lax.iota(jnp.uint64, x.shape[-1])
+            + jnp.asarray(first_column).astype(jnp.uint64)
+            + np.uint64(1)
+        )
         threshold = np.uint64(min(int((1 - self.probability) * 2**64), 2**64 - 1))
         keep = _mix(self.words[..., None] + columns * golden) < threshold
         scale = 0.0 if self.probability == 1 else 1 / (1 - self.probability)
@@ -68,7 +76,8 @@ class _Scores:
 
     query: jax.Array
     key: jax.Array
-    bias: jax.Array | None  # [batch or 1, kv heads or 1, queries per kv head or 1, length or 1, length or 1]
+    # [batch or 1, kv heads or 1, queries per kv head or 1, length or 1, length or 1]
+    bias: jax.Array | None
     is_causal: bool
     scale: float
     first_row: jax.Array | int = 0  # of this shard of the rows among all
@@ -82,7 +91,8 @@ class _Scores:
     def block(self) -> tuple[int, int]:
         """Rows and columns of a block; where one dim is short the block is longer in the other."""
         num_bytes = math.prod((*self.query.shape[:3], *TPU_BLOCK)) * wide(self.query.dtype).itemsize
-        devices = sharded.num_devices() if self.num_row_shards == 1 else 1  # a shard's query is that of one device
+        # a shard's query is that of one device
+        devices = sharded.num_devices() if self.num_row_shards == 1 else 1
         is_large = sharded.platform() == "tpu" and num_bytes <= _MOST * devices
         largest = TPU_BLOCK if is_large else BLOCK
         (rows, columns), area = self.lengths, largest[0] * largest[1]
@@ -90,11 +100,14 @@ class _Scores:
         return rows, min(columns, area // rows)
 
     def pairs(self) -> np.ndarray:
-        """(first row, first column) of every block that holds an allowed position, in the last shard of the rows: all
-        shards have the same loop."""
+        """(first row, first column) of every block that holds an allowed position, in the last
+        shard of the rows: all shards have the same loop."""
         (num_rows, num_columns), (rows, columns) = self.lengths, self.block
         last_shard = (self.num_row_shards - 1) * num_rows
-        starts = np.indices((-(-num_rows // rows), -(-num_columns // columns))).reshape(2, -1).T * (rows, columns)
+        starts = np.indices((-(-num_rows // rows), -(-num_columns // columns))).reshape(2, -1).T * (
+            rows,
+            columns,
+        )
         ends = last_shard + np.minimum(starts[:, 0] + rows, num_rows)
         return (starts[starts[:, 1] < ends] if self.is_causal else starts).astype(np.int32)
 
@@ -115,23 +128,29 @@ class _Scores:
         allowed = self._allowed(row, column)
         if self.bias is not None:
             first_row, first_column = self.start(row, column)
-            first_row += self.first_row if self.bias.shape[3] > self.lengths[0] else 0  # a mask of all shards' rows
+            # a mask of all shards' rows
+            first_row += self.first_row if self.bias.shape[3] > self.lengths[0] else 0
             bias = Block(first_row, first_column, *self.block).of(self.bias)
             if bias.dtype == jnp.bool_:
                 allowed = bias if allowed is None else allowed & bias
             else:
                 scores = scores + bias.astype(dtype)
-        return scores if allowed is None else jnp.where(allowed, scores, jnp.asarray(-jnp.inf, dtype))
+        return (
+            scores if allowed is None else jnp.where(allowed, scores, jnp.asarray(-jnp.inf, dtype))
+        )
 
     def _allowed(self, row: jax.Array, column: jax.Array) -> jax.Array | None:
         """[rows, columns]: the positions that causality and the edge leave; None for all.
 
-        A dynamic slice that would pass the end is moved back to fit. So the last block of a length that the block does
-        not divide begins with positions that the block before it has had; here they count as masked.
+        A dynamic slice that would pass the end is moved back to fit. So the last block of a length
+        that the block does not divide begins with positions that the block before it has had; here
+        they count as masked.
         """
         (num_rows, num_columns), shape = self.lengths, self.block
         rows = jnp.minimum(row, num_rows - shape[0]) + lax.broadcasted_iota(jnp.int32, shape, 0)
-        columns = jnp.minimum(column, num_columns - shape[1]) + lax.broadcasted_iota(jnp.int32, shape, 1)
+        columns = jnp.minimum(column, num_columns - shape[1]) + lax.broadcasted_iota(
+            jnp.int32, shape, 1
+        )
         conditions = [columns <= rows + self.first_row] if self.is_causal else []
         conditions += [rows >= row] if num_rows % shape[0] else []
         conditions += [columns >= column] if num_columns % shape[1] else []
@@ -156,10 +175,21 @@ def _no_infinity(x: jax.Array) -> jax.Array:
 
 
 def forward(
-    query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None, dropout: Dropout | None,
-    *, is_causal: bool, scale: float, first_row: jax.Array | int = 0, num_row_shards: int = 1,
-) -> tuple[jax.Array, jax.Array]:  # fmt: skip
-    """(output, logsumexp of the scores) in the accumulation dtype. A fully masked row gets zeros."""
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array | None,
+    dropout: Dropout | None,
+    *,
+    is_causal: bool,
+    scale: float,
+    first_row: jax.Array | int = 0,
+    num_row_shards: int = 1,
+) -> tuple[jax.Array, jax.Array]:
+    """(output, logsumexp of the scores) in the accumulation dtype.
+
+    A fully masked row gets zeros.
+    """
     scores = _Scores(query, key, bias, is_causal, scale, first_row, num_row_shards)
     dtype = wide(query.dtype)
 
@@ -177,20 +207,37 @@ def forward(
         operands = weights.astype(value.dtype), scores.columns(value, column)
         added = jnp.einsum("bkgsl,bkld->bkgsd", *operands, preferred_element_type=dtype)
         output = output * decay[..., None] + added
-        return tuple(_put(x, new, row, 3) for x, new in zip(carry, (largest, total, output), strict=True)), None
+        return tuple(
+            _put(x, new, row, 3) for x, new in zip(carry, (largest, total, output), strict=True)
+        ), None
 
     rows = query.shape[:-1]
-    start = jnp.full(rows, -jnp.inf, dtype), jnp.zeros(rows, dtype), jnp.zeros((*rows, value.shape[-1]), dtype)
+    start = (
+        jnp.full(rows, -jnp.inf, dtype),
+        jnp.zeros(rows, dtype),
+        jnp.zeros((*rows, value.shape[-1]), dtype),
+    )
     (largest, total, output), _ = lax.scan(step, start, scores.pairs())
     logsumexp = _no_infinity(largest) + jnp.log(total)
     return output / jnp.where(total == 0, jnp.ones_like(total), total)[..., None], logsumexp
 
 
 def backward(
-    grad_out: jax.Array, query: jax.Array, key: jax.Array, value: jax.Array, out: jax.Array, logsumexp: jax.Array,
-    bias: jax.Array | None, dropout: Dropout | None,
-    *, is_causal: bool, scale: float, wants_bias: bool, first_row: jax.Array | int = 0, num_row_shards: int = 1,
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:  # fmt: skip
+    grad_out: jax.Array,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    out: jax.Array,
+    logsumexp: jax.Array,
+    bias: jax.Array | None,
+    dropout: Dropout | None,
+    *,
+    is_causal: bool,
+    scale: float,
+    wants_bias: bool,
+    first_row: jax.Array | int = 0,
+    num_row_shards: int = 1,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
     """The gradients of query, key, value and, if it is needed, bias, in the accumulation dtype."""
     scores = _Scores(query, key, bias, is_causal, scale, first_row, num_row_shards)
     dtype = wide(query.dtype)
@@ -210,7 +257,8 @@ def backward(
         if dropout is not None:
             of_rows = dropout.rows(lambda words: scores.rows(words, row))
             dropped_weights, grad_weights = (
-                of_rows.apply(x, scores.first_column(column)) for x in (dropped_weights, grad_weights)
+                of_rows.apply(x, scores.first_column(column))
+                for x in (dropped_weights, grad_weights)
             )
         grad_scores = weights * (grad_weights - scores.rows(delta, row)[..., None])
         grad_query, grad_key, grad_value, grad_bias = carry
@@ -224,29 +272,40 @@ def backward(
             _put(grad_query, scores.rows(grad_query, row) + query_block, row, 3),
             _put(grad_key, scores.columns(grad_key, column) + key_block, column, 2),
             _put(grad_value, scores.columns(grad_value, column) + value_block, column, 2),
-            None if grad_bias is None else _add_to_bias(grad_bias, grad_scores, scores, row, column),
+            None
+            if grad_bias is None
+            else _add_to_bias(grad_bias, grad_scores, scores, row, column),
         ), None
 
     grad_query, grad_key, grad_value = (jnp.zeros(x.shape, dtype) for x in (query, key, value))
     start = grad_query, grad_key, grad_value, _zeros_like_bias(scores) if wants_bias else None
     (grad_query, grad_key, grad_value, grad_bias), _ = lax.scan(step, start, scores.pairs())
-    # The scale multiplies the width-D gradients, not the scores: one pass over the larger array less.
+    # The scale multiplies the width-D gradients, not the scores: one pass over the larger array
+    # less.
     return scale * grad_query, scale * grad_key, grad_value, grad_bias
 
 
 def _zeros_like_bias(scores: _Scores) -> jax.Array:
-    """The initial gradient of the bias: each position of a full-size bias gets one term, so it needs no wider sum."""
+    """The initial gradient of the bias: each position of a full-size bias gets one term, so it
+    needs no wider sum."""
     bias = scores.bias
     assert bias is not None
-    return jnp.zeros(bias.shape, bias.dtype if bias.shape[3:] == scores.lengths else wide(bias.dtype))
+    return jnp.zeros(
+        bias.shape, bias.dtype if bias.shape[3:] == scores.lengths else wide(bias.dtype)
+    )
 
 
 def _add_to_bias(
     grad_bias: jax.Array, grad_scores: jax.Array, scores: _Scores, row: jax.Array, column: jax.Array
 ) -> jax.Array:
-    """grad_bias with a block's scores added, summed over the dims along which the bias was broadcast."""
+    """grad_bias with a block's scores added, summed over the dims along which the bias was
+    broadcast."""
     part = scores.columns(scores.rows(grad_bias, row), column, 4)
-    axes = tuple(axis for axis, size in enumerate(part.shape) if size == 1 and grad_scores.shape[axis] != 1)
+    axes = tuple(
+        axis for axis, size in enumerate(part.shape) if size == 1 and grad_scores.shape[axis] != 1
+    )
     block = part + jnp.sum(grad_scores, axis=axes, keepdims=True)
     starts = [0, 0, 0, row if part.shape[3] != 1 else 0, column if part.shape[4] != 1 else 0]
-    return lax.dynamic_update_slice(grad_bias, block.astype(grad_bias.dtype), [jnp.int32(i) for i in starts])
+    return lax.dynamic_update_slice(
+        grad_bias, block.astype(grad_bias.dtype), [jnp.int32(i) for i in starts]
+    )

@@ -1,1 +1,2 @@
-"""Token by token: calls of a module that writes a cache in place are recorded without the user's word."""
+"""Token by token: calls of a module that writes a cache in place are recorded without the user's
+word."""

@@ -1,9 +1,10 @@
 """Integers that the host computes while tokens are decoded: positions, and the list of tokens.
 
-[Note: lists of tokens] A loop that decodes adds a token to a list in each iteration. As ops of a program these would
-be another program for each length. So the host computes ops of integers that it has at once; a list that a token of the
-device is joined to stays recorded, and is computed by a later sync, when the token has come: no sync waits for it. What
-a program reads of such a list is the newest token, which is read where it is.
+[Note: lists of tokens] A loop that decodes adds a token to a list in each iteration. As ops of a
+program these would be another program for each length. So the host computes ops of integers that it
+has at once; a list that a token of the device is joined to stays recorded, and is computed by a
+later sync, when the token has come: no sync waits for it. What a program reads of such a list is
+the newest token, which is read where it is.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,8 +42,8 @@ def bring_home(storage: Storage) -> None:
 class HostLists:
     """The values that the host has in a thread that decodes (see `spmd.core.record.record.AtOnce`).
 
-    num_syncs: so many syncs later it no longer does. lists: the recorded ones. known: results on the host by op,
-    numbers and operands, as an iteration makes most of what the last has made.
+    num_syncs: so many syncs later it no longer does. lists: the recorded ones. known: results on
+    the host by op, numbers and operands, as an iteration makes most of what the last has made.
     """
 
     def __init__(self) -> None:
@@ -50,9 +51,13 @@ class HostLists:
         self.lists: list[Node] = []
         self.known: dict[Any, tuple[Any, Any, list[Any]]] = {}
 
-    def computed(self, op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int]) -> DeviceData | None:
+    def computed(
+        self, op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int]
+    ) -> DeviceData | None:
         """The result of an op of integers that the host has; None for other ops."""
-        if not all([type(x) is DeviceData and x.host is not None for x in operands]) or not _is_small(op):  # noqa: C419
+        if not all(
+            [type(x) is DeviceData and x.host is not None for x in operands]  # noqa: C419
+        ) or not _is_small(op):
             return None
         if torch.is_grad_enabled() or observation.active_observation.value is not None:
             return None
@@ -68,15 +73,24 @@ class HostLists:
         return DeviceData(op.metas[0], host=entry[0], sharding=entry[1])
 
     def viewed(self, op: OpSpec, base: Value) -> Value | None:
-        """The value of a view of integers that the host has, or of the last part of a list; else None."""
+        """The value of a view of integers that the host has, or of the last part of a list; else
+        None."""
         if type(base) is DeviceData:
             return self.computed(op, (base,), ()) if base.host is not None else None
-        if not self.is_list(base) or op.on_host is None or op.metas[0] is not base.operands[-1].meta:
+        if (
+            not self.is_list(base)
+            or op.on_host is None
+            or op.metas[0] is not base.operands[-1].meta
+        ):
             return None
         last, joined = base.operands[-1], base.op.on_host
         places = [torch.full(value.meta.shape, -1) for value in base.operands[:-1]]
         places.append(torch.arange(last.meta.numel).view(last.meta.shape))
-        return last if joined and torch.equal(op.on_host(joined(places, base.numbers), ())[0], places[-1]) else None
+        return (
+            last
+            if joined and torch.equal(op.on_host(joined(places, base.numbers), ())[0], places[-1])
+            else None
+        )
 
     def is_list(self, value: Value) -> TypeGuard[Node]:
         """True for a list that is joined of one of the host and of values of the device."""
@@ -86,8 +100,9 @@ class HostLists:
         return first.host is not None if type(first) is DeviceData else self.is_list(first)
 
     def left_out(self, roots: Sequence[schedule.Root]) -> list[Node]:
-        """The lists that a sync leaves recorded, as no other op reads them; those whose values have come get their
-        data. After a few syncs without another token the thread no longer decodes."""
+        """The lists that a sync leaves recorded, as no other op reads them; those whose values have
+        come get their data. After a few syncs without another token the thread no longer
+        decodes."""
         self.num_syncs -= observation.active_observation.value is None
         if self.num_syncs <= 0:
             record_calls.at_once.value = None
@@ -99,7 +114,11 @@ class HostLists:
                 storage.settle(data)
         ancestors = walks.topological([value for value, owner in lists if owner.value is value])[0]
         recorded = [node for node in ancestors if self.is_list(node)]
-        read_nodes = walks.topological([value for value, _ in roots if not self.is_list(value)])[0] if recorded else ()
+        read_nodes = (
+            walks.topological([value for value, _ in roots if not self.is_list(value)])[0]
+            if recorded
+            else ()
+        )
         self.lists = recorded if {*recorded}.isdisjoint(read_nodes) else []
         return self.lists
 
@@ -109,7 +128,8 @@ class HostLists:
             storage.settle(data)
 
     def _come(self, value: Value, *, waits: bool = False) -> DeviceData | None:
-        """The data of a list whose values have come, or are waited for; None where one is still to come."""
+        """The data of a list whose values have come, or are waited for; None where one is still to
+        come."""
         if type(value) is DeviceData:
             is_here = waits or value.host is not None or value.placed()[0].is_ready()  # type: ignore[attr-defined]
             return value if is_here else None
@@ -118,11 +138,17 @@ class HostLists:
         data = [self._come(operand, waits=waits) for operand in value.operands]
         value.operands = tuple(new or old for new, old in zip(data, value.operands, strict=True))
         complete = [entry for entry in data if entry is not None]
-        return host_ops.compute(value.op, complete, value.numbers)[0] if len(complete) == len(data) else None
+        return (
+            host_ops.compute(value.op, complete, value.numbers)[0]
+            if len(complete) == len(data)
+            else None
+        )
 
     def reads(self, data: Iterable[DeviceData]) -> bool:
         """True if a list that is still recorded reads one of these data."""
-        return bool(self.lists) and not {x for node in self.lists for x in node.operands}.isdisjoint(data)
+        return bool(self.lists) and not {
+            x for node in self.lists for x in node.operands
+        }.isdisjoint(data)
 
 
 def _is_small(op: OpSpec) -> bool:

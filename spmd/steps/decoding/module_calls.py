@@ -1,8 +1,9 @@
-"""Calls without gradients of a module that writes a cache in place: recorded once, then replayed, with no word of the
-user's.
+"""Calls without gradients of a module that writes a cache in place: recorded once, then replayed,
+with no word of the user's.
 
-Where a line of the user's runs a graph without gradients, the next call of a module is looked at. If it has written
-buffers before, or has an object of tensors among its arguments, this call and later ones are those of `spmd.compile`.
+Where a line of the user's runs a graph without gradients, the next call of a module is looked at.
+If it has written buffers before, or has an object of tensors among its arguments, this call and
+later ones are those of `spmd.compile`.
 """
 
 import contextlib
@@ -37,7 +38,8 @@ _refused: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 def note_run(line: Any) -> None:
-    """Has the next call of a module looked at, at the 1st, 2nd, 4th... run of a line; joins `points.on_schedule`."""
+    """Has the next call of a module looked at, at the 1st, 2nd, 4th... run of a line; joins
+    `points.on_schedule`."""
     if torch.is_grad_enabled() or _thread.is_inside or is_recorded():
         return
     user_line = line.code, line.instruction
@@ -47,7 +49,8 @@ def note_run(line: Any) -> None:
 
 
 def look_at_next(*, is_generate: bool = False) -> None:
-    """Has the next call of a module looked at: torch's slot for compiled calls is that of all modules here.
+    """Has the next call of a module looked at: torch's slot for compiled calls is that of all
+    modules here.
 
     is_generate: calls of one kind are known to repeat.
     """
@@ -61,7 +64,8 @@ def _looked_at(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         frame = frame.f_back
     items = tree_leaves((args, kwargs))
     if frame is not None or not any(type(item) is XlaTensor for item in items):
-        return module._call_impl(*args, **kwargs)  # a part of another module's call, or on the CPU: the next call is it
+        # a part of another module's call, or on the CPU: the next call is it
+        return module._call_impl(*args, **kwargs)
     nn.Module._compiled_call_impl = None
     is_dynamo = type(module).__module__.startswith("torch._dynamo")  # the result of torch.compile
     if torch.is_grad_enabled() or module in _refused or is_dynamo or not _may_write(module, items):
@@ -71,7 +75,8 @@ def _looked_at(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def _may_write(module: nn.Module, items: Sequence[Any]) -> bool:
-    """True if there are objects of tensors among the arguments, or buffers that were written before."""
+    """True if there are objects of tensors among the arguments, or buffers that were written
+    before."""
     return any(map(parts_of, items)) or any(map(_is_written, module.buffers()))
 
 
@@ -80,10 +85,14 @@ def _is_written(tensor: torch.Tensor) -> bool:
 
 
 def unrolled() -> AbstractContextManager[None]:
-    """Programs compiled inside have no loops over layers, but on a TPU: a loop would copy each layer's weights, and to
-    read these is most of what a token costs."""
+    """Programs compiled inside have no loops over layers, but on a TPU: a loop would copy each
+    layer's weights, and to read these is most of what a token costs."""
     is_tpu = hardware.default_sharding().platform == "tpu"
-    return contextlib.nullcontext() if is_tpu or config.scan_layers != "auto" else held(config, scan_layers="never")
+    return (
+        contextlib.nullcontext()
+        if is_tpu or config.scan_layers != "auto"
+        else held(config, scan_layers="never")
+    )
 
 
 class ModuleCall(CompiledFunction[..., Any]):
@@ -117,12 +126,15 @@ class ModuleCall(CompiledFunction[..., Any]):
         return result
 
     def _repeats(self, key: Any) -> bool:
-        """True for a kind that has come twice in a row, as tokens do, or twice where others are replayed.
+        """True for a kind that has come twice in a row, as tokens do, or twice where others are
+        replayed.
 
         Where a Python number counts positions no kind comes twice: such lengths are learned.
         """
         last, self._last = self._last, key
-        is_worth = self._is_generate or key == last or (self.num_replayed > 0 and key in self._seen.rows)
+        is_worth = (
+            self._is_generate or key == last or (self.num_replayed > 0 and key in self._seen.rows)
+        )
         self._seen.keep(key, True)
         return is_worth
 
@@ -138,7 +150,9 @@ class ModuleCall(CompiledFunction[..., Any]):
         num_whole = len(self._whole)
         result = super()._recorded(kind, *arguments)
         if len(self._whole) > num_whole:  # arguments of this class are not looked at any more
-            messages.say(f"{self._name} is not replayed: {self.causes[-1]}", "uncompiled", self.explain())
+            messages.say(
+                f"{self._name} is not replayed: {self.causes[-1]}", "uncompiled", self.explain()
+            )
         if len(kind.refused) == self.tries or (kind.entries and not kind.entries[0].replay.writes):
             self._module._compiled_call_impl = None
             _refused.add(self._module)

@@ -1,1 +1,2 @@
-"""torch.compile on the device: Dynamo sees plain tensors, and its graphs are recorded as ops of the lazy graph."""
+"""torch.compile on the device: Dynamo sees plain tensors, and its graphs are recorded as ops of the
+lazy graph."""

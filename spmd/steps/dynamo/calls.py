@@ -1,8 +1,9 @@
-"""A call of one of this library's functions in a graph of Dynamo: its arguments as data, run on the graph's tensors, or
-on stand-ins for the shapes of its results and for the arguments with which it calls the functions given to it.
+"""A call of one of this library's functions in a graph of Dynamo: its arguments as data, run on the
+graph's tensors, or on stand-ins for the shapes of its results and for the arguments with which it
+calls the functions given to it.
 
-A call inside a function that is under trace (a collective inside `shard_map`) runs inside the calls around it: these
-run on stand-ins again, up to where they call that function.
+A call inside a function that is under trace (a collective inside `shard_map`) runs inside the calls
+around it: these run on stand-ins again, up to where they call that function.
 """
 
 import contextlib
@@ -29,11 +30,12 @@ class GraphTensor:
 
 @dataclass(eq=False)
 class Body:
-    """An argument that is a function of the user's: once traced, a graph of the values that it is called with.
+    """An argument that is a function of the user's: once traced, a graph of the values that it is
+    called with.
 
-    num_captured: how many values the graph reads besides its arguments; None where the function is not called.
-    arguments: the structure of its arguments. results, constants: that of its results, in which None stands for the
-    next tensor and a list of one for anything else.
+    num_captured: how many values the graph reads besides its arguments; None where the function is
+    not called. arguments: the structure of its arguments. results, constants: that of its results,
+    in which None stands for the next tensor and a list of one for anything else.
     """
 
     name: str
@@ -45,21 +47,30 @@ class Body:
     def function(self, graph: Any, captured: Sequence[Any]) -> Callable[..., Any]:
         """Returns the traced function, with the values that it captures."""
         # Two tuples in the closure: a recomputation holds back the first one (`backend.recompute`).
-        are_held = [type(value) is XlaTensor and not storage_of(value).is_parameter for value in captured]
-        activations = tuple(value for value, is_held in zip(captured, are_held, strict=True) if is_held)
-        unheld_values = tuple(value for value, is_held in zip(captured, are_held, strict=True) if not is_held)
+        are_held = [
+            type(value) is XlaTensor and not storage_of(value).is_parameter for value in captured
+        ]
+        activations = tuple(
+            value for value, is_held in zip(captured, are_held, strict=True) if is_held
+        )
+        unheld_values = tuple(
+            value for value, is_held in zip(captured, are_held, strict=True) if not is_held
+        )
 
         def function(*args: Any, **kwargs: Any) -> Any:
             flat, tree = tree_flatten((args, kwargs))
             if tree != self.arguments:
                 raise NotImplementedError(
-                    f"{self.name}: its function is called with {tree}, and was traced for {self.arguments}"
+                    f"{self.name}: its function is called with {tree}, and was traced for "
+                    f"{self.arguments}"
                 )
             remaining_activations, unheld = iter(activations), iter(unheld_values)
             read = [next(remaining_activations if is_held else unheld) for is_held in are_held]
             result = iter(WithLines(graph).run(*flat, *read))
             assert self.results is not None, "only a traced function is called"
-            values = [next(result) if constant is None else constant[0] for constant in self.constants]
+            values = [
+                next(result) if constant is None else constant[0] for constant in self.constants
+            ]
             return tree_unflatten(values, self.results)
 
         return function
@@ -67,11 +78,12 @@ class Body:
 
 @dataclass(eq=False)
 class GraphedCall:
-    """One call: what a graph calls. It takes the tensors among the arguments, then for each body its graph and what
-    that captures; it returns those tensors of the function's results that are no arguments.
+    """One call: what a graph calls. It takes the tensors among the arguments, then for each body
+    its graph and what that captures; it returns those tensors of the function's results that are no
+    arguments.
 
-    mesh: the default mesh there (of `with mesh:` inside the graph). outputs: the places of the results to return, among
-    all leaves of the results.
+    mesh: the default mesh there (of `with mesh:` inside the graph). outputs: the places of the
+    results to return, among all leaves of the results.
     """
 
     function: Callable[..., Any]
@@ -96,7 +108,9 @@ class GraphedCall:
                 functions.append(_never)
             else:
                 graph = next(queue)
-                functions.append(body.function(graph, [next(queue) for _ in range(body.num_captured)]))
+                functions.append(
+                    body.function(graph, [next(queue) for _ in range(body.num_captured)])
+                )
         values = tree_leaves(self.run(tensors, functions))
         return [values[index] for index in self.outputs]
 
@@ -117,7 +131,7 @@ def _never(*args: Any, **kwargs: Any) -> None:
     raise NotImplementedError("a function is called that was not called when it was traced")
 
 
-# --- contexts ---------------------------------------------------------------------------------------------------------
+# --- contexts -------------------------------------------------------------------------------------
 
 
 class _Entered(threading.local):
@@ -155,7 +169,7 @@ def left_on_error() -> Iterator[None]:
             leave(context)
 
 
-# --- on stand-ins -----------------------------------------------------------------------------------------------------
+# --- on stand-ins ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -167,7 +181,8 @@ class Like:
 
 
 class Untraced(BaseException):
-    """Raised where a call calls a function that is not traced yet, with the arguments (tensors as `Like`)."""
+    """Raised where a call calls a function that is not traced yet, with the arguments (tensors as
+    `Like`)."""
 
     def __init__(self, body: Body, arguments: Any):
         super().__init__()
@@ -180,14 +195,20 @@ class _Done(BaseException):
 
 @dataclass(frozen=True)
 class OnStandIns:
-    """A call with what its stand-ins are like. traced: by body, its graph and what its captured values are like."""
+    """A call with what its stand-ins are like. traced: by body, its graph and what its captured
+    values are like."""
 
     call: GraphedCall
     tensors: Sequence[Like]
     traced: dict[Body, tuple[Any, Sequence[Any]]] = field(default_factory=dict)
 
-    def run(self, capture: Capture, target: Body | None = None, then: Callable[[], None] | None = None) -> Any:
-        """Runs the call; where it calls the body `target`, `then` runs instead. Returns stand-ins and results."""
+    def run(
+        self, capture: Capture, target: Body | None = None, then: Callable[[], None] | None = None
+    ) -> Any:
+        """Runs the call; where it calls the body `target`, `then` runs instead.
+
+        Returns stand-ins and results.
+        """
 
         def function(body: Body) -> Callable[..., Any]:
             if body in self.traced:
@@ -208,18 +229,25 @@ class OnStandIns:
 
 def like(value: Any) -> Any:
     """Returns what a tensor is like; anything else as it is."""
-    return Like(tensor_meta(value).layout, value.requires_grad) if type(value) is XlaTensor else value
+    return (
+        Like(tensor_meta(value).layout, value.requires_grad) if type(value) is XlaTensor else value
+    )
 
 
 def _stand_in(capture: Capture, value: Any) -> Any:
-    return capture.stand_in(value.meta, requires_grad=value.requires_grad) if type(value) is Like else value
+    return (
+        capture.stand_in(value.meta, requires_grad=value.requires_grad)
+        if type(value) is Like
+        else value
+    )
 
 
 def results(call: OnStandIns, around: Sequence[tuple[OnStandIns, Body]]) -> tuple[list[Any], Any]:
-    """Returns the leaves of a call's results, and their structure: a tensor of the arguments by its place as an int in
-    a list, a new tensor as `Like`, equal ones as one object.
+    """Returns the leaves of a call's results, and their structure: a tensor of the arguments by its
+    place as an int in a list, a new tensor as `Like`, equal ones as one object.
 
-    around: the calls around it, the outermost first, and the body of each that calls the next one. Raises Untraced.
+    around: the calls around it, the outermost first, and the body of each that calls the next one.
+    Raises Untraced.
     """
     values: list[Any] = []
     tree: Any = None

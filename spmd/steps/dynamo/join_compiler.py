@@ -1,5 +1,5 @@
-"""The patches of torch.compile, applied when torch imports Dynamo: the traces (`tensors`), and the backend for graphs
-with tensors of the device, under its names and in place of inductor.
+"""The patches of torch.compile, applied when torch imports Dynamo: the traces (`tensors`), and the
+backend for graphs with tensors of the device, under its names and in place of inductor.
 """
 
 import warnings
@@ -18,13 +18,15 @@ NAMES = ("xla", "openxla", "torchxla_trace_once", "aot_torchxla_trace_once")
 
 
 def xla(graph_module: Any, inputs: Sequence[Any], **settings: Any) -> Callable[..., Any]:
-    """Returns the function that records a graph of Dynamo; a warning names settings (mode, options), which are
-    inductor's."""
+    """Returns the function that records a graph of Dynamo; a warning names settings (mode,
+    options), which are inductor's."""
     if named := ", ".join(f"{name}={value!r}" for name, value in settings.items() if value):
         warnings.warn(
-            f"torch.compile: {named}: inductor's, and without effect on xla; leave it out. Options of XLA's: "
-            "spmd.config.compiler_options", UserWarning, stacklevel=2,
-        )  # fmt: skip
+            f"torch.compile: {named}: inductor's, and without effect on xla; leave it out. "
+            "Options of XLA's: spmd.config.compiler_options",
+            UserWarning,
+            stacklevel=2,
+        )
     return GraphCall(graph_module)
 
 
@@ -34,8 +36,11 @@ def _is_on_device(graph_module: Any, inputs: Iterable[Any]) -> bool:
     return any(isinstance(value, torch.Tensor) and value.device.type == "xla" for value in values)
 
 
-def _compiled(original: Callable[..., Any], self: Any, model_: Any, inputs_: Any, **settings: Any) -> Any:
-    """A call of the default backend, which has no code for the device and leaves its graphs to ours."""
+def _compiled(
+    original: Callable[..., Any], self: Any, model_: Any, inputs_: Any, **settings: Any
+) -> Any:
+    """A call of the default backend, which has no code for the device and leaves its graphs to
+    ours."""
     if _is_on_device(model_, inputs_):
         return xla(model_, inputs_, options=self.config, **settings)
     return original(self, model_, inputs_, **settings)
@@ -56,14 +61,20 @@ def join_backends() -> None:
     """Patches torch's modules, now or when they are imported."""
     purpose, needs = "torch.compile on xla", "register_backend(compiler_fn, name, ...)"
     patch_when_imported("torch._dynamo.backends.registry", _register, purpose, needs)
-    patch_when_imported("torch._dynamo.backends.torchxla", _take_openxla, purpose, "register_backend.__globals__")
+    patch_when_imported(
+        "torch._dynamo.backends.torchxla", _take_openxla, purpose, "register_backend.__globals__"
+    )
 
 
 PATCHES = (
     Patch("Dynamo's table of types", "traces see plain tensors", join_tracing),
-    Patch("`torch._TorchCompileInductorWrapper.__call__(self, model_, inputs_, ...)`", "its backend", join_backends,
-          (_compiled,)),
-)  # fmt: skip
+    Patch(
+        "`torch._TorchCompileInductorWrapper.__call__(self, model_, inputs_, ...)`",
+        "its backend",
+        join_backends,
+        (_compiled,),
+    ),
+)
 
 for _patch in PATCHES:
     _patch.apply()

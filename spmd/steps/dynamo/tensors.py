@@ -1,8 +1,9 @@
-"""Dynamo and tensors of the device: it traces functions and modules over them as over plain tensors.
+"""Dynamo and tensors of the device: it traces functions and modules over them as over plain
+tensors.
 
-Dynamo knows plain tensors and subclasses that fall apart into plain ones. `XlaTensor` does neither: it is one tensor
-with true sizes, strides, device and flags, so a plain fake tensor of the device stands for it in the trace, and the
-guards are those of a plain tensor.
+Dynamo knows plain tensors and subclasses that fall apart into plain ones. `XlaTensor` does neither:
+it is one tensor with true sizes, strides, device and flags, so a plain fake tensor of the device
+stands for it in the trace, and the guards are those of a plain tensor.
 """
 
 import importlib
@@ -22,7 +23,9 @@ _PURPOSE = "torch.compile on xla"
 
 def _wrap_ours(builder: ModuleType) -> None:
     builder.VariableBuilder._type_dispatch()[XlaTensor] = builder.VariableBuilder.wrap_tensor
-    replaces(builder, "infer_subclass_type")(lambda infer, value: None if type(value) is XlaTensor else infer(value))
+    replaces(builder, "infer_subclass_type")(
+        lambda infer, value: None if type(value) is XlaTensor else infer(value)
+    )
 
 
 def _fake_ours(fake_tensor: ModuleType) -> None:
@@ -49,10 +52,15 @@ def _take_functions(trace_rules: ModuleType) -> None:
 
 def join_tracing() -> None:
     """Patches torch's modules, now or when they are imported."""
-    wraps = "VariableBuilder._type_dispatch()", "VariableBuilder.wrap_tensor", "infer_subclass_type(value)"
+    wraps = (
+        "VariableBuilder._type_dispatch()",
+        "VariableBuilder.wrap_tensor",
+        "infer_subclass_type(value)",
+    )
     patch_when_imported("torch._dynamo.variables.builder", _wrap_ours, _PURPOSE, *wraps)
     patch_when_imported("torch._dynamo.trace_rules", _skip_ours, _PURPOSE, "add(import_name)")
-    if TorchVersion(torch.__version__) >= "2.12":  # before it Dynamo has no constants of other libraries' classes
+    # before it Dynamo has no constants of other libraries' classes
+    if TorchVersion(torch.__version__) >= "2.12":
         patch_when_imported("torch._dynamo.convert_frame", _take_functions, _PURPOSE)
     fakes = "FakeTensorMode.dispatch(self, func, types, args, kwargs)", "FakeTensorMode.lift_fns"
     patch_when_imported("torch._subclasses.fake_tensor", _fake_ours, _PURPOSE, *fakes)

@@ -1,7 +1,7 @@
 """This library's functions as variables of Dynamo: a call of one becomes one node of the graph.
 
-Imported with Dynamo. The functions given to such a call (a scan's body) are traced into graphs of their own, by what
-torch's higher-order ops use, so that guards see them.
+Imported with Dynamo. The functions given to such a call (a scan's body) are traced into graphs of
+their own, by what torch's higher-order ops use, so that guards see them.
 """
 
 import dataclasses
@@ -20,7 +20,11 @@ from torch._dynamo.source import GlobalStateSource
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.builder import SourcelessBuilder, wrap_fx_proxy
-from torch._dynamo.variables.higher_order_ops import discard_graph_changes, make_attr, speculate_subgraph
+from torch._dynamo.variables.higher_order_ops import (
+    discard_graph_changes,
+    make_attr,
+    speculate_subgraph,
+)
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from ...core import XlaTensor, replaces, specs
@@ -30,7 +34,8 @@ from . import functions as table
 from .calls import Body, Enter, GraphedCall, GraphTensor, Like, OnStandIns, Untraced, leave, results
 from .functions import Taken
 
-_around: list[tuple[OnStandIns, Body]] = []  # the calls whose bodies are under trace, the innermost last
+# the calls whose bodies are under trace, the innermost last
+_around: list[tuple[OnStandIns, Body]] = []
 
 
 def _name(function: Any) -> str:
@@ -97,7 +102,7 @@ def _taken(function: Any, tx: Any, args: Sequence[Any], kwargs: dict[str, Any]) 
     return tensor if entry.result == "same" else result
 
 
-# --- arguments --------------------------------------------------------------------------------------------------------
+# --- arguments ------------------------------------------------------------------------------------
 
 
 _BOTH = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -111,22 +116,37 @@ class _Arguments:
         self.tensors: list[Any] = []
         self.bodies: list[Body] = []
         self.functions: dict[Body, Any] = {}  # of the user's, as Dynamo has them
-        self.operands: dict[Body, list[Any]] = {}  # of the graph's call: a body's graph and what that captures
+        # of the graph's call: a body's graph and what that captures
+        self.operands: dict[Body, list[Any]] = {}
 
-    def call(self, kind: type[GraphedCall], args: Sequence[Any], kwargs: dict[str, Any]) -> GraphedCall:
-        """Returns the call, which has a `GraphTensor` for each tensor, a `Body` for each function that is traced."""
+    def call(
+        self, kind: type[GraphedCall], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> GraphedCall:
+        """Returns the call, which has a `GraphTensor` for each tensor, a `Body` for each function
+        that is traced."""
         if recording.names.value:
-            _break(self.function, f"the compiled function is called inside the body of {recording.names.value[-1]}")
+            _break(
+                self.function,
+                f"the compiled function is called inside the body of {recording.names.value[-1]}",
+            )
         signature = inspect.signature(self.function)
         try:
             bound = signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             _break(self.function, str(error))
         parameters = signature.parameters
-        names = [name for name, parameter in parameters.items() if parameter.kind in (parameter.POSITIONAL_ONLY, _BOTH)]
-        positional = [self._argument(*pair) for pair in zip_longest(names[: len(args)], args, fillvalue="")]
+        names = [
+            name
+            for name, parameter in parameters.items()
+            if parameter.kind in (parameter.POSITIONAL_ONLY, _BOTH)
+        ]
+        positional = [
+            self._argument(*pair) for pair in zip_longest(names[: len(args)], args, fillvalue="")
+        ]
         named = {name: self._argument(name, value) for name, value in kwargs.items()}
-        is_ours = bool(_around) or any(_fake(tensor).device.type == "xla" for tensor in self.tensors)
+        is_ours = bool(_around) or any(
+            _fake(tensor).device.type == "xla" for tensor in self.tensors
+        )
         if not is_ours and (kind is GraphedCall or not _is_on_device(self.tx)):
             _break(self.function, "it has no tensor on xla among its arguments")
         meshes = _meshes(self.tx)
@@ -134,11 +154,20 @@ class _Arguments:
             if not meshes and _is_default(bound.get(name)):
                 # The graph is guarded by the mesh of `with mesh:`, or of `set_global_mesh`.
                 install_guard(GlobalStateSource().make_guard(_default_mesh_match))
-        return kind(self.function, positional, named, len(self.tensors), self.bodies, meshes[-1] if meshes else None)
+        return kind(
+            self.function,
+            positional,
+            named,
+            len(self.tensors),
+            self.bodies,
+            meshes[-1] if meshes else None,
+        )
 
     def _argument(self, name: str, value: Any) -> Any:
         value = value.realize()
-        if name not in self.taken.bodies or (value.is_python_constant() and value.as_python_constant() is None):
+        if name not in self.taken.bodies or (
+            value.is_python_constant() and value.as_python_constant() is None
+        ):
             return self._data(value)
         result = Body(f"{self.function.__name__}: {name}")
         self.bodies.append(result)
@@ -155,18 +184,30 @@ class _Arguments:
         if type(value) in (variables.ListVariable, variables.TupleVariable):
             return value.python_type()(map(self._data, value.items))
         if type(value) is variables.ConstDictVariable:
-            return {key.vt.as_python_constant(): self._data(part) for key, part in value.items.items()}
-        if isinstance(value, variables.UserDefinedTupleVariable) and _name(value.python_type()) in table.TUPLES:
+            return {
+                key.vt.as_python_constant(): self._data(part) for key, part in value.items.items()
+            }
+        if (
+            isinstance(value, variables.UserDefinedTupleVariable)
+            and _name(value.python_type()) in table.TUPLES
+        ):
             return value.python_type()(*map(self._data, value.unpack_var_sequence(self.tx)))
         return self._constant(value)
 
     def _constant(self, value: Any) -> Any:
-        is_function = isinstance(value, variables.UserFunctionVariable | variables.SkipFunctionVariable)
+        is_function = isinstance(
+            value, variables.UserFunctionVariable | variables.SkipFunctionVariable
+        )
         if value.is_python_constant() and not is_function:
             return value.as_python_constant()
         constant = getattr(value, "fn", None) or getattr(value, "value", None)
-        is_data = dataclasses.is_dataclass(constant) and vars(type(constant))["__dataclass_params__"].frozen
-        if value.source is None or not (callable(constant) or is_data or constant is specs.UNCONSTRAINED):
+        is_data = (
+            dataclasses.is_dataclass(constant)
+            and vars(type(constant))["__dataclass_params__"].frozen
+        )
+        if value.source is None or not (
+            callable(constant) or is_data or constant is specs.UNCONSTRAINED
+        ):
             kind = getattr(value.python_type(), "__name__", "value")
             _break(self.function, f"an argument is a {kind} that no guard can be on")
         install_guard(value.source.make_guard(GuardBuilder.ID_MATCH))
@@ -176,13 +217,18 @@ class _Arguments:
 def _is_on_device(tx: Any) -> bool:
     """True if an argument of the compiled function is a tensor on xla, or a module with one."""
     flat = tree_leaves(dict(tx.output.root_tx.f_locals))
-    tensors = (next(value.parameters(), None) if isinstance(value, torch.nn.Module) else value for value in flat)
+    tensors = (
+        next(value.parameters(), None) if isinstance(value, torch.nn.Module) else value
+        for value in flat
+    )
     return any(type(tensor) is XlaTensor for tensor in tensors)
 
 
 def _is_default(mesh: Any) -> bool:
     """True if an argument is no mesh, perhaps a spec in its place."""
-    kinds = variables.ConstantVariable | variables.TupleVariable | variables.UserDefinedTupleVariable
+    kinds = (
+        variables.ConstantVariable | variables.TupleVariable | variables.UserDefinedTupleVariable
+    )
     return mesh is None or isinstance(mesh.realize(), kinds)
 
 
@@ -198,7 +244,7 @@ def _default_mesh_match(builder: Any, guard: Any) -> None:
     builder.guard_manager.root.add_lambda_guard(lambda _: read() == mesh, parts, guard.user_stack)
 
 
-# --- nodes ------------------------------------------------------------------------------------------------------------
+# --- nodes ----------------------------------------------------------------------------------------
 
 
 def _run(tx: Any, call: GraphedCall, arguments: "_Arguments") -> Any:
@@ -213,13 +259,25 @@ def _run(tx: Any, call: GraphedCall, arguments: "_Arguments") -> Any:
         except Exception as error:
             _break(call.function, f"it raises {type(error).__name__}: {error}")
     new = {id(value): value for value in flat if type(value) is Like}
-    call.outputs = [next(index for index, value in enumerate(flat) if id(value) == key) for key in new]
-    result = dict(zip(new, _node(tx, call, arguments, [_fake_like(tx, like) for like in new.values()]), strict=True))
+    call.outputs = [
+        next(index for index, value in enumerate(flat) if id(value) == key) for key in new
+    ]
+    result = dict(
+        zip(
+            new,
+            _node(tx, call, arguments, [_fake_like(tx, like) for like in new.values()]),
+            strict=True,
+        )
+    )
 
     def variable(value: Any) -> Any:
         if type(value) is Like:
             return result[id(value)]
-        return arguments.tensors[value[0]] if type(value) is list else SourcelessBuilder.create(tx, value)
+        return (
+            arguments.tensors[value[0]]
+            if type(value) is list
+            else SourcelessBuilder.create(tx, value)
+        )
 
     return SourcelessBuilder.create(tx, tree_unflatten(list(map(variable, flat)), tree))
 
@@ -247,20 +305,32 @@ def _trace(tx: Any, call: OnStandIns, arguments: "_Arguments", untraced: Untrace
     _around.append((call, body))
     try:
         result: Any = speculate_subgraph(
-            tx, function, inputs, {}, f"spmd.{body.name}", set_subgraph_inputs="flatten_manual",
-            should_flatten_outputs=True, supports_input_mutation=True, supports_aliasing=True,
-        )  # fmt: skip
+            tx,
+            function,
+            inputs,
+            {},
+            f"spmd.{body.name}",
+            set_subgraph_inputs="flatten_manual",
+            should_flatten_outputs=True,
+            supports_input_mutation=True,
+            supports_aliasing=True,
+        )
     finally:
         _around.pop()
     (_, spec), graph, captured = result
     body.results = spec.treespec.as_python_constant()
     body.constants = [
         [constant] if is_constant else None
-        for is_constant, constant in zip(spec.masks_to_filter_const_values, spec.const_values, strict=True)
+        for is_constant, constant in zip(
+            spec.masks_to_filter_const_values, spec.const_values, strict=True
+        )
     ]
     body.num_captured = len(captured)
     module = torch.fx.GraphModule(tx.output.nn_modules, graph)
-    arguments.operands[body] = [make_attr(tx, tx.output.install_subgraph("spmd_body", module)), *captured]
+    arguments.operands[body] = [
+        make_attr(tx, tx.output.install_subgraph("spmd_body", module)),
+        *captured,
+    ]
     call.traced[body] = module, list(map(_like_proxy, captured))
 
 
@@ -271,7 +341,7 @@ def _argument(tx: Any, value: Any) -> Any:
     return wrap_fx_proxy(tx, proxy, example_value=_fake_like(tx, value))
 
 
-# --- fake tensors -----------------------------------------------------------------------------------------------------
+# --- fake tensors ---------------------------------------------------------------------------------
 
 
 def _fake(tensor: Any) -> Any:
@@ -279,19 +349,27 @@ def _fake(tensor: Any) -> Any:
 
 
 def _like_proxy(proxy: Any) -> Any:
-    """Returns what a captured value is like; a number that the guards leave open is one of this type."""
+    """Returns what a captured value is like; a number that the guards leave open is one of this
+    type."""
     value = proxy.node.meta["example_value"]
     if isinstance(value, torch.SymFloat):
         return 1.0
     if not isinstance(value, torch.Tensor):
         return int(value)
-    return _like_fake(value) if value.device.type == "xla" else torch.ones([*map(int, value.shape)], dtype=value.dtype)
+    return (
+        _like_fake(value)
+        if value.device.type == "xla"
+        else torch.ones([*map(int, value.shape)], dtype=value.dtype)
+    )
 
 
 def _like_fake(fake: Any) -> Like:
     """Returns what a fake tensor is like; its lengths are guarded."""
     size, stride = [*map(int, fake.shape)], [*map(int, fake.stride())]
-    return Like(meta_of(torch.empty_strided(size, stride, dtype=fake.dtype, device="meta")), fake.requires_grad)
+    return Like(
+        meta_of(torch.empty_strided(size, stride, dtype=fake.dtype, device="meta")),
+        fake.requires_grad,
+    )
 
 
 def _fake_like(tx: Any, like: Like) -> Any:
@@ -308,12 +386,12 @@ def _with_history(tx: Any, fake: Any, requires_grad: bool) -> Any:
         return fake.requires_grad_().clone() if requires_grad else fake
 
 
-# --- contexts ---------------------------------------------------------------------------------------------------------
+# --- contexts -------------------------------------------------------------------------------------
 
 
 class ContextVariable(variables.ContextWrappingVariable):
-    """A mesh in `with mesh:`, which is the default mesh of the calls inside; or a context manager that the graph makes:
-    the call that enters it, and the operands of that."""
+    """A mesh in `with mesh:`, which is the default mesh of the calls inside; or a context manager
+    that the graph makes: the call that enters it, and the operands of that."""
 
     def __init__(self, context: Any, operands: Sequence[Any] = (), **how: Any):
         super().__init__(None, **how)
@@ -326,7 +404,9 @@ class ContextVariable(variables.ContextWrappingVariable):
         if type(self.context) is not Enter:
             _meshes(tx).append(self.context.as_python_constant())
             return self.context
-        self.entered = tx.output.create_proxy("call_function", self.context, tuple(self.operands), {})
+        self.entered = tx.output.create_proxy(
+            "call_function", self.context, tuple(self.operands), {}
+        )
         return variables.ConstantVariable.create(None)
 
     def exit(self, tx: Any, *args: Any) -> Any:
@@ -343,7 +423,7 @@ def _context(tx: Any, cls: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> 
     return ContextVariable(enter, [tensor.as_proxy() for tensor in arguments.tensors])
 
 
-# --- torch's tables ---------------------------------------------------------------------------------------------------
+# --- torch's tables -------------------------------------------------------------------------------
 
 _TAKEN = {entry.name: entry for entry in table.TAKEN}
 _KINDS: dict[type[VariableTracker], Iterable[str]] = {
@@ -354,16 +434,26 @@ _KINDS: dict[type[VariableTracker], Iterable[str]] = {
 
 def register() -> None:
     """Has Dynamo find the table's functions, methods and contexts."""
-    # torch looks the names up at the first trace, and skips those of folders that cannot be imported. A function that
-    # is decorated (`ends_at_user_line`) is called by its decoration, which Dynamo traces.
-    forms = {f"{name}{form}": kind for kind, names in _KINDS.items() for name in names for form in ("", "#__wrapped__")}
+    # torch looks the names up at the first trace, and skips those of folders that cannot be
+    # imported. A function that is decorated (`ends_at_user_line`) is called by its decoration,
+    # which Dynamo traces.
+    forms = {
+        f"{name}{form}": kind
+        for kind, names in _KINDS.items()
+        for name in names
+        for form in ("", "#__wrapped__")
+    }
     trace_rules.torch_name_rule_map.append(forms)
     trace_rules.get_torch_obj_rule_map.cache_clear()
     inlined = trace_rules.get_legacy_mod_inlinelist
-    trace_rules.get_legacy_mod_inlinelist = functools.cache(lambda: {*inlined(), *map(_path, table.TRACED_FILES)})
+    trace_rules.get_legacy_mod_inlinelist = functools.cache(
+        lambda: {*inlined(), *map(_path, table.TRACED_FILES)}
+    )
 
     @replaces(variables.TensorVariable, "call_method")
-    def call_our_method(call_method: Any, self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+    def call_our_method(
+        call_method: Any, self: Any, tx: Any, name: str, args: Any, kwargs: Any
+    ) -> Any:
         if name in table.METHODS and _fake(self).device.type == "xla":
             function = trace_rules.load_object(table.METHODS[name])
             return FunctionVariable(function).call_function(tx, [self, *args], kwargs)

@@ -1,4 +1,5 @@
-"""Programs as files: a call of a function or a training step as StableHLO, with weights and a manifest."""
+"""Programs as files: a call of a function or a training step as StableHLO, with weights and a
+manifest."""
 
 from .exported import Exported as Exported
 from .exporter import export as export

@@ -27,9 +27,9 @@ class Exported:
     """A program that `spmd.export` has made.
 
     Attributes:
-        serialized: the program, as `jax.export.Exported.serialize` writes it: StableHLO of a stable version with its
-            shardings. Its arguments are the call's tensors in order, the state, and where it draws random numbers the
-            vector (seed, draws so far).
+        serialized: the program, as `jax.export.Exported.serialize` writes it: StableHLO of a stable
+            version with its shardings. Its arguments are the call's tensors in order, the state,
+            and where it draws random numbers the vector (seed, draws so far).
         manifest: names, roles, shapes, dtypes and shardings of arguments and results, as JSON.
 
     >>> import torch, spmd
@@ -44,7 +44,8 @@ class Exported:
         self._state = list(state)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """The tensors that the program reads besides its arguments, by name: the user's own, as they are now."""
+        """The tensors that the program reads besides its arguments, by name: the user's own, as
+        they are now."""
         names = [argument["name"] for argument in state_arguments(self.manifest)]
         return dict(zip(names, self._state, strict=True))
 
@@ -53,10 +54,12 @@ class Exported:
         return str(jax_export.deserialize(bytearray(self.serialized)).mlir_module())
 
     def save(self, path: str | Path) -> None:
-        """Writes the program, the state as it is now and the manifest into a folder, which is made; a sync.
+        """Writes the program, the state as it is now and the manifest into a folder, which is made;
+        a sync.
 
-        Files of an earlier export are replaced. The manifest is written last: a folder without one is not complete.
-        Of several processes all must call it: the first writes, and all return when the folder is complete.
+        Files of an earlier export are replaced. The manifest is written last: a folder without one
+        is not complete. Of several processes all must call it: the first writes, and all return
+        when the folder is complete.
         """
         folder, is_first = Path(path), processes.index() == 0
         if is_first:
@@ -65,7 +68,9 @@ class Exported:
             (folder / PROGRAM).write_bytes(self.serialized)
         weights = write_safetensors(folder / WEIGHTS if is_first else None, self.state())
         if is_first:
-            (folder / MANIFEST).write_text(sealed_json.text({**self.manifest, WEIGHTS_FACTS: weights}))
+            (folder / MANIFEST).write_text(
+                sealed_json.text({**self.manifest, WEIGHTS_FACTS: weights})
+            )
         if processes.several():
             processes.agree("an exported program that is written", b"", user_line())
 
@@ -73,7 +78,9 @@ class Exported:
         program = self.manifest["program"]
         roles = [argument["role"] for argument in self.manifest["arguments"]]
         shown = ", ".join(f"{roles.count(role)} x {role}" for role in dict.fromkeys(roles))
-        return f"Exported({shown}; {self.manifest['num_devices']} devices, {program['partitioner']})"
+        return (
+            f"Exported({shown}; {self.manifest['num_devices']} devices, {program['partitioner']})"
+        )
 
 
 def state_arguments(manifest: dict[str, Any]) -> list[dict[str, Any]]:
@@ -88,7 +95,9 @@ def array_facts(array: Any) -> dict[str, Any]:
 
 def struct(meta: Meta, sharding: Sharding) -> jax.ShapeDtypeStruct:
     """The physical shape, the dtype and the sharding in which a program takes a tensor."""
-    return jax.ShapeDtypeStruct(sharding.padded_shape(meta.shape), meta.struct.dtype, sharding=sharding.in_program())
+    return jax.ShapeDtypeStruct(
+        sharding.padded_shape(meta.shape), meta.struct.dtype, sharding=sharding.in_program()
+    )
 
 
 def on_host(tensor: torch.Tensor) -> torch.Tensor:
@@ -97,12 +106,17 @@ def on_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def write_safetensors(path: Path | None, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """Writes tensors into a file of safetensors, one after another: the host never holds more than one of xla's. None:
-    takes part in this only, for the process that writes. Returns the size and the SHA-256 of the file."""
+    """Writes tensors into a file of safetensors, one after another: the host never holds more than
+    one of xla's. None: takes part in this only, for the process that writes. Returns the size and
+    the SHA-256 of the file."""
     for name, tensor in tensors.items():
         if tensor.dtype not in SAFETENSORS.values():
-            raise TypeError(f"export: {name} has the dtype {tensor.dtype}, which safetensors does not have")
-    layout = file_of(WEIGHTS, {name: array_facts(tensor) for name, tensor in tensors.items()}, {"format": "pt"})
+            raise TypeError(
+                f"export: {name} has the dtype {tensor.dtype}, which safetensors does not have"
+            )
+    layout = file_of(
+        WEIGHTS, {name: array_facts(tensor) for name, tensor in tensors.items()}, {"format": "pt"}
+    )
     digest, size = hashlib.sha256(), 0
     with contextlib.nullcontext() if path is None else path.open("wb") as file:
         parts: Iterator[Any] = (on_host(tensors[placed.name]) for placed in layout.tensors)

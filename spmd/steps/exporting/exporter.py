@@ -38,26 +38,30 @@ def export(
     platforms: Sequence[str] | None = None,
     custom_calls: Sequence[str] = (),
 ) -> Exported:
-    """Returns a call of a module, function or training step as a program that runs without the Python that made it.
+    """Returns a call of a module, function or training step as a program that runs without the
+    Python that made it.
 
-    The call is recorded (nothing runs): parameters, buffers, the optimizer's state and other tensors that it reads are
-    the program's state, which a training step overwrites. Numbers are constants of the program, a learning rate among
-    them unless it is a tensor; the counter of Adam is state, as with `capturable=True`; a random draw takes its key
-    from the stream of the process that runs it. `save` writes the program, the values of the state and a manifest into
-    a folder, and `spmd.load_exported` runs it. Of several processes all must call it.
+    The call is recorded (nothing runs): parameters, buffers, the optimizer's state and other
+    tensors that it reads are the program's state, which a training step overwrites. Numbers are
+    constants of the program, a learning rate among them unless it is a tensor; the counter of Adam
+    is state, as with `capturable=True`; a random draw takes its key from the stream of the process
+    that runs it. `save` writes the program, the values of the state and a manifest into a folder,
+    and `spmd.load_exported` runs it. Of several processes all must call it.
 
     Args:
-        step: a module (its forward, without gradients), an `ExportedProgram` of `torch.export`, or a function. The
-            modules and optimizers of a function are found through its closure and globals. Modules on the CPU are
-            exported as if they had been moved to xla.
-        args, kwargs: its arguments: tensors on xla (with their shardings), on the CPU or on meta, in lists, tuples,
-            dicts and dataclasses; anything else is a constant of the program.
+        step: a module (its forward, without gradients), an `ExportedProgram` of `torch.export`, or
+            a function. The modules and optimizers of a function are found through its closure and
+            globals. Modules on the CPU are exported as if they had been moved to xla.
+        args, kwargs: its arguments: tensors on xla (with their shardings), on the CPU or on meta,
+            in lists, tuples, dicts and dataclasses; anything else is a constant of the program.
         platforms: to lower for, such as ("cpu", "tpu"); None: that of the devices here.
-        custom_calls: targets of custom calls that the program may have, besides those that jax keeps stable.
+        custom_calls: targets of custom calls that the program may have, besides those that jax
+            keeps stable.
 
-    Raises ValueError for a step that is not one program, that differs from call to call, or that reads state its first
-    call makes; `ProcessError` where the processes export different steps; ModuleNotFoundError without `flatbuffers`
-    (the extra `export`). Source: `jax.export`; `torch_xla.stablehlo`.
+    Raises ValueError for a step that is not one program, that differs from call to call, or that
+    reads state its first call makes; `ProcessError` where the processes export different steps;
+    ModuleNotFoundError without `flatbuffers` (the extra `export`). Source: `jax.export`;
+    `torch_xla.stablehlo`.
 
     >>> import tempfile, torch, spmd
     >>> model = torch.nn.Linear(4, 2, device="xla")
@@ -76,14 +80,19 @@ def export(
     if not callable(step):
         raise TypeError(f"export: expected a module or a function, got {type(step).__name__}")
     if isinstance(args, torch.Tensor) or not isinstance(args, (tuple, list)):
-        raise TypeError(f"export: expected args as a tuple of the arguments, got a {type(args).__name__}")
+        raise TypeError(
+            f"export: expected args as a tuple of the arguments, got a {type(args).__name__}"
+        )
     with torch.set_grad_enabled(torch.is_grad_enabled() and not isinstance(step, nn.Module)):
         recorded = record(step, args, kwargs or {})
     shardings = _shardings(recorded)
     exported = _lowered(recorded, shardings, platforms, custom_calls)
     if processes.several():
         mark = hashlib.sha256(exported.mlir_module().encode()).digest()
-        words = f"spmd.export of {len(recorded.call.graph.nodes):,} ops, its {processes.digest('program', mark)}"
+        words = (
+            f"spmd.export of {len(recorded.call.graph.nodes):,} ops, its "
+            f"{processes.digest('program', mark)}"
+        )
         processes.agree(words, mark, user_line())
     serialized = bytes(exported.serialize())
     state = [operand.tensor for operand in recorded.operands if operand.role != "argument"]
@@ -105,7 +114,10 @@ def _shardings(step: ExportedStep) -> list[Sharding]:
 
 
 def _lowered(
-    step: ExportedStep, shardings: Sequence[Sharding], platforms: Sequence[str] | None, custom: Sequence[str]
+    step: ExportedStep,
+    shardings: Sequence[Sharding],
+    platforms: Sequence[str] | None,
+    custom: Sequence[str],
 ) -> jax_export.Exported:
     graph = step.call.graph
     compute = build.build(graph, user_lines.describe)
@@ -119,30 +131,46 @@ def _lowered(
         whole = jnp.asarray(integers)
         if num_draws:
             seed, count = arrays[-1][0], arrays[-1][1]
-            whole = jnp.where(integers == first_seed, seed, jnp.where(is_count, count + draws, whole))
-        return compute(*(arrays[index_of[value]] for value in graph.inputs), jnp.asarray(floats), whole)
+            whole = jnp.where(
+                integers == first_seed, seed, jnp.where(is_count, count + draws, whole)
+            )
+        return compute(
+            *(arrays[index_of[value]] for value in graph.inputs), jnp.asarray(floats), whole
+        )
 
     several = len(graph.meshes()) > 1
     with topology.program_devices(graph.mesh.device_ids if several else None), compiler_context():
-        out = tuple(None if sharding is None else sharding.in_program() for sharding in graph.pinned)
+        out = tuple(
+            None if sharding is None else sharding.in_program() for sharding in graph.pinned
+        )
         jitted = jax.jit(spmd_exported, out_shardings=out, keep_unused=True)
         allowed = [jax_export.DisabledSafetyCheck.custom_call(target) for target in custom]
         structs = [*map(struct, (operand.value.meta for operand in step.operands), shardings)]
         if num_draws:
             structs.append(jax.ShapeDtypeStruct((2,), np.int64))
         exported = jax_export.export(jitted, platforms=platforms, disabled_checks=allowed)(*structs)
-        return jax_facts.without_shardings(exported) if config.partitioner == "gspmd" or several else exported
+        return (
+            jax_facts.without_shardings(exported)
+            if config.partitioner == "gspmd" or several
+            else exported
+        )
 
 
 def _manifest(
-    step: ExportedStep, shardings: Sequence[Sharding], lowered: jax_export.Exported, serialized: bytes
+    step: ExportedStep,
+    shardings: Sequence[Sharding],
+    lowered: jax_export.Exported,
+    serialized: bytes,
 ) -> dict[str, Any]:
     graph, num_draws = step.call.graph, step.call.draws[2]
     meshes: list[dict[str, Any]] = []
     order = {device: index for index, device in enumerate(graph.mesh.device_ids)}
 
     def facts(meta: Meta, sharding: Sharding | None) -> dict[str, Any]:
-        return {**array_facts(meta), "sharding": None if sharding is None else _text(sharding, meshes, order)}
+        return {
+            **array_facts(meta),
+            "sharding": None if sharding is None else _text(sharding, meshes, order),
+        }
 
     arguments = [
         {"role": operand.role, "name": operand.name, **facts(operand.value.meta, sharding)}
@@ -150,12 +178,22 @@ def _manifest(
     ]
     if num_draws:
         arguments.append(
-            {"role": "random", "name": "(seed, draws so far)", "dtype": "int64", "shape": [2], "sharding": None}
+            {
+                "role": "random",
+                "name": "(seed, draws so far)",
+                "dtype": "int64",
+                "shape": [2],
+                "sharding": None,
+            }
         )
-    results = [facts(root.meta, sharding) for root, sharding in zip(graph.roots, graph.pinned, strict=True)]
+    results = [
+        facts(root.meta, sharding) for root, sharding in zip(graph.roots, graph.pinned, strict=True)
+    ]
     for root, operand_index in step.overwrites.items():
         results[root]["overwrites"] = operand_index
-    versions = {name: importlib.metadata.version(name) for name in ("torch-spmd", "torch", "jax", "jaxlib")}
+    versions = {
+        name: importlib.metadata.version(name) for name in ("torch-spmd", "torch", "jax", "jaxlib")
+    }
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -180,9 +218,15 @@ def _manifest(
     }
 
 
-def _text(sharding: Sharding, meshes: list[dict[str, Any]], order: dict[int, int]) -> dict[str, Any]:
-    """A sharding as JSON: its mesh, which is added to those met before, the axes of each dim, its memory."""
-    mesh = {"axes": dict(sharding.mesh_axes()), "device_order": [order[device] for device in sharding.device_ids]}
+def _text(
+    sharding: Sharding, meshes: list[dict[str, Any]], order: dict[int, int]
+) -> dict[str, Any]:
+    """A sharding as JSON: its mesh, which is added to those met before, the axes of each dim, its
+    memory."""
+    mesh = {
+        "axes": dict(sharding.mesh_axes()),
+        "device_order": [order[device] for device in sharding.device_ids],
+    }
     if mesh not in meshes:
         meshes.append(mesh)
     dims = [list(dim.axes) for dim in sharding.spec.dims]

@@ -1,4 +1,5 @@
-"""Nested structures of tensors as JSON: what a call takes and returns, without the classes that made it."""
+"""Nested structures of tensors as JSON: what a call takes and returns, without the classes that
+made it."""
 
 import dataclasses
 from collections import namedtuple
@@ -11,10 +12,11 @@ Description = dict[str, Any]
 
 
 def describe(value: Any, path: str, tensors: list[tuple[str, torch.Tensor]]) -> Description:
-    """Returns the description of a nested value, and adds its tensors, with their paths, to `tensors`.
+    """Returns the description of a nested value, and adds its tensors, with their paths, to
+    `tensors`.
 
-    Lists, tuples, named tuples and dicts come back as such; a dataclass or another mapping as a dict of its fields.
-    Raises TypeError for any other object.
+    Lists, tuples, named tuples and dicts come back as such; a dataclass or another mapping as a
+    dict of its fields. Raises TypeError for any other object.
     """
     match value:
         case torch.Tensor():
@@ -25,21 +27,35 @@ def describe(value: Any, path: str, tensors: list[tuple[str, torch.Tensor]]) -> 
         case torch.dtype() | torch.device() | torch.memory_format():
             return {"text": str(value)}
         case tuple() if hasattr(value, "_fields"):
-            items = [describe(item, f"{path}.{name}", tensors) for name, item in zip(value._fields, value, strict=True)]
-            return {"named tuple": type(value).__name__, "fields": list(value._fields), "items": items}
+            items = [
+                describe(item, f"{path}.{name}", tensors)
+                for name, item in zip(value._fields, value, strict=True)
+            ]
+            return {
+                "named tuple": type(value).__name__,
+                "fields": list(value._fields),
+                "items": items,
+            }
         case list() | tuple():
-            items = [describe(item, f"{path}[{index}]", tensors) for index, item in enumerate(value)]
+            items = [
+                describe(item, f"{path}[{index}]", tensors) for index, item in enumerate(value)
+            ]
             return {"list" if isinstance(value, list) else "tuple": items}
     fields = _fields(value)
     if fields is None:
         raise TypeError(
-            f"export: {path} is a {type(value).__name__}; a program takes and returns tensors, numbers, strings and "
-            "None in lists, tuples, named tuples, dicts and dataclasses"
+            f"export: {path} is a {type(value).__name__}; a program takes and returns tensors, "
+            "numbers, strings and None in lists, tuples, named tuples, dicts and dataclasses"
         )
     wrong_keys = [key for key in fields if not isinstance(key, (str, int))]
     if wrong_keys:
-        raise TypeError(f"export: {path} has the key {wrong_keys[0]!r}; keys of dicts must be strings or integers")
-    return {"dict": [[key, describe(item, f"{path}[{key!r}]", tensors)] for key, item in fields.items()]}
+        raise TypeError(
+            f"export: {path} has the key {wrong_keys[0]!r}; keys of dicts must be strings or "
+            "integers"
+        )
+    return {
+        "dict": [[key, describe(item, f"{path}[{key!r}]", tensors)] for key, item in fields.items()]
+    }
 
 
 def _fields(value: Any) -> Mapping[Any, Any] | None:
@@ -63,7 +79,11 @@ def rebuild(description: Description, tensor: Callable[[int], Any]) -> Any:
             return value
         case {"text": str(text)}:
             value = getattr(torch, text.removeprefix("torch."), None)
-            return value if isinstance(value, (torch.dtype, torch.memory_format)) else torch.device(text)
+            return (
+                value
+                if isinstance(value, (torch.dtype, torch.memory_format))
+                else torch.device(text)
+            )
         case {"dict": pairs}:
             return {key: rebuild(item, tensor) for key, item in pairs}
         case {"named tuple": name, "fields": fields, "items": items}:
@@ -75,7 +95,8 @@ def rebuild(description: Description, tensor: Callable[[int], Any]) -> Any:
 
 
 def matched(description: Description, value: Any, path: str) -> list[torch.Tensor]:
-    """Returns the tensors of a value in the order of a description; ValueError where the two differ."""
+    """Returns the tensors of a value in the order of a description; ValueError where the two
+    differ."""
     match description:
         case {"tensor": _}:
             if not isinstance(value, torch.Tensor):
@@ -109,8 +130,14 @@ def _differ(path: str, expected: str, value: Any) -> ValueError:
         case list() | tuple():
             shown = f"a {type(value).__name__} of {len(value)}"
         case _:
-            shown = f"a {type(value).__name__}" if fields is None else f"the keys {_listed(list(fields))}"
-    return ValueError(f"{path}: the program was exported with {expected}, got {shown}; call it as it was exported")
+            shown = (
+                f"a {type(value).__name__}"
+                if fields is None
+                else f"the keys {_listed(list(fields))}"
+            )
+    return ValueError(
+        f"{path}: the program was exported with {expected}, got {shown}; call it as it was exported"
+    )
 
 
 def _listed(keys: Sequence[Any]) -> str:

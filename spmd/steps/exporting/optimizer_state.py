@@ -1,4 +1,5 @@
-"""The state of optimizers before their first step, and counters of steps as tensors, for the length of an export."""
+"""The state of optimizers before their first step, and counters of steps as tensors, for the length
+of an export."""
 
 import inspect
 from collections.abc import Sequence
@@ -7,8 +8,9 @@ import torch
 
 
 def make_ready(optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Gives optimizers the state that their first step makes, and counts their steps on the device (`capturable`), so
-    that the count is an operand of the step and no number in it. The caller restores them."""
+    """Gives optimizers the state that their first step makes, and counts their steps on the device
+    (`capturable`), so that the count is an operand of the step and no number in it. The caller
+    restores them."""
     for optimizer in optimizers:
         _begin(optimizer)
         for group in optimizer.param_groups:

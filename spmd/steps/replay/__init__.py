@@ -1,1 +1,2 @@
-"""A function recorded once, as the programs that it runs, and then replayed behind guards: `spmd.compile`."""
+"""A function recorded once, as the programs that it runs, and then replayed behind guards:
+`spmd.compile`."""

@@ -1,7 +1,9 @@
-"""Objects among a call's arguments that hold tensors and plain values alone, such as a cache of keys and values.
+"""Objects among a call's arguments that hold tensors and plain values alone, such as a cache of
+keys and values.
 
-They count by their structure and not by their identity: a recording serves the next object of the same structure, and
-what the call has written into the tensors of one a replay writes into those of the other.
+They count by their structure and not by their identity: a recording serves the next object of the
+same structure, and what the call has written into the tensors of one a replay writes into those of
+the other.
 """
 
 import types
@@ -14,12 +16,20 @@ from torch import nn
 from ...core import XlaTensor
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Size)
-_CLOSED = (nn.Module, type, types.ModuleType, types.FunctionType, types.MethodType, torch.optim.Optimizer)
+_CLOSED = (
+    nn.Module,
+    type,
+    types.ModuleType,
+    types.FunctionType,
+    types.MethodType,
+    torch.optim.Optimizer,
+)
 _MOST = 4096  # values
 
 
 class CountedAttribute(NamedTuple):
-    """An attribute of an object that a call counts up; of its number, what a call does depends on `stage` alone."""
+    """An attribute of an object that a call counts up; of its number, what a call does depends on
+    `stage` alone."""
 
     name: str
     stage: Callable[[Any], Hashable]
@@ -30,8 +40,8 @@ COUNTERS: dict[type, CountedAttribute] = {}
 
 
 class ObjectParts(NamedTuple):
-    """key: the classes and plain values of an object and those in it; with the stages of counters. tensors: its own, in
-    order. counted: the objects with a counter, and their names and numbers."""
+    """key: the classes and plain values of an object and those in it; with the stages of counters.
+    tensors: its own, in order. counted: the objects with a counter, and their names and numbers."""
 
     key: tuple[Hashable, Hashable]
     tensors: list[XlaTensor]
@@ -39,7 +49,8 @@ class ObjectParts(NamedTuple):
 
 
 def parts_of(thing: Any) -> ObjectParts | None:
-    """The parts of an object of tensors on xla; None for one that holds anything else, and for no object."""
+    """The parts of an object of tensors on xla; None for one that holds anything else, and for no
+    object."""
     if isinstance(thing, (*_PLAIN, torch.Tensor)) or not hasattr(thing, "__dict__"):
         return None
     key: list[Any] = []
@@ -72,7 +83,9 @@ def parts_of(thing: Any) -> ObjectParts | None:
             if counter is not None:
                 counted.append((value, counter.name, attributes[counter.name]))
                 stages.append(counter.stage(value))
-                attributes = {name: item for name, item in attributes.items() if name != counter.name}
+                attributes = {
+                    name: item for name, item in attributes.items() if name != counter.name
+                }
             key.append((type(value), *attributes))
             todo += attributes.values()
         else:

@@ -1,4 +1,5 @@
-"""`spmd.compile`: a function that Python runs once, and whose programs alone run for as long as its guards hold."""
+"""`spmd.compile`: a function that Python runs once, and whose programs alone run for as long as its
+guards hold."""
 
 import functools
 import importlib
@@ -56,8 +57,8 @@ _lock = forking.survives_fork(threading.RLock())
 
 @dataclass
 class _Entry:
-    """A recorded call. floats: the floats among its arguments that are no formulas, by place. counts: by how much it
-    counted up the counters of its arguments."""
+    """A recorded call. floats: the floats among its arguments that are no formulas, by place.
+    counts: by how much it counted up the counters of its arguments."""
 
     guards: Guards
     replay: Replay
@@ -76,7 +77,8 @@ class _Entry:
 
 
 class _Check(NamedTuple):
-    """A call that is compared with a recorded one: that, and the numbers that its replay would have passed."""
+    """A call that is compared with a recorded one: that, and the numbers that its replay would have
+    passed."""
 
     entry: _Entry
     numbers: Sequence[float]
@@ -86,8 +88,8 @@ class _Check(NamedTuple):
 class CallKind:
     """The recorded calls for arguments of one kind.
 
-    entries: the newest first. follow: the numbers that have changed, which are formulas from then on. refused: why the
-    last calls in a row could not be replayed.
+    entries: the newest first. follow: the numbers that have changed, which are formulas from then
+    on. refused: why the last calls in a row could not be replayed.
     """
 
     entries: list[_Entry] = field(default_factory=list)
@@ -101,13 +103,17 @@ class CompiledFunction(Generic[P, R]):
     Attributes:
         num_recorded, num_replayed: the calls that were recorded, and those whose guards held.
         num_checked: the latter that ran as Python, to compare what they record with the recording.
-        causes: why calls were recorded and why a recorded one cannot be replayed, the last 100, oldest first.
-        tries: calls in a row that could not be replayed, after which calls of a kind are no longer observed.
+        causes: why calls were recorded and why a recorded one cannot be replayed, the last 100,
+            oldest first.
+        tries: calls in a row that could not be replayed, after which calls of a kind are no longer
+            observed.
     """
 
     tries = 3
 
-    def __init__(self, function: Callable[P, R], static: Collection[str], options: Mapping[str, Any]):
+    def __init__(
+        self, function: Callable[P, R], static: Collection[str], options: Mapping[str, Any]
+    ):
         join_stream_capture()
         functools.update_wrapper(self, function, updated=())
         self._function = self._plain = function
@@ -116,12 +122,16 @@ class CompiledFunction(Generic[P, R]):
         self._signature = inspect.signature(function) if static else None
         unknown = self._static.difference(self._signature.parameters) if self._signature else ()
         if unknown:
-            raise ValueError(f"compile: static_argnames: {self._name} has no argument {sorted(unknown)[0]!r}")
+            raise ValueError(
+                f"compile: static_argnames: {self._name} has no argument {sorted(unknown)[0]!r}"
+            )
         self._options = options
         self._kinds: OrderedDict[Any, CallKind] = OrderedDict()
         self._objects: dict[int, Any] = {}  # arguments that are part of a kind by their identity
         self._whole: set[type] = set()  # of objects whose values or tensors a call has replaced
-        self._bound: weakref.WeakKeyDictionary[Any, CompiledFunction[Any, Any]] = weakref.WeakKeyDictionary()
+        self._bound: weakref.WeakKeyDictionary[Any, CompiledFunction[Any, Any]] = (
+            weakref.WeakKeyDictionary()
+        )
         self.num_recorded = self.num_replayed = self.num_checked = 0
         self._ended: list[str] = []  # why no call is replayed any more
         self.causes: deque[str] = deque(maxlen=100)
@@ -137,37 +147,53 @@ class CompiledFunction(Generic[P, R]):
 
     def __repr__(self) -> str:
         counts = f"{self.num_recorded} calls recorded, {self.num_replayed} replayed"
-        return f"<spmd.compile of {self._name}: {counts}{f' ({self.num_checked} checked)' * bool(self.num_checked)}>"
+        return (
+            f"<spmd.compile of {self._name}: "
+            f"{counts}{f' ({self.num_checked} checked)' * bool(self.num_checked)}>"
+        )
 
     def explain(self) -> str:
         """The calls recorded and replayed, and why calls were recorded, a line each."""
         return "\n".join([repr(self)[1:-1], *self.causes])
 
     def warm(self, *args: Any, folder: str | Path | None = None, **kwargs: Any) -> int:
-        """Compiles the programs of a call with these arguments, which nothing runs; returns their number.
+        """Compiles the programs of a call with these arguments, which nothing runs; returns their
+        number.
 
-        folder: they are written there, for the first call of other processes (`spmd.load_programs`). See `spmd.warm`.
+        folder: they are written there, for the first call of other processes
+        (`spmd.load_programs`). See `spmd.warm`.
         """
-        warm = importlib.import_module("spmd.tools.planning.planner").warm  # a tool, needed by this call alone
+        # a tool, needed by this call alone
+        warm = importlib.import_module("spmd.tools.planning.planner").warm
         return warm(self._function, *args, folder=folder, compiler_options=self._options, **kwargs)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if is_recorded():
             return self._function(*args, **kwargs)  # a part of what is recorded
         with compiled_with(self._options), _lock:
-            items, tree = tree_flatten((args, kwargs) if self._signature is None else self._bind(args, kwargs))
-            apart = {i: parts for i, item in enumerate(items) if (parts := self._parts_of(item)) is not None}
+            items, tree = tree_flatten(
+                (args, kwargs) if self._signature is None else self._bind(args, kwargs)
+            )
+            apart = {
+                i: parts
+                for i, item in enumerate(items)
+                if (parts := self._parts_of(item)) is not None
+            }
             if not self._is_recordable(apart):
                 return self._plain(*args, **kwargs)
             flat = [*items, *(tensor for parts in apart.values() for tensor in parts.tensors)]
-            keys = (apart[i].key if i in apart else self._key_of(item) for i, item in enumerate(flat))
+            keys = (
+                apart[i].key if i in apart else self._key_of(item) for i, item in enumerate(flat)
+            )
             key = tree, _aliases(flat), *keys
             kind = self._kinds.get(key)
             cause: Change | _Check | str
             if kind is None and not self._repeats(key):
                 return self._plain(*args, **kwargs)
             if kind is None:
-                cause = "the first call" if not self._kinds else "the first call with such arguments"
+                cause = (
+                    "the first call" if not self._kinds else "the first call with such arguments"
+                )
                 kind = self._kinds[key] = CallKind(refused=[*self._ended])
                 if len(self._kinds) > _MOST_KINDS:
                     self._kinds.popitem(last=False)
@@ -206,10 +232,13 @@ class CompiledFunction(Generic[P, R]):
             bound.arguments[name] = _StaticArgument(bound.arguments[name])
         return bound.args, bound.kwargs
 
-    # --- replay ---------------------------------------------------------------------------------------------------
+    # --- replay -----------------------------------------------------------------------------------
 
-    def _replayed(self, kind: CallKind, flat: Sequence[Any]) -> tuple[_Entry | None, Any, Change | _Check | str]:
-        """Runs the recorded call whose guards hold; (None, None, why) where there is none, or where it is checked."""
+    def _replayed(
+        self, kind: CallKind, flat: Sequence[Any]
+    ) -> tuple[_Entry | None, Any, Change | _Check | str]:
+        """Runs the recorded call whose guards hold; (None, None, why) where there is none, or where
+        it is checked."""
         if not kind.entries:
             return None, None, "no earlier call can be replayed"
         cause: Change | str = ""
@@ -217,16 +246,24 @@ class CompiledFunction(Generic[P, R]):
             if _is_pending():
                 syncs.sync()
             if any(ref() is not None for ref in storages.ASIDE) or _is_pending():
-                return None, None, "values of other threads, or values that could not be compiled, are pending"
+                return (
+                    None,
+                    None,
+                    "values of other threads, or values that could not be compiled, are pending",
+                )
             for entry in kind.entries:
                 why = entry.stale(flat)
                 numbers = "" if why else entry.replay.numbers.now(flat)
-                if not isinstance(numbers, str) and (entry.scope is None or entry.schedule.is_due()):
+                if not isinstance(numbers, str) and (
+                    entry.scope is None or entry.schedule.is_due()
+                ):
                     return None, None, _Check(entry, numbers)
-                vectors = None if isinstance(numbers, str) else entry.replay.numbers.vectors(numbers)
+                vectors = (
+                    None if isinstance(numbers, str) else entry.replay.numbers.vectors(numbers)
+                )
                 if vectors is not None:
                     break
-                cause = cause or why or numbers or "random numbers are drawn apart"  # type: ignore[assignment]
+                cause = cause or why or numbers or ("random numbers are drawn apart")  # type: ignore[assignment]
             else:
                 return None, None, cause
             lists = record_calls.at_once.value
@@ -242,7 +279,7 @@ class CompiledFunction(Generic[P, R]):
             processes.collect_garbage()
         return entry, result, ""
 
-    # --- recording ------------------------------------------------------------------------------------------------
+    # --- recording --------------------------------------------------------------------------------
 
     @ends_at_user_line
     def _recorded(
@@ -265,7 +302,8 @@ class CompiledFunction(Generic[P, R]):
             self.num_checked += 1
             counters.add("replays")
             kind.entries.remove(check.entry)
-            del check.entry.guards  # they hold containers that the call may drop, and so what it has put into them
+            # they hold containers that the call may drop, and so what it has put into them
+            del check.entry.guards
 
         def call(leaves: Sequence[Any]) -> Any:
             items = leaves[: tree.num_leaves]  # the tensors of objects follow
@@ -281,11 +319,18 @@ class CompiledFunction(Generic[P, R]):
         if isinstance(cause, Change) and is_number(cause.old) and is_number(cause.new):
             kind.follow.add((id(cause.container) if cause.container is not None else 0, cause.key))
         plain_items = [
-            (i, item) for i, item in enumerate(flat) if not isinstance(item, torch.Tensor) and i not in apart
+            (i, item)
+            for i, item in enumerate(flat)
+            if not isinstance(item, torch.Tensor) and i not in apart
         ]
         roots = [(getattr(self._function, "__name__", "step"), self._function)]
-        roots += [(f"argument {i}", item.value if type(item) is _StaticArgument else item) for i, item in plain_items]
-        recorded = ObservedCall(call, flat, roots, kind.follow, apart, None if check is None else check.entry.scope)
+        roots += [
+            (f"argument {i}", item.value if type(item) is _StaticArgument else item)
+            for i, item in plain_items
+        ]
+        recorded = ObservedCall(
+            call, flat, roots, kind.follow, apart, None if check is None else check.entry.scope
+        )
         try:
             counts = self._counts(apart, flat)
             replay = Replay(Recipe(recorded), recorded)
@@ -297,7 +342,9 @@ class CompiledFunction(Generic[P, R]):
                 self._refuse(kind, str(error), count=not recorded.to_follow)
             elif check.entry.scope is None:
                 self._end(check.entry, str(error))
-            else:  # by chance, as where another thread draws at the same time: the next call is checked, too
+            else:
+                # by chance, as where another thread draws at the same time: the next call is
+                # checked, too
                 check.entry.guards = Guards(recorded.after, check.entry.replay.recipe.volatile)
                 check.entry.scope = None
                 kind.entries.insert(0, check.entry)
@@ -305,34 +352,50 @@ class CompiledFunction(Generic[P, R]):
             schedule = Schedule()
             if check is not None:
                 schedule, passed = check.entry.schedule, check.entry.replay.numbers.passed
-                for why in check.entry.rows.differences(rows, lambda number: passed(number, check.numbers)):
+                for why in check.entry.rows.differences(
+                    rows, lambda number: passed(number, check.numbers)
+                ):
                     self._end(check.entry, why)
                     return recorded.result
                 schedule.checked(began)
             kind.refused.clear()
-            floats = {i: item for i, item in plain_items if type(item) is float and (0, i) not in kind.follow}
-            kind.entries.insert(0, _Entry(guards, replay, floats, counts, rows, schedule, recorded.seen))
+            floats = {
+                i: item
+                for i, item in plain_items
+                if type(item) is float and (0, i) not in kind.follow
+            }
+            kind.entries.insert(
+                0, _Entry(guards, replay, floats, counts, rows, schedule, recorded.seen)
+            )
             del kind.entries[_MOST_ENTRIES:]
         closures.end_step()
         return recorded.result
 
     def _counts(self, apart: Mapping[int, ObjectParts], flat: Sequence[Any]) -> list[int]:
-        """By how much the call has counted up; raises ReplayError where it has given an object of its arguments other
-        values, or other tensors."""
+        """By how much the call has counted up; raises ReplayError where it has given an object of
+        its arguments other values, or other tensors."""
         counts: list[int] = []
         for index, old_parts in apart.items():
             new_parts = parts_of(flat[index])
             if new_parts is None or [*map(id, new_parts.tensors)] != [*map(id, old_parts.tensors)]:
                 self._whole.add(type(flat[index]))
-                raise ReplayError(f"it replaces a tensor of a {type(flat[index]).__name__} among its arguments")
+                raise ReplayError(
+                    f"it replaces a tensor of a {type(flat[index]).__name__} among its arguments"
+                )
             if new_parts.key[0] != old_parts.key[0]:
                 raise ReplayError(f"it changes a {type(flat[index]).__name__} among its arguments")
-            counts += [new[2] - old[2] for old, new in zip(old_parts.counted, new_parts.counted, strict=True)]
+            counts += [
+                new[2] - old[2]
+                for old, new in zip(old_parts.counted, new_parts.counted, strict=True)
+            ]
         return counts
 
     def _end(self, entry: _Entry, why: str) -> None:
         """Has the function run uncompiled from now on, as a check has found what no guard sees."""
-        text = f"{self._name.rpartition('.')[2]} runs uncompiled: what no guard sees has changed: {why}; pass it as an "
+        text = (
+            f"{self._name.rpartition('.')[2]} runs uncompiled: what no guard sees has changed: "
+            f"{why}; pass it as an "
+        )
         text += f"argument; up to {entry.schedule.since} calls may have used the old one"
         self._ended = [text] * self.tries
         for kind in self._kinds.values():
@@ -347,18 +410,26 @@ class CompiledFunction(Generic[P, R]):
         self.causes.append(f"not to be replayed: {why}")
         if len(kind.refused) == self.tries:
             name = self._name.rpartition(".")[2]
-            messages.say(f"{name} runs uncompiled: {why}", "uncompiled", f"spmd.compile: {self._name}: {why}")
+            messages.say(
+                f"{name} runs uncompiled: {why}", "uncompiled", f"spmd.compile: {self._name}: {why}"
+            )
 
-    # --- arguments ------------------------------------------------------------------------------------------------
+    # --- arguments --------------------------------------------------------------------------------
 
     def _key_of(self, item: Any) -> Any:
-        """The kind of one argument, which is the same for all calls that one recording may serve."""
+        """The kind of one argument, which is the same for all calls that one recording may
+        serve."""
         if type(item) is XlaTensor:
             storage, view = storage_of(item), view_of(item)
             value = storage.value
-            placed = value.sharding if type(value) is DeviceData and value.host is None else storage.sharding
+            placed = (
+                value.sharding
+                if type(value) is DeviceData and value.host is None
+                else storage.sharding
+            )
             if placed is not None and placed.is_replicated() and placed.memory == DEVICE:
-                placed = None  # like data on the host: it is replicated over the mesh of the program
+                # like data on the host: it is replicated over the mesh of the program
+                placed = None
             rules = []
             while view is not None:
                 rules.append(view.rule)
@@ -394,13 +465,19 @@ def is_recorded() -> bool:
 def _is_pending() -> bool:
     lists = record_calls.at_once.value
     values = [storage.value for ref in storages.LIVE if (storage := ref()) is not None]
-    return not all(walks.is_data(value) or (lists is not None and lists.is_list(value)) for value in values)
+    return not all(
+        walks.is_data(value) or (lists is not None and lists.is_list(value)) for value in values
+    )
 
 
 def _aliases(flat: Sequence[Any]) -> tuple[int, ...]:
     """For each tensor on xla the place of the first one over the same storage."""
     first: dict[int, int] = {}
-    return tuple(first.setdefault(id(storage_of(item)), i) for i, item in enumerate(flat) if type(item) is XlaTensor)
+    return tuple(
+        first.setdefault(id(storage_of(item)), i)
+        for i, item in enumerate(flat)
+        if type(item) is XlaTensor
+    )
 
 
 def compile(
@@ -409,26 +486,31 @@ def compile(
     static_argnames: str | Collection[str] = (),
     compiler_options: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Compiles a whole function of tensors on xla, such as a training step: Python runs it once, later calls run its
-    programs alone.
+    """Compiles a whole function of tensors on xla, such as a training step: Python runs it once,
+    later calls run its programs alone.
 
-    The first calls run as they are and are recorded: forward, backward, optimizer, schedulers, clipping, random draws,
-    writes to state. A later call only checks its guards, runs the programs and puts their results where the recorded
-    call put them: parameters, buffers, gradients, optimizer state, attributes. A sync stands at its end. A call whose
-    guards fail is recorded again, and its cause is in `explain()`. State that no guard sees, such as that of an object
-    in C, is checked: at least one in `config.check_replays` calls runs as Python, and a difference ends the replay.
+    The first calls run as they are and are recorded: forward, backward, optimizer, schedulers,
+    clipping, random draws, writes to state. A later call only checks its guards, runs the programs
+    and puts their results where the recorded call put them: parameters, buffers, gradients,
+    optimizer state, attributes. A sync stands at its end. A call whose guards fail is recorded
+    again, and its cause is in `explain()`. State that no guard sees, such as that of an object in
+    C, is checked: at least one in `config.check_replays` calls runs as Python, and a difference
+    ends the replay.
 
     Args:
         function: of any nested arguments; also a method, or a module. None: returns a decorator.
-        static_argnames: arguments that count by their value. Floats otherwise become scalar arguments of the program
-            once they have changed; other Python values are part of the kind of call, each with its own recording.
-        compiler_options: XLA's options for its programs, name -> value (see `spmd.config.compiler_options`).
+        static_argnames: arguments that count by their value. Floats otherwise become scalar
+            arguments of the program once they have changed; other Python values are part of the
+            kind of call, each with its own recording.
+        compiler_options: XLA's options for its programs, name -> value (see
+            `spmd.config.compiler_options`).
 
-    Returns a `CompiledFunction`. What a recorded call must not do is refused, and the function runs uncompiled, which
-    one line says: read a tensor's value, a file or the time, print, draw random numbers on the CPU, change Python state
-    that it reads (except for an optimizer's counters and schedulers), use values of CPU tensors. Other side effects,
-    such as writing a file by a library, happen only where a call is recorded. Results that a backward inside has used
-    come without their graph; a result that needs a gradient otherwise is refused.
+    Returns a `CompiledFunction`. What a recorded call must not do is refused, and the function runs
+    uncompiled, which one line says: read a tensor's value, a file or the time, print, draw random
+    numbers on the CPU, change Python state that it reads (except for an optimizer's counters and
+    schedulers), use values of CPU tensors. Other side effects, such as writing a file by a library,
+    happen only where a call is recorded. Results that a backward inside has used come without their
+    graph; a result that needs a gradient otherwise is refused.
 
     Raises TypeError for a function that is not callable, ValueError for an unknown static argument.
     Source: `jax.jit`, `torch.cuda.CUDAGraph`.
@@ -448,7 +530,9 @@ def compile(
     <spmd.compile of step: 2 calls recorded, 3 replayed>
     """
     if function is None:
-        return functools.partial(compile, static_argnames=static_argnames, compiler_options=compiler_options)
+        return functools.partial(
+            compile, static_argnames=static_argnames, compiler_options=compiler_options
+        )
     if not callable(function):
         raise TypeError(f"compile: expected a function, got {type(function).__name__}")
     names = [static_argnames] if isinstance(static_argnames, str) else static_argnames

@@ -1,7 +1,9 @@
-"""Numbers that Python computes from others that may change, as formulas: torch carries them into its ops as `SymFloat`.
+"""Numbers that Python computes from others that may change, as formulas: torch carries them into
+its ops as `SymFloat`.
 
-A formula is a line of Python over the lines before it. A use that needs the number itself (a comparison, `float()`,
-`math.cos`) is a guard: the formulas hold for as long as it has the same result.
+A formula is a line of Python over the lines before it. A use that needs the number itself (a
+comparison, `float()`, `math.cos`) is a guard: the formulas hold for as long as it has the same
+result.
 """
 
 import math
@@ -48,8 +50,8 @@ _SCOPE = vars(math)  # of a formula's text: its functions, `inf` and `nan`
 class Formulas:
     """The formulas of one recorded call.
 
-    sources: what each source is read from, by its place. values: the numbers of the recorded call, by place. guards: by
-    place, (value, where) of the results that must stay.
+    sources: what each source is read from, by its place. values: the numbers of the recorded call,
+    by place. guards: by place, (value, where) of the results that must stay.
     """
 
     def __init__(self) -> None:
@@ -62,7 +64,8 @@ class Formulas:
         self._read: dict[int, int] = {}  # the source that is read at a place
 
     def source(self, origin: Any, value: float, plus: float = 0.0) -> torch.SymFloat:
-        """A number that is read from `origin` at each call, plus a constant. value: with the constant, as it is now."""
+        """A number that is read from `origin` at each call, plus a constant. value: with the
+        constant, as it is now."""
         if origin not in self.sources:
             self.sources.append(origin)
         number = self.sources.index(origin)
@@ -82,23 +85,30 @@ class Formulas:
     def constant(self, value: Any) -> "SymbolicNumber":
         return SymbolicNumber(self, self._place(repr(value), (), value))
 
-    def computed(self, form: str, function: Callable[..., Any], *numbers: "SymbolicNumber") -> "SymbolicNumber":
+    def computed(
+        self, form: str, function: Callable[..., Any], *numbers: "SymbolicNumber"
+    ) -> "SymbolicNumber":
         places = tuple(number.place for number in numbers)
         value = function(*(number.value for number in numbers))
-        return SymbolicNumber(self, self._place(form.format(*(f"v{index}" for index in places)), places, value))
+        return SymbolicNumber(
+            self, self._place(form.format(*(f"v{index}" for index in places)), places, value)
+        )
 
     def guard(self, index: int, where: str) -> Any:
-        """Returns a result that the call has used as it is: it must be the same at the next call."""
+        """Returns a result that the call has used as it is: it must be the same at the next
+        call."""
         value = self.values[index]
         if self._texts[index].startswith("s[") or self._operands[index]:
             self.guards.setdefault(index, (value, where))
         return value
 
-    def compiled(self, targets: Sequence[int]) -> tuple[Callable[[Sequence[float]], Sequence[float] | str], set[int]]:
+    def compiled(
+        self, targets: Sequence[int]
+    ) -> tuple[Callable[[Sequence[float]], Sequence[float] | str], set[int]]:
         """A function of the sources' values, and the places of those that it reads.
 
-        It returns the wanted numbers, or where a guard does not hold, the text of its place. Raises what the arithmetic
-        raises (ZeroDivisionError, OverflowError).
+        It returns the wanted numbers, or where a guard does not hold, the text of its place. Raises
+        what the arithmetic raises (ZeroDivisionError, OverflowError).
         """
         needed, todo = set[int](), [*targets, *self.guards]
         while todo:
@@ -176,7 +186,9 @@ class SymbolicNumber:
         return bool(self.formulas.guard(self.place, str(user_line())))
 
     int_ = guard_int
-    bool_ = expect_true = expect_size = guard_or_false = guard_or_true = guard_size_oblivious = guard_bool
+    bool_ = expect_true = expect_size = guard_or_false = guard_or_true = guard_size_oblivious = (
+        guard_bool
+    )
 
     def str(self) -> str:
         return repr(self.value)
@@ -198,8 +210,13 @@ class FormulaObservation(observation.Observation):
     """The notes on a call, and its formulas as scalar arguments of ops."""
 
     def plain(self, value: Any) -> Any:
-        """A symbolic number as the number that it is now, without a guard; anything else as it is."""
-        return value.node.value if type(value) is torch.SymFloat and isinstance(value.node, SymbolicNumber) else value
+        """A symbolic number as the number that it is now, without a guard; anything else as it
+        is."""
+        return (
+            value.node.value
+            if type(value) is torch.SymFloat and isinstance(value.node, SymbolicNumber)
+            else value
+        )
 
     def scalar(self, value: Any) -> Any:
         """A symbolic number as `Scalar`; anything else as it is."""
@@ -208,11 +225,13 @@ class FormulaObservation(observation.Observation):
         return value.node.scalar() if isinstance(value.node, SymbolicNumber) else float(value)
 
     def scalars(self, values: Sequence[Any]) -> list[Any]:
-        """A list of scalar arguments with formulas as `Scalar`. One number many times stays one: their equality is a
-        guard where they are not one formula."""
+        """A list of scalar arguments with formulas as `Scalar`. One number many times stays one:
+        their equality is a guard where they are not one formula."""
         result = [self.scalar(value) for value in values]
         formulas = [value for value in result if type(value) is observation.Scalar]
-        if not formulas or any(value != result[0] or not isinstance(value, float) for value in result):
+        if not formulas or any(
+            value != result[0] or not isinstance(value, float) for value in result
+        ):
             return result
         if len({value.index for value in formulas}) > 1 or len(formulas) < len(result):
             return [float(value) for value in values]

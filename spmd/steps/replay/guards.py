@@ -1,6 +1,8 @@
-"""The guards of a recorded call: Python state that must be what it was, and the numbers that may be others.
+"""The guards of a recorded call: Python state that must be what it was, and the numbers that may be
+others.
 
-Dicts are compared by their versions: numbers that change at each write, which CPython counts and Dynamo reads.
+Dicts are compared by their versions: numbers that change at each write, which CPython counts and
+Dynamo reads.
 """
 
 import operator
@@ -26,7 +28,8 @@ _OF_FUNCTION = operator.attrgetter("__code__", "__defaults__")
 
 
 class _Dicts:
-    """The contents of dicts as they were, compared by identity; of dicts with versions only where one has changed."""
+    """The contents of dicts as they were, compared by identity; of dicts with versions only where
+    one has changed."""
 
     def __init__(self, dicts: Sequence[dict[Any, Any]], *, have_versions: bool):
         self._dicts, self._have_versions = dicts, have_versions
@@ -53,10 +56,12 @@ class _Dicts:
 
 
 class Guards:
-    """The contents of containers as they must be at the next call, and torch's and this library's own modes.
+    """The contents of containers as they must be at the next call, and torch's and this library's
+    own modes.
 
-    volatile: the places, as (id of the container, key), that the call itself writes. `check` compares identities in a
-    few calls of C functions; only where these differ are values compared, one by one.
+    volatile: the places, as (id of the container, key), that the call itself writes. `check`
+    compares identities in a few calls of C functions; only where these differ are values compared,
+    one by one.
     """
 
     def __init__(self, objects: Objects, volatile: Collection[tuple[int, Any]]):
@@ -71,7 +76,11 @@ class Guards:
         self._getters: list[tuple[Callable[[Any], tuple[Any, ...]], Any]] = []
         self._slow: list[contents.Held] = []
         for snapshot in self._held:
-            box, kind, is_kept = snapshot.container, snapshot.kind, id(snapshot.container) not in written
+            box, kind, is_kept = (
+                snapshot.container,
+                snapshot.kind,
+                id(snapshot.container) not in written,
+            )
             if kind is Kind.FUNCTION:
                 self._captured += box.__closure__ or ()
                 self._getters.append((_OF_FUNCTION, box))
@@ -79,15 +88,24 @@ class Guards:
                 (counted if OF_ATTRIBUTES or kind is Kind.DICT else uncounted_dicts).append(box)
             elif is_kept and kind is Kind.LIST:
                 self._lists.append(box)
-            elif is_kept and (kind in (Kind.SCOPE, Kind.CLASS) or (kind is Kind.OTHER and not snapshot.keys)):
+            elif is_kept and (
+                kind in (Kind.SCOPE, Kind.CLASS) or (kind is Kind.OTHER and not snapshot.keys)
+            ):
                 self._sized.append(snapshot.scope())
                 if snapshot.keys:
                     # Twice where there is one name: the getter of one name returns no tuple.
-                    self._getters.append((operator.itemgetter(*snapshot.keys, *snapshot.keys[:1]), snapshot.scope()))
+                    self._getters.append(
+                        (operator.itemgetter(*snapshot.keys, *snapshot.keys[:1]), snapshot.scope())
+                    )
             else:
                 self._slow.append(snapshot)
-        self._dicts = _Dicts(counted, have_versions=True), _Dicts(uncounted_dicts, have_versions=False)
-        self._generators = [(path, generator, state_of(generator)) for path, generator in objects.generators]
+        self._dicts = (
+            _Dicts(counted, have_versions=True),
+            _Dicts(uncounted_dicts, have_versions=False),
+        )
+        self._generators = [
+            (path, generator, state_of(generator)) for path, generator in objects.generators
+        ]
         self._modes = modes()
         self._keep()
 
@@ -101,7 +119,8 @@ class Guards:
         self._sizes = [*map(len, self._sized)]
 
     def check(self) -> Change | str | None:
-        """The first difference of the state, a change or the text of a mode; None where it is the same."""
+        """The first difference of the state, a change or the text of a mode; None where it is the
+        same."""
         if self._modes != (new_modes := modes()):
             return next(
                 f"{name}: {old_value!r}, now {new_modes[name]!r}"
@@ -124,8 +143,18 @@ class Guards:
                 all([dicts.is_same() for dicts in self._dicts])  # noqa: C419  # a list is faster than a generator
                 and [*map(list.__len__, self._lists)] == self._lengths
                 and all(map(_is, chain.from_iterable(map(list.__iter__, self._lists)), self._items))
-                and all(map(_is, [variable.cell_contents for variable in self._captured], self._contents))
-                and all(map(_is, chain.from_iterable([getter(box) for getter, box in self._getters]), self._named))
+                and all(
+                    map(
+                        _is, [variable.cell_contents for variable in self._captured], self._contents
+                    )
+                )
+                and all(
+                    map(
+                        _is,
+                        chain.from_iterable([getter(box) for getter, box in self._getters]),
+                        self._named,
+                    )
+                )
                 and [*map(len, self._sized)] == self._sizes  # a name may have come
             )
         except (KeyError, ValueError):  # a name or a captured variable that was deleted
@@ -159,11 +188,14 @@ def modes() -> dict[str, Any]:
 
 
 class ReplayedNumbers:
-    """The scalar arguments of the programs: those that stay, and those that formulas and random draws give."""
+    """The scalar arguments of the programs: those that stay, and those that formulas and random
+    draws give."""
 
     def __init__(self, call: ObservedCall):
         # By program: its numbers, the places of formulas and of draws' seeds and counts among them.
-        self._runs: list[tuple[np.ndarray, np.ndarray, list[tuple[int, int]], list[int], list[tuple[int, int]]]] = []
+        self._runs: list[
+            tuple[np.ndarray, np.ndarray, list[tuple[int, int]], list[int], list[tuple[int, int]]]
+        ] = []
         position_of = self._wanted = dict[int, int]()
         for ran in call.observation.ran:
             floats, integers = walks.pack_numbers(ran.graph.nodes)
@@ -175,19 +207,37 @@ class ReplayedNumbers:
                 for i, n in enumerate(floats)
                 if type(n) is observation.Scalar
             ]
-            draws = [(i, n.index) for i, n in enumerate(integers) if type(n) is observation.DrawNumber]
-            seeds, counts = [i for i, draw_index in draws if draw_index < 0], [draw for draw in draws if draw[1] >= 0]
-            self._runs.append((np.array(floats, np.float64), np.array(integers, np.int64), formulas, seeds, counts))
-        # A draw whose result nothing needed is in no program: the stream goes on past it, as without a replay.
+            draws = [
+                (i, n.index) for i, n in enumerate(integers) if type(n) is observation.DrawNumber
+            ]
+            seeds, counts = (
+                [i for i, draw_index in draws if draw_index < 0],
+                [draw for draw in draws if draw[1] >= 0],
+            )
+            self._runs.append(
+                (
+                    np.array(floats, np.float64),
+                    np.array(integers, np.int64),
+                    formulas,
+                    seeds,
+                    counts,
+                )
+            )
+        # A draw whose result nothing needed is in no program: the stream goes on past it, as
+        # without a replay.
         self._num_draws = len(call.observation.draws)
         nodes = (node for ran in call.observation.ran for node in ran.graph.nodes)
         drawn = (node.numbers[count] for node in nodes for _, count in node.op.draws)
         if any(type(count) is not observation.DrawNumber for count in drawn):
             raise ReplayError("it draws random numbers that its programs do not take as they are")
         self._evaluate, used = call.formulas.compiled(list(position_of))
-        self._sources = [source if i in used else None for i, source in enumerate(call.formulas.sources)]
+        self._sources = [
+            source if i in used else None for i, source in enumerate(call.formulas.sources)
+        ]
         if any(isinstance(source, GroupNumber) and source.version for source in self._sources):
-            raise ReplayError("an optimizer reads its numbers after a scheduler's step; step the scheduler last")
+            raise ReplayError(
+                "an optimizer reads its numbers after a scheduler's step; step the scheduler last"
+            )
         self.counters = Counters(call)
 
     def now(self, flat: Sequence[Any]) -> Sequence[float] | str:
@@ -217,11 +267,17 @@ class ReplayedNumbers:
     def passed(self, number: Any, values: Sequence[float]) -> Any:
         """The number that takes the place of a recorded one; None where no program takes it."""
         index = self._wanted.get(number.index) if type(number) is observation.Scalar else None
-        return values[index] if index is not None else None if type(number) is observation.Scalar else number
+        return (
+            values[index]
+            if index is not None
+            else None
+            if type(number) is observation.Scalar
+            else number
+        )
 
     def vectors(self, values: Sequence[float]) -> list[tuple[np.ndarray, np.ndarray]] | None:
-        """The scalar arguments of each program; random draws are taken. None where this thread draws from a stream of
-        its own."""
+        """The scalar arguments of each program; random draws are taken. None where this thread
+        draws from a stream of its own."""
         draw = seed.take(self._num_draws) if self._num_draws else (0, 0)
         if draw is None:
             return None
@@ -241,13 +297,17 @@ class ReplayedNumbers:
 
 
 class Counters:
-    """The step counters of optimizers, which are 0-dim CPU tensors; those that begin and move together are one vector
-    in memory, so that one addition advances them."""
+    """The step counters of optimizers, which are 0-dim CPU tensors; those that begin and move
+    together are one vector in memory, so that one addition advances them."""
 
     def __init__(self, call: ObservedCall):
         groups: dict[tuple[float, float, torch.dtype], list[torch.Tensor]] = {}
         for tensor in call.counters:
-            key = call.uses.values[id(tensor)], call.uses.counters.get(id(tensor), 0.0), tensor.dtype
+            key = (
+                call.uses.values[id(tensor)],
+                call.uses.counters.get(id(tensor), 0.0),
+                tensor.dtype,
+            )
             groups.setdefault(key, []).append(tensor)
         self._groups: list[tuple[float, float, list[torch.Tensor], torch.Tensor, list[int]]] = []
         for (value, amount, _), tensors in groups.items():
@@ -257,7 +317,8 @@ class Counters:
             self._groups.append((value, amount, tensors, vector, [t.data_ptr() for t in tensors]))
 
     def value(self, began: float) -> float | str:
-        """The value of the counters that had the value `began` when the call was recorded; a text if they differ."""
+        """The value of the counters that had the value `began` when the call was recorded; a text
+        if they differ."""
         numbers: set[float] = set()
         for value, _, tensors, vector, places in self._groups:
             for tensor in _now(tensors, vector, places) if value == began else ():
@@ -271,15 +332,19 @@ class Counters:
                 tensor.add_(amount)
 
 
-def _now(tensors: list[torch.Tensor], vector: torch.Tensor, places: list[int]) -> list[torch.Tensor]:
+def _now(
+    tensors: list[torch.Tensor], vector: torch.Tensor, places: list[int]
+) -> list[torch.Tensor]:
     """The vector of these counters; the counters where one has other memory by now."""
     return [vector] if [tensor.data_ptr() for tensor in tensors] == places else tensors
 
 
 def versions(dicts: Sequence[dict[Any, Any]]) -> list[int]:
-    """Returns a list that differs once one of the dicts was written to. Of an object's `__dict__` see `OF_ATTRIBUTES`.
+    """Returns a list that differs once one of the dicts was written to. Of an object's `__dict__`
+    see `OF_ATTRIBUTES`.
 
-    From Python 3.12 on Dynamo does not count an empty dict that becomes a copy of another one; its length changes.
+    From Python 3.12 on Dynamo does not count an empty dict that becomes a copy of another one; its
+    length changes.
     """
     counts = [*map(dict_version, dicts)]
     return counts if _COUNTS_ALL else [*counts, *map(dict.__len__, dicts)]
@@ -288,6 +353,6 @@ def versions(dicts: Sequence[dict[Any, Any]]) -> list[int]:
 _COUNTS_ALL = sys.version_info < (3, 12)
 
 
-# True where an assignment to an attribute changes the version of the object's `__dict__`. Python 3.13 keeps attributes
-# outside of the dict, and assignments do not reach it.
+# True where an assignment to an attribute changes the version of the object's `__dict__`. Python
+# 3.13 keeps attributes outside of the dict, and assignments do not reach it.
 OF_ATTRIBUTES = sys.version_info < (3, 13)

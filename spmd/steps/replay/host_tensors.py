@@ -1,4 +1,5 @@
-"""CPU tensors that a recorded call uses: uploads and step counters are replayed, any other use is noted."""
+"""CPU tensors that a recorded call uses: uploads and step counters are replayed, any other use is
+noted."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -12,11 +13,13 @@ from ...core import DeviceData, XlaTensor, storage_of, user_line, view_of
 from .formulas import Formulas
 
 _METADATA = frozenset({
-    "shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_leaf", "grad", "grad_fn", "is_cuda", "is_cpu",
-    "is_meta", "is_sparse", "is_quantized", "names", "is_mps", "is_xla", "is_xpu", "is_nested", "dim", "size", "numel",
-    "nelement", "stride", "is_floating_point", "is_complex", "is_contiguous", "__len__", "element_size", "itemsize",
-    "storage_offset", "is_inference", "is_pinned", "get_device", "type", "ndimension", "__hash__", "nbytes", "data_ptr",
-    "is_sparse_csr", "_version", "_is_view", "has_names", "is_mkldnn", "is_vulkan", "is_ipu", "is_maia",
+    "shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_leaf", "grad", "grad_fn",
+    "is_cuda", "is_cpu", "is_meta", "is_sparse", "is_quantized", "names", "is_mps", "is_xla",
+    "is_xpu", "is_nested", "dim", "size", "numel", "nelement", "stride", "is_floating_point",
+    "is_complex", "is_contiguous", "__len__", "element_size", "itemsize", "storage_offset",
+    "is_inference", "is_pinned", "get_device", "type", "ndimension", "__hash__", "nbytes",
+    "data_ptr", "is_sparse_csr", "_version", "_is_view", "has_names", "is_mkldnn", "is_vulkan",
+    "is_ipu", "is_maia",
 })  # fmt: skip
 _MOVES = frozenset({"to", "xla", "_to_copy"})
 _ADDS = frozenset({"add_", "__iadd__", "_foreach_add_"})
@@ -28,15 +31,18 @@ Move = Callable[[torch.Tensor], Any]  # of a CPU tensor to the device
 def uploaded(move: Move, tensor: torch.Tensor) -> DeviceData | None:
     """The host data of a tensor that is moved; None where the result is not of that kind."""
     result = move(tensor)
-    value = storage_of(result).value if type(result) is XlaTensor and view_of(result) is None else None
+    value = (
+        storage_of(result).value if type(result) is XlaTensor and view_of(result) is None else None
+    )
     return value if type(value) is DeviceData else None
 
 
 class HostUses:
     """The uses of CPU tensors by a call.
 
-    uploads: tensors and their moves, by the device data that came of it. counters: 0-dim tensors that the call has
-    added constants to, with the sum; refused: uses that cannot be replayed, in words.
+    uploads: tensors and their moves, by the device data that came of it. counters: 0-dim tensors
+    that the call has added constants to, with the sum; refused: uses that cannot be replayed, in
+    words.
     """
 
     def __init__(self, formulas: Formulas):
@@ -78,7 +84,8 @@ class HostTensor(torch.Tensor):
                     return result
             for tensor in watching[:1]:
                 uses.refused.append(
-                    f"{name} of a CPU tensor {list(tensor.shape)} at {user_line()}; move it to xla first"
+                    f"{name} of a CPU tensor {list(tensor.shape)} at {user_line()}; move it to "
+                    "xla first"
                 )
             args, kwargs = tree_map_only(torch.SymFloat, float, (args, kwargs))
             return func(*args, **kwargs)
@@ -95,7 +102,11 @@ def _counts(uses: HostUses, args: Sequence[Any], kwargs: dict[str, Any]) -> bool
     if type(amount) is torch.Tensor and not amount.dim() and amount.device.type == "cpu":
         amount = amount.item()
     alpha = kwargs.get("alpha", 1)
-    if type(amount) not in (int, float) or type(alpha) not in (int, float) or set(kwargs) - {"alpha"}:
+    if (
+        type(amount) not in (int, float)
+        or type(alpha) not in (int, float)
+        or set(kwargs) - {"alpha"}
+    ):
         return False
     if not all(id(target) in uses.values for target in targets):
         return False
@@ -107,7 +118,11 @@ def _counts(uses: HostUses, args: Sequence[Any], kwargs: dict[str, Any]) -> bool
 def _number(uses: HostUses, tensor: torch.Tensor) -> Any:
     plus = uses.counters.get(id(tensor), 0.0)
     value = tensor.item()
-    return uses.formulas.source(Counter(uses.values[id(tensor)]), value, plus) if isinstance(value, float) else value
+    return (
+        uses.formulas.source(Counter(uses.values[id(tensor)]), value, plus)
+        if isinstance(value, float)
+        else value
+    )
 
 
 @dataclass(frozen=True)
@@ -118,10 +133,15 @@ class Counter:
 
 
 @contextlib.contextmanager
-def watched(tensors: Sequence[torch.Tensor], counters: Sequence[torch.Tensor], uses: HostUses) -> Iterator[None]:
-    """Notes the uses of these CPU tensors inside. counters: those of them that may be counters of steps."""
+def watched(
+    tensors: Sequence[torch.Tensor], counters: Sequence[torch.Tensor], uses: HostUses
+) -> Iterator[None]:
+    """Notes the uses of these CPU tensors inside. counters: those of them that may be counters of
+    steps."""
     global _uses
-    changed = [tensor for tensor in tensors if type(tensor) is torch.Tensor and tensor.device.type == "cpu"]
+    changed = [
+        tensor for tensor in tensors if type(tensor) is torch.Tensor and tensor.device.type == "cpu"
+    ]
     for tensor in counters:
         uses.values[id(tensor)] = float(tensor.item())
     try:

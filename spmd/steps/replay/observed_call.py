@@ -1,4 +1,5 @@
-"""One call, recorded as the user wrote it, with notes of all that a replay must do again or must find unchanged."""
+"""One call, recorded as the user wrote it, with notes of all that a replay must do again or must
+find unchanged."""
 
 import contextlib
 import functools
@@ -44,7 +45,8 @@ _BACKWARD = torch.autograd.backward.__code__
 
 
 class GroupNumber:
-    """A number of an optimizer's parameter group as a source: the value of a key, or an item of it (`betas`).
+    """A number of an optimizer's parameter group as a source: the value of a key, or an item of it
+    (`betas`).
 
     version: the scheduler's steps in the call before it was read.
     """
@@ -70,26 +72,39 @@ class Argument(NamedTuple):
         return flat[self.number]
 
 
-# What a call has read: the names and the code that ran, and the encoded names of variables of the environment.
+# What a call has read: the names and the code that ran, and the encoded names of variables of the
+# environment.
 Seen = tuple[set[str], set[types.CodeType], set[Any]]
 
 
-# Functions in C that return or do something else at each call, by module; those of random generators are found by their
-# state.
+# Functions in C that return or do something else at each call, by module; those of random
+# generators are found by their state.
 _IMPURE = {
     "builtins": {"print", "input"},
     "io": {"open", "open_code"},
     "_io": {"open", "open_code"},
     "time": None,
-    "posix": {"urandom", "open", "read", "write", "stat", "lstat", "access", "listdir", "scandir", "readlink"},
+    "posix": {
+        "urandom",
+        "open",
+        "read",
+        "write",
+        "stat",
+        "lstat",
+        "access",
+        "listdir",
+        "scandir",
+        "readlink",
+    },
 }
 _NOW = {"now", "utcnow", "today"}
 _READS = {"read", "read1", "readall", "readinto", "readline", "readlines"}
-# Modules that read files and entropy for their caller. Others read for themselves: importlib, logging.
+# Modules that read files and entropy for their caller. Others read for themselves: importlib,
+# logging.
 _FOR_CALLER = frozenset({
-    "os", "posixpath", "genericpath", "pathlib", "glob", "shutil", "tempfile", "random", "secrets", "uuid", "codecs",
-    "gzip", "bz2", "lzma", "zipfile", "tarfile", "json", "pickle", "csv", "fileinput", "configparser", "numpy",
-    "_collections_abc", "collections", "torch.serialization",
+    "os", "posixpath", "genericpath", "pathlib", "glob", "shutil", "tempfile", "random", "secrets",
+    "uuid", "codecs", "gzip", "bz2", "lzma", "zipfile", "tarfile", "json", "pickle", "csv",
+    "fileinput", "configparser", "numpy", "_collections_abc", "collections", "torch.serialization",
 })  # fmt: skip
 _SEED = random.Random.seed.__code__
 
@@ -98,11 +113,12 @@ class ObservedCall:
     """A call of a function on flat (tensors, numbers, anything), which ran as it is.
 
     scope: what an earlier such call has read, taken for this one's; None: it is found out.
-    after: the state when it returned. result: what it returned. observation: the core's notes. uses: of CPU tensors.
-    formulas: the numbers that Python computed. host_calls: calls of schedulers to be made again, in order.
-    volatile: the places that these write. names: those that code which ran may have read. gradients: the leaf tensors
-    of the device, whether each had a gradient, and whether that is the same one. impure: calls of functions that are no
-    functions of the state, in words.
+    after: the state when it returned. result: what it returned. observation: the core's notes.
+    uses: of CPU tensors. formulas: the numbers that Python computed. host_calls: calls of
+    schedulers to be made again, in order. volatile: the places that these write. names: those that
+    code which ran may have read. gradients: the leaf tensors of the device, whether each had a
+    gradient, and whether that is the same one. impure: calls of functions that are no functions of
+    the state, in words.
     """
 
     def __init__(
@@ -122,7 +138,8 @@ class ObservedCall:
         self.volatile: set[tuple[int, Any]] = set()
         self.impure: list[str] = []
         self.names, self._codes, read = scope or (set[str](), set[types.CodeType](), set())
-        self._variables = {name: variables.VARIABLES.get(name) for name in read}  # that were read, by encoded names
+        # that were read, by encoded names
+        self._variables = {name: variables.VARIABLES.get(name) for name in read}
         self._version = 0
         self.follow = set(follow)
         self.followed: set[tuple[int, Any]] = set()
@@ -143,14 +160,21 @@ class ObservedCall:
             index: item
             for index, item in enumerate(flat)
             if isinstance(item, torch.Tensor)
-            and (id(storage_of(item)) not in state if type(item) is XlaTensor else id(item) not in self.paths)
+            and (
+                id(storage_of(item)) not in state
+                if type(item) is XlaTensor
+                else id(item) not in self.paths
+            )
         }
         tensors += self.arguments.values()
-        self.trainable = [t for t in tensors if type(t) is XlaTensor and t.requires_grad and t.is_leaf]
+        self.trainable = [
+            t for t in tensors if type(t) is XlaTensor and t.requires_grad and t.is_leaf
+        ]
         gradients = [tensor.grad for tensor in self.trainable]
         device_tensors = [tensor for tensor in (*tensors, *gradients) if type(tensor) is XlaTensor]
         storages = [storage_of(tensor) for tensor in device_tensors]
-        # No id in these is used twice: the objects are kept, but no storage is, as it may die in the call.
+        # No id in these is used twice: the objects are kept, but no storage is, as it may die in
+        # the call.
         self.references = {id(storage.ref): storage.ref for storage in storages}
         self.data = {id(s.value): (s.value, s.ref) for s in storages if type(s.value) is DeviceData}
         steps = [
@@ -160,7 +184,9 @@ class ObservedCall:
             if isinstance(state, dict) and type(state.get("step")) is torch.Tensor
         ]
         self.counters = [step for step in steps if step.device.type == "cpu" and not step.dim()]
-        self.versions = [(tensor, tensor._version) for tensor in tensors if type(tensor) is not XlaTensor]
+        self.versions = [
+            (tensor, tensor._version) for tensor in tensors if type(tensor) is not XlaTensor
+        ]
         self.uses = HostUses(self.formulas)
         streams = _streams()
         generators = {id(generator): state_of(generator) for _, generator in self.before.generators}
@@ -171,14 +197,19 @@ class ObservedCall:
                 self._enter_groups()
                 stack.callback(self._leave_groups)
                 stack.enter_context(_replaced(self.schedulers, "step", self._step))
-                stack.enter_context(_replaced(self.before.of(GradScaler), "_maybe_opt_step", self._chosen_step))
+                stack.enter_context(
+                    _replaced(self.before.of(GradScaler), "_maybe_opt_step", self._chosen_step)
+                )
                 stack.enter_context(self._profiled() if scope is None else contextlib.nullcontext())
                 self.result = function(self._symbolic(self.flat))
             self._note_changes(device_tensors, storages, gradients)
             del device_tensors, storages, gradients, tensors, state
             syncs.sync()
         self.impure += [
-            f"draws from {path}, a generator on the host; pass what it draws as an argument, or draw on xla"
+            (
+                f"draws from {path}, a generator on the host; pass what it draws as an argument, "
+                "or draw on xla"
+            )
             for path, generator in self.after.generators
             if generators.get(id(generator)) != state_of(generator)
         ]
@@ -186,16 +217,21 @@ class ObservedCall:
             self.impure.append("draws random numbers on the CPU")
 
     def _note_changes(
-        self, device_tensors: Sequence[XlaTensor], storages: Sequence[Storage], gradients: Sequence[torch.Tensor | None]
+        self,
+        device_tensors: Sequence[XlaTensor],
+        storages: Sequence[Storage],
+        gradients: Sequence[torch.Tensor | None],
     ) -> None:
-        """Notes what has changed, and lets go of what is reachable no more: a value that is held is one more result of
-        the call's program."""
+        """Notes what has changed, and lets go of what is reachable no more: a value that is held is
+        one more result of the call's program."""
         self.names = self.names or reached.names_in(self._codes)
         self.seen: Seen = self.names, self._codes, {*self._variables}
         self._settle_numbers()
         self.after = Objects(self.roots, self.names, self._codes)
         self.after.snapshots.append(
-            contents.Held(variables.VARIABLES, variables.PATH_OF_VARIABLES, Kind.SCOPE, set(self._variables))
+            contents.Held(
+                variables.VARIABLES, variables.PATH_OF_VARIABLES, Kind.SCOPE, set(self._variables)
+            )
         )
         self.impure += [
             f"changes {variables.PATH_OF_VARIABLES}[{name!r}], which it reads"
@@ -213,7 +249,8 @@ class ObservedCall:
         ]
         # The tensors that the call replaces: gradients, and those in the places that have changed.
         old: list[tuple[Any, Any, Any]] = [
-            (tensor, None, gradient) for tensor, gradient in zip(self.trainable, gradients, strict=True)
+            (tensor, None, gradient)
+            for tensor, gradient in zip(self.trainable, gradients, strict=True)
         ]
         old += [(change.container, change.key, change.old) for change in changes]
         self.replaced = [
@@ -228,7 +265,10 @@ class ObservedCall:
             for tensor, gradient in zip(self.trainable, gradients, strict=True)
         ]
         old_gradients = {id(gradient) for gradient in gradients if gradient is not None}
-        alive = {*self.after.tensors, *(id(item) for item in self.arguments.values())} - old_gradients
+        alive = {
+            *self.after.tensors,
+            *(id(item) for item in self.arguments.values()),
+        } - old_gradients
         self.device_tensors = [tensor for tensor in device_tensors if id(tensor) in alive]
         self.moved = [
             self.paths.get(id(tensor), "an argument")
@@ -239,7 +279,9 @@ class ObservedCall:
         stale = {key for box, key in self.volatile - self.followed if key in self.names}
         self.to_follow -= self.follow
         if stale:
-            self.impure.append(f"reads {', '.join(sorted(map(str, stale)))}, which a scheduler changes")
+            self.impure.append(
+                f"reads {', '.join(sorted(map(str, stale)))}, which a scheduler changes"
+            )
         self.has_backward = any(code is _BACKWARD for code in self._codes)
         del self.before
 
@@ -265,7 +307,10 @@ class ObservedCall:
         if type(value) is float:
             return self.formulas.source(GroupNumber(group, key, None, self._version), value)
         items = enumerate(value)
-        return tuple(self.formulas.source(GroupNumber(group, key, i, self._version), item) for i, item in items)
+        return tuple(
+            self.formulas.source(GroupNumber(group, key, i, self._version), item)
+            for i, item in items
+        )
 
     def _leave_groups(self) -> None:
         plain = self.observation.plain
@@ -283,7 +328,9 @@ class ObservedCall:
             for inner_scheduler in around.of(LRScheduler)
             if inner_scheduler is not scheduler and "step" in inner_scheduler.__dict__
         ]
-        bound_steps = [(inner_scheduler, inner_scheduler.__dict__.pop("step")) for inner_scheduler in inner]
+        bound_steps = [
+            (inner_scheduler, inner_scheduler.__dict__.pop("step")) for inner_scheduler in inner
+        ]
         runs = len(self.observation.reads)
         profile = sys.getprofile()
         sys.setprofile(None)  # what the scheduler reads for itself is read again by its own step
@@ -315,17 +362,23 @@ class ObservedCall:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """The optimizer's step, undone on the device where a gradient is not finite: the gradient scaler leaves the
-        choice whether to step to the device."""
+        """The optimizer's step, undone on the device where a gradient is not finite: the gradient
+        scaler leaves the choice whether to step to the device."""
         state = [
-            value for entry in optimizer.state.values() for value in entry.values() if isinstance(value, torch.Tensor)
+            value
+            for entry in optimizer.state.values()
+            for value in entry.values()
+            if isinstance(value, torch.Tensor)
         ]
         if any(value.device.type == "cpu" for value in state):
             self.impure.append(
-                "skips steps of an optimizer that counts them on the CPU; make it with capturable=True or fused=True"
+                "skips steps of an optimizer that counts them on the CPU; make it with "
+                "capturable=True or fused=True"
             )
             return original(optimizer, optimizer_state, *args, **kwargs)
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        parameters = [
+            parameter for group in optimizer.param_groups for parameter in group["params"]
+        ]
         with torch.no_grad():
             num_infinite: Any = sum(optimizer_state["found_inf_per_device"].values())
             old_values = [(tensor, tensor.detach().clone()) for tensor in (*parameters, *state)]
@@ -345,16 +398,24 @@ class ObservedCall:
                 if frame.f_code is variables.READ and _user_frame(frame) is not None:
                     name = variables.encoded_name(frame.f_locals["key"])
                     self._variables.setdefault(name, variables.VARIABLES.get(name))
-                elif frame.f_code is _SEED and frame.f_locals.get("a") is None and _user_frame(frame) is not None:
+                elif (
+                    frame.f_code is _SEED
+                    and frame.f_locals.get("a") is None
+                    and _user_frame(frame) is not None
+                ):
                     self.impure.append("seeds a random generator with entropy")
             elif event == "c_call":
                 names = _IMPURE.get(getattr(arg, "__module__", None) or "", ())
                 name = arg.__name__
                 is_read = name in _READS and isinstance(getattr(arg, "__self__", None), io.IOBase)
                 if names is None or name in names or name in _NOW or is_read:
-                    reader = frame if _is_users(frame) else None if names is None else _user_frame(frame)
+                    reader = (
+                        frame if _is_users(frame) else None if names is None else _user_frame(frame)
+                    )
                     if reader is not None:
-                        self.impure.append(f"calls {name} at {reader.f_code.co_filename}:{reader.f_lineno}")
+                        self.impure.append(
+                            f"calls {name} at {reader.f_code.co_filename}:{reader.f_lineno}"
+                        )
 
         profilers: list[Any] = []
 
@@ -367,8 +428,9 @@ class ObservedCall:
             if phase == "stop" and threading.get_ident() == thread and profilers:
                 sys.setprofile(profilers.pop())
 
-        # What the garbage collector calls (finalizers, the callbacks of others) is no part of the function: the first
-        # callback of a collection pauses the notes, the last one goes on with them.
+        # What the garbage collector calls (finalizers, the callbacks of others) is no part of the
+        # function: the first callback of a collection pauses the notes, the last one goes on with
+        # them.
         gc.callbacks.insert(0, collecting)
         gc.callbacks.append(collected)
         sys.setprofile(see)
@@ -383,7 +445,8 @@ class ObservedCall:
             gc.callbacks.remove(collected)
 
     def _settle_numbers(self) -> None:
-        """Replaces symbolic numbers that the call has stored, or returned, by the numbers that they are."""
+        """Replaces symbolic numbers that the call has stored, or returned, by the numbers that they
+        are."""
         for change in self.before.changes():
             if type(change.new) is torch.SymFloat and isinstance(change.container, (dict, list)):
                 change.container[change.key] = self.observation.plain(change.new)
@@ -396,7 +459,8 @@ class ObservedCall:
 
 @contextlib.contextmanager
 def _replaced(instances: Sequence[Any], name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Has `function` stand for a method of objects inside; it takes the object and its method besides the arguments."""
+    """Has `function` stand for a method of objects inside; it takes the object and its method
+    besides the arguments."""
     for instance in instances:
         instance.__dict__[name] = functools.partial(function, instance, getattr(instance, name))
     try:
@@ -415,12 +479,20 @@ def is_number(value: Any) -> bool:
 
 def _global_hooks() -> list[Any]:
     scopes = (sys.modules[name] for name in ("torch.nn.modules.module", "torch.optim.optimizer"))
-    scopes_values = (value for scope in scopes for name, value in vars(scope).items() if name.startswith("_global_"))
+    scopes_values = (
+        value
+        for scope in scopes
+        for name, value in vars(scope).items()
+        if name.startswith("_global_")
+    )
     return [value for value in scopes_values if isinstance(value, dict)]
 
 
 def _is_users(frame: Any) -> bool:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0] not in {*reached.LIBRARIES, "fsdp"}
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] not in {
+        *reached.LIBRARIES,
+        "fsdp",
+    }
 
 
 def _user_frame(frame: Any) -> Any:
@@ -445,8 +517,14 @@ _STATES: dict[type, Callable[[Any], Any]] = {
 
 def state_of(generator: Any) -> bytes:
     """The state of a random generator of the host."""
-    return pickle.dumps(next(read(generator) for kind, read in _STATES.items() if isinstance(generator, kind)))
+    return pickle.dumps(
+        next(read(generator) for kind, read in _STATES.items() if isinstance(generator, kind))
+    )
 
 
 def _streams() -> tuple[bytes, ...]:
-    return state_of(random._inst), state_of(np.random.mtrand._rand), state_of(torch.default_generator)
+    return (
+        state_of(random._inst),
+        state_of(np.random.mtrand._rand),
+        state_of(torch.default_generator),
+    )

@@ -1,4 +1,5 @@
-"""A recorded call as what a replay needs: its programs, the origin of each argument, the destination of each result."""
+"""A recorded call as what a replay needs: its programs, the origin of each argument, the
+destination of each result."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,7 +34,8 @@ class OfResult(NamedTuple):
 
 
 class OfReplaced(NamedTuple):
-    """A tensor that each call replaces (a gradient, a hidden state), by its place in `Recipe.replaced`."""
+    """A tensor that each call replaces (a gradient, a hidden state), by its place in
+    `Recipe.replaced`."""
 
     number: int
 
@@ -52,14 +54,16 @@ class Filled(NamedTuple):
 
 
 class Uploaded(NamedTuple):
-    """Host data made of a CPU tensor: of an argument, by its place, or of one that is the same at each call."""
+    """Host data made of a CPU tensor: of an argument, by its place, or of one that is the same at
+    each call."""
 
     move: Move
     tensor: torch.Tensor | int
 
 
 class Derived(NamedTuple):
-    """Data that a function makes of other data without a program: a batch that the host pads, or moves to a mesh."""
+    """Data that a function makes of other data without a program: a batch that the host pads, or
+    moves to a mesh."""
 
     of: "Origin"
     renew: Callable[[DeviceData], DeviceData]
@@ -83,12 +87,13 @@ class NewTensor:
 class Recipe:
     """The steps of a replay.
 
-    inputs, roots: by program, in order, the origins of its inputs, and the destinations of its results; one that is no
-    state and no argument is new data. storages: those of `OfState`. same: arguments that must be the same tensors, as
-    they are state, too. slots: (container, key, new tensor) to be stored. gradients: (item tensor, whether it had a
-    gradient, the new one: None for none, True for that it had). result: the flat of the result, new tensors or values.
-    replaced: the tensors that the call reads and replaces, as (object, key, meta): a item tensor with key None for its
-    gradient, else a container.
+    inputs, roots: by program, in order, the origins of its inputs, and the destinations of its
+    results; one that is no state and no argument is new data. storages: those of `OfState`. same:
+    arguments that must be the same tensors, as they are state, too. slots: (container, key, new
+    tensor) to be stored. gradients: (item tensor, whether it had a gradient, the new one: None for
+    none, True for that it had). result: the flat of the result, new tensors or values. replaced:
+    the tensors that the call reads and replaces, as (object, key, meta): a item tensor with key
+    None for its gradient, else a container.
 
     Raises ReplayError for a call that a replay could not repeat.
     """
@@ -112,11 +117,17 @@ class Recipe:
             for root, data in enumerate(program_run.outputs)
         }
         self.roots = [
-            [self._destination(OfResult(run, root), storage) for root, (_, storage) in enumerate(program_run.roots)]
+            [
+                self._destination(OfResult(run, root), storage)
+                for root, (_, storage) in enumerate(program_run.roots)
+            ]
             for run, program_run in enumerate(call.observation.ran)
         ]
         self._check_state()
-        self.inputs = [list(map(self._origin, ran.graph.inputs, ran.program.donated)) for ran in call.observation.ran]
+        self.inputs = [
+            list(map(self._origin, ran.graph.inputs, ran.program.donated))
+            for ran in call.observation.ran
+        ]
         self.same = [
             (index, item)
             for index, item in enumerate(call.flat)
@@ -124,7 +135,15 @@ class Recipe:
         ]
         self.slots = [self._slot(change) for change in call.changes]
         self.gradients = [
-            (tensor, had, True if is_kept else None if tensor.grad is None else self._tensor(tensor.grad, "a gradient"))
+            (
+                tensor,
+                had,
+                True
+                if is_kept
+                else None
+                if tensor.grad is None
+                else self._tensor(tensor.grad, "a gradient"),
+            )
             for tensor, had, is_kept in call.gradients
         ]
         flat, self.tree = tree_flatten(call.result)
@@ -132,7 +151,8 @@ class Recipe:
         del self._call  # with the tensors of this call alone
 
     def _check_state(self) -> None:
-        """Refuses tensors that were there before the call and have data now that no program of it has computed."""
+        """Refuses tensors that were there before the call and have data now that no program of it
+        has computed."""
         for ref in self._call.references.values():
             storage = ref()
             value = None if storage is None else storage.value
@@ -163,10 +183,20 @@ class Recipe:
         upload = call.uses.uploads.get(data)
         if upload is not None:
             tensor, move = upload
-            return Uploaded(move, next((i for i, item in enumerate(call.flat) if item is tensor), tensor))
-        source = next((source for source, upload_data in call.observation.uploads if upload_data is data), None)
-        if source is not None and (id(source) in call.paths or any(source is item for item in call.flat)):
-            raise ReplayError(f"it moves {call.paths.get(id(source), 'an argument')} to xla by an unknown function")
+            return Uploaded(
+                move, next((i for i, item in enumerate(call.flat) if item is tensor), tensor)
+            )
+        source = next(
+            (source for source, upload_data in call.observation.uploads if upload_data is data),
+            None,
+        )
+        if source is not None and (
+            id(source) in call.paths or any(source is item for item in call.flat)
+        ):
+            raise ReplayError(
+                f"it moves {call.paths.get(id(source), 'an argument')} to xla by an unknown "
+                "function"
+            )
         derived = call.observation.derived.get(data)
         if derived is not None and not is_donated:
             return Derived(self._origin(derived[0], False), derived[1], derived[0].host is not None)
@@ -175,12 +205,16 @@ class Recipe:
         if data.serial >= call.first and is_donated:
             raise ReplayError("it makes state")
         if data.serial < call.first:
-            raise ReplayError(f"it reads a tensor {data.meta!r} that is not reachable from the function")
+            raise ReplayError(
+                f"it reads a tensor {data.meta!r} that is not reachable from the function"
+            )
         if source is None:
             raise ReplayError(f"it reads {data.meta!r}, which the host makes of other values")
         return Constant(data)
 
-    def _destination(self, result: OfResult, storage: Storage) -> OfState | OfArgument | OfReplaced | OfResult:
+    def _destination(
+        self, result: OfResult, storage: Storage
+    ) -> OfState | OfArgument | OfReplaced | OfResult:
         if type(storage.value) is not DeviceData:
             raise ReplayError("it makes a tensor of dynamic length")
         if id(storage.ref) in self._call.references:
@@ -202,10 +236,12 @@ class Recipe:
             raise ReplayError(f"{label} is no result of its programs")
         if tensor.requires_grad and not self._call.has_backward:
             raise ReplayError(
-                f"{label} needs a gradient that is not computed in the call; call it under torch.no_grad(), "
-                "or move backward() into it"
+                f"{label} needs a gradient that is not computed in the call; call it under "
+                "torch.no_grad(), or move backward() into it"
             )
-        return NewTensor(over, tensor_meta(tensor), view_of(tensor), storage.sharding, tensor.is_inference())
+        return NewTensor(
+            over, tensor_meta(tensor), view_of(tensor), storage.sharding, tensor.is_inference()
+        )
 
     def _result_of(self, item: Any) -> Any:
         call = self._call
@@ -229,7 +265,10 @@ def _check(call: ObservedCall) -> None:
         *(f"it {reason}" for reason in call.impure),
         *(f"it reads a value: {read}" for read in notes.reads),
         *(f"it uses a CPU tensor: {use}" for use in call.uses.refused),
-        *(f"it may read the iterator {path}; pass its items as arguments" for path in after.iterators),
+        *(
+            f"it may read the iterator {path}; pass its items as arguments"
+            for path in after.iterators
+        ),
         *(f"it may read {path}, which is too large to be compared" for path in after.opaque),
         *(f"it may read {path}, an array of numpy's; move it to xla" for path, _ in after.arrays),
         *(

@@ -1,4 +1,5 @@
-"""The replay of a recorded call: arguments in, programs run, state settled in place, results out; no user code runs."""
+"""The replay of a recorded call: arguments in, programs run, state settled in place, results out;
+no user code runs."""
 
 import operator
 import weakref
@@ -10,7 +11,18 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_unflatten
 
-from ...core import DeviceData, Sharding, Storage, XlaTensor, points, storage_of, tensor_meta, transfer, view_of, wrap
+from ...core import (
+    DeviceData,
+    Sharding,
+    Storage,
+    XlaTensor,
+    points,
+    storage_of,
+    tensor_meta,
+    transfer,
+    view_of,
+    wrap,
+)
 from ...core.extend import executables, failing, schedule, store
 from .guards import OF_ATTRIBUTES, ReplayedNumbers, versions
 from .host_tensors import uploaded
@@ -44,7 +56,9 @@ class Known:
         self._storages = recipe.storages
         self._versions = versions(self._attributes)
         self._data = self._data_now()
-        self._facts = self._facts_now() | {_OTHER_GRADIENTS: [had for _, had, _ in recipe.gradients]}
+        self._facts = self._facts_now() | {
+            _OTHER_GRADIENTS: [had for _, had, _ in recipe.gradients]
+        }
 
     def _data_now(self) -> dict[str, list[Any]]:
         return {
@@ -54,11 +68,15 @@ class Known:
 
     def _facts_now(self) -> dict[str, list[Any]]:
         hooks = [hook_dict for t in self._trainable if (hook_dict := t._backward_hooks)]
-        hooks += [hook_dict for t in self._trainable if (hook_dict := t._post_accumulate_grad_hooks)]
+        hooks += [
+            hook_dict for t in self._trainable if (hook_dict := t._post_accumulate_grad_hooks)
+        ]
         return {
             "requires_grad has changed": [tensor.requires_grad for tensor in self._tensors],
             "a sharding was annotated": [storage.sharding for storage in self._storages],
-            "a hook was added or removed": [hook for hook_dict in hooks for hook in hook_dict.values()],
+            "a hook was added or removed": [
+                hook for hook_dict in hooks for hook in hook_dict.values()
+            ],
             _OTHER_GRADIENTS: [tensor.grad is not None for tensor in self._trainable],
         }
 
@@ -69,7 +87,8 @@ class Known:
             if words := _difference(self._data, self._data_now()):
                 return words
             self._versions = new_versions
-        with torch._C.DisableTorchFunctionSubclass():  # an attribute of torch's is read in a third of the time
+        # an attribute of torch's is read in a third of the time
+        with torch._C.DisableTorchFunctionSubclass():
             facts = self._facts_now()
         if words := _difference(self._facts, facts):
             return words
@@ -100,18 +119,31 @@ class Replay:
             for origin, sharding in zip(task.inputs, task.shardings, strict=True)
             if isinstance(origin, OfState)
         }
-        self.writes = {root for task in self._tasks for root in task.roots if isinstance(root, (OfState, OfArgument))}
+        self.writes = {
+            root
+            for task in self._tasks
+            for root in task.roots
+            if isinstance(root, (OfState, OfArgument))
+        }
         places = {root.number for root in self.writes if isinstance(root, OfState)}
         self._written = [recipe.storages[index] for index in sorted(places)]
         written = {id(storage) for storage in self._written}
-        self._tensors = [tensor for tensor in call.device_tensors if id(storage_of(tensor)) in written]
+        self._tensors = [
+            tensor for tensor in call.device_tensors if id(storage_of(tensor)) in written
+        ]
         self._known = Known(recipe, call)
         self._data: list[Any] | None = None
         self._stores: list[Any] | None = None  # of the data, when arguments were bound
         self._replaced: list[Storage] = []
         origins = [origin for task in self._tasks for origin in task.inputs]
-        of_host = [source_of(origin) for origin in origins if isinstance(origin, Derived) and origin.is_of_host]
-        self._of_host = [source for source in of_host if isinstance(source, (OfState, OfArgument, OfReplaced))]
+        of_host = [
+            source_of(origin)
+            for origin in origins
+            if isinstance(origin, Derived) and origin.is_of_host
+        ]
+        self._of_host = [
+            source for source in of_host if isinstance(source, (OfState, OfArgument, OfReplaced))
+        ]
         self.line = self._tasks[0].program.line
 
     def ready(self, flat: Sequence[Any]) -> str:
@@ -129,15 +161,22 @@ class Replay:
                 if why:
                     return why
             self._data, self._stores = values, None
-        # Other programs stack the same data, and each stack that is made here takes data from other arguments.
-        while self._stores is None or not all(map(_is, [data.store for data in values], self._stores)):
+        # Other programs stack the same data, and each stack that is made here takes data from other
+        # arguments.
+        while self._stores is None or not all(
+            map(_is, [data.store for data in values], self._stores)
+        ):
             self._stores = [data.store for data in values]
             for task in self._tasks:
                 task.bind(values)
         self._replaced = []
         for container, key, meta in self.recipe.replaced:
             tensor = container.grad if key is None else container[key]
-            if type(tensor) is not XlaTensor or tensor_meta(tensor) is not meta or view_of(tensor) is not None:
+            if (
+                type(tensor) is not XlaTensor
+                or tensor_meta(tensor) is not meta
+                or view_of(tensor) is not None
+            ):
                 return "a tensor that the call replaces has another shape"
             if type(storage_of(tensor).value) is not DeviceData:
                 return "a tensor has no data"
@@ -168,7 +207,8 @@ class Replay:
     def run(self, flat: Sequence[Any], vectors: Sequence[tuple[np.ndarray, np.ndarray]]) -> Any:
         """Runs the programs; returns the call's result. The caller holds the locks of a sync."""
         for task in self._tasks:
-            for look in points.before_run:  # raises CollectiveError for a program that `spmd.allow` does not allow
+            # raises CollectiveError for a program that `spmd.allow` does not allow
+            for look in points.before_run:
                 look(task.program)
         objects = self._found(flat)
         try:
@@ -177,7 +217,9 @@ class Replay:
         except BaseException:
             for data in objects.data:
                 if data.is_lost():
-                    data.give_up(f"its buffer was donated to the run at {self.line}, which did not finish")
+                    data.give_up(
+                        f"its buffer was donated to the run at {self.line}, which did not finish"
+                    )
             raise
         for storage in self._written:
             storage.stamp += 1
@@ -230,8 +272,8 @@ def source_of(origin: Origin) -> Origin:
 
 
 class Found(NamedTuple):
-    """The objects of one replay: the arguments, the storages of state and their data, the storages of replaced tensors,
-    and results so far."""
+    """The objects of one replay: the arguments, the storages of state and their data, the storages
+    of replaced tensors, and results so far."""
 
     flat: Sequence[Any]
     storages: Sequence[Storage]
@@ -253,7 +295,8 @@ class Found(NamedTuple):
 
 
 class _Task:
-    """One program, its inputs and roots (see `Recipe`), and the objects whose buffers it takes and gives."""
+    """One program, its inputs and roots (see `Recipe`), and the objects whose buffers it takes and
+    gives."""
 
     def __init__(self, ran: Any, inputs: Sequence[Origin], roots: Sequence[Any]):
         self.program, self.inputs, self.roots = ran.program, inputs, roots
@@ -261,20 +304,29 @@ class _Task:
         self._num_devices = len(ran.graph.mesh.device_ids)
         self._metas = [value.meta for value, _ in ran.roots]
         self._ref = weakref.ref(ran.program)
-        self._owners: list[Any] = []  # by argument: device data, or a store; None: another at each call
+        # by argument: device data, or a store; None: another at each call
+        self._owners: list[Any] = []
         self._others: list[tuple[int, Any]] = []  # (argument, its port)
-        self._into: list[tuple[int, Any]] = []  # (output, device data or store that takes its buffer)
+        # (output, device data or store that takes its buffer)
+        self._into: list[tuple[int, Any]] = []
         self._new: list[tuple[int, Any, Sharding]] = []  # (output, places of roots, sharding)
 
     def bind(self, data: Sequence[DeviceData]) -> None:
         """Finds the owners of arguments and results for the state's present data."""
         self._owners = [self._owner(port.places, data) for port in self.program.inputs]
-        self._others = [(index, port) for index, port in enumerate(self.program.inputs) if self._owners[index] is None]
+        self._others = [
+            (index, port)
+            for index, port in enumerate(self.program.inputs)
+            if self._owners[index] is None
+        ]
         self._into, self._new = [], []
         for index, port in enumerate(self.program.outputs):
             places = (port.places,) if isinstance(port.places, int) else port.places
             sharding = self.program.results[max(places)]
-            roots = [self.inputs[~root_index] if root_index < 0 else self.roots[root_index] for root_index in places]
+            roots = [
+                self.inputs[~root_index] if root_index < 0 else self.roots[root_index]
+                for root_index in places
+            ]
             owner = self._taker(roots, data, sharding, is_stack=not isinstance(port.places, int))
             if owner is not None:
                 self._into.append((index, owner))
@@ -282,7 +334,8 @@ class _Task:
                 self._new.append((index, port.places, sharding))
 
     def _owner(self, places: Any, data: Sequence[DeviceData]) -> Any:
-        """The state that an argument is, or the store of it, which may be made; None where it is not of state alone."""
+        """The state that an argument is, or the store of it, which may be made; None where it is
+        not of state alone."""
         is_stack = not isinstance(places, int)
         members = [self.inputs[input_index] for input_index in (places if is_stack else (places,))]
         data_of = [data[member.number] for member in members if isinstance(member, OfState)]
@@ -292,7 +345,14 @@ class _Task:
             return data_of[0]
         return executables.full_store(data_of, self.shardings[places[0]])
 
-    def _taker(self, roots: Sequence[Any], data: Sequence[DeviceData], sharding: Sharding, *, is_stack: bool) -> Any:
+    def _taker(
+        self,
+        roots: Sequence[Any],
+        data: Sequence[DeviceData],
+        sharding: Sharding,
+        *,
+        is_stack: bool,
+    ) -> Any:
         if not all(isinstance(root, OfState) for root in roots):
             return None
         data_of = [data[root.number] for root in roots]
@@ -302,7 +362,9 @@ class _Task:
             return executables.store_of(data_of)
         return data_of[0] if data_of[0].store is None else None
 
-    def run(self, objects: Found, numbers: tuple[np.ndarray, np.ndarray]) -> Sequence[DeviceData | None]:
+    def run(
+        self, objects: Found, numbers: tuple[np.ndarray, np.ndarray]
+    ) -> Sequence[DeviceData | None]:
         """Runs the program; returns the new data by root."""
 
         def arguments() -> list[jax.Array]:
@@ -330,12 +392,18 @@ class _Task:
             return executables.stacked(rows, sharding)
         origin, sharding = self.inputs[port.places], self.shardings[port.places]
         if isinstance(origin, Filled):
-            return transfer.filled(origin.meta.shape, origin.meta.struct.dtype, origin.number, sharding)
+            return transfer.filled(
+                origin.meta.shape, origin.meta.struct.dtype, origin.number, sharding
+            )
         data = self._data_of(objects, origin)
         schedule.bring([data], [sharding], stays=False)
         buffer = executables.buffer_of(data, sharding, is_donated=port.is_donated)
         # Its tensor may be held elsewhere, and read later.
-        return transfer.copied(buffer, sharding) if port.is_donated and isinstance(origin, OfReplaced) else buffer
+        return (
+            transfer.copied(buffer, sharding)
+            if port.is_donated and isinstance(origin, OfReplaced)
+            else buffer
+        )
 
     def _data_of(self, objects: Found, origin: Origin) -> DeviceData:
         match origin:
@@ -353,7 +421,12 @@ class _Task:
         return data
 
     def _give(
-        self, buffer: jax.Array, places: Any, sharding: Sharding, objects: Found, new: list[DeviceData | None]
+        self,
+        buffer: jax.Array,
+        places: Any,
+        sharding: Sharding,
+        objects: Found,
+        new: list[DeviceData | None],
     ) -> None:
         """Gives a buffer to new data, or to storages that were rows of a store, or arguments."""
         is_one, members = isinstance(places, int), []
@@ -363,7 +436,11 @@ class _Task:
                 continue
             own_buffer = buffer if is_one else None
             new_data = DeviceData(
-                self._metas[root_index], buffer=own_buffer, sharding=sharding, maker=self._ref, source=root_index
+                self._metas[root_index],
+                buffer=own_buffer,
+                sharding=sharding,
+                maker=self._ref,
+                source=root_index,
             )
             new[root_index] = new_data
             members.append(new_data)

@@ -1,8 +1,10 @@
-"""A recorded call in the graph's own terms, by which two calls are compared: the ops, their operands' places, numbers.
+"""A recorded call in the graph's own terms, by which two calls are compared: the ops, their
+operands' places, numbers.
 
-[Note: checks] Guards compare the Python state that they can see. State of objects in C (ctypes, arrays, context
-variables) is none of it. So some calls whose guards hold run as Python, and are the step: what they record must be what
-the replay would have run. Rows hold no data and no tensor of a call, so that they can be kept with a recording.
+[Note: checks] Guards compare the Python state that they can see. State of objects in C (ctypes,
+arrays, context variables) is none of it. So some calls whose guards hold run as Python, and are the
+step: what they record must be what the replay would have run. Rows hold no data and no tensor of a
+call, so that they can be kept with a recording.
 """
 
 import hashlib
@@ -18,14 +20,26 @@ import numpy as np
 from ...core import DeviceData, config, observation, processes
 from ...core.extend import OpSpec, user_lines, walks
 from .observed_call import ObservedCall
-from .recipe import Constant, Derived, Filled, NewTensor, OfArgument, OfReplaced, OfResult, OfState, Recipe, Uploaded
+from .recipe import (
+    Constant,
+    Derived,
+    Filled,
+    NewTensor,
+    OfArgument,
+    OfReplaced,
+    OfResult,
+    OfState,
+    Recipe,
+    Uploaded,
+)
 from .replay import source_of
 
 _COMPARED = (str, bytes, int, float, complex, np.generic)
 
 
 class Rows:
-    """The ops of a call by program, each as (op spec, operands, scalar arguments, line), and where its results go.
+    """The ops of a call by program, each as (op spec, operands, scalar arguments, line), and where
+    its results go.
 
     An operand is the position of its op and of the result, or the origin of an input.
     """
@@ -35,7 +49,11 @@ class Rows:
 
         def place(value: Any, run: int = -1) -> Hashable:
             node = walks.origin(value)
-            return places[run][value] if node is None else (places[run][node], walks.result_index(value))
+            return (
+                places[run][value]
+                if node is None
+                else (places[run][node], walks.result_index(value))
+            )
 
         def name(origin: Any) -> Hashable:
             match origin:
@@ -43,7 +61,8 @@ class Rows:
                     return id(recipe.storages[number])
                 case OfReplaced(number):
                     container, key, _ = recipe.replaced[number]
-                    return id(container) if key is None else ("replaced", key)  # in another dict at each call
+                    # in another dict at each call
+                    return id(container) if key is None else ("replaced", key)
                 case OfResult(run, index):
                     return run, place(call.observation.ran[run].graph.roots[index], run)
                 case Constant(data):
@@ -57,15 +76,28 @@ class Rows:
                 case NewTensor(over, meta):
                     return name(over), meta
             # Other objects than plain values are new ones at each call.
-            return origin if isinstance(origin, OfArgument) else repr(origin) if isinstance(origin, _COMPARED) else None
+            return (
+                origin
+                if isinstance(origin, OfArgument)
+                else repr(origin)
+                if isinstance(origin, _COMPARED)
+                else None
+            )
 
-        new = [*(new for *_, new in recipe.gradients), *(new for *_, new in recipe.slots), *recipe.result]
+        new = [
+            *(new for *_, new in recipe.gradients),
+            *(new for *_, new in recipe.slots),
+            *recipe.result,
+        ]
         used: set[Any] = {tensor.over for tensor in new if isinstance(tensor, NewTensor)}
         used |= {source_of(origin) for origins in recipe.inputs for origin in origins}
         self._programs: list[list[Any]] = []
         writes: list[Hashable] = []
-        for ran, origins, roots in zip(call.observation.ran, recipe.inputs, recipe.roots, strict=True):
-            # Other results are of tensors that the call drops: which of these are alive at its end is chance.
+        for ran, origins, roots in zip(
+            call.observation.ran, recipe.inputs, recipe.roots, strict=True
+        ):
+            # Other results are of tensors that the call drops: which of these are alive at its end
+            # is chance.
             targets = [
                 (x, to)
                 for x, to in zip(ran.graph.roots, roots, strict=True)
@@ -75,7 +107,15 @@ class Rows:
             places.append(dict(zip(ran.graph.inputs, map(name, origins), strict=True)))
             places[-1] |= {node: position for position, node in enumerate(nodes)}
             self._programs.append(
-                [(node.op, [*map(place, node.operands)], node.numbers, user_lines.node_line(node)) for node in nodes]
+                [
+                    (
+                        node.op,
+                        [*map(place, node.operands)],
+                        node.numbers,
+                        user_lines.node_line(node),
+                    )
+                    for node in nodes
+                ]
             )
             writes += [
                 (len(places), place(value), name(target))
@@ -83,16 +123,26 @@ class Rows:
                 if not isinstance(target, OfResult)
             ]
         writes += [(key, name(new)) for _, key, new in recipe.slots]
-        writes += [(id(tensor), name(new)) for tensor, _, new in recipe.gradients if isinstance(new, NewTensor)]
+        writes += [
+            (id(tensor), name(new))
+            for tensor, _, new in recipe.gradients
+            if isinstance(new, NewTensor)
+        ]
         self._writes, self._results = Counter(writes), list(map(name, recipe.result))
 
     def differences(self, later: "Rows", passed: Callable[[Any], Any]) -> Iterator[str]:
-        """The differences of a later call in words. passed: the number that a replay would have passed in place of a
-        recorded one; None for none."""
+        """The differences of a later call in words. passed: the number that a replay would have
+        passed in place of a recorded one; None for none."""
         for rows, later_rows in zip_longest(self._programs, later._programs, fillvalue=()):
             for old, new in zip_longest(rows, later_rows):
                 op, *_, line = new or old
-                for words in ["is new"] if old is None else ["is gone"] if new is None else _changes(old, new, passed):
+                for words in (
+                    ["is new"]
+                    if old is None
+                    else ["is gone"]
+                    if new is None
+                    else _changes(old, new, passed)
+                ):
                     yield f"{op.name} at {line} {words}"
         for old, new in zip_longest(self._results, later._results):
             if old != new:
@@ -127,16 +177,21 @@ def _bits(number: float) -> Hashable:
 
 
 def _text_of(data: DeviceData) -> str:
-    """The first values of data that the host made, and a digest of all on this process's devices."""
+    """The first values of data that the host made, and a digest of all on this process's
+    devices."""
     shards = [] if data.host is not None else data.placed()[0].addressable_shards
-    parts = [*map(np.asarray, {str(shard.index): shard.data for shard in shards}.values())] or [np.asarray(data.host)]
-    digest = hashlib.sha256(b"".join([repr(data.meta).encode(), *(part.tobytes() for part in parts)])).hexdigest()
+    parts = [*map(np.asarray, {str(shard.index): shard.data for shard in shards}.values())] or [
+        np.asarray(data.host)
+    ]
+    digest = hashlib.sha256(
+        b"".join([repr(data.meta).encode(), *(part.tobytes() for part in parts)])
+    ).hexdigest()
     return f"{np.array2string(parts[0].ravel()[:4])} ({digest[:16]})"
 
 
 class Schedule:
-    """The calls at which a recording is checked: its 4th, 8th, 16th, 32nd and 64th replay, then as often as 1 % of the
-    time of its replays allows, and at least every `config.check_replays`-th.
+    """The calls at which a recording is checked: its 4th, 8th, 16th, 32nd and 64th replay, then as
+    often as 1 % of the time of its replays allows, and at least every `config.check_replays`-th.
 
     since: the replays since it was recorded, or checked.
     """

@@ -1,4 +1,5 @@
-"""The catalog of ops and their lowering, for people: a rule, torch's decomposition, special code, the host, or none."""
+"""The catalog of ops and their lowering, for people: a rule, torch's decomposition, special code,
+the host, or none."""
 
 import functools
 import inspect
@@ -21,9 +22,11 @@ class CatalogEntry:
     """The lowering of one overload.
 
     Attributes:
-        overload: its name. how: "rule", "special" (code that is more than a rule), "decomposition", "derived" (an
-        in-place, out= or list form of an op that has one of these), "host" or "none". path: the file, relative to the
-        repository where it is ours; "" where there is none. line: in that file.
+        overload: its name. how: "rule", "special" (code that is more than a rule), "decomposition",
+            "derived" (an
+        in-place, out= or list form of an op that has one of these), "host" or "none". path: the
+        file, relative to the repository where it is ours; "" where there is none. line: in that
+        file.
     """
 
     overload: str
@@ -37,7 +40,8 @@ class CatalogEntry:
 
 
 def find(name: str) -> list[CatalogEntry]:
-    """Returns the places of an op's overloads: of one (`aten.add.Tensor`) or of all (`aten.add`, or `add`).
+    """Returns the places of an op's overloads: of one (`aten.add.Tensor`) or of all (`aten.add`, or
+    `add`).
 
     Raises LookupError where torch has no such op.
     """
@@ -45,9 +49,15 @@ def find(name: str) -> list[CatalogEntry]:
     if parts[0] == "aten" or len(parts) == 1:
         parts = ["aten", *parts[parts[0] == "aten" :]]
     packet = getattr(getattr(torch.ops, parts[0]), parts[1], None) if len(parts) > 1 else None
-    if not isinstance(packet, OpOverloadPacket) or (len(parts) > 2 and parts[2] not in packet.overloads()):
+    if not isinstance(packet, OpOverloadPacket) or (
+        len(parts) > 2 and parts[2] not in packet.overloads()
+    ):
         raise LookupError(f"torch knows no op {name!r}; write it as aten.gelu or aten.add.Tensor")
-    return [_place(overload) for overload in _overloads(packet) if len(parts) < 3 or overload._overloadname == parts[2]]
+    return [
+        _place(overload)
+        for overload in _overloads(packet)
+        if len(parts) < 3 or overload._overloadname == parts[2]
+    ]
 
 
 @functools.cache
@@ -71,8 +81,12 @@ def _place(overload: OpOverload) -> CatalogEntry:
         return CatalogEntry(name, "rule", *_where(plan.rule.function))
     if plan.rule is not None:
         return CatalogEntry(name, "derived", *_where(plan.rule.function))
-    if calls.is_foreach(overload) or any(argument.is_out for argument in overload._schema.arguments):
-        return CatalogEntry(name, "none" if plan.handler is None and not calls.is_foreach(overload) else "derived")
+    if calls.is_foreach(overload) or any(
+        argument.is_out for argument in overload._schema.arguments
+    ):
+        return CatalogEntry(
+            name, "none" if plan.handler is None and not calls.is_foreach(overload) else "derived"
+        )
     if plan.handler is resolve.no_rule and overload._schema.name in rules.ON_CPU:
         return CatalogEntry(name, "host")
     if overload in decomposition_table:
@@ -80,8 +94,12 @@ def _place(overload: OpOverload) -> CatalogEntry:
     if overload.has_kernel_for_dispatch_key(torch._C.DispatchKey.PrivateUse1):
         return CatalogEntry(name, "special")
     if plan.handler is resolve.no_rule:
-        is_composite = overload.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeExplicitAutograd)
-        is_factory = not any("Tensor" in str(argument.type) for argument in overload._schema.arguments)
+        is_composite = overload.has_kernel_for_dispatch_key(
+            torch._C.DispatchKey.CompositeExplicitAutograd
+        )
+        is_factory = not any(
+            "Tensor" in str(argument.type) for argument in overload._schema.arguments
+        )
         return CatalogEntry(name, "decomposition" if is_composite and is_factory else "none")
     return CatalogEntry(name, "derived" if plan.overload._schema.is_mutable else "decomposition")
 

@@ -1,4 +1,5 @@
-"""Tools that find a fault: eager execution, the op that made the first NaN, the op that differs from the CPU."""
+"""Tools that find a fault: eager execution, the op that made the first NaN, the op that differs
+from the CPU."""
 
 import contextlib
 import copy
@@ -15,10 +16,12 @@ from .nans import INFINITE, NAN, NanGuard
 
 @contextlib.contextmanager
 def eager() -> Iterator[None]:
-    """A context in which each op runs as it is called, so that an error is raised at the line of the call.
+    """A context in which each op runs as it is called, so that an error is raised at the line of
+    the call.
 
-    Results are the same, up to the rounding of ops that one program would have fused. Each new op is compiled by
-    itself: it is slow, and meant to find a fault. Ops recorded before run on entry. It holds for the calling thread.
+    Results are the same, up to the rounding of ops that one program would have fused. Each new op
+    is compiled by itself: it is slow, and meant to find a fault. Ops recorded before run on entry.
+    It holds for the calling thread.
 
     >>> import torch, spmd
     >>> with spmd.eager():
@@ -49,21 +52,24 @@ points.after_own_op.append(_run_own_op)
 
 @contextlib.contextmanager
 def nan_guard(*, inf: bool = True) -> Iterator[None]:
-    """A context in which a program that computes a NaN or an infinity raises an error that names the op and its line.
+    """A context in which a program that computes a NaN or an infinity raises an error that names
+    the op and its line.
 
-    The op named is the first whose result has one while its operands have none. Where a NaN comes in with data (of a
-    batch, a parameter, a buffer, an optimizer's state) and reaches a result, that data and its line are named; so is
-    the op that brings an infinity, or a number of the user's that is one, into a parameter, and the op that brings a
-    NaN or an infinity to a cast to integers, which have no value for it. An infinity that goes elsewhere
-    (`masked_fill(mask, -inf)`) is no error, nor a value that the program never needs. Inside, programs return one flag
-    per value and donate nothing, so tensors keep the data from before the program that failed; ops that need the value
-    at fault are dropped, and all others stay recorded. Pending ops run when it ends. It holds for the calling thread.
+    The op named is the first whose result has one while its operands have none. Where a NaN comes
+    in with data (of a batch, a parameter, a buffer, an optimizer's state) and reaches a result,
+    that data and its line are named; so is the op that brings an infinity, or a number of the
+    user's that is one, into a parameter, and the op that brings a NaN or an infinity to a cast to
+    integers, which have no value for it. An infinity that goes elsewhere
+    (`masked_fill(mask, -inf)`) is no error, nor a value that the program never needs. Inside,
+    programs return one flag per value and donate nothing, so tensors keep the data from before the
+    program that failed; ops that need the value at fault are dropped, and all others stay recorded.
+    Pending ops run when it ends. It holds for the calling thread.
 
     Args:
         inf: look for infinities, too.
 
-    Raises FloatingPointError, at the sync or read that runs the program; for CPU data that is cast to integers on its
-    way to the device, at the copy.
+    Raises FloatingPointError, at the sync or read that runs the program; for CPU data that is cast
+    to integers on its way to the device, at the copy.
 
     >>> import torch, spmd
     >>> x = torch.tensor([1.0, -1.0]).to("xla")
@@ -78,27 +84,36 @@ def nan_guard(*, inf: bool = True) -> Iterator[None]:
         syncs.sync()
 
 
-# By dtype: the largest difference of an op's result from the CPU's, relative to its largest element, and absolute.
+# By dtype: the largest difference of an op's result from the CPU's, relative to its largest
+# element, and absolute.
 TOLERANCE = {
-    torch.float64: 1e-9, torch.complex128: 1e-9, torch.float32: 2e-5, torch.complex64: 2e-5, torch.float16: 2e-3,
+    torch.float64: 1e-9,
+    torch.complex128: 1e-9,
+    torch.float32: 2e-5,
+    torch.complex64: 2e-5,
+    torch.float16: 2e-3,
     torch.bfloat16: 2e-2,
-}  # fmt: skip
+}
 
 
 def check(fn: Callable[..., Any], *args: Any, cpu: Callable[..., Any] | None = None) -> Any:
-    """Runs a function on the device and on the CPU from the same inputs, and names the first op that differs.
+    """Runs a function on the device and on the CPU from the same inputs, and names the first op
+    that differs.
 
-    Each op that the function calls on the device, backward included, is run on the CPU as well, from the operands that
-    the device had. A result differs when an element is further off than tolerance x (1 + largest element): 2e-5 for
-    float32, 2e-2 for bfloat16, 2e-3 for float16, 1e-9 for float64, exact for integers. Then the full function runs on
-    the CPU; the norm of its results' difference may be five times as large, because rounding adds up. Ops that draw
-    random numbers are not compared, nor in that case the full function; an op that the CPU lacks is checked only there.
-    Returns the function's result on the device.
+    Each op that the function calls on the device, backward included, is run on the CPU as well,
+    from the operands that the device had. A result differs when an element is further off than
+    tolerance x (1 + largest element): 2e-5 for float32, 2e-2 for bfloat16, 2e-3 for float16, 1e-9
+    for float64, exact for integers. Then the full function runs on the CPU; the norm of its
+    results' difference may be five times as large, because rounding adds up. Ops that draw random
+    numbers are not compared, nor in that case the full function; an op that the CPU lacks is
+    checked only there. Returns the function's result on the device.
 
     Args:
         fn: a function or module; a module is copied to the CPU.
-        args: pytrees of tensors and modules; tensors may be on xla, sharded or not, or on the CPU, and are moved.
-        cpu: the function for the CPU in place of `fn`, where `fn` itself holds device tensors (a model, a closure).
+        args: pytrees of tensors and modules; tensors may be on xla, sharded or not, or on the CPU,
+            and are moved.
+        cpu: the function for the CPU in place of `fn`, where `fn` itself holds device tensors (a
+            model, a closure).
 
     Raises AssertionError that names the op, the user's line, and the difference.
 
@@ -152,7 +167,9 @@ class _Comparison:
         finally:
             self.inside = False
 
-    def _compare(self, func: Any, actual: Any, copies: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    def _compare(
+        self, func: Any, actual: Any, copies: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> None:
         name = func._schema.name.split("::")[1]
         if name.lstrip("_").removeprefix("new_").startswith("empty") or name.startswith("resize"):
             return  # uninitialized memory
@@ -164,14 +181,22 @@ class _Comparison:
         expected = (expected, copies, keywords) if written else expected
         problem = _difference(actual if written else actual[0], expected)
         if problem is not None:
-            operands = [value for value in tree_flatten(actual[1:])[0] if isinstance(value, XlaTensor)]
+            operands = [
+                value for value in tree_flatten(actual[1:])[0] if isinstance(value, XlaTensor)
+            ]
             shapes = ", ".join(repr(tensor_meta(tensor)) for tensor in operands)
-            raise AssertionError(f"check: {func}({shapes}) differs from the CPU: {problem}. Called at {_line()}")
+            raise AssertionError(
+                f"check: {func}({shapes}) differs from the CPU: {problem}. Called at {_line()}"
+            )
 
 
 def _line() -> Any:
     node = torch._C._current_autograd_node()
-    line = None if node is None else user_lines.forward_line(user_lines.THREADS.backward.base + node._sequence_nr())
+    line = (
+        None
+        if node is None
+        else user_lines.forward_line(user_lines.THREADS.backward.base + node._sequence_nr())
+    )
     return user_line() if line is None else f"the backward of {line}"
 
 
@@ -200,8 +225,13 @@ def _difference(actual: Any, expected: Any) -> str | None:
         if not torch.allclose(ours, theirs, rtol=0, atol=limit, equal_nan=True):
             off = (ours != theirs) & ~(ours.isnan() & theirs.isnan())
             wide = torch.complex128 if theirs.is_complex() else torch.float64
-            worst = float((ours.to(wide) - theirs.to(wide)).abs().nan_to_num(float("inf")).where(off, 0).max())
-            return f"{int(off.sum())} of {off.numel()} elements, the worst by {worst:.3g} where {limit:.3g} is allowed"
+            worst = float(
+                (ours.to(wide) - theirs.to(wide)).abs().nan_to_num(float("inf")).where(off, 0).max()
+            )
+            return (
+                f"{int(off.sum())} of {off.numel()} elements, the worst by {worst:.3g} where "
+                f"{limit:.3g} is allowed"
+            )
     return None
 
 
@@ -210,16 +240,22 @@ def _compare_whole(result: Any, reference: Callable[..., Any], arguments: tuple[
         expected = reference(*arguments)
     except RuntimeError as error:
         raise RuntimeError(
-            f"check: every op agrees with the CPU, but the function itself does not run there ({error}). Pass the "
-            "tensors it uses as arguments, or the function for the CPU as cpu="
+            "check: every op agrees with the CPU, but the function itself does not run there "
+            f"({error}). Pass the tensors it uses as arguments, or the function for the CPU as "
+            "cpu="
         ) from error
     for ours, theirs in _pairs(result, expected):
         tolerance = 5 * TOLERANCE.get(theirs.dtype, 0)
         wide = torch.complex128 if theirs.is_complex() else torch.float64
         scale = float(theirs.to(wide).norm())
-        distance = float((ours.to(wide) - theirs.to(wide)).norm()) if ours.shape == theirs.shape else float("inf")
+        distance = (
+            float((ours.to(wide) - theirs.to(wide)).norm())
+            if ours.shape == theirs.shape
+            else float("inf")
+        )
         if distance > tolerance * (scale + 1e-6):
             raise AssertionError(
-                f"check: each op agrees with the CPU, but the function's result differs by {distance:.3g} (norm "
-                f"{scale:.3g}): it reads its device, sees aliases differently, or amplifies rounding"
+                "check: each op agrees with the CPU, but the function's result differs by "
+                f"{distance:.3g} (norm {scale:.3g}): it reads its device, sees aliases "
+                "differently, or amplifies rounding"
             )

@@ -1,4 +1,5 @@
-"""States in words why a graph has no program yet: a flag, an input, an op, a sharding, a result that is kept."""
+"""States in words why a graph has no program yet: a flag, an input, an op, a sharding, a result
+that is kept."""
 
 import re
 from collections.abc import Sequence
@@ -16,20 +17,27 @@ _COUNTS = "; the graph has"
 _OPERAND = re.compile(r"\[?(?:bool|(?:u?int|float|bfloat|complex)\d+\w*)\[[-\d,]*\].*")
 # Ops, a letter for each name, that repeat.
 _REPEATED = re.compile(r"(.{1,512}?)\1{2,}", re.DOTALL)
-_MARKS = "spmd.scan compiles the body of a loop once, spmd.while_loop is one program for any number of iterations"
-# Differing stretches longer than this are compared op by op and not aligned, which takes the square of their length.
+_MARKS = (
+    "spmd.scan compiles the body of a loop once, spmd.while_loop is one program for any number of "
+    "iterations"
+)
+# Differing stretches longer than this are compared op by op and not aligned, which takes the square
+# of their length.
 _ALIGNED = 2_000
 
 
 def difference(old_request: options.Requested, graph: Graph, *, num_equal: int = 0) -> str:
-    """Returns the first difference, in the order of recording, between a graph and the one of a program.
+    """Returns the first difference, in the order of recording, between a graph and the one of a
+    program.
 
     num_equal: the number of programs of its sync that have the same ops, on any shapes.
     """
     changed = changed_input(old_request, graph)
     if changed is not None:
         return (
-            changed if num_equal < 2 else f"{changed} ({num_equal} programs here differ from this one by shapes alone)"
+            changed
+            if num_equal < 2
+            else f"{changed} ({num_equal} programs here differ from this one by shapes alone)"
         )
     new_request = options.Requested(graph, old_request.run)
     return (
@@ -46,21 +54,26 @@ def difference(old_request: options.Requested, graph: Graph, *, num_equal: int =
 
 
 def is_of_shapes(cause: str) -> bool:
-    """True if the shape of an input is the difference that a cause names, and not another model: a parameter of another
-    shape, another number of ops, the program of another line.
+    """True if the shape of an input is the difference that a cause names, and not another model: a
+    parameter of another shape, another number of ops, the program of another line.
 
-    >>> is_of_shapes("an input is now float32[5], before float32[8]; aten.mm reads it at a.py:3 in f: x @ w")
+    >>> is_of_shapes(
+    ...     "an input is now float32[5], before float32[8]; aten.mm reads it at a.py:3 in f: x @ w"
+    ... )
     True
     """
     return _RESHAPED.match(cause) is not None and _COUNTS not in cause
 
 
 def changed_input(old_request: options.Requested, graph: Graph) -> str | None:
-    """Describes the largest input whose shape or dtype has changed, if nothing else has; else None. A parameter or
-    buffer comes before other inputs: it is of another model."""
+    """Describes the largest input whose shape or dtype has changed, if nothing else has; else None.
+    A parameter or buffer comes before other inputs: it is of another model."""
     if len(old_request.entries) != len(graph.nodes) or len(old_request.inputs) != len(graph.inputs):
         return None
-    if not all(_is_reshaped(old, node.op) for old, node in zip(old_request.entries, graph.nodes, strict=True)):
+    if not all(
+        _is_reshaped(old, node.op)
+        for old, node in zip(old_request.entries, graph.nodes, strict=True)
+    ):
         return None
     changed = [
         (device_data, meta)
@@ -80,16 +93,22 @@ def _now(device_data: DeviceData, meta: Any, was: Any) -> str:
 
 def _is_reshaped(old: OpSpec, new: OpSpec) -> bool:
     """True if two ops are equal but for shapes."""
-    return old is new or (old.name == new.name and _LIST.sub("", old.statics) == _LIST.sub("", new.statics))
+    return old is new or (
+        old.name == new.name and _LIST.sub("", old.statics) == _LIST.sub("", new.statics)
+    )
 
 
 def read_at(device_data: DeviceData, nodes: Sequence[Node]) -> str:
     """Describes the first op that reads an input, with its line."""
-    reader = next((node for node in nodes if any(operand is device_data for operand in node.operands)), None)
-    return "" if reader is None else f"; {reader.op.name} reads it at {user_lines.node_line(reader)}"
+    reader = next(
+        (node for node in nodes if any(operand is device_data for operand in node.operands)), None
+    )
+    return (
+        "" if reader is None else f"; {reader.op.name} reads it at {user_lines.node_line(reader)}"
+    )
 
 
-# --- the setting ------------------------------------------------------------------------------------------------------
+# --- the setting ----------------------------------------------------------------------------------
 
 
 def _changed_setting(old_request: options.Requested, new_request: options.Requested) -> str | None:
@@ -99,7 +118,7 @@ def _changed_setting(old_request: options.Requested, new_request: options.Reques
     return None
 
 
-# --- the ops ----------------------------------------------------------------------------------------------------------
+# --- the ops --------------------------------------------------------------------------------------
 
 
 def _new_dynamic_length(old_request: options.Requested, graph: Graph) -> str | None:
@@ -107,18 +126,23 @@ def _new_dynamic_length(old_request: options.Requested, graph: Graph) -> str | N
     for old, node in zip(old_request.entries, graph.nodes, strict=False):
         if node.op.statics == op_specs.PADDED != old.statics and node.op.name == old.name:
             return (
-                f"{old.name}: the length ({old.statics}) differs from run to run and is an operand from now on at "
-                f"{Line(node.code, node.instruction)}"
+                f"{old.name}: the length ({old.statics}) differs from run to run and is an "
+                f"operand from now on at {Line(node.code, node.instruction)}"
             )
     return None
 
 
 def _changed_iterations(old_request: options.Requested, graph: Graph) -> str | None:
-    """Describes the first stretch that repeats more or less often than before, in a graph of otherwise the same ops."""
+    """Describes the first stretch that repeats more or less often than before, in a graph of
+    otherwise the same ops."""
     letters: dict[str, str] = {}
     recorded = [node.op for node in graph.nodes], old_request.entries
-    new_letters, was = ("".join(letters.setdefault(op.name, chr(len(letters))) for op in ops) for ops in recorded)
-    if len(new_letters) == len(was) or _REPEATED.sub(r"\1", new_letters) != _REPEATED.sub(r"\1", was):
+    new_letters, was = (
+        "".join(letters.setdefault(op.name, chr(len(letters))) for op in ops) for ops in recorded
+    )
+    if len(new_letters) == len(was) or _REPEATED.sub(r"\1", new_letters) != _REPEATED.sub(
+        r"\1", was
+    ):
         return None
     for new, old in zip(_REPEATED.finditer(new_letters), _REPEATED.finditer(was), strict=False):
         if len(new[0]) != len(old[0]):
@@ -129,14 +153,22 @@ def _changed_iterations(old_request: options.Requested, graph: Graph) -> str | N
 
 
 def _changed_ops(old_request: options.Requested, graph: Graph) -> str | None:
-    """Describes the first op that was added, removed, replaced or changed, and the number of ops if that differs."""
+    """Describes the first op that was added, removed, replaced or changed, and the number of ops if
+    that differs."""
     olds, news = old_request.entries, graph.nodes
-    first = next((i for i, (old, node) in enumerate(zip(olds, news, strict=False)) if old is not node.op), None)
+    first = next(
+        (i for i, (old, node) in enumerate(zip(olds, news, strict=False)) if old is not node.op),
+        None,
+    )
     if first is None and len(olds) == len(news):
         return None
     start = min(len(olds), len(news)) if first is None else first
     change = _first_change(old_request, graph, start)
-    return change if len(olds) == len(news) else f"{change}{_COUNTS} {len(news)} ops, before {len(olds)}"
+    return (
+        change
+        if len(olds) == len(news)
+        else f"{change}{_COUNTS} {len(news)} ops, before {len(olds)}"
+    )
 
 
 def _first_change(old_request: options.Requested, graph: Graph, start: int) -> str:
@@ -151,12 +183,17 @@ def _first_change(old_request: options.Requested, graph: Graph, start: int) -> s
         parts = SequenceMatcher(None, *names, autojunk=False).get_opcodes()
         kind, low, high, begin, end = next(part for part in parts if part[0] != "equal")
     if kind == "insert":
-        return f"{_op_of(news[0].op)} is new{_more(end - begin)} at {user_lines.lines_of(graph.nodes)[start]}"
+        return (
+            f"{_op_of(news[0].op)} is new{_more(end - begin)} at "
+            f"{user_lines.lines_of(graph.nodes)[start]}"
+        )
     if kind == "delete":
         return f"{_op_of(olds[0])} is gone{_more(high - low)}; it was at {old_request.lines[start]}"
     old, node = olds[0], news[0]
     if old.name != node.op.name:
-        return f"op {node.op.name} instead of {old.name} at {user_lines.lines_of(graph.nodes)[start]}"
+        return (
+            f"op {node.op.name} instead of {old.name} at {user_lines.lines_of(graph.nodes)[start]}"
+        )
     return f"{_changed_op(old, node, graph)} at {user_lines.lines_of(graph.nodes)[start]}"
 
 
@@ -168,7 +205,9 @@ def _op_of(op: OpSpec) -> str:
     """Describes an op by its name and plain arguments; an annotation by its spec."""
     if op.name == "mark_sharding" and op.sharding is not None:
         return f"the annotation of {op.metas[0]!r} as {_spec(op.sharding, op)}"
-    plain = ", ".join(f"{name}={text}" for name, text in _arguments(op.statics).items() if _is_plain(text))
+    plain = ", ".join(
+        f"{name}={text}" for name, text in _arguments(op.statics).items() if _is_plain(text)
+    )
     return f"op {op.name}" + (f"({plain})" if 0 < len(plain) <= _MAX_ARGUMENTS else "")
 
 
@@ -194,7 +233,10 @@ def _changed_op(old: OpSpec, node: Node, graph: Graph) -> str:
         if meta is not was_meta and type(operand) is DeviceData:
             return f"{_now(operand, meta, was_meta)}; {new.name} reads it"
     if old.dynamic_start is not None and old.dynamic_start[0] is new:
-        return f"{new.name}: the position ({old.statics}) differs from run to run and is an operand from now on"
+        return (
+            f"{new.name}: the position ({old.statics}) differs from run to run and is an operand "
+            "from now on"
+        )
     if len(old.operands) != len(new.operands):
         return f"{new.name} now reads {_listed(new.operands)}, before {_listed(old.operands)}"
     changed = _changed_arguments(old.statics, new.statics)
@@ -205,15 +247,24 @@ def _changed_op(old: OpSpec, node: Node, graph: Graph) -> str:
         )
     if old.numbers != new.numbers:
         kinds = {"f": "a float", "i": "an integer"}
-        pairs = [(kinds[a], kinds[b]) for a, b in zip(old.numbers, new.numbers, strict=False) if a != b]
-        return f"{new.name}: a number that was {pairs[0][0]} is {pairs[0][1]} now" if pairs else _shapes(old, new)
+        pairs = [
+            (kinds[a], kinds[b]) for a, b in zip(old.numbers, new.numbers, strict=False) if a != b
+        ]
+        return (
+            f"{new.name}: a number that was {pairs[0][0]} is {pairs[0][1]} now"
+            if pairs
+            else _shapes(old, new)
+        )
     return f"{new.name} calls another function" if new.is_opaque else _shapes(old, new)
 
 
 def _shapes(old: OpSpec, new: OpSpec) -> str:
     if old.metas != new.metas:
         return f"{new.name}: makes {_listed(new.metas)}, before {_listed(old.metas)}"
-    return f"{new.name}: {new.statics or 'no arguments'}, before {old.statics or 'no arguments'}; or other memory"
+    return (
+        f"{new.name}: {new.statics or 'no arguments'}, before {old.statics or 'no arguments'}; or "
+        "other memory"
+    )
 
 
 def _listed(metas: Sequence[Any]) -> str:
@@ -221,7 +272,8 @@ def _listed(metas: Sequence[Any]) -> str:
 
 
 def _changed_arguments(old: str, new: str) -> list[tuple[str, str]]:
-    """Returns the arguments, tensors aside, that differ between two texts: each as (now, before)."""
+    """Returns the arguments, tensors aside, that differ between two texts: each as (now,
+    before)."""
     was, new_arguments = _arguments(old), _arguments(new)
     return [
         (f"{name}={new_arguments.get(name, '(none)')}", f"{name}={was.get(name, '(none)')}")
@@ -240,7 +292,7 @@ def _arguments(statics: str) -> dict[str, str]:
     return {match[1]: statics[match.end() : end] for match, end in zip(matches, ends, strict=True)}
 
 
-# --- the same ops -----------------------------------------------------------------------------------------------------
+# --- the same ops ---------------------------------------------------------------------------------
 
 
 def _changed_wiring(old_request: options.Requested, new_request: options.Requested) -> str | None:
@@ -250,29 +302,42 @@ def _changed_wiring(old_request: options.Requested, new_request: options.Request
     ):
         for operand, was in zip(new, old, strict=True):
             if operand != was:
-                return f"{op.name} at {line} reads {new_request.value(operand)}, before {old_request.value(was)}"
+                return (
+                    f"{op.name} at {line} reads {new_request.value(operand)}, before "
+                    f"{old_request.value(was)}"
+                )
     return None
 
 
 def _changed_input_layout(old_request: options.Requested, graph: Graph) -> str | None:
-    for (meta, was), device_data, sharding in zip(old_request.inputs, graph.inputs, graph.shardings, strict=False):
+    for (meta, was), device_data, sharding in zip(
+        old_request.inputs, graph.inputs, graph.shardings, strict=False
+    ):
         if meta is not device_data.meta:
             return _now(device_data, device_data.meta, meta) + read_at(device_data, graph.nodes)
         if was is not sharding:
             location = read_at(device_data, graph.nodes)
-            return f"the input {device_data.meta!r} is now sharded as {sharding!r}, before as {was!r}{location}"
+            return (
+                f"the input {device_data.meta!r} is now sharded as {sharding!r}, before as "
+                f"{was!r}{location}"
+            )
     return None
 
 
 def _changed_results(old_request: options.Requested, new_request: options.Requested) -> str | None:
-    """Describes the first result that is newly kept, is no longer kept, or must have another sharding."""
+    """Describes the first result that is newly kept, is no longer kept, or must have another
+    sharding."""
     new, old = (
-        dict(zip(requested.roots, requested.graph.pinned, strict=True)) for requested in (new_request, old_request)
+        dict(zip(requested.roots, requested.graph.pinned, strict=True))
+        for requested in (new_request, old_request)
     )
     counts = f"alive at the sync ({len(new)}, before {len(old)})"
     for reference in new:
         if reference not in old:
-            return f"{new_request.value(reference)} is kept, before it was not: a tensor more is {counts}"
+            return (
+                f"{new_request.value(reference)} is kept, before it was not: a tensor more is "
+                f"{counts}"
+            )
     for reference in old:
         if reference not in new:
             return f"{old_request.value(reference)} is not kept any more: a tensor less is {counts}"
@@ -290,14 +355,19 @@ def _requested(sharding: Sharding | None) -> str:
 
 
 def _changed_donation(old_request: options.Requested, graph: Graph) -> str | None:
-    for device_data, is_given, was_given in zip(graph.inputs, graph.donated, old_request.graph.donated, strict=False):
+    for device_data, is_given, was_given in zip(
+        graph.inputs, graph.donated, old_request.graph.donated, strict=False
+    ):
         if is_given != was_given:
             constraint = (
-                "may be written over, before it had to stay" if is_given else "must stay, before it was written over"
+                "may be written over, before it had to stay"
+                if is_given
+                else "must stay, before it was written over"
             )
             location = read_at(device_data, graph.nodes)
             return (
-                f"the input {device_data.meta!r} {constraint}: the other holders of its tensor have changed{location}"
+                f"the input {device_data.meta!r} {constraint}: the other holders of its tensor "
+                f"have changed{location}"
             )
     return None
 
@@ -307,13 +377,15 @@ _MANY = 4
 
 
 def described(program: Program, graph: Graph, line: Line, num_equal: int) -> str:
-    """Describes a difference; prints a hint, once, for a sync whose many programs differ by their shapes alone."""
+    """Describes a difference; prints a hint, once, for a sync whose many programs differ by their
+    shapes alone."""
     changed = changed_input(program.requested, graph) if num_equal == _MANY else None
     if changed is not None and is_of_shapes(changed):
         messages.say(
             f"{_MANY} programs at {line.short()} differ by shapes alone: pad to a few sizes",
             "many shapes",
-            f"{_MANY} programs were compiled at {line} and another one is, only because shapes change: {changed}. "
-            "XLA compiles a program per shape: pad to a few sizes, or write into a tensor of the full size.",
+            f"{_MANY} programs were compiled at {line} and another one is, only because shapes "
+            f"change: {changed}. XLA compiles a program per shape: pad to a few sizes, or write "
+            "into a tensor of the full size.",
         )
     return difference(program.requested, graph, num_equal=num_equal)

@@ -26,17 +26,20 @@ class Refusing(contextlib.ContextDecorator):
         _open.value = tuple(context for context in _open.value if context is not self)
 
 
-_open = PerThread[tuple[Refusing, ...]](())  # the contexts that the thread is in, the innermost last
+# the contexts that the thread is in, the innermost last
+_open = PerThread[tuple[Refusing, ...]](())
 
 
-# --- compilations -----------------------------------------------------------------------------------------------------
+# --- compilations ---------------------------------------------------------------------------------
 
 
 class RecompileError(RefusedError):
-    """A program would have been compiled inside `no_recompile`. Recorded ops stay recorded: a sync outside runs them.
+    """A program would have been compiled inside `no_recompile`. Recorded ops stay recorded: a sync
+    outside runs them.
 
     Attributes:
-        cause: the reason, as in the compile log. line: the user's line whose sync needed the program.
+        cause: the reason, as in the compile log. line: the user's line whose sync needed the
+            program.
 
     >>> import torch, spmd
     >>> with spmd.no_recompile():
@@ -59,7 +62,8 @@ class RecompileError(RefusedError):
 class Guard(Refusing):
     """The result of `no_recompile`.
 
-    compiled: the number of programs compiled inside so far, apart from first ones that were allowed.
+    compiled: the number of programs compiled inside so far, apart from first ones that were
+    allowed.
     """
 
     def __init__(self, max_programs: int, allow_first: bool):
@@ -69,23 +73,34 @@ class Guard(Refusing):
 
 
 @overload
-def no_recompile(function: None = None, /, *, max_programs: int = 0, allow_first: bool = False) -> Guard: ...
+def no_recompile(
+    function: None = None, /, *, max_programs: int = 0, allow_first: bool = False
+) -> Guard: ...
 @overload
-def no_recompile(function: Function, /, *, max_programs: int = 0, allow_first: bool = False) -> Function: ...
-def no_recompile(function: Any = None, /, *, max_programs: int = 0, allow_first: bool = False) -> Any:
-    """A context, or a decorator, in which compiling is an error: for a step that is to be one program.
+def no_recompile(
+    function: Function, /, *, max_programs: int = 0, allow_first: bool = False
+) -> Function: ...
+def no_recompile(
+    function: Any = None, /, *, max_programs: int = 0, allow_first: bool = False
+) -> Any:
+    """A context, or a decorator, in which compiling is an error: for a step that is to be one
+    program.
 
-    A sync that would compile raises before XLA begins, with the difference from the nearest program (see
-    `spmd.metrics.compiles`) and the user's line. Nothing is lost: recorded ops stay recorded, and a sync outside runs
-    them. A program that is on disk counts as well, so that a warm and a cold start do the same. The context holds for
-    the thread that enters it; each of several processes must enter it. `spmd.inspect` and `spmd.plan` may compile.
+    A sync that would compile raises before XLA begins, with the difference from the nearest program
+    (see `spmd.metrics.compiles`) and the user's line. Nothing is lost: recorded ops stay recorded,
+    and a sync outside runs them. A program that is on disk counts as well, so that a warm and a
+    cold start do the same. The context holds for the thread that enters it; each of several
+    processes must enter it. `spmd.inspect` and `spmd.plan` may compile.
 
     Args:
-        max_programs: the number that may be compiled inside, over all uses of this object; the next one raises.
-        allow_first: programs of a sync that has run none before are not counted: the first step may compile.
+        max_programs: the number that may be compiled inside, over all uses of this object; the next
+            one raises.
+        allow_first: programs of a sync that has run none before are not counted: the first step may
+            compile.
 
-    Raises RecompileError at the sync; TypeError or ValueError for other arguments. Source: `max_different_graphs` of
-    `torch_xla.compile`, which counts graphs and does not report the cause.
+    Raises RecompileError at the sync; TypeError or ValueError for other arguments. Source:
+    `max_different_graphs` of `torch_xla.compile`, which counts graphs and does not report the
+    cause.
 
     >>> import torch, spmd
     >>> @spmd.no_recompile(allow_first=True)
@@ -100,8 +115,8 @@ def no_recompile(function: Any = None, /, *, max_programs: int = 0, allow_first:
     """
     if type(max_programs) is not int or type(allow_first) is not bool:
         raise TypeError(
-            f"no_recompile: expected max_programs to be an int and allow_first a bool, got {max_programs!r} and "
-            f"{allow_first!r}"
+            "no_recompile: expected max_programs to be an int and allow_first a bool, got "
+            f"{max_programs!r} and {allow_first!r}"
         )
     if max_programs < 0:
         raise ValueError(f"no_recompile: expected max_programs of 0 or more, got {max_programs}")
@@ -112,20 +127,25 @@ def no_recompile(function: Any = None, /, *, max_programs: int = 0, allow_first:
 
 
 def _refuse_compiling(graph: Graph, name: str, line: Line, cause: str, is_first: bool) -> None:
-    """Raises RecompileError, before a graph is compiled, if this thread is in a context that does not allow it."""
+    """Raises RecompileError, before a graph is compiled, if this thread is in a context that does
+    not allow it."""
     guards = [guard for guard in _open.value if isinstance(guard, Guard)]
     counting = [guard for guard in guards if not (is_first and guard.allow_first)]
     for guard in counting:
         if guard.compiled >= guard.max_programs:
-            had = f" ({guard.compiled} were before, max_programs={guard.max_programs})" if guard.max_programs else ""
+            had = (
+                f" ({guard.compiled} were before, max_programs={guard.max_programs})"
+                if guard.max_programs
+                else ""
+            )
             hint = (
                 "Run the step once before, or allow it by allow_first=True"
                 if is_first
                 else "Remove the difference, or sync outside of no_recompile"
             )
             raise RecompileError(
-                f"no_recompile: a program of {len(graph.nodes):,} ops ({name}) would be compiled at {line}{had}. Why: "
-                f"{cause}. {hint}; recorded ops stay recorded.",
+                f"no_recompile: a program of {len(graph.nodes):,} ops ({name}) would be compiled "
+                f"at {line}{had}. Why: {cause}. {hint}; recorded ops stay recorded.",
                 cause,
                 str(line),
             )
@@ -133,15 +153,16 @@ def _refuse_compiling(graph: Graph, name: str, line: Line, cause: str, is_first:
         guard.compiled += 1
 
 
-# --- collectives ------------------------------------------------------------------------------------------------------
+# --- collectives ----------------------------------------------------------------------------------
 
 
 class CollectiveError(RefusedError):
-    """A program inside `allow` has collectives that it does not name. Recorded ops stay recorded: a sync outside runs
-    them.
+    """A program inside `allow` has collectives that it does not name. Recorded ops stay recorded: a
+    sync outside runs them.
 
     Attributes:
-        collectives: those that are not allowed, as rows of the table (`spmd.metrics.Collective`), with op and line.
+        collectives: those that are not allowed, as rows of the table (`spmd.metrics.Collective`),
+            with op and line.
 
     >>> import torch, spmd
     >>> mesh = spmd.Mesh(range(8), (8,), ("data",))
@@ -172,7 +193,11 @@ class Limit(Refusing):
     def allows(self, row: Collective) -> bool:
         """True for a collective that is named, or too small to count."""
         axes = self.kinds.get(_kind(row), False)
-        return row.bytes <= self.above or axes is True or (axes is not False and axes.issuperset(row.axes))
+        return (
+            row.bytes <= self.above
+            or axes is True
+            or (axes is not False and axes.issuperset(row.axes))
+        )
 
 
 def _kind(row: Collective) -> str:
@@ -182,16 +207,19 @@ def _kind(row: Collective) -> str:
 def allow(*, above: int = 1 << 16, **kinds: Axes) -> Limit:
     """A context, or a decorator, in which a collective that is not named is an error at its line.
 
-    A program is compared before it runs, compiled, from the cache or from the disk. The context holds for the thread
-    that enters it; contexts inside of one another must all allow a collective. Nothing is lost: recorded ops stay
-    recorded, and a sync outside runs them. The partitioner gathers what it cannot keep sharded without a word, which is
-    right and slow; this makes it an error, in a test or in a job.
+    A program is compared before it runs, compiled, from the cache or from the disk. The context
+    holds for the thread that enters it; contexts inside of one another must all allow a collective.
+    Nothing is lost: recorded ops stay recorded, and a sync outside runs them. The partitioner
+    gathers what it cannot keep sharded without a word, which is right and slow; this makes it an
+    error, in a test or in a job.
 
     Args:
-        above: the bytes of one collective, on one device (`Collective.bytes`), up to which any is allowed.
-        kinds: all_gather, all_reduce, reduce_scatter, all_to_all, collective_permute, ragged_all_to_all or
-            collective_broadcast, each with the mesh axis, the axes, or True for all axes. An all-reduce of which each
-            device keeps a slice, the CPU's form of it, is a reduce_scatter.
+        above: the bytes of one collective, on one device (`Collective.bytes`), up to which any is
+            allowed.
+        kinds: all_gather, all_reduce, reduce_scatter, all_to_all, collective_permute,
+            ragged_all_to_all or collective_broadcast, each with the mesh axis, the axes, or True
+            for all axes. An all-reduce of which each device keeps a slice, the CPU's form of it, is
+            a reduce_scatter.
 
     Raises CollectiveError at the sync; TypeError or ValueError for other arguments.
 
@@ -204,7 +232,10 @@ def allow(*, above: int = 1 << 16, **kinds: Axes) -> Limit:
     kind_of = {kind.replace("-", "_"): kind for kind in KINDS}
     unknown = [name for name in kinds if name not in kind_of]
     if unknown:
-        raise TypeError(f"allow: there is no collective {', '.join(unknown)}: expected {', '.join(sorted(kind_of))}")
+        raise TypeError(
+            f"allow: there is no collective {', '.join(unknown)}: expected "
+            f"{', '.join(sorted(kind_of))}"
+        )
     return Limit(above, {kind_of[name]: _axes(name, axes) for name, axes in kinds.items()})
 
 
@@ -218,19 +249,23 @@ def _axes(name: str, axes: Any) -> frozenset[str] | bool:
 
 
 def _refuse_collectives(program: Program) -> None:
-    """Raises CollectiveError if this thread is in a context that does not allow a collective of a program."""
+    """Raises CollectiveError if this thread is in a context that does not allow a collective of a
+    program."""
     limits = [limit for limit in _open.value if isinstance(limit, Limit)]
     if not limits or program.record is None:
         return
-    rows = tuple(row for row in program.record.traffic if not all(limit.allows(row) for limit in limits))
+    rows = tuple(
+        row for row in program.record.traffic if not all(limit.allows(row) for limit in limits)
+    )
     if rows:
         listed = "\n".join(f"  {row}" for row in rows)
         allowances = sorted({f"{_kind(row).replace('-', '_')}={_text(row.axes)}" for row in rows})
         raise CollectiveError(
-            f"allow: a program of {len(program.entries):,} ops ({program.name}), needed at {program.line}, has "
-            f"collectives that are not allowed:\n{listed}\nA mark_sharding of an operand or of the result of that op "
-            f"may remove one (spmd.explain(step) shows the shardings); spmd.allow({', '.join(allowances)}) allows "
-            "them. Recorded ops stay recorded.",
+            f"allow: a program of {len(program.entries):,} ops ({program.name}), needed at "
+            f"{program.line}, has collectives that are not allowed:\n{listed}\nA mark_sharding of "
+            "an operand or of the result of that op may remove one (spmd.explain(step) shows the "
+            f"shardings); spmd.allow({', '.join(allowances)}) allows them. Recorded ops stay "
+            "recorded.",
             rows,
         )
 

@@ -12,7 +12,8 @@ _COLUMNS = 240
 
 
 def text_of(graph: Graph, head: str, most: int = _LINES) -> str:
-    """Returns a graph under a headline: its ops with operands, results and user's lines, and its results.
+    """Returns a graph under a headline: its ops with operands, results and user's lines, and its
+    results.
 
     most: lines of ops; the middle of a longer graph is left out.
     """
@@ -40,19 +41,27 @@ def text_of(graph: Graph, head: str, most: int = _LINES) -> str:
         num_hidden = len(lines) - most
         lines[most // 2 : -most // 2] = [f"... {num_hidden:,} ops ..."]
     size = f"{len(graph.nodes):,} ops, {len(graph.inputs):,} inputs"
-    return "\n  ".join([f"{head}: {size}", *lines, f"results: {_short(list(map(named, graph.roots)))}"])
+    return "\n  ".join(
+        [f"{head}: {size}", *lines, f"results: {_short(list(map(named, graph.roots)))}"]
+    )
 
 
 def append_to_file(program: Program, graph: Graph, head: str) -> None:
-    """Appends a graph to the file that `config.graphs_file` names; of several processes each has its own, with its
-    number at the end."""
-    several = f".{jax_facts.distributed_state.process_id}" if jax_facts.distributed_state.num_processes > 1 else ""
+    """Appends a graph to the file that `config.graphs_file` names; of several processes each has
+    its own, with its number at the end."""
+    several = (
+        f".{jax_facts.distributed_state.process_id}"
+        if jax_facts.distributed_state.num_processes > 1
+        else ""
+    )
     with open(config.graphs_file + several, "a") as file:
         file.write(text_of(graph, head, len(graph.nodes)) + "\n\n")
 
 
 def _short(names: list[str]) -> str:
-    return ", ".join(names if len(names) <= 8 else [*names[:4], f"... {len(names) - 5} more ...", names[-1]])
+    return ", ".join(
+        names if len(names) <= 8 else [*names[:4], f"... {len(names) - 5} more ...", names[-1]]
+    )
 
 
 def print_graph(graph: Graph, head: str) -> None:

@@ -1,4 +1,5 @@
-"""The name by which the program that is running holds a tensor, for errors: found in the frames of the call."""
+"""The name by which the program that is running holds a tensor, for errors: found in the frames of
+the call."""
 
 import sys
 from collections import UserDict
@@ -13,8 +14,9 @@ from ...core.extend import user_lines
 
 
 def held_name(tensor: torch.Tensor) -> str:
-    """Returns "model.layers.0.weight" of a parameter or buffer of the outermost module, "optimizer.state.0.exp_avg", or
-    a variable's name or entry in the nearest of the user's frames that has one; "" if none has."""
+    """Returns "model.layers.0.weight" of a parameter or buffer of the outermost module,
+    "optimizer.state.0.exp_avg", or a variable's name or entry in the nearest of the user's frames
+    that has one; "" if none has."""
     base = _base(tensor)
     state = variable = ""
     frame = sys._getframe(1)
@@ -24,10 +26,22 @@ def held_name(tensor: torch.Tensor) -> str:
             # The type, as a proxy of an object that is gone raises at its class.
             if issubclass(type(value), (nn.Module, Optimizer)):
                 owner = name if is_users and name != "self" else type(value).__name__
-                state = next((f"{owner}.{path}" for path, candidate in _held(value) if _base(candidate) is base), state)
+                state = next(
+                    (
+                        f"{owner}.{path}"
+                        for path, candidate in _held(value)
+                        if _base(candidate) is base
+                    ),
+                    state,
+                )
             elif is_users and not variable:
                 variable = next(
-                    (entry_name for entry_name, candidate in _entries(name, value) if _base(candidate) is base), ""
+                    (
+                        entry_name
+                        for entry_name, candidate in _entries(name, value)
+                        if _base(candidate) is base
+                    ),
+                    "",
                 )
         frame = frame.f_back  # type: ignore[assignment]
     return state or variable

@@ -9,12 +9,14 @@ STEPS = 50  # in a row: more than a warm-up, or the ops of a notebook
 LEAST_OPS = 10  # of a program that is a step
 
 _steps = 0
-_batch: tuple[str, tuple[int, ...]] = "", ()  # the largest input that is no state, and its reader; its shape
+# the largest input that is no state, and its reader; its shape
+_batch: tuple[str, tuple[int, ...]] = "", ()
 _is_said = False
 
 
 def note_program(program: Program) -> None:
-    """Notes that a program is about to run, and says the hint at the `STEPS`th in a row on the default device."""
+    """Notes that a program is about to run, and says the hint at the `STEPS`th in a row on the
+    default device."""
     global _steps, _is_said
     mesh = program.graph.mesh
     if len(mesh.device_ids) > 1:
@@ -27,9 +29,14 @@ def note_program(program: Program) -> None:
 
 
 def note_batch(program: Program, graph: Graph) -> None:
-    """Notes the input of a recorded step that is to be sharded: an uploaded one, the results of programs are state."""
+    """Notes the input of a recorded step that is to be sharded: an uploaded one, the results of
+    programs are state."""
     global _batch
-    inputs = [data for data in graph.inputs if not data.is_state and data.maker is None and data.meta.shape]
+    inputs = [
+        data
+        for data in graph.inputs
+        if not data.is_state and data.maker is None and data.meta.shape
+    ]
     if _steps < 3 and inputs:
         largest = max(inputs, key=lambda data: (data.host is not None, data.meta.nbytes))
         _batch = f"{largest.meta!r}{read_at(largest, graph.nodes)}", tuple(largest.meta.shape)
@@ -42,7 +49,9 @@ def _say(program: Program, count: int) -> None:
     rows = f", with dim 0 a multiple of {count}" if shape and shape[0] % count else ""
     cause = f"{STEPS} steps ran on 1 of {count} devices: shard the batch, {mark}{rows}"
     full = f"{cause}; x is {name or 'an input of the step'}"
-    messages.say(f"{cause} ({program.line})", "idle devices", f"{full}; the step ends at {program.line}")
+    messages.say(
+        f"{cause} ({program.line})", "idle devices", f"{full}; the step ends at {program.line}"
+    )
     note_idle(full, program.line, STEPS)
 
 

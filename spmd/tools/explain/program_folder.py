@@ -1,9 +1,10 @@
-"""Folders of compiled programs that a job was given: files as in the cache of programs, and a readable manifest.
+"""Folders of compiled programs that a job was given: files as in the cache of programs, and a
+readable manifest.
 
 The setting of a folder is compared at once, its graphs when a program is missing.
 
-The content of such a file is executed, as that of a pickle. The user names the folder, which is the permission; a file
-is used only if its header fits and its checksum holds.
+The content of such a file is executed, as that of a pickle. The user names the folder, which is the
+permission; a file is used only if its header fits and its checksum holds.
 """
 
 import os
@@ -23,8 +24,8 @@ SUFFIX = ".program"
 
 @dataclass(frozen=True)
 class ProgramFolder:
-    """A folder of programs and its manifest. setting: see `setting.readable`; programs: a listing of each (see
-    `explain.listing`)."""
+    """A folder of programs and its manifest. setting: see `setting.readable`; programs: a listing
+    of each (see `explain.listing`)."""
 
     path: Path
     setting: Mapping[str, Any]
@@ -55,12 +56,21 @@ def add(path: str | Path) -> ProgramFolder:
     for file in folder.glob(f"*{SUFFIX}"):
         persistent.given_content(file)
     content_of = persistent.given_content(manifest) if manifest.exists() else None
-    parsed = None if content_of is None else sealed_json.parsed(content_of, f"load_programs: {manifest}")
+    parsed = (
+        None if content_of is None else sealed_json.parsed(content_of, f"load_programs: {manifest}")
+    )
     version = None if parsed is None else parsed.get("version")
     if parsed is None or version != VERSION:
         raise ValueError(
-            f"load_programs: expected a folder that plan.save_program or spmd.warm has written, of version {VERSION}; "
-            + (f"there is no {MANIFEST} in {folder}" if parsed is None else f"{manifest} has version {version!r}")
+            (
+                "load_programs: expected a folder that plan.save_program or spmd.warm has "
+                f"written, of version {VERSION}; "
+            )
+            + (
+                f"there is no {MANIFEST} in {folder}"
+                if parsed is None
+                else f"{manifest} has version {version!r}"
+            )
         )
     result = ProgramFolder(folder, parsed["setting"], tuple(parsed["programs"]))
     _folders[folder] = result
@@ -76,8 +86,11 @@ def remove(path: str | Path) -> None:
         points.given_by.remove(content)
 
 
-def write(path: str | Path, files: Mapping[str, bytes], setting: Mapping[str, Any], programs: list[Any]) -> None:
-    """Writes files, by digest, and the manifest, which appears last; a folder of this format is written over.
+def write(
+    path: str | Path, files: Mapping[str, bytes], setting: Mapping[str, Any], programs: list[Any]
+) -> None:
+    """Writes files, by digest, and the manifest, which appears last; a folder of this format is
+    written over.
 
     Raises ValueError for a folder with other contents.
     """
@@ -85,7 +98,9 @@ def write(path: str | Path, files: Mapping[str, bytes], setting: Mapping[str, An
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     names = {file.name for file in folder.iterdir()}
     if names and MANIFEST not in names:
-        raise ValueError(f"save_program: expected a new or an empty folder, or one that it wrote, got {folder}")
+        raise ValueError(
+            f"save_program: expected a new or an empty folder, or one that it wrote, got {folder}"
+        )
     (folder / MANIFEST).unlink(missing_ok=True)
     for name in names:
         if name.endswith(SUFFIX):
@@ -101,22 +116,28 @@ def _write(file: Path, body: bytes) -> None:
         opened.write(body)
 
 
-# --- the programs that a process is given -----------------------------------------------------------------------------
+# --- the programs that a process is given ---------------------------------------------------------
 
 # Names of the setting whose value is a digest, by what differs where they do.
-_DIGESTS = {"source": "this library's own source", "cpu": "the processor or its features", "topology": "the devices"}
+_DIGESTS = {
+    "source": "this library's own source",
+    "cpu": "the processor or its features",
+    "topology": "the devices",
+}
 
 
 def load_programs(path: str | Path) -> int:
-    """Has this process take its programs from a folder that `Plan.save_program` or `spmd.warm` has written; returns
-    their number.
+    """Has this process take its programs from a folder that `Plan.save_program` or `spmd.warm` has
+    written; returns their number.
 
-    Call it once the devices are chosen (`spmd.simulate`, `spmd.initialize`) and before the first step, in every
-    process. A program that the folder has is loaded instead of compiled; for one that it has not, a line on stderr says
-    what differs from the nearest that it has. The folder's files are executed: load only those that you trust.
+    Call it once the devices are chosen (`spmd.simulate`, `spmd.initialize`) and before the first
+    step, in every process. A program that the folder has is loaded instead of compiled; for one
+    that it has not, a line on stderr says what differs from the nearest that it has. The folder's
+    files are executed: load only those that you trust.
 
-    Raises ValueError for a folder without such programs, and for programs of another setting: versions, devices, XLA's
-    flags, jax's options; it names the first difference. Source: `jax.experimental.serialize_executable`.
+    Raises ValueError for a folder without such programs, and for programs of another setting:
+    versions, devices, XLA's flags, jax's options; it names the first difference. Source:
+    `jax.experimental.serialize_executable`.
 
     >>> import spmd
     >>> spmd.load_programs("no such folder")
@@ -129,7 +150,10 @@ def load_programs(path: str | Path) -> int:
     difference = _setting_difference(folder.setting)
     if difference:
         remove(path)
-        raise ValueError(f"load_programs: the programs in {path} cannot run here: {difference}; write them again here")
+        raise ValueError(
+            f"load_programs: the programs in {path} cannot run here: {difference}; write them "
+            "again here"
+        )
     if tell_missing not in points.before_making:
         points.before_making.append(tell_missing)
     return len(folder.programs)
@@ -147,19 +171,29 @@ def _setting_difference(saved_setting: Any) -> str:
 
 
 def tell_missing(graph: Graph, line: Line) -> None:
-    """Says on stderr, once for a line, why no given program is that of a graph which is about to be compiled, if one is
-    of mostly the same ops."""
+    """Says on stderr, once for a line, why no given program is that of a graph which is about to be
+    compiled, if one is of mostly the same ops."""
     for folder in known():
         listing = options.listing(options.Requested(graph, 0))
-        nearest = max(folder.programs, key=lambda saved_listing: num_common(saved_listing, listing), default=None)
-        if nearest is None or 2 * num_common(nearest, listing) < max(len(nearest["ops"]), len(listing["ops"])):
+        nearest = max(
+            folder.programs,
+            key=lambda saved_listing: num_common(saved_listing, listing),
+            default=None,
+        )
+        if nearest is None or 2 * num_common(nearest, listing) < max(
+            len(nearest["ops"]), len(listing["ops"])
+        ):
             continue
         why = _setting_difference(folder.setting) or listed_difference(nearest, listing)
         text = f"a program is compiled that {folder.path.name} lacks, {line.short()}: {why}"
-        messages.say(text, f"not given {line}", f"a program of {line} is compiled that {folder.path} lacks: {why}")
+        messages.say(
+            text,
+            f"not given {line}",
+            f"a program of {line} is compiled that {folder.path} lacks: {why}",
+        )
 
 
-# --- the first difference of two graphs as plain text -----------------------------------------------------------------
+# --- the first difference of two graphs as plain text ---------------------------------------------
 
 
 Listing = Mapping[str, Any]
@@ -167,7 +201,9 @@ Listing = Mapping[str, Any]
 
 def num_common(saved_listing: Listing, listing: Listing) -> int:
     """Counts the places at which two graphs have an op of one name."""
-    return sum(old[0] == new[0] for old, new in zip(saved_listing["ops"], listing["ops"], strict=False))
+    return sum(
+        old[0] == new[0] for old, new in zip(saved_listing["ops"], listing["ops"], strict=False)
+    )
 
 
 def listed_difference(saved_listing: Listing, listing: Listing) -> str:
@@ -190,15 +226,25 @@ def _flag(saved_listing: Listing, listing: Listing) -> str:
 
 
 def _input(saved_listing: Listing, listing: Listing) -> str:
-    """Describes the first input that differs, where there are as many inputs and the same kinds of ops."""
-    if len(saved_listing["inputs"]) != len(listing["inputs"]) or _names(saved_listing) != _names(listing):
+    """Describes the first input that differs, where there are as many inputs and the same kinds of
+    ops."""
+    if len(saved_listing["inputs"]) != len(listing["inputs"]) or _names(saved_listing) != _names(
+        listing
+    ):
         return ""
-    for index, (old, new) in enumerate(zip(saved_listing["inputs"], listing["inputs"], strict=True)):
+    for index, (old, new) in enumerate(
+        zip(saved_listing["inputs"], listing["inputs"], strict=True)
+    ):
         if old[0] != new[0]:
             return f"input {index} is now {new[0]}, in the saved program {old[0]}"
-    for index, (old, new) in enumerate(zip(saved_listing["inputs"], listing["inputs"], strict=True)):
+    for index, (old, new) in enumerate(
+        zip(saved_listing["inputs"], listing["inputs"], strict=True)
+    ):
         if old[1] != new[1]:
-            return f"input {index} ({new[0]}) is now sharded as {new[1]}, in the saved program as {old[1]}"
+            return (
+                f"input {index} ({new[0]}) is now sharded as {new[1]}, in the saved program as "
+                f"{old[1]}"
+            )
     return ""
 
 
@@ -215,19 +261,32 @@ def _ops(saved_listing: Listing, listing: Listing) -> str:
     for index, (old, new) in enumerate(zip(saved_listing["ops"], listing["ops"], strict=False)):
         if old != new:
             line = listing["lines"][index]
-            return f"op {index} at {line} is now {new[1]}, in the saved program {old[1]}{_hint(old, new)}{count}"
+            return (
+                f"op {index} at {line} is now {new[1]}, in the saved program "
+                f"{old[1]}{_hint(old, new)}{count}"
+            )
     return f"the number of ops differs{count}" if count else ""
 
 
 def _hint(old: Sequence[str], new: Sequence[str]) -> str:
-    return "; they differ in the layouts of operands, or in what this text leaves out" if old[1] == new[1] else ""
+    return (
+        "; they differ in the layouts of operands, or in what this text leaves out"
+        if old[1] == new[1]
+        else ""
+    )
 
 
 def _rest(saved_listing: Listing, listing: Listing) -> str:
-    for name, words in (("wiring", "an op reads another value"), ("donated", "another input may be written over")):
+    for name, words in (
+        ("wiring", "an op reads another value"),
+        ("donated", "another input may be written over"),
+    ):
         if saved_listing[name] != listing[name]:
             return words
     if saved_listing["results"] != listing["results"]:
         counts = len(listing["results"]), len(saved_listing["results"])
-        return f"other results are kept, or in other shardings ({counts[0]} results, saved {counts[1]})"
+        return (
+            f"other results are kept, or in other shardings ({counts[0]} results, saved "
+            f"{counts[1]})"
+        )
     return ""

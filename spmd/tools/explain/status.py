@@ -1,4 +1,5 @@
-"""The status of what takes long: one line that is updated in place in a terminal or a notebook, and erased at its end.
+"""The status of what takes long: one line that is updated in place in a terminal or a notebook, and
+erased at its end.
 
 Elsewhere it is printed once.
 """
@@ -19,7 +20,8 @@ _EVERY_IN_A_FILE = 30.0  # the same, where each is a line
 _SHORTEST = 0.2  # seconds of a status that is shown
 _LONG = 2_000  # ops from which a program counts as long
 
-_busy: dict[str, tuple[float, float]] = {}  # since when statuses of a kind follow each other, and the last one's end
+# since when statuses of a kind follow each other, and the last one's end
+_busy: dict[str, tuple[float, float]] = {}
 _open: list[Callable[[], str]] = []  # the statuses that are shown, the newest last
 _outputs: set[str] = set()  # one for each cell of a notebook that has shown a status
 
@@ -28,8 +30,9 @@ _outputs: set[str] = set()  # one for each cell of a notebook that has shown a s
 def status(kind: str, describe: Callable[[], str], *, together: bool = False) -> Iterator[None]:
     """Shows what is done inside, from `config.slow_compile_seconds` on; nothing where that is 0.
 
-    describe: called by another thread, again and again where the line is updated in place. together: statuses that
-    follow each other count as one, so that many programs of a second each are not compiled in silence.
+    describe: called by another thread, again and again where the line is updated in place.
+    together: statuses that follow each other count as one, so that many programs of a second each
+    are not compiled in silence.
     """
     if not config.slow_compile_seconds:
         yield
@@ -38,7 +41,9 @@ def status(kind: str, describe: Callable[[], str], *, together: bool = False) ->
     since, until = _busy.get(kind, (began, began))
     since = since if together and began - until < config.slow_compile_seconds else began
     after = max(since + config.slow_compile_seconds - began, _SHORTEST)
-    shown = threading.Thread(target=_show, args=(kind, describe, after, ended), name="spmd-status", daemon=True)
+    shown = threading.Thread(
+        target=_show, args=(kind, describe, after, ended), name="spmd-status", daemon=True
+    )
     shown.start()
     try:
         yield
@@ -50,8 +55,9 @@ def status(kind: str, describe: Callable[[], str], *, together: bool = False) ->
 
 @contextlib.contextmanager
 def while_compiling(num_ops: int, line: Line, cause: str) -> Iterator[None]:
-    """Shows, after `config.slow_compile_seconds`, the compilation inside as one line: the number of the program in this
-    process, its place among those of its sync, how many were loaded, its ops, seconds and cause."""
+    """Shows, after `config.slow_compile_seconds`, the compilation inside as one line: the number of
+    the program in this process, its place among those of its sync, how many were loaded, its ops,
+    seconds and cause."""
     count = counters.counter("programs_compiled") + counters.num_loaded() + 1
     number, parts = cache.part.value
     facts = [f"{number:,} of {parts:,}"] if parts > 1 else []
@@ -103,12 +109,15 @@ def _show(kind: str, describe: Callable[[], str], after: float, ended: threading
 def _draw(line: str, drawn: str) -> str:
     """Writes a line, or "", in place of the one before, `drawn`; returns it.
 
-    As the file of a notebook keeps each line that is printed, a cell of a notebook has one output, which ends empty.
+    As the file of a notebook keeps each line that is printed, a cell of a notebook has one output,
+    which ends empty.
     """
     if _is_notebook(sys.stderr):
         ipython, data = sys.modules["IPython"], {"text/plain": line} if line else {}
         name = f"spmd-{id(_outputs)}-{ipython.get_ipython().execution_count}"
-        ipython.display.display(data, raw=True, display_id=name, update=not line or name in _outputs)
+        ipython.display.display(
+            data, raw=True, display_id=name, update=not line or name in _outputs
+        )
         if line:
             _outputs.add(name)
     else:
@@ -121,5 +130,6 @@ def _is_notebook(file: TextIO) -> bool:
 
 
 def _is_in_place(file: TextIO) -> bool:
-    """True for a notebook, and for a terminal that nothing has wrapped: a live display prints whole lines above it."""
+    """True for a notebook, and for a terminal that nothing has wrapped: a live display prints whole
+    lines above it."""
     return _is_notebook(file) or (sys.stderr is sys.__stderr__ and variables.is_terminal(file))

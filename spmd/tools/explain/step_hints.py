@@ -1,4 +1,5 @@
-"""Hints: what costs a step time again and again, with cause, line and advice (as PyTorch/XLA's PT_XLA_DEBUG)."""
+"""Hints: what costs a step time again and again, with cause, line and advice (as PyTorch/XLA's
+PT_XLA_DEBUG)."""
 
 import sys
 import threading
@@ -12,21 +13,27 @@ from .difference import is_of_shapes
 
 _FIRST = "first program of this sync"
 _ADVICE = {
-    "read": "keep it on the device (torch.where, a sum), or read it every hundredth step or after the next sync",
+    "read": (
+        "keep it on the device (torch.where, a sum), or read it every hundredth step or after the "
+        "next sync"
+    ),
     "fallback": "give the op a rule by spmd.register_lowering, or a JAX function by spmd.call_jax",
     "shape": "pad to a few sizes, or name the dim by spmd.mark_dynamic",
     "idle": "or take batches from spmd.DataLoader, or wrap the model by fsdp.fully_shard",
     "compile": "with spmd.no_recompile(): makes it an error",
 }
 _DONE = {
-    "compile": "compiles again", "read": "waits for the device", "fallback": "runs on the CPU",
+    "compile": "compiles again",
+    "read": "waits for the device",
+    "fallback": "runs on the CPU",
     "idle": "uses one device of several",
-}  # fmt: skip
+}
 _READS = 3  # of one line, from which on they are said
 
 
 class CostlyLine(NamedTuple):
-    """A line of the user's that did something: its kind ("read", "fallback", "idle"), the call, the line."""
+    """A line of the user's that did something: its kind ("read", "fallback", "idle"), the call, the
+    line."""
 
     kind: str
     call: str
@@ -44,9 +51,10 @@ class Hint:
     """A line of yours that costs time again and again.
 
     Attributes:
-        kind: "compile", "read" (of a value that the device computes), "fallback" (an op that runs on the CPU) or "idle"
-            (steps on one device of several). line: yours. count, seconds: of all of them. cause: the difference from
-            the nearest program, the call that reads, the op, the mark to write. advice: what to do.
+        kind: "compile", "read" (of a value that the device computes), "fallback" (an op that runs
+            on the CPU) or "idle" (steps on one device of several). line: yours. count, seconds: of
+            all of them. cause: the difference from the nearest program, the call that reads, the
+            op, the mark to write. advice: what to do.
 
     >>> import spmd
     >>> for hint in spmd.profiler.hints():
@@ -62,14 +70,18 @@ class Hint:
 
     def __str__(self) -> str:
         times = "once" if self.count == 1 else f"{self.count:,} times"
-        return f"{_DONE[self.kind]} {times}, {self.seconds:.3f} s, at {self.line}: {self.cause}; {self.advice}"
+        return (
+            f"{_DONE[self.kind]} {times}, {self.seconds:.3f} s, at {self.line}: {self.cause}; "
+            f"{self.advice}"
+        )
 
 
 def hints() -> list[Hint]:
-    """The compilations after the first, the reads and the fallbacks of this process, by your line; the longest first.
+    """The compilations after the first, the reads and the fallbacks of this process, by your line;
+    the longest first.
 
-    A line that reads less than three times is left out. `spmd.metrics.clear()` begins again. `spmd.config.hints = 1`
-    (PT_XLA_DEBUG=1) prints them on stderr as they happen, 2 each run, too.
+    A line that reads less than three times is left out. `spmd.metrics.clear()` begins again.
+    `spmd.config.hints = 1` (PT_XLA_DEBUG=1) prints them on stderr as they happen, 2 each run, too.
 
     >>> import torch, spmd
     >>> spmd.metrics.clear()
@@ -79,7 +91,9 @@ def hints() -> list[Hint]:
     [('read', 3)]
     """
     result = [
-        _of_line(costly) for costly, _ in _seconds.most_common() if costly.kind != "read" or _counts[costly] >= _READS
+        _of_line(costly)
+        for costly, _ in _seconds.most_common()
+        if costly.kind != "read" or _counts[costly] >= _READS
     ]
     later: dict[str, list[CompileRecord]] = {}
     for record in compile_log.compiles():
@@ -100,8 +114,12 @@ def _of_line(costly: CostlyLine) -> Hint:
 
 def _of_compiles(line: str, records: list[CompileRecord]) -> Hint:
     cause = records[-1].cause
-    advice = _ADVICE["shape" if is_of_shapes(cause) or "the length is no operand" in cause else "compile"]
-    return Hint("compile", line, len(records), sum(record.seconds for record in records), cause, advice)
+    advice = _ADVICE[
+        "shape" if is_of_shapes(cause) or "the length is no operand" in cause else "compile"
+    ]
+    return Hint(
+        "compile", line, len(records), sum(record.seconds for record in records), cause, advice
+    )
 
 
 def note_read(call: str, line: Line, seconds: float) -> None:
@@ -120,7 +138,8 @@ def note_idle(cause: str, line: Line, steps: int) -> None:
 
 
 def _note(costly: CostlyLine, seconds: float, first: int, times: int = 1) -> None:
-    """Counts a costly line, and says its hint at the first count that matters and at each power of ten."""
+    """Counts a costly line, and says its hint at the first count that matters and at each power of
+    ten."""
     with _lock:
         _counts[costly] += times
         _seconds[costly] += int(seconds * 1e9)
@@ -143,7 +162,10 @@ def note_compile(program: Program, graph: Graph, head: str) -> None:
 def note_run(program: Program) -> None:
     """Says which program runs, if `config.hints` is 2."""
     if config.hints > 1:
-        _say(f"runs the program of {program.line}: {len(program.entries):,} ops, {len(program.inputs):,} inputs")
+        _say(
+            f"runs the program of {program.line}: {len(program.entries):,} ops, "
+            f"{len(program.inputs):,} inputs"
+        )
 
 
 def _say(text: str) -> None:

@@ -1,4 +1,5 @@
-"""Every collective of an optimised program: kind, mesh axes, bytes, count and op; the same as a table with lines."""
+"""Every collective of an optimised program: kind, mesh axes, bytes, count and op; the same as a
+table with lines."""
 
 import functools
 import itertools
@@ -14,19 +15,26 @@ from ...core import Collective, Sharding, topology
 from ...core.extend import Computation, Graph, Instruction, Module, Target, hlo_text
 
 KINDS = (
-    "all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute", "ragged-all-to-all",
+    "all-gather",
+    "all-reduce",
+    "all-to-all",
+    "collective-broadcast",
+    "collective-permute",
+    "ragged-all-to-all",
     "reduce-scatter",
-)  # fmt: skip
+)
 _STARTS = {f"{kind}-start": kind for kind in KINDS} | {kind: kind for kind in KINDS}
 
 
-# A collective of a program, with the place of the recorded op that it came from; None where XLA names none.
+# A collective of a program, with the place of the recorded op that it came from; None where XLA
+# names none.
 Exchange = tuple[Collective, int | None]
 
 
 class PlacedCollective(NamedTuple):
-    """A collective with its line of the program's text; the line of a chain is its first. joined: the ops of its
-    operands, where XLA has combined collectives of several ops in one; `node` is the first op's."""
+    """A collective with its line of the program's text; the line of a chain is its first. joined:
+    the ops of its operands, where XLA has combined collectives of several ops in one; `node` is the
+    first op's."""
 
     row: Collective
     node: int | None
@@ -36,9 +44,11 @@ class PlacedCollective(NamedTuple):
 
 
 def collectives(module: Module, graph: Graph) -> list[PlacedCollective]:
-    """Returns the collectives of the program of a graph, in the order of its text, without the names of the ops."""
+    """Returns the collectives of the program of a graph, in the order of its text, without the
+    names of the ops."""
     num_nodes = len(graph.nodes)
-    axes_of = functools.cache(functools.partial(_axes, meshes=graph.meshes()))  # by the text of the groups
+    # by the text of the groups
+    axes_of = functools.cache(functools.partial(_axes, meshes=graph.meshes()))
     result: list[PlacedCollective] = []
     chains: set[str] = set()
     links = links_of(module)
@@ -64,13 +74,28 @@ def collectives(module: Module, graph: Graph) -> list[PlacedCollective]:
         start = start_of(computation, line)
         is_async = links[chain] > 2 if chain else _is_overlapped(*start)
         count, core = computation.count, core_of(start[1])
-        row = Collective(kind, axes, size, data, count, is_sliced=is_sliced, link=link, is_async=is_async, core=core)
-        result.append(PlacedCollective(row, node, computation, line, joined(computation, line, num_nodes)))
+        row = Collective(
+            kind,
+            axes,
+            size,
+            data,
+            count,
+            is_sliced=is_sliced,
+            link=link,
+            is_async=is_async,
+            core=core,
+        )
+        result.append(
+            PlacedCollective(row, node, computation, line, joined(computation, line, num_nodes))
+        )
     return result
 
 
 def joined(computation: Computation, line: Instruction, num_nodes: int) -> tuple[int, ...]:
-    """The op of each operand of a combined collective; XLA gives it the name of the first one. () for one op."""
+    """The op of each operand of a combined collective; XLA gives it the name of the first one.
+
+    () for one op.
+    """
     scopes = (scope_of(computation, maker) for maker in operands_of(computation, line))
     places = tuple(index for scope in scopes if (index := node_index(scope, num_nodes)) is not None)
     return places if len(set(places)) > 1 else ()
@@ -83,7 +108,10 @@ def operands_of(computation: Computation, line: Instruction) -> list[Instruction
 
 def bytes_of(computation: Computation, line: Instruction) -> int:
     """The bytes of the operands and results of a line."""
-    return sum(hlo_text.num_bytes(instruction.shape) for instruction in (line, *operands_of(computation, line)))
+    return sum(
+        hlo_text.num_bytes(instruction.shape)
+        for instruction in (line, *operands_of(computation, line))
+    )
 
 
 def collective_kind(line: Instruction) -> str | None:
@@ -92,16 +120,19 @@ def collective_kind(line: Instruction) -> str | None:
 
 
 def kind_in(computation: Computation, kind: str) -> str:
-    """The kind of a collective inside a computation: a TPU's compiler writes a reduce-scatter as an all-reduce."""
+    """The kind of a collective inside a computation: a TPU's compiler writes a reduce-scatter as an
+    all-reduce."""
     return "reduce-scatter" if computation.name.startswith("all-reduce-scatter") else kind
 
 
 def groups_of(line: Instruction, num_devices: int) -> list[tuple[int, ...]]:
-    """The groups of devices, by their place in the program, of a collective; of a permutation pairs."""
+    """The groups of devices, by their place in the program, of a collective; of a permutation
+    pairs."""
     return groups(_groups_text(line), num_devices)
 
 
-# A TPU's compiler spreads one collective over the fusions that it overlaps with: each fusion has a line of it.
+# A TPU's compiler spreads one collective over the fusions that it overlaps with: each fusion has a
+# line of it.
 _CHAIN = re.compile(r'channel_id=\d+.*chain_id="\d+"')
 
 
@@ -125,8 +156,11 @@ def key_of(computation: Computation, line: Instruction) -> Key:
     return ("", chain) if chain else (computation.name, line.name)
 
 
-def collectives_within(module: Module, call: Instruction) -> Iterator[tuple[Computation, Instruction, str]]:
-    """The collectives that a line calls, with their computation and kind: of a fusion, of an asynchronous call."""
+def collectives_within(
+    module: Module, call: Instruction
+) -> Iterator[tuple[Computation, Instruction, str]]:
+    """The collectives that a line calls, with their computation and kind: of a fusion, of an
+    asynchronous call."""
     for _, name in call.called:
         inner = module.computations[name]
         for line in inner.lines:
@@ -138,9 +172,13 @@ def collectives_within(module: Module, call: Instruction) -> Iterator[tuple[Comp
 
 
 def start_of(computation: Computation, line: Instruction) -> tuple[Computation, Instruction]:
-    """The line of the schedule that starts a collective: the line itself, or the asynchronous call around it."""
+    """The line of the schedule that starts a collective: the line itself, or the asynchronous call
+    around it."""
     start = computation, line
-    while computation.caller is not None and computation.caller[1].opcode not in ("while", "conditional"):
+    while computation.caller is not None and computation.caller[1].opcode not in (
+        "while",
+        "conditional",
+    ):
         computation, line = computation.caller
         start = (computation, line) if line.opcode.endswith("-start") else start
     return start
@@ -150,15 +188,21 @@ _THREAD = re.compile(r'async_execution_thread="(\w+)"')
 
 
 def core_of(start: Instruction) -> str:
-    """The cores of the chip that run an asynchronous call: "sparsecore", or "" for those of all other lines."""
+    """The cores of the chip that run an asynchronous call: "sparsecore", or "" for those of all
+    other lines."""
     thread = _THREAD.search(start.tail) if start.opcode.endswith("-start") else None
     return "" if thread is None or thread[1] == "main" else thread[1]
 
 
 def _is_overlapped(computation: Computation, line: Instruction) -> bool:
-    """True if something is computed between the start of a collective and its end; lines are in execution order."""
+    """True if something is computed between the start of a collective and its end; lines are in
+    execution order."""
     name = line.name
-    for later in computation.lines[computation.lines.index(line) + 1 :] if line.opcode.endswith("-start") else ():
+    for later in (
+        computation.lines[computation.lines.index(line) + 1 :]
+        if line.opcode.endswith("-start")
+        else ()
+    ):
         if later.opcode in _WORK:
             return True
         if name in later.operands and later.opcode.endswith("-done"):
@@ -168,15 +212,28 @@ def _is_overlapped(computation: Computation, line: Instruction) -> bool:
     return False
 
 
-_WORK = {"fusion", "dot", "convolution", "custom-call", "while", "conditional", "call", "sort", "scatter", "reduce"}
+_WORK = {
+    "fusion",
+    "dot",
+    "convolution",
+    "custom-call",
+    "while",
+    "conditional",
+    "call",
+    "sort",
+    "scatter",
+    "reduce",
+}
 
 
-# A TPU's compiler makes an exchange between slices a send and a receive over the hosts' network, which name its kind.
+# A TPU's compiler makes an exchange between slices a send and a receive over the hosts' network,
+# which name its kind.
 _BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 
 
 def kind_between_slices(line: Instruction) -> str | None:
-    """The kind of the collective that a line sends for over the network between slices; None for another line."""
+    """The kind of the collective that a line sends for over the network between slices; None for
+    another line."""
     match = _BETWEEN_SLICES.search(line.tail) if line.opcode == "send" else None
     if match is None:
         return None
@@ -184,8 +241,9 @@ def kind_between_slices(line: Instruction) -> str | None:
 
 
 def scope_of(computation: Computation, line: Instruction) -> str:
-    """Returns the scope in which a line was traced; for a line that the compiler added, that of its operands, or else
-    that of its reader. From jaxlib 0.12 on what moves data has the scope of the data: here that of its reader."""
+    """Returns the scope in which a line was traced; for a line that the compiler added, that of its
+    operands, or else that of its reader. From jaxlib 0.12 on what moves data has the scope of the
+    data: here that of its reader."""
     of_reader = _is_move(line) and _scope_behind(computation, line)
     return of_reader or _scope_before(computation, line) or _scope_behind(computation, line)
 
@@ -194,7 +252,13 @@ def _is_move(line: Instruction) -> bool:
     return 'is_spmd_generated="true"' in line.tail and line.opcode not in _NO_MOVES
 
 
-_NO_MOVES = {"all-reduce", "all-reduce-start", "all-reduce-done", "reduce-scatter", "get-tuple-element"}
+_NO_MOVES = {
+    "all-reduce",
+    "all-reduce-start",
+    "all-reduce-done",
+    "reduce-scatter",
+    "get-tuple-element",
+}
 
 
 _MOST_LINES = 64  # that a search for a scope looks at
@@ -205,9 +269,12 @@ def _scope_behind(computation: Computation, line: Instruction) -> str:
     for reader in itertools.islice(readers, _MOST_LINES):  # which become more
         if node_index(reader.scope, 1 << 60) is not None and not _is_move(reader):
             return reader.scope
-        if reader.scope or reader.opcode != "fusion":  # what is fused without a scope may be of any op
+        # what is fused without a scope may be of any op
+        if reader.scope or reader.opcode != "fusion":
             readers += [
-                next_reader for next_reader in computation.readers.get(reader.name, ()) if next_reader not in readers
+                next_reader
+                for next_reader in computation.readers.get(reader.name, ())
+                if next_reader not in readers
             ]
     return ""
 
@@ -225,7 +292,9 @@ def _scope_before(computation: Computation, line: Instruction) -> str:
         if source.opcode == "parameter" and inside.caller is not None:
             outside, call = inside.caller
             operand = 0 if call.opcode == "while" else int(source.arguments)
-            todo += [(outside, outside.by_name[name]) for name in call.operands[operand : operand + 1]]
+            todo += [
+                (outside, outside.by_name[name]) for name in call.operands[operand : operand + 1]
+            ]
         else:
             todo += [(inside, operand) for operand in operands_of(inside, source)]
     return ""
@@ -235,8 +304,8 @@ _ARGUMENT = re.compile(r"arguments\[(\d+)\]")
 
 
 def _reader_of_argument(scope: str, graph: Graph) -> int | None:
-    """Returns the place of the first op that reads an argument, if a line has the argument's name: from jaxlib 0.12 on
-    the gather of an argument has it."""
+    """Returns the place of the first op that reads an argument, if a line has the argument's name:
+    from jaxlib 0.12 on the gather of an argument has it."""
     named = _ARGUMENT.fullmatch(scope)
     if named is None:
         return None
@@ -245,10 +314,12 @@ def _reader_of_argument(scope: str, graph: Graph) -> int | None:
         return None
     places = inputs[int(named[1])].places
     data = {graph.inputs[i] for i in ((places,) if isinstance(places, int) else places)}
-    return next((i for i, node in enumerate(graph.nodes) if not data.isdisjoint(node.operands)), None)
+    return next(
+        (i for i, node in enumerate(graph.nodes) if not data.isdisjoint(node.operands)), None
+    )
 
 
-# --- the groups of devices --------------------------------------------------------------------------------------------
+# --- the groups of devices ------------------------------------------------------------------------
 
 _GROUPS = re.compile(
     r"(?:replica_groups|source_target_pairs)="
@@ -256,7 +327,8 @@ _GROUPS = re.compile(
 )
 _HOST_GROUPS = re.compile(r'_xla_megascale_target=("[^"]*"|\{\{.*?\}\})')
 _PRODUCT = re.compile(r'"\{([\d,:]+)\}x\{([\d,:]+)\}"')
-_SLICE_STEP = 100_000  # the ids of a slice's devices, of a TPU topology, begin at so many times its number
+# the ids of a slice's devices, of a TPU topology, begin at so many times its number
+_SLICE_STEP = 100_000
 _MESH = re.compile(r"mesh\[(.*?)\](?:,?\s*device_ids=(\S+?))?\s*\{(.*?)\}")
 _IOTA = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _AXIS = re.compile(r"'?([\w.\-]+)'?(?::\((\d+)\)(\d+))?")
@@ -268,7 +340,8 @@ def _groups_text(line: Instruction) -> str:
 
 
 def groups(text: str, num_devices: int) -> list[tuple[int, ...]]:
-    """Returns the groups of devices, by their place in the program, that the text of an instruction names.
+    """Returns the groups of devices, by their place in the program, that the text of an instruction
+    names.
 
     For a permutation a group is a pair of a source and a target. Empty: all devices are one group.
     """
@@ -294,12 +367,13 @@ def _iota(sizes: str, order: str | None) -> np.ndarray:
 
 
 def _mesh_groups(sizes_text: str, ids_text: str | None, axes_text: str) -> list[tuple[int, ...]]:
-    """Returns the groups of the form that names the axes which a group spans; `'a':(2)4` is the part of size 4 of `a`
-    behind one of 2."""
+    """Returns the groups of the form that names the axes which a group spans; `'a':(2)4` is the
+    part of size 4 of `a` behind one of 2."""
     sizes = {name: int(size) for name, size in re.findall(r"'?([\w.\-]+)'?=(\d+)", sizes_text)}
     shape, count = tuple(sizes.values()), 1
     ids = np.arange(math.prod(shape)) if ids_text is None else _order(ids_text)
-    # Two devices are in one group if their places are equal but for the spanned parts, which are zero in `first`.
+    # Two devices are in one group if their places are equal but for the spanned parts, which are
+    # zero in `first`.
     first = dict(zip(sizes, np.indices(shape).reshape(len(shape), -1), strict=True))
     for name, outer, size in _AXIS.findall(axes_text):
         part = int(size or sizes[name])
@@ -311,7 +385,8 @@ def _mesh_groups(sizes_text: str, ids_text: str | None, axes_text: str) -> list[
 
 
 def _order(text: str) -> np.ndarray:
-    """Returns the devices of a mesh in order: `([2,4]T(1,0))` are those of a grid, transposed; else a list."""
+    """Returns the devices of a mesh in order: `([2,4]T(1,0))` are those of a grid, transposed; else
+    a list."""
     match = _ORDER.search(text)
     if match is None:
         return np.array(_numbers(text))
@@ -322,7 +397,8 @@ _ORDER = re.compile(r"\[([\d,]+)\]T\(([\d,]+)\)")
 
 
 def _axes(text: str, meshes: Sequence[Sharding]) -> tuple[tuple[str, ...], int, str]:
-    """Returns the mesh axes along which the devices of a group differ, the size of a group, and its devices' link."""
+    """Returns the mesh axes along which the devices of a group differ, the size of a group, and its
+    devices' link."""
     order = meshes[0].device_ids
     target = meshes[0].target if meshes[0].target is not None else topology.stand_in.value
     devices = _host_groups(text, order, target) if "megascale" in text else groups(text, len(order))
@@ -341,14 +417,18 @@ def _axes(text: str, meshes: Sequence[Sharding]) -> tuple[tuple[str, ...], int, 
 
 
 def _host_groups(text: str, order: Sequence[int], target: Target) -> list[tuple[int, ...]]:
-    """Returns the groups of an exchange between slices, by place in the program; its text has the devices' own ids.
+    """Returns the groups of an exchange between slices, by place in the program; its text has the
+    devices' own ids.
 
     `"{1,2}x{0:7}"` are all devices 0 to 7 of slices 1 and 2, each with those of its number.
     """
     product = _PRODUCT.search(text)
     if product is not None:
         of_slices, of_devices = (_listed(part) for part in product.groups())
-        named = [tuple(slice_number * _SLICE_STEP + device for slice_number in of_slices) for device in of_devices]
+        named = [
+            tuple(slice_number * _SLICE_STEP + device for slice_number in of_slices)
+            for device in of_devices
+        ]
     else:
         named = [tuple(_numbers(row)) for row in re.findall(r"\{([\d,>-]+)\}", text)]
     position = {topology.all_devices(target)[device].id: i for i, device in enumerate(order)}
@@ -361,36 +441,48 @@ def _listed(text: str) -> list[int]:
     return [number for end in ends for number in range(int(end[0]), int(end[-1]) + 1)]
 
 
-def _link(device_groups: Iterable[tuple[int, ...]], order: Sequence[int], of_device: Sequence[int]) -> str:
+def _link(
+    device_groups: Iterable[tuple[int, ...]], order: Sequence[int], of_device: Sequence[int]
+) -> str:
     """Returns the network that links the devices of the groups; "" if there is one slice."""
     if len(set(of_device)) == 1:
         return ""
-    is_between = any(len({of_device[order[index]] for index in group}) > 1 for group in device_groups)
+    is_between = any(
+        len({of_device[order[index]] for index in group}) > 1 for group in device_groups
+    )
     return "dcn" if is_between else "ici"
 
 
 def _axes_over(
-    device_groups: Sequence[tuple[int, ...]], mesh: Sharding, order: tuple[int, ...], *, is_exact: bool
+    device_groups: Sequence[tuple[int, ...]],
+    mesh: Sharding,
+    order: tuple[int, ...],
+    *,
+    is_exact: bool,
 ) -> tuple[str, ...]:
-    """Returns the axes of a mesh that groups span; for pairs the axes along which source and target differ."""
+    """Returns the axes of a mesh that groups span; for pairs the axes along which source and target
+    differ."""
     where = {device: i for i, device in enumerate(mesh.device_ids)}
     table = np.array([where[device] for device in order])[np.array(device_groups)]
     coordinates = np.stack(np.unravel_index(table, mesh.mesh_shape))
     may_diverge = (coordinates != coordinates[..., :1]).any(axis=(1, 2))
-    names = tuple(name for name, is_other in zip(mesh.axis_names, may_diverge, strict=True) if is_other)
+    names = tuple(
+        name for name, is_other in zip(mesh.axis_names, may_diverge, strict=True) if is_other
+    )
     sizes = mesh.mesh_axes()
     if is_exact and math.prod(sizes[name] for name in names) != table.shape[1]:
         return ()
     return names
 
 
-# --- the op that it came from -----------------------------------------------------------------------------------------
+# --- the op that it came from ---------------------------------------------------------------------
 
 _MARK = re.compile(r"(?:^|/)[^/#]*#(\d+)(?=/|$|\[)")
 
 
 def node_index(scope: str, num_nodes: int) -> int | None:
-    """Returns the recorded op that an instruction came from, by the mark that `lower.build` leaves in its scope."""
+    """Returns the recorded op that an instruction came from, by the mark that `lower.build` leaves
+    in its scope."""
     marks = [int(mark) for mark in _MARK.findall(scope) if int(mark) < num_nodes]
     return marks[0] if marks else None
 
@@ -399,7 +491,9 @@ def _is_sliced(module: Module, computation: Computation, line: Instruction) -> b
     """True if every reader of an all-reduce takes a slice of it."""
     readers = computation.readers.get(line.name, [])
     return bool(readers) and all(
-        _is_sliced(module, computation, reader) if reader.opcode in _PASSED else slices(module, reader)
+        _is_sliced(module, computation, reader)
+        if reader.opcode in _PASSED
+        else slices(module, reader)
         for reader in readers
     )
 
@@ -414,24 +508,29 @@ def slices(module: Module, line: Instruction) -> bool:
     return any(instruction.opcode == "dynamic-slice" for instruction in lines)
 
 
-# --- the ops of all instructions --------------------------------------------------------------------------------------
+# --- the ops of all instructions ------------------------------------------------------------------
 
 
 _WITHIN = ("fusion", "call", "custom-call")  # these run what they call as one
 
 
 def origins(module: Module, num_nodes: int) -> Iterator[tuple[str, tuple[int, ...], int]]:
-    """Yields the name of each instruction, those inside fusions left out, the recorded ops that it came from, by their
-    places, first the one that names it, and the bytes of its operands and results on one device."""
+    """Yields the name of each instruction, those inside fusions left out, the recorded ops that it
+    came from, by their places, first the one that names it, and the bytes of its operands and
+    results on one device."""
     for computation, line in module.lines(inner=False):
         places = dict.fromkeys(_places(module, computation, line, num_nodes))
         if not places:  # XLA's own: a copy of an argument is of the op that reads it
             readers = computation.readers.get(line.name, [])[:1]
-            places = dict.fromkeys(p for reader in readers for p in _places(module, computation, reader, num_nodes))
+            places = dict.fromkeys(
+                p for reader in readers for p in _places(module, computation, reader, num_nodes)
+            )
         yield line.name, tuple(places), bytes_of(computation, line)
 
 
-def _places(module: Module, computation: Computation, line: Instruction, num_nodes: int) -> Iterator[int]:
+def _places(
+    module: Module, computation: Computation, line: Instruction, num_nodes: int
+) -> Iterator[int]:
     index = node_index(scope_of(computation, line), num_nodes)
     if index is not None:
         yield index

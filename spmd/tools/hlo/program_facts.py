@@ -1,4 +1,5 @@
-"""The facts of an optimised program: cycles, operations, kernels of a GPU, and its collectives and moves with lines."""
+"""The facts of an optimised program: cycles, operations, kernels of a GPU, and its collectives and
+moves with lines."""
 
 import dataclasses
 import json
@@ -12,19 +13,38 @@ from typing import Any
 import numpy as np
 
 from ...core import Collective, Move, options
-from ...core.extend import Computation, Graph, Instruction, Module, Node, Program, hlo_text, user_lines
-from .hlo_collectives import KINDS, Exchange, Exchanges, Key, PlacedCollective, bytes_of, collectives, key_of
+from ...core.extend import (
+    Computation,
+    Graph,
+    Instruction,
+    Module,
+    Node,
+    Program,
+    hlo_text,
+    user_lines,
+)
+from .hlo_collectives import (
+    KINDS,
+    Exchange,
+    Exchanges,
+    Key,
+    PlacedCollective,
+    bytes_of,
+    collectives,
+    key_of,
+)
 from .splash_calls import attention_flops, computed_share, is_attention
 from .unrequested_moves import Placement, moves
 
-# --- what a line of the compile log reads -----------------------------------------------------------------------------
+# --- what a line of the compile log reads ---------------------------------------------------------
 
 
 _COLLECTIVE = re.compile(rf"= .*? ({'|'.join(KINDS)})(-start)?\(")
 
 
 def facts_of(program: Program) -> options.ProgramFacts:
-    """Returns the operations of a program, the number of its collectives of each kind, these, and its moves."""
+    """Returns the operations of a program, the number of its collectives of each kind, these, and
+    its moves."""
     graph, text = program.graph, program.executable.as_text()
     counts = Counter(match[1] for match in _COLLECTIVE.finditer(text))
     counted = options.num_flops(program.executable)
@@ -38,45 +58,65 @@ def facts_of(program: Program) -> options.ProgramFacts:
         return options.ProgramFacts(counted, {})
     rows = collectives(module, graph)
     unused = "" if program.record is None else " ".join(program.record.unused_axes)
-    return options.ProgramFacts(counted, dict(counts), exchanges(rows, graph), moves(module, graph, rows, unused))
+    return options.ProgramFacts(
+        counted, dict(counts), exchanges(rows, graph), moves(module, graph, rows, unused)
+    )
 
 
 def tables_of(program: Program, above: int) -> tuple[tuple[Collective, ...], tuple[Move, ...]]:
-    """Returns the collectives of a program and its moves of more than `above` bytes, with the lines of its run."""
+    """Returns the collectives of a program and its moves of more than `above` bytes, with the lines
+    of its run."""
     facts = program.facts
     return table(facts.exchanges, program.graph), listed(facts.moves, program.graph, above)
 
 
-Times = Mapping[Key, tuple[float, float]]  # of each collective the seconds, and those that nothing covers
+# of each collective the seconds, and those that nothing covers
+Times = Mapping[Key, tuple[float, float]]
 
 
-def exchanges(placed_collectives: Iterable[PlacedCollective], graph: Graph, times: Times | None = None) -> Exchanges:
-    """Returns a program's collectives by the recorded op (its place in the graph) that each came from, without lines:
-    those belong to the run that recorded the ops, and the program may be reused by others.
+def exchanges(
+    placed_collectives: Iterable[PlacedCollective], graph: Graph, times: Times | None = None
+) -> Exchanges:
+    """Returns a program's collectives by the recorded op (its place in the graph) that each came
+    from, without lines: those belong to the run that recorded the ops, and the program may be
+    reused by others.
 
     times: by the clock of a plan.
     """
 
     def row(collective: PlacedCollective) -> Collective:
-        seconds, waiting = (times or {}).get(key_of(collective.computation, collective.line), (0.0, 0.0))
-        return dataclasses.replace(collective.row, op=_op(collective, graph), seconds=seconds, waiting=waiting)
+        seconds, waiting = (times or {}).get(
+            key_of(collective.computation, collective.line), (0.0, 0.0)
+        )
+        return dataclasses.replace(
+            collective.row, op=_op(collective, graph), seconds=seconds, waiting=waiting
+        )
 
     return tuple(_merged((row(collective), collective.node) for collective in placed_collectives))
 
 
 def _op(collective: PlacedCollective, graph: Graph) -> str:
-    """The op that a collective came from; of a combined one the number of its arrays and the op of the first one."""
-    name = "" if collective.node is None else user_lines.source_of(graph.nodes[collective.node]).op.name
+    """The op that a collective came from; of a combined one the number of its arrays and the op of
+    the first one."""
+    name = (
+        ""
+        if collective.node is None
+        else user_lines.source_of(graph.nodes[collective.node]).op.name
+    )
     if not collective.joined:
         return name
     is_backward = all(graph.nodes[index].sequence >= 0 for index in collective.joined)
-    return f"{len(collective.joined)} {'gradients' if is_backward else 'values'} combined, the first of {name}"
+    return (
+        f"{len(collective.joined)} {'gradients' if is_backward else 'values'} combined, the first "
+        f"of {name}"
+    )
 
 
 def table(
     exchange_rows: Exchanges, graph: Graph, paths: Callable[[Node], str] = lambda node: ""
 ) -> tuple[Collective, ...]:
-    """Returns the table of a program's collectives: equal ones are one row, those that move most come first.
+    """Returns the table of a program's collectives: equal ones are one row, those that move most
+    come first.
 
     paths: returns the path of the module that an op belongs to, or "".
     """
@@ -86,7 +126,11 @@ def table(
         line = path = ""
         if index is not None:
             source = user_lines.source_of(node := graph.nodes[index])
-            line = str(direct if (direct := user_lines.node_line(source)).code is not None else lines[index])
+            line = str(
+                direct
+                if (direct := user_lines.node_line(source)).code is not None
+                else lines[index]
+            )
             path = paths(node) if row.op == source.op.name else ""  # a combined one has several
         rows.append((dataclasses.replace(row, line=line, path=path), None))
     return tuple(sorted((row for row, _ in _merged(rows)), key=lambda row: -row.moved_bytes))
@@ -104,10 +148,13 @@ def _merged(exchange_rows: Iterable[Exchange]) -> Iterator[Exchange]:
 
 
 def listed(
-    placements: Iterable[Placement], graph: Graph, above: int, paths: Callable[[Node], str] = lambda node: ""
+    placements: Iterable[Placement],
+    graph: Graph,
+    above: int,
+    paths: Callable[[Node], str] = lambda node: "",
 ) -> tuple[Move, ...]:
-    """Returns the moves with a collective of more than `above` bytes, with the lines of the ops of this graph; equal
-    ones of a line and a module are one.
+    """Returns the moves with a collective of more than `above` bytes, with the lines of the ops of
+    this graph; equal ones of a line and a module are one.
 
     paths: returns the path of the module that an op belongs to, or "".
     """
@@ -120,21 +167,28 @@ def listed(
             )
             former = merged.get(equal, equal)
             merged[equal] = dataclasses.replace(
-                equal, largest=max(former.largest, move.largest), bytes=former.bytes + move.bytes,
+                equal,
+                largest=max(former.largest, move.largest),
+                bytes=former.bytes + move.bytes,
                 count=former.count + 1,
-            )  # fmt: skip
+            )
     return tuple(sorted(merged.values(), key=lambda move: -move.bytes))
 
 
-# --- cycles and operations --------------------------------------------------------------------------------------------
+# --- cycles and operations ------------------------------------------------------------------------
 
 _CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
 
 
 def cycles(module: Module) -> tuple[int, int]:
-    """Returns the estimated cycles of a run, and the same with each loop's body once; 0 if there are no estimates."""
-    cycle_counts = [(computation.count, line_cycles(line)) for computation, line in module.lines(inner=False)]
-    return sum(count * number for count, number in cycle_counts), sum(number for _, number in cycle_counts)
+    """Returns the estimated cycles of a run, and the same with each loop's body once; 0 if there
+    are no estimates."""
+    cycle_counts = [
+        (computation.count, line_cycles(line)) for computation, line in module.lines(inner=False)
+    ]
+    return sum(count * number for count, number in cycle_counts), sum(
+        number for _, number in cycle_counts
+    )
 
 
 def line_cycles(line: Instruction) -> int:
@@ -143,26 +197,33 @@ def line_cycles(line: Instruction) -> int:
     return 0 if estimate is None else int(estimate[1])
 
 
-# The operations that the author of a kernel states (Pallas' `CostEstimate`), of a buffer with all of its rows.
+# The operations that the author of a kernel states (Pallas' `CostEstimate`), of a buffer with all
+# of its rows.
 _STATED = re.compile(r'"cost_estimate":\{[^}]*"flops":"?(\d+)')
 
 
 def repeated_flops(module: Module) -> int:
-    """The floating-point operations that XLA's own count omits: those of matrix products, convolutions and kernels in
-    the iterations of loops after the first, less what a kernel states and does not compute."""
+    """The floating-point operations that XLA's own count omits: those of matrix products,
+    convolutions and kernels in the iterations of loops after the first, less what a kernel states
+    and does not compute."""
     return sum(
-        computation.count * _line_flops(module, computation, line) - _counted_by_xla(module, computation, line)
+        computation.count * _line_flops(module, computation, line)
+        - _counted_by_xla(module, computation, line)
         for computation, line in module.lines()
     )
 
 
 def _counted_by_xla(module: Module, computation: Computation, line: Instruction) -> int:
-    return _stated_flops(line) if line.opcode == "custom-call" else _line_flops(module, computation, line)
+    return (
+        _stated_flops(line)
+        if line.opcode == "custom-call"
+        else _line_flops(module, computation, line)
+    )
 
 
 def kernels(module: Module) -> tuple[int, int]:
-    """Of the kernels (Pallas) of a run, for which the TPU compiler estimates no cycles: the operations of those whose
-    operations are known, and the number of calls of the others."""
+    """Of the kernels (Pallas) of a run, for which the TPU compiler estimates no cycles: the
+    operations of those whose operations are known, and the number of calls of the others."""
     stated = unknown = 0
     for computation, line in module.lines():
         if _is_kernel(line):
@@ -173,8 +234,9 @@ def kernels(module: Module) -> tuple[int, int]:
 
 
 def kernels_in_full(module: Module) -> int:
-    """The number of calls of kernels that count all of their scores or rows, though they may compute fewer: attention
-    whose mask is not known before the run, and grouped products whose scope states no rows."""
+    """The number of calls of kernels that count all of their scores or rows, though they may
+    compute fewer: attention whose mask is not known before the run, and grouped products whose
+    scope states no rows."""
     return sum(
         computation.count
         for computation, line in module.lines()
@@ -184,9 +246,9 @@ def kernels_in_full(module: Module) -> int:
 
 
 def kernel_flops(module: Module, computation: Computation, line: Instruction) -> int:
-    """The operations that one run of a kernel without cycles computes: of attention those of the blocks that its mask
-    leaves, of grouped products those of the rows in their scope, of another its author's cost estimate; 0 for another
-    line."""
+    """The operations that one run of a kernel without cycles computes: of attention those of the
+    blocks that its mask leaves, of grouped products those of the rows in their scope, of another
+    its author's cost estimate; 0 for another line."""
     return _line_flops(module, computation, line) if _is_kernel(line) else 0
 
 
@@ -198,8 +260,8 @@ _KERNEL = 'custom_call_target="tpu_custom_call"'
 
 _GROUPED = re.compile(r"t?gmm\b")
 
-# What a grouped product computes depends on the router, so its caller states it, in the scope of the call
-# (`ops/kernels/grouped.py`): the rows in the blocks up to the last group.
+# What a grouped product computes depends on the router, so its caller states it, in the scope of
+# the call (`ops/kernels/grouped.py`): the rows in the blocks up to the last group.
 _ROWS = re.compile(r"\brows=(\d+)")
 
 
@@ -211,7 +273,11 @@ def _line_flops(module: Module, computation: Computation, line: Instruction) -> 
     if is_attention(line):
         return attention_flops(module, computation, line)
     rows = _ROWS.search(line.scope) if _GROUPED.match(line.name) else None
-    return _stated_flops(line) if rows is None else 2 * int(rows[1]) * math.prod(_weight_of(computation, line))
+    return (
+        _stated_flops(line)
+        if rows is None
+        else 2 * int(rows[1]) * math.prod(_weight_of(computation, line))
+    )
 
 
 def _stated_flops(line: Instruction) -> int:
@@ -222,15 +288,23 @@ def _stated_flops(line: Instruction) -> int:
 def _weight_of(computation: Computation, line: Instruction) -> tuple[int, ...]:
     """The sides of the weight of one group: of the operand, or the result, with a dim of groups."""
     shapes = [line.shape, *(computation.by_name[name].shape for name in line.operands)]
-    return next(dims for shape in shapes for _, dims, _ in hlo_text.arrays(shape) if len(dims) == 3)[1:]
+    return next(
+        dims for shape in shapes for _, dims, _ in hlo_text.arrays(shape) if len(dims) == 3
+    )[1:]
 
 
 def product_flops(computation: Computation, line: Instruction) -> int:
     """The operations of one `dot` or `convolution`: two for each product of two elements."""
-    lhs, rhs = (hlo_text.arrays(computation.by_name[name].shape)[0][1] for name in line.operands[:2])
+    lhs, rhs = (
+        hlo_text.arrays(computation.by_name[name].shape)[0][1] for name in line.operands[:2]
+    )
     result = hlo_text.arrays(line.shape)[0][1]
     if line.opcode == "dot":
-        return 2 * math.prod(result) * math.prod(lhs[dim] for dim in _dims(line, "lhs_contracting_dims"))
+        return (
+            2
+            * math.prod(result)
+            * math.prod(lhs[dim] for dim in _dims(line, "lhs_contracting_dims"))
+        )
     names = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", line.tail)
     assert names is not None, "every convolution has them"
     of_left, of_right, of_made = names.groups()
@@ -252,18 +326,22 @@ def _window(line: Instruction, dim: int, name: str, default: int = 1) -> int:
 
 
 def _pairs(length: int, num_results: int, line: Instruction, dim: int) -> int:
-    """Counts the (result, window place) pairs along one dim that meet an element, not padding or a dilation's gap."""
+    """Counts the (result, window place) pairs along one dim that meet an element, not padding or a
+    dilation's gap."""
     starts = np.arange(num_results) * _window(line, dim, "stride") - _window(line, dim, "pad", 0)
     gaps = _window(line, dim, "lhs_dilate")
-    position = starts[:, None] + np.arange(_window(line, dim, "size")) * _window(line, dim, "rhs_dilate")
+    position = starts[:, None] + np.arange(_window(line, dim, "size")) * _window(
+        line, dim, "rhs_dilate"
+    )
     return int(((position >= 0) & (position % gaps == 0) & (position // gaps < length)).sum())
 
 
-# --- kernels of a GPU -------------------------------------------------------------------------------------------------
+# --- kernels of a GPU -----------------------------------------------------------------------------
 
-# XLA's GPU compiler gives no estimates with its result (`cost_analysis()` is None for devices that are only described),
-# so both are counted from the optimised program: the operations of products, convolutions and attention from their
-# shapes, the bytes from operands and results, of which a slice of an operand counts alone.
+# XLA's GPU compiler gives no estimates with its result (`cost_analysis()` is None for devices that
+# are only described), so both are counted from the optimised program: the operations of products,
+# convolutions and attention from their shapes, the bytes from operands and results, of which a
+# slice of an operand counts alone.
 
 
 PRODUCT, CONVOLUTION, ATTENTION, OTHER = "products", "convolutions", "attention", "other kernels"
@@ -271,9 +349,9 @@ PRODUCT, CONVOLUTION, ATTENTION, OTHER = "products", "convolutions", "attention"
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel. kind: one of the four above. dtype: of the operands of a product, as HLO spells it; "tf32" for
-    float32 of less than its own precision. tiles: the blocks of 128 x 128 of a product's result. bytes: read and
-    written."""
+    """One kernel. kind: one of the four above. dtype: of the operands of a product, as HLO spells
+    it; "tf32" for float32 of less than its own precision. tiles: the blocks of 128 x 128 of a
+    product's result. bytes: read and written."""
 
     kind: str
     dtype: str
@@ -282,10 +360,12 @@ class Kernel:
     bytes: int
 
 
-# Instructions without a kernel of their own: names of memory, and calls whose lines count by themselves.
+# Instructions without a kernel of their own: names of memory, and calls whose lines count by
+# themselves.
 _NO_KERNEL = {
-    "parameter", "constant", "bitcast", "tuple", "get-tuple-element", "partition-id", "replica-id", "after-all",
-    "while", "call", "conditional", "opt-barrier", "domain", "add-dependency", "get-dimension-size",
+    "parameter", "constant", "bitcast", "tuple", "get-tuple-element", "partition-id", "replica-id",
+    "after-all", "while", "call", "conditional", "opt-barrier", "domain", "add-dependency",
+    "get-dimension-size",
 }  # fmt: skip
 
 
@@ -294,17 +374,24 @@ def kernel_of(module: Module, computation: Computation, line: Instruction) -> Ke
     if line.opcode in _NO_KERNEL or line.opcode.endswith(("-start", "-done", "-update")):
         return None
     moved = _bytes(module, computation, line)
-    sizes = [(product_flops(*product), product) for product in _products(module, computation, [line])]
+    sizes = [
+        (product_flops(*product), product) for product in _products(module, computation, [line])
+    ]
     if sizes:
         widest = max(sizes, key=lambda entry: entry[0])[1]
         kind = CONVOLUTION if widest[1].opcode == "convolution" else PRODUCT
-        return Kernel(kind, _dtype(*widest), sum(size for size, _ in sizes), _tiles(widest[1].shape), moved)
+        return Kernel(
+            kind, _dtype(*widest), sum(size for size, _ in sizes), _tiles(widest[1].shape), moved
+        )
     return _library_call(computation, line, moved) or Kernel(OTHER, "", 0, 0, moved)
 
 
 def flops_of(module: Module) -> float:
-    """The operations of products, convolutions and attention in a run, every iteration of a loop counted."""
-    kernels = ((part.count, kernel_of(module, part, line)) for part, line in module.lines(inner=False))
+    """The operations of products, convolutions and attention in a run, every iteration of a loop
+    counted."""
+    kernels = (
+        (part.count, kernel_of(module, part, line)) for part, line in module.lines(inner=False)
+    )
     return float(sum(count * kernel.flops for count, kernel in kernels if kernel is not None))
 
 
@@ -336,7 +423,7 @@ def _tiles(shape: str) -> int:
     return math.prod(dims[:-2]) * -(-rows // _TILE) * -(-columns // _TILE)
 
 
-# --- bytes ------------------------------------------------------------------------------------------------------------
+# --- bytes ----------------------------------------------------------------------------------------
 
 _PARTS = ("slice", "dynamic-slice", "gather")  # what reads only its result's size of an operand
 
@@ -346,12 +433,14 @@ def _bytes(module: Module, computation: Computation, line: Instruction) -> int:
         return bytes_of(computation, line)
     inner = module.computations[line.called[0][1]]
     parameters = [instruction for instruction in inner.lines if instruction.opcode == "parameter"]
-    return sum(_read(inner, instruction) for instruction in parameters) + _written(inner, inner.lines[-1], line)
+    return sum(_read(inner, instruction) for instruction in parameters) + _written(
+        inner, inner.lines[-1], line
+    )
 
 
 def _read(inner: Computation, parameter: Instruction) -> int:
-    """The bytes that a fusion reads of one operand: of one that it only slices, the slices; of one that it updates in
-    place, none."""
+    """The bytes that a fusion reads of one operand: of one that it only slices, the slices; of one
+    that it updates in place, none."""
     whole, total = hlo_text.num_bytes(parameter.shape), 0
     todo = [parameter]
     while todo:
@@ -373,16 +462,19 @@ def _written(inner: Computation, root: Instruction, line: Instruction) -> int:
     for result in results:
         while result.opcode == "bitcast" and result.operands[0] in inner.by_name:
             result = inner.by_name[result.operands[0]]
-        written = inner.by_name[result.operands[1]] if result.opcode == "dynamic-update-slice" else result
+        written = (
+            inner.by_name[result.operands[1]] if result.opcode == "dynamic-update-slice" else result
+        )
         total += hlo_text.num_bytes(written.shape)
     return min(total, hlo_text.num_bytes(line.shape))
 
 
-# --- calls of libraries -----------------------------------------------------------------------------------------------
+# --- calls of libraries ---------------------------------------------------------------------------
 
 
 def _library_call(computation: Computation, line: Instruction, moved: int) -> Kernel | None:
-    """The kernel of a call of cuBLAS or cuDNN; None for another line. moved: the bytes that it reads and writes."""
+    """The kernel of a call of cuBLAS or cuDNN; None for another line. moved: the bytes that it
+    reads and writes."""
     name = line.tail.partition('custom_call_target="')[2].partition('"')[0]
     config = _config(line) if name else {}
     if name.startswith("__cublas$"):
@@ -392,9 +484,13 @@ def _library_call(computation: Computation, line: Instruction, moved: int) -> Ke
         flops = 2 * math.prod(hlo_text.arrays(line.shape)[0][1]) * summed
         return Kernel(PRODUCT, _dtype(computation, line), flops, _tiles(line.shape), moved)
     if name.startswith("__cudnn$fmha"):
-        return Kernel(ATTENTION, _dtype(computation, line), _cudnn_flops(computation, line, config), 0, moved)
+        return Kernel(
+            ATTENTION, _dtype(computation, line), _cudnn_flops(computation, line, config), 0, moved
+        )
     if name.startswith("__cudnn$conv"):
-        return Kernel(CONVOLUTION, _dtype(computation, line), product_flops(computation, line), 0, moved)
+        return Kernel(
+            CONVOLUTION, _dtype(computation, line), product_flops(computation, line), 0, moved
+        )
     return None
 
 
@@ -404,7 +500,8 @@ def _config(line: Instruction) -> dict[str, Any]:
 
 
 def _cudnn_flops(computation: Computation, line: Instruction, config: dict[str, Any]) -> int:
-    """Two products of (length x length x head) a head forward, five backward; half of them where a mask is causal."""
+    """Two products of (length x length x head) a head forward, five backward; half of them where a
+    mask is causal."""
     attention = config["cudnn_fmha_backend_config"]
     batch, heads, rows, columns = map(int, attention["intermediate_tensor_shape"]["dimensions"])
     query = hlo_text.arrays(computation.by_name[line.operands[0]].shape)[0][1]

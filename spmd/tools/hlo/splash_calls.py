@@ -1,4 +1,5 @@
-"""The operations of jax's splash attention, of any caller: by the mask and the block sizes that its calls hold."""
+"""The operations of jax's splash attention, of any caller: by the mask and the block sizes that its
+calls hold."""
 
 import itertools
 import math
@@ -8,11 +9,15 @@ import numpy as np
 
 from ...core.extend import Computation, Instruction, Module, hlo_text
 
-# A part of the kernel, and the names of the rows and columns of its blocks among the metadata of a call.
+# A part of the kernel, and the names of the rows and columns of its blocks among the metadata of a
+# call.
 _PART = re.compile(r"splash_m[hq]a_(fwd|dkv|dq)")
-_SIDES = {part: ("block_q" + end, "block_kv" + end) for part, end in (("fwd", ""), ("dkv", "_dkv"), ("dq", "_dq"))}
-# The products of a part: how many sum over the dim of keys, and over that of values. The backward ones compute the
-# scores again.
+_SIDES = {
+    part: ("block_q" + end, "block_kv" + end)
+    for part, end in (("fwd", ""), ("dkv", "_dkv"), ("dq", "_dq"))
+}
+# The products of a part: how many sum over the dim of keys, and over that of values. The backward
+# ones compute the scores again.
 _PRODUCTS = {"fwd": (1, 1), "dkv": (2, 2), "dq": (2, 1), "all": (3, 2)}
 
 
@@ -22,7 +27,8 @@ def is_attention(line: Instruction) -> bool:
 
 
 def attention_flops(module: Module, computation: Computation, line: Instruction) -> int:
-    """The operations of one run of a part; without a mask that is known before the run, of all scores."""
+    """The operations of one run of a part; without a mask that is known before the run, of all
+    scores."""
     part, query, key, value = _part(line), *_operands(computation, line)
     # A backward for all gradients has that of the queries in parts.
     has_parts = any(len(dims) > len(query) for _, dims, _ in hlo_text.arrays(line.shape))
@@ -33,21 +39,29 @@ def attention_flops(module: Module, computation: Computation, line: Instruction)
 
 
 def computed_share(module: Module, computation: Computation, line: Instruction) -> float | None:
-    """The share of all scores in the blocks that the mask leaves, on the device with most; a block is computed whole.
-    None: the program computes the mask, or the call does not state its block sizes."""
+    """The share of all scores in the blocks that the mask leaves, on the device with most; a block
+    is computed whole. None: the program computes the mask, or the call does not state its block
+    sizes."""
     shapes = [hlo_text.arrays(computation.by_name[name].shape)[0] for name in line.operands]
-    # Before the queries: the next block to read, the kind of each block (0: masked), the next partial mask.
+    # Before the queries: the next block to read, the kind of each block (0: masked), the next
+    # partial mask.
     info = list(itertools.takewhile(lambda shape: shape[0][0] in "su", shapes))
     if len(info) < 2:
         return 1.0
-    sides = [match[1] for name in _SIDES[_part(line)] if (match := re.search(rf'\\"{name}\\": (\d+)', line.tail))]
+    sides = [
+        match[1]
+        for name in _SIDES[_part(line)]
+        if (match := re.search(rf'\\"{name}\\": (\d+)', line.tail))
+    ]
     kinds, dims = _constant(module, computation, line.operands[1]), info[1][1]
     if kinds is not None and kinds.size == math.prod(dims):
         kinds = kinds.reshape(dims)
     if kinds is None or len(sides) != 2 or kinds.ndim != len(dims):
         return None
     # Of each dim the devices, and the blocks of one of them.
-    shards = [length for size, dim in zip(kinds.shape, dims, strict=True) for length in (size // dim, dim)]
+    shards = [
+        length for size, dim in zip(kinds.shape, dims, strict=True) for length in (size // dim, dim)
+    ]
     if math.prod(shards) != kinds.size:
         return None
     blocks = np.count_nonzero(kinds.reshape(shards), axis=(1, 3, 5)).max() / dims[0]
@@ -68,19 +82,33 @@ def _operands(computation: Computation, line: Instruction) -> list[tuple[int, ..
 
 
 # Opcodes of a copy, or of a part, of their first operand; also as a pair of -start and -done.
-_COPIES = {"copy", "bitcast", "reshape", "convert", "optimization-barrier", "slice", "dynamic-slice", "while"}
+_COPIES = {
+    "copy",
+    "bitcast",
+    "reshape",
+    "convert",
+    "optimization-barrier",
+    "slice",
+    "dynamic-slice",
+    "while",
+}
 _INDEX = re.compile(r"\bindex=(\d+)")
 
 
-def _constant(module: Module, computation: Computation, name: str, index: int = 0) -> np.ndarray | None:
-    """The constant of which a value is a copy or a slice, also through tuples, loops and calls; None for another value.
+def _constant(
+    module: Module, computation: Computation, name: str, index: int = 0
+) -> np.ndarray | None:
+    """The constant of which a value is a copy or a slice, also through tuples, loops and calls;
+    None for another value.
 
     index: of an element of a tuple. What a loop carries counts as what it starts with.
     """
     line = computation.by_name[name]
     if line.opcode == "constant":
         return line.values
-    if line.opcode == "broadcast" and computation.by_name[line.operands[0]].shape.partition("]")[0].endswith("["):
+    if line.opcode == "broadcast" and computation.by_name[line.operands[0]].shape.partition("]")[
+        0
+    ].endswith("["):
         scalar = _constant(module, computation, line.operands[0])
         return None if scalar is None else np.full(hlo_text.arrays(line.shape)[0][1], scalar)
     if line.opcode == "get-tuple-element" and (match := _INDEX.search(line.tail)) is not None:

@@ -31,8 +31,8 @@ _TRIES_FOR_BETTER = 4  # after the first one that removes it
 _MORE_FLOPS = 1.25  # that an annotation may cost; more, and the devices compute the same
 _MORE_MEMORY = 1.05  # from which on another annotation is searched for
 
-# The value -> its layout; None: no annotation. By `value_name`, of inputs and of recorded values; ("copy", input): of a
-# copy of an input, which all ops read in its place.
+# The value -> its layout; None: no annotation. By `value_name`, of inputs and of recorded values;
+# ("copy", input): of a copy of an input, which all ops read in its place.
 Edits = Mapping[Any, Sharding | None]
 
 
@@ -47,23 +47,37 @@ class Cost(NamedTuple):
     def of(program: Program) -> "Cost":
         record = program.record
         assert record is not None, "it was compiled"
-        memory = record.argument_bytes + record.temp_bytes + record.output_bytes - record.alias_bytes
-        return Cost(sum(row.moved_bytes for row, _ in program.facts.exchanges), record.flops, memory)
+        memory = (
+            record.argument_bytes + record.temp_bytes + record.output_bytes - record.alias_bytes
+        )
+        return Cost(
+            sum(row.moved_bytes for row, _ in program.facts.exchanges), record.flops, memory
+        )
 
 
 def checked(graph: Graph, program: Program, above: int, line: Line) -> tuple[Placement, ...]:
-    """Returns the moves of a program, those of more than `above` bytes with an annotation that removes them, where one
-    is found. Compiles programs, and runs none."""
+    """Returns the moves of a program, those of more than `above` bytes with an annotation that
+    removes them, where one is found. Compiles programs, and runs none."""
     search = _Search(graph, program, above, line)
-    large = [placement for placement in program.facts.moves if placement[0].largest > above][:_MOVES]
-    search.near = [value for move, node_index in large for value in _values(graph, graph.nodes[node_index], move)]
+    large = [placement for placement in program.facts.moves if placement[0].largest > above][
+        :_MOVES
+    ]
+    search.near = [
+        value
+        for move, node_index in large
+        for value in _values(graph, graph.nodes[node_index], move)
+    ]
     checked_moves = {id(placement): search.checked(*placement) for placement in large}
-    return tuple((checked_moves.get(id(placement), placement[0]), placement[1]) for placement in program.facts.moves)
+    return tuple(
+        (checked_moves.get(id(placement), placement[0]), placement[1])
+        for placement in program.facts.moves
+    )
 
 
 class _Search:
-    """The search for the moves of one program. near: the values near all of them. tried: what became of an annotation;
-    helped: those that removed a move, which are tried first for the next one."""
+    """The search for the moves of one program. near: the values near all of them. tried: what
+    became of an annotation; helped: those that removed a move, which are tried first for the next
+    one."""
 
     def __init__(self, graph: Graph, program: Program, above: int, line: Line):
         self.graph, self.above, self.line = graph, above, line
@@ -86,8 +100,17 @@ class _Search:
             tried = self.tried[key]
             if tried is not None and self._removes(move, node_index, *tried):
                 remaining, cost = tried
-                other_bytes = sum(other_move.bytes for other_move, _ in remaining if other_move.largest > self.above)
-                rank = cost.memory > self.before.memory * _MORE_MEMORY, other_bytes, cost.moved, cost.memory
+                other_bytes = sum(
+                    other_move.bytes
+                    for other_move, _ in remaining
+                    if other_move.largest > self.above
+                )
+                rank = (
+                    cost.memory > self.before.memory * _MORE_MEMORY,
+                    other_bytes,
+                    cost.moved,
+                    cost.memory,
+                )
                 if best is None or rank < best[0]:
                     best = rank, value, sharding, cost
                     left_to_try = min(left_to_try, _TRIES_FOR_BETTER)
@@ -98,23 +121,35 @@ class _Search:
         if best is None:
             return move
         _, value, sharding, cost = best
-        self.helped = [(value, sharding), *(candidate for candidate in self.helped if candidate != (value, sharding))]
+        self.helped = [
+            (value, sharding),
+            *(candidate for candidate in self.helped if candidate != (value, sharding)),
+        ]
         moved = f"all collectives then move {cost.moved:,} B, now {self.before.moved:,} B"
-        return dataclasses.replace(move, mark=f"{_text(self.graph, value, sharding)} ({moved})", is_checked=True)
+        return dataclasses.replace(
+            move, mark=f"{_text(self.graph, value, sharding)} ({moved})", is_checked=True
+        )
 
-    def _removes(self, move: Move, node_index: int, placements: Sequence[Placement], cost: Cost) -> bool:
+    def _removes(
+        self, move: Move, node_index: int, placements: Sequence[Placement], cost: Cost
+    ) -> bool:
         is_left = any(
-            index == node_index and other_move.value == move.value and other_move.largest >= move.largest
+            index == node_index
+            and other_move.value == move.value
+            and other_move.largest >= move.largest
             for other_move, index in placements
         )
         is_less = cost.moved <= self.before.moved - move.bytes // 2
         return not is_left and is_less and cost.flops <= self.before.flops * _MORE_FLOPS
 
     def _candidates(self, move: Move, node_index: int) -> Iterator[tuple[Value, Sharding]]:
-        """Yields values and layouts to try, each once: first the layouts that XLA would choose for the values near the
-        move, then all that cut them evenly, one of each value and then the next."""
+        """Yields values and layouts to try, each once: first the layouts that XLA would choose for
+        the values near the move, then all that cut them evenly, one of each value and then the
+        next."""
         visited = set()
-        for value, sharding in self._choices(_values(self.graph, self.graph.nodes[node_index], move), move):
+        for value, sharding in self._choices(
+            _values(self.graph, self.graph.nodes[node_index], move), move
+        ):
             key, layout = (walks.value_name(value), sharding), _layout(self.graph, value)
             if (
                 sharding is not None
@@ -126,40 +161,59 @@ class _Search:
             visited.add(key)
 
     def _undoes(self, value: Value, sharding: Sharding) -> bool:
-        """True for a layout without an axis of the value's mark that an op cannot use, which is a finding by itself."""
+        """True for a layout without an axis of the value's mark that an op cannot use, which is a
+        finding by itself."""
         layout = _layout(self.graph, value)
-        return layout is not None and undoes(_spec_of(value, layout), _spec_of(value, sharding), self.unused)
+        return layout is not None and undoes(
+            _spec_of(value, layout), _spec_of(value, sharding), self.unused
+        )
 
-    def _choices(self, values: Sequence[Value], move: Move) -> Iterator[tuple[Value, Sharding | None]]:
+    def _choices(
+        self, values: Sequence[Value], move: Move
+    ) -> Iterator[tuple[Value, Sharding | None]]:
         for value in (*values, *self.near):
             if is_mark(value) or type(value) is DeviceData:
                 yield value, self._wish(value)
         mesh = self.graph.mesh
         yield from (
-            (values[0], layout) for layout in _layouts(values[0], mesh) if _spec_of(values[0], layout) == move.after
+            (values[0], layout)
+            for layout in _layouts(values[0], mesh)
+            if _spec_of(values[0], layout) == move.after
         )
         for several in itertools.zip_longest(*(_layouts(value, mesh) for value in values)):
             yield from zip(values, several, strict=True)
 
     def _wish(self, value: Value) -> Sharding | None:
-        """The layout that XLA chooses for an annotated value without its annotation; for an input that of a copy of it,
-        where every device has the input whole."""
+        """The layout that XLA chooses for an annotated value without its annotation; for an input
+        that of a copy of it, where every device has the input whole."""
         key, mesh = walks.value_name(value), self.graph.mesh
         if key not in self.wishes:
             is_open = mesh.with_spec(Spec((specs.OPEN,) * len(value.meta.shape)))
-            edits: Edits = {value: None} if is_mark(value) else {value: mesh.replicated(), ("copy", value): is_open}
+            edits: Edits = (
+                {value: None}
+                if is_mark(value)
+                else {value: mesh.replicated(), ("copy", value): is_open}
+            )
             result, places = _edited(self.graph, edits)
-            of = result.nodes[places.index(self.graph.nodes.index(value))] if is_mark(value) else result.nodes[0]
-            more = dataclasses.replace(result, roots=[*result.roots, of], pinned=[*result.pinned, None])
+            of = (
+                result.nodes[places.index(self.graph.nodes.index(value))]
+                if is_mark(value)
+                else result.nodes[0]
+            )
+            more = dataclasses.replace(
+                result, roots=[*result.roots, of], pinned=[*result.pinned, None]
+            )
             program = self._program(more)
             # XLA's choice may be one that no spec can name, over a mesh of its own.
             layout = None if program is None else program.results[-1]
-            self.wishes[key] = layout if layout is not None and layout.axis_names == mesh.axis_names else None
+            self.wishes[key] = (
+                layout if layout is not None and layout.axis_names == mesh.axis_names else None
+            )
         return self.wishes[key]
 
     def _compiled(self, edits: Edits) -> tuple[list[Placement], Cost] | None:
-        """The moves, by the places of the ops of this graph, and the cost of its program with other annotations; None
-        where the partitioner cannot keep to them."""
+        """The moves, by the places of the ops of this graph, and the cost of its program with other
+        annotations; None where the partitioner cannot keep to them."""
         result, places = _edited(self.graph, edits)
         program = self._program(result)
         if program is None:
@@ -170,13 +224,18 @@ class _Search:
         with counters.silent():
             try:
                 return compiler.compile_graph(
-                    executables.formed(graph), "plan", self.line, "an annotation is tried", is_planned=True
+                    executables.formed(graph),
+                    "plan",
+                    self.line,
+                    "an annotation is tried",
+                    is_planned=True,
                 )
-            except (lowering.LoweringError, torch.OutOfMemoryError):  # it cannot be made, which is an answer
+            except (lowering.LoweringError, torch.OutOfMemoryError):
+                # it cannot be made, which is an answer
                 return None
 
 
-# --- candidates -------------------------------------------------------------------------------------------------------
+# --- candidates -----------------------------------------------------------------------------------
 
 
 def _layout(graph: Graph, value: Value) -> Sharding | None:
@@ -190,8 +249,8 @@ def _spec_of(value: Value, sharding: Sharding) -> str:
 
 
 def _values(graph: Graph, node: Node, move: Move) -> list[Value]:
-    """The values near a move: what is moved, then the nearest annotated ones and inputs before and behind the op, then
-    results without an annotation."""
+    """The values near a move: what is moved, then the nearest annotated ones and inputs before and
+    behind the op, then results without an annotation."""
     name, _, number = move.value.partition(" ")
     moved = node.operands[int(number)] if name == "operand" else node
     readers: dict[Any, list[Node]] = {}
@@ -201,7 +260,9 @@ def _values(graph: Graph, node: Node, move: Move) -> list[Value]:
     later = [*_nearest([node], lambda reader: readers.get(reader, ()))]
     beside = (operand for reader in later for operand in reader.operands)
     near: dict[Any, Value] = {}
-    makers, operands, nearby_values = (_nearest(values, _operands) for values in ([moved], node.operands, beside))
+    makers, operands, nearby_values = (
+        _nearest(values, _operands) for values in ([moved], node.operands, beside)
+    )
     for value in (*makers, *later, *operands, *nearby_values):
         if value.meta.shape and (is_mark(value) or type(value) is DeviceData):
             near.setdefault(walks.value_name(value), value)
@@ -239,11 +300,15 @@ def _nearest(values: Iterable[_V], neighbours: Callable[[_V], Sequence[_V]]) -> 
 
 def _layouts(value: Value, mesh: Sharding) -> list[Sharding]:
     """The layouts that cut a value evenly: none, then those over most devices first."""
-    shape, names = tuple(value.meta.shape), [name for name, size in mesh.mesh_axes().items() if size > 1]
+    shape, names = (
+        tuple(value.meta.shape),
+        [name for name, size in mesh.mesh_axes().items() if size > 1],
+    )
     layouts: list[tuple[int, Sharding]] = []
     for dims in itertools.product(range(-1, len(shape)), repeat=len(names)):
         axes = [
-            tuple(name for name, dim in zip(names, dims, strict=True) if dim == index) for index in range(len(shape))
+            tuple(name for name, dim in zip(names, dims, strict=True) if dim == index)
+            for index in range(len(shape))
         ]
         sharding = mesh.with_spec(Spec.of(*axes))
         if sharding.padded_shape(shape) == shape:
@@ -251,7 +316,7 @@ def _layouts(value: Value, mesh: Sharding) -> list[Sharding]:
     return [sharding for _, sharding in sorted(layouts, key=lambda pair: (pair[0] > 1, -pair[0]))]
 
 
-# --- words ------------------------------------------------------------------------------------------------------------
+# --- words ----------------------------------------------------------------------------------------
 
 
 def _text(graph: Graph, value: Value, sharding: Sharding) -> str:
@@ -261,7 +326,10 @@ def _text(graph: Graph, value: Value, sharding: Sharding) -> str:
     node = walks.origin(value)
     if node is None:
         reader = next(candidate for candidate in graph.nodes if value in candidate.operands)
-        of = f"the input {shape} that {user_lines.source_of(reader).op.name} reads at {_place(graph, reader)}"
+        of = (
+            f"the input {shape} that {user_lines.source_of(reader).op.name} reads at "
+            f"{_place(graph, reader)}"
+        )
     else:
         # A gradient is annotated in a hook of its tensor.
         name = "gradient" if user_lines.source_of(node).sequence >= 0 else "result"
@@ -275,7 +343,7 @@ def _place(graph: Graph, node: Node) -> str:
     return "an unknown line" if line.code is None else f"{line.code.co_filename}:{line.number}"
 
 
-# --- graphs with other annotations ------------------------------------------------------------------------------------
+# --- graphs with other annotations ----------------------------------------------------------------
 
 
 def is_mark(value: Value | None) -> TypeGuard[Node]:
@@ -284,11 +352,12 @@ def is_mark(value: Value | None) -> TypeGuard[Node]:
 
 
 def _edited(graph: Graph, edits: Edits) -> tuple[Graph, list[int]]:
-    """Returns the graph with these annotations, and for each op of it the place in the old graph (-1: a new one).
+    """Returns the graph with these annotations, and for each op of it the place in the old graph
+    (-1: a new one).
 
-    An annotated value gets the other annotation in the place of its own, any other value one of its own. An input that
-    a result is written over is state: the result, and what meets it in its update with the same shape and layout
-    (gradient, moments), follow it.
+    An annotated value gets the other annotation in the place of its own, any other value one of its
+    own. An input that a result is written over is state: the result, and what meets it in its
+    update with the same shape and layout (gradient, moments), follow it.
     """
     edits = {**edits, **_state(graph, edits)}
     new, places = Rewrite(graph, is_recorded=True), list[int]()
@@ -308,30 +377,41 @@ def _edited(graph: Graph, edits: Edits) -> tuple[Graph, list[int]]:
         op, annotated = node.op, is_mark(node)
         if annotated and node in edits:
             instead = edits[node]
-            op = annotations.unmarked_op(node.meta) if instead is None else annotations.mark_op(node.meta, instead)
+            op = (
+                annotations.unmarked_op(node.meta)
+                if instead is None
+                else annotations.mark_op(node.meta, instead)
+            )
         new.put(node, op, node.operands, node.numbers)
         places.append(index)
         for result in () if annotated else walks.results(node):
             if (name := walks.value_name(result)) in edits:
                 mark(result, edits[name], node, 0.5)
-    shardings = [edits.get(data) or sharding for data, sharding in zip(graph.inputs, graph.shardings, strict=True)]
+    shardings = [
+        edits.get(data) or sharding
+        for data, sharding in zip(graph.inputs, graph.shardings, strict=True)
+    ]
     pinned = [_pinned(graph, index, edits) for index in range(len(graph.roots))]
     return dataclasses.replace(new.graph(), shardings=shardings, pinned=pinned), places
 
 
 def _pinned(graph: Graph, root_index: int, edits: Edits) -> Sharding | None:
-    """The layout that a result must have: that of the input that it is written over, or its own annotation."""
+    """The layout that a result must have: that of the input that it is written over, or its own
+    annotation."""
     for data, onto in zip(graph.inputs, graph.onto, strict=False):
         if onto == root_index and edits.get(data) is not None:
             return edits[data]
     root = graph.roots[root_index]
     return (
-        edits[walks.value_name(root)] if walks.value_name(root) in edits and is_mark(root) else graph.pinned[root_index]
+        edits[walks.value_name(root)]
+        if walks.value_name(root) in edits and is_mark(root)
+        else graph.pinned[root_index]
     )
 
 
 def _state(graph: Graph, edits: Edits) -> dict[Any, Sharding | None]:
-    """The layouts of what meets an input of `edits` in its update: of its shape, and of the layout that it has now."""
+    """The layouts of what meets an input of `edits` in its update: of its shape, and of the layout
+    that it has now."""
     data_shardings = dict(zip(graph.inputs, graph.shardings, strict=True))
     shardings: dict[Any, Sharding | None] = {}
     for data, onto in zip(graph.inputs, graph.onto, strict=False):

@@ -1,4 +1,5 @@
-"""Chips, and the clock of an estimated run on one: a schedule line after line, with the transfers next to it."""
+"""Chips, and the clock of an estimated run on one: a schedule line after line, with the transfers
+next to it."""
 
 import json
 import re
@@ -13,7 +14,7 @@ from ...core.extend import Computation, Instruction, Module, hlo_text
 from ...mesh.gpus import GPUS, add_description
 from ..hlo.hlo_collectives import Key, collective_kind, collectives_within, key_of
 
-# --- chips ------------------------------------------------------------------------------------------------------------
+# --- chips ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +22,17 @@ class Chip:
     """One TPU chip (of a TPU7x half of one) or GPU, which is one device of a mesh.
 
     Attributes:
-        name: as in a target, "v5p". peak_flops: bfloat16 operations per second, of dense products. memory_bytes: a
-            TPU's: the compiler's limit for a program; a GPU's: all that it has. link_bytes: per second, of a TPU over
-            all links to other chips, of a GPU to the others of its node, in one direction. source: of these constants.
-        flops_per_cycle: of all matrix units of a TPU. links: of a TPU to its neighbours, two for each dim of the
-            torus.
-        bandwidth: of the memory, in bytes per second. f32_flops: a GPU's float32 operations per second outside of
-            matrix units. f64_flops: the float64 ones. cores: its streaming multiprocessors. network_bytes: per second,
-            in one direction, of the network between nodes or slices, for each device. host_bytes: per second, in one
-            direction, to the host's memory, for each device; 0: not known.
+        name: as in a target, "v5p". peak_flops: bfloat16 operations per second, of dense products.
+            memory_bytes: a TPU's: the compiler's limit for a program; a GPU's: all that it has.
+            link_bytes: per second, of a TPU over all links to other chips, of a GPU to the others
+            of its node, in one direction. source: of these constants.
+        flops_per_cycle: of all matrix units of a TPU. links: of a TPU to its neighbours, two for
+            each dim of the torus.
+        bandwidth: of the memory, in bytes per second. f32_flops: a GPU's float32 operations per
+            second outside of matrix units. f64_flops: the float64 ones. cores: its streaming
+            multiprocessors. network_bytes: per second, in one direction, of the network between
+            nodes or slices, for each device. host_bytes: per second, in one direction, to the
+            host's memory, for each device; 0: not known.
     """
 
     name: str
@@ -53,7 +56,11 @@ class Chip:
     @property
     def usable_bytes(self) -> int:
         """The memory for programs: of a GPU what the allocator of jax takes."""
-        return int(self.memory_bytes * variables.gpu_memory_fraction()) if self.is_gpu else self.memory_bytes
+        return (
+            int(self.memory_bytes * variables.gpu_memory_fraction())
+            if self.is_gpu
+            else self.memory_bytes
+        )
 
     @property
     def clock(self) -> float | None:
@@ -61,32 +68,53 @@ class Chip:
         return self.peak_flops / self.flops_per_cycle if self.flops_per_cycle else None
 
 
-def _tpu(name: str, peak: float, num_units: int, width: int, gib: float, links: int, *rates: float) -> Chip:
-    """The chip with so many matrix units of width x width, each of which makes a product and a sum in a cycle. rates:
-    bits per second over all links and over the network, bytes per second of the memory and to the host."""
+def _tpu(
+    name: str, peak: float, num_units: int, width: int, gib: float, links: int, *rates: float
+) -> Chip:
+    """The chip with so many matrix units of width x width, each of which makes a product and a sum
+    in a cycle. rates: bits per second over all links and over the network, bytes per second of the
+    memory and to the host."""
     link_bits, network_bits, bandwidth, host = rates
     source = f"peak, links, bandwidth: cloud.google.com/tpu/docs/{name}"
     return Chip(
-        name, peak, int(gib * (1 << 30)), link_bits / 8,
+        name,
+        peak,
+        int(gib * (1 << 30)),
+        link_bits / 8,
         f"{source}; memory: what libtpu 0.0.42's compiler calls available",
-        flops_per_cycle=2 * num_units * width**2, links=links, network_bytes=network_bits / 8, bandwidth=bandwidth,
+        flops_per_cycle=2 * num_units * width**2,
+        links=links,
+        network_bytes=network_bits / 8,
+        bandwidth=bandwidth,
         host_bytes=host,
-    )  # fmt: skip
+    )
 
 
-def _gpu(name: str, peak: float, link: float, network_bits: float, f32: float, f64: float, host: float) -> Chip:
+def _gpu(
+    name: str, peak: float, link: float, network_bits: float, f32: float, f64: float, host: float
+) -> Chip:
     gpu = GPUS[name]
     source = f"data sheet of {gpu.kind}; network: {network_bits / 1e9:.0f} Gb/s a GPU"
     return Chip(
-        name, peak, gpu.memory_bytes, link, source, bandwidth=gpu.bandwidth, f32_flops=f32, f64_flops=f64,
-        cores=gpu.cores, network_bytes=network_bits / 8, host_bytes=host,
-    )  # fmt: skip
+        name,
+        peak,
+        gpu.memory_bytes,
+        link,
+        source,
+        bandwidth=gpu.bandwidth,
+        f32_flops=f32,
+        f64_flops=f64,
+        cores=gpu.cores,
+        network_bytes=network_bits / 8,
+        host_bytes=host,
+    )
 
 
-# The networks between slices are those of a host's network cards, shared by its chips (a pod of v5e has 6.4 Tb/s, one
-# of v6e 25.6 Tb/s, by the same pages). The way to the host is PCIe, 16 GB/s, of a v6e 32 GB/s
-# (jax-ml.github.io/scaling-book/tpus); of a GPU by its generation.
-# By jax's `device_kind`. The clock that follows agrees with those published (v4: 1.05 GHz, arXiv:2304.01433).
+# The networks between slices are those of a host's network cards, shared by its chips (a pod of v5e
+# has 6.4 Tb/s, one of v6e 25.6 Tb/s, by the same pages). The way to the host is PCIe, 16 GB/s, of a
+# v6e 32 GB/s (jax-ml.github.io/scaling-book/tpus); of a GPU by its generation.
+# By jax's `device_kind`. The clock that follows agrees with those published (v4: 1.05 GHz,
+# arXiv:2304.01433).
 CHIPS = {
     "TPU v4": _tpu("v4", 275e12, 8, 128, 30.75, 6, 2400e9, 50e9, 1.2e12, 16e9),
     "TPU v5 lite": _tpu("v5e", 197e12, 4, 128, 15.75, 4, 1600e9, 25e9, 0.82e12, 16e9),
@@ -94,8 +122,8 @@ CHIPS = {
     "TPU v6 lite": _tpu("v6e", 918e12, 4, 256, 31.25, 4, 3584e9, 100e9, 1.64e12, 32e9),
     # Two devices a chip: half of its peak and links each.
     "TPU7x": _tpu("tpu7x", 2307e12 / 2, 4, 256, 94.75, 6, 9600e9 / 2, 50e9, 7.38e12 / 2, 16e9),
-    # Links: NVLink, half of the data sheet's sum of both directions; of an L4 PCIe of the fourth generation. Networks:
-    # those of NVIDIA's DGX nodes; of L4s what the clouds offer.
+    # Links: NVLink, half of the data sheet's sum of both directions; of an L4 PCIe of the fourth
+    # generation. Networks: those of NVIDIA's DGX nodes; of L4s what the clouds offer.
     GPUS["a100"].kind: _gpu("a100", 312e12, 300e9, 200e9, 19.5e12, 19.5e12, 32e9),
     GPUS["h100"].kind: _gpu("h100", 989.4e12, 450e9, 400e9, 66.9e12, 66.9e12, 64e9),
     GPUS["h200"].kind: _gpu("h200", 989.4e12, 450e9, 400e9, 66.9e12, 66.9e12, 64e9),
@@ -122,22 +150,30 @@ def describe_gpu(
 
     Args:
         name: as a target is to have it, "mygpu" in `target="mygpu:8"`.
-        description: XLA's `GpuTargetConfigProto` as text, or a file of it, as XLA writes on a machine with that GPU
-            (`XLA_FLAGS=--xla_dump_to=FOLDER`: FOLDER/*gpu_target_config.pbtxt). Its `device_description_str` names
-            the kind, and must be one of its own.
+        description: XLA's `GpuTargetConfigProto` as text, or a file of it, as XLA writes on a
+            machine with that GPU (`XLA_FLAGS=--xla_dump_to=FOLDER`:
+            FOLDER/*gpu_target_config.pbtxt). Its `device_description_str` names the kind, and must
+            be one of its own.
         peak_flops: bfloat16 operations per second, of dense products.
         link_bytes: bytes per second to the other GPUs of a node, in one direction.
-        network_bytes: bytes per second of the network between nodes, for each GPU; `link_bytes` by default.
-        host_bytes: bytes per second to the host's memory, in one direction, for each GPU; 0: not known, so that copies
-            to it count no time and `spmd.suggest` proposes none.
+        network_bytes: bytes per second of the network between nodes, for each GPU; `link_bytes` by
+            default.
+        host_bytes: bytes per second to the host's memory, in one direction, for each GPU; 0: not
+            known, so that copies to it count no time and `spmd.suggest` proposes none.
 
-    Raises ValueError for a name or a kind that another GPU has, and for a text without one of the fields that an
-    estimate reads.
+    Raises ValueError for a name or a kind that another GPU has, and for a text without one of the
+    fields that an estimate reads.
 
     >>> import spmd
     >>> from spmd.mesh.gpus import GPUS
-    >>> text = GPUS["h100"].description.replace("NVIDIA H100 80GB HBM3", "H100 at 0.99 GHz").replace("1.98", "0.99")
-    >>> spmd.describe_gpu("h100_slow", text, peak_flops=495e12, link_bytes=450e9, network_bytes=50e9)
+    >>> text = (
+    ...     GPUS["h100"]
+    ...     .description.replace("NVIDIA H100 80GB HBM3", "H100 at 0.99 GHz")
+    ...     .replace("1.98", "0.99")
+    ... )
+    >>> spmd.describe_gpu(
+    ...     "h100_slow", text, peak_flops=495e12, link_bytes=450e9, network_bytes=50e9
+    ... )
     """
     text = description.read_text() if isinstance(description, Path) else description
     matches = {field: re.search(rf"\b{field}:\s*([\d.]+)", text) for field in _READ}
@@ -146,19 +182,31 @@ def describe_gpu(
     missing = [field for field in matches if field not in values]
     if missing:
         raise ValueError(
-            f"describe_gpu: expected the text of a GpuTargetConfigProto, which has {', '.join(missing)}; got "
-            f"{text[:80]!r}. Give a file as pathlib.Path"
+            "describe_gpu: expected the text of a GpuTargetConfigProto, which has "
+            f"{', '.join(missing)}; got {text[:80]!r}. Give a file as pathlib.Path"
         )
-    kind, read = values.pop("device_description_str"), {field: float(value) for field, value in values.items()}
+    kind, read = (
+        values.pop("device_description_str"),
+        {field: float(value) for field, value in values.items()},
+    )
     f32 = 2e9 * read["core_count"] * read["fpus_per_core"] * read["clock_rate_ghz"]
     chip = Chip(
-        name, peak_flops, int(read["device_memory_size"]), link_bytes, f"given to spmd.describe_gpu for {kind}",
-        bandwidth=read["memory_bandwidth"], f32_flops=f32, f64_flops=f32 / 64, cores=int(read["core_count"]),
-        network_bytes=link_bytes if network_bytes is None else network_bytes, host_bytes=host_bytes,
-    )  # fmt: skip
+        name,
+        peak_flops,
+        int(read["device_memory_size"]),
+        link_bytes,
+        f"given to spmd.describe_gpu for {kind}",
+        bandwidth=read["memory_bandwidth"],
+        f32_flops=f32,
+        f64_flops=f32 / 64,
+        cores=int(read["core_count"]),
+        network_bytes=link_bytes if network_bytes is None else network_bytes,
+        host_bytes=host_bytes,
+    )
     if CHIPS.get(kind, chip) != chip:
         raise ValueError(
-            f"describe_gpu: {kind!r} is another GPU already; give device_description_str a name of its own"
+            f"describe_gpu: {kind!r} is another GPU already; give device_description_str a name "
+            "of its own"
         )
     add_description(name, text)
     CHIPS[kind] = chip
@@ -167,7 +215,7 @@ def describe_gpu(
 _READ = ("device_memory_size", "memory_bandwidth", "core_count", "fpus_per_core", "clock_rate_ghz")
 
 
-# --- measured constants -----------------------------------------------------------------------------------------------
+# --- measured constants ---------------------------------------------------------------------------
 
 
 def calibration_file() -> Path:
@@ -183,10 +231,12 @@ def calibrated(kind: str) -> dict[str, float]:
     try:
         return dict(json.loads(path.read_text()).get(kind, {}).get("rates", {}))
     except (ValueError, AttributeError, TypeError) as error:
-        raise ValueError(f"{path}: expected what `python -m spmd calibrate` writes; delete it ({error})") from error
+        raise ValueError(
+            f"{path}: expected what `python -m spmd calibrate` writes; delete it ({error})"
+        ) from error
 
 
-# --- the clock --------------------------------------------------------------------------------------------------------
+# --- the clock ------------------------------------------------------------------------------------
 
 
 HOST = "waiting for the host"
@@ -199,25 +249,31 @@ WAITING = {
 
 
 class Clock(ABC):
-    """A run of the schedule, on a stream that computes, one of collectives, and one for each way to and from the host.
+    """A run of the schedule, on a stream that computes, one of collectives, and one for each way to
+    and from the host.
 
-    spent: the seconds by name. times: of each collective the seconds of its transfers, and those of them that nothing
-    covers. now: of the run; free: the end of the last transfer of each stream.
+    spent: the seconds by name. times: of each collective the seconds of its transfers, and those of
+    them that nothing covers. now: of the run; free: the end of the last transfer of each stream.
     """
 
-    # The names of what a run spends its time on, in the order of a table, with the constants that each depends on.
+    # The names of what a run spends its time on, in the order of a table, with the constants that
+    # each depends on.
     constants: ClassVar[dict[str, tuple[str, ...]]]
 
     def __init__(self, module: Module, chip: Chip, host: float):
         self.module, self.chip = module, chip
-        self.host_rate = chip.host_bytes * host  # bytes per second to or from the host's memory; 0: not known
+        # bytes per second to or from the host's memory; 0: not known
+        self.host_rate = chip.host_bytes * host
         self.now = 0.0
         self.free: defaultdict[str, float] = defaultdict(float)
-        self.ends: dict[Key, tuple[float, str, Key | None]] = {}  # of a started transfer, with its link and collective
+        # of a started transfer, with its link and collective
+        self.ends: dict[Key, tuple[float, str, Key | None]] = {}
         self.spent = dict.fromkeys(self.constants, 0.0)
-        self.transfers: list[tuple[float, float, Key]] = []  # of collectives: begin and end, which may be to come
+        # of collectives: begin and end, which may be to come
+        self.transfers: list[tuple[float, float, Key]] = []
         self.times: defaultdict[Key, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
-        self.rounds: defaultdict[str, float] = defaultdict(float)  # of a loop that ends by its data, one iteration
+        # of a loop that ends by its data, one iteration
+        self.rounds: defaultdict[str, float] = defaultdict(float)
 
     def run(self) -> dict[str, float]:
         """Returns the seconds by name."""
@@ -230,14 +286,17 @@ class Clock(ABC):
 
     @abstractmethod
     def seconds_of(self, line: Instruction, kind: str, data: int) -> tuple[float, str]:
-        """The time of a collective of so many bytes of operands, and its link; 0 for one of a single device."""
+        """The time of a collective of so many bytes of operands, and its link; 0 for one of a
+        single device."""
 
     def computation(self, computation: Computation) -> None:
         """Runs the lines of a computation."""
         for line in computation.lines:
             if line.opcode == "while":
                 self._loop(computation, line)
-            elif line.opcode.endswith("-start") and (within := [*collectives_within(self.module, line)]):
+            elif line.opcode.endswith("-start") and (
+                within := [*collectives_within(self.module, line)]
+            ):
                 for inner, collective, of_kind in within:  # one after the other, on their stream
                     self.start((computation.name, line.name), inner, collective, of_kind)
             elif line.opcode in ("call", "conditional", "async-start"):
@@ -251,8 +310,13 @@ class Clock(ABC):
                 link, data = copied
                 seconds = data / self.host_rate if self.host_rate else 0.0
                 self._start((computation.name, line.name), link, seconds)
-            elif line.opcode.endswith("-update") and (computation.name, line.operands[0]) in self.ends:
-                self.ends[computation.name, line.name] = self.ends.pop((computation.name, line.operands[0]))
+            elif (
+                line.opcode.endswith("-update")
+                and (computation.name, line.operands[0]) in self.ends
+            ):
+                self.ends[computation.name, line.name] = self.ends.pop(
+                    (computation.name, line.operands[0])
+                )
             elif line.opcode.endswith("-done"):
                 self.wait((computation.name, line.operands[0]))
             else:
@@ -286,7 +350,9 @@ class Clock(ABC):
 
     def start(self, key: Key, computation: Computation, line: Instruction, kind: str) -> None:
         """Starts a collective, when those before it are through."""
-        operands = [computation.by_name[name] for name in line.operands if name in computation.by_name]
+        operands = [
+            computation.by_name[name] for name in line.operands if name in computation.by_name
+        ]
         data = sum(hlo_text.num_bytes(operand.shape) for operand in operands)
         seconds, link = self.seconds_of(line, kind, data)
         self._start(key, link, seconds, key_of(computation, line))
@@ -305,7 +371,8 @@ class Clock(ABC):
     def wait(self, key: Key) -> None:
         """Waits for the end of a transfer."""
         end, link, collective = self.ends.pop(key, (0.0, "ici", None))
-        # Those that it stands behind are waited for, too: each for the time in which it is transferred.
+        # Those that it stands behind are waited for, too: each for the time in which it is
+        # transferred.
         for begin, stop, of in self.transfers if collective is not None else ():
             self._count(of, 0.0, max(0.0, min(stop, end) - max(begin, self.now)))
         self.spend(WAITING[link], max(0.0, end - self.now))
@@ -316,22 +383,30 @@ class Clock(ABC):
         self.times[collective] = earlier[0] + seconds, earlier[1] + waiting
 
 
-# The copies that XLA starts and waits for: (result, operand, ...), and ((operands), result, ...) of slices.
+# The copies that XLA starts and waits for: (result, operand, ...), and ((operands), result, ...) of
+# slices.
 _COPIES = ("copy-start", "dynamic-slice-start", "dynamic-update-slice-start")
 _HOST = re.compile(r"\bS\(5\)")
 _PLACED = re.compile(r"\w+\[[\d,]+\]\{[^}]*\}")
 
 
 def host_copy(line: Instruction) -> tuple[str, int] | None:
-    """The way and the bytes of a copy between the memory of the device and that of the host (XLA's memory space 5);
-    None for another line."""
+    """The way and the bytes of a copy between the memory of the device and that of the host (XLA's
+    memory space 5); None for another line."""
     if line.opcode not in _COPIES:
         return None
-    places = [(placed_shape, _HOST.search(placed_shape) is not None) for placed_shape in _PLACED.findall(line.shape)]
+    places = [
+        (placed_shape, _HOST.search(placed_shape) is not None)
+        for placed_shape in _PLACED.findall(line.shape)
+    ]
     if len({is_host for _, is_host in places}) < 2:
         return None
-    is_to_host = places[0][1] if line.opcode == "copy-start" else line.opcode == "dynamic-update-slice-start"
-    return "to host" if is_to_host else "from host", min(hlo_text.num_bytes(placed_shape) for placed_shape, _ in places)
+    is_to_host = (
+        places[0][1] if line.opcode == "copy-start" else line.opcode == "dynamic-update-slice-start"
+    )
+    return "to host" if is_to_host else "from host", min(
+        hlo_text.num_bytes(placed_shape) for placed_shape, _ in places
+    )
 
 
 def ring_bytes(kind: str, size: int, data: int) -> int:

@@ -1,4 +1,5 @@
-"""The figures of the programs of a plan: memory, operations, collectives, and the estimated time of a step."""
+"""The figures of the programs of a plan: memory, operations, collectives, and the estimated time of
+a step."""
 
 import itertools
 import re
@@ -25,11 +26,12 @@ if TYPE_CHECKING:  # a plan for CPU devices imports no clock
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The memory, operations and collectives of one program, per device, by the names of `Plan`. host: its temporaries.
-    error: the compiler's message where it does not fit, else "".
+    """The memory, operations and collectives of one program, per device, by the names of `Plan`.
+    host: its temporaries. error: the compiler's message where it does not fit, else "".
 
-    loops: (first op, iterations, ops) of each loop of scanned layers; no_loops: the reason if there is none.
-    unknown_loops: the user's line of each loop that ends by its data, the seconds of one iteration, and how many count.
+    loops: (first op, iterations, ops) of each loop of scanned layers; no_loops: the reason if there
+    is none. unknown_loops: the user's line of each loop that ends by its data, the seconds of one
+    iteration, and how many count.
     """
 
     arguments: int = 0
@@ -61,12 +63,18 @@ SUMMED = ("flops", "cycles", "cycles_once", "kernel_flops", "compile_seconds")
 
 
 def figures_of(
-    graphs: Sequence[Graph], paths: Callable[[Node], str], line: Line, above: int, *, check: bool = False
+    graphs: Sequence[Graph],
+    paths: Callable[[Node], str],
+    line: Line,
+    above: int,
+    *,
+    check: bool = False,
 ) -> list[Figures]:
-    """The figures of each graph, of the program that a run has, over the devices that replace its mesh. A program of
-    several graphs is read once, and its seconds count once.
+    """The figures of each graph, of the program that a run has, over the devices that replace its
+    mesh. A program of several graphs is read once, and its seconds count once.
 
-    above: the bytes of a collective from which on its move is listed; check: compile with annotations that remove it.
+    above: the bytes of a collective from which on its move is listed; check: compile with
+    annotations that remove it.
     """
     read: dict[int, tuple[Program, Figures, Exchanges]] = {}
     result = []
@@ -94,7 +102,8 @@ def figures_of(
 
 
 def _figures_of_program(program: Program, graph: Graph) -> tuple[Figures, Exchanges]:
-    """The figures that do not depend on the place of the program in the step, and its collectives with their times."""
+    """The figures that do not depend on the place of the program in the step, and its collectives
+    with their times."""
     record = program.record
     assert record is not None, "it was compiled"
     memory = program.executable.memory_analysis()
@@ -129,7 +138,10 @@ def _figures_of_program(program: Program, graph: Graph) -> tuple[Figures, Exchan
         unknown_kernels=unknown_kernels,
         kernels_in_full=kernels_in_full(module),
         loops=program.loops,
-        no_loops=next((words for name, words in record.passes if name == "scan layers" and not program.loops), ""),
+        no_loops=next(
+            (words for name, words in record.passes if name == "scan layers" and not program.loops),
+            "",
+        ),
         terms=terms,
         unused_axes=tuple(note for note in record.passes if note[0] in ("unused axis", "exchange")),
     )
@@ -145,37 +157,51 @@ def chip_of(device: jax.Device) -> "Chip | None":
     return None if device.platform == "cpu" else _step_time().chip_of(device)
 
 
-def _unknown(module: Module, graph: Graph, rounds: Mapping[str, float]) -> Iterator[tuple[str, float, int]]:
-    """The user's line of each loop that ends by its data, the seconds of an iteration, and how many figures count."""
+def _unknown(
+    module: Module, graph: Graph, rounds: Mapping[str, float]
+) -> Iterator[tuple[str, float, int]]:
+    """The user's line of each loop that ends by its data, the seconds of an iteration, and how many
+    figures count."""
     for computation in module.computations.values() if module.unknown else ():
         for line in computation.lines:
             if line.opcode == "while" and line.name in module.unknown:
                 index = node_index(scope_of(computation, line), len(graph.nodes))
-                line_text = "" if index is None else str(user_lines.line_of(graph.nodes[index], graph.nodes))
+                line_text = (
+                    ""
+                    if index is None
+                    else str(user_lines.line_of(graph.nodes[index], graph.nodes))
+                )
                 yield line_text, rounds.get(line.name, 0.0), module.iterations(computation, line)
 
 
-def _moves(program: Program, graph: Graph, above: int, line: Line, *, check: bool) -> tuple[Placement, ...]:
+def _moves(
+    program: Program, graph: Graph, above: int, line: Line, *, check: bool
+) -> tuple[Placement, ...]:
     if not check:
         return program.facts.moves
-    checked_marks = import_module("spmd.tools.planning.checked_marks")  # for `check_marks=True` alone
+    # for `check_marks=True` alone
+    checked_marks = import_module("spmd.tools.planning.checked_marks")
     with stage("compiling with other annotations"):
         moves: tuple[Placement, ...] = checked_marks.checked(graph, program, above, line)
         return moves
 
 
 def _peak(memory: Any, used: int, *, is_reported: bool) -> int:
-    """The peak bytes of a device. used: those of arguments and results. is_reported: True if the compiler has a figure
-    of its own; the CPU's figure omits the temporaries.
+    """The peak bytes of a device. used: those of arguments and results. is_reported: True if the
+    compiler has a figure of its own; the CPU's figure omits the temporaries.
 
-    The TPU's figure includes bytes on the host (libtpu 0.0.42): for a program with such bytes it is only a bound, and
-    so is the sum of all arguments, results and temporaries, which counts what a loop carries once for each loop that
-    it passes through.
+    The TPU's figure includes bytes on the host (libtpu 0.0.42): for a program with such bytes it is
+    only a bound, and so is the sum of all arguments, results and temporaries, which counts what a
+    loop carries once for each loop that it passes through.
     """
     together: int = used + memory.temp_size_in_bytes
     if not is_reported:
         return together
-    on_host = memory.host_argument_size_in_bytes + memory.host_output_size_in_bytes + memory.host_temp_size_in_bytes
+    on_host = (
+        memory.host_argument_size_in_bytes
+        + memory.host_output_size_in_bytes
+        + memory.host_temp_size_in_bytes
+    )
     return min(memory.peak_memory_in_bytes, together) if on_host else memory.peak_memory_in_bytes
 
 
@@ -190,12 +216,17 @@ def error_text(error: torch.OutOfMemoryError) -> str:
 
 
 def _does_not_fit(graph: Graph, error: str, seconds: float) -> Figures:
-    """The figures where the compiler raised out of memory: the inputs, and the bytes in its message."""
+    """The figures where the compiler raised out of memory: the inputs, and the bytes in its
+    message."""
     size = _SIZE.search(error)
     inputs = zip(graph.inputs, graph.shardings, strict=True)
-    arguments = sum(shard_bytes(data.meta, sharding) for data, sharding in inputs if sharding.memory == DEVICE)
+    arguments = sum(
+        shard_bytes(data.meta, sharding) for data, sharding in inputs if sharding.memory == DEVICE
+    )
     needed = int(float(size[1]) * _UNITS[size[2]]) if size is not None else 0
-    return Figures(arguments, temporaries=needed, peak=arguments + needed, compile_seconds=seconds, error=error)
+    return Figures(
+        arguments, temporaries=needed, peak=arguments + needed, compile_seconds=seconds, error=error
+    )
 
 
 def memory_of(target: Target, device: Any, chip: "Chip | None") -> int | None:
@@ -211,37 +242,63 @@ def memory_of(target: Target, device: Any, chip: "Chip | None") -> int | None:
     return stats.get("bytes_limit")
 
 
-def notes_on(figures: Sequence[Figures], device: Any, chip: "Chip | None", target: Target) -> Iterator[str]:
+def notes_on(
+    figures: Sequence[Figures], device: Any, chip: "Chip | None", target: Target
+) -> Iterator[str]:
     """Remarks on what the figures count."""
     if chip is not None and chip.is_gpu and target is not None:
         fraction = variables.gpu_memory_fraction()
         yield (
-            f"memory: {fraction:.0%} of the GPU's {chip.memory_bytes / 2**30:.1f} GiB, which is what the "
-            "allocator of jax takes; XLA_PYTHON_CLIENT_MEM_FRACTION=0.92 gives it more."
+            f"memory: {fraction:.0%} of the GPU's {chip.memory_bytes / 2**30:.1f} GiB, which is "
+            "what the allocator of jax takes; XLA_PYTHON_CLIENT_MEM_FRACTION=0.92 gives it more."
         )
     if any(row.is_sliced for program_figures in figures for row in program_figures.collectives):
-        reason = "which the CPU lacks" if device.platform == "cpu" else "which the compiler did not form"
-        yield f"all-reduce + slice: each device keeps only its shard of the sum, as by a reduce-scatter, {reason}."
-    for line, seconds, counted in (loop for program_figures in figures for loop in program_figures.unknown_loops):
-        more = f", which takes {seconds:.3g} s; k iterations take k times as long" if seconds else ""
+        reason = (
+            "which the CPU lacks" if device.platform == "cpu" else "which the compiler did not form"
+        )
+        yield (
+            "all-reduce + slice: each device keeps only its shard of the sum, as by a "
+            f"reduce-scatter, {reason}."
+        )
+    for line, seconds, counted in (
+        loop for program_figures in figures for loop in program_figures.unknown_loops
+    ):
+        more = (
+            f", which takes {seconds:.3g} s; k iterations take k times as long" if seconds else ""
+        )
         count_text = {0: "no", 1: "one"}.get(counted, str(counted))
-        yield f"a loop ends by its data ({line or 'of XLA'}): all figures count {count_text} iteration of it{more}."
+        yield (
+            f"a loop ends by its data ({line or 'of XLA'}): all figures count {count_text} "
+            f"iteration of it{more}."
+        )
     unknown = sum(program_figures.unknown_kernels for program_figures in figures)
     if unknown:
-        yield f"{unknown} runs of kernels (attention) are in no estimate: operations and step time are of the rest."
+        yield (
+            f"{unknown} runs of kernels (attention) are in no estimate: operations and step time "
+            "are of the rest."
+        )
     if in_full := sum(program_figures.kernels_in_full for program_figures in figures):
         yield (
-            f"{in_full} runs of kernels count all scores or rows, where they may compute fewer: attention with a mask "
-            "that the program computes, or grouped products (gmm, tgmm) outside of jax.named_scope('rows=COMPUTED')."
+            f"{in_full} runs of kernels count all scores or rows, where they may compute fewer: "
+            "attention with a mask that the program computes, or grouped products (gmm, tgmm) "
+            "outside of jax.named_scope('rows=COMPUTED')."
         )
     if len(figures) > 1:
-        yield f"the step is {len(figures)} programs: memory is of the largest, all other figures are sums."
+        yield (
+            f"the step is {len(figures)} programs: memory is of the largest, all other figures "
+            "are sums."
+        )
 
 
 def largest(graph: Graph, paths: Callable[[Node], str], count: int = 8) -> tuple[str, ...]:
-    """The largest values of a graph, with the user's lines; a value without an annotation counts as unsharded."""
+    """The largest values of a graph, with the user's lines; a value without an annotation counts as
+    unsharded."""
     sizes = [
-        (meta.nbytes if node.op.sharding is None else shard_bytes(meta, node.op.sharding), node, meta)
+        (
+            meta.nbytes if node.op.sharding is None else shard_bytes(meta, node.op.sharding),
+            node,
+            meta,
+        )
         for node in graph.nodes
         for meta in node.op.metas
     ]
@@ -254,7 +311,8 @@ def largest(graph: Graph, paths: Callable[[Node], str], count: int = 8) -> tuple
         if value in shown or len(shown) < count:
             shown[value] += 1
     return tuple(
-        f"{size / 2**30:,.2f} GiB{f' x {times}' if times > 1 else ''}: {text}" for (size, text), times in shown.items()
+        f"{size / 2**30:,.2f} GiB{f' x {times}' if times > 1 else ''}: {text}"
+        for (size, text), times in shown.items()
     )
 
 
@@ -271,6 +329,10 @@ def summed(programs: Sequence[tuple[Term, ...]]) -> tuple[Term, ...]:
     sums: dict[str, Term] = {}
     for term in itertools.chain.from_iterable(programs):
         total = sums.get(term.name, Term(term.name, 0.0, 0.0, 0.0, term.source))
-        seconds, low, high = total.seconds + term.seconds, total.low + term.low, total.high + term.high
+        seconds, low, high = (
+            total.seconds + term.seconds,
+            total.low + term.low,
+            total.high + term.high,
+        )
         sums[term.name] = Term(term.name, seconds, low, high, term.source)
     return tuple(sums.values())

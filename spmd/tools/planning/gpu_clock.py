@@ -1,7 +1,7 @@
 """The time of a step on a GPU, by counts of its kernels and constants of the chip.
 
-A kernel takes the longer of its operations and its bytes by the rates of the unit that limits it (roofline: Williams et
-al., doi:10.1145/1498765.1498785).
+A kernel takes the longer of its operations and its bytes by the rates of the unit that limits it
+(roofline: Williams et al., doi:10.1145/1498765.1498785).
 """
 
 from collections.abc import Callable
@@ -16,7 +16,8 @@ from .clock import HOST, WAITING, Chip, Clock, ring_bytes
 
 @dataclass(frozen=True, slots=True)
 class GpuRates:
-    """The part of its peak that each unit reaches, and the seconds that a launch and a collective add."""
+    """The part of its peak that each unit reaches, and the seconds that a launch and a collective
+    add."""
 
     product: float
     attention: float
@@ -28,7 +29,8 @@ class GpuRates:
     latency: float
 
 
-# What large kernels reach, by published runs of cuBLAS, cuDNN and NCCL; the range covers the others.
+# What large kernels reach, by published runs of cuBLAS, cuDNN and NCCL; the range covers the
+# others.
 EXPECTED = GpuRates(0.70, 0.50, 0.50, 0.85, 0.75, 0.8, 2e-6, 12e-6)
 BEST = GpuRates(0.90, 0.75, 0.75, 0.95, 0.90, 0.95, 1e-6, 5e-6)
 WORST = GpuRates(0.50, 0.30, 0.25, 0.65, 0.50, 0.5, 4e-6, 25e-6)
@@ -65,10 +67,16 @@ class GpuClock(Clock):
         self.spend(_LAUNCHES, self.rates.launch)
 
     def _flops(self, kernel: Kernel) -> float:
-        """The operations per second of a kernel: the peak of its dtype, less the cores that have no tile in the last
-        round."""
-        share = {PRODUCT: self.rates.product, ATTENTION: self.rates.attention, CONVOLUTION: self.rates.convolution}
-        rate = _PEAKS.get(kernel.dtype, lambda chip: chip.peak_flops)(self.chip) * share[kernel.kind]
+        """The operations per second of a kernel: the peak of its dtype, less the cores that have no
+        tile in the last round."""
+        share = {
+            PRODUCT: self.rates.product,
+            ATTENTION: self.rates.attention,
+            CONVOLUTION: self.rates.convolution,
+        }
+        rate = (
+            _PEAKS.get(kernel.dtype, lambda chip: chip.peak_flops)(self.chip) * share[kernel.kind]
+        )
         cores = self.chip.cores
         if kernel.tiles > cores:  # fewer tiles: a product is split along its summed dim
             rate *= kernel.tiles / (-(-kernel.tiles // cores) * cores)
@@ -78,12 +86,21 @@ class GpuClock(Clock):
         group = groups_of(line, len(self.nodes))[0]
         size, nodes = len(group), len({self.nodes[device] for device in group})
         if kind == "collective-permute":
-            size, nodes = 2, max(len({self.nodes[device] for device in pair}) for pair in groups_of(line, 0))
+            size, nodes = (
+                2,
+                max(len({self.nodes[device] for device in pair}) for pair in groups_of(line, 0)),
+            )
         if size < 2:
             return 0.0, "ici"
         # Rings over several nodes use the networks of all GPUs of a node that are in the group.
-        rate = self.chip.link_bytes if nodes == 1 else min(self.chip.link_bytes, self.chip.network_bytes * size / nodes)
-        seconds = ring_bytes(kind, size, data) / (rate * self.rates.link) + self.rates.latency * nodes
+        rate = (
+            self.chip.link_bytes
+            if nodes == 1
+            else min(self.chip.link_bytes, self.chip.network_bytes * size / nodes)
+        )
+        seconds = (
+            ring_bytes(kind, size, data) / (rate * self.rates.link) + self.rates.latency * nodes
+        )
         return seconds, "ici" if nodes == 1 else "dcn"
 
 

@@ -47,8 +47,8 @@ _thread = _ProgressThread()
 
 @contextlib.contextmanager
 def stage(text: str, *, is_shown: bool = True) -> Iterator[None]:
-    """Shows the text while the context is open, after the texts of the enclosing stages (see `messages.status`), or
-    hides it and the stages inside."""
+    """Shows the text while the context is open, after the texts of the enclosing stages (see
+    `messages.status`), or hides it and the stages inside."""
     stages, started = _thread.stages, time.monotonic()
 
     def describe() -> str:
@@ -56,20 +56,26 @@ def stage(text: str, *, is_shown: bool = True) -> Iterator[None]:
 
     stages.append(text)
     try:
-        with status("planning", describe) if is_shown and len(stages) == 1 else contextlib.nullcontext():
+        with (
+            status("planning", describe)
+            if is_shown and len(stages) == 1
+            else contextlib.nullcontext()
+        ):
             yield
     finally:
         stages.pop()
 
 
-# --- names ------------------------------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------------------
 
 
-_SEQUENCE = (1 << 48) - 1  # the bits of a node's sequence that are autograd's number (see `ir.source`)
+# the bits of a node's sequence that are autograd's number (see `ir.source`)
+_SEQUENCE = (1 << 48) - 1
 
 
 class Span(NamedTuple):
-    """One call of a module: the ops that it recorded, and autograd's numbers of those with a backward."""
+    """One call of a module: the ops that it recorded, and autograd's numbers of those with a
+    backward."""
 
     ops: tuple[int, int]
     numbers: tuple[int, int]
@@ -77,8 +83,8 @@ class Span(NamedTuple):
 
 
 class Calls:
-    """The calls of modules while a step is recorded. paths: of the modules, by id, from the outermost ones and without
-    wrappers of one `module`; the calls of others have none."""
+    """The calls of modules while a step is recorded. paths: of the modules, by id, from the
+    outermost ones and without wrappers of one `module`; the calls of others have none."""
 
     def __init__(self, modules: Sequence[nn.Module]):
         self.paths: dict[int, str] = {}
@@ -106,11 +112,19 @@ class Calls:
         self.spans.append(Span((serial, end[0]), (number, end[1]), module))
 
     def path_of(self, node: Node) -> str:
-        """The innermost module whose call recorded the op, or its forward op for a backward op; "" for none."""
+        """The innermost module whose call recorded the op, or its forward op for a backward op; ""
+        for none."""
         by_number = node.sequence >= 0
         position = node.sequence & _SEQUENCE if by_number else node.serial
-        calls = ((span.numbers if by_number else span.ops, self.paths.get(id(span.module))) for span in self.spans)
-        around = [(end - start, path) for (start, end), path in calls if start <= position < end and path is not None]
+        calls = (
+            (span.numbers if by_number else span.ops, self.paths.get(id(span.module)))
+            for span in self.spans
+        )
+        around = [
+            (end - start, path)
+            for (start, end), path in calls
+            if start <= position < end and path is not None
+        ]
         return min(around, key=lambda call: call[0])[1] if around else ""
 
 
@@ -119,17 +133,23 @@ ROLES = {"parameter": "parameters", "gradient": "gradients", "optimizer state": 
 
 
 def role_and_name(names: state_names.StateNames, device_data: DeviceData) -> tuple[str, str]:
-    """The role of an input of a program, and its name if it is a module's parameter or buffer, else ""."""
+    """The role of an input of a program, and its name if it is a module's parameter or buffer, else
+    ""."""
     named = names.of(device_data.holder() if device_data.holder is not None else None)
     if named is None:
         return "inputs", ""
-    return ROLES.get(named.role, "inputs"), named.name if named.role in ("parameter", "buffer") else ""
+    return ROLES.get(named.role, "inputs"), named.name if named.role in (
+        "parameter",
+        "buffer",
+    ) else ""
 
 
 def path_of(node: Node, calls: Calls, data_names: dict[DeviceData, str]) -> str:
     """The parameter that an op shards, casts or renews, else the module that it belongs to."""
     if node.op.sharding is not None or node.op.name in _SAME:
-        names = [name for operand in node.operands if (name := data_names.get(_stored(operand), ""))]
+        names = [
+            name for operand in node.operands if (name := data_names.get(_stored(operand), ""))
+        ]
         if names:
             return names[0] if len(names) == 1 else _shared(names)
     return calls.path_of(user_lines.source_of(node))
@@ -149,17 +169,19 @@ def _stored(value: Value) -> Any:
 def _shared(names: Sequence[str]) -> str:
     """The common prefix of several names, and their number."""
     columns = zip(*(name.split(".") for name in names), strict=False)
-    common = [column[0] for column in itertools.takewhile(lambda column: len(set(column)) == 1, columns)]
+    common = [
+        column[0] for column in itertools.takewhile(lambda column: len(set(column)) == 1, columns)
+    ]
     return f"{'.'.join([*common, '*'])} ({len(names)})"
 
 
-# --- shardings --------------------------------------------------------------------------------------------------------
+# --- shardings ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutRow:
-    """One parameter or buffer: its path, dtype and shape, the spec that it is stored by, the bytes of one device's
-    shard, and the pattern of the rule that matched ("" for none)."""
+    """One parameter or buffer: its path, dtype and shape, the spec that it is stored by, the bytes
+    of one device's shard, and the pattern of the rule that matched ("" for none)."""
 
     path: str
     dtype: str
@@ -174,11 +196,12 @@ class LayoutRow:
 class PlanFinding:
     """A note on a rule, a parameter or an activation.
 
-    kind: "idle rule" (matches nothing in the model), "shadowed rule" (earlier rules match all of its paths), "whole" (a
-    large parameter that is replicated), "uneven" (a dim that is padded), "unused axis" (a mark over an axis that an op
-    cannot use), "exchange" (how keys reach queries over a sharded sequence), "reshard" (a value that the partitioner
-    moved without an annotation), "given up" (the same, gathered and cut again). subject: the rule or the path.
-    line: the user's line. move: of the last two, as data (`spmd.metrics.Move`).
+    kind: "idle rule" (matches nothing in the model), "shadowed rule" (earlier rules match all of
+    its paths), "whole" (a large parameter that is replicated), "uneven" (a dim that is padded),
+    "unused axis" (a mark over an axis that an op cannot use), "exchange" (how keys reach queries
+    over a sharded sequence), "reshard" (a value that the partitioner moved without an annotation),
+    "given up" (the same, gathered and cut again). subject: the rule or the path. line: the user's
+    line. move: of the last two, as data (`spmd.metrics.Move`).
     """
 
     kind: str
@@ -201,13 +224,16 @@ def shard_bytes(meta: Meta, sharding: Sharding) -> int:
 
 
 def bytes_of(names: state_names.StateNames) -> Counter[str]:
-    """The bytes of each role in a device's own memory after the step, and its bytes in the host's memory."""
+    """The bytes of each role in a device's own memory after the step, and its bytes in the host's
+    memory."""
     sizes = Counter[str]()
     for storage, named in names.named.items():
         device_data = storage.value
         if named.role in ROLES and type(device_data) is DeviceData:
             sharding = device_data.sharding or storage.sharding or hardware.default_sharding()
-            sizes[ROLES[named.role] if sharding.memory == DEVICE else "host"] += shard_bytes(device_data.meta, sharding)
+            sizes[ROLES[named.role] if sharding.memory == DEVICE else "host"] += shard_bytes(
+                device_data.meta, sharding
+            )
     return sizes
 
 
@@ -225,18 +251,21 @@ def tensors_of(root: nn.Module) -> Iterator[tuple[str, torch.Tensor, bool]]:
 
 
 def refuse_sharded(root: nn.Module, caller: str, instead: str) -> None:
-    """Raises ValueError for a module that is sharded already. instead: the call's own way to give shardings."""
+    """Raises ValueError for a module that is sharded already. instead: the call's own way to give
+    shardings."""
     for path, tensor, _ in tensors_of(root):
         sharding = get_sharding(tensor)
         if sharding is not None:
             raise ValueError(
-                f"{caller}: expected a model without shardings, but {path} of the {type(root).__name__} has "
-                f"{spec_text(sharding.partition_spec(tensor.dim()))}; call {caller} before FSDP, rules or "
-                f"annotations, and {instead}"
+                f"{caller}: expected a model without shardings, but {path} of the "
+                f"{type(root).__name__} has {spec_text(sharding.partition_spec(tensor.dim()))}; "
+                f"call {caller} before FSDP, rules or annotations, and {instead}"
             )
 
 
-def rows_of(roots: Iterable[nn.Module], rules: dict[str, str]) -> tuple[list[LayoutRow], list[PlanFinding]]:
+def rows_of(
+    roots: Iterable[nn.Module], rules: dict[str, str]
+) -> tuple[list[LayoutRow], list[PlanFinding]]:
     """A row for each tensor, and the findings on single tensors. rules: path -> pattern."""
     rows, findings = [], []
     for root in roots:
@@ -247,30 +276,52 @@ def rows_of(roots: Iterable[nn.Module], rules: dict[str, str]) -> tuple[list[Lay
             sharding = of_data or storage_of(tensor).sharding or hardware.default_sharding()
             rank, shape = tensor.dim(), tuple(tensor.shape)
             spec = sharding.partition_spec(rank)
-            size, dtype = shard_bytes(value.meta, sharding), str(tensor.dtype).removeprefix("torch.")
-            rows.append(LayoutRow(path, dtype, shape, spec_text(spec), size, rules.get(path, ""), is_buffer))
+            size, dtype = (
+                shard_bytes(value.meta, sharding),
+                str(tensor.dtype).removeprefix("torch."),
+            )
+            rows.append(
+                LayoutRow(path, dtype, shape, spec_text(spec), size, rules.get(path, ""), is_buffer)
+            )
             ways = math.prod(sharding.mesh_axes().values())
             if size >= LARGE and ways > 1 and not is_buffer and sharding.is_replicated():
-                findings.append(PlanFinding("whole", path, f"each of {ways} devices holds all of its {size:,} bytes"))
-            for dim, (length, padded) in enumerate(zip(shape, sharding.padded_shape(shape), strict=True)):
+                findings.append(
+                    PlanFinding(
+                        "whole", path, f"each of {ways} devices holds all of its {size:,} bytes"
+                    )
+                )
+            for dim, (length, padded) in enumerate(
+                zip(shape, sharding.padded_shape(shape), strict=True)
+            ):
                 if padded != length:
                     parts = sharding.tiles(rank)[dim]
-                    text = f"dim {dim} of {length} is padded to {padded} for {parts} shards ({spec_text(spec)})"
+                    text = (
+                        f"dim {dim} of {length} is padded to {padded} for {parts} shards "
+                        f"({spec_text(spec)})"
+                    )
                     findings.append(PlanFinding("uneven", path, text))
     return rows, findings
 
 
-def rules_of_nothing(rules: ShardingRules, roots: Sequence[nn.Module], line: str) -> Iterator[PlanFinding]:
-    """Findings on the rules that match nothing, and those whose paths are all matched by earlier rules."""
+def rules_of_nothing(
+    rules: ShardingRules, roots: Sequence[nn.Module], line: str
+) -> Iterator[PlanFinding]:
+    """Findings on the rules that match nothing, and those whose paths are all matched by earlier
+    rules."""
     paths = [path for root in roots for path, *_ in tensors_of(root)]
     modules = [path for root in roots for path, _ in root.named_modules()]
-    # (rule, pattern of paths, the tensors that the rule is for: of parameters, or a part of a module's activations)
-    table: list[tuple[str, str, Any]] = [(pattern, pattern, None) for pattern, _ in rules.of_parameters()]
+    # (rule, pattern of paths, the tensors that the rule is for: of parameters, or a part of a
+    # module's activations)
+    table: list[tuple[str, str, Any]] = [
+        (pattern, pattern, None) for pattern, _ in rules.of_parameters()
+    ]
     table += [(rule, site.path, site.part(spec)) for rule, site, spec in rules.of_activations()]
     for rule, pattern, part in table:
         same = [(candidate, of) for candidate, of, its in table if its == part]
         mine = [path for path in (paths if part is None else modules) if matches(pattern, path)]
-        takers = dict.fromkeys(next(candidate for candidate, of in same if matches(of, path)) for path in mine)
+        takers = dict.fromkeys(
+            next(candidate for candidate, of in same if matches(of, path)) for path in mine
+        )
         if not mine:
             yield PlanFinding("idle rule", rule, "it matches nothing in the model", line)
         elif rule not in takers:
@@ -279,15 +330,16 @@ def rules_of_nothing(rules: ShardingRules, roots: Sequence[nn.Module], line: str
 
 
 def unused_axes(notes: Iterable[tuple[str, str]]) -> Iterator[PlanFinding]:
-    """Findings on marks over an axis that an op cannot use, and on exchanges. notes: (kind, sentence)."""
+    """Findings on marks over an axis that an op cannot use, and on exchanges. notes: (kind,
+    sentence)."""
     for kind, sentence in dict.fromkeys(notes):
         words, _, op = sentence.partition(" at ")
         yield PlanFinding(kind, op.partition("(")[0], words, op.rpartition("), ")[2])
 
 
 def reshards(moves: Iterable[Move], sites: Container[str]) -> Iterator[PlanFinding]:
-    """Findings on the values that the partitioner moved by itself, most bytes first. sites: modules that have a rule,
-    whose gathers are requested."""
+    """Findings on the values that the partitioner moved by itself, most bytes first. sites: modules
+    that have a rule, whose gathers are requested."""
     for move in sorted(moves, key=lambda move: -move.bytes):
         if move.kind == "given up" or move.path not in sites or move.collectives != ("all-gather",):
             kind = "reshard" if move.kind == "move" else move.kind
@@ -296,9 +348,9 @@ def reshards(moves: Iterable[Move], sites: Container[str]) -> Iterator[PlanFindi
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One part of a step's time. seconds: expected; low, high: the range. source: "measured" where its constants are
-    (`python -m spmd calibrate`), "compiler", from its own cycles, or "analytic", from counts and the chip's data
-    sheet."""
+    """One part of a step's time. seconds: expected; low, high: the range. source: "measured" where
+    its constants are (`python -m spmd calibrate`), "compiler", from its own cycles, or "analytic",
+    from counts and the chip's data sheet."""
 
     name: str
     seconds: float
@@ -307,16 +359,17 @@ class Term:
     source: str
 
 
-# --- the recorded step ------------------------------------------------------------------------------------------------
+# --- the recorded step ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """The second of two steps. state: the bytes per device of each role, other inputs among them, and on the host;
-    paths: the module of an op.
+    """The second of two steps. state: the bytes per device of each role, other inputs among them,
+    and on the host; paths: the module of an op.
 
-    rows, findings: the shardings of the models, and notes on them. sites: the modules whose activations have a rule;
-    None: there are no rules. earlier: all programs of the recording. mesh: None: that of the programs.
+    rows, findings: the shardings of the models, and notes on them. sites: the modules whose
+    activations have a rule; None: there are no rules. earlier: all programs of the recording. mesh:
+    None: that of the programs.
     """
 
     programs: list[Graph]
@@ -349,7 +402,9 @@ def recorded_step(
     for data, sharding in shardings.items():
         role, paths[data] = role_and_name(names, data)
         if role == "inputs" and data not in results:
-            state["inputs" if sharding.memory == DEVICE else "host"] += shard_bytes(data.meta, sharding)
+            state["inputs" if sharding.memory == DEVICE else "host"] += shard_bytes(
+                data.meta, sharding
+            )
     return PlannedStep(
         programs,
         recording.programs,
@@ -365,18 +420,22 @@ def _read_at(path: str, names: dict[DeviceData, str], programs: Sequence[Graph])
     """The line of the first op that reads a parameter."""
     for graph in programs:
         for node in graph.nodes:
-            if any(names.get(operand) == path for operand in node.operands if type(operand) is DeviceData):
+            if any(
+                names.get(operand) == path
+                for operand in node.operands
+                if type(operand) is DeviceData
+            ):
                 return str(user_lines.line_of(node, graph.nodes))
     return ""
 
 
-# --- the programs as they were recorded -------------------------------------------------------------------------------
+# --- the programs as they were recorded -----------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Recordings:
-    """The graphs of a planned step and of its initial values, and the devices that they are compiled for. why_not: the
-    reason for which they were not kept."""
+    """The graphs of a planned step and of its initial values, and the devices that they are
+    compiled for. why_not: the reason for which they were not kept."""
 
     graphs: Sequence[Graph]
     target: Target
@@ -384,15 +443,21 @@ class Recordings:
     why_not: str = ""
 
 
-def recordings(graphs: Sequence[Graph], step: Sequence[Graph], target: Target, line: Line) -> Recordings:
-    """Returns the graphs of a plan, if they hold no data on the devices, which would stay there as long as the plan.
+def recordings(
+    graphs: Sequence[Graph], step: Sequence[Graph], target: Target, line: Line
+) -> Recordings:
+    """Returns the graphs of a plan, if they hold no data on the devices, which would stay there as
+    long as the plan.
 
-    graphs: of both calls of the step and of all initial values that were pending, those of models on other devices
-    among them, which are left out; step: of the steady step.
+    graphs: of both calls of the step and of all initial values that were pending, those of models
+    on other devices among them, which are left out; step: of the steady step.
     """
     targets = {graph.mesh.target for graph in step}
     graphs = [graph for graph in graphs if graph.mesh.target in targets]
     if any(data.is_on_devices() for graph in graphs for data in graph.inputs):
-        why_not = "the step reads data that is on the devices already; plan before the first step, or on meta"
+        why_not = (
+            "the step reads data that is on the devices already; plan before the first step, or "
+            "on meta"
+        )
         return Recordings((), target, line, why_not)
     return Recordings(graphs, target, line)

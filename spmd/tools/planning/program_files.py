@@ -25,9 +25,14 @@ def save(recorded: Recordings, compiler_options: Mapping[str, str], path: str | 
         for graph in recorded.graphs:
             program = executables.planned_for(graph, recorded.line)
             formed = executables.formed(graph, may_scan=not program.is_unrolled)
-            why_not = stored.why_not_kept(formed) or ("it calls Python while it runs" if program.calls_host else "")
+            why_not = stored.why_not_kept(formed) or (
+                "it calls Python while it runs" if program.calls_host else ""
+            )
             if why_not:
-                raise ValueError(f"save_program: a program of {len(graph.nodes):,} ops cannot be a file: {why_not}")
+                raise ValueError(
+                    f"save_program: a program of {len(graph.nodes):,} ops cannot be a file: "
+                    f"{why_not}"
+                )
             digest, content = stored.file_of(program, formed)
             if digest not in files:
                 files[digest] = content
@@ -35,7 +40,10 @@ def save(recorded: Recordings, compiler_options: Mapping[str, str], path: str | 
                 files |= _stacks(program, formed)
         setting = persistent.readable()
     program_folder.write(
-        Path(path) / persistent.process(), files, setting, [{"file": name, **listings[name]} for name in listings]
+        Path(path) / persistent.process(),
+        files,
+        setting,
+        [{"file": name, **listings[name]} for name in listings],
     )
     return len(files)
 
@@ -47,10 +55,15 @@ def _stacks(program: Program, graph: Graph) -> dict[str, bytes]:
         if isinstance(port.places, int):
             continue
         first = port.places[0]
-        data, sharding = (graph.recorded or graph).inputs[first], (graph.recorded or graph).shardings[first]
+        data, sharding = (
+            (graph.recorded or graph).inputs[first],
+            (graph.recorded or graph).shardings[first],
+        )
         if sharding.memory == DEVICE:
             shape = sharding.padded_shape(data.meta.shape)
             row = jax.ShapeDtypeStruct(shape, data.meta.struct.dtype, sharding=sharding.jax)
-            digest, content = store.stack_program(len(port.places), sharding).file_for(*[row] * len(port.places))
+            digest, content = store.stack_program(len(port.places), sharding).file_for(
+                *[row] * len(port.places)
+            )
             files[digest] = content
     return files

@@ -26,37 +26,40 @@ VERSION = 2  # of the JSON
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """The figures of one steady step on its devices, by their own compiler. All bytes and operations are per device.
+    """The figures of one steady step on its devices, by their own compiler. All bytes and
+    operations are per device.
 
     Attributes:
-        target: the devices ("v5p:2x2x2"; None: those here). chip: their kind. num_devices: their number. mesh: axis ->
-            size.
-        parameters, gradients, optimizer_state, inputs: the bytes of the values kept between steps, and of the other
-            values that the step reads. arguments: the bytes of all arguments of the program, in the device's layout.
-            results: of all results, of which in_place is written over arguments.
-        temporaries: the bytes needed while it runs. peak: the most at any time; XLA's own figure on a TPU, elsewhere
-            arguments, results and temporaries together.
-        host: the bytes in the host's memory for each device (see `Sharding.memory`), which none of the above count.
+        target: the devices ("v5p:2x2x2"; None: those here). chip: their kind. num_devices: their
+            number. mesh: axis -> size.
+        parameters, gradients, optimizer_state, inputs: the bytes of the values kept between steps,
+            and of the other values that the step reads. arguments: the bytes of all arguments of
+            the program, in the device's layout. results: of all results, of which in_place is
+            written over arguments.
+        temporaries: the bytes needed while it runs. peak: the most at any time; XLA's own figure on
+            a TPU, elsewhere arguments, results and temporaries together.
+        host: the bytes in the host's memory for each device (see `Sharding.memory`), which none of
+            the above count.
         memory: the bytes that a device has for programs; None where devices share the host's.
-        verdict: the compiler's message where the program does not fit; largest: its largest values, then. advice: ways
-            to make it smaller.
-        flops: floating-point operations. cycles: estimated by the TPU's compiler, loops by their trip counts (0
-            elsewhere); cycles_once: each loop's body once. kernel_flops: those of `flops` that are in kernels (Pallas),
-            which have no estimated cycles.
+        verdict: the compiler's message where the program does not fit; largest: its largest values,
+            then. advice: ways to make it smaller.
+        flops: floating-point operations. cycles: estimated by the TPU's compiler, loops by their
+            trip counts (0 elsewhere); cycles_once: each loop's body once. kernel_flops: those of
+            `flops` that are in kernels (Pallas), which have no estimated cycles.
         collectives: the table, most moved bytes first (see `spmd.metrics.Collective`).
-        num_programs, num_ops: the programs of a step, and the ops recorded in them. num_lowered: those that are
-            compiled: of a loop of equal layers, the ops of one iteration.
-        compile_seconds: the time of compiling. planning_seconds: of all that the plan did, compiling among it.
-            planning_bytes: the most memory of the host that the process has had by then. line: the user's line that
-            made the plan.
-        peak_flops, clock, constants: of the chip, and their source. terms: the parts of a step's time (see
-            `seconds`), each with its range and source.
+        num_programs, num_ops: the programs of a step, and the ops recorded in them. num_lowered:
+            those that are compiled: of a loop of equal layers, the ops of one iteration.
+        compile_seconds: the time of compiling. planning_seconds: of all that the plan did,
+            compiling among it. planning_bytes: the most memory of the host that the process has had
+            by then. line: the user's line that made the plan.
+        peak_flops, clock, constants: of the chip, and their source. terms: the parts of a step's
+            time (see `seconds`), each with its range and source.
         notes: remarks on the figures.
         compiler_options: the options of XLA that were given to the plan.
         recorded: what `save_program` compiles; None for a plan that was read from JSON.
-        layout: the spec of each parameter and buffer of the reachable models. findings: notes on it: idle rules,
-            shadowed rules, large replicated parameters, padded dims, values that the partitioner moved by itself, with
-            the annotation that removes the move.
+        layout: the spec of each parameter and buffer of the reachable models. findings: notes on
+            it: idle rules, shadowed rules, large replicated parameters, padded dims, values that
+            the partitioner moved by itself, with the annotation that removes the move.
 
     >>> import torch, spmd
     >>> model = torch.nn.Linear(4, 2, device="meta")
@@ -107,7 +110,8 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """True if the devices have the memory: by the compiler's message, else the peak against `memory`, if known."""
+        """True if the devices have the memory: by the compiler's message, else the peak against
+        `memory`, if known."""
         return not self.verdict and (self.memory is None or self.peak <= self.memory)
 
     @property
@@ -117,7 +121,8 @@ class Plan:
 
     @property
     def moved_bytes(self) -> int:
-        """The bytes that a device sends in all collectives of a step (see `Collective.moved_bytes`)."""
+        """The bytes that a device sends in all collectives of a step (see
+        `Collective.moved_bytes`)."""
         return sum(row.moved_bytes for row in self.collectives)
 
     @property
@@ -127,47 +132,65 @@ class Plan:
 
     @property
     def seconds(self) -> float | None:
-        """The step time, the sum of `terms`: what is computed, and the waiting for collectives. None for a device of
-        unknown constants, such as a CPU."""
+        """The step time, the sum of `terms`: what is computed, and the waiting for collectives.
+        None for a device of unknown constants, such as a CPU."""
         return sum(term.seconds for term in self.terms) if self.terms else None
 
     @property
     def seconds_range(self) -> tuple[float, float] | None:
         """The range of `seconds`, which is computed and not measured; None without them."""
-        return (sum(term.low for term in self.terms), sum(term.high for term in self.terms)) if self.terms else None
+        return (
+            (sum(term.low for term in self.terms), sum(term.high for term in self.terms))
+            if self.terms
+            else None
+        )
 
     @property
     def utilisation(self) -> float | None:
-        """The fraction of the chip's peak that a step of `seconds` reaches; None without such an estimate."""
-        return self.flops / (self.seconds * self.peak_flops) if self.seconds and self.peak_flops else None
+        """The fraction of the chip's peak that a step of `seconds` reaches; None without such an
+        estimate."""
+        return (
+            self.flops / (self.seconds * self.peak_flops)
+            if self.seconds and self.peak_flops
+            else None
+        )
 
     @property
     def bottleneck(self) -> str:
-        """The parts of `seconds` from 5 % on in words, with what hides the longest wait; "" without `seconds`."""
+        """The parts of `seconds` from 5 % on in words, with what hides the longest wait; "" without
+        `seconds`."""
         terms = sorted(self.terms, key=lambda term: -term.seconds)
         shares = [(term, term.seconds / (self.seconds or 1.0)) for term in terms]
-        return "; ".join(f"{share:.0%} {self._in_words(term)}" for term, share in shares if share >= 0.05)
+        return "; ".join(
+            f"{share:.0%} {self._in_words(term)}" for term, share in shares if share >= 0.05
+        )
 
     def _in_words(self, term: Term) -> str:
-        links = [row for row in self.collectives if row.waiting and (row.link or "ici") in term.name]
+        links = [
+            row for row in self.collectives if row.waiting and (row.link or "ici") in term.name
+        ]
         if not term.name.startswith("waiting") or not links:
             return term.name
         longest = max(links, key=lambda row: row.waiting)
         of_weights = longest.kind == "all-gather" and longest.op == "spmd.gather"
         advice = ": a larger batch a device hides them" if of_weights else ""
-        return f"waiting for collectives, most for {longest.kind}s over {' x '.join(longest.axes)}{advice}"
+        return (
+            f"waiting for collectives, most for {longest.kind}s over "
+            f"{' x '.join(longest.axes)}{advice}"
+        )
 
     @property
     def formula(self) -> str:
-        """The computation of `seconds` and `utilisation` from the terms and operations, as text with the numbers."""
+        """The computation of `seconds` and `utilisation` from the terms and operations, as text
+        with the numbers."""
         if self.seconds is None or self.utilisation is None or self.seconds_range is None:
             return ""
         low, high = self.seconds_range
         cycles = f" ({self.cycles:,} cycles at {self.clock / 1e9:.3f} GHz)" if self.clock else ""
         return (
-            f"step time = {self.seconds:.4g} s{cycles}, from {low:.4g} to {high:.4g} s by the chip's constants; "
-            f"utilisation = {self.flops:.4g} operations / ({self.seconds:.4g} s x {self.peak_flops:.4g} a second) "
-            f"= {self.utilisation:.1%} ({self.constants})"
+            f"step time = {self.seconds:.4g} s{cycles}, from {low:.4g} to {high:.4g} s by the "
+            f"chip's constants; utilisation = {self.flops:.4g} operations / ({self.seconds:.4g} s "
+            f"x {self.peak_flops:.4g} a second) = {self.utilisation:.1%} ({self.constants})"
         )
 
     def to_json(self) -> str:
@@ -186,7 +209,8 @@ class Plan:
         version = values.pop("version", None) if isinstance(values, dict) else None
         if version not in (1, VERSION):  # version 1 has no times, of collectives and of planning
             raise ValueError(
-                f"Plan.from_json: expected a plan of version {VERSION}, got {version!r}; plan the step again"
+                f"Plan.from_json: expected a plan of version {VERSION}, got {version!r}; plan the "
+                "step again"
             )
         return _read(cls, values, "the plan")
 
@@ -194,7 +218,9 @@ class Plan:
         """Compares with another plan, this one being the one before. An empty difference is false.
 
         >>> import torch, spmd
-        >>> one, two = (spmd.plan(torch.nn.Linear(4, n, device="meta"), torch.ones(3, 4)) for n in (2, 3))
+        >>> one, two = (
+        ...     spmd.plan(torch.nn.Linear(4, n, device="meta"), torch.ones(3, 4)) for n in (2, 3)
+        ... )
         >>> [change.name for change in one.diff(two).changes][:1], bool(one.diff(one))
         (['parameters'], False)
         """
@@ -209,17 +235,21 @@ class Plan:
         return str(VIEWS["page"]().page_of(self))
 
     def save_program(self, path: str | Path) -> int:
-        """Writes the step's compiled programs to a folder, with those of its initial values, for the job that runs it;
-        returns the number of files. The job takes them by `spmd.load_programs`.
+        """Writes the step's compiled programs to a folder, with those of its initial values, for
+        the job that runs it; returns the number of files. The job takes them by
+        `spmd.load_programs`.
 
-        The folder holds a readable manifest, `programs.json`: versions, devices and flags, and the ops, lines, inputs
-        and shardings of each program.
+        The folder holds a readable manifest, `programs.json`: versions, devices and flags, and the
+        ops, lines, inputs and shardings of each program.
 
-        Raises ValueError for a plan that was read from JSON, for programs that cannot be files (a user's function in
-        one, devices that are not here), and for a folder with other contents.
+        Raises ValueError for a plan that was read from JSON, for programs that cannot be files (a
+        user's function in one, devices that are not here), and for a folder with other contents.
         """
         if self.recorded is None:
-            raise ValueError("save_program: expected a plan of a step that this process made; call spmd.plan again")
+            raise ValueError(
+                "save_program: expected a plan of a step that this process made; call spmd.plan "
+                "again"
+            )
         files: Any = import_module("spmd.tools.planning.program_files")
         return int(files.save(self.recorded, self.compiler_options, path))
 
@@ -233,7 +263,9 @@ class Plan:
 def timed(plan: Plan, started: float) -> Plan:
     """Adds what the plan took from a time of `time.monotonic` until now."""
     unit = 1 if sys.platform == "darwin" else 1024  # of the kernel's figure, in bytes
-    num_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit if resource is not None else 0
+    num_bytes = (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit if resource is not None else 0
+    )
     return replace(plan, planning_seconds=time.monotonic() - started, planning_bytes=num_bytes)
 
 
@@ -248,16 +280,26 @@ def _read(kind: Any, value: Any, name: str) -> Any:
         return {key: _read(inner[1], item, name) for key, item in value.items()}
     if kind in _HINTS and isinstance(value, dict):
         try:
-            return kind(**{key: _read(_HINTS[kind].get(key), item, f"{name}.{key}") for key, item in value.items()})
+            return kind(
+                **{
+                    key: _read(_HINTS[kind].get(key), item, f"{name}.{key}")
+                    for key, item in value.items()
+                }
+            )
         except TypeError as error:
             raise ValueError(f"Plan.from_json: {name}: {error}") from None
     is_number = type(value) is int and abs(value) < 1 << 63
     if (type(value) is kind and (kind is not int or is_number)) or (kind is float and is_number):
         return value
-    raise ValueError(f"Plan.from_json: expected {name} as {getattr(kind, '__name__', kind)}, got {str(value)[:80]!r}")
+    raise ValueError(
+        f"Plan.from_json: expected {name} as {getattr(kind, '__name__', kind)}, got "
+        f"{str(value)[:80]!r}"
+    )
 
 
-_HINTS = {kind: get_type_hints(kind) for kind in (Plan, Collective, LayoutRow, PlanFinding, Term, Move)}
+_HINTS = {
+    kind: get_type_hints(kind) for kind in (Plan, Collective, LayoutRow, PlanFinding, Term, Move)
+}
 
 
 # The modules that print results, by name, imported at their first use: see `spmd.packages`.
@@ -271,7 +313,8 @@ def text_of(result: Any) -> str:
 
 @dataclass(frozen=True)
 class FigureChange:
-    """One figure that differs between two plans; collectives are named by kind, axes, module and op."""
+    """One figure that differs between two plans; collectives are named by kind, axes, module and
+    op."""
 
     name: str
     before: float
@@ -284,7 +327,8 @@ class FigureChange:
 
 @dataclass(frozen=True)
 class Difference:
-    """The figures that differ between two plans, in the order of `Plan`'s attributes, then collectives by bytes."""
+    """The figures that differ between two plans, in the order of `Plan`'s attributes, then
+    collectives by bytes."""
 
     changes: tuple[FigureChange, ...]
 
@@ -297,8 +341,9 @@ class Difference:
 
 # The figures that the same code gives each time; seconds and lines are not among them.
 COMPARED = (
-    "num_devices", "parameters", "gradients", "optimizer_state", "inputs", "arguments", "results", "in_place",
-    "temporaries", "peak", "host", "flops", "cycles", "moved_bytes", "hidden_bytes", "num_programs",
+    "num_devices", "parameters", "gradients", "optimizer_state", "inputs", "arguments", "results",
+    "in_place", "temporaries", "peak", "host", "flops", "cycles", "moved_bytes", "hidden_bytes",
+    "num_programs",
 )  # fmt: skip
 
 
@@ -309,7 +354,10 @@ def _changes(old_plan: Plan, new_plan: Plan) -> Iterable[FigureChange]:
             yield FigureChange(name, old, new)
     yield from _moved_rows(old_plan, new_plan)
     totals = [_totals(plan) for plan in (old_plan, new_plan)]
-    moved = [FigureChange(name, totals[0].get(name, 0), totals[1].get(name, 0)) for name in totals[0] | totals[1]]
+    moved = [
+        FigureChange(name, totals[0].get(name, 0), totals[1].get(name, 0))
+        for name in totals[0] | totals[1]
+    ]
     changed = [change for change in moved if change.before != change.after]
     yield from sorted(changed, key=lambda change: -abs(change.after - change.before))
 
@@ -326,17 +374,21 @@ def _moved_rows(old_plan: Plan, new_plan: Plan) -> Iterable[FigureChange]:
 
 
 def _totals(plan: Plan) -> dict[str, int]:
-    """The bytes that collectives move, by kind, axes, op and module; not by line, which an edit above it changes."""
+    """The bytes that collectives move, by kind, axes, op and module; not by line, which an edit
+    above it changes."""
     totals: dict[str, int] = {}
     for row in plan.collectives:
-        name = f"{row.kind} over {' x '.join(row.axes)}, {row.op}{f' in {row.path}' if row.path else ''} (bytes moved)"
+        name = (
+            f"{row.kind} over {' x '.join(row.axes)}, "
+            f"{row.op}{f' in {row.path}' if row.path else ''} (bytes moved)"
+        )
         totals[name] = totals.get(name, 0) + row.moved_bytes
     return totals
 
 
 def advice(plan: Plan, programs: Sequence[Graph]) -> Plan:
-    """Adds advice to the plan of these programs, if the plan does not fit: by the largest part of its memory and the
-    measures that the step takes already."""
+    """Adds advice to the plan of these programs, if the plan does not fit: by the largest part of
+    its memory and the measures that the step takes already."""
     if plan.fits:
         return plan
     measures = []
@@ -345,19 +397,32 @@ def advice(plan: Plan, programs: Sequence[Graph]) -> Plan:
     if plan.temporaries >= state:
         if all(node.op.name != "spmd.loops.recompute" for node in nodes):
             measures.append(
-                "activation checkpointing of each layer (torch.utils.checkpoint), which keeps only its input"
+                "activation checkpointing of each layer (torch.utils.checkpoint), which keeps "
+                "only its input"
             )
-        measures.append("a smaller batch per device, or a mesh axis that also splits the sequence or the features")
+        measures.append(
+            "a smaller batch per device, or a mesh axis that also splits the sequence or the "
+            "features"
+        )
     if state > plan.temporaries or (plan.memory is not None and 2 * state > plan.memory):
         measures.append(
-            f"more devices on the axis that shards parameters: state takes {state / 2**30:,.2f} GiB of each device, "
-            f"{state * plan.num_devices / 2**30:,.2f} GiB in all"
+            f"more devices on the axis that shards parameters: state takes {state / 2**30:,.2f} "
+            f"GiB of each device, {state * plan.num_devices / 2**30:,.2f} GiB in all"
         )
     if plan.num_devices == 1:
         measures.append("a mesh of more devices, and fsdp.FullyShardedDataParallel over it")
-    if not any(torch.bfloat16 in {meta.dtype for meta in node.op.metas} for node in nodes if node.op.name in _PRODUCTS):
-        measures.append("bfloat16 compute (torch.autocast), which halves the tensors kept between forward and backward")
+    if not any(
+        torch.bfloat16 in {meta.dtype for meta in node.op.metas}
+        for node in nodes
+        if node.op.name in _PRODUCTS
+    ):
+        measures.append(
+            "bfloat16 compute (torch.autocast), which halves the tensors kept between forward and "
+            "backward"
+        )
     return replace(plan, advice=tuple(measures))
 
 
-_PRODUCTS = frozenset({"aten.linear", "aten.mm", "aten.bmm", "aten.addmm", "aten.matmul", "aten.convolution"})
+_PRODUCTS = frozenset(
+    {"aten.linear", "aten.mm", "aten.bmm", "aten.addmm", "aten.matmul", "aten.convolution"}
+)

@@ -1,7 +1,9 @@
-"""`python -m spmd plan`: a script runs unmodified and without data up to its steady training step, which is planned."""
+"""`python -m spmd plan`: a script runs unmodified and without data up to its steady training step,
+which is planned."""
 
-# Why the script is recorded by the same code as a step that a function does: evaluation, logging and accumulation are
-# syncs of the recording as they are programs of a run, so that its last programs are those of a run's steady step.
+# Why the script is recorded by the same code as a step that a function does: evaluation, logging
+# and accumulation are syncs of the recording as they are programs of a run, so that its last
+# programs are those of a run's steady step.
 
 import contextlib
 import inspect
@@ -36,7 +38,9 @@ from .planner import checked, chosen, compiled
 from .report import Plan, timed
 
 # Ops whose result says that numbers are not finite.
-_NOT_FINITE = frozenset({"aten.isnan", "aten.isinf", "aten._amp_foreach_non_finite_check_and_unscale_"})
+_NOT_FINITE = frozenset(
+    {"aten.isnan", "aten.isinf", "aten._amp_foreach_non_finite_check_and_unscale_"}
+)
 
 
 class _StepEnd(BaseException):
@@ -52,12 +56,14 @@ class _SyncEnd(NamedTuple):
 
 
 class ScriptRecording(Recording):
-    """A script up to its steady step: from the sync after each optimizer's first step to the sync after its next.
+    """A script up to its steady step: from the sync after each optimizer's first step to the sync
+    after its next.
 
-    Reads get ones: a script logs, and goes on. steps: of each optimizer so far. begun: those at the sync at which the
-    steady step begins. last: the last sync. window: the ends of the sync to be planned if the script has no more: with
-    the first steps, or the longest. is_unsynced: a step ends without a sync, and a sync of ours comes before the next
-    call of a module. step: once it is complete.
+    Reads get ones: a script logs, and goes on. steps: of each optimizer so far. begun: those at the
+    sync at which the steady step begins. last: the last sync. window: the ends of the sync to be
+    planned if the script has no more: with the first steps, or the longest. is_unsynced: a step
+    ends without a sync, and a sync of ours comes before the next call of a module. step: once it is
+    complete.
     """
 
     has_values = True
@@ -77,18 +83,26 @@ class ScriptRecording(Recording):
     def run(self, graph: Graph) -> list[DeviceData]:
         """Keeps a program, and which of its results say that numbers are not finite."""
         outputs = super().run(graph)
-        self._not_finite |= {data for data, root in zip(outputs, graph.roots, strict=True) if _is_not_finite(root)}
+        self._not_finite |= {
+            data for data, root in zip(outputs, graph.roots, strict=True) if _is_not_finite(root)
+        }
         return outputs
 
     def read(self, value: Value, error: AbstractError) -> np.ndarray:
-        """Returns ones, or zeros where they would say that numbers are not finite. Saving a checkpoint is an error."""
+        """Returns ones, or zeros where they would say that numbers are not finite.
+
+        Saving a checkpoint is an error.
+        """
         if str(error).startswith("saving"):
             raise error
         return np.full(value.meta.shape, value not in self._not_finite, value.meta.struct.dtype)
 
     def synced(self) -> None:
         """Notes the beginning of a step; ends the script at the end of one."""
-        start, self.last = self.last, _SyncEnd(len(self.programs), len(self.calls.spans), user_line())
+        start, self.last = (
+            self.last,
+            _SyncEnd(len(self.programs), len(self.calls.spans), user_line()),
+        )
         if self.step is not None:
             return
         is_new, fewest = self.steps.keys() != self.begun.keys(), self._fewest()
@@ -103,10 +117,14 @@ class ScriptRecording(Recording):
 
     def _fewest(self) -> int:
         """The steps of the optimizer with the fewest since the beginning of the steady step."""
-        return min((count - self.begun.get(optimizer, 0) for optimizer, count in self.steps.items()), default=0)
+        return min(
+            (count - self.begun.get(optimizer, 0) for optimizer, count in self.steps.items()),
+            default=0,
+        )
 
     def _place_state(self) -> None:
-        """Gives state without an annotation the layout that the compiler chooses for it, as in a run."""
+        """Gives state without an annotation the layout that the compiler chooses for it, as in a
+        run."""
         names = state_names.StateNames(Objects.of_step(None, [*self.steps])).named
         storages = (storage for storage, named in names.items() if named.role in ROLES)
         state = {storage.value: storage for storage in storages if storage.value in self.unknown}
@@ -118,7 +136,8 @@ class ScriptRecording(Recording):
                 storage.set_sharding(data.sharding)
 
     def after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """Counts a step; three without a sync or the call of a module are a script that has nothing on the device."""
+        """Counts a step; three without a sync or the call of a module are a script that has nothing
+        on the device."""
         self.steps[optimizer] += 1
         self.is_unsynced |= self._fewest() > 1
         if self._fewest() > 2:
@@ -126,47 +145,74 @@ class ScriptRecording(Recording):
             raise _StepEnd
 
     def before_call(self, module: torch.nn.Module, args: Any) -> None:
-        """Ends a step that has no sync where the next one calls a module: its gradients are dropped by then."""
+        """Ends a step that has no sync where the next one calls a module: its gradients are dropped
+        by then."""
         if self.is_unsynced and self._fewest():
             syncs.sync()
 
     def between(self, start: _SyncEnd, end: _SyncEnd) -> PlannedStep:
-        """The programs between two syncs, initial values aside, with the user's objects at this moment."""
+        """The programs between two syncs, initial values aside, with the user's objects at this
+        moment."""
         programs = [graph for graph in self.programs[start.programs : end.programs] if graph.inputs]
         self.calls.spans[:] = self.calls.spans[start.calls : end.calls]
         frames = [
-            frame_info.frame for frame_info in inspect.stack(0) if not user_lines.is_library(frame_info.frame.f_code)
+            frame_info.frame
+            for frame_info in inspect.stack(0)
+            if not user_lines.is_library(frame_info.frame.f_code)
         ]
-        scopes = [vars(sys.modules["__main__"]), *(dict(frame.f_locals) for frame in frames), *self.steps]
+        scopes = [
+            vars(sys.modules["__main__"]),
+            *(dict(frame.f_locals) for frame in frames),
+            *self.steps,
+        ]
         reachable = Objects.of_step(None, [*scopes, *(span.module for span in self.calls.spans)])
         modules = reachable.of(torch.nn.Module)
         self.calls.paths = Calls(modules).paths
         results = {*self.made[sum(len(graph.roots) for graph in self.programs[: start.programs]) :]}
-        return recorded_step(self, programs, results, reachable, self.calls, rows_of(roots_of(modules), {}))
+        return recorded_step(
+            self, programs, results, reachable, self.calls, rows_of(roots_of(modules), {})
+        )
 
     def note(self) -> str:
-        """A sentence on what is planned, where that is not a step between two syncs of the script."""
+        """A sentence on what is planned, where that is not a step between two syncs of the
+        script."""
         if self.step is not None:
-            ends = "a step of the script ends without a sync (a read, spmd.sync()): here it ends where the next begins."
+            ends = (
+                "a step of the script ends without a sync (a read, spmd.sync()): here it ends "
+                "where the next begins."
+            )
             return ends if self.is_unsynced else ""
         if not self.steps:
-            return f"no optimizer has made a step: the figures are of the longest sync, at {self.window[1].line}."
-        steps = "first step" if max(self.steps.values()) == 1 else f"first {max(self.steps.values())} steps"
-        return f"the figures are of the {steps}, in which the optimizer's state is made: the script has no more."
+            return (
+                "no optimizer has made a step: the figures are of the longest sync, at "
+                f"{self.window[1].line}."
+            )
+        steps = (
+            "first step"
+            if max(self.steps.values()) == 1
+            else f"first {max(self.steps.values())} steps"
+        )
+        return (
+            f"the figures are of the {steps}, in which the optimizer's state is made: the script "
+            "has no more."
+        )
 
 
 def _is_not_finite(value: Value) -> bool:
     """True for the result of one of these ops, and for a bool that other ops make of it."""
     node = walks.origin(value)
     return node is not None and (
-        node.op.name in _NOT_FINITE or (value.meta.dtype is torch.bool and any(map(_is_not_finite, node.operands)))
+        node.op.name in _NOT_FINITE
+        or (value.meta.dtype is torch.bool and any(map(_is_not_finite, node.operands)))
     )
 
 
 def plan_script(run: Callable[[], int], name: str, target: Target) -> Plan:
-    """Returns the plan of the steady step of a script, which `run` runs; it returns the exit status.
+    """Returns the plan of the steady step of a script, which `run` runs; it returns the exit
+    status.
 
-    Raises SystemExit where that is not 0, ValueError where nothing is recorded on the device, and the errors of `plan`.
+    Raises SystemExit where that is not 0, ValueError where nothing is recorded on the device, and
+    the errors of `plan`.
     """
     started, recording = time.monotonic(), ScriptRecording(target)
     threads.enter_thread()
@@ -186,10 +232,13 @@ def plan_script(run: Callable[[], int], name: str, target: Target) -> Plan:
             syncs.sync()
         if not recording.programs:
             raise ValueError(
-                f'plan: {name} recorded nothing on the device: move its model and its batches to "xla" '
-                '(.to("xla"); --device=xla of nanoGPT) in place of "cuda" or "cpu"'
+                f"plan: {name} recorded nothing on the device: move its model and its batches to "
+                '"xla" (.to("xla"); --device=xla of nanoGPT) in place of "cuda" or "cpu"'
             )
-        step, line = recording.step or recording.between(*recording.window), recording.window[1].line
+        step, line = (
+            recording.step or recording.between(*recording.window),
+            recording.window[1].line,
+        )
     target = checked(target, step.programs)
     with stage("plan"), topology.standing_in(target):
         result = compiled(step, target, line)

@@ -1,7 +1,7 @@
 """The parts of the time of one run of a program, on a chip whose constants are known.
 
-A range of the time is that of the constants in `gpu_clock.py` and `tpu_clock.py`: at best, each unit reaches nearly its
-peak.
+A range of the time is that of the constants in `gpu_clock.py` and `tpu_clock.py`: at best, each
+unit reaches nearly its peak.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -22,17 +22,20 @@ _SPREAD = 0.1
 def terms_of(
     module: Module, chip: Chip, slices: tuple[int, ...], devices: Sequence[Any]
 ) -> tuple[tuple[Term, ...], Clock]:
-    """The parts of the time of one run of a program, and the clock with the expected times of its collectives.
+    """The parts of the time of one run of a program, and the clock with the expected times of its
+    collectives.
 
-    slices, devices: of the program, in its order: the slice (node) of each, and jax's own. Constants are measured ones
-    where `python -m spmd calibrate` has measured this kind of device.
+    slices, devices: of the program, in its order: the slice (node) of each, and jax's own.
+    Constants are measured ones where `python -m spmd calibrate` has measured this kind of device.
     """
     measured = calibrated(devices[0].device_kind) if devices else {}
     rates: Any = gpu_clock if chip.is_gpu else tpu_clock
     clock: Any = (
         partial(gpu_clock.GpuClock, module, chip, slices)
         if chip.is_gpu
-        else partial(tpu_clock.TpuClock, module, chip, slices, [tuple(device.coords) for device in devices])
+        else partial(
+            tpu_clock.TpuClock, module, chip, slices, [tuple(device.coords) for device in devices]
+        )
     )
     kinds = (rates.EXPECTED, 0), (rates.BEST, 1), (rates.WORST, -1)
     clocks = [clock(_with(measured, constants, power)) for constants, power in kinds]
@@ -51,12 +54,18 @@ def _source(constants: Sequence[str], measured: Container[str]) -> str:
     return "compiler" if "cycles" in constants else "analytic"
 
 
-# The constants that are seconds or a factor of them: less is better; the others are parts of a peak.
+# The constants that are seconds or a factor of them: less is better; the others are parts of a
+# peak.
 _SECONDS = {"launch", "latency", "hop", "cycles"}
 
 
 def _with(measured: Mapping[str, float], constants: Any, power: int) -> Any:
-    """The constants, with the measured ones in place of those of the library. power: of their spread, 1 at best."""
+    """The constants, with the measured ones in place of those of the library. power: of their
+    spread, 1 at best."""
     change = {name: 1 - _SPREAD if name in _SECONDS else 1 + _SPREAD for name in measured}
-    names = [constant_field.name for constant_field in fields(constants) if constant_field.name in measured]
+    names = [
+        constant_field.name
+        for constant_field in fields(constants)
+        if constant_field.name in measured
+    ]
     return replace(constants, **{name: measured[name] * change[name] ** power for name in names})

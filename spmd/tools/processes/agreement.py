@@ -1,10 +1,11 @@
 """The proof that all processes do the same, and the end of all where they do not.
 
-A compile, a run, a call that all processes take part in is an event; each has a digest of all events up to it. A new
-program is compared by all processes before it is compiled (`agree`). An event that recurs is only noted (`note`): a
-thread publishes each process's latest digests, and the first process compares them. A difference is a mismatch, which
-every process raises at its next event; a process that hangs in a collective by then is ended by its thread, with the
-same message. See docs/decisions/processes.md.
+A compile, a run, a call that all processes take part in is an event; each has a digest of all
+events up to it. A new program is compared by all processes before it is compiled (`agree`). An
+event that recurs is only noted (`note`): a thread publishes each process's latest digests, and the
+first process compares them. A difference is a mismatch, which every process raises at its next
+event; a process that hangs in a collective by then is ended by its thread, with the same message.
+See docs/decisions/processes.md.
 """
 
 import atexit
@@ -28,7 +29,8 @@ from . import watchdog
 _PERIOD = 0.5  # seconds between two looks of the thread
 _PATIENCE = 10.0  # seconds of waiting before a message on stderr
 _GRACE = 5.0  # seconds that a process has to raise a mismatch by itself
-_LAST_GRACE = 30.0  # seconds that the first process, with which the store ends, has for all to have raised it
+# seconds that the first process, with which the store ends, has for all to have raised it
+_LAST_GRACE = 30.0
 _WINDOW = 256  # events whose digests are published
 _LAST = 32  # those of them whose texts are
 _SHOWN = 4  # events and lines of the compile log that a message shows
@@ -38,7 +40,8 @@ Record = dict[str, Any]  # what a process publishes, as JSON has it
 
 
 class Event(NamedTuple):
-    """An event of all processes: the digest of all events up to it, its description, and the user's line."""
+    """An event of all processes: the digest of all events up to it, its description, and the user's
+    line."""
 
     digest: str
     description: str
@@ -57,7 +60,8 @@ class _State:
     mismatch: str | None = None
     has_reported: bool = False  # the mismatch has been raised or printed
     thread: threading.Thread | None = None
-    last_agreed: str | None = None  # a key of the store that all have read when the next one is made
+    # a key of the store that all have read when the next one is made
+    last_agreed: str | None = None
 
 
 _state = _State()
@@ -77,7 +81,8 @@ def note(event: str, mark: bytes, line: Line) -> int:
     join()
     _raise_mismatch()
     with _state.lock:
-        # A chain: one digest stands for all events so far, so that a difference is found by the last one.
+        # A chain: one digest stands for all events so far, so that a difference is found by the
+        # last one.
         _state.chain = hashlib.blake2b(_state.chain + mark, digest_size=16).digest()
         _state.events.append(Event(_state.chain[:4].hex(), event, line))
         _state.count += 1
@@ -99,7 +104,8 @@ def agree(event: str, mark: bytes, line: Line) -> None:
         _gather(come, where)
         processes.publish(agreed, "")
         store.key_value_delete(come)
-        # All have read the key of the last agreement when they come to the next one; the store keeps no history.
+        # All have read the key of the last agreement when they come to the next one; the store
+        # keeps no history.
         if _state.last_agreed is not None:
             store.key_value_delete(_state.last_agreed)
         _state.last_agreed = agreed
@@ -117,7 +123,8 @@ def _gather(come: str, location: str) -> None:
             absent.append(process)
         else:
             _compare([json.loads(text)])
-            # Where they differ, the mismatch is published by now, and this process raises it as all others do.
+            # Where they differ, the mismatch is published by now, and this process raises it as all
+            # others do.
             _raise_mismatch()
     if absent:
         _raise_absent(location, absent)
@@ -128,7 +135,8 @@ def _deadline() -> float:
 
 
 def _wait_for(key: str, deadline: float, location: str) -> str | None:
-    """Returns the value of a key once it is there, None after the deadline; raises a mismatch found meanwhile."""
+    """Returns the value of a key once it is there, None after the deadline; raises a mismatch found
+    meanwhile."""
     quiet_until = time.monotonic() + _PATIENCE
     while True:
         if time.monotonic() > quiet_until:
@@ -142,7 +150,7 @@ def _wait_for(key: str, deadline: float, location: str) -> str | None:
             return text
 
 
-# --- the mismatch -----------------------------------------------------------------------------------------------------
+# --- the mismatch ---------------------------------------------------------------------------------
 
 
 def _record(num_texts: int = _LAST) -> Record:
@@ -155,7 +163,8 @@ def _record(num_texts: int = _LAST) -> Record:
         "count": count,
         "digests": [event.digest for event in events],
         "last": [
-            f"event {count - len(last) + i + 1:,}: {event.description} at {event.line}" for i, event in enumerate(last)
+            f"event {count - len(last) + i + 1:,}: {event.description} at {event.line}"
+            for i, event in enumerate(last)
         ],
         "ledger": [str(record) for record in compile_log.compiles()[-_SHOWN:]],
         "ended": _state.has_ended,
@@ -165,16 +174,18 @@ def _record(num_texts: int = _LAST) -> Record:
 
 
 _ADVICE = (
-    "All processes must record and sync the same ops in the same order, with the same numbers (learning rate, random "
-    "seed): look for a branch on the process (a read in one of them of a value that has not been synced, or is sharded "
-    "over processes, is such a branch: read it in all, and print in one), for a seed of its own, for data or shapes "
-    "that differ between processes (a batch of its own goes through spmd.from_process_local), and for a process that "
+    "All processes must record and sync the same ops in the same order, with the same numbers "
+    "(learning rate, random seed): look for a branch on the process (a read in one of them of a "
+    "value that has not been synced, or is sharded over processes, is such a branch: read it in "
+    "all, and print in one), for a seed of its own, for data or shapes that differ between "
+    "processes (a batch of its own goes through spmd.from_process_local), and for a process that "
     "has failed."
 )
 
 
 def _compare(records: list[Record]) -> None:
-    """Compares the events of other processes with those of this one, the first; a difference is a mismatch."""
+    """Compares the events of other processes with those of this one, the first; a difference is a
+    mismatch."""
     mine = _record(_WINDOW)
     for peer_record in records:
         start = _first_difference(mine, peer_record)
@@ -183,9 +194,16 @@ def _compare(records: list[Record]) -> None:
         elif (peer_record["ended"] and peer_record["count"] < mine["count"]) or (
             mine["ended"] and mine["count"] < peer_record["count"]
         ):
-            ended = peer_record if peer_record["ended"] and peer_record["count"] < mine["count"] else mine
+            ended = (
+                peer_record
+                if peer_record["ended"] and peer_record["count"] < mine["count"]
+                else mine
+            )
             by = f" by {ended['error']}" if ended["error"] else ""
-            why = f"process {ended['process']} has ended{by}, and others go on to programs of all processes"
+            why = (
+                f"process {ended['process']} has ended{by}, and others go on to programs of all "
+                "processes"
+            )
         else:
             continue
         text = f"{why}.\n{_reported(mine, start)}\n{_reported(peer_record, start)}\n{_ADVICE}"
@@ -198,11 +216,15 @@ def _first_difference(local_record: Record, peer_record: Record) -> int | None:
         dict(enumerate(record["digests"], record["count"] - len(record["digests"]) + 1))
         for record in (local_record, peer_record)
     ]
-    return min((i for i in chains[0].keys() & chains[1].keys() if chains[0][i] != chains[1][i]), default=None)
+    return min(
+        (i for i in chains[0].keys() & chains[1].keys() if chains[0][i] != chains[1][i]),
+        default=None,
+    )
 
 
 def _apart(local_record: Record, peer_record: Record, start: int) -> str:
-    """States from which event on two records differ, and in what, where their texts are of one kind."""
+    """States from which event on two records differ, and in what, where their texts are of one
+    kind."""
     if start > 1 and start - 1 <= max(
         record["count"] - len(record["digests"]) for record in (local_record, peer_record)
     ):
@@ -210,7 +232,9 @@ def _apart(local_record: Record, peer_record: Record, start: int) -> str:
     texts = [_DIGESTS.split(_text_of(record, start)) for record in (local_record, peer_record)]
     first, second = (dict(zip(parts[1::3], parts[2::3], strict=True)) for parts in texts)
     differing = [name for name in first if name in second and first[name] != second[name]]
-    return f"from event {start:,} on the processes differ" + (f" (in its {', '.join(differing)})" if differing else "")
+    return f"from event {start:,} on the processes differ" + (
+        f" (in its {', '.join(differing)})" if differing else ""
+    )
 
 
 def _text_of(record: Record, number: int) -> str:
@@ -219,11 +243,22 @@ def _text_of(record: Record, number: int) -> str:
 
 
 def _reported(record: Record, start: int | None = None) -> str:
-    """Returns the last events of a process, or those from an event on, and its compile log, as text."""
-    first = len(record["last"]) - _SHOWN if start is None else len(record["last"]) - (record["count"] - start) - 2
+    """Returns the last events of a process, or those from an event on, and its compile log, as
+    text."""
+    first = (
+        len(record["last"]) - _SHOWN
+        if start is None
+        else len(record["last"]) - (record["count"] - start) - 2
+    )
     events = record["last"][max(first, 0) :][:_SHOWN]
     if start is not None and not _text_of(record, start) and start <= record["count"]:
-        events = [f"event {start:,} to event {record['count'] - len(record['last']):,}: see its own error", *events]
+        events = [
+            (
+                f"event {start:,} to event {record['count'] - len(record['last']):,}: see its own "
+                "error"
+            ),
+            *events,
+        ]
     lines = [f"Process {record['process']}{' (ended)' if record['ended'] else ''}:", *events]
     lines += ["its compile log:", *record["ledger"]] if record["ledger"] else []
     return "\n    ".join(lines)
@@ -231,26 +266,32 @@ def _reported(record: Record, start: int | None = None) -> str:
 
 def _raise_absent(location: str, absent: list[int]) -> None:
     record_of = {record["process"]: record for record in _published()}
-    reports = "\n".join(_reported(record_of[process]) for process in absent[:_SHOWN] if process in record_of)
+    reports = "\n".join(
+        _reported(record_of[process]) for process in absent[:_SHOWN] if process in record_of
+    )
     _publish_mismatch(
-        f"process {processes.index()} has waited {config.process_timeout_seconds} s (config.process_timeout_seconds) "
-        f"with {location}, to which process(es) {', '.join(map(str, absent))} have not come. All processes must "
-        f"call it.\n{reports}"
+        f"process {processes.index()} has waited {config.process_timeout_seconds} s "
+        f"(config.process_timeout_seconds) with {location}, to which process(es) "
+        f"{', '.join(map(str, absent))} have not come. All processes must call it.\n{reports}"
     )
     _raise_mismatch()
 
 
 def _publish_mismatch(text: str, start: int = 0) -> None:
-    """Publishes a mismatch, which every process raises, and the event at which it began (0: at none)."""
+    """Publishes a mismatch, which every process raises, and the event at which it began (0: at
+    none)."""
     _state.mismatch = text
     processes.publish("spmd/verdict/text", json.dumps([text, start]), allow_overwrite=True)
 
 
 def _with_own(text: str, start: int) -> str:
-    """Returns a mismatch with this process's event at its start, of which the first process may not know any more."""
+    """Returns a mismatch with this process's event at its start, of which the first process may not
+    know any more."""
     text_here = _text_of(_record(_WINDOW), start)
     return (
-        text if not text_here or text_here in text else f"{text}\nIn process {processes.index()} that was {text_here}"
+        text
+        if not text_here or text_here in text
+        else f"{text}\nIn process {processes.index()} that was {text_here}"
     )
 
 
@@ -260,7 +301,8 @@ def _raise_mismatch() -> None:
             messages.say(_state.mismatch.partition("\n")[0], "mismatch", is_error=True)
         try:
             _has_reported()
-        except jax.errors.JaxRuntimeError as error:  # the store has ended with the first process; the mismatch is why
+        except jax.errors.JaxRuntimeError as error:
+            # the store has ended with the first process; the mismatch is why
             raise ProcessError(_state.mismatch) from error
         raise ProcessError(_state.mismatch)
 
@@ -270,7 +312,7 @@ def _has_reported() -> None:
     processes.publish(f"spmd/told/{processes.index()}", "", allow_overwrite=True)
 
 
-# --- the thread -------------------------------------------------------------------------------------------------------
+# --- the thread -----------------------------------------------------------------------------------
 
 
 def join() -> None:
@@ -327,7 +369,8 @@ def _look() -> None:
 
 
 def _leave() -> None:
-    """Waits, at the end of this process, for the others, which may still need it, unless there is a mismatch."""
+    """Waits, at the end of this process, for the others, which may still need it, unless there is a
+    mismatch."""
     if forking.is_in_bad_fork():
         return
     _state.has_ended = True
@@ -341,7 +384,8 @@ def _leave() -> None:
 
 
 def _end() -> NoReturn:
-    """Ends this process, which may hang in a collective, and prints why; the first one last of all."""
+    """Ends this process, which may hang in a collective, and prints why; the first one last of
+    all."""
     if not _state.has_reported:
         print(f"spmd: {_state.mismatch}", file=sys.stderr)
         _has_reported()

@@ -1,8 +1,9 @@
-"""The watchdog of several processes: which program does not end, which processes have not come to it, and
-which are silent.
+"""The watchdog of several processes: which program does not end, which processes have not come to
+it, and which are silent.
 
-Its thread takes no lock that recording or compiling holds, and calls neither jax nor the store of the processes, which
-may hang themselves: what it knows of the others is what the thread of `agreement` has heard last.
+Its thread takes no lock that recording or compiling holds, and calls neither jax nor the store of
+the processes, which may hang themselves: what it knows of the others is what the thread of
+`agreement` has heard last.
 """
 
 import functools
@@ -29,9 +30,11 @@ Record = Mapping[str, Any]  # what a process publishes (`agreement`), with the i
 
 @dataclass
 class _Heard:
-    """The last news of the other processes. records: the last of each, with the time at which it was new. answered: the
-    time of the store's last answer. printed: the kinds of texts that were, each once. notices:
-    kinds and texts for the others to print. silent: the processes that are, by their last sign of life."""
+    """The last news of the other processes. records: the last of each, with the time at which it
+    was new. answered: the time of the store's last answer. printed: the kinds of texts that were,
+    each once. notices:
+    kinds and texts for the others to print. silent: the processes that are, by their last sign of
+    life."""
 
     records: dict[int, tuple[float, Record]] = field(default_factory=dict)
     answered: float = field(default_factory=time.monotonic)
@@ -48,7 +51,8 @@ forking.on_bad_fork(lambda: _heard.records.clear())
 
 
 def present() -> dict[str, Any]:
-    """The part of a process's record that changes with time: a sign of life, its place, and where its Python is."""
+    """The part of a process's record that changes with time: a sign of life, its place, and where
+    its Python is."""
     return {
         "beat": int(time.monotonic() / BEAT),
         "host": f"{socket.gethostname()}, pid {os.getpid()}",
@@ -61,11 +65,14 @@ _INSTALLED = (os.path.dirname(os.__file__) + os.sep, f"{os.sep}site-packages{os.
 
 
 def _main_line() -> Line:
-    """The line at which the main thread is, in code that is the user's; else the nearest of another library."""
+    """The line at which the main thread is, in code that is the user's; else the nearest of another
+    library."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     nearest = Line(*user_lines.place_of(frame))
     while frame is not None:
-        if not user_lines.is_library(frame.f_code) and not any(part in frame.f_code.co_filename for part in _INSTALLED):
+        if not user_lines.is_library(frame.f_code) and not any(
+            part in frame.f_code.co_filename for part in _INSTALLED
+        ):
             return Line(frame.f_code, frame.f_lasti)
         frame = frame.f_back
     return nearest
@@ -84,22 +91,26 @@ def heard(records: Sequence[Record]) -> None:
     _heard.answered = timestamp
     for record in records:
         _, earlier = _heard.records.get(record["process"], (timestamp, None))
-        if earlier is None or (earlier["beat"], earlier["count"]) != (record["beat"], record["count"]):
+        if earlier is None or (earlier["beat"], earlier["count"]) != (
+            record["beat"],
+            record["count"],
+        ):
             _heard.records[record["process"]] = timestamp, record
 
 
 def wants_records() -> bool:
-    """True where the other processes' records are needed, which the first one always reads: where a program hangs."""
+    """True where the other processes' records are needed, which the first one always reads: where a
+    program hangs."""
     return _heard.wants_records
 
 
 def dead() -> list[str]:
-    """Describes the silent processes that are gone from this machine. jax would take up to a minute to abort the
-    others, and print nothing but its own stack; of other machines it has to."""
+    """Describes the silent processes that are gone from this machine. jax would take up to a minute
+    to abort the others, and print nothing but its own stack; of other machines it has to."""
     timestamp = time.monotonic()
     return [
-        f"process {process} ({record['host']}) has died without a word: it was killed, or the machine was short of "
-        f"memory. {_last(record)}"
+        f"process {process} ({record['host']}) has died without a word: it was killed, or the "
+        f"machine was short of memory. {_last(record)}"
         for process, (heard_at, record) in list(_heard.records.items())
         if timestamp - heard_at > SILENT and not record["ended"] and _is_gone(*record["pid"])
     ]
@@ -117,9 +128,12 @@ def _is_gone(pid: int, machine: str) -> bool:
 
 @functools.cache
 def _machine() -> str:
-    """A text that processes share where their ids are of one table; empty on a system that has none."""
+    """A text that processes share where their ids are of one table; empty on a system that has
+    none."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/pid")
+        return Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink(
+            "/proc/self/ns/pid"
+        )
     except OSError:
         return ""
 
@@ -150,7 +164,7 @@ def _announce(kind: str, text: str) -> None:
     _heard.notices.append((kind, text))
 
 
-# --- the thread -------------------------------------------------------------------------------------------------------
+# --- the thread -----------------------------------------------------------------------------------
 
 
 def _watch() -> None:
@@ -158,9 +172,12 @@ def _watch() -> None:
     while processes.client() is not None:
         time.sleep(_PERIOD)
         timestamp = time.monotonic()
-        if timestamp - looked > SILENT / 2:  # this process was stopped itself, and has heard nothing since
+        # this process was stopped itself, and has heard nothing since
+        if timestamp - looked > SILENT / 2:
             _heard.answered = timestamp
-            _heard.records = {process: (timestamp, record) for process, (_, record) in _heard.records.items()}
+            _heard.records = {
+                process: (timestamp, record) for process, (_, record) in _heard.records.items()
+            }
         looked = timestamp
         _look_at_programs(timestamp)
         if processes.index() == 0:
@@ -168,8 +185,9 @@ def _watch() -> None:
         elif timestamp - _heard.answered > SILENT:
             hear(
                 f"store {_heard.answered}",
-                f"process 0, which keeps the store of all processes, has not answered process {processes.index()} for "
-                f"{timestamp - _heard.answered:.0f} s: it is stopped, dead, or its machine or network is down.",
+                "process 0, which keeps the store of all processes, has not answered process "
+                f"{processes.index()} for {timestamp - _heard.answered:.0f} s: it is stopped, "
+                "dead, or its machine or network is down.",
             )
 
 
@@ -183,8 +201,9 @@ def _look_at_processes(timestamp: float) -> None:
             _heard.silent[process] = record["beat"]
             _announce(
                 f"process {process} is silent since beat {record['beat']}",
-                f"process {process} ({record['host']}) has been silent for {timestamp - heard_at:.0f} s: it is "
-                f"stopped, dead, or its machine or network is down. {_last(record)}",
+                f"process {process} ({record['host']}) has been silent for "
+                f"{timestamp - heard_at:.0f} s: it is stopped, dead, or its machine or network is "
+                f"down. {_last(record)}",
             )
         elif beat is not None and timestamp - heard_at <= SILENT:
             del _heard.silent[process]
@@ -207,21 +226,31 @@ def _report(run: in_flight.Started, age: float, timestamp: float) -> str:
     program = run.maker()
     name = "a program" if program is None else f"the program of {program.name} at {program.line}"
     lines = [
-        f"process {processes.index()} of {processes.count()} ({present()['host']}) waits: {name} was started "
-        f"{age:.0f} s ago as event {run.event:,} and has not ended (config.hang_seconds is {config.hang_seconds}).",
+        f"process {processes.index()} of {processes.count()} ({present()['host']}) waits: {name} "
+        f"was started {age:.0f} s ago as event {run.event:,} and has not ended "
+        f"(config.hang_seconds is {config.hang_seconds}).",
         *_collectives(program),
     ]
-    peers = {process: entry for process, entry in _heard.records.items() if process != processes.index()}
-    late = {process: record for process, (_, record) in peers.items() if record["count"] < run.event}
+    peers = {
+        process: entry for process, entry in _heard.records.items() if process != processes.index()
+    }
+    late = {
+        process: record for process, (_, record) in peers.items() if record["count"] < run.event
+    }
     for process, record in sorted(late.items()):
         silent = timestamp - peers[process][0]
         words = f" It has been silent for {silent:.0f} s." if silent > SILENT else ""
-        lines.append(f"process {process} ({record['host']}) has not come to it.{words} {_last(record)}")
+        lines.append(
+            f"process {process} ({record['host']}) has not come to it.{words} {_last(record)}"
+        )
     unheard = sorted(set(range(processes.count())) - {processes.index(), *peers})
     if unheard:
         lines.append(f"nothing has been heard of process(es) {', '.join(map(str, unheard))}.")
     if not late and not unheard:
-        lines.append("All processes have started it: a device, the network, or a callback to Python does not answer.")
+        lines.append(
+            "All processes have started it: a device, the network, or a callback to Python does "
+            "not answer."
+        )
     return "\n    ".join(lines)
 
 
@@ -231,7 +260,11 @@ def _collectives(program: Program | None) -> list[str]:
     exchanges = program.facts.exchanges
     lines = [f"It waits in one of its {len(exchanges)} collective(s), of which the first are"]
     for collective, op_index in exchanges[:_SHOWN]:
-        by = "" if op_index is None else f" for {program.entries[op_index].name}, {program.lines[op_index]}"
+        by = (
+            ""
+            if op_index is None
+            else f" for {program.entries[op_index].name}, {program.lines[op_index]}"
+        )
         axes = f" over {', '.join(collective.axes)}" if collective.axes else ""
         lines.append(f"  {collective.kind} of {collective.bytes:,} bytes{axes}{by}")
     return lines

@@ -1,6 +1,8 @@
-"""The constants of an estimated step time, measured on a device that is here, and the file that keeps them.
+"""The constants of an estimated step time, measured on a device that is here, and the file that
+keeps them.
 
-`python -m spmd calibrate` writes the file; plans for that kind of device read it, here or on another machine.
+`python -m spmd calibrate` writes the file; plans for that kind of device read it, here or on
+another machine.
 """
 
 import dataclasses
@@ -28,8 +30,8 @@ Step = Callable[..., torch.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """Of what is measured: the side of a square product, the sequence of attention, the images of a convolution, the
-    bytes of a collective, and how often an op is repeated."""
+    """Of what is measured: the side of a square product, the sequence of attention, the images of a
+    convolution, the bytes of a collective, and how often an op is repeated."""
 
     product: int = 8192
     sequence: int = 4096
@@ -39,17 +41,19 @@ class Sizes:
 
 
 def calibrate(file: Path | None = None, sizes: Sizes | None = None) -> dict[str, float]:
-    """Measures the device that is here and adds its constants to a file, by default `config.calibration_file`.
+    """Measures the device that is here and adds its constants to a file, by default
+    `config.calibration_file`.
 
-    Returns the constants: the part of its peak that each unit of the chip reaches, and seconds of a launch and of a
-    collective's latency (`planning/gpu_clock.py`, `tpu_clock.py`). Collectives need several devices. Raises
-    RuntimeError for a device whose peaks are not known, such as a CPU.
+    Returns the constants: the part of its peak that each unit of the chip reaches, and seconds of a
+    launch and of a collective's latency (`planning/gpu_clock.py`, `tpu_clock.py`). Collectives need
+    several devices. Raises RuntimeError for a device whose peaks are not known, such as a CPU.
     """
     kind = topology.all_devices()[0].device_kind
     chip = chip_of(topology.all_devices()[0])
     if chip is None:
         raise RuntimeError(
-            f"calibrate: expected a TPU or a GPU whose peaks are known, got {kind!r} (spmd.describe_gpu)"
+            f"calibrate: expected a TPU or a GPU whose peaks are known, got {kind!r} "
+            "(spmd.describe_gpu)"
         )
     rates = _measured(chip, sizes or Sizes())
     path = calibration_file() if file is None else file
@@ -75,8 +79,18 @@ def _measured(chip: Chip, sizes: Sizes) -> dict[str, float]:
     pairs = 4 * 16 * sizes.sequence**2 // 2
     attention = 4 * pairs * 128 / timer.seconds(_attention, query, query, query) / chip.peak_flops
     if chip.is_gpu:
-        image, kernel = timer.random(sizes.images, 256, 28, 28, dtype=low), timer.random(256, 256, 3, 3, dtype=low)
-        convolution = 2 * image.numel() * 256 * 9 / timer.seconds(_convolution, image, kernel) / chip.peak_flops
+        image, kernel = (
+            timer.random(sizes.images, 256, 28, 28, dtype=low),
+            timer.random(256, 256, 3, 3, dtype=low),
+        )
+        convolution = (
+            2
+            * image.numel()
+            * 256
+            * 9
+            / timer.seconds(_convolution, image, kernel)
+            / chip.peak_flops
+        )
         tiny, row = timer.random(64, 64, dtype=low), timer.random(64, 1, dtype=low)
         rates = {
             "product": 2 * side**3 / product / chip.peak_flops,
@@ -87,7 +101,10 @@ def _measured(chip: Chip, sizes: Sizes) -> dict[str, float]:
         }
     else:
         assert chip.clock is not None, "a TPU's"
-        rates = {"cycles": product * chip.clock / plan(_product, matrix, matrix).cycles, "attention": attention}
+        rates = {
+            "cycles": product * chip.clock / plan(_product, matrix, matrix).cycles,
+            "attention": attention,
+        }
     count = len(topology.all_devices())
     if count > 1:
         mesh = Mesh(range(count), (count,), ("all",))
@@ -100,7 +117,8 @@ def _measured(chip: Chip, sizes: Sizes) -> dict[str, float]:
 
 
 class _Timer:
-    """The seconds of an op, by programs that run it so many and twice as many times, each on the result of the last."""
+    """The seconds of an op, by programs that run it so many and twice as many times, each on the
+    result of the last."""
 
     def __init__(self, times: int):
         self.times = times
@@ -110,10 +128,14 @@ class _Timer:
         return (torch.randn(shape, generator=self.generator) / shape[-1] ** 0.5).to(dtype).to("xla")
 
     def seconds(self, op: Step, first: torch.Tensor, *operands: torch.Tensor) -> float:
-        few, many = (self._run(op, times, first, operands) for times in (self.times, 2 * self.times))
+        few, many = (
+            self._run(op, times, first, operands) for times in (self.times, 2 * self.times)
+        )
         return max(many - few, 1e-9) / self.times
 
-    def _run(self, op: Step, times: int, first: torch.Tensor, operands: Sequence[torch.Tensor]) -> float:
+    def _run(
+        self, op: Step, times: int, first: torch.Tensor, operands: Sequence[torch.Tensor]
+    ) -> float:
         def repeated(x: torch.Tensor, *operands: torch.Tensor) -> torch.Tensor:
             for _ in range(times):
                 x = op(x, *operands)
@@ -151,4 +173,6 @@ def _by_vector(vector: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
 def _sum_over(mesh: Mesh) -> Step:
     """A sum over all devices of rows of one each."""
     rows = P("all", None)
-    return shard_map(lambda x: all_reduce(x, axis="all") / 2, mesh=mesh, in_specs=rows, out_specs=rows)
+    return shard_map(
+        lambda x: all_reduce(x, axis="all") / 2, mesh=mesh, in_specs=rows, out_specs=rows
+    )

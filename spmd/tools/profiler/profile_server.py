@@ -1,4 +1,5 @@
-"""Traces for another process: a small HTTP server, on loopback unless `host` is given, and its client."""
+"""Traces for another process: a small HTTP server, on loopback unless `host` is given, and its
+client."""
 
 import io
 import re
@@ -19,9 +20,11 @@ from . import traces
 _LOOPBACK = "127.0.0.1"
 _LONGEST = 600.0  # seconds of a trace
 _PLAIN = re.compile(r"[\w.\-]+\.(?:json\.gz|pb)")  # the names of a trace's files
-_HEADER = "X-Spmd-Trace"  # a web page cannot send it without a question to the server first, which answers none
+# a web page cannot send it without a question to the server first, which answers none
+_HEADER = "X-Spmd-Trace"
 _MOST = 8  # requests at a time; more are closed unread
-_PATIENCE = 120.0  # seconds in addition to those of the trace: for the program that runs, and the files
+# seconds in addition to those of the trace: for the program that runs, and the files
+_PATIENCE = 120.0
 
 
 class _Server(ThreadingHTTPServer):
@@ -53,16 +56,21 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 5.0  # seconds in which a request has to come
 
     def do_POST(self) -> None:
-        """Traces this process for the seconds that the query names; answers with the files as a zip."""
+        """Traces this process for the seconds that the query names; answers with the files as a
+        zip."""
         url = urllib.parse.urlsplit(self.path)
         if not self._is_meant():
-            return self._answer(403, f"expected a request of spmd.profiler.capture, with {_HEADER}".encode())
+            return self._answer(
+                403, f"expected a request of spmd.profiler.capture, with {_HEADER}".encode()
+            )
         try:
             seconds = float(urllib.parse.parse_qs(url.query).get("seconds", ["1"])[0])
         except ValueError:
             seconds = -1.0
         if url.path != "/trace" or not 0 < seconds <= _LONGEST:
-            return self._answer(400, f"expected /trace?seconds=, above 0 and up to {_LONGEST:.0f}".encode())
+            return self._answer(
+                400, f"expected /trace?seconds=, above 0 and up to {_LONGEST:.0f}".encode()
+            )
         try:
             with tempfile.TemporaryDirectory() as folder:
                 traces.start_trace(folder)
@@ -72,7 +80,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(409, str(error).encode())
 
     def _is_meant(self) -> bool:
-        """False for what a browser sends: for a page, or to a name that now stands for this machine."""
+        """False for what a browser sends: for a page, or to a name that now stands for this
+        machine."""
         if self.headers.get(_HEADER) is None or self.headers.get("Origin") is not None:
             return False
         assert isinstance(self.server, ThreadingHTTPServer)
@@ -101,16 +110,18 @@ def _packed(folder: Path) -> bytes:
 
 
 def start_server(port: int, host: str = _LOOPBACK) -> int:
-    """Starts a thread that traces this process at the request of `python -m spmd profile localhost:port folder`.
+    """Starts a thread that traces this process at the request of
+    `python -m spmd profile localhost:port folder`.
 
-    It listens on this machine alone unless `host` is another address: a trace shows lines of your program to each
-    process that can reach the port. It costs nothing until a request comes.
+    It listens on this machine alone unless `host` is another address: a trace shows lines of your
+    program to each process that can reach the port. It costs nothing until a request comes.
 
     Args:
         port: 0 for a free one. host: the address to listen at, "0.0.0.0" for all networks.
 
-    Returns the port. Of several processes each takes a port of its own: `9012 + spmd.process_index()`. Raises
-    RuntimeError where a server runs already, OSError where it cannot listen at the port: another process does.
+    Returns the port. Of several processes each takes a port of its own:
+    `9012 + spmd.process_index()`. Raises RuntimeError where a server runs already, OSError where it
+    cannot listen at the port: another process does.
 
     >>> import spmd
     >>> port = spmd.profiler.start_server(0)
@@ -119,15 +130,17 @@ def start_server(port: int, host: str = _LOOPBACK) -> int:
     global _server
     if _server is not None:
         raise RuntimeError(
-            f"start_server: a server listens on port {_server.server_address[1]}; call spmd.profiler.stop_server()"
+            f"start_server: a server listens on port {_server.server_address[1]}; call "
+            "spmd.profiler.stop_server()"
         )
     try:
         _server = _Server((host, port), _Handler)
     except OSError as error:
         raise OSError(
             error.errno,
-            f"start_server: expected a free port of {host}, got {port} ({error.strerror}); give another one, 0 for "
-            "any, or each of several processes its own, start_server(9012 + spmd.process_index())",
+            f"start_server: expected a free port of {host}, got {port} ({error.strerror}); give "
+            "another one, 0 for any, or each of several processes its own, start_server(9012 + "
+            "spmd.process_index())",
         ) from error
     threading.Thread(target=_server.serve_forever, name="spmd.profiler", daemon=True).start()
     return int(_server.server_address[1])
@@ -147,13 +160,14 @@ def stop_server() -> None:
 
 
 def capture(address: str, folder: str | PathLike[str], seconds: float = 1.0) -> Path:
-    """Traces the process that has called `start_server` for some seconds, and writes the files here.
+    """Traces the process that has called `start_server` for some seconds, and writes the files
+    here.
 
     Args:
         address: "host:port" of it. folder: for the files, as that of `trace`. seconds: up to 600.
 
-    Returns the folder with the files. Raises ConnectionError where no server answers, RuntimeError with what it says
-    where it cannot trace.
+    Returns the folder with the files. Raises ConnectionError where no server answers, RuntimeError
+    with what it says where it cannot trace.
 
     >>> import tempfile, spmd
     >>> port = spmd.profiler.start_server(0)
@@ -172,7 +186,8 @@ def capture(address: str, folder: str | PathLike[str], seconds: float = 1.0) -> 
         raise RuntimeError(f"{address} has no trace: {error.read().decode()}") from error
     except OSError as error:
         raise ConnectionError(
-            f"nothing answers at {address}: {error}; call spmd.profiler.start_server(port) in the process to be traced"
+            f"nothing answers at {address}: {error}; call spmd.profiler.start_server(port) in the "
+            "process to be traced"
         ) from error
     path = Path(folder) / "plugins" / "profile" / time.strftime("%Y_%m_%d_%H_%M_%S")
     path.mkdir(parents=True, exist_ok=True)

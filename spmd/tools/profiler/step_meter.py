@@ -1,4 +1,5 @@
-"""The speed of a training loop: items a second, utilisation of the devices, and the share of the time that is steps."""
+"""The speed of a training loop: items a second, utilisation of the devices, and the share of the
+time that is steps."""
 
 import statistics
 from collections import deque
@@ -17,14 +18,16 @@ _NEWEST = 1_000  # steps that the median is of
 class StepMeter:
     """A meter of a training loop; `print(meter)` is one line.
 
-    All time from the first step's start on belongs to one kind: "step", "compile" (tracing, XLA and loading, wherever
-    they happen), "data", "checkpoint" or another that you name, "other". Steps run asynchronously: one that starts
-    while the devices are busy with those before it takes as long as it waits for them.
+    All time from the first step's start on belongs to one kind: "step", "compile" (tracing, XLA and
+    loading, wherever they happen), "data", "checkpoint" or another that you name, "other". Steps
+    run asynchronously: one that starts while the devices are busy with those before it takes as
+    long as it waits for them.
 
     Args:
-        items_per_step: tokens, images or rows of one step, of the global batch. unit: their name. plan: of the step
-            (`spmd.plan`), for its operations and the chip's peak. flops: operations of a step on one device, where
-            there is no plan. peak_flops: operations per second of one device, where the plan has none (on a CPU).
+        items_per_step: tokens, images or rows of one step, of the global batch. unit: their name.
+            plan: of the step (`spmd.plan`), for its operations and the chip's peak. flops:
+            operations of a step on one device, where there is no plan. peak_flops: operations per
+            second of one device, where the plan has none (on a CPU).
 
     >>> import torch, spmd
     >>> meter = spmd.profiler.StepMeter(items_per_step=32, unit="rows")
@@ -59,8 +62,8 @@ class StepMeter:
         self._compiled = 0.0  # seconds, at that time
 
     def lap(self, kind: str) -> float:
-        """Gives the time since the last lap, without what was compiled in it, to a kind; returns it. The first lap
-        only starts the clock."""
+        """Gives the time since the last lap, without what was compiled in it, to a kind; returns
+        it. The first lap only starts the clock."""
         timestamp, compiled = counters.now(), counters.timer("compile") + counters.timer("load")
         net = 0.0
         if self._last is not None:
@@ -110,7 +113,8 @@ class StepMeter:
 
     @property
     def step_seconds(self) -> float:
-        """The median of the newest steps in which nothing was compiled, in seconds; 0 before the first."""
+        """The median of the newest steps in which nothing was compiled, in seconds; 0 before the
+        first."""
         return statistics.median(self._steps) if self._steps else 0.0
 
     @property
@@ -125,7 +129,8 @@ class StepMeter:
 
     @property
     def mfu(self) -> float | None:
-        """The operations of a median step by what a device could do in that time; None where these are not known."""
+        """The operations of a median step by what a device could do in that time; None where these
+        are not known."""
         is_known = self.flops is not None and self.peak_flops is not None and self.step_seconds
         return self.flops / (self.step_seconds * self.peak_flops) if is_known else None  # type: ignore[operator]
 
@@ -136,20 +141,36 @@ class StepMeter:
         return {kind: seconds / total for kind, seconds in order if total}
 
     def figures(self) -> dict[str, Any]:
-        """The line's figures by name: "steps", "<unit>_per_second", "step_seconds", "goodput", "mfu"."""
-        result = {"steps": self.num_steps, "step_seconds": self.step_seconds, "goodput": self.goodput}
+        """The line's figures by name: "steps", "<unit>_per_second", "step_seconds", "goodput",
+        "mfu"."""
+        result = {
+            "steps": self.num_steps,
+            "step_seconds": self.step_seconds,
+            "goodput": self.goodput,
+        }
         if self.items_per_step:
             result[f"{self.unit}_per_second"] = self.items_per_second
         return result if self.mfu is None else {**result, "mfu": self.mfu}
 
     def __str__(self) -> str:
-        timed = f" of {self.step_seconds * 1e3:,.3f} ms" if self._steps else ", none without a compilation"
+        timed = (
+            f" of {self.step_seconds * 1e3:,.3f} ms"
+            if self._steps
+            else ", none without a compilation"
+        )
         parts = [f"{self.num_steps:,} steps{timed}"]
         if self.items_per_step:
             parts.append(f"{self.items_per_second:,.0f} {self.unit}/s")
         if self.mfu is not None:
             parts.append(f"MFU {self.mfu:.1%}")
         elif self.flops and self.step_seconds:
-            parts.append(f"{self.flops / self.step_seconds:.3g} operations/s a device (peak_flops= gives the MFU)")
-        shares_text = ", ".join(f"{kind} {share:.1%}" for kind, share in self.shares().items() if kind != STEP)
-        return " | ".join([*parts, f"goodput {self.goodput:.1%}" + (f" ({shares_text})" if shares_text else "")])
+            parts.append(
+                f"{self.flops / self.step_seconds:.3g} operations/s a device (peak_flops= gives "
+                "the MFU)"
+            )
+        shares_text = ", ".join(
+            f"{kind} {share:.1%}" for kind, share in self.shares().items() if kind != STEP
+        )
+        return " | ".join(
+            [*parts, f"goodput {self.goodput:.1%}" + (f" ({shares_text})" if shares_text else "")]
+        )

@@ -19,8 +19,9 @@ _KEYS = ("module", "op", "line")
 
 @dataclass(frozen=True, slots=True)
 class SummaryRow:
-    """One row of a summary: what it is about, its ops, the number of its instructions that ran, their seconds on all
-    devices together, their share of the devices' time, and the bytes that they read and wrote."""
+    """One row of a summary: what it is about, its ops, the number of its instructions that ran,
+    their seconds on all devices together, their share of the devices' time, and the bytes that they
+    read and wrote."""
 
     name: str
     ops: tuple[str, ...]
@@ -35,10 +36,11 @@ class Summary:
     """The answer of `summary`; `print` shows it as a table.
 
     Attributes:
-        rows: of the devices, the longest first. host: by row of the host ("record", "sync", "compile", "dispatch",
-            "wait", "upload") the number of its blocks, and their seconds; a sync encloses its compiles and dispatches.
-        by: the choice of rows. num_steps, step_seconds: the number of `StepTrace` blocks, and their mean. num_devices:
-            of those with rows.
+        rows: of the devices, the longest first. host: by row of the host ("record", "sync",
+            "compile", "dispatch", "wait", "upload") the number of its blocks, and their seconds; a
+            sync encloses its compiles and dispatches.
+        by: the choice of rows. num_steps, step_seconds: the number of `StepTrace` blocks, and their
+            mean. num_devices: of those with rows.
 
     >>> import tempfile, torch, spmd
     >>> folder = tempfile.mkdtemp()
@@ -67,27 +69,39 @@ class Summary:
         for row in self.rows[:_SHOWN]:
             more = f" + {len(row.ops) - _OPS}" if len(row.ops) > _OPS else ""
             ops = ", ".join(op.removeprefix("aten.") for op in row.ops[:_OPS]) + more
-            yield row.name, ops, f"{row.count:,}", _time(row.seconds), f"{row.share:.1%}", f"{row.bytes:,}"
+            yield (
+                row.name,
+                ops,
+                f"{row.count:,}",
+                _time(row.seconds),
+                f"{row.share:.1%}",
+                f"{row.bytes:,}",
+            )
 
     def lines(self) -> Iterator[str]:
         """The lines below the table."""
         hidden = self.rows[_SHOWN:]
         if hidden:
-            yield f"and {len(hidden):,} rows more, {sum(row.share for row in hidden):.1%} of the time"
+            yield (
+                f"and {len(hidden):,} rows more, {sum(row.share for row in hidden):.1%} of the time"
+            )
         total = sum(row.seconds for row in self.rows)
         yield f"devices: {_time(total)} on {self.num_devices}"
         if self.num_steps:
             yield f"steps: {self.num_steps:,} of {_time(self.step_seconds)}"
-        rows = (f"{name} {_time(seconds)} in {count:,}" for name, (count, seconds) in self.host.items())
+        rows = (
+            f"{name} {_time(seconds)} in {count:,}" for name, (count, seconds) in self.host.items()
+        )
         yield f"host: {', '.join(rows)}"
 
 
 def summary(folder: str | PathLike[str], *, by: str = "module") -> Summary:
     """Sums the newest trace of a folder up: module, ops, time, share, bytes.
 
-    The time of a device's row is its own: that of a loop without its body's. Bytes are those of the operands and the
-    results of each instruction, of all devices together. A fusion of several modules' ops has a row of its own that
-    names them; what belongs to no module has its line. Several processes are summed.
+    The time of a device's row is its own: that of a loop without its body's. Bytes are those of the
+    operands and the results of each instruction, of all devices together. A fusion of several
+    modules' ops has a row of its own that names them; what belongs to no module has its line.
+    Several processes are summed.
 
     Args:
         folder: that was given to `trace`, or one inside it. by: "module", "op" or "line".
@@ -122,7 +136,9 @@ def _files(folder: Path) -> list[Path]:
     """The files of the newest trace in a folder: one for each process."""
     files = sorted(folder.rglob("*.trace.json.gz"), key=lambda path: path.parent.name)
     if not files:
-        raise FileNotFoundError(f"summary: {folder} has no *.trace.json.gz; give it the folder of spmd.profiler.trace")
+        raise FileNotFoundError(
+            f"summary: {folder} has no *.trace.json.gz; give it the folder of spmd.profiler.trace"
+        )
     newest = {path.parents[3] if len(path.parents) > 3 else path.parent: path for path in files}
     return [*newest.values()]
 
@@ -130,11 +146,20 @@ def _files(folder: Path) -> list[Path]:
 def _events(file: Path) -> Iterator[dict[str, Any]]:
     with gzip.open(file, "rt") as opened:
         events = json.load(opened)["traceEvents"]
-    rows = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name" and e["ph"] == "M"}
+    rows = {
+        (e["pid"], e["tid"]): e["args"]["name"]
+        for e in events
+        if e["name"] == "thread_name" and e["ph"] == "M"
+    }
     for event in events:
         if event["ph"] == "X":
             args = event.get("args", {})
-            yield {**event, "args": args, "file": str(file), "row": rows.get((event["pid"], event["tid"]), "")}
+            yield {
+                **event,
+                "args": args,
+                "file": str(file),
+                "row": rows.get((event["pid"], event["tid"]), ""),
+            }
 
 
 def _own_times(events: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], float]]:
@@ -157,10 +182,13 @@ def _own_times(events: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any
 
 def _table(blocks: Iterable[tuple[dict[str, Any], float]], by: str) -> Iterator[SummaryRow]:
     """Yields the rows of the devices' blocks, the longest first."""
-    groups: defaultdict[str, list[tuple[dict[str, Any], float]]] = defaultdict(list)  # by the name of a row
+    # by the name of a row
+    groups: defaultdict[str, list[tuple[dict[str, Any], float]]] = defaultdict(list)
     for event, time in blocks:
         event_args = event["args"]
-        groups[event_args.get(by, "") or event_args.get("line", "") or _unnamed(event_args)].append((event_args, time))
+        groups[event_args.get(by, "") or event_args.get("line", "") or _unnamed(event_args)].append(
+            (event_args, time)
+        )
     times = {name: sum(time for _, time in group) for name, group in groups.items()}
     total = sum(times.values()) or 1.0
     for name in sorted(times, key=lambda name: -times[name]):
@@ -170,11 +198,14 @@ def _table(blocks: Iterable[tuple[dict[str, Any], float]], by: str) -> Iterator[
                 times_of_ops[op] += time
         ops = tuple(sorted(times_of_ops, key=lambda op: -times_of_ops[op]))
         num_bytes = sum(int(event_args.get("bytes", 0)) for event_args, _ in groups[name])
-        yield SummaryRow(name, ops, len(groups[name]), times[name] / 1e6, times[name] / total, num_bytes)
+        yield SummaryRow(
+            name, ops, len(groups[name]), times[name] / 1e6, times[name] / total, num_bytes
+        )
 
 
 def _unnamed(event_args: dict[str, Any]) -> str:
-    """The row of what XLA or jax added by itself: a copy, or a program that moves data between devices."""
+    """The row of what XLA or jax added by itself: a copy, or a program that moves data between
+    devices."""
     module = event_args.get("hlo_module", "")
     return f"({event_args['hlo_op'].rstrip('.0123456789')})" if module == MODULE else f"({module})"
 

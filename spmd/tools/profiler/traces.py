@@ -1,4 +1,5 @@
-"""Traces of the devices and the host by jax's profiler, with the user's modules and lines on the devices' rows."""
+"""Traces of the devices and the host by jax's profiler, with the user's modules and lines on the
+devices' rows."""
 
 import contextlib
 import threading
@@ -30,9 +31,11 @@ class Trace(jax.profiler.TraceAnnotation):
 
 
 class StepTrace(jax.profiler.StepTraceAnnotation):
-    """A step with a name and a number in traces; viewers and `summary` count by these. It starts no sync.
+    """A step with a name and a number in traces; viewers and `summary` count by these. It starts no
+    sync.
 
-    Args: `name`, and `step_num=`, the number of the step. Source: `jax.profiler.StepTraceAnnotation`.
+    Args: `name`, and `step_num=`, the number of the step. Source:
+    `jax.profiler.StepTraceAnnotation`.
 
     >>> import spmd
     >>> with spmd.profiler.StepTrace("train", step_num=0):
@@ -42,7 +45,8 @@ class StepTrace(jax.profiler.StepTraceAnnotation):
 
 _lock = threading.Lock()
 _open: tuple[Path, AbstractContextManager[None]] | None = None
-_programs: dict[int, Program] = {}  # those that the trace has seen, by the numbers in its dispatch rows
+# those that the trace has seen, by the numbers in its dispatch rows
+_programs: dict[int, Program] = {}
 
 
 def _keep(program: Program) -> None:
@@ -61,9 +65,12 @@ def start_trace(folder: str | PathLike[str], *, python: bool = False) -> None:
     global _open
     with _lock:
         if _open is not None:
-            raise RuntimeError(f"start_trace: a trace into {_open[0]} is on; call spmd.profiler.stop_trace() first")
+            raise RuntimeError(
+                f"start_trace: a trace into {_open[0]} is on; call spmd.profiler.stop_trace() first"
+            )
         path = Path(folder)
-        if processes.several():  # jax names its files by the host, which several processes may share
+        # jax names its files by the host, which several processes may share
+        if processes.several():
             path = path / f"process_{processes.index()}"
         in_flight.wait()  # what ran before is none of the trace
         options = jax.profiler.ProfileOptions()
@@ -88,7 +95,9 @@ def stop_trace() -> Path:
     global _open
     with _lock:
         if _open is None:
-            raise RuntimeError("stop_trace: no trace is on; call spmd.profiler.start_trace(folder) first")
+            raise RuntimeError(
+                "stop_trace: no trace is on; call spmd.profiler.start_trace(folder) first"
+            )
         (path, noting), _open = _open, None
         points.before_run.remove(_keep)
         programs = _programs.copy()
@@ -106,14 +115,16 @@ def stop_trace() -> Path:
 def trace(folder: str | PathLike[str], *, python: bool = False) -> Iterator[None]:
     """Traces this process inside the context, and writes `folder/plugins/profile/<time>/`.
 
-    `*.trace.json.gz` opens in https://ui.perfetto.dev: a row for each device, whose blocks have your module path, the
-    ops and your line, and the host's rows: record, compile, dispatch, wait, upload. `*.xplane.pb` opens in TensorBoard
-    (`pip install xprof`). `summary` prints the same as a table. While it is on, each op's module is
-    noted, at some microseconds an op; no program is compiled again for it. With several processes each writes a folder
-    of its own, `process_<number>`.
+    `*.trace.json.gz` opens in https://ui.perfetto.dev: a row for each device, whose blocks have
+    your module path, the ops and your line, and the host's rows: record, compile, dispatch, wait,
+    upload. `*.xplane.pb` opens in TensorBoard (`pip install xprof`). `summary` prints the same as a
+    table. While it is on, each op's module is noted, at some microseconds an op; no program is
+    compiled again for it. With several processes each writes a folder of its own,
+    `process_<number>`.
 
     Args:
-        folder: for the files. python: a row for each call of a Python function, too, which slows the host down.
+        folder: for the files. python: a row for each call of a Python function, too, which slows
+            the host down.
 
     Raises RuntimeError where a trace is on.
 

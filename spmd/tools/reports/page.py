@@ -1,4 +1,5 @@
-"""A plan as one self-contained HTML page: pictures inline, the full table of collectives, no external files."""
+"""A plan as one self-contained HTML page: pictures inline, the full table of collectives, no
+external files."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -11,13 +12,22 @@ from . import table
 
 _GREY = "#9aa5b1"
 _COLORS = {
-    "parameters": "#4c78a8", "gradients": "#72b7b2", "optimizer state": "#54a24b", "inputs": "#b279a2",
-    "other arguments": _GREY, "temporaries": "#f58518", "free": "#e8ecf0",
-}  # fmt: skip
+    "parameters": "#4c78a8",
+    "gradients": "#72b7b2",
+    "optimizer state": "#54a24b",
+    "inputs": "#b279a2",
+    "other arguments": _GREY,
+    "temporaries": "#f58518",
+    "free": "#e8ecf0",
+}
 _KIND_COLORS = {
-    "all-gather": "#4c78a8", "reduce-scatter": "#54a24b", "all-reduce + slice": "#88d27a", "all-reduce": "#e45756",
-    "all-to-all": "#b279a2", "collective-permute": "#f58518",
-}  # fmt: skip
+    "all-gather": "#4c78a8",
+    "reduce-scatter": "#54a24b",
+    "all-reduce + slice": "#88d27a",
+    "all-reduce": "#e45756",
+    "all-to-all": "#b279a2",
+    "collective-permute": "#f58518",
+}
 _TIME_COLORS = ("#4c78a8", "#72b7b2", "#b279a2", "#54a24b", _GREY, "#e45756", "#f58518", "#eeca3b")
 _BARS = 12  # in the picture of collectives
 
@@ -35,7 +45,8 @@ class _PagePart:
 
 @dataclass(frozen=True)
 class _Picture:
-    """A picture of bars. rows: the parts of each bar; lines: (place, color, text) of vertical ones; end: of axis."""
+    """A picture of bars. rows: the parts of each bar; lines: (place, color, text) of vertical ones;
+    end: of axis."""
 
     title: str
     unit: str
@@ -145,7 +156,9 @@ def page_of(plan: Plan) -> str:
         times=[*table.time_rows(plan)],
         traffic=_traffic(plan) if plan.collectives else None,
         COLLECTIVES=(*table.COLLECTIVES, "from"),
-        collectives=[(*texts, (origin, line)) for texts, origin, line in table.collective_rows(plan)],
+        collectives=[
+            (*texts, (origin, line)) for texts, origin, line in table.collective_rows(plan)
+        ],
         LAYOUT=table.LAYOUT,
         layout=[*table.layout_rows(plan.layout)],
         findings=[(str(finding), finding.line) for finding in plan.findings],
@@ -164,20 +177,31 @@ def _row(parts: Iterable[tuple[str, str, float, str]]) -> list[_PagePart]:
 
 def _memory(plan: Plan) -> _Picture:
     """One bar: the parts of a device's memory, and the rest."""
-    amounts_known = {name: count for name, count in table.parts(plan) if name in _COLORS and name != "temporaries"}
-    other_arguments = max(plan.arguments + plan.results - plan.in_place - sum(amounts_known.values()), 0)
+    amounts_known = {
+        name: count
+        for name, count in table.parts(plan)
+        if name in _COLORS and name != "temporaries"
+    }
+    other_arguments = max(
+        plan.arguments + plan.results - plan.in_place - sum(amounts_known.values()), 0
+    )
     amounts = amounts_known | {"other arguments": other_arguments, "temporaries": plan.temporaries}
     total = sum(amounts.values())
     memory = plan.memory if plan.memory is not None and plan.memory <= 40 * max(total, 1) else None
     amounts["free"] = max((memory or 0) - total, 0)
     unit, name = table.scaled(max(total, memory or 0))
-    parts = _row((part, _COLORS[part], count / unit, table.size(count)) for part, count in amounts.items())
+    parts = _row(
+        (part, _COLORS[part], count / unit, table.size(count)) for part, count in amounts.items()
+    )
     lines = [(plan.peak / unit, "#1f2933", f"peak ({table.size(plan.peak)})")]
     if memory is not None:
         lines.append((memory / unit, "#b42318", f"the device's memory ({table.size(memory)})"))
     legend = [(f"{part.name} ({part.text})", part.color) for part in parts]
     legend += [(text, color) for _, color, text in lines]
-    end = max([part.start + part.size for part in parts] + [position for position, *_ in lines]) or 1.0
+    end = (
+        max([part.start + part.size for part in parts] + [position for position, *_ in lines])
+        or 1.0
+    )
     return _Picture("memory of one device", f"{name} per device", [("", parts)], end, legend, lines)
 
 
@@ -211,6 +235,11 @@ def _traffic(plan: Plan) -> _Picture:
         )
         for label, kind, moved in bars
     ]
-    legend = [(kind + " (overlapped with computation)" * kind.endswith("*"), color) for kind, color in colors.items()]
+    legend = [
+        (kind + " (overlapped with computation)" * kind.endswith("*"), color)
+        for kind, color in colors.items()
+    ]
     end = max(moved for *_, moved in bars) / unit or 1.0
-    return _Picture("bytes that collectives move", f"{name} sent by each device in a step", rows, end, legend)
+    return _Picture(
+        "bytes that collectives move", f"{name} sent by each device in a step", rows, end, legend
+    )

@@ -1,4 +1,5 @@
-"""The parts of a picture of a sharding and their positions: tiles in grids, grids in grids, in characters or points.
+"""The parts of a picture of a sharding and their positions: tiles in grids, grids in grids, in
+characters or points.
 
 Drawing in a terminal or on a page is in `pictures`."""
 
@@ -13,10 +14,10 @@ import numpy as np
 from ...core import Sharding
 from ...mesh import sharding_text
 
-# --- the devices of each tile -----------------------------------------------------------------------------------------
+# --- the devices of each tile ---------------------------------------------------------------------
 
-# An array of device ids, of a Sharding, or of a GSPMD text in either form. Such a table has a dim for each dim of the
-# array, by tile, then one by summand and one by copy of the same tile.
+# An array of device ids, of a Sharding, or of a GSPMD text in either form. Such a table has a dim
+# for each dim of the array, by tile, then one by summand and one by copy of the same tile.
 
 
 def table_of(sharding: Sharding, rank: int) -> np.ndarray:
@@ -26,12 +27,15 @@ def table_of(sharding: Sharding, rank: int) -> np.ndarray:
 
 
 def read_table(layout_text: str, num_devices: int, caller: str) -> np.ndarray:
-    """Returns the table that a GSPMD text names; a replicated text names no devices and holds for `num_devices`.
+    """Returns the table that a GSPMD text names; a replicated text names no devices and holds for
+    `num_devices`.
 
-    Raises ValueError where the text is no sharding, or does not name the devices of the tiles (`{manual}`).
+    Raises ValueError where the text is no sharding, or does not name the devices of the tiles
+    (`{manual}`).
     """
     text, _ = sharding_text.open_dims(layout_text)
-    if text in ("", "{replicated}"):  # PyTorch/XLA's text of a tensor without an annotation is empty
+    # PyTorch/XLA's text of a tensor without an annotation is empty
+    if text in ("", "{replicated}"):
         return np.arange(num_devices).reshape(1, num_devices)
     if text == "{unreduced}":
         return np.arange(num_devices).reshape(num_devices, 1)
@@ -39,14 +43,15 @@ def read_table(layout_text: str, num_devices: int, caller: str) -> np.ndarray:
     return np.array(tiling.devices).reshape(*tiling.tiles, tiling.sums, tiling.copies)
 
 
-# --- tiles and grids --------------------------------------------------------------------------------------------------
+# --- tiles and grids ------------------------------------------------------------------------------
 
 
 NUM_HUES, NUM_LIGHTNESSES = 12, 3  # a colour's number: hue + NUM_HUES * lightness
 
 
 def _colour(tile_index: int, count: int, columns: int) -> int:
-    """The colour of a tile: hues along the last dim, lightnesses along the others, so that neighbours differ."""
+    """The colour of a tile: hues along the last dim, lightnesses along the others, so that
+    neighbours differ."""
     if count <= NUM_HUES:
         return tile_index
     row, column = divmod(tile_index, columns)
@@ -56,8 +61,9 @@ def _colour(tile_index: int, count: int, columns: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One shard, or several where there is no room for one each: lines of text, the number of its colour, and the
-    fractions of its height and its width that are padding, at the bottom and to the right."""
+    """One shard, or several where there is no room for one each: lines of text, the number of its
+    colour, and the fractions of its height and its width that are padding, at the bottom and to the
+    right."""
 
     lines: tuple[str, ...]
     colour: int
@@ -66,8 +72,8 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Rows of tiles or of grids; titles: the dims that go down and across; labels: the indices of each row and each
-    column; "" for no title or label."""
+    """Rows of tiles or of grids; titles: the dims that go down and across; labels: the indices of
+    each row and each column; "" for no title or label."""
 
     items: tuple[tuple["Tile | Grid", ...], ...]
     titles: tuple[str, str] = ("", "")
@@ -76,7 +82,10 @@ class Grid:
     def widest(self) -> int:
         """The characters of the longest text that must fit into a tile's width."""
         items = [item for row in self.items for item in row]
-        inner = max(item.widest() if isinstance(item, Grid) else max(map(len, item.lines)) + 2 for item in items)
+        inner = max(
+            item.widest() if isinstance(item, Grid) else max(map(len, item.lines)) + 2
+            for item in items
+        )
         is_inner = isinstance(self.items[0][0], Tile)
         return max(inner, *map(len, self.labels[1])) if is_inner and self.labels[1] else inner
 
@@ -94,9 +103,11 @@ def lone(text: str, shape: Sequence[int]) -> Grid:
 
 
 def grid_of(table: np.ndarray, shape: Sequence[int] | None, *, rows: int, columns: int) -> Grid:
-    """The grid of a table of devices (see `core.sharding.tiles`), with at most so many rows and columns of tiles.
+    """The grid of a table of devices (see `core.sharding.tiles`), with at most so many rows and
+    columns of tiles.
 
-    Up to two dims go down and across; of more, the dims that are split, in pairs, the last ones innermost.
+    Up to two dims go down and across; of more, the dims that are split, in pairs, the last ones
+    innermost.
     """
     tiles = table.shape[:-2]
     drawn = list(range(len(tiles)))
@@ -110,7 +121,9 @@ def grid_of(table: np.ndarray, shape: Sequence[int] | None, *, rows: int, column
         levels.insert(0, (drawn[0], None) if levels else (None, drawn[0]))
     bins: dict[int | None, list[Bin]] = {}
     for dims, room in zip(zip(*levels, strict=True), (rows, columns), strict=False):
-        bins |= zip(dims, _bins([1 if dim is None else tiles[dim] for dim in dims], room), strict=True)
+        bins |= zip(
+            dims, _bins([1 if dim is None else tiles[dim] for dim in dims], room), strict=True
+        )
     return _Drawing(table, shape, bins).grid(levels, {})
 
 
@@ -133,13 +146,15 @@ def _bins(counts: list[int], room: int) -> list[list[Bin]]:
 
 
 def _next(count: int, size: int) -> int:
-    """The next larger size that divides the count, if it is at most twice this size, else size + 1."""
+    """The next larger size that divides the count, if it is at most twice this size, else size +
+    1."""
     even = next((n for n in range(size + 1, 2 * size + 1) if count % n == 0), None)
     return even if even is not None else size + 1
 
 
 class _Drawing(NamedTuple):
-    """A table of devices being drawn. bins: of each dim that is drawn; of None, in place of a dim, a single one."""
+    """A table of devices being drawn. bins: of each dim that is drawn; of None, in place of a dim,
+    a single one."""
 
     table: np.ndarray
     shape: Sequence[int] | None
@@ -154,7 +169,9 @@ class _Drawing(NamedTuple):
 
         def item(*position: Bin) -> Tile | Grid:
             inner_bins = bin_of_dim | {
-                dim: dim_bin for dim, dim_bin in zip(level, position, strict=True) if dim is not None
+                dim: dim_bin
+                for dim, dim_bin in zip(level, position, strict=True)
+                if dim is not None
             }
             return self.grid(inner, inner_bins) if inner else self._tile(inner_bins, level)
 
@@ -177,12 +194,17 @@ class _Drawing(NamedTuple):
         ends = [(min(low * size, dim), min(high * size, dim)) for low, high in self.bins[drawn]]
         is_long = len(str(dim)) > _LONG_NUMBER and len(ends) > 1
         texts = [f"{start}:" if is_long else f"{start}:{end}" for start, end in ends]
-        return tuple(text if start < end or not dim else "-" for text, (start, end) in zip(texts, ends, strict=True))
+        return tuple(
+            text if start < end or not dim else "-"
+            for text, (start, end) in zip(texts, ends, strict=True)
+        )
 
     def _tile(self, bin_of_dim: dict[int, Bin], level: Level) -> Tile:
         """The tile of the part of the array at these bins, in a grid of this level."""
         dims = range(self.table.ndim - 2)
-        part = self.table[tuple(slice(*bin_of_dim[dim]) if dim in bin_of_dim else slice(None) for dim in dims)]
+        part = self.table[
+            tuple(slice(*bin_of_dim[dim]) if dim in bin_of_dim else slice(None) for dim in dims)
+        ]
         *shards, sums, copies = part.shape
         counts = {"shards": math.prod(shards), "summands": sums, "copies": copies}
         notes = tuple(f"{count} {kind}" for kind, count in counts.items() if count > 1)
@@ -190,7 +212,9 @@ class _Drawing(NamedTuple):
         sizes = [len(self.bins[dim]) for dim in bin_of_dim]
         number = int(np.ravel_multi_index(order, sizes)) if order else 0
         colour = _colour(number, math.prod(sizes), sizes[-1] if len(sizes) > 1 else NUM_HUES)
-        shares: dict[int | None, float] = {dim: self._padding(dim, bin_of_dim[dim]) for dim in bin_of_dim}
+        shares: dict[int | None, float] = {
+            dim: self._padding(dim, bin_of_dim[dim]) for dim in bin_of_dim
+        }
         down, across = (1.0 if 1 in shares.values() else shares.get(dim, 0.0) for dim in level)
         return Tile((devices_text(part.reshape(-1).tolist()), *notes), colour, (down, across))
 
@@ -218,20 +242,24 @@ def devices_text(ids: Sequence[int]) -> str:
     if len(numbers) > 2 and len(steps := {b - a for a, b in itertools.pairwise(numbers)}) == 1:
         step = steps.pop()
         return f"{numbers[0]}-{numbers[-1]}" + (f" by {step}" if step > 1 else "")
-    places = itertools.groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])  # one for each run
+    # one for each run
+    places = itertools.groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
     parts = [[number for _, number in run] for _, run in places]
-    text = ",".join(str(p[0]) if len(p) == 1 else f"{p[0]}{',' if len(p) == 2 else '-'}{p[-1]}" for p in parts)
+    text = ",".join(
+        str(p[0]) if len(p) == 1 else f"{p[0]}{',' if len(p) == 2 else '-'}{p[-1]}" for p in parts
+    )
     if len(text) <= _LONGEST:
         return text
     return f"{numbers[0]} ... {numbers[-1]}"
 
 
-# --- positions --------------------------------------------------------------------------------------------------------
+# --- positions ------------------------------------------------------------------------------------
 
 
 class CellSize(NamedTuple):
-    """The sizes of the drawing's parts: of a tile, a line of labels, a character of them; gap: between tiles; apart:
-    between grids, across and down; margin: between labels and the labelled."""
+    """The sizes of the drawing's parts: of a tile, a line of labels, a character of them; gap:
+    between tiles; apart: between grids, across and down; margin: between labels and the
+    labelled."""
 
     width: float
     height: float
@@ -251,7 +279,8 @@ class Box(NamedTuple):
 
 
 class CellLabel(NamedTuple):
-    """A text at its position: x is its start, its middle or its end, by the anchor; y the top of its line."""
+    """A text at its position: x is its start, its middle or its end, by the anchor; y the top of
+    its line."""
 
     text: str
     x: float
@@ -263,14 +292,18 @@ Parts = list[Box | CellLabel]
 
 
 def drawn_parts(grid: Tile | Grid, unit: CellSize) -> tuple[Parts, float, float]:
-    """The tiles and labels of a grid with their positions, and its width and height, labels included."""
+    """The tiles and labels of a grid with their positions, and its width and height, labels
+    included."""
     if isinstance(grid, Tile):
         return [Box(grid, 0, 0)], unit.width, unit.height
     longest = max(map(len, (*grid.labels[0], grid.titles[0])))
     left_margin = longest * unit.char + unit.margin if longest else 0
-    num_lines = bool(grid.titles[1]) + bool(any(grid.labels[1]) or (grid.titles[0] and not grid.titles[1]))
+    num_lines = bool(grid.titles[1]) + bool(
+        any(grid.labels[1]) or (grid.titles[0] and not grid.titles[1])
+    )
     top, is_inner = num_lines * unit.line, isinstance(grid.items[0][0], Tile)
-    gap, edge = ((unit.gap, unit.gap), unit.gap) if is_inner else (unit.apart, 0)  # edge: of the frame around tiles
+    # edge: of the frame around tiles
+    gap, edge = ((unit.gap, unit.gap), unit.gap) if is_inner else (unit.apart, 0)
     items = [[drawn_parts(item, unit) for item in row] for row in grid.items]
     _, width, height = items[0][0]
     xs = [left_margin + edge + column * (width + gap[0]) for column in range(len(items[0]))]
@@ -279,9 +312,12 @@ def drawn_parts(grid: Tile | Grid, unit: CellSize) -> tuple[Parts, float, float]
     if grid.titles[1]:
         parts.append(CellLabel(grid.titles[1], left_margin + edge, 0, "start"))
     if grid.titles[0]:
-        parts.append(CellLabel(grid.titles[0], left_margin - unit.margin, max(top - unit.line, 0), "end"))
+        parts.append(
+            CellLabel(grid.titles[0], left_margin - unit.margin, max(top - unit.line, 0), "end")
+        )
     parts += [
-        CellLabel(label, x + width / 2, top - unit.line, "middle") for x, label in zip(xs, grid.labels[1], strict=False)
+        CellLabel(label, x + width / 2, top - unit.line, "middle")
+        for x, label in zip(xs, grid.labels[1], strict=False)
     ]
     parts += [
         CellLabel(label, left_margin - unit.margin, y + (height - unit.line) / 2, "end")

@@ -1,4 +1,5 @@
-"""The sharding of any tensor: data, annotated or not, a view, a value that is recorded and has not run."""
+"""The sharding of any tensor: data, annotated or not, a view, a value that is recorded and has not
+run."""
 
 import importlib
 import math
@@ -9,7 +10,17 @@ from typing import Any, overload
 
 import torch
 
-from ...core import LOCK, DeviceData, Sharding, XlaTensor, annotations, module_moves, recording, storage_of, view_of
+from ...core import (
+    LOCK,
+    DeviceData,
+    Sharding,
+    XlaTensor,
+    annotations,
+    module_moves,
+    recording,
+    storage_of,
+    view_of,
+)
 from ...core.extend import SYNC_LOCK, Line, body, user_lines, walks
 from ...mesh.mesh import Mesh
 from ...mesh.partition_spec import PartitionSpec
@@ -21,18 +32,19 @@ class Inspection:
     """The sharding of a tensor and its origin, as `inspect` returns it.
 
     Attributes:
-        shape, dtype: the tensor's. residence: "devices" (data there), "host" (data that is not uploaded yet),
-            "pending" (recorded, not run), "abstract" (in a plan only), "lost", or, for another device than xla, that
-            device's type: "cpu", "meta".
-        sharding: the tensor's, now or, once it is run, uploaded or moved; None for data without an annotation that is
-            on no device.
-        decided_by: "annotation", "rules" (of a `ShardingRules` that was applied to its module, which is elsewhere),
-            "compiler" (the sharding that it propagates to a recorded value), "last run" (the sharding that the run
-            left), "default" (one device, unsharded) or "".
-        bytes_per_device: of one shard, with padding. line: the user's line that made a recorded value, or at which
-            data was run; "" for uploaded data. read_as: the specs in which ops read it where these differ (FSDP
-            gathers so).
-        mesh, spec, text: of the sharding: a `spmd.Mesh`, a `PartitionSpec`, GSPMD text ("" without one).
+        shape, dtype: the tensor's. residence: "devices" (data there), "host" (data that is not
+            uploaded yet), "pending" (recorded, not run), "abstract" (in a plan only), "lost", or,
+            for another device than xla, that device's type: "cpu", "meta".
+        sharding: the tensor's, now or, once it is run, uploaded or moved; None for data without an
+            annotation that is on no device.
+        decided_by: "annotation", "rules" (of a `ShardingRules` that was applied to its module,
+            which is elsewhere), "compiler" (the sharding that it propagates to a recorded value),
+            "last run" (the sharding that the run left), "default" (one device, unsharded) or "".
+        bytes_per_device: of one shard, with padding. line: the user's line that made a recorded
+            value, or at which data was run; "" for uploaded data. read_as: the specs in which ops
+            read it where these differ (FSDP gathers so).
+        mesh, spec, text: of the sharding: a `spmd.Mesh`, a `PartitionSpec`, GSPMD text ("" without
+            one).
     """
 
     shape: tuple[int, ...]
@@ -47,11 +59,17 @@ class Inspection:
     def mesh(self) -> Mesh | None:
         if (sharding := self.sharding) is None:
             return None
-        return Mesh(sharding.device_ids, sharding.mesh_shape, sharding.given_names, target=sharding.target)
+        return Mesh(
+            sharding.device_ids, sharding.mesh_shape, sharding.given_names, target=sharding.target
+        )
 
     @property
     def spec(self) -> PartitionSpec | None:
-        return None if self.sharding is None else PartitionSpec(*self.sharding.partition_spec(len(self.shape)))
+        return (
+            None
+            if self.sharding is None
+            else PartitionSpec(*self.sharding.partition_spec(len(self.shape)))
+        )
 
     @property
     def text(self) -> str:
@@ -69,7 +87,11 @@ class Inspection:
     @property
     def headline(self) -> str:
         """One line: dtype, shape, residence and sharding."""
-        where = {"devices": "on devices", "host": "on the host, not uploaded yet", "pending": "recorded, not run"}
+        where = {
+            "devices": "on devices",
+            "host": "on the host, not uploaded yet",
+            "pending": "recorded, not run",
+        }
         head = f"{_typed(self.dtype, self.shape)} {where.get(self.residence, self.residence)}"
         if self.sharding is None:
             return head
@@ -82,11 +104,20 @@ class Inspection:
         """One line: the shard of one device, and `decided_by`."""
         count = 1 if self.sharding is None else len(self.sharding.device_ids)
         shard = f"{_typed(self.dtype, self.shard_shape)}, {self.bytes_per_device:,} B"
-        return f"each of {count} devices holds {shard}" + (f"; decided by {self.decided_by}" if self.decided_by else "")
+        return f"each of {count} devices holds {shard}" + (
+            f"; decided by {self.decided_by}" if self.decided_by else ""
+        )
 
     def _rows(self) -> list[tuple[str, str]]:
-        rows = [("", self.headline), ("", self.each)] if self.sharding is not None else [("", self.headline)]
-        rows += [("GSPMD", self.text), ("memory", "" if self.sharding is None else self.sharding.memory)]
+        rows = (
+            [("", self.headline), ("", self.each)]
+            if self.sharding is not None
+            else [("", self.headline)]
+        )
+        rows += [
+            ("GSPMD", self.text),
+            ("memory", "" if self.sharding is None else self.sharding.memory),
+        ]
         rows += [("read as", repr(spec)) for spec in self.read_as]
         return [(name, text) for name, text in [*rows, ("line", self.line)] if text]
 
@@ -96,7 +127,10 @@ class Inspection:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in self._rows())
+        rows = "".join(
+            f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>"
+            for name, text in self._rows()
+        )
         return f"<table>{rows}</table>"
 
     def __rich__(self) -> Any:
@@ -116,21 +150,24 @@ def inspect(tensor: torch.Tensor, /) -> Inspection: ...
 @overload
 def inspect(*tensors: torch.Tensor) -> "tuple[Inspection, ...]": ...
 def inspect(*tensors: torch.Tensor) -> "Inspection | tuple[Inspection, ...]":
-    """Returns shape, dtype, present or future sharding, bytes per device, and the origin of the sharding.
+    """Returns shape, dtype, present or future sharding, bytes per device, and the origin of the
+    sharding.
 
-    For a value that is recorded and not annotated, the compiler propagates the sharding in the program that the next
-    sync would run: compiled, not run, and not counted. Nothing changes by it: pending values stay pending, no later
-    sync compiles another program, the compile log gets no line; a second call costs no compilation. Several tensors
-    share one. A later op may still change the answer, as propagation looks at the full program.
+    For a value that is recorded and not annotated, the compiler propagates the sharding in the
+    program that the next sync would run: compiled, not run, and not counted. Nothing changes by it:
+    pending values stay pending, no later sync compiles another program, the compile log gets no
+    line; a second call costs no compilation. Several tensors share one. A later op may still change
+    the answer, as propagation looks at the full program.
 
     Args:
-        tensors: on xla, data, views and recorded values, parameters of FSDP (as they are stored); tensors of other
-            devices are reported as such. Inside `spmd.plan` and the bodies of loops nothing is compiled.
+        tensors: on xla, data, views and recorded values, parameters of FSDP (as they are stored);
+            tensors of other devices are reported as such. Inside `spmd.plan` and the bodies of
+            loops nothing is compiled.
 
     Returns an `Inspection`; for several tensors a tuple of them.
 
-    Raises TypeError for an argument that is not a tensor, and the compiler's error, where a pending op cannot be
-    compiled.
+    Raises TypeError for an argument that is not a tensor, and the compiler's error, where a pending
+    op cannot be compiled.
 
     >>> import torch, spmd
     >>> mesh = spmd.Mesh([0], (1,), ("data",))
@@ -144,11 +181,13 @@ def inspect(*tensors: torch.Tensor) -> "Inspection | tuple[Inspection, ...]":
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(
-                f"inspect: expected tensors, got {type(tensor).__name__}; for a list call inspect(*tensors), for a "
-                "module inspect(*module.parameters())"
+                f"inspect: expected tensors, got {type(tensor).__name__}; for a list call "
+                "inspect(*tensors), for a module inspect(*module.parameters())"
             )
     with SYNC_LOCK, LOCK:
-        open_ = [tensor for tensor in tensors if isinstance(tensor, XlaTensor) and _known(tensor) is None]
+        open_ = [
+            tensor for tensor in tensors if isinstance(tensor, XlaTensor) and _known(tensor) is None
+        ]
         # In the recording of a plan or of a loop's body the compiler cannot choose.
         unresolved_tensors = [] if recording.value is not None or body.names.value else open_
         propagated = dict(
@@ -163,10 +202,11 @@ def inspect(*tensors: torch.Tensor) -> "Inspection | tuple[Inspection, ...]":
 
 
 def _known(tensor: XlaTensor) -> tuple[Sharding | None, str] | None:
-    """The sharding without the compiler, and what decided it: the annotation, if it covers all dims, else the data's.
+    """The sharding without the compiler, and what decided it: the annotation, if it covers all
+    dims, else the data's.
 
-    Host data without an annotation has none, as the first program that reads it places it, nor has lost data. Returns
-    None where the compiler propagates the sharding.
+    Host data without an annotation has none, as the first program that reads it places it, nor has
+    lost data. Returns None where the compiler propagates the sharding.
     """
     view, storage, value = view_of(tensor), storage_of(tensor), storage_of(tensor).value
     sharding = storage.sharding if view is None else view.sharding
@@ -183,18 +223,25 @@ def _found(tensor: torch.Tensor, propagated: Sharding | None) -> Inspection:
     shape, dtype = tuple(tensor.shape), tensor.dtype
     if not isinstance(tensor, XlaTensor):
         sharding = module_moves.to_come(tensor)
-        return Inspection(shape, dtype, tensor.device.type, sharding, "" if sharding is None else "rules")
+        return Inspection(
+            shape, dtype, tensor.device.type, sharding, "" if sharding is None else "rules"
+        )
     storage = storage_of(tensor)
     sharding, by = _known(tensor) or (None, "")
     reads = () if view_of(tensor) is not None or storage.reads is None else storage.reads.known
-    read_as = tuple(PartitionSpec(*read.partition_spec(len(shape))) for read in reads if read is not sharding)
+    read_as = tuple(
+        PartitionSpec(*read.partition_spec(len(shape))) for read in reads if read is not sharding
+    )
     if propagated is not None:
         sharding, by = propagated, "compiler" if len(propagated.device_ids) > 1 else "default"
-    return Inspection(shape, dtype, annotations.residence(storage.value), sharding, by, _line(tensor), read_as)
+    return Inspection(
+        shape, dtype, annotations.residence(storage.value), sharding, by, _line(tensor), read_as
+    )
 
 
 def _line(tensor: XlaTensor) -> str:
-    """The line of a view, of a recorded value, or of the sync that ran data; "" where there is none."""
+    """The line of a view, of a recorded value, or of the sync that ran data; "" where there is
+    none."""
     view, value = view_of(tensor), storage_of(tensor).value
     if view is not None and view.code is not None:
         return str(Line(view.code, view.instruction))

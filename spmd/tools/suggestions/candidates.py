@@ -1,4 +1,5 @@
-"""Candidate layouts of a model on a number of devices: meshes, and rules that follow from the uses of parameters."""
+"""Candidate layouts of a model on a number of devices: meshes, and rules that follow from the uses
+of parameters."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -18,14 +19,21 @@ class Unfit(Exception):
     """Raised where a model does not go with a layout, with the reason."""
 
 
-# What backward may find saved of a block's forward, the most first: words of `spmd.remat`, and in a layout's name.
+# What backward may find saved of a block's forward, the most first: words of `spmd.remat`, and in a
+# layout's name.
 OFFLOADED = "offload_dot_with_no_batch_dims"
-SAVED = {"everything": "", "dots": "dots saved", OFFLOADED: "dots offloaded", "nothing": "checkpointed"}
+SAVED = {
+    "everything": "",
+    "dots": "dots saved",
+    OFFLOADED: "dots offloaded",
+    "nothing": "checkpointed",
+}
 
 
 @dataclass(frozen=True)
 class CandidateLayout:
-    """One way to shard a model. saved: a word of `SAVED` for each block; empty: everything of all."""
+    """One way to shard a model. saved: a word of `SAVED` for each block; empty: everything of
+    all."""
 
     data: int
     fsdp: int
@@ -66,23 +74,37 @@ class CandidateLayout:
 
     def needs_no_less_than(self, other: "CandidateLayout") -> bool:
         """True if it needs at least the memory of the other layout: it shards and frees no more."""
-        is_split_the_same = self.data * self.fsdp == other.data * other.fsdp and self.tensor == other.tensor
-        shards_no_more = all(getattr(self, name) <= getattr(other, name) for name in ("fsdp", "sequence", "reshard"))
+        is_split_the_same = (
+            self.data * self.fsdp == other.data * other.fsdp and self.tensor == other.tensor
+        )
+        shards_no_more = all(
+            getattr(self, name) <= getattr(other, name) for name in ("fsdp", "sequence", "reshard")
+        )
         order = [*SAVED].index
-        frees_no_more = all(order(word) <= order(two) for word, two in zip(self.saved, other.saved, strict=True))
+        frees_no_more = all(
+            order(word) <= order(two) for word, two in zip(self.saved, other.saved, strict=True)
+        )
         return is_split_the_same and shards_no_more and frees_no_more
 
     def distance(self, other: "CandidateLayout") -> float:
-        """The number of steps to another mesh: an axis doubled at the cost of others, or an option that both have."""
-        axes = max(abs(math.log2(getattr(self, name) / getattr(other, name))) for name in (DATA, SHARD, TENSOR))
-        options = (self.reshard != other.reshard, self.sequence != other.sequence and self.tensor > 1 < other.tensor)
+        """The number of steps to another mesh: an axis doubled at the cost of others, or an option
+        that both have."""
+        axes = max(
+            abs(math.log2(getattr(self, name) / getattr(other, name)))
+            for name in (DATA, SHARD, TENSOR)
+        )
+        options = (
+            self.reshard != other.reshard,
+            self.sequence != other.sequence and self.tensor > 1 < other.tensor,
+        )
         return axes + sum(options)
 
 
 class Model:
-    """The properties of a model after its observed forward pass. state: the total bytes of its parameters and the
-    optimizer. blocks: the paths of repeated modules, by pattern (see `blocks_of`). rows, length: of its input.
-    num_saved: the blocks of which a layout chooses what is saved; none of a model that recomputes some by itself."""
+    """The properties of a model after its observed forward pass. state: the total bytes of its
+    parameters and the optimizer. blocks: the paths of repeated modules, by pattern (see
+    `blocks_of`). rows, length: of its input. num_saved: the blocks of which a layout chooses what
+    is saved; none of a model that recomputes some by itself."""
 
     def __init__(self, flow: UseObserver, state: int):
         shape = flow.shapes.get(("", "input"), (1,))
@@ -103,9 +125,10 @@ class Model:
 
 
 def blocks_of(model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Pattern -> paths of the blocks, one for each module that has some: the outermost modules with siblings of their
-    class and shapes that are a large part of the model, and all others of these classes (the first of a stage, say,
-    that has other shapes). Of a class of torch.nn only those with the shapes."""
+    """Pattern -> paths of the blocks, one for each module that has some: the outermost modules with
+    siblings of their class and shapes that are a large part of the model, and all others of these
+    classes (the first of a stage, say, that has other shapes). Of a class of torch.nn only those
+    with the shapes."""
     kinds, blocks = _kinds(model), dict[str, tuple[str, ...]]()
 
     def visit(path: str, module: nn.Module) -> None:
@@ -138,7 +161,9 @@ def _kinds(model: nn.Module) -> set[object]:
             numel = sum(parameter.numel() for child in group for parameter in child.parameters())
             if len(group) > 1 and numel >= max(least, 1):
                 kinds.add(_kind(group[0]))
-        modules = [child for group in groups.values() for child in group if _kind(child) not in kinds]
+        modules = [
+            child for group in groups.values() for child in group if _kind(child) not in kinds
+        ]
     return kinds
 
 
@@ -153,14 +178,17 @@ def _shapes(module: nn.Module) -> object:
 
 
 def placements(model: Model, num_devices: int) -> Iterator[CandidateLayout]:
-    """Yields all layouts that save everything, including those that the model does not go with; see `rules_of`."""
+    """Yields all layouts that save everything, including those that the model does not go with; see
+    `rules_of`."""
     can_split = any(use.kind == "second" for use in model.flow.uses.values())
     for tensor in _divisors(num_devices) if can_split else (1,):
         for data in _divisors(num_devices // tensor):
             fsdp = num_devices // tensor // data
             for sequence in (True, False) if tensor > 1 and model.length is not None else (False,):
                 for reshard in (True, False) if fsdp > 1 and model.blocks else (True,):
-                    yield CandidateLayout(data, fsdp, tensor, sequence, reshard, ("everything",) * model.num_saved)
+                    yield CandidateLayout(
+                        data, fsdp, tensor, sequence, reshard, ("everything",) * model.num_saved
+                    )
 
 
 def gib(count: float) -> str:
@@ -172,7 +200,10 @@ def _divisors(count: int) -> list[int]:
 
 
 def rules_of(layout: CandidateLayout, model: Model, memory: int | None = None) -> ShardingRules:
-    """The rules of a layout. Raises Unfit where the model does not go with it, or its state with a device's memory."""
+    """The rules of a layout.
+
+    Raises Unfit where the model does not go with it, or its state with a device's memory.
+    """
     ways, state = layout.data * layout.fsdp, model.state / layout.tensor / layout.fsdp
     if memory is not None and state > memory:
         raise Unfit(f"does not fit: parameters and optimizer take {gib(state)} GiB of each device")
@@ -216,8 +247,8 @@ def _pattern_of(paths: Sequence[str]) -> str:
 
 
 def _tensor_rules(layout: CandidateLayout, model: Model) -> dict[str, P]:
-    """The rules of the parameters that the tensor axis shards, and of the activations between them, which a layout may
-    split along the sequence; first products then read them unsharded."""
+    """The rules of the parameters that the tensor axis shards, and of the activations between them,
+    which a layout may split along the sequence; first products then read them unsharded."""
     flow, batch, along = model.flow, layout.batch_axes, TENSOR if layout.sequence else None
     seconds = [use for use in flow.uses.values() if use.kind == "second"]
     firsts = {path for use in seconds for path in _splittable(use, flow.uses, layout.tensor)}
@@ -225,7 +256,8 @@ def _tensor_rules(layout: CandidateLayout, model: Model) -> dict[str, P]:
     parameters, read, results = dict[str, P](), dict[str, P](), dict[str, P]()
 
     def stream(path: str, side: str, along: str | None) -> dict[str, P]:
-        """The rule of an activation [batch, length, width]; one of another rank is sharded along the batch only."""
+        """The rule of an activation [batch, length, width]; one of another rank is sharded along
+        the batch only."""
         shape = flow.shapes.get((path, side), ())
         if len(shape) < 2 or shape[0] % (layout.data * layout.fsdp):
             return {}
@@ -234,44 +266,63 @@ def _tensor_rules(layout: CandidateLayout, model: Model) -> dict[str, P]:
 
     for use in flow.uses.values():
         is_inner = use.path in firsts or not use.partners.isdisjoint(firsts)
-        is_outer = use.kind != "second" and use.path not in partners and use.size % layout.tensor == 0
+        is_outer = (
+            use.kind != "second" and use.path not in partners and use.size % layout.tensor == 0
+        )
         is_end = is_outer and _is_end(use, model)
         if not (is_inner or is_end):
             continue
         dim, rank = use.summed if use.kind == "second" else use.free, len(flow.parameters[use.path])
-        parameters[model.general(use.path)] = P(*(TENSOR if index == dim else None for index in range(rank)))
+        parameters[model.general(use.path)] = P(
+            *(TENSOR if index == dim else None for index in range(rank))
+        )
         if use.kind != "first":
             results |= stream(use.module, "output", along)
         else:
             parameters |= {model.general(bias): P(TENSOR) for bias in use.biases}
             # Without a split along the sequence these activations are unsharded anyway.
-            read |= stream(use.reads or use.module, "output" if use.reads else "input", None) if along else {}
+            read |= (
+                stream(use.reads or use.module, "output" if use.reads else "input", None)
+                if along
+                else {}
+            )
         heads = [("", shape) for shape in flow.returned if is_end and shape[-1:] == (use.size,)]
         if is_end and use.kind == "first":
             heads.append((use.module, flow.shapes.get((use.module, "output"), ())))
-        for path, shape in heads:  # results of a head, or of an embedding table that is the head, too
+        # results of a head, or of an embedding table that is the head, too
+        for path, shape in heads:
             if len(shape) > 1:
-                results[f"{model.general(path)}:output"] = P(batch, *[None] * (len(shape) - 2), TENSOR)
+                results[f"{model.general(path)}:output"] = P(
+                    batch, *[None] * (len(shape) - 2), TENSOR
+                )
     for paths in model.blocks.values():
         results |= stream(paths[0], "output", along)
     return parameters | read | results
 
 
 def _splittable(use: Use, uses: dict[str, Use], tensor: int) -> set[str]:
-    """The parameters to shard together with a second product. Raises Unfit where the sizes do not divide."""
+    """The parameters to shard together with a second product.
+
+    Raises Unfit where the sizes do not divide.
+    """
     partners = [uses[path] for path in use.partners]
     most = max((partner.heads or 0 for partner in partners), default=0)
     if use.length % tensor:
         raise Unfit(f"{use.path}: {use.length} is not divisible by {tensor}")
     if most % tensor:
         raise Unfit(f"{use.path}: {most} heads are not divisible by {tensor}")
-    # Fewer heads of keys and values than devices: they stay unsharded, and each device computes the heads it reads.
+    # Fewer heads of keys and values than devices: they stay unsharded, and each device computes the
+    # heads it reads.
     return {
-        peer.path for peer in partners
-        if not peer.is_whole and peer.size % tensor == 0 and (peer.heads is None or peer.heads % tensor == 0)
-    }  # fmt: skip
+        peer.path
+        for peer in partners
+        if not peer.is_whole
+        and peer.size % tensor == 0
+        and (peer.heads is None or peer.heads % tensor == 0)
+    }
 
 
 def _is_end(use: Use, model: Model) -> bool:
-    """True for a head or an embedding table worth sharding: a hundredth of the model or more, longer than wide."""
+    """True for a head or an embedding table worth sharding: a hundredth of the model or more,
+    longer than wide."""
     return 100 * use.size * use.length >= model.numel and use.size > use.length and not use.is_whole

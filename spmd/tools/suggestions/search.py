@@ -1,4 +1,5 @@
-"""The search of spmd.suggest: candidate meshes and layouts of a step, compiled and ranked, with the reasons."""
+"""The search of spmd.suggest: candidate meshes and layouts of a step, compiled and ranked, with the
+reasons."""
 
 import gc
 import hashlib
@@ -26,8 +27,8 @@ from .suggestion import Trial
 class KeptPlans:
     """Plan by candidate, in a JSON file; nothing is kept without one.
 
-    Raises ValueError for a file of another search: of a model with other parameters, or other inputs, or another
-    jaxlib.
+    Raises ValueError for a file of another search: of a model with other parameters, or other
+    inputs, or another jaxlib.
     """
 
     def __init__(self, file: str | Path | None, model: Model):
@@ -44,10 +45,13 @@ class KeptPlans:
             content = json.loads(self.path.read_text())
             search, self.plans = content["search"], dict(content["plans"])
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"suggest: {self.path} is no file of a search ({error}); delete it") from error
+            raise ValueError(
+                f"suggest: {self.path} is no file of a search ({error}); delete it"
+            ) from error
         if search != self.search:
             raise ValueError(
-                f"suggest: {self.path} is of another search: another model, batch or jaxlib; give another file"
+                f"suggest: {self.path} is of another search: another model, batch or jaxlib; give "
+                "another file"
             )
 
     def plan(self, key: str) -> Plan | None:
@@ -67,12 +71,19 @@ class KeptPlans:
 class Search:
     """The search over the layouts of one step, on given devices with a given batch and precision.
 
-    It goes from placement (a layout without what is saved) to the nearest of the best so far. The level of a layout is
-    the sum over its blocks of what is not saved of each: 0 (everything is), 1 (but products) or 2 (nothing is).
+    It goes from placement (a layout without what is saved) to the nearest of the best so far. The
+    level of a layout is the sum over its blocks of what is not saved of each: 0 (everything is), 1
+    (but products) or 2 (nothing is).
     """
 
     def __init__(
-        self, step: Any, arguments: tuple[Any, Any], of: Trial, model: Model, stored_plans: KeptPlans, line: Line
+        self,
+        step: Any,
+        arguments: tuple[Any, Any],
+        of: Trial,
+        model: Model,
+        stored_plans: KeptPlans,
+        line: Line,
     ):
         self.step, self.arguments, self.of, self.line = step, arguments, of, line
         self.model, self.kept = model, stored_plans
@@ -80,7 +91,9 @@ class Search:
         chip = chip_of(topology.all_devices(of.target)[0])
         self.memory = None if chip is None else chip.usable_bytes
         self.chip = chip or CHIPS["TPU v5"]  # only the ratio of its rates matters
-        self.measure = f"the estimated time ({chip.source})" if chip is not None else _LEAST.format(self.chip)
+        self.measure = (
+            f"the estimated time ({chip.source})" if chip is not None else _LEAST.format(self.chip)
+        )
         self.words = ["everything", "dots", "nothing"]
         self.trials: dict[CandidateLayout, Trial] = {}
         self.refined: set[CandidateLayout] = set()
@@ -88,17 +101,21 @@ class Search:
         self.slowest, self.until = 0.0, 0.0
 
     def seconds(self, plan: Plan) -> float:
-        """The time of a step: the plan's, or of an unknown device the least one, with computation and collectives
-        overlapped."""
+        """The time of a step: the plan's, or of an unknown device the least one, with computation
+        and collectives overlapped."""
         if plan.seconds is not None:
             return plan.seconds
         return max(plan.flops / self.chip.peak_flops, plan.moved_bytes / self.chip.link_bytes)
 
     def run(self, until: float, most: int) -> list[Trial]:
-        """Compiles layouts, the first placement of some families first, until the time or the number of plans."""
+        """Compiles layouts, the first placement of some families first, until the time or the
+        number of plans."""
         self.until, self.most = until, most
         waiting = [*placements(self.model, self.of.chips)]
-        families = {placement.family.removesuffix(" + sequence"): placement for placement in reversed(waiting)}
+        families = {
+            placement.family.removesuffix(" + sequence"): placement
+            for placement in reversed(waiting)
+        }
         for placement in [families[name] for name in _FIRST if name in families]:
             waiting.remove(placement)
             self._explore(placement)
@@ -116,15 +133,16 @@ class Search:
         return min(self.trials, key=lambda layout: rank(self.trials[layout]))
 
     def _explore(self, placement: CandidateLayout) -> None:
-        """Compiles a placement at the level of the best layout; where that does not fit, with nothing saved."""
+        """Compiles a placement at the level of the best layout; where that does not fit, with
+        nothing saved."""
         for level in (self._level(self._best()) if self.trials else 0, 2 * self.model.num_saved):
             trial = self._trial(self._at(placement, level))
             if trial.fits or trial.mesh is None or self._is_over():
                 return
 
     def _refine(self) -> None:
-        """Compiles the placement of the best layout with as much saved as fits, by interpolation of the peaks; then
-        with products in the host's memory in place of what is computed again."""
+        """Compiles the placement of the best layout with as much saved as fits, by interpolation of
+        the peaks; then with products in the host's memory in place of what is computed again."""
         best, size = self._best(), self.model.num_saved
         placement = self._at(best, 0)
         is_open = self.trials[best].fits and placement not in self.refined and not self._is_over()
@@ -139,15 +157,23 @@ class Search:
             }
             less = min(level for level, fits in peaks if fits)
             more = max((level for level, fits in peaks if not fits and level < less), default=-1)
-            level = (less - 1) // size * size  # the blocks between it and `less` are saved in the same two ways
+            # the blocks between it and `less` are saved in the same two ways
+            level = (less - 1) // size * size
             if more >= max(level, 0):
-                over, spare = peaks[more, False] - 0.97 * self.memory, peaks[more, False] - peaks[less, True]
+                over, spare = (
+                    peaks[more, False] - 0.97 * self.memory,
+                    peaks[more, False] - peaks[less, True],
+                )
                 level = more + math.ceil(over / max(spare, 1) * (less - more))
             if not more < level < less:
                 break
             self._trial(self._at(placement, level))
         best, level = self._best(), self._level(self._best())
-        if self.chip.host_bytes and level > size and not any(OFFLOADED in layout.saved for layout in self.trials):
+        if (
+            self.chip.host_bytes
+            and level > size
+            and not any(OFFLOADED in layout.saved for layout in self.trials)
+        ):
             self.words[-1] = OFFLOADED
             if rank(self._trial(self._at(placement, level))) > rank(self.trials[best]):
                 self.words[-1] = "nothing"
@@ -156,9 +182,13 @@ class Search:
         return sum(min([*SAVED].index(word), 2) for word in layout.saved)
 
     def _at(self, layout: CandidateLayout, level: int) -> CandidateLayout:
-        """The layout at another level: the last blocks save most, and equal ones follow each other."""
+        """The layout at another level: the last blocks save most, and equal ones follow each
+        other."""
         size = self.model.num_saved
-        return replace(layout, saved=tuple(self.words[(level + size - 1 - block) // size] for block in range(size)))
+        return replace(
+            layout,
+            saved=tuple(self.words[(level + size - 1 - block) // size] for block in range(size)),
+        )
 
     def _trial(self, layout: CandidateLayout) -> Trial:
         """The trial of a layout, which is compiled once."""
@@ -166,7 +196,9 @@ class Search:
             trial, axes = replace(self.of, name=str(layout), family=layout.family), layout.axes
             try:
                 rules = rules_of(layout, self.model, self.memory)
-                mesh = Mesh(range(self.of.chips), tuple(axes.values()), tuple(axes), target=self.of.target)
+                mesh = Mesh(
+                    range(self.of.chips), tuple(axes.values()), tuple(axes), target=self.of.target
+                )
                 trial = replace(trial, mesh=mesh, rules=rules, reason=self._why_not(layout))
             except Unfit as error:
                 trial = replace(trial, reason=str(error))
@@ -181,7 +213,11 @@ class Search:
     def _why_not(self, layout: CandidateLayout) -> str:
         """The reason why a layout is not compiled; empty where it is."""
         for tried_layout, trial in self.trials.items():
-            if trial.plan is not None and not trial.fits and layout.needs_no_less_than(tried_layout):
+            if (
+                trial.plan is not None
+                and not trial.fits
+                and layout.needs_no_less_than(tried_layout)
+            ):
                 return f"not compiled: needs no less memory than {tried_layout}, which does not fit"
         return "not compiled: the budget is spent" if self._is_over() else ""
 
@@ -193,7 +229,10 @@ class Search:
     def _compiled(self, layout: CandidateLayout, lay: ApplyRules) -> tuple[Plan | None, str]:
         """The plan of a layout, and why it does not fit or, without a plan, does not compile."""
         self.num_compiled += 1
-        key = f"{self.of.target}; {self.of.chips}; {self.of.rows} rows; {self.how}; {self.of.keywords}; {layout}"
+        key = (
+            f"{self.of.target}; {self.of.chips}; {self.of.rows} rows; {self.how}; "
+            f"{self.of.keywords}; {layout}"
+        )
         plan = self.kept.plan(key)
         if plan is None:
             started = time.monotonic()
@@ -210,19 +249,27 @@ class Search:
             self.kept.keep(key, plan)
         if plan.fits:
             return plan, ""
-        needs = plan.verdict if plan.memory is None else f"needs {gib(plan.peak)} GiB of {gib(plan.memory)}"
+        needs = (
+            plan.verdict
+            if plan.memory is None
+            else f"needs {gib(plan.peak)} GiB of {gib(plan.memory)}"
+        )
         return plan, f"does not fit: {needs}"
 
 
 # The measure for a device of unknown rates.
-_LEAST = "max(operations / {0.peak_flops:.3g}, bytes moved / {0.link_bytes:.3g} a second), the rates of a v5p"
+_LEAST = (
+    "max(operations / {0.peak_flops:.3g}, bytes moved / {0.link_bytes:.3g} a second), the rates "
+    "of a v5p"
+)
 # The families of which a placement is compiled first, with or without a split along the sequence.
 _FIRST = ("data", "fsdp", "hybrid", "fsdp x tensor")
 _TRIES = 3  # of what is saved, at the placement that is best
 
 
 def rank(trial: Trial) -> tuple[float, ...]:
-    """The order of trials: those that fit by time, those that do not by memory, those that were not compiled."""
+    """The order of trials: those that fit by time, those that do not by memory, those that were not
+    compiled."""
     plan = trial.plan
     if plan is None:
         return (2 if trial.mesh is not None else 3,)
@@ -242,12 +289,21 @@ def _behind(trial: Trial, best: Trial) -> Trial:
     for name, text in _FIGURES.items():
         figure, least = getattr(trial.plan, name), getattr(best.plan, name)
         if figure > 1.005 * least:
-            more.append(f"{figure / least - 1:+.0%} {text}" if least else f"{text} where the first has none")
+            more.append(
+                f"{figure / least - 1:+.0%} {text}" if least else f"{text} where the first has none"
+            )
     slower = trial.rate / best.rate - 1 if best.rate else 0.0
     time_text = (
-        f"{slower:+.1%} time{'' if trial.rows == best.rows else ' a row'}" if slower >= 0.0005 else "the same time"
+        f"{slower:+.1%} time{'' if trial.rows == best.rows else ' a row'}"
+        if slower >= 0.0005
+        else "the same time"
     )
     return replace(trial, reason=f"{time_text}: {', '.join(more) or 'nothing else'}")
 
 
-_FIGURES = {"cycles": "cycles", "flops": "operations", "moved_bytes": "bytes moved", "peak": "peak memory"}
+_FIGURES = {
+    "cycles": "cycles",
+    "flops": "operations",
+    "moved_bytes": "bytes moved",
+    "peak": "peak memory",
+}

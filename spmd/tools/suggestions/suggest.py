@@ -1,4 +1,5 @@
-"""spmd.suggest: meshes, layouts, batches, precisions and devices of a step, compiled and ranked, with the reasons."""
+"""spmd.suggest: meshes, layouts, batches, precisions and devices of a step, compiled and ranked,
+with the reasons."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,36 +37,42 @@ def suggest(
 ) -> Suggestion:
     """Finds a mesh and rules for a step, by compiling it for the devices with candidate layouts.
 
-    The candidates are data parallel, FSDP, both (hybrid), tensor parallel with and without residuals sharded along the
-    sequence, and all of these together; parameters kept or gathered again for backward. The parameters that a tensor
-    axis can shard follow from one observed forward pass: products that read the results of others, heads, embedding
-    tables, under any names. The search begins with one layout of some of these kinds and goes on with the nearest to
-    the best so far; of its blocks as many as fit keep everything for backward, results of products (on the device, or
-    in the host's memory), or nothing. Layouts that cannot fit are not compiled. Nothing is run or allocated, and model
-    and optimizer are restored.
+    The candidates are data parallel, FSDP, both (hybrid), tensor parallel with and without
+    residuals sharded along the sequence, and all of these together; parameters kept or gathered
+    again for backward. The parameters that a tensor axis can shard follow from one observed forward
+    pass: products that read the results of others, heads, embedding tables, under any names. The
+    search begins with one layout of some of these kinds and goes on with the nearest to the best so
+    far; of its blocks as many as fit keep everything for backward, results of products (on the
+    device, or in the host's memory), or nothing. Layouts that cannot fit are not compiled. Nothing
+    is run or allocated, and model and optimizer are restored.
 
-    Each target, batch, precision and keyword that is given is searched, in equal shares of the budget. A layout is
-    ranked by the plan's seconds for a row of the batch; on devices of unknown rates (the CPU) by max(operations / peak,
-    bytes moved / bandwidth), with both of a v5p.
+    Each target, batch, precision and keyword that is given is searched, in equal shares of the
+    budget. A layout is ranked by the plan's seconds for a row of the batch; on devices of unknown
+    rates (the CPU) by max(operations / peak, bytes moved / bandwidth), with both of a v5p.
 
     Args:
-        step: the function as a run on one device calls it, without meshes and annotations; args, kwargs: its arguments,
-            as in `spmd.plan`. target: the devices, as in `spmd.plan`, or several of them; None: those here.
+        step: the function as a run on one device calls it, without meshes and annotations; args,
+            kwargs: its arguments, as in `spmd.plan`. target: the devices, as in `spmd.plan`, or
+            several of them; None: those here.
         model: the module to shard; None: the one that is reachable from the step.
-        mp_policy: the `fsdp.MixedPrecisionPolicy` that the rules will be applied with, or several; None is the model's
-            own precision.
-        batches: numbers of rows to be tried in place of the arguments' own; tensors with that many rows get them.
-        grid: keywords of the step, each with the values to try: `{"num_micro_batches": (1, 2, 4)}` for a step that
-            accumulates gradients. All combinations are searched.
-        price: of a device for an hour, or of each target's; the front and `least_money` then know money.
-        budget: seconds of the search: no layout is compiled, but the first, for which they would not suffice if it took
-            as long as the slowest so far; max_trials: the most layouts to compile.
-        file: keeps the plan of each compiled layout, as JSON: the same search goes on where it was stopped.
+        mp_policy: the `fsdp.MixedPrecisionPolicy` that the rules will be applied with, or several;
+            None is the model's own precision.
+        batches: numbers of rows to be tried in place of the arguments' own; tensors with that many
+            rows get them.
+        grid: keywords of the step, each with the values to try: `{"num_micro_batches": (1, 2, 4)}`
+            for a step that accumulates gradients. All combinations are searched.
+        price: of a device for an hour, or of each target's; the front and `least_money` then know
+            money.
+        budget: seconds of the search: no layout is compiled, but the first, for which they would
+            not suffice if it took as long as the slowest so far; max_trials: the most layouts to
+            compile.
+        file: keeps the plan of each compiled layout, as JSON: the same search goes on where it was
+            stopped.
         progress: say on stderr which layout is compiled, in place where that is a terminal.
 
-    Raises ValueError where the step reaches no module, or several and no `model` is given, or one that is sharded
-    already, for a target without a price, and for a file of another search; and as `spmd.plan` does, except for a
-    kernel that does not compile, which is its trial's reason.
+    Raises ValueError where the step reaches no module, or several and no `model` is given, or one
+    that is sharded already, for a target without a price, and for a file of another search; and as
+    `spmd.plan` does, except for a kernel that does not compile, which is its trial's reason.
 
     >>> import torch, spmd
     >>> layers = (torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64))
@@ -80,10 +87,15 @@ def suggest(
         raise TypeError(f"suggest: expected a function that does a step, got {type(step).__name__}")
     empty = [name for name, values in (grid or {}).items() if not len(values)]
     if empty:
-        raise ValueError(f"suggest: expected values to try for each keyword of grid, got none for {', '.join(empty)}")
+        raise ValueError(
+            "suggest: expected values to try for each keyword of grid, got none for "
+            f"{', '.join(empty)}"
+        )
     targets = [target] if target is None or isinstance(target, str) else list(target)
     policies = list(mp_policy) if isinstance(mp_policy, (list, tuple)) else [mp_policy]
-    combinations = [dict(zip(grid or {}, values, strict=True)) for values in product(*(grid or {}).values())]
+    combinations = [
+        dict(zip(grid or {}, values, strict=True)) for values in product(*(grid or {}).values())
+    ]
     observed, searches = list[tuple[Any, dict[str, Any], Model]](), list[Search]()
     with stage("suggest", is_shown=progress):
         with stage("observing the model"):
@@ -95,35 +107,49 @@ def suggest(
         for name, policy, (arguments, keywords, facts) in product(targets, policies, observed):
             chips = len(hardware.devices()) if name is None else topology.num_devices(name)
             trial = Trial(
-                target=name, chips=chips, rows=_rows(arguments) or facts.rows, precision=policy,
-                price=_price(price, name), keywords=keywords,
-            )  # fmt: skip
+                target=name,
+                chips=chips,
+                rows=_rows(arguments) or facts.rows,
+                precision=policy,
+                price=_price(price, name),
+                keywords=keywords,
+            )
             searches.append(Search(step, arguments, trial, facts, stored_plans, line))
         trials: list[Trial] = []
         for number, search in enumerate(searches, 1):
-            trials += search.run(started + budget * number / len(searches), -(-max_trials // len(searches)))
+            trials += search.run(
+                started + budget * number / len(searches), -(-max_trials // len(searches))
+            )
     if all(trial.mesh is None for trial in trials):
-        raise ValueError(f"suggest: no layout over {chips} devices goes with the step: {trials[0].reason}")
+        raise ValueError(
+            f"suggest: no layout over {chips} devices goes with the step: {trials[0].reason}"
+        )
     measures = dict.fromkeys(search.measure for search in searches)
     return Suggestion(tuple(ranked(trials)), "; ".join(measures), time.monotonic() - started)
 
 
 def resized(arguments: Any, rows: int) -> Any:
-    """The arguments with tensors of so many rows, without data, in place of those with the rows of the batch."""
+    """The arguments with tensors of so many rows, without data, in place of those with the rows of
+    the batch."""
     had = _rows(arguments)
 
     def with_rows(value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or value.dim() == 0 or value.shape[0] != had:
             return value
         shape = rows, *value.shape[1:]
-        return torch.empty(shape, dtype=value.dtype, device="meta", requires_grad=value.requires_grad)
+        return torch.empty(
+            shape, dtype=value.dtype, device="meta", requires_grad=value.requires_grad
+        )
 
     return tree_map(with_rows, arguments)
 
 
 def _rows(arguments: Any) -> int | None:
-    """The rows of a batch: dim 0 of the first argument with more dims, or of the first one; None without tensors."""
-    tensors = [value for value in tree_leaves(arguments) if isinstance(value, torch.Tensor) and value.dim()]
+    """The rows of a batch: dim 0 of the first argument with more dims, or of the first one; None
+    without tensors."""
+    tensors = [
+        value for value in tree_leaves(arguments) if isinstance(value, torch.Tensor) and value.dim()
+    ]
     return int(min(tensors, key=lambda tensor: tensor.dim() < 2).shape[0]) if tensors else None
 
 
@@ -132,7 +158,9 @@ def _price(price: float | Mapping[str, float] | None, target: str | None) -> flo
     if not isinstance(price, Mapping):
         return price
     if target is None or target not in price:
-        raise ValueError(f"suggest: price has no {target!r}: expected one for each target, got {sorted(price)}")
+        raise ValueError(
+            f"suggest: price has no {target!r}: expected one for each target, got {sorted(price)}"
+        )
     return price[target]
 
 
@@ -145,10 +173,16 @@ def _observed(step: Any, arguments: Any, module: nn.Module | None) -> Model:
             roots = [root for root in roots_of(modules) if any(True for _ in root.parameters())]
             if len(roots) != 1:
                 names = ", ".join(type(root).__name__ for root in roots) or "none"
-                raise ValueError(f"suggest: expected the step to reach one model, got {names}; choose one by model=...")
+                raise ValueError(
+                    f"suggest: expected the step to reach one model, got {names}; choose one by "
+                    "model=..."
+                )
             module = roots[0]
         elif module not in modules:
-            raise ValueError(f"suggest: the step does not reach the {type(module).__name__} that was passed as model")
+            raise ValueError(
+                f"suggest: the step does not reach the {type(module).__name__} that was passed as "
+                "model"
+            )
         refuse_sharded(module, "suggest", "apply the rules that it finds instead")
         flow = UseObserver(module)
         with flow.watching():

@@ -1,4 +1,5 @@
-"""The result of spmd.suggest: the layouts that were compiled, ranked, and those of them that nothing is better than."""
+"""The result of spmd.suggest: the layouts that were compiled, ranked, and those of them that
+nothing is better than."""
 
 import json
 import operator
@@ -16,12 +17,15 @@ class Trial:
     """One candidate layout.
 
     Attributes:
-        name: its mesh and options. family: "data", "fsdp", "hybrid", "tensor", "tensor + sequence", or two of these.
-        mesh, rules: of the layout; None where the model does not go with it, or its parameters and optimizer with the
-            memory. plan: the compiler's figures; None if it was not compiled. seconds: by the measure of the search;
-            None without a plan. reason: why it is not the first.
-        target: the devices. chips: their number. rows: of the batch. precision: the `mp_policy` of the layout. price:
-            of a device for an hour; None where none was given. keywords: those of the step that were tried.
+        name: its mesh and options. family: "data", "fsdp", "hybrid", "tensor", "tensor + sequence",
+            or two of these.
+        mesh, rules: of the layout; None where the model does not go with it, or its parameters and
+            optimizer with the memory. plan: the compiler's figures; None if it was not compiled.
+            seconds: by the measure of the search; None without a plan. reason: why it is not the
+            first.
+        target: the devices. chips: their number. rows: of the batch. precision: the `mp_policy` of
+            the layout. price: of a device for an hour; None where none was given. keywords: those
+            of the step that were tried.
     """
 
     name: str = ""
@@ -55,7 +59,8 @@ class Trial:
         return 1000 * self.rate * self.chips * self.price / 3600
 
     def costs(self) -> tuple[float, ...]:
-        """Seconds a row, peak bytes of a device, devices, and money where there is a price: less is better."""
+        """Seconds a row, peak bytes of a device, devices, and money where there is a price: less is
+        better."""
         assert self.plan is not None
         money = self.money
         return (self.rate, self.plan.peak, self.chips, *(() if money is None else (money,)))
@@ -70,8 +75,8 @@ class Suggestion:
     """The result of `spmd.suggest`.
 
     Attributes:
-        trials: those that fit, best first, then those that do not fit or were not compiled. measure: the formula that
-            ranks them. spent: seconds of the search.
+        trials: those that fit, best first, then those that do not fit or were not compiled.
+            measure: the formula that ranks them. spent: seconds of the search.
     """
 
     trials: tuple[Trial, ...]
@@ -80,22 +85,31 @@ class Suggestion:
 
     @property
     def best(self) -> Trial:
-        """The first trial. Raises ValueError where none fits, with the reason of the nearest one."""
+        """The first trial.
+
+        Raises ValueError where none fits, with the reason of the nearest one.
+        """
         first = self.trials[0]
         if not first.fits:
-            raise ValueError(f"suggest: no layout was found to fit; the nearest is {first.name}: {first.reason}")
+            raise ValueError(
+                f"suggest: no layout was found to fit; the nearest is {first.name}: {first.reason}"
+            )
         return first
 
     @property
     def front(self) -> tuple[Trial, ...]:
-        """The trials that fit and that no other one is better than or equal to in everything: seconds a row, peak
-        memory of a device, number of devices, and money where there are prices. Fastest first."""
+        """The trials that fit and that no other one is better than or equal to in everything:
+        seconds a row, peak memory of a device, number of devices, and money where there are prices.
+        Fastest first."""
         fitting = [trial for trial in self.trials if trial.fits]
-        return tuple(trial for trial in fitting if not any(rival.is_better(trial) for rival in fitting))
+        return tuple(
+            trial for trial in fitting if not any(rival.is_better(trial) for rival in fitting)
+        )
 
     @property
     def least_memory(self) -> Trial:
-        """The compiled trial that fits with the least peak memory: the best itself, or an alternative to it.
+        """The compiled trial that fits with the least peak memory: the best itself, or an
+        alternative to it.
 
         Raises ValueError where none fits.
         """
@@ -103,10 +117,12 @@ class Suggestion:
 
     @property
     def least_money(self) -> Trial:
-        """The compiled trial that fits with the least money for a row. Raises ValueError where none fits, or without
-        prices."""
+        """The compiled trial that fits with the least money for a row. Raises ValueError where none
+        fits, or without prices."""
         if self.best.money is None:
-            raise ValueError("suggest: without price= there is no money; give the price of a device for an hour")
+            raise ValueError(
+                "suggest: without price= there is no money; give the price of a device for an hour"
+            )
         return min((self.best, *self.front), key=lambda trial: trial.money or 0.0)
 
     @property
@@ -128,13 +144,17 @@ class Suggestion:
         return self.best.plan
 
     def to_json(self) -> str:
-        """Returns all trials as JSON, in their order: name, family, target, chips, rows, precision, seconds, peak
-        bytes, moved bytes, money of a thousand rows, keywords, whether it fits and is on the front, and the reason."""
+        """Returns all trials as JSON, in their order: name, family, target, chips, rows, precision,
+        seconds, peak bytes, moved bytes, money of a thousand rows, keywords, whether it fits and is
+        on the front, and the reason."""
         front = set(map(id, self.front))
         names = ("name", "family", "target", "chips", "rows", "seconds", "money", "fits", "reason")
         rows = [
             {name: getattr(trial, name) for name in names}
-            | {"peak": trial.plan and trial.plan.peak, "moved": trial.plan and trial.plan.moved_bytes}
+            | {
+                "peak": trial.plan and trial.plan.peak,
+                "moved": trial.plan and trial.plan.moved_bytes,
+            }
             | {"precision": precision_name(trial.precision), "front": id(trial) in front}
             | {"keywords": {name: str(value) for name, value in trial.keywords.items()}}
             for trial in self.trials

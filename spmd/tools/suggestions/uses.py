@@ -1,7 +1,8 @@
-"""The uses of a model's parameters, observed in one forward pass: consecutive products, lookups, heads.
+"""The uses of a model's parameters, observed in one forward pass: consecutive products, lookups,
+heads.
 
-No use is inferred from a name. A product whose operand is not sharded yet can be sharded along the dim that it makes;
-one that reads such a dim, along the dim that it sums over (arXiv:1909.08053).
+No use is inferred from a name. A product whose operand is not sharded yet can be sharded along the
+dim that it makes; one that reads such a dim, along the dim that it sums over (arXiv:1909.08053).
 """
 
 from collections.abc import Iterator
@@ -21,27 +22,35 @@ aten = torch.ops.aten
 
 # The positions of a product's operands.
 _PRODUCTS = {
-    aten.mm.default: (0, 1), aten.addmm.default: (1, 2), aten.bmm.default: (0, 1), aten.baddbmm.default: (1, 2),
+    aten.mm.default: (0, 1),
+    aten.addmm.default: (1, 2),
+    aten.bmm.default: (0, 1),
+    aten.baddbmm.default: (1, 2),
     aten._grouped_mm.default: (0, 1),
-}  # fmt: skip
+}
 _COPIES = {aten._to_copy.default, aten.clone.default, aten.detach.default, aten.alias.default}
 _SPLITS = {aten.view.default, aten._unsafe_view.default, aten.reshape.default}
 _NORMS = {
-    aten.native_layer_norm.default, aten._fused_rms_norm.default, aten.mean.dim, aten.sum.dim_IntList,
-    aten.var.correction, aten.var_mean.correction,
-}  # fmt: skip
+    aten.native_layer_norm.default,
+    aten._fused_rms_norm.default,
+    aten.mean.dim,
+    aten.sum.dim_IntList,
+    aten.var.correction,
+    aten.var_mean.correction,
+}
 
 
 @dataclass
 class Use:
     """The use of one parameter.
 
-    kind: "first" (a product whose operand is unsharded), "second" (one that sums over a dim which first ones made) or
-    "lookup". free, summed: the parameter's dims that a product makes and sums over; for a lookup, `free` is the dim
-    that is looked up. size, length: of these two dims. heads: the number of heads in the dim it makes. partners: for a
-    second product, the first ones that it reads; keys and values may have fewer heads than queries. is_whole: True if
-    an op needs the dim that it makes unsharded. module: the module of the parameter. reads: the module that returns
-    its operand, if any. biases: the parameters added to its result.
+    kind: "first" (a product whose operand is unsharded), "second" (one that sums over a dim which
+    first ones made) or "lookup". free, summed: the parameter's dims that a product makes and sums
+    over; for a lookup, `free` is the dim that is looked up. size, length: of these two dims. heads:
+    the number of heads in the dim it makes. partners: for a second product, the first ones that it
+    reads; keys and values may have fewer heads than queries. is_whole: True if an op needs the dim
+    that it makes unsharded. module: the module of the parameter. reads: the module that returns its
+    operand, if any. biases: the parameters added to its result.
     """
 
     path: str
@@ -69,9 +78,9 @@ class HeldParameter(NamedTuple):
 
 
 class UseObserver(TorchDispatchMode):
-    """Observes a forward pass. uses: by parameter. shapes: (module, "input" or "output") -> shape of the first tensor.
-    again: modules called outside of the model's call (recomputed in backward). returned: shapes of the model's
-    results. parameters: shapes by path."""
+    """Observes a forward pass. uses: by parameter. shapes: (module, "input" or "output") -> shape
+    of the first tensor. again: modules called outside of the model's call (recomputed in backward).
+    returned: shapes of the model's results. parameters: shapes by path."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -81,7 +90,8 @@ class UseObserver(TorchDispatchMode):
         self.again: set[str] = set()
         self.returned: set[tuple[int, ...]] = set()
         self.parameters = {
-            path: tuple(parameter.shape) for path, parameter in model.named_parameters(remove_duplicate=False)
+            path: tuple(parameter.shape)
+            for path, parameter in model.named_parameters(remove_duplicate=False)
         }
         self._held: dict[Storage, HeldParameter] = {}
         self._open: dict[Storage, frozenset[str]] = {}
@@ -97,9 +107,14 @@ class UseObserver(TorchDispatchMode):
                 self._held[storage_of(parameter)] = HeldParameter(path, dims)
         with ExitStack() as hooks:
             for path, module in self.model.named_modules():
-                hooks.enter_context(module.register_forward_pre_hook(partial(self._begin, path), with_kwargs=True))
-                hooks.enter_context(module.register_forward_hook(partial(self._end, path), always_call=not path))
-            # Also around the backward pass: a recomputation must record the same under a mode as the first forward.
+                hooks.enter_context(
+                    module.register_forward_pre_hook(partial(self._begin, path), with_kwargs=True)
+                )
+                hooks.enter_context(
+                    module.register_forward_hook(partial(self._end, path), always_call=not path)
+                )
+            # Also around the backward pass: a recomputation must record the same under a mode as
+            # the first forward.
             with self:
                 yield
 
@@ -119,7 +134,8 @@ class UseObserver(TorchDispatchMode):
         if not path and side == "output":
             self.returned |= {tuple(tensor.shape) for tensor in tensors(value)}
         noted = [tensor for tensor in tensors(value) if tensor.dim() or side == "output"]
-        # Where images or tokens come with a vector (steps of a diffusion, lengths), they are the batch.
+        # Where images or tokens come with a vector (steps of a diffusion, lengths), they are the
+        # batch.
         for tensor in sorted(noted, key=lambda tensor: side == "input" and tensor.dim() < 2)[:1]:
             self.shapes.setdefault((path, side), tuple(tensor.shape))
             if side == "output":
@@ -130,7 +146,9 @@ class UseObserver(TorchDispatchMode):
         if not self._depth:
             return output
         operands = tensors((args, kwargs))
-        opened = frozenset[str]().union(*(self._open.get(storage_of(tensor), frozenset()) for tensor in operands))
+        opened = frozenset[str]().union(
+            *(self._open.get(storage_of(tensor), frozenset()) for tensor in operands)
+        )
         if func in _COPIES and operands and storage_of(operands[0]) in self._held:
             self._copy(operands[0], output)
         elif func in _PRODUCTS and self._product(func, args, output):
@@ -138,17 +156,23 @@ class UseObserver(TorchDispatchMode):
         elif func is aten.embedding.default and storage_of(args[0]) in self._held:
             held_parameter = self._held[storage_of(args[0])]
             self.uses.setdefault(
-                held_parameter.path, Use(held_parameter.path, "lookup", 0, 1, args[0].shape[0], args[0].shape[1])
+                held_parameter.path,
+                Use(held_parameter.path, "lookup", 0, 1, args[0].shape[0], args[0].shape[1]),
             )
         for path in opened:
             self._read(self.uses[path], func, operands, output)
         for tensor in tensors(output) if opened else ():
-            self._open[storage_of(tensor)] = self._open.get(storage_of(tensor), frozenset()) | opened
+            self._open[storage_of(tensor)] = (
+                self._open.get(storage_of(tensor), frozenset()) | opened
+            )
         return output
 
     def _copy(self, source: XlaTensor, output: XlaTensor) -> None:
         held_parameter = self._held[storage_of(source)]
-        strides = [(output.stride(i), held_parameter.dims.get(source.stride(i))) for i in reversed(range(output.dim()))]
+        strides = [
+            (output.stride(i), held_parameter.dims.get(source.stride(i)))
+            for i in reversed(range(output.dim()))
+        ]
         dims = {stride: dim for stride, dim in strides if dim is not None}
         self._held.setdefault(storage_of(output), HeldParameter(held_parameter.path, dims))
 
@@ -164,18 +188,29 @@ class UseObserver(TorchDispatchMode):
         result, along = (held_parameter.dims.get(weight.stride(dim)) for dim in (free, summed))
         if result is None or along is None:
             return False
-        makers = [maker for path in self._open.get(storage_of(value), ()) if not (maker := self.uses[path]).is_whole]
+        makers = [
+            maker
+            for path in self._open.get(storage_of(value), ())
+            if not (maker := self.uses[path]).is_whole
+        ]
         is_second = any(maker.size % weight.shape[summed] == 0 for maker in makers)
         kind = "second" if is_second else "first"
         use = self.uses.setdefault(
-            held_parameter.path, Use(held_parameter.path, kind, result, along, weight.shape[free], weight.shape[summed])
+            held_parameter.path,
+            Use(held_parameter.path, kind, result, along, weight.shape[free], weight.shape[summed]),
         )
         if is_second:
             use.partners |= {
-                maker.path for maker in makers if maker.size % weight.shape[summed] == 0 or maker.heads is not None
+                maker.path
+                for maker in makers
+                if maker.size % weight.shape[summed] == 0 or maker.heads is not None
             }
         use.reads = use.reads or self._made_by.get(storage_of(value))
-        if len(args) == 3 and func is not aten._grouped_mm.default and storage_of(args[0]) in self._held:
+        if (
+            len(args) == 3
+            and func is not aten._grouped_mm.default
+            and storage_of(args[0]) in self._held
+        ):
             use.biases.add(self._held[storage_of(args[0])].path)
         if use.kind == "first":
             self._open[storage_of(output)] = frozenset({held_parameter.path})
@@ -193,7 +228,13 @@ class UseObserver(TorchDispatchMode):
         elif func is aten.add.Tensor and len(operands) == 2:
             for this, addend in (operands, operands[::-1]):
                 held_parameter = self._held.get(storage_of(this))
-                if held_parameter is not None and this.shape == (use.size,):  # a bias, which is sharded as its product
+                # a bias, which is sharded as its product
+                if held_parameter is not None and this.shape == (use.size,):
                     use.biases.add(held_parameter.path)
-                elif held_parameter is None and this.shape == addend.shape and not self._open.get(storage_of(this)):
-                    use.is_whole |= this.shape[-1:] == (use.size,)  # as is the unsharded value that it is added to
+                elif (
+                    held_parameter is None
+                    and this.shape == addend.shape
+                    and not self._open.get(storage_of(this))
+                ):
+                    # as is the unsharded value that it is added to
+                    use.is_whole |= this.shape[-1:] == (use.size,)

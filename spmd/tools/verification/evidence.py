@@ -15,10 +15,11 @@ class Compared:
     """One value of a step on a mesh against one device.
 
     Attributes:
-        kind: "result", "parameter", "gradient" or "buffer"; path: its name. layout, partitioner: of the run on the
-            mesh. dtype: "float64", or "own" where the step ran in its own dtypes. difference: the largest absolute one
-            of an element. tolerance: the largest that rounding explains. magnitude: the largest absolute element.
-            roundings: on the longest path to the value.
+        kind: "result", "parameter", "gradient" or "buffer"; path: its name. layout, partitioner: of
+            the run on the mesh. dtype: "float64", or "own" where the step ran in its own dtypes.
+            difference: the largest absolute one of an element. tolerance: the largest that rounding
+            explains. magnitude: the largest absolute element. roundings: on the longest path to the
+            value.
     """
 
     kind: str
@@ -39,8 +40,9 @@ class Compared:
     def __str__(self) -> str:
         where = f"{self.layout}, {self.partitioner}, {self.dtype}"
         return (
-            f"{Name(self.kind, self.path)} ({where}): differs by {self.difference:.3g} where {self.tolerance:.3g} is "
-            f"allowed (largest element {self.magnitude:.3g}, {self.roundings:,} roundings)"
+            f"{Name(self.kind, self.path)} ({where}): differs by {self.difference:.3g} where "
+            f"{self.tolerance:.3g} is allowed (largest element {self.magnitude:.3g}, "
+            f"{self.roundings:,} roundings)"
         )
 
 
@@ -49,13 +51,16 @@ class Verification:
     """The result of `spmd.verify`; true where every value is equal to one device's, up to rounding.
 
     Attributes:
-        rows: one for each value, layout, partitioner and precision. first: the first op that differs, with the user's
-            line; "" where all are equal. repair: where a body of `shard_map` is the cause, the one change of one of
-            its collectives with which the step is equal; "" where none is known. evidence: digest of the inputs, seeds,
-            versions, meshes, formula. seconds.
+        rows: one for each value, layout, partitioner and precision. first: the first op that
+            differs, with the user's line; "" where all are equal. repair: where a body of
+            `shard_map` is the cause, the one change of one of its collectives with which the step
+            is equal; "" where none is known. evidence: digest of the inputs, seeds, versions,
+            meshes, formula. seconds.
 
     >>> import torch, spmd
-    >>> result = spmd.verify(lambda x: x.sin(), torch.ones(8), meshes=[spmd.Mesh([0], (1,), ("data",))])
+    >>> result = spmd.verify(
+    ...     lambda x: x.sin(), torch.ones(8), meshes=[spmd.Mesh([0], (1,), ("data",))]
+    ... )
     >>> bool(result), result.differences
     (True, ())
     >>> result.raise_on_difference()
@@ -76,7 +81,8 @@ class Verification:
         return tuple(row for row in self.rows if not row.is_equal)
 
     def worst(self) -> list[Compared]:
-        """For each value and precision the row with the largest share of its tolerance, in the order of the rows."""
+        """For each value and precision the row with the largest share of its tolerance, in the
+        order of the rows."""
         rows: dict[tuple[str, str, str], Compared] = {}
         for row in self.rows:
             key = row.kind, row.path, row.dtype
@@ -91,8 +97,8 @@ class Verification:
             first = f"\nthe first op that differs: {self.first}" if self.first else ""
             first += f"\n{self.repair}" if self.repair else ""
             raise AssertionError(
-                f"verify: {len(rows)} of {len(self.rows)} comparisons with one device differ by more than rounding "
-                "explains" + "".join(f"\n  {row}" for row in rows[:5]) + first
+                f"verify: {len(rows)} of {len(self.rows)} comparisons with one device differ by "
+                "more than rounding explains" + "".join(f"\n  {row}" for row in rows[:5]) + first
             )
 
     def to_json(self) -> str:
@@ -120,4 +126,6 @@ class Verification:
 
 def share(row: Compared) -> float:
     """The difference as a share of the tolerance."""
-    return row.difference / row.tolerance if row.tolerance else float("inf") if row.difference else 0.0
+    return (
+        row.difference / row.tolerance if row.tolerance else float("inf") if row.difference else 0.0
+    )

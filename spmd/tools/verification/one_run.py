@@ -1,4 +1,5 @@
-"""One run of a step: the values that it starts from, and those of its results, state, gradients and ops."""
+"""One run of a step: the values that it starts from, and those of its results, state, gradients and
+ops."""
 
 import contextlib
 import hashlib
@@ -12,7 +13,18 @@ import torch
 from torch import nn
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
 
-from ...core import DeviceData, Storage, XlaTensor, config, hardware, options, storage_of, swap, syncs, wrap
+from ...core import (
+    DeviceData,
+    Storage,
+    XlaTensor,
+    config,
+    hardware,
+    options,
+    storage_of,
+    swap,
+    syncs,
+    wrap,
+)
 from ...core.extend import Node, Objects, abstract_calls, held, reached, user_lines, walks
 from ...loops.body_calls import BodyCalls, noting
 from ...mesh.mesh import Mesh
@@ -28,9 +40,11 @@ ULPS = 16  # roundings of a neighbour's values, enough that those of its ops are
 
 
 class Inputs:
-    """The tensors that a step reaches (parameters, buffers, optimizer state, arguments, others), and their values.
+    """The tensors that a step reaches (parameters, buffers, optimizer state, arguments, others),
+    and their values.
 
-    arguments: (args, kwargs) of the step. Raises ValueError for tensors without data, and for models that are sharded.
+    arguments: (args, kwargs) of the step. Raises ValueError for tensors without data, and for
+    models that are sharded.
     """
 
     def __init__(self, step: Any, arguments: Any):
@@ -46,31 +60,44 @@ class Inputs:
             if tensor is not None
         ]
         state = [
-            leaf for optimizer in self.reachable.of(torch.optim.Optimizer) for leaf in tree_leaves(optimizer.state)
+            leaf
+            for optimizer in self.reachable.of(torch.optim.Optimizer)
+            for leaf in tree_leaves(optimizer.state)
         ]
-        # Numbers on the host, such as an optimizer's count of steps, are no values of the device in a run either.
+        # Numbers on the host, such as an optimizer's count of steps, are no values of the device in
+        # a run either.
         extra_tensors = [
             tensor
-            for tensor in (*(leaf for leaf in state if isinstance(leaf, torch.Tensor)), *reached_tensors)
+            for tensor in (
+                *(leaf for leaf in state if isinstance(leaf, torch.Tensor)),
+                *reached_tensors,
+            )
             if tensor.is_leaf and (tensor.dim() or isinstance(tensor, XlaTensor))
         ]
         by_id = {id(tensor): tensor for tensor in (*owned, *self.arguments, *extra_tensors)}
-        self.tensors = [tensor for tensor in by_id.values() if tensor.layout is torch.strided and tensor.is_leaf]
+        self.tensors = [
+            tensor for tensor in by_id.values() if tensor.layout is torch.strided and tensor.is_leaf
+        ]
         varied = {id(tensor) for tensor in (*owned, *self.arguments)}
-        self._varied = [number for number, tensor in enumerate(self.tensors) if id(tensor) in varied]
+        self._varied = [
+            number for number, tensor in enumerate(self.tensors) if id(tensor) in varied
+        ]
         for tensor in self.tensors:
             if tensor.is_meta:
                 raise ValueError(
-                    f"verify: expected tensors with values, got one of shape {tuple(tensor.shape)} on the meta device; "
-                    "initialise the model (model.to_empty(device='cpu'), then its parameters) or pass data"
+                    "verify: expected tensors with values, got one of shape "
+                    f"{tuple(tensor.shape)} on the meta device; initialise the model "
+                    "(model.to_empty(device='cpu'), then its parameters) or pass data"
                 )
         self.values = [tensor.detach().cpu().clone() for tensor in self.tensors]
         self.gradients = [
-            None if tensor.grad is None else tensor.grad.detach().cpu().clone() for tensor in self.tensors
+            None if tensor.grad is None else tensor.grad.detach().cpu().clone()
+            for tensor in self.tensors
         ]
 
     def digest(self) -> str:
-        """The SHA-256 of dtypes, shapes and bytes of all values, in the order in which they are reached."""
+        """The SHA-256 of dtypes, shapes and bytes of all values, in the order in which they are
+        reached."""
         digest = hashlib.sha256()
         for value in self.values:
             digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
@@ -78,10 +105,12 @@ class Inputs:
         return digest.hexdigest()
 
     def near(self, number: int) -> list[torch.Tensor]:
-        """The values themselves, for 0, or neighbours: parameters, buffers and arguments moved towards zero by up to
-        `ULPS` unit roundoffs, at random, so near that the step has the same condition.
+        """The values themselves, for 0, or neighbours: parameters, buffers and arguments moved
+        towards zero by up to `ULPS` unit roundoffs, at random, so near that the step has the same
+        condition.
 
-        They are rounded to float32, so that every run in float32 or wider starts from exactly the same numbers.
+        They are rounded to float32, so that every run in float32 or wider starts from exactly the
+        same numbers.
         """
         generator = torch.Generator().manual_seed(number)
         result = [*self.values]
@@ -89,14 +118,19 @@ class Inputs:
             value = result[index]
             if value.is_floating_point() or value.is_complex():
                 unit = max(unit_of(value.dtype), unit_of(torch.float32))
-                part = torch.rand(value.shape, generator=generator, dtype=torch.float64) * ULPS * unit
+                part = (
+                    torch.rand(value.shape, generator=generator, dtype=torch.float64) * ULPS * unit
+                )
                 moved_value = cast(value, torch.float64) * (1 - part if number else 1)
                 result[index] = cast(moved_value, torch.float32).to(value.dtype)
         return result
 
     @contextlib.contextmanager
-    def on_device(self, values: Sequence[torch.Tensor], dtype: torch.dtype | None) -> Iterator[None]:
-        """Gives the user's objects these values on the device for the context. dtype: of floats; None: their own."""
+    def on_device(
+        self, values: Sequence[torch.Tensor], dtype: torch.dtype | None
+    ) -> Iterator[None]:
+        """Gives the user's objects these values on the device for the context. dtype: of floats;
+        None: their own."""
         roots = reached.outermost(self.reachable.of(nn.Module))
         with contextlib.ExitStack() as after:  # which calls the last one first
             for root in reversed(roots):
@@ -115,7 +149,8 @@ class Inputs:
             yield
 
     def shard_arguments(self, mesh: Mesh) -> None:
-        """Shards dim 0 of the step's arguments, which are on the device by now, over the first axis of a mesh."""
+        """Shards dim 0 of the step's arguments, which are on the device by now, over the first axis
+        of a mesh."""
         for tensor in self.arguments:
             if tensor.dim() and tensor.is_leaf:
                 axis = next(iter(mesh.shape()))
@@ -123,14 +158,16 @@ class Inputs:
 
 
 def cast(value: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-    """A value with floats and complex numbers in another precision; other dtypes, and None, leave it as it is."""
+    """A value with floats and complex numbers in another precision; other dtypes, and None, leave
+    it as it is."""
     if dtype is None or not (value.is_floating_point() or value.is_complex()):
         return value
     return value.to(dtype.to_complex() if value.is_complex() else dtype)
 
 
 class Name(NamedTuple):
-    """A value of a step. kind: "result", "parameter" (after the step), "gradient" (as accumulated) or "buffer"."""
+    """A value of a step. kind: "result", "parameter" (after the step), "gradient" (as accumulated)
+    or "buffer"."""
 
     kind: str
     path: str
@@ -141,7 +178,8 @@ class Name(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """A mesh, and the rules that shard the step's models over it (None: the step's own annotations)."""
+    """A mesh, and the rules that shard the step's models over it (None: the step's own
+    annotations)."""
 
     mesh: Mesh
     rules: ShardingRules | None = None
@@ -154,7 +192,8 @@ class Layout:
 
 @dataclass(frozen=True)
 class RecordedValue:
-    """One recorded op: its name and shapes, without those of annotations; its text with the user's line."""
+    """One recorded op: its name and shapes, without those of annotations; its text with the user's
+    line."""
 
     key: tuple[Any, ...]
     text: str
@@ -164,7 +203,8 @@ class RecordedValue:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The values of a run on the CPU, the path of each (see `rounding`), and its ops where these are requested."""
+    """The values of a run on the CPU, the path of each (see `rounding`), and its ops where these
+    are requested."""
 
     values: dict[Name, torch.Tensor]
     paths: dict[Name, Path]
@@ -172,7 +212,8 @@ class Outcome:
 
 
 class Runner:
-    """Runs of one step on copies of the user's objects, each from the same state and random streams."""
+    """Runs of one step on copies of the user's objects, each from the same state and random
+    streams."""
 
     def __init__(self, step: Callable[..., Any], args: Any, kwargs: Any, inputs: Inputs):
         self.step, self.args, self.kwargs, self.inputs = step, args, kwargs, inputs
@@ -187,12 +228,18 @@ class Runner:
         with_ops: bool = False,
         calls: BodyCalls | None = None,
     ) -> Outcome:
-        """Runs the step once. dtype: of all floats; None: their own. values: what it starts from. calls: notes the
-        calls in the bodies of manual computations."""
+        """Runs the step once. dtype: of all floats; None: their own. values: what it starts from.
+        calls: notes the calls in the bodies of manual computations."""
         with (
             abstract_calls.kept(self.inputs.reachable),
-            # Roundings are counted along paths of ops: none may have run before the end of the step.
-            held(config, partitioner=partitioner or config.partitioner, loop_search_ops=0, max_pending_ops=sys.maxsize),
+            # Roundings are counted along paths of ops: none may have run before the end of the
+            # step.
+            held(
+                config,
+                partitioner=partitioner or config.partitioner,
+                loop_search_ops=0,
+                max_pending_ops=sys.maxsize,
+            ),
             options.compiled_with(_QUICK if hardware.devices()[0].platform == "cpu" else {}),
             noting(calls or BodyCalls(checks=layout.mesh.size() > 1)),
             contextlib.ExitStack() as after,
@@ -205,12 +252,16 @@ class Runner:
             if layout.rules is None:
                 self.inputs.shard_arguments(layout.mesh)
             else:
-                ApplyRules(layout.rules, layout.mesh).apply(roots_of(self.inputs.reachable.of(nn.Module)))
+                ApplyRules(layout.rules, layout.mesh).apply(
+                    roots_of(self.inputs.reachable.of(nn.Module))
+                )
             with self._gradients() as gradients:
                 result = self._called(dtype if layout.mesh.size() == 1 else None)
             tensors = {**_results(result), **gradients, **self._state()}
             recorded = {
-                name: storage_of(value).value for name, value in tensors.items() if isinstance(value, XlaTensor)
+                name: storage_of(value).value
+                for name, value in tensors.items()
+                if isinstance(value, XlaTensor)
             }
             if layout.mesh.size() > 1:
                 _refuse_unsharded(recorded.values(), layout)
@@ -231,13 +282,15 @@ class Runner:
         except Exception as error:
             if dtype is not None:
                 error.add_note(
-                    f"verify: the step's tensors are {dtype} in this run; where it mixes them with a dtype that it "
-                    "names itself, take that of a tensor instead: torch.zeros(n, dtype=x.dtype)"
+                    f"verify: the step's tensors are {dtype} in this run; where it mixes them "
+                    "with a dtype that it names itself, take that of a tensor instead: "
+                    "torch.zeros(n, dtype=x.dtype)"
                 )
             raise
 
     def _named(self) -> Iterator[tuple[str, torch.Tensor, bool]]:
-        """Yields (path, tensor, is_buffer) of the models' tensors, then of other tensors with a gradient."""
+        """Yields (path, tensor, is_buffer) of the models' tensors, then of other tensors with a
+        gradient."""
         roots = roots_of(self.inputs.reachable.of(nn.Module))
         visited = set()
         for number, root in enumerate(roots):
@@ -246,14 +299,17 @@ class Runner:
                 visited.add(id(tensor))
                 yield prefix + path, tensor, is_buffer
         unnamed_tensors = [
-            tensor for tensor in self.inputs.tensors if tensor.requires_grad and id(tensor) not in visited
+            tensor
+            for tensor in self.inputs.tensors
+            if tensor.requires_grad and id(tensor) not in visited
         ]
         for number, tensor in enumerate(unnamed_tensors):
             yield f"tensor[{number}]", tensor, False
 
     @contextlib.contextmanager
     def _gradients(self) -> Iterator[dict[Name, torch.Tensor]]:
-        """Collects the gradients as they are accumulated: the step may clip or drop them afterwards."""
+        """Collects the gradients as they are accumulated: the step may clip or drop them
+        afterwards."""
         gradients: dict[Name, torch.Tensor] = {}
 
         def note(path: str) -> Callable[[torch.Tensor], None]:
@@ -270,14 +326,19 @@ class Runner:
             yield gradients
 
     def _state(self) -> dict[Name, torch.Tensor]:
-        return {Name("buffer" if is_buffer else "parameter", path): tensor for path, tensor, is_buffer in self._named()}
+        return {
+            Name("buffer" if is_buffer else "parameter", path): tensor
+            for path, tensor, is_buffer in self._named()
+        }
 
 
-# Options with which the compiler spends less on machine code; what the partitioner does is before that.
+# Options with which the compiler spends less on machine code; what the partitioner does is before
+# that.
 _QUICK = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
-    **({"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else {}),  # which has dropped it
+    # which has dropped it
+    **({"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else {}),
 }
 
 
@@ -292,14 +353,18 @@ def _results(result: Any) -> dict[Name, torch.Tensor]:
 
 
 def _refuse_unsharded(values: Any, layout: Layout) -> None:
-    """Raises ValueError for a run that uses one device: comparing it would say nothing of the mesh."""
+    """Raises ValueError for a run that uses one device: comparing it would say nothing of the
+    mesh."""
     nodes, inputs = walks.topological(list(values))
     shardings = [node.op.sharding for node in nodes] + [_sharding_of(data) for data in inputs]
     has_body = any(node.op.lowering.regions for node in nodes)
-    if not has_body and not any(sharding is not None and len(sharding.device_ids) > 1 for sharding in shardings):
+    if not has_body and not any(
+        sharding is not None and len(sharding.device_ids) > 1 for sharding in shardings
+    ):
         raise ValueError(
-            f"verify: the step shards nothing over the mesh ({layout}), so that there is nothing to compare; pass "
-            "rules, pass its batch as an argument, or annotate with the mesh of spmd.torch_xla.get_global_mesh()"
+            f"verify: the step shards nothing over the mesh ({layout}), so that there is nothing "
+            "to compare; pass rules, pass its batch as an argument, or annotate with the mesh of "
+            "spmd.torch_xla.get_global_mesh()"
         )
 
 
@@ -318,7 +383,8 @@ def _ops(values: Any) -> list[RecordedValue]:
     result = [
         (node, index, value)
         for node in nodes
-        if node.op.name not in _OF_LAYOUTS and (node.op.sharding is None or node.op.lowering.regions)
+        if node.op.name not in _OF_LAYOUTS
+        and (node.op.sharding is None or node.op.lowering.regions)
         for index, value in enumerate(walks.results(node))
         if unit_of(node.op.metas[index].dtype)
     ]

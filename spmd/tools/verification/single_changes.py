@@ -1,8 +1,9 @@
 """One change of one collective in the body of a `shard_map` that makes a step equal to one device.
 
-A change is tried: the step runs with it, and all of its values must be equal. The varying axes of the body's values
-(see `spmd/loops/body_calls.py`) only give the order of trials: a reduction over axes along which its operand is equal
-on all shards, and a result that differs between shards behind a contraction, come first.
+A change is tried: the step runs with it, and all of its values must be equal. The varying axes of
+the body's values (see `spmd/loops/body_calls.py`) only give the order of trials: a reduction over
+axes along which its operand is equal on all shards, and a result that differs between shards behind
+a contraction, come first.
 """
 
 import itertools
@@ -14,23 +15,32 @@ from typing import Any
 
 from ...loops.body_calls import BodyCall, BodyCalls, BodyValue, CallSite, Change
 from ...loops.manual_lowering import Axes
-from ...manual import all_gather, all_reduce, all_to_all, broadcast, collective_permute, reduce_scatter
+from ...manual import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    broadcast,
+    collective_permute,
+    reduce_scatter,
+)
 
 SECONDS = 60  # of trials, at most
 
 # Functions that sum over a dim, which the shards may have split.
 _CONTRACTIONS = frozenset({
-    "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "mv", "dot", "addmm", "baddbmm", "linear", "bilinear", "einsum",
-    "tensordot", "inner", "conv1d", "conv2d", "conv3d", "sum", "mean", "nansum", "norm", "vector_norm", "var", "std",
-    "var_mean", "logsumexp", "cumsum", "scatter_add", "index_add", "scatter_reduce", "bincount", "grad",
-    "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "binary_cross_entropy",
-    "binary_cross_entropy_with_logits", "kl_div",
+    "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "mv", "dot", "addmm", "baddbmm", "linear",
+    "bilinear", "einsum", "tensordot", "inner", "conv1d", "conv2d", "conv3d", "sum", "mean",
+    "nansum", "norm", "vector_norm", "var", "std", "var_mean", "logsumexp", "cumsum", "scatter_add",
+    "index_add", "scatter_reduce", "bincount", "grad", "cross_entropy", "nll_loss", "mse_loss",
+    "l1_loss", "smooth_l1_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
+    "kl_div",
 })  # fmt: skip
 
 
 @dataclass(frozen=True)
 class SingleChange:
-    """A change of the calls of one site. text: the sentence about it. rank: the lowest is tried first."""
+    """A change of the calls of one site. text: the sentence about it. rank: the lowest is tried
+    first."""
 
     site: CallSite
     change: Change
@@ -45,14 +55,19 @@ def single_changes(calls: BodyCalls) -> list[SingleChange]:
 
 
 def repair(calls: BodyCalls, is_equal: Callable[[BodyCalls], bool]) -> str:
-    """The sentence about the first change with which the step is equal to one device; "" where there is none.
+    """The sentence about the first change with which the step is equal to one device; "" where
+    there is none.
 
-    calls: those of the run that differs. is_equal: runs the step, and says whether all of its values are equal.
+    calls: those of the run that differs. is_equal: runs the step, and says whether all of its
+    values are equal.
     """
     started = time.monotonic()
     for number, change in enumerate(tried := single_changes(calls)):
         if time.monotonic() - started > SECONDS:
-            return f"none of {number} changes of one collective makes it equal; {len(tried) - number} were not tried"
+            return (
+                f"none of {number} changes of one collective makes it equal; "
+                f"{len(tried) - number} were not tried"
+            )
         if is_equal(BodyCalls(change.site, change.change)):
             return change.text
     return ""
@@ -73,17 +88,32 @@ def _other_arguments(call: BodyCall, sizes: dict[str, int]) -> Iterator[SingleCh
     is_useless = not differs & set(axes)
     shown = f"{_shown(site.name, arguments)} at {site}"
     yield SingleChange(
-        site, lambda call, x, call_arguments: x, f"{shown} is one too many: without it the step is equal to one device",
+        site,
+        lambda call, x, call_arguments: x,
+        f"{shown} is one too many: without it the step is equal to one device",
         0 if is_useless else 3,
-    )  # fmt: skip
+    )
     for subset in _subsets(tuple(sizes), sizes):
         if set(subset) != set(axes):
-            rank = 0 if not set(axes) <= differs and set(subset) <= differs else 3 if set(subset) <= differs else 8
+            rank = (
+                0
+                if not set(axes) <= differs and set(subset) <= differs
+                else 3
+                if set(subset) <= differs
+                else 8
+            )
             name = ", ".join(map(repr, subset))
-            yield SingleChange(site, _with(axis=subset), f"{shown}: over {name} the step is equal to one device", rank)
+            yield SingleChange(
+                site,
+                _with(axis=subset),
+                f"{shown}: over {name} the step is equal to one device",
+                rank,
+            )
     if arguments.get("op") in _SWAPPED:
         op = _SWAPPED[arguments["op"]]
-        yield SingleChange(site, _with(op=op), f"{shown}: with {op!r} the step is equal to one device", 1)
+        yield SingleChange(
+            site, _with(op=op), f"{shown}: with {op!r} the step is equal to one device", 1
+        )
 
 
 _SWAPPED = {"sum": "mean", "mean": "sum", "avg": "sum"}
@@ -135,7 +165,11 @@ def _shift(count: int, by: int) -> tuple[tuple[int, int], ...]:
 def _subsets(axes: Sequence[str], sizes: dict[str, int]) -> list[Axes]:
     """The sets of these axes that have several shards, the smallest first."""
     several = [axis for axis in axes if sizes[axis] > 1]
-    return [subset for count in range(1, len(several) + 1) for subset in itertools.combinations(several, count)]
+    return [
+        subset
+        for count in range(1, len(several) + 1)
+        for subset in itertools.combinations(several, count)
+    ]
 
 
 def _axes(axis: Any, sizes: dict[str, int]) -> Axes:
@@ -151,4 +185,8 @@ def _shown(name: str, arguments: Any) -> str:
 
 
 def _shown_value(value: Any) -> str:
-    return repr(value[0]) if isinstance(value, tuple) and len(value) == 1 and isinstance(value[0], str) else repr(value)
+    return (
+        repr(value[0])
+        if isinstance(value, tuple) and len(value) == 1 and isinstance(value[0], str)
+        else repr(value)
+    )

@@ -1,4 +1,5 @@
-"""spmd.verify: runs of a step on one device and on meshes, compared by the rounding that explains differences."""
+"""spmd.verify: runs of a step on one device and on meshes, compared by the rounding that explains
+differences."""
 
 import importlib.metadata
 import itertools
@@ -24,7 +25,8 @@ from .single_changes import repair
 
 PARTITIONERS = ("gspmd", "shardy")
 SAMPLES = 3  # the inputs and neighbours of theirs, at which rounding is measured
-_NARROW = torch.float32  # in which it is measured for float64, which has no wider dtype to be compared with
+# in which it is measured for float64, which has no wider dtype to be compared with
+_NARROW = torch.float32
 
 
 @ends_at_user_line
@@ -37,29 +39,36 @@ def verify(
     progress: bool = True,
     **kwargs: Any,
 ) -> Verification:
-    """Runs a step on one device and on each mesh, and says where they differ by more than rounding explains.
+    """Runs a step on one device and on each mesh, and says where they differ by more than rounding
+    explains.
 
-    Each layout runs in float64 and in the step's own dtypes, under both partitioners, from the same values and random
-    streams; what the step returns, its models' parameters and buffers afterwards, and its gradients as they are
-    accumulated are compared. Tolerances follow from the step: from the roundings on the longest path to a value, and
-    from the measured distance of the step in a narrow dtype from float64 (`tools/verification/rounding.py`). After a
-    difference the step runs again with every op's result kept, and the first op that differs is named with its line.
+    Each layout runs in float64 and in the step's own dtypes, under both partitioners, from the same
+    values and random streams; what the step returns, its models' parameters and buffers afterwards,
+    and its gradients as they are accumulated are compared. Tolerances follow from the step: from
+    the roundings on the longest path to a value, and from the measured distance of the step in a
+    narrow dtype from float64 (`tools/verification/rounding.py`). After a difference the step runs
+    again with every op's result kept, and the first op that differs is named with its line.
 
-    The user's objects are on the device as copies meanwhile; parameters, gradients, optimizer state, buffers, random
-    streams and the containers that the step reaches are as before afterwards, also where the step raises.
+    The user's objects are on the device as copies meanwhile; parameters, gradients, optimizer
+    state, buffers, random streams and the containers that the step reaches are as before
+    afterwards, also where the step raises.
 
     Args:
-        step: the function as a run on one device calls it; args, kwargs: its arguments, on the CPU or on xla. Modules
-            and optimizers are found through arguments, closure and globals, as by `spmd.plan`.
-        meshes: the step runs inside of `with mesh:`, so that `spmd.shard_map` and annotations without a mesh take it;
-            the run on one device has a mesh of one with the same axes. Without rules, tensors among the arguments are
-            sharded along dim 0 over the mesh's first axis.
-        rules: tables that shard the step's models, each over each mesh. Without meshes: over that of `with mesh:`.
+        step: the function as a run on one device calls it; args, kwargs: its arguments, on the CPU
+            or on xla. Modules and optimizers are found through arguments, closure and globals, as
+            by `spmd.plan`.
+        meshes: the step runs inside of `with mesh:`, so that `spmd.shard_map` and annotations
+            without a mesh take it; the run on one device has a mesh of one with the same axes.
+            Without rules, tensors among the arguments are sharded along dim 0 over the mesh's first
+            axis.
+        rules: tables that shard the step's models, each over each mesh. Without meshes: over that
+            of `with mesh:`.
         evidence: a file to write (`Verification.save`). progress: say on stderr what runs.
 
-    Raises TypeError for a step that is no function, ValueError without meshes or rules, for tensors on meta, models
-    that are sharded already, meshes of a target that is not here, and steps that use no mesh or return nothing to
-    compare. Source: N. Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, chapters 3 and 4.
+    Raises TypeError for a step that is no function, ValueError without meshes or rules, for tensors
+    on meta, models that are sharded already, meshes of a target that is not here, and steps that
+    use no mesh or return nothing to compare. Source: N. Higham, Accuracy and Stability of Numerical
+    Algorithms, 2nd edition, chapters 3 and 4.
 
     >>> import torch, spmd
     >>> model = torch.nn.Linear(4, 2)
@@ -67,7 +76,9 @@ def verify(
     ...     loss = model(x).square().mean()
     ...     loss.backward()
     ...     return loss
-    >>> found = spmd.verify(step, torch.randn(8, 4), meshes=[spmd.Mesh([0], (1,), ("data",))], progress=False)
+    >>> found = spmd.verify(
+    ...     step, torch.randn(8, 4), meshes=[spmd.Mesh([0], (1,), ("data",))], progress=False
+    ... )
     >>> bool(found), len(found.differences)
     (True, 0)
     """
@@ -87,11 +98,13 @@ def verify(
                 rows += measured.compared(compared, layout, partitioner, dtype)
         if not rows:
             raise ValueError(
-                "verify: the step has nothing to compare: return its loss, or let a model's gradients or parameters "
-                "be reachable from it"
+                "verify: the step has nothing to compare: return its loss, or let a model's "
+                "gradients or parameters be reachable from it"
             )
         first, change = _first(runner, measured, layouts, rows)
-    result = Verification(tuple(rows), first, _evidence(inputs, layouts), time.monotonic() - started, change)
+    result = Verification(
+        tuple(rows), first, _evidence(inputs, layouts), time.monotonic() - started, change
+    )
     if evidence is not None:
         result.save(evidence)
     return result
@@ -99,24 +112,34 @@ def verify(
 
 def _layouts(meshes: Sequence[Mesh], rules: Sequence[ShardingRules]) -> list[Layout]:
     for name, values, kind in (("meshes", meshes, Mesh), ("rules", rules, ShardingRules)):
-        if not isinstance(values, (list, tuple)) or not all(isinstance(value, kind) for value in values):
-            raise TypeError(f"verify: expected {name} as a list of spmd.{kind.__name__}, got {values!r}")
+        if not isinstance(values, (list, tuple)) or not all(
+            isinstance(value, kind) for value in values
+        ):
+            raise TypeError(
+                f"verify: expected {name} as a list of spmd.{kind.__name__}, got {values!r}"
+            )
     around = get_global_mesh() if rules and not meshes else None
     layouts = [*meshes] if around is None else [around]
     if not layouts:
         raise ValueError(
-            "verify: expected meshes to compare with one device, got none; pass meshes=[spmd.Mesh(...)], and "
-            "rules=[...] where a table shards the model, or call it with rules inside of `with mesh:`"
+            "verify: expected meshes to compare with one device, got none; pass "
+            "meshes=[spmd.Mesh(...)], and rules=[...] where a table shards the model, or call it "
+            "with rules inside of `with mesh:`"
         )
     for mesh in layouts:
         if mesh.target is not None:
             raise ValueError(
-                f"verify: expected devices that are here, got a mesh of {mesh.target!r}; spmd.plan plans it"
+                f"verify: expected devices that are here, got a mesh of {mesh.target!r}; "
+                "spmd.plan plans it"
             )
     if not rules:
         return [Layout(mesh) for mesh in layouts]
     names = [f", rules {number}" if len(rules) > 1 else ", rules" for number in range(len(rules))]
-    return [Layout(mesh, table, name) for mesh in layouts for table, name in zip(rules, names, strict=True)]
+    return [
+        Layout(mesh, table, name)
+        for mesh in layouts
+        for table, name in zip(rules, names, strict=True)
+    ]
 
 
 def _one_device(layouts: Sequence[Layout]) -> Layout:
@@ -157,13 +180,18 @@ class _Measured:
             self.of_own = self._sample(runner, None, points, exact)
 
     def _sample(
-        self, runner: Runner, dtype: torch.dtype | None, points: Sequence[Any], exact: Sequence[Outcome]
+        self,
+        runner: Runner,
+        dtype: torch.dtype | None,
+        points: Sequence[Any],
+        exact: Sequence[Outcome],
     ) -> _Sample:
         with stage(f"one device, {_text(dtype)}, rounding errors"):
             runs = [runner.run(self.layout, dtype, values=values) for values in points]
         distances = {
             name: max(
-                distance(run.values.get(name), right.values.get(name)) for run, right in zip(runs, exact, strict=True)
+                distance(run.values.get(name), right.values.get(name))
+                for run, right in zip(runs, exact, strict=True)
             )
             for name in runs[0].values
         }
@@ -178,13 +206,20 @@ class _Measured:
             value = right.values.get(name)
             path = right.paths.get(name, NO_PATH)
             size = 0.0 if value is None else magnitude(value)
-            allowed = tolerance(path, size, sample.distances.get(name, 0.0), sample.paths.get(name, NO_PATH))
+            allowed = tolerance(
+                path, size, sample.distances.get(name, 0.0), sample.paths.get(name, NO_PATH)
+            )
             off = distance(value, outcome.values.get(name))
-            yield Compared(*name, str(layout), partitioner, _text(dtype), off, allowed, size, path.length)
+            yield Compared(
+                *name, str(layout), partitioner, _text(dtype), off, allowed, size, path.length
+            )
 
 
-def _run(runner: Runner, measured: _Measured, layout: Layout, partitioner: str, dtype: torch.dtype | None) -> Outcome:
-    """Runs the step over a mesh; what it raises there has a note with the change of a body that is known to mend it."""
+def _run(
+    runner: Runner, measured: _Measured, layout: Layout, partitioner: str, dtype: torch.dtype | None
+) -> Outcome:
+    """Runs the step over a mesh; what it raises there has a note with the change of a body that is
+    known to mend it."""
     calls = BodyCalls()
     try:
         return runner.run(layout, dtype, partitioner=partitioner, calls=calls)
@@ -195,9 +230,15 @@ def _run(runner: Runner, measured: _Measured, layout: Layout, partitioner: str, 
 
 
 def _repair(
-    runner: Runner, measured: _Measured, layout: Layout, partitioner: str, dtype: torch.dtype | None, calls: BodyCalls
+    runner: Runner,
+    measured: _Measured,
+    layout: Layout,
+    partitioner: str,
+    dtype: torch.dtype | None,
+    calls: BodyCalls,
 ) -> str:
-    """The change of one collective in a body with which the step is equal to one device; "" for none."""
+    """The change of one collective in a body with which the step is equal to one device; "" for
+    none."""
 
     def is_equal(changed: BodyCalls) -> bool:
         try:
@@ -210,10 +251,14 @@ def _repair(
         return repair(calls, is_equal)
 
 
-def _first(runner: Runner, measured: _Measured, layouts: Sequence[Layout], rows: Sequence[Compared]) -> tuple[str, str]:
-    """The first op that differs in the first layout with a difference, in float64 where that differs, and the change of
-    a body that mends it."""
-    wrong = sorted((row for row in rows if not row.is_equal), key=lambda row: row.dtype != "float64")
+def _first(
+    runner: Runner, measured: _Measured, layouts: Sequence[Layout], rows: Sequence[Compared]
+) -> tuple[str, str]:
+    """The first op that differs in the first layout with a difference, in float64 where that
+    differs, and the change of a body that mends it."""
+    wrong = sorted(
+        (row for row in rows if not row.is_equal), key=lambda row: row.dtype != "float64"
+    )
     if not wrong:
         return "", ""
     row = wrong[0]
@@ -228,20 +273,28 @@ def _first(runner: Runner, measured: _Measured, layouts: Sequence[Layout], rows:
             layout, dtype, partitioner=row.partitioner, values=values, with_ops=True, calls=calls
         )
     first = (
-        first_difference(wide, narrow, sharded_outcome) or f"{Name(row.kind, row.path)}; every op before it is equal"
+        first_difference(wide, narrow, sharded_outcome)
+        or f"{Name(row.kind, row.path)}; every op before it is equal"
     )
     return first, _repair(runner, measured, layout, row.partitioner, dtype, calls)
 
 
 def distance(value: torch.Tensor | None, reference: torch.Tensor | None) -> float:
-    """The largest absolute difference of two values; infinite where only one is there, is a NaN, or has this shape."""
+    """The largest absolute difference of two values; infinite where only one is there, is a NaN, or
+    has this shape."""
     if value is None or reference is None or value.shape != reference.shape:
         return float("inf")
     if not value.numel():
         return 0.0
     wide, reference = _wide(value), _wide(reference)
     same = (wide == reference) | (wide.isnan() & reference.isnan())
-    return float((wide - reference).abs().nan_to_num(nan=float("inf"), posinf=float("inf")).where(~same, 0.0).max())
+    return float(
+        (wide - reference)
+        .abs()
+        .nan_to_num(nan=float("inf"), posinf=float("inf"))
+        .where(~same, 0.0)
+        .max()
+    )
 
 
 def magnitude(value: torch.Tensor) -> float:
@@ -256,9 +309,11 @@ def _wide(value: torch.Tensor) -> torch.Tensor:
 
 
 def first_difference(reference: Outcome, narrow: Outcome, sharded_outcome: Outcome) -> str:
-    """The text of the first op, in the order of recording, that differs by more than its tolerance; "" for none.
+    """The text of the first op, in the order of recording, that differs by more than its tolerance;
+    "" for none.
 
-    reference, narrow: on one device in float64 and in a narrow dtype. sharded: on the mesh, in float64. All with ops.
+    reference, narrow: on one device in float64 and in a narrow dtype. sharded: on the mesh, in
+    float64. All with ops.
     """
     ours, theirs = [op.key for op in reference.ops], [op.key for op in sharded_outcome.ops]
     for block in SequenceMatcher(None, ours, theirs, autojunk=False).get_matching_blocks():
@@ -266,7 +321,9 @@ def first_difference(reference: Outcome, narrow: Outcome, sharded_outcome: Outco
             first, second = reference.ops[block.a + step], sharded_outcome.ops[block.b + step]
             sample = narrow.ops[block.a + step] if block.a + step < len(narrow.ops) else first
             sample = sample if sample.key == first.key else first
-            allowed = tolerance(first.path, magnitude(first.value), distance(sample.value, first.value), sample.path)
+            allowed = tolerance(
+                first.path, magnitude(first.value), distance(sample.value, first.value), sample.path
+            )
             off = distance(first.value, second.value)
             if off > allowed:
                 return f"{first.text}: differs by {off:.3g} where {allowed:.3g} is allowed"
@@ -278,9 +335,16 @@ def _evidence(inputs: Inputs, layouts: Sequence[Layout]) -> dict[str, Any]:
         "digest": inputs.digest(),
         "num_tensors": len(inputs.values),
         "dtypes": sorted({str(value.dtype).removeprefix("torch.") for value in inputs.values}),
-        "seeds": {"torch": torch.initial_seed(), "device": list(seed.get_state()), "samples": list(range(SAMPLES))},
+        "seeds": {
+            "torch": torch.initial_seed(),
+            "device": list(seed.get_state()),
+            "samples": list(range(SAMPLES)),
+        },
         "tolerance": FORMULA,
-        "versions": {name: importlib.metadata.version(name) for name in ("torch-spmd", "torch", "jax", "jaxlib")},
+        "versions": {
+            name: importlib.metadata.version(name)
+            for name in ("torch-spmd", "torch", "jax", "jaxlib")
+        },
         "meshes": [
             {
                 "layout": str(layout),

@@ -1,4 +1,5 @@
-"""A cache that grows is one program for all its lengths; numbers stay CPU's, whatever lies behind the length."""
+"""A cache that grows is one program for all its lengths; numbers stay CPU's, whatever lies behind
+the length."""
 
 import copy
 import math
@@ -38,7 +39,8 @@ WEIGHT = torch.randn(8, 8)
 
 
 class TestOps:
-    """Each op that has a rule, of a slice from 0 whose length changes, of a buffer that holds NaN behind it."""
+    """Each op that has a rule, of a slice from 0 whose length changes, of a buffer that holds NaN
+    behind it."""
 
     OPS: ClassVar[dict[str, Callable[[Tensor], Tensor]]] = {
         "sum": lambda x: x.sum(0),
@@ -73,24 +75,41 @@ class TestOps:
         "stacked": lambda x: torch.stack([x, x * 2], 1).sum(0),
         "product over it": lambda x: x.T @ x,
         "product beside it": lambda x: (x @ WEIGHT.to(x.device)).sum(0),
-        "batched product": lambda x: (x.view(-1, 2, 4).transpose(0, 1) @ WEIGHT.to(x.device).view(2, 4, 8)).sum(1),
+        "batched product": lambda x: (
+            x.view(-1, 2, 4).transpose(0, 1) @ WEIGHT.to(x.device).view(2, 4, 8)
+        ).sum(1),
         "gather": lambda x: x.gather(1, (x > 0).long()).sum(),
         "scatter_add": lambda x: (x * 0).scatter_add(1, (x > 0).long(), x).exp().sum(),
-        "scatter_add along the length": lambda x: (x * 0).scatter_add(0, (x > 0).long(), x).exp().sum(),
-        "scatter_add into less": lambda x: torch.zeros(4, 8, device=x.device).scatter_add(0, (x > 0).long(), x).sum(0),
-        "index_add": lambda x: torch.zeros(4, 8, device=x.device).index_add(0, (x[:, 0] > 0).long() + 1, x, alpha=2),
+        "scatter_add along the length": lambda x: (
+            (x * 0).scatter_add(0, (x > 0).long(), x).exp().sum()
+        ),
+        "scatter_add into less": lambda x: (
+            torch.zeros(4, 8, device=x.device).scatter_add(0, (x > 0).long(), x).sum(0)
+        ),
+        "index_add": lambda x: torch.zeros(4, 8, device=x.device).index_add(
+            0, (x[:, 0] > 0).long() + 1, x, alpha=2
+        ),
         "index_add beside": lambda x: (x * 0).index_add(1, (x[0] > 0).long(), x).exp().sum(0),
-        "index_put without adding": lambda x: torch.zeros(4, 8, device=x.device).index_put(((x[:, 0] > 0).long(),), x),
-        "index_put": lambda x: torch.zeros(4, 8, device=x.device).index_put(((x[:, 0] > 0).long() - 2,), x, True),
+        "index_put without adding": lambda x: torch.zeros(4, 8, device=x.device).index_put(
+            ((x[:, 0] > 0).long(),), x
+        ),
+        "index_put": lambda x: torch.zeros(4, 8, device=x.device).index_put(
+            ((x[:, 0] > 0).long() - 2,), x, True
+        ),
         "index_put of both": lambda x: (
-            (x * 0).index_put(((x[:, 0] > 0).long() - 2, (x[:, 1] > 0).long()), x[:, 2], True).exp().sum(0)
+            (x * 0)
+            .index_put(((x[:, 0] > 0).long() - 2, (x[:, 1] > 0).long()), x[:, 2], True)
+            .exp()
+            .sum(0)
         ),
         "layer norm": lambda x: F.layer_norm(x, (8,)).sum(0),
         "triangle": lambda x: (x @ x.T).tril(1).sum(),
         "cross entropy": lambda x: F.cross_entropy(x, (x[:, 0] > 0).long()),
-        "cross entropy, summed": lambda x: F.cross_entropy(x, (x[:, 0] > 0).long(), reduction="sum"),
+        "cross entropy, summed": lambda x: F.cross_entropy(
+            x, (x[:, 0] > 0).long(), reduction="sum"
+        ),
         "nll": lambda x: F.nll_loss(x.log_softmax(1), x.argmax(1)),
-    }  # fmt: skip
+    }
 
     @pytest.mark.parametrize("name", OPS)
     def test_one_program(self, name: str) -> None:
@@ -117,7 +136,9 @@ class TestOps:
         on_xla = data.to("xla")
         for length in range(3, 3 + STEPS):
             before = spmd.metrics.num_compiles()
-            torch.testing.assert_close(op(on_xla[:length]).cpu(), op(data[:length]), rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(
+                op(on_xla[:length]).cpu(), op(data[:length]), rtol=1e-5, atol=1e-5
+            )
             assert spmd.metrics.num_compiles() == before + 1
         cause = spmd.metrics.compiles()[-1].cause
         assert "the length is no operand because" in cause and name in cause, cause
@@ -131,7 +152,11 @@ class Attention(nn.Module):
         self.form, self.heads, self.width = form, heads, width
         self.groups = 1 if form == "nanogpt" else 2
         whole, kv = heads * width, heads * width // self.groups
-        self.query, self.key, self.value = nn.Linear(whole, whole), nn.Linear(whole, kv), nn.Linear(whole, kv)
+        self.query, self.key, self.value = (
+            nn.Linear(whole, whole),
+            nn.Linear(whole, kv),
+            nn.Linear(whole, kv),
+        )
         shape = (2, size, heads // self.groups, width)
         self.register_buffer("keys", torch.full(shape, math.nan))
         self.register_buffer("values", torch.full(shape, math.nan))
@@ -145,12 +170,20 @@ class Attention(nn.Module):
         self.keys[:batch, start:end] = self.key(x).view(batch, new, -1, self.width)
         self.values[:batch, start:end] = self.value(x).view(batch, new, -1, self.width)
         key, value = (self.heads_of(cache[:batch, :end]) for cache in (self.keys, self.values))
-        return getattr(self, self.form)(query, key, value, start, end).transpose(1, 2).reshape(batch, new, -1)
+        return (
+            getattr(self, self.form)(query, key, value, start, end)
+            .transpose(1, 2)
+            .reshape(batch, new, -1)
+        )
 
     def heads_of(self, cache: Tensor) -> Tensor:
         batch, length, heads, width = cache.shape
         if self.groups > 1 and self.form != "grouped":  # Meta's repeat_kv
-            cache = cache[:, :, :, None].expand(batch, length, heads, 2, width).reshape(batch, length, 2 * heads, width)
+            cache = (
+                cache[:, :, :, None]
+                .expand(batch, length, heads, 2, width)
+                .reshape(batch, length, 2 * heads, width)
+            )
         return cache.transpose(1, 2)
 
     def nanogpt(self, query: Tensor, key: Tensor, value: Tensor, start: int, end: int) -> Tensor:
@@ -173,14 +206,17 @@ class Attention(nn.Module):
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
 
     def biased(self, query: Tensor, key: Tensor, value: Tensor, start: int, end: int) -> Tensor:
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=self.bias[start:end, :end])
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask=self.bias[start:end, :end]
+        )
 
 
 FORMS = ["nanogpt", "meta", "fused", "grouped", "masked", "biased"]
 
 
 class TestCaches:
-    """A prompt and then token by token, twice: a handful of programs for the first, none for the second."""
+    """A prompt and then token by token, twice: a handful of programs for the first, none for the
+    second."""
 
     def run(self, model: Attention, on_xla: Attention, prompt: int, steps: int) -> list[int]:
         counts, start = [], 0
@@ -208,7 +244,9 @@ class TestCaches:
         assert self.run(model, on_xla, 4, 27) == [0] * 28, spmd.metrics.report()
 
     @pytest.mark.parametrize("form", ["meta", "fused"])
-    @pytest.mark.parametrize("spec", [("fsdp", *[None] * 3), (None, None, "fsdp", None), (None, "fsdp", None, None)])
+    @pytest.mark.parametrize(
+        "spec", [("fsdp", *[None] * 3), (None, None, "fsdp", None), (None, "fsdp", None, None)]
+    )
     def test_sharded(self, form: str, spec: tuple[str | None, ...], mesh8: spmd.Mesh) -> None:
         """Along the batch, the heads and the length itself, on eight devices."""
         model, on_xla = self.pair(form)
@@ -234,7 +272,9 @@ class TestCaches:
         model, on_xla = self.pair("meta", width=2)
         self.run(model, on_xla, 4, 3)
         cause = spmd.metrics.compiles()[-1].cause
-        assert re.search(r"aten.slice.Tensor: the length .* differs from run to run and is an operand", cause), cause
+        assert re.search(
+            r"aten.slice.Tensor: the length .* differs from run to run and is an operand", cause
+        ), cause
 
     def test_turned_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(spmd.config, "pad_lengths", False)
@@ -254,9 +294,12 @@ class TestCaches:
 
 
 class Growing:
-    """Attention of one new token over keys and values that `torch.cat` grows, as `transformers` keeps them."""
+    """Attention of one new token over keys and values that `torch.cat` grows, as `transformers`
+    keeps them."""
 
-    def __init__(self, length: int, mesh: spmd.Mesh | None = None, spec: tuple[str | None, ...] = ()):
+    def __init__(
+        self, length: int, mesh: spmd.Mesh | None = None, spec: tuple[str | None, ...] = ()
+    ):
         self.cpu = [torch.randn(2, 8, length, 4) for _ in range(2)]
         self.xla = [cache.to("xla") for cache in self.cpu]
         if mesh is not None:
@@ -274,12 +317,16 @@ class Growing:
 
     def attend(self, caches: list[Tensor], new: Tensor) -> Tensor:
         with torch.no_grad():
-            caches[:] = [torch.cat([cache, token], dim=-2) for cache, token in zip(caches, new[1:], strict=True)]
+            caches[:] = [
+                torch.cat([cache, token], dim=-2)
+                for cache, token in zip(caches, new[1:], strict=True)
+            ]
             return F.scaled_dot_product_attention(new[0] * 2, *caches)
 
 
 class TestGrownByCat:
-    """Keys and values that are new tensors at each step keep their padding between the runs; users see none of it."""
+    """Keys and values that are new tensors at each step keep their padding between the runs; users
+    see none of it."""
 
     def test_a_program_for_each_doubling(self) -> None:
         counts = [(grown := Growing(56)).step(), *(grown.step() for _ in range(30))]
@@ -308,9 +355,9 @@ class TestGrownByCat:
         kept[1][:, :, 2:4] = 0.5
         expected[1][:, :, 2:4] = 0.5
         assert torch.equal(kept[1].cpu(), expected[1])
-        assert torch.equal(kept[0].clone().cpu(), expected[0]) and kept[0].sum().item() == pytest.approx(
-            expected[0].sum().item(), rel=1e-4
-        )
+        assert torch.equal(kept[0].clone().cpu(), expected[0]) and kept[
+            0
+        ].sum().item() == pytest.approx(expected[0].sum().item(), rel=1e-4)
         torch.testing.assert_close(grown.xla[0].cpu(), grown.cpu[0])
         assert grown.step() <= 1
 
@@ -329,12 +376,17 @@ class TestGrownByCat:
 
     @pytest.mark.parametrize("spec", [None, (None, "fsdp", None, None)])
     def test_it_grows_in_place(self, spec: tuple[str | None, ...] | None, mesh8: spmd.Mesh) -> None:
-        """No token moves a cache: while there is room it stays in the same memory, on every device."""
+        """No token moves a cache: while there is room it stays in the same memory, on every
+        device."""
         grown = Growing(8) if spec is None else Growing(8, mesh8, spec)
 
         def memory() -> list[int]:
             buffers = [cache._storage.value.operands[0].buffer for cache in grown.xla]
-            return [shard.data.unsafe_buffer_pointer() for buffer in buffers for shard in buffer.addressable_shards]
+            return [
+                shard.data.unsafe_buffer_pointer()
+                for buffer in buffers
+                for shard in buffer.addressable_shards
+            ]
 
         for _ in range(3):
             grown.step()
@@ -359,7 +411,9 @@ class TestGrownByCat:
         grown = Growing(8)
         for _ in range(4):
             grown.step()
-        mine, expected = ([self.KEEP[name](cache) for cache in caches] for caches in (grown.xla, grown.cpu))
+        mine, expected = (
+            [self.KEEP[name](cache) for cache in caches] for caches in (grown.xla, grown.cpu)
+        )
         grown.step()
         for one, other in zip(mine, expected, strict=True):
             if not isinstance(one, Tensor):
@@ -398,7 +452,8 @@ class TestGrownByCat:
 
 
 class TestAgain:
-    """A warm step whose length has been met before is padded by a plan; no rule is asked and nothing spreads."""
+    """A warm step whose length has been met before is padded by a plan; no rule is asked and
+    nothing spreads."""
 
     @pytest.fixture
     def passes(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -417,14 +472,18 @@ class TestAgain:
         data = buffer(64, 8)
         on_xla = data.to("xla")
         for iteration in range(3):
-            for scale in (1.0, 2.5) if iteration else (1.0,):  # a number that is lifted is the step's own
+            # a number that is lifted is the step's own
+            for scale in (1.0, 2.5) if iteration else (1.0,):
                 for length in range(3, 3 + STEPS):
                     made = (on_xla[:length] * scale).softmax(0)[1].cpu()
-                    torch.testing.assert_close(made, (data[:length] * scale).softmax(0)[1], rtol=1e-5, atol=1e-5)
+                    torch.testing.assert_close(
+                        made, (data[:length] * scale).softmax(0)[1], rtol=1e-5, atol=1e-5
+                    )
             if not iteration:
                 assert passes
                 passes.clear()
-        assert len(passes) <= 2, passes  # the first two had a program of their own before a length was an operand
+        # the first two had a program of their own before a length was an operand
+        assert len(passes) <= 2, passes
 
     def test_a_cache_that_grows(self, passes: list[int]) -> None:
         caches = [Growing(5) for _ in range(3)]
@@ -456,7 +515,9 @@ class Pair:
     def step(self, *shape: int) -> int:
         """Trains both on a batch of this shape; compares losses; returns the number of programs."""
         x, before, losses = torch.randn(shape), spmd.metrics.num_compiles(), []
-        for model, optimizer, device in zip(self.models, self.optimizers, ("cpu", "xla"), strict=True):
+        for model, optimizer, device in zip(
+            self.models, self.optimizers, ("cpu", "xla"), strict=True
+        ):
             loss = model(x.to(device)).square().mean()
             loss.backward()
             optimizer.step()
@@ -472,10 +533,15 @@ class Pair:
 
 def small_images(width: int = 8) -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(3, width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1),
-        nn.Conv2d(width, width, 3, 2, dilation=2), nn.SiLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Conv2d(3, width, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2, padding=1),
+        nn.Conv2d(width, width, 3, 2, dilation=2),
+        nn.SiLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
         nn.Linear(width, 4),
-    )  # fmt: skip
+    )
 
 
 class TestBatchesOfManySizes:
@@ -486,7 +552,10 @@ class TestBatchesOfManySizes:
         pair = Pair(small_images(), mesh8 if is_split else None)
         sizes = [(21, 22), (37, 21), (24, 35), (30, 40), (31, 23), (26, 26), (22, 29)]
         counts = [pair.step(2, 3, *size) for size in sizes]
-        assert counts[0] == counts[1] == 1 and sum(counts) <= 4 and not any(counts[4:]), (counts, spmd.metrics.report())
+        assert counts[0] == counts[1] == 1 and sum(counts) <= 4 and not any(counts[4:]), (
+            counts,
+            spmd.metrics.report(),
+        )
         pair.check()
 
     def test_numbers_of_images(self) -> None:

@@ -1,4 +1,5 @@
-"""Dims that the user marks as dynamic: one program for all lengths from the first on, with the numbers of the CPU."""
+"""Dims that the user marks as dynamic: one program for all lengths from the first on, with the
+numbers of the CPU."""
 
 import copy
 from collections.abc import Callable
@@ -22,19 +23,26 @@ CONFIG = GPTConfig(layers=2, width=16, heads=2, sequence=128, vocabulary=32)
 class Trained:
     """A GPT on the CPU and on the device, trained alike on batches of many lengths."""
 
-    def __init__(self, mark: Callable[[Tensor], Any], model: nn.Module, mesh: spmd.Mesh | None = None):
+    def __init__(
+        self, mark: Callable[[Tensor], Any], model: nn.Module, mesh: spmd.Mesh | None = None
+    ):
         self.mark, self.mesh = mark, mesh
         self.models = model, copy.deepcopy(model).to("xla")
         self.optimizers = [torch.optim.SGD(model.parameters(), 0.5) for model in self.models]
 
     def step(self, length: int) -> int:
-        """Trains both on a batch of this length, compares the losses; returns the number of new programs."""
+        """Trains both on a batch of this length, compares the losses; returns the number of new
+        programs."""
         tokens, before, losses = torch.randint(32, (8, length)), spmd.metrics.num_compiles(), []
-        for model, optimizer, device in zip(self.models, self.optimizers, ("cpu", "xla"), strict=True):
+        for model, optimizer, device in zip(
+            self.models, self.optimizers, ("cpu", "xla"), strict=True
+        ):
             inputs = tokens.to(device)
             if device == "xla":
                 if self.mesh is not None:
-                    spmd.mark_sharding(inputs, self.mesh, (self.mesh.axis_names[0], *self.mesh.axis_names[1:]))
+                    spmd.mark_sharding(
+                        inputs, self.mesh, (self.mesh.axis_names[0], *self.mesh.axis_names[1:])
+                    )
                 self.mark(inputs)
             loss = cross_entropy(model(inputs)[:, :-1], inputs[:, 1:])
             loss.backward()
@@ -64,7 +72,10 @@ class TestTraining:
         trained = Trained(MARKS[by], GPT(CONFIG))
         # 64 is the capacity itself; 128 is also all of the table of positions.
         counts = [trained.step(length) for length in (17, 40, 9, 64, 3, 90, 128)]
-        assert not any(counts[1:5]) and counts[5] <= 1 and not counts[6], (counts, spmd.metrics.report())
+        assert not any(counts[1:5]) and counts[5] <= 1 and not counts[6], (
+            counts,
+            spmd.metrics.report(),
+        )
         trained.check()
 
     def test_batch_over_a_mesh(self, mesh8: spmd.Mesh) -> None:
@@ -82,9 +93,13 @@ class TestTraining:
 
     def test_layers_in_a_loop(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(spmd.config, "scan_layers", "always")
-        trained = Trained(MARKS["spmd"], GPT(GPTConfig(layers=4, width=16, heads=2, sequence=64, vocabulary=32)))
+        trained = Trained(
+            MARKS["spmd"], GPT(GPTConfig(layers=4, width=16, heads=2, sequence=64, vocabulary=32))
+        )
         trained.step(17)
-        assert trained.step(40) == 0 and any(record.loops for record in spmd.metrics.compiles()[-8:])
+        assert trained.step(40) == 0 and any(
+            record.loops for record in spmd.metrics.compiles()[-8:]
+        )
         trained.check()
 
     def test_fsdp(self, mesh8: spmd.Mesh) -> None:
@@ -95,7 +110,9 @@ class TestTraining:
         counts = []
         for length in (17, 40, 9):
             tokens, before = torch.randint(32, (8, length)), spmd.metrics.num_compiles()
-            inputs = spmd.mark_dynamic(spmd.mark_sharding(tokens.to("xla"), mesh8, ("fsdp", None)), 1)
+            inputs = spmd.mark_dynamic(
+                spmd.mark_sharding(tokens.to("xla"), mesh8, ("fsdp", None)), 1
+            )
             loss = cross_entropy(wrapped(inputs)[:, :-1], inputs[:, 1:])
             loss.backward()
             wrapped.zero_grad()
@@ -107,12 +124,14 @@ class TestTraining:
 
 
 def joined(x: Tensor) -> Tensor:
-    """Two dims as one; the second is the dynamic one, so that there is padding between the elements."""
+    """Two dims as one; the second is the dynamic one, so that there is padding between the
+    elements."""
     return x.reshape(-1, 4)
 
 
 class TestJoinedDims:
-    """A dynamic dim that a reshape joins to others: its padding, which holds infinities and NaN here, is not seen."""
+    """A dynamic dim that a reshape joins to others: its padding, which holds infinities and NaN
+    here, is not seen."""
 
     OPS: ClassVar[dict[str, Callable[[Tensor], Tensor]]] = {
         "sum": lambda x: joined(x).sum(0),
@@ -122,7 +141,9 @@ class TestJoinedDims:
         "softmax": lambda x: (joined(x).softmax(0) * joined(x)).sum(0),
         "logsumexp": lambda x: joined(x).logsumexp(0),
         "product over it": lambda x: joined(x).T @ joined(x),
-        "linear": lambda x: F.linear(joined(x), torch.ones(3, 4, dtype=x.dtype, device=x.device)).sum(0),
+        "linear": lambda x: F.linear(
+            joined(x), torch.ones(3, 4, dtype=x.dtype, device=x.device)
+        ).sum(0),
         "with the dims behind": lambda x: x.reshape(3, -1).square().sum(1),
         "with all": lambda x: x.reshape(-1).square().sum(),
         "taken apart": lambda x: (joined(x) * 2).view(3, -1, 2, 2).sum(1),
@@ -137,7 +158,11 @@ class TestJoinedDims:
     def test_values_and_gradients(self, name: str) -> None:
         op, counts = self.OPS[name], []
         for length in (10, 13, 31):
-            data, before, made = torch.rand(3, length, 4, dtype=torch.float64) + 0.5, spmd.metrics.num_compiles(), []
+            data, before, made = (
+                torch.rand(3, length, 4, dtype=torch.float64) + 0.5,
+                spmd.metrics.num_compiles(),
+                [],
+            )
             for device in ("cpu", "xla"):
                 x = data.to(device)
                 if device == "xla":
@@ -145,7 +170,8 @@ class TestJoinedDims:
                 x.requires_grad_()
                 result = op(1 / x + x.log())  # infinite where x is 0
                 (grad,) = torch.autograd.grad(result.square().sum(), x)
-                # Read with the gradient kept: both have the dynamic dim's own length, and are one program's results.
+                # Read with the gradient kept: both have the dynamic dim's own length, and are one
+                # program's results.
                 made.append((result.detach().cpu(), grad.cpu()))
             torch.testing.assert_close(made[1], made[0], rtol=1e-9, atol=1e-9)
             counts.append(spmd.metrics.num_compiles() - before)
@@ -158,14 +184,18 @@ class TestJoinedDims:
                 lambda x: joined(x).cumsum(0)[-1] * 1,
                 "aten.cumsum has no rule for a padded dim that a reshape has joined",
             ),
-            (lambda x: joined(x).argmax(0) + 0, "aten.argmax has no rule for a padded dim that a reshape has joined"),
+            (
+                lambda x: joined(x).argmax(0) + 0,
+                "aten.argmax has no rule for a padded dim that a reshape has joined",
+            ),
             (lambda x: joined(x)[-1] * 1, "has no rule for a padded dim that a reshape has joined"),
             (lambda x: x.reshape(2, -1, 3).sum(1), "joins or splits the padded dim 1"),
         ],
         ids=["cumsum", "argmax", "a place", "split"],
     )
     def test_without_a_rule(self, op: Callable[[Tensor], Tensor], why: str) -> None:
-        """The number is right all the same, and the log says why this length has a program of its own."""
+        """The number is right all the same, and the log says why this length has a program of its
+        own."""
         data = torch.rand(3, 6, 4)
         x = spmd.mark_dynamic(data.to("xla"), 1)
         torch.testing.assert_close(op(x).cpu(), op(data))
@@ -211,7 +241,9 @@ class TestMarks:
         for rows, columns in ((3, 5), (9, 4), (20, 40)):
             data = torch.rand(rows, columns)
             x = spmd.mark_dynamic(data.to("xla"), (0, 1))
-            torch.testing.assert_close((x @ x.T).softmax(1).sum(0).sum().cpu(), (data @ data.T).softmax(1).sum())
+            torch.testing.assert_close(
+                (x @ x.T).softmax(1).sum(0).sum().cpu(), (data @ data.T).softmax(1).sum()
+            )
         assert spmd.metrics.num_compiles() == before + 1
 
     def test_one_after_the_other(self) -> None:
@@ -238,7 +270,8 @@ class TestMarks:
         assert counts == [1, 0, 0]
 
     def test_what_is_computed_is_kept_padded(self) -> None:
-        """Results of the dynamic length stay in tensors, are read without a program, and go into the next step."""
+        """Results of the dynamic length stay in tensors, are read without a program, and go into
+        the next step."""
         before = spmd.metrics.num_compiles()
         for length in (5, 9, 31):
             data = torch.rand(3, length)
@@ -254,7 +287,11 @@ class TestMarks:
     def test_it_is_a_tensor_like_any_other(self) -> None:
         data = torch.rand(4, 6)
         x = spmd.mark_dynamic(data.to("xla"), 1)
-        assert torch.equal(x.cpu(), data) and torch.equal(x[:, 2:4].cpu(), data[:, 2:4]) and x.tolist() == data.tolist()
+        assert (
+            torch.equal(x.cpu(), data)
+            and torch.equal(x[:, 2:4].cpu(), data[:, 2:4])
+            and x.tolist() == data.tolist()
+        )
         assert torch.equal(copy.deepcopy(x).cpu(), data) and torch.equal(x.clone().cpu(), data)
         x[:, 1] = 3
         data[:, 1] = 3
@@ -263,7 +300,8 @@ class TestMarks:
         assert torch.equal(x.cpu(), data + 1)
 
     def test_mixed_with_what_is_not_marked(self) -> None:
-        """Two values of one length, of which one is marked: right, by a program of its own, and the log says so."""
+        """Two values of one length, of which one is marked: right, by a program of its own, and the
+        log says so."""
         data = torch.rand(3, 7)
         made = spmd.mark_dynamic(data.to("xla"), 1) * data.to("xla")
         torch.testing.assert_close(made.cpu(), data * data)
@@ -284,15 +322,20 @@ class TestMarks:
         x = torch.ones(3, 7).to("xla")
         with pytest.raises(IndexError, match="mark_dynamic: expected a dim from -2 to 1, got 2"):
             spmd.mark_dynamic(x, 2)
-        with pytest.raises(ValueError, match="mark_dynamic: dim 1 has length 7, and its bounds are None and 5"):
+        with pytest.raises(
+            ValueError, match="mark_dynamic: dim 1 has length 7, and its bounds are None and 5"
+        ):
             spmd.mark_dynamic(x, 1, max=5)
-        with pytest.raises(ValueError, match="expected a tensor with memory of its own, got a view"):
+        with pytest.raises(
+            ValueError, match="expected a tensor with memory of its own, got a view"
+        ):
             spmd.mark_dynamic(x[:, 1:], 1)
         with pytest.raises(TypeError, match="mark_dynamic: expected a tensor on xla"):
             spmd.mark_dynamic(torch.ones(3), 0)
 
     def test_torch_is_not_imported_for_it(self) -> None:
-        """`torch._dynamo` takes a second to import: that waits until the program uses the device."""
+        """`torch._dynamo` takes a second to import: that waits until the program uses the
+        device."""
         printed = run_script(
             """
             import sys, torch, spmd
@@ -319,7 +362,9 @@ class TestPlans:
             return loss.detach()
 
         def batch(length: int) -> Tensor:
-            return spmd.mark_sharding(torch.randint(32, (8, length)).to("xla"), mesh8, ("fsdp", None))
+            return spmd.mark_sharding(
+                torch.randint(32, (8, length)).to("xla"), mesh8, ("fsdp", None)
+            )
 
         spmd.sync()
         peaks = {spmd.plan(step, batch(length)).peak for length in (9, 40)}

@@ -22,7 +22,11 @@ class TestRenamed:
     def test_environment(self) -> None:
         done = subprocess.run(
             [sys.executable, "-c", "import spmd"],
-            capture_output=True, text=True, env={**os.environ, "SPMD_ROLL_LAYERS": "never"},
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            env={**os.environ, "SPMD_ROLL_LAYERS": "never"},
+        )
         assert done.returncode == 1
-        assert done.stderr.strip().endswith("ValueError: SPMD_ROLL_LAYERS is now SPMD_SCAN_LAYERS: set that instead")
+        assert done.stderr.strip().endswith(
+            "ValueError: SPMD_ROLL_LAYERS is now SPMD_SCAN_LAYERS: set that instead"
+        )

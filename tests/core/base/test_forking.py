@@ -9,6 +9,7 @@ BUSY = """
     import torch, spmd
     from torch.utils.data import DataLoader, Dataset
 
+
     class Rows(Dataset):
         def __init__(self, make):
             self.make = make
@@ -19,20 +20,25 @@ BUSY = """
         def __getitem__(self, index):
             return self.make(index)
 
+
     def told(function):
         try:
             function()
         except RuntimeError as error:
-            return "Cannot use the xla device in a forked subprocess" in str(error) and "spawn" in str(error)
+            return "Cannot use the xla device in a forked subprocess" in str(
+                error
+            ) and "spawn" in str(error)
         return False
 """
 
 
 class TestFork:
-    """XLA's threads do not survive a fork: a child of a process that has started the device may not use it."""
+    """XLA's threads do not survive a fork: a child of a process that has started the device may not
+    use it."""
 
     def test_loaders_beside_a_busy_device(self) -> None:
-        """Twenty epochs of two workers; no warning of jax's at a loader's forks, but one at others'."""
+        """Twenty epochs of two workers; no warning of jax's at a loader's forks, but one at
+        others'."""
         out = run_script(
             BUSY
             + """
@@ -40,10 +46,12 @@ class TestFork:
 
     step, stop = jax.jit(lambda x: jax.numpy.tanh(x @ x)), threading.Event()
 
+
     def work():
         x = jax.numpy.ones((256, 256))
         while not stop.is_set():
             x = step(x)
+
 
     held = torch.ones(3, device="xla") + 1
     spmd.sync()
@@ -61,7 +69,12 @@ class TestFork:
         os.wait()
     stop.set()
     worker.join()
-    print(total, quiet, ["os.fork() was called" in str(warning.message) for warning in seen], held.tolist())
+    print(
+        total,
+        quiet,
+        ["os.fork() was called" in str(warning.message) for warning in seen],
+        held.tolist(),
+    )
     """,
             timeout=240,
         )
@@ -77,15 +90,30 @@ class TestFork:
     spmd.sync()
     pending = held + 1
     uses = [
-        lambda: pending.tolist(), lambda: held.sum().item(), lambda: held + 1, lambda: torch.ones(2, device="xla"),
-        lambda: torch.ones(2).to("xla"), lambda: repr(held), lambda: held.cpu(), spmd.sync, lambda: bool(held[0] > 1),
-        lambda: torch.xla.synchronize(), lambda: spmd.Mesh([0], (1,), ("a",)), lambda: spmd.get_stablehlo(),
-        lambda: spmd.mark_sharding(held, mesh, (None,)), lambda: torch.save(held, os.devnull),
-        lambda: torch.from_dlpack(held), lambda: torch.xla.memory_allocated(), lambda: spmd.local_shards(held),
-        lambda: spmd.call_jax(lambda x: x + 1, held), lambda: held.clone(), lambda: torch.nn.Linear(2, 2).to("xla"),
+        lambda: pending.tolist(),
+        lambda: held.sum().item(),
+        lambda: held + 1,
+        lambda: torch.ones(2, device="xla"),
+        lambda: torch.ones(2).to("xla"),
+        lambda: repr(held),
+        lambda: held.cpu(),
+        spmd.sync,
+        lambda: bool(held[0] > 1),
+        lambda: torch.xla.synchronize(),
+        lambda: spmd.Mesh([0], (1,), ("a",)),
+        lambda: spmd.get_stablehlo(),
+        lambda: spmd.mark_sharding(held, mesh, (None,)),
+        lambda: torch.save(held, os.devnull),
+        lambda: torch.from_dlpack(held),
+        lambda: torch.xla.memory_allocated(),
+        lambda: spmd.local_shards(held),
+        lambda: spmd.call_jax(lambda x: x + 1, held),
+        lambda: held.clone(),
+        lambda: torch.nn.Linear(2, 2).to("xla"),
     ]
     lock = spmd.core.record.storage.LOCK
-    threading.Thread(target=lambda: lock.acquire()).start()  # a thread that will not be there to give it back
+    # a thread that will not be there to give it back
+    threading.Thread(target=lambda: lock.acquire()).start()
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -94,7 +122,11 @@ class TestFork:
         thread.start()
         thread.join()
         torch.manual_seed(1)
-        fine = torch.rand(3).add(1).sum().item() > 0 and torch.xla._is_in_bad_fork() and not torch.xla.is_initialized()
+        fine = (
+            torch.rand(3).add(1).sum().item() > 0
+            and torch.xla._is_in_bad_fork()
+            and not torch.xla.is_initialized()
+        )
         os.write(writer, repr((all(answers), len(answers), fine)).encode())
         os._exit(0)
     os.waitpid(child, 0)
@@ -107,7 +139,8 @@ class TestFork:
         assert out.split("\n") == ["(True, 21, True) False", "True", "True", "True", "True", ""]
 
     def test_a_child_of_a_process_without_devices(self) -> None:
-        """Recording starts nothing: forked before the first run, parent and child both have the device."""
+        """Recording starts nothing: forked before the first run, parent and child both have the
+        device."""
         out = run_script(
             BUSY
             + """
@@ -125,7 +158,8 @@ class TestFork:
 
 
 class TestSpawn:
-    """A spawned process has a device of its own; tensors reach it, and come back, as values on the CPU."""
+    """A spawned process has a device of its own; tensors reach it, and come back, as values on the
+    CPU."""
 
     def test_processes_and_workers(self, tmp_path: Path) -> None:
         (tmp_path / "elsewhere.py").write_text(
@@ -134,7 +168,8 @@ class TestSpawn:
             "    __len__ = lambda self: 4\n"
             "    __getitem__ = lambda self, index: torch.full((2,), float(index), device='xla')\n"
             "def child(rank, given, answers):\n"
-            "    answers.put((given.device.type, given.to('xla').add(1).tolist(), torch.xla._is_in_bad_fork()))\n"
+            "    answers.put((given.device.type, given.to('xla').add(1).tolist(), "
+            "torch.xla._is_in_bad_fork()))\n"
         )
         out = run_script(
             f"""

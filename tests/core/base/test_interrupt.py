@@ -1,4 +1,5 @@
-"""Ctrl-C and alarms, wherever the program is: the process goes on, and every tensor has its value."""
+"""Ctrl-C and alarms, wherever the program is: the process goes on, and every tensor has its
+value."""
 
 import pytest
 from support import run_script
@@ -14,13 +15,20 @@ class TestInterrupt:
         printed = run_script(
             """
             import signal
+
             signal.signal(signal.SIGINT, signal.default_int_handler)
             import torch, spmd
-            spmd.config.scan_layers = "never"  # as a loop of 150 turns it would be compiled before the alarm
+
+            # as a loop of 150 turns it would be compiled before the alarm
+            spmd.config.scan_layers = "never"
+
+
             def chain(x):
                 for i in range(150):
                     x = (x @ x).sin() + i
                 return x
+
+
             kept = torch.full((4, 4), 2.0, device="xla")
             state = torch.zeros(4, 4, device="xla")
             spmd.sync()
@@ -33,7 +41,12 @@ class TestInterrupt:
                 print("finished")
             except KeyboardInterrupt:
                 print("interrupted")
-            print(kept.tolist()[0], (kept + 1).tolist()[0], state.tolist()[0], torch.isfinite(y).all().item())
+            print(
+                kept.tolist()[0],
+                (kept + 1).tolist()[0],
+                state.tolist()[0],
+                torch.isfinite(y).all().item(),
+            )
             """,
             timeout=200,
         )
@@ -45,8 +58,11 @@ class TestInterrupt:
         printed = run_script(
             """
             import signal
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job is started without
+
+            # a shell's background job is started without
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             import torch, spmd
+
             x = torch.ones(3, device="xla", requires_grad=True)
             x.register_hook(lambda grad: signal.raise_signal(signal.SIGINT))
             handler = signal.getsignal(signal.SIGINT)
@@ -54,7 +70,9 @@ class TestInterrupt:
                 try:
                     (x * 2).sum().backward()
                 except KeyboardInterrupt:
-                    print("interrupted", x.grad.tolist(), signal.getsignal(signal.SIGINT) is handler)
+                    print(
+                        "interrupted", x.grad.tolist(), signal.getsignal(signal.SIGINT) is handler
+                    )
                 x.grad = None
             """
         )
@@ -65,10 +83,13 @@ class TestInterrupt:
         printed = run_script(
             """
             import signal
+
             signal.signal(signal.SIGINT, signal.default_int_handler)
             import torch, spmd
+
             weight = torch.ones(8, 8, device="xla", requires_grad=True)
-            torch.tanh(torch.ones(4, 8, device="xla") @ weight)  # what is imported at first use is not interrupted
+            # what is imported at first use is not interrupted
+            torch.tanh(torch.ones(4, 8, device="xla") @ weight)
             signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
             for attempt in range(100):
                 x = torch.ones(4, 8, device="xla")
@@ -104,7 +125,8 @@ class TestInterrupt:
         assert printed == "awake\n"
 
     def test_during_a_loop(self) -> None:
-        """Pressed while ops are recorded, compiled or run, a hundred times: the state is that of the ops before it."""
+        """Pressed while ops are recorded, compiled or run, a hundred times: the state is that of
+        the ops before it."""
         printed = run_script(
             """
             import signal
@@ -135,7 +157,8 @@ class TestInterrupt:
         assert printed.splitlines()[-1] == f"{[True] * 10} [2.0, 2.0]"  # a hint comes before it
 
     def test_a_handler_that_sends_another_signal(self) -> None:
-        """Both are handled at the next op, not the second wherever the program is a moment later."""
+        """Both are handled at the next op, not the second wherever the program is a moment
+        later."""
         printed = run_script(
             """
             import signal
@@ -156,7 +179,8 @@ class TestInterrupt:
 
     @pytest.mark.parametrize("place", ["collector", "finalizer", "weak reference"])
     def test_where_python_drops_what_is_raised(self, place: str) -> None:
-        """A handler that comes due in a callback of the collector or of a weak reference, or in a `__del__`, waits."""
+        """A handler that comes due in a callback of the collector or of a weak reference, or in a
+        `__del__`, waits."""
         printed = run_script(
             f"""
             import gc, signal, time, weakref
@@ -208,7 +232,8 @@ class TestInterrupt:
         assert printed == "awake\n"
 
     def test_during_a_run(self) -> None:
-        """The press comes after the program has been given the state and before the tensors have its results."""
+        """The press comes after the program has been given the state and before the tensors have
+        its results."""
         printed = run_script(
             """
             import signal
@@ -239,16 +264,26 @@ class TestInterrupt:
 class TestSignals:
     """An alarm whose handler raises, at any of a hundred moments of a training loop, loses nothing.
 
-    Each step adds one to every weight, so that a weight that was lost, half written or written twice shows.
+    Each step adds one to every weight, so that a weight that was lost, half written or written
+    twice shows.
     """
 
     def test_an_alarm(self) -> None:
         printed = run_script(
             """
             import random, signal, torch, spmd
+
             spmd.simulate(2)
-            class Alarm(Exception): pass
-            def ring(number, frame): raise Alarm
+
+
+            class Alarm(Exception):
+                pass
+
+
+            def ring(number, frame):
+                raise Alarm
+
+
             signal.signal(signal.SIGALRM, ring)
             random.seed(0)
             mesh = spmd.Mesh(range(2), (2,), ("d",))
@@ -257,6 +292,8 @@ class TestSignals:
                 spmd.mark_sharding(w, mesh, ("d",))
             spmd.sync()
             scales = torch.ones(8, device="xla")
+
+
             def step(turn):
                 # A new shape compiles; an old one only runs.
                 extra = torch.ones(8, 1 + turn % 5, device="xla").sum() * 0
@@ -267,7 +304,11 @@ class TestSignals:
                 for w in weights:
                     w.grad = None
                 spmd.sync()
-            step(0)  # torch imports parts of itself here, which are broken for good when an alarm cuts that short
+
+
+            # torch imports parts of itself here, which are broken for good when an alarm cuts that
+            # short
+            step(0)
             caught = whole = 0
             for turn in range(100):
                 before = [w.tolist() for w in weights]
@@ -298,7 +339,8 @@ class TestSignals:
 
 
 def test_inside_of_jax() -> None:
-    """jax's caches break where an exception cuts them short: the handler runs before the next op is lowered."""
+    """jax's caches break where an exception cuts them short: the handler runs before the next op is
+    lowered."""
     printed = run_script(
         """
         import signal, time, jax, torch, spmd

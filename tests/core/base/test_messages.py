@@ -1,4 +1,5 @@
-"""Messages while programs compile: a line's width, one place in a terminal, few lines in a minute elsewhere."""
+"""Messages while programs compile: a line's width, one place in a terminal, few lines in a minute
+elsewhere."""
 
 import contextlib
 import os
@@ -26,13 +27,20 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
 PROGRAMS = """
     import time, torch, spmd
     from spmd.core.programs import cache
+
     compile_graph = cache.compile_graph
+
+
     def slowly(*args, **how):
         time.sleep(0.3)
         return compile_graph(*args, **how)
+
+
     cache.compile_graph = slowly
     for name in "cos sin tan exp tanh sqrt square".split():
-        a_name_that_makes_this_line_longer_than_a_terminal = getattr(torch.ones(4).to("xla"), name)().sum().item()
+        a_name_that_makes_this_line_longer_than_a_terminal = (
+            getattr(torch.ones(4).to("xla"), name)().sum().item()
+        )
     print("compiled", spmd.metrics.num_compiles(), "loaded", spmd.metrics.num_loaded())
 """
 
@@ -66,21 +74,34 @@ class TestWhileCompiling:
         assert all(line.startswith("spmd: ") and len(line) <= columns for line in lines), lines
         compiling = [line for line in lines if "compiling program" in line]
         assert 1 <= len(compiling) <= messages.MOST and len(lines) <= 2 * messages.MOST, lines
-        assert re.match(r"spmd: compiling program \d, 2 ops, <string>:10: op aten\.\w+ instead of aten", compiling[-1])
+        assert re.match(
+            r"spmd: compiling program \d, 2 ops, <string>:10: op aten\.\w+ instead of aten",
+            compiling[-1],
+        )
 
     @pytest.mark.parametrize("columns", [80, pytest.param(120, marks=pytest.mark.long)])
     def test_a_terminal(self, columns: int) -> None:
         written = in_terminal(PROGRAMS, COLUMNS=str(columns), SPMD_SLOW_COMPILE_SECONDS="1")
         drawn = [line for line in re.split(r"[\r\n]", written) if line]
         assert all(len(line) <= columns for line in drawn), drawn
-        numbers = [int(found[1]) for line in drawn if (found := re.match(r"spmd: compiling program (\d)", line))]
+        numbers = [
+            int(found[1])
+            for line in drawn
+            if (found := re.match(r"spmd: compiling program (\d)", line))
+        ]
         assert numbers == sorted(numbers) and len(set(numbers)) >= 3, drawn
         # What is compiled stays in one place: whole lines are the hint's and the program's own.
-        kept = [line.rpartition("\r")[2] for line in written.replace("\r\n", "\n").rstrip("\n").split("\n")]
+        kept = [
+            line.rpartition("\r")[2]
+            for line in written.replace("\r\n", "\n").rstrip("\n").split("\n")
+        ]
         assert len(kept) <= 1 + messages.MOST and kept[-1] == "compiled 7 loaded 0", kept
 
-    def test_a_notebook_has_one_output_that_ends_empty(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """One for all statuses of a cell, and no stream, of which the notebook's file would keep each line."""
+    def test_a_notebook_has_one_output_that_ends_empty(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One for all statuses of a cell, and no stream, of which the notebook's file would keep
+        each line."""
         shown: list[tuple[str, bool, dict[str, str]]] = []
         drawn = [threading.Event(), threading.Event()]
 
@@ -89,7 +110,9 @@ class TestWhileCompiling:
             drawn[min(len(shown), 2) - 1].set()
 
         shell = SimpleNamespace(execution_count=7)
-        ipython = SimpleNamespace(display=SimpleNamespace(display=display), get_ipython=lambda: shell)
+        ipython = SimpleNamespace(
+            display=SimpleNamespace(display=display), get_ipython=lambda: shell
+        )
         monkeypatch.setitem(sys.modules, "IPython", ipython)
         monkeypatch.setattr(status, "_is_notebook", lambda file: True)
         monkeypatch.setattr(spmd.config, "slow_compile_seconds", 1)
@@ -115,7 +138,10 @@ class TestWhileCompiling:
             assert "spmd-status" not in [thread.name for thread in threading.enumerate()]
 
     def test_a_file_has_the_newest_stage(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        stage, seen = ["recording"], {name: threading.Event() for name in ("recording", "compiling")}
+        stage, seen = (
+            ["recording"],
+            {name: threading.Event() for name in ("recording", "compiling")},
+        )
         monkeypatch.setattr(spmd.config, "slow_compile_seconds", 1)
         monkeypatch.setattr(status, "_EVERY_IN_A_FILE", 0.01)
         monkeypatch.setattr(status, "_is_in_place", lambda file: False)
@@ -129,28 +155,41 @@ class TestWhileCompiling:
 class TestLines:
     """One line of a message."""
 
-    def test_width_and_full_text(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_width_and_full_text(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("COLUMNS", "40")
         messages.say("a text\nof more than the forty columns of this terminal", "test")
         assert capsys.readouterr().err == "spmd: a text of more than the forty...\n"
-        assert "note: a text\nof more than the forty columns of this terminal" in spmd.metrics.report()
+        assert (
+            "note: a text\nof more than the forty columns of this terminal" in spmd.metrics.report()
+        )
         messages.say("short", "test", "and its full text")
-        assert capsys.readouterr().err == "spmd: short\n" and "note: and its full text" in spmd.metrics.report()
+        assert (
+            capsys.readouterr().err == "spmd: short\n"
+            and "note: and its full text" in spmd.metrics.report()
+        )
 
-    def test_few_in_a_minute(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_few_in_a_minute(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         now = [100.0]
         monkeypatch.setattr(messages.time, "monotonic", lambda: now[0])
         for number in range(10):
             messages.say(f"number {number}", "one")
         messages.say("of another kind", "other")
         said = capsys.readouterr().err.splitlines()
-        assert said == [f"spmd: number {number}" for number in range(messages.MOST)] + ["spmd: of another kind"]
+        assert said == [f"spmd: number {number}" for number in range(messages.MOST)] + [
+            "spmd: of another kind"
+        ]
         now[0] += 61
         messages.say("later", "one")
         messages.say("and later", "one")
         assert capsys.readouterr().err == "spmd: later (7 more held back)\nspmd: and later\n"
 
-    def test_the_programs_of_a_sync(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_programs_of_a_sync(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The line says how many programs its sync is cut into, and how many came from the disk."""
         monkeypatch.setattr(spmd.config, "slow_compile_seconds", 1)
         monkeypatch.setattr(status, "_SHORTEST", 0.0)
@@ -159,12 +198,19 @@ class TestLines:
         for _ in range(2):
             status.counters.add("programs_loaded")
         waited = threading.Event()
-        monkeypatch.setattr(spmd.core.messages, "print_line", lambda text, kind: (print(text), waited.set()))
+        monkeypatch.setattr(
+            spmd.core.messages, "print_line", lambda text, kind: (print(text), waited.set())
+        )
         line = status.Line(None, 0)
-        with cache.part.held((3, 12)), status.while_compiling(2_500, line, "first program of this sync; more"):
+        with (
+            cache.part.held((3, 12)),
+            status.while_compiling(2_500, line, "first program of this sync; more"),
+        ):
             assert waited.wait(10)
         said = capsys.readouterr().out
-        assert said.startswith("compiling program 3 (3 of 12; 2 from disk), 2,500 ops, no line of yours: first program")
+        assert said.startswith(
+            "compiling program 3 (3 of 12; 2 from disk), 2,500 ops, no line of yours: first program"
+        )
         assert "more" not in said and "spmd.sync() in the middle makes shorter programs" in said
 
     def test_a_sync_states_its_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,4 +223,6 @@ class TestLines:
             value = value.sin() * number + value.roll(number)
         spmd.sync()
         count = max(count for _, count in seen)
-        assert count > 2 and [number for number, of in seen if of == count] == list(range(1, count + 1))
+        assert count > 2 and [number for number, of in seen if of == count] == list(
+            range(1, count + 1)
+        )

@@ -1,4 +1,5 @@
-"""A jax that lacks what we use of its private parts: told so, the library takes the way that is left."""
+"""A jax that lacks what we use of its private parts: told so, the library takes the way that is
+left."""
 
 from support import run_script
 
@@ -55,7 +56,9 @@ class TestWithoutTheCudnnKernel:
             + """
     q = torch.randn(1, 2, 16, 8, dtype=torch.bfloat16)
     made = torch.nn.functional.scaled_dot_product_attention(*[q.to("xla")] * 3).cpu()
-    torch.testing.assert_close(made, torch.nn.functional.scaled_dot_product_attention(q, q, q), rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(
+        made, torch.nn.functional.scaled_dot_product_attention(q, q, q), rtol=2e-2, atol=2e-2
+    )
     print("right")
 """
         )

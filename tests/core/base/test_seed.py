@@ -85,7 +85,9 @@ class TestSeed:
         assert len(set(seen)) == 4 and spmd.metrics.num_compiles() == before
 
     def test_a_new_process_draws_the_same(self) -> None:
-        printed = run_script("import torch, spmd; torch.manual_seed(5); print(torch.rand(3, device='xla').tolist())")
+        printed = run_script(
+            "import torch, spmd; torch.manual_seed(5); print(torch.rand(3, device='xla').tolist())"
+        )
         torch.manual_seed(5)
         assert printed.strip() == str(torch.rand(3, device="xla").tolist())
 
@@ -117,13 +119,17 @@ class TestState:
         with torch.random.fork_rng(device_type="xla"):
             torch.manual_seed(6)
             torch.rand(4, device="xla")
-        assert torch.equal(torch.rand(4, device="xla"), expected[0]) and torch.equal(torch.rand(4), expected[1])
+        assert torch.equal(torch.rand(4, device="xla"), expected[0]) and torch.equal(
+            torch.rand(4), expected[1]
+        )
 
     def test_states_of_host_and_device_are_apart(self) -> None:
         host, device = torch.get_rng_state(), torch.xla.get_rng_state()
         first = torch.rand(4), torch.rand(4, device="xla")
         torch.set_rng_state(host)
-        assert torch.equal(torch.rand(4), first[0]) and not torch.equal(torch.rand(4, device="xla"), first[1])
+        assert torch.equal(torch.rand(4), first[0]) and not torch.equal(
+            torch.rand(4, device="xla"), first[1]
+        )
         torch.xla.set_rng_state(device)
         assert torch.equal(torch.rand(4, device="xla"), first[1])
 
@@ -139,7 +145,9 @@ class TestState:
         file.seek(0)
         saved = torch.load(file, map_location=place)
         torch.xla.set_rng_state(saved["xla"])
-        assert torch.equal(nn.functional.dropout(model, 0.5), expected) and not torch.equal(pending, expected)
+        assert torch.equal(nn.functional.dropout(model, 0.5), expected) and not torch.equal(
+            pending, expected
+        )
         torch.xla.set_rng_state_all(saved["all"])
         assert torch.equal(nn.functional.dropout(model, 0.5), expected)
 
@@ -161,12 +169,16 @@ class TestState:
             assert torch.equal(torch.rand(4, device="xla"), made)
 
     def test_a_state_that_is_none(self) -> None:
-        with pytest.raises(ValueError, match=r"set_rng_state: expected the 2 numbers of .* got 5056"):
+        with pytest.raises(
+            ValueError, match=r"set_rng_state: expected the 2 numbers of .* got 5056"
+        ):
             torch.xla.set_rng_state(torch.get_rng_state())
 
     def test_checkpoint_repeats_the_mask(self) -> None:
         x = torch.ones(64, device="xla", requires_grad=True)
-        y = torch.utils.checkpoint.checkpoint(lambda x: nn.functional.dropout(x * 1, 0.5), x, use_reentrant=False)
+        y = torch.utils.checkpoint.checkpoint(
+            lambda x: nn.functional.dropout(x * 1, 0.5), x, use_reentrant=False
+        )
         y.sum().backward()
         assert torch.equal(y.detach(), x.grad)
 
@@ -186,7 +198,9 @@ class TestGenerators:
 
     def test_initialisers_take_it(self) -> None:
         made = [
-            nn.init.xavier_uniform_(torch.empty(4, 4, device="xla"), generator=torch.Generator().manual_seed(1))
+            nn.init.xavier_uniform_(
+                torch.empty(4, 4, device="xla"), generator=torch.Generator().manual_seed(1)
+            )
             for _ in "ab"
         ]
         assert torch.equal(*made)
@@ -214,7 +228,9 @@ class TestDistributions:
         spmd.sync()
         for name, (tensor, mean, variance) in cases.items():
             values = tensor.cpu().double()
-            error = 6 * (variance / self.COUNT) ** 0.5 + (2**-8 if tensor.dtype == torch.bfloat16 else 0)
+            error = 6 * (variance / self.COUNT) ** 0.5 + (
+                2**-8 if tensor.dtype == torch.bfloat16 else 0
+            )
             assert abs(values.mean().item() - mean) < error, name
             assert abs(values.var().item() - variance) < 0.05 * variance, name
 
@@ -238,7 +254,11 @@ class TestDistributions:
 
     def test_permutation(self) -> None:
         p = torch.randperm(100, device="xla")
-        assert p.dtype == torch.int64 and sorted(p.tolist()) == list(range(100)) and p.tolist() != list(range(100))
+        assert (
+            p.dtype == torch.int64
+            and sorted(p.tolist()) == list(range(100))
+            and p.tolist() != list(range(100))
+        )
 
     def test_dropout(self) -> None:
         x = torch.full((self.COUNT,), 3.0, device="xla", requires_grad=True)
@@ -254,7 +274,12 @@ class TestDistributions:
 
     def test_like(self) -> None:
         x = torch.zeros(2, 3, device="xla", dtype=torch.float64)
-        for made in (torch.rand_like(x), torch.randn_like(x), torch.randint_like(x, 5), torch.randint_like(x, 1, 5)):
+        for made in (
+            torch.rand_like(x),
+            torch.randn_like(x),
+            torch.randint_like(x, 5),
+            torch.randint_like(x, 1, 5),
+        ):
             assert (made.shape, made.dtype, made.device.type) == (x.shape, x.dtype, "xla")
 
 
@@ -266,15 +291,28 @@ class TestEverySource:
     def test_other_distributions(self) -> None:
         empty = torch.empty(self.COUNT, device="xla")
         cases = {
-            "log_normal": (empty.clone().log_normal_(0, 0.5), torch.empty(self.COUNT).log_normal_(0, 0.5)),
+            "log_normal": (
+                empty.clone().log_normal_(0, 0.5),
+                torch.empty(self.COUNT).log_normal_(0, 0.5),
+            ),
             "geometric": (empty.clone().geometric_(0.4), torch.empty(self.COUNT).geometric_(0.4)),
             "random": (empty.clone().random_(10), torch.empty(self.COUNT).random_(10)),
             "random from": (empty.clone().random_(3, 9), torch.empty(self.COUNT).random_(3, 9)),
-            "poisson": (torch.poisson(empty.clone().fill_(3.0)), torch.poisson(torch.full((self.COUNT,), 3.0))),
-            "normal of tensors": (torch.normal(empty.clone().fill_(1), 2.0), torch.normal(torch.ones(self.COUNT), 2.0)),
+            "poisson": (
+                torch.poisson(empty.clone().fill_(3.0)),
+                torch.poisson(torch.full((self.COUNT,), 3.0)),
+            ),
+            "normal of tensors": (
+                torch.normal(empty.clone().fill_(1), 2.0),
+                torch.normal(torch.ones(self.COUNT), 2.0),
+            ),
             "multinomial": (
-                torch.multinomial(torch.tensor([1.0, 2.0, 1.0]).to("xla"), self.COUNT, replacement=True).float(),
-                torch.multinomial(torch.tensor([1.0, 2.0, 1.0]), self.COUNT, replacement=True).float(),
+                torch.multinomial(
+                    torch.tensor([1.0, 2.0, 1.0]).to("xla"), self.COUNT, replacement=True
+                ).float(),
+                torch.multinomial(
+                    torch.tensor([1.0, 2.0, 1.0]), self.COUNT, replacement=True
+                ).float(),
             ),
         }
         spmd.sync()
@@ -287,18 +325,31 @@ class TestEverySource:
     def test_initialisers(self) -> None:
         init = nn.init
         cases = {
-            "uniform_": lambda w: init.uniform_(w, -1, 2), "normal_": lambda w: init.normal_(w, 1, 2),
-            "trunc_normal_": init.trunc_normal_, "xavier_uniform_": init.xavier_uniform_,
-            "xavier_normal_": init.xavier_normal_, "kaiming_uniform_": init.kaiming_uniform_,
-            "kaiming_normal_": init.kaiming_normal_, "sparse_": lambda w: init.sparse_(w, 0.3),
-            "orthogonal_": init.orthogonal_, "ones_": init.ones_, "zeros_": init.zeros_,
-            "constant_": lambda w: init.constant_(w, 0.3), "eye_": init.eye_,
-        }  # fmt: skip
+            "uniform_": lambda w: init.uniform_(w, -1, 2),
+            "normal_": lambda w: init.normal_(w, 1, 2),
+            "trunc_normal_": init.trunc_normal_,
+            "xavier_uniform_": init.xavier_uniform_,
+            "xavier_normal_": init.xavier_normal_,
+            "kaiming_uniform_": init.kaiming_uniform_,
+            "kaiming_normal_": init.kaiming_normal_,
+            "sparse_": lambda w: init.sparse_(w, 0.3),
+            "orthogonal_": init.orthogonal_,
+            "ones_": init.ones_,
+            "zeros_": init.zeros_,
+            "constant_": lambda w: init.constant_(w, 0.3),
+            "eye_": init.eye_,
+        }
         for name, function in cases.items():
-            actual, expected = function(torch.empty(64, 64, device="xla")).cpu(), function(torch.empty(64, 64))
+            actual, expected = (
+                function(torch.empty(64, 64, device="xla")).cpu(),
+                function(torch.empty(64, 64)),
+            )
             limit = 8 * expected.std().item() / 64 + 1e-6
             assert abs(actual.mean().item() - expected.mean().item()) < limit, name
-            assert abs(actual.std().item() - expected.std().item()) < 0.1 * expected.std().item() + 1e-6, name
+            assert (
+                abs(actual.std().item() - expected.std().item())
+                < 0.1 * expected.std().item() + 1e-6
+            ), name
         dirac = nn.init.dirac_(torch.empty(4, 4, 3, device="xla"))
         assert torch.equal(dirac.cpu(), nn.init.dirac_(torch.empty(4, 4, 3)))
 

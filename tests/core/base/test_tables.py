@@ -23,7 +23,8 @@ class Held:
 
 
 class TestTables:
-    """A full table drops its older half; what someone still holds is found again as the same object."""
+    """A full table drops its older half; what someone still holds is found again as the same
+    object."""
 
     def test_bounded(self) -> None:
         table: Bounded[int, int] = Bounded(10)
@@ -62,7 +63,8 @@ class TestTables:
 
 
 class TestLongProcesses:
-    """Twenty thousand of a kind leave tables of bounded size, and no more memory than these take."""
+    """Twenty thousand of a kind leave tables of bounded size, and no more memory than these
+    take."""
 
     @pytest.fixture(autouse=True)
     def small_tables(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +83,8 @@ class TestLongProcesses:
         gc.collect()
         assert len(entries) <= 256 and len(entries._alive) <= others + 256
         assert len(meta._METAS._alive) <= before + meta._METAS.limit
-        assert (x[:3] * 2).tolist() == [0.0, 2.0, 4.0]  # long gone from the table, not from the program
+        # long gone from the table, not from the program
+        assert (x[:3] * 2).tolist() == [0.0, 2.0, 4.0]
         assert spmd.metrics.counter("programs_compiled") == compiled
 
     def test_shapes_of_new_tensors(self) -> None:
@@ -93,7 +96,9 @@ class TestLongProcesses:
             torch.empty_like(y.expand(size, 7))
         made = call.PLANS[aten.empty_like.default], call.PLANS[aten.expand.default]
         assert all(len(plan.entries) <= 256 for plan in made)
-        assert (y + 1).tolist() == [2.0] * 7 and spmd.metrics.counter("programs_compiled") == compiled
+        assert (y + 1).tolist() == [2.0] * 7 and spmd.metrics.counter(
+            "programs_compiled"
+        ) == compiled
 
     def test_marks_and_shardings(self, mesh8: spmd.Mesh) -> None:
         shardings = value._INTERNED
@@ -106,7 +111,10 @@ class TestLongProcesses:
         gc.collect()
         marks = annotations.mark_op.cache_info()
         assert marks.currsize <= marks.maxsize and len(op._alive) <= marks.maxsize + num_ops
-        assert len(shardings) <= shardings.limit and len(shardings._alive) <= shardings.limit + num_shardings
+        assert (
+            len(shardings) <= shardings.limit
+            and len(shardings._alive) <= shardings.limit + num_shardings
+        )
         assert annotations.mark_op(meta.dense_meta((8,), torch.float32), target) is kept
         assert mesh8.sharding(("fsdp",), 1, "test") is target
 
@@ -132,7 +140,8 @@ class TestLongProcesses:
         assert len(dynamic._table) <= dynamic._table.limit
 
     def test_functions_of_jax(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The captured variables of a user's function are freed when table and programs have dropped it."""
+        """The captured variables of a user's function are freed when table and programs have
+        dropped it."""
         monkeypatch.setattr(spmd.config, "program_cache_size", 4)
         x, captured = torch.ones(2, device="xla", requires_grad=True), []
         for _ in range(40):
@@ -164,7 +173,9 @@ class TestSteadyStep:
     """A training step whose rows were dropped from every table is still the program that it was."""
 
     def test_no_compile(self, mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
-        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.Linear(16, 4)).to("xla")
+        model = torch.nn.Sequential(
+            torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.Linear(16, 4)
+        ).to("xla")
         for parameter in model.parameters():
             spmd.mark_sharding(parameter, mesh8, (None,) * parameter.dim())
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -173,7 +184,9 @@ class TestSteadyStep:
             x = spmd.mark_sharding(torch.ones(8, 8).to("xla"), mesh8, ("fsdp", None))
             y = model(x)
             y[:, 1] = y[:, 2] * 2
-            (y[1:3].t().reshape(-1).square().sum() + torch.as_strided(y, (3,), (4,), 1).sum()).backward()
+            (
+                y[1:3].t().reshape(-1).square().sum() + torch.as_strided(y, (3,), (4,), 1).sum()
+            ).backward()
             optimizer.step()
             optimizer.zero_grad()
             spmd.sync()
@@ -183,7 +196,12 @@ class TestSteadyStep:
         compiled = spmd.metrics.counter("programs_compiled")
         for table in [*(plan.table for plan in call.PLANS.values()), meta._METAS, value._INTERNED]:
             table.clear()
-        for function in (views.strided_rule, views._strided_write, reads._gather_op, reads._renew_op):
+        for function in (
+            views.strided_rule,
+            views._strided_write,
+            reads._gather_op,
+            reads._renew_op,
+        ):
             function.cache_clear()
         annotations.mark_op.cache_clear()
         gc.collect()

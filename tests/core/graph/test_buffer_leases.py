@@ -11,7 +11,8 @@ from spmd.core.graph import buffer_leases
 
 
 def test_an_array_that_outlives_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the end of the interpreter a module's names are None; an array that is freed then says nothing."""
+    """At the end of the interpreter a module's names are None; an array that is freed then says
+    nothing."""
     said: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", said.append)
     known, array = buffer_leases.LENT, jnp.ones(3)

@@ -18,13 +18,16 @@ from spmd.core.run.execute import graph_of, roots_of
 
 @pytest.fixture
 def graph() -> Graph:
-    """Two inputs, an op with two results, and one that reads both and is written over the first input."""
+    """Two inputs, an op with two results, and one that reads both and is written over the first
+    input."""
     x, y = torch.ones(4, 3, device="xla"), torch.ones(4, 3, device="xla")
     spmd.sync()
     x.add_(torch.stack((x * y).max(0)).sum(0))
     with LOCK:
         roots = roots_of([x._storage])
-        made = graph_of(roots, spmd.core.run.pjrt.devices.default_sharding(), dies=lambda data: True)
+        made = graph_of(
+            roots, spmd.core.run.pjrt.devices.default_sharding(), dies=lambda data: True
+        )
     assert made.onto[0] == 0
     return made
 
@@ -38,7 +41,9 @@ def moved(graph: Graph, place: int, **changes: object) -> Graph:
     nodes[place] = new
     for node in nodes:
         node.operands = tuple(new if operand is old else operand for operand in node.operands)
-    return dataclasses.replace(graph, nodes=nodes, roots=[new if root is old else root for root in graph.roots])
+    return dataclasses.replace(
+        graph, nodes=nodes, roots=[new if root is old else root for root in graph.roots]
+    )
 
 
 def late(graph: Graph) -> Graph:
@@ -47,7 +52,11 @@ def late(graph: Graph) -> Graph:
 
 def without_input(graph: Graph) -> Graph:
     return dataclasses.replace(
-        graph, inputs=graph.inputs[1:], shardings=graph.shardings[1:], donated=graph.donated[1:], onto=graph.onto[1:]
+        graph,
+        inputs=graph.inputs[1:],
+        shardings=graph.shardings[1:],
+        donated=graph.donated[1:],
+        onto=graph.onto[1:],
     )
 
 
@@ -68,7 +77,11 @@ def other_dtype(graph: Graph) -> Graph:
 
 def third_result(graph: Graph) -> Graph:
     place = next(place for place, node in enumerate(graph.nodes) if len(node.op.metas) == 2)
-    reader = next(at for at, node in enumerate(graph.nodes) if any(type(o) is TupleElement for o in node.operands))
+    reader = next(
+        at
+        for at, node in enumerate(graph.nodes)
+        if any(type(o) is TupleElement for o in node.operands)
+    )
     wrong = [TupleElement(graph.nodes[place], 2), *graph.nodes[reader].operands[1:]]
     return moved(graph, reader, operands=tuple(wrong))
 
@@ -115,18 +128,28 @@ class TestCheck:
         ],
         ids=lambda value: getattr(value, "__name__", ""),
     )
-    def test_a_wrong_one_is_not(self, graph: Graph, wrong: Callable[[Graph], Graph], what: str) -> None:
+    def test_a_wrong_one_is_not(
+        self, graph: Graph, wrong: Callable[[Graph], Graph], what: str
+    ) -> None:
         made = wrong(graph)
-        with pytest.raises(GraphError, match=f"the pass shuffle has made a graph that is not legal: .*{what}"):
+        with pytest.raises(
+            GraphError, match=f"the pass shuffle has made a graph that is not legal: .*{what}"
+        ):
             check(made, "shuffle")
 
     def test_a_region_is_closed(self) -> None:
         """A loop whose body reads a value that it is not given."""
-        spmd.scan(lambda carry, x: (carry + x.sin(), x), torch.zeros(3, device="xla"), torch.ones(4, 3, device="xla"))
+        spmd.scan(
+            lambda carry, x: (carry + x.sin(), x),
+            torch.zeros(3, device="xla"),
+            torch.ones(4, 3, device="xla"),
+        )
         x = torch.ones(4, 3, device="xla")
         total, _ = spmd.scan(lambda carry, x: (carry + x.sin(), x), torch.zeros(3, device="xla"), x)
         with LOCK:
-            made = graph_of(roots_of([total._storage]), spmd.core.run.pjrt.devices.default_sharding())
+            made = graph_of(
+                roots_of([total._storage]), spmd.core.run.pjrt.devices.default_sharding()
+            )
         check(made, "nothing")
         body = next(region for node in made.nodes for region in node.op.lowering.regions)
         stranger = DeviceData(body.nodes[0].operands[0].meta, is_abstract=True)
@@ -137,7 +160,8 @@ class TestCheck:
 
 class TestFlag:
     def test_a_wrong_pass_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The loop over the passes checks what each returns; without the flag XLA would see it first."""
+        """The loop over the passes checks what each returns; without the flag XLA would see it
+        first."""
 
         def wrong(graph: Graph, sync: pass_result.Sync) -> pass_result.Outcome:
             return pass_result.Changed(late(graph), "shuffled")
@@ -154,7 +178,9 @@ class TestExplain:
     """`spmd.explain(step, passes=True)` says what each pass changed, or why it did not."""
 
     def layers(self, count: int) -> str:
-        model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.SiLU()) for _ in range(count))).to("xla")
+        model = nn.Sequential(
+            *(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.SiLU()) for _ in range(count))
+        ).to("xla")
         x = torch.randn(2, 4, device="xla")
         spmd.sync()
         with torch.no_grad():
@@ -168,7 +194,8 @@ class TestExplain:
         assert "pass scan layers: 7 equal layers, and a loop is made from 8 on" in self.layers(7)
 
     def test_a_length(self) -> None:
-        """A length that differs from run to run is an operand, unless a result is kept at its own length."""
+        """A length that differs from run to run is an operand, unless a result is kept at its own
+        length."""
         x = torch.randn(64, 8).to("xla")
         spmd.sync()
         for length in range(5, 11):
@@ -178,4 +205,6 @@ class TestExplain:
             kept = x[:length] * 5.0
             spmd.sync()
         assert kept.shape == (10, 8)
-        assert "pass learn: aten.mul.Tensor makes a result that is kept at its own" in spmd.explain(passes=True)
+        assert "pass learn: aten.mul.Tensor makes a result that is kept at its own" in spmd.explain(
+            passes=True
+        )

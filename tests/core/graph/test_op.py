@@ -1,4 +1,5 @@
-"""An op is data: equal parts are one object and one text in every process, whatever was recorded in between."""
+"""An op is data: equal parts are one object and one text in every process, whatever was recorded in
+between."""
 
 import dataclasses
 import gc
@@ -34,10 +35,11 @@ class TestEncode:
     """Values that are not the same have other texts; what has no text is refused."""
 
     VALUES = (
-        None, 0, 1, -1, 0.0, -0.0, 1.0, float("nan"), float("inf"), True, False, 1j, 1 + 0j, complex(-0.0, 1), "", "1",
-        "None", (), (1,), [1], ((1,),), (1, 2), ("1,2",), ("1", "2"), torch.float32, torch.float64, np.dtype("float32"),
-        torch.strided, torch.contiguous_format, torch.device("cpu"), torch.device("meta"), aten.add.Tensor,
-        aten.add.Scalar, "aten.add.Tensor", FLOATS, dense_meta((4,), torch.int32), Sharding.single(0),
+        None, 0, 1, -1, 0.0, -0.0, 1.0, float("nan"), float("inf"), True, False, 1j, 1 + 0j,
+        complex(-0.0, 1), "", "1", "None", (), (1,), [1], ((1,),), (1, 2), ("1,2",), ("1", "2"),
+        torch.float32, torch.float64, np.dtype("float32"), torch.strided, torch.contiguous_format,
+        torch.device("cpu"), torch.device("meta"), aten.add.Tensor, aten.add.Scalar,
+        "aten.add.Tensor", FLOATS, dense_meta((4,), torch.int32), Sharding.single(0),
         Sharding.of((0, 1), (2,), ("a",), Spec.of(("a",))), Sharding.of((0, 1), (2,), ("a",)),
         Sharding.of((1, 0), (2,), ("a",)), int, float,
     )  # fmt: skip
@@ -152,7 +154,9 @@ class TestDigest:
         monkeypatch.setattr(Graph, "key", key)
         for iteration in range(2):  # the second finds the first's programs
             programs = [draw_program(seed, meshes=SETS[9]) for seed in range(20, 23)]
-            assert not any(check_together(programs, [on_cpu(program) or {} for program in programs])), iteration
+            assert not any(
+                check_together(programs, [on_cpu(program) or {} for program in programs])
+            ), iteration
         monkeypatch.undo()
         assert len({text for _, text in seen}) > 3
         by_key: dict[object, str] = {}
@@ -170,14 +174,21 @@ SCRIPT = """
     import torch, spmd
     from spmd.core.graph.op import digest
     from spmd.core.graph.graph import Graph
+
     spmd.simulate(4)
     seen, plain = [], Graph.key
+
+
     def key(graph):
         seen.append(digest(plain(graph)))
         return plain(graph)
+
+
     Graph.key = key
     mesh = spmd.Mesh(range(4), (2, 2), ("a", "b"))
-    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.Dropout()).to("xla")
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.Dropout()
+    ).to("xla")
     for parameter in model.parameters():
         spmd.mark_sharding(parameter, mesh, ("a", *[None] * (parameter.dim() - 1)))
     optimizer = torch.optim.AdamW(model.parameters())

@@ -1,4 +1,5 @@
-"""A stack that is sharded over its rows: each row is read, written, saved and restored on the devices where it lies."""
+"""A stack that is sharded over its rows: each row is read, written, saved and restored on the
+devices where it lies."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,7 +73,9 @@ class TestRows:
     def test_a_device_holds_its_rows(self, layers: Layers) -> None:
         (stack,) = layers.stores()
         assert stack is not None and is_one_stack(layers)
-        assert {shard.data.nbytes for shard in stack.placed().addressable_shards} == {ROWS * 16 * 4 * 4 // 8}
+        assert {shard.data.nbytes for shard in stack.placed().addressable_shards} == {
+            ROWS * 16 * 4 * 4 // 8
+        }
         layers.check()
 
     def test_a_row_is_read(self, layers: Layers) -> None:
@@ -145,7 +148,8 @@ class TestRows:
 
 
 class TestPrograms:
-    """A program takes all rows as they lie; of one that reads a row by itself, all devices get a copy."""
+    """A program takes all rows as they lie; of one that reads a row by itself, all devices get a
+    copy."""
 
     def test_a_row_among_others(self, layers: Layers) -> None:
         check(layers.layers[1] + layers.layers[6], layers.twins[1] + layers.twins[6])
@@ -196,4 +200,6 @@ class TestPrograms:
         for weight, twin in zip(weights, twins, strict=True):
             torch.testing.assert_close(weight.detach().cpu(), twin.detach(), rtol=2e-4, atol=2e-5)
         (stack,) = {leaf(weight).store for weight in weights}
-        assert stack is not None and {shard.data.shape for shard in stack.placed().addressable_shards} == {(2, 4, 8)}
+        assert stack is not None and {
+            shard.data.shape for shard in stack.placed().addressable_shards
+        } == {(2, 4, 8)}

@@ -1,4 +1,5 @@
-"""The user's line: that of the nearest frame outside torch, this library, and what shows a value in a notebook."""
+"""The user's line: that of the nearest frame outside torch, this library, and what shows a value in
+a notebook."""
 
 import sys
 from pathlib import Path
@@ -31,5 +32,6 @@ def test_a_cell_has_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     assert (Line(cell, 2).short(), str(Line(cell, 2))) == ("In[3]:1", "In[3]:1 in <module>")
     assert Line(other, 2).short() == "train.py:1"
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))  # imported, not running
+    # imported, not running
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
     assert Line(cell, 2).short() == "123.py:1"

@@ -1,4 +1,5 @@
-"""Ops with a body: a recorded piece of graph runs as a loop, on any mesh, and is known by what it computes."""
+"""Ops with a body: a recorded piece of graph runs as a loop, on any mesh, and is known by what it
+computes."""
 
 import gc
 import re
@@ -32,7 +33,9 @@ def value(tensor: torch.Tensor) -> Value:
     return operand(tensor)  # type: ignore[arg-type]
 
 
-def run(name: str, scan: Loop, operands: list[torch.Tensor], numbers: list[float | int] = ()) -> list[torch.Tensor]:
+def run(
+    name: str, scan: Loop, operands: list[torch.Tensor], numbers: list[float | int] = ()
+) -> list[torch.Tensor]:
     """Records a scan."""
     with LOCK:
         values = [value(tensor) for tensor in operands]
@@ -45,12 +48,15 @@ def linear() -> Region:
     weight, x, row = stand_in(4, 4), stand_in(8, 4), stand_in(4)
     y = x @ weight + row
     region = Region.of([value(y), value(y.sum())], [value(weight), value(x), value(row)])
-    # An op's first call leaves a cycle with its result, which the next read of all that is pending would run.
+    # An op's first call leaves a cycle with its result, which the next read of all that is pending
+    # would run.
     gc.collect()
     return region
 
 
-def expected(weight: torch.Tensor, x: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def expected(
+    weight: torch.Tensor, x: torch.Tensor, rows: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     sums = []
     for row in rows:
         x = x @ weight + row
@@ -59,7 +65,8 @@ def expected(weight: torch.Tensor, x: torch.Tensor, rows: torch.Tensor) -> tuple
 
 
 class TestScan:
-    """Constants, a carry, rows in either form, results in either form, numbers of turns, backwards."""
+    """Constants, a carry, rows in either form, results in either form, numbers of turns,
+    backwards."""
 
     @pytest.mark.parametrize("whole", [True, False])
     @pytest.mark.parametrize("reverse", [True, False])
@@ -80,7 +87,11 @@ class TestScan:
     def test_numbers_of_each_turn(self) -> None:
         x, row = stand_in(2), stand_in(2)
         body = Region.of([value(x * 3.0 + row * 7.0 + 100)], [value(x), value(row)])
-        assert [number for number in body_numbers(body) if number not in (1, 1.0)] == [3.0, 7.0, 100]
+        assert [number for number in body_numbers(body) if number not in (1, 1.0)] == [
+            3.0,
+            7.0,
+            100,
+        ]
         steps = {3.0: EACH, 7.0: 0, 100: 5}
         spread = {3.0: [1.0, 2.0, 4.0], 7.0: [7.0], 100: [100]}
         recorded = body_numbers(body)
@@ -101,7 +112,8 @@ class TestScan:
         check(last, torch.full((2,), 32.0))
 
     def test_rows_that_operands_fill(self) -> None:
-        """Two results whose stacks have equal room: each gets its own row, of iterations that run at once."""
+        """Two results whose stacks have equal room: each gets its own row, of iterations that run
+        at once."""
         x = stand_in(2)
         body = Region.of([value(x.sin()), value(x.cos())], [value(x)])
         room = Y(after=1, filled=(2,))
@@ -140,17 +152,23 @@ class TestMessages:
     """XLA's message about an op in a body is traced to the line inside."""
 
     def test_a_late_error(self) -> None:
-        (last, _) = run("spmd.scan", Loop(linear(), 3, 1, 1, (True,), (Y(True),)), [
-            torch.ones(4, 4).to("xla"), torch.ones(8, 4).to("xla"), torch.ones(3, 4).to("xla"),
-        ])  # fmt: skip
+        (last, _) = run(
+            "spmd.scan",
+            Loop(linear(), 3, 1, 1, (True,), (Y(True),)),
+            [torch.ones(4, 4).to("xla"), torch.ones(8, 4).to("xla"), torch.ones(3, 4).to("xla")],
+        )
         last.cpu()
         program = cache.last_program()
         assert program is not None
         (place,) = [i for i, op in enumerate(program.entries) if op.name == "spmd.scan"]
-        text = f'no such thing in "jit(spmd)/spmd.scan#{place}/while/body/region0/aten.mm#0/dot_general"'
-        assert re.search(r"XLA failed in aten\.mm, recorded at .*test_region\.py:\d+ in linear: y = x @ weight", str(
-            failing.explain(program, RuntimeError(text))
-        ))  # fmt: skip
+        text = (
+            "no such thing in "
+            f'"jit(spmd)/spmd.scan#{place}/while/body/region0/aten.mm#0/dot_general"'
+        )
+        assert re.search(
+            r"XLA failed in aten\.mm, recorded at .*test_region\.py:\d+ in linear: y = x @ weight",
+            str(failing.explain(program, RuntimeError(text))),
+        )
 
 
 class TestRegion:
@@ -158,7 +176,9 @@ class TestRegion:
 
     def test_needs_what_it_reads(self) -> None:
         x, weight = stand_in(2), stand_in(2)
-        with pytest.raises(ValueError, match=r"the region needs float32\[2\], which it is not given"):
+        with pytest.raises(
+            ValueError, match=r"the region needs float32\[2\], which it is not given"
+        ):
             Region.of([value(x * weight)], [value(x)])
 
     def test_same_text_is_one_op(self) -> None:
@@ -176,9 +196,10 @@ class TestRegion:
         x = stand_in(2)
         with pytest.raises(ValueError, match="the carry goes in as"):
             loop_op(
-                "spmd.scan", Loop(Region.of([value(x.sum())], [value(x)]), 3, 0, 1, (), ()),
+                "spmd.scan",
+                Loop(Region.of([value(x.sum())], [value(x)]), 3, 0, 1, (), ()),
                 [dense_meta((2,), torch.float32)],
-            )  # fmt: skip
+            )
 
     def test_a_failing_rule_names_the_line_inside(self) -> None:
         library = torch.library.Library("region_test", "FRAGMENT")
@@ -194,6 +215,8 @@ class TestRegion:
         body = Region.of([value(y)], [value(x)])
         del y  # else the barrier would run it
         (last,) = run("spmd.scan", Loop(body, 2, 0, 1, (), ()), [torch.ones(2).to("xla")])
-        with pytest.raises(LoweringError, match=r"(?s)region_test\.refuses.*# the line.*on purpose"):
+        with pytest.raises(
+            LoweringError, match=r"(?s)region_test\.refuses.*# the line.*on purpose"
+        ):
             spmd.sync()
         del last

@@ -45,7 +45,9 @@ class TestScannedLayers:
         plain, of_plain = trained(layers, weights)
         ours, of_ours = trained(spmd.assume_pure(layers), weights)
         assert [loop[0] for loop in of_ours.loops] == [loop[0] for loop in of_plain.loops] != []
-        assert ("inline calls", "2 calls of") in [(name, what[:10]) for name, what in of_ours.passes]
+        assert ("inline calls", "2 calls of") in [
+            (name, what[:10]) for name, what in of_ours.passes
+        ]
         assert of_ours.nodes < of_plain.nodes
         for one, other in zip(ours, plain, strict=True):
             check(one, other.cpu())
@@ -55,9 +57,14 @@ class TestScannedLayers:
         outer = spmd.assume_pure(lambda x, w: inner(inner(x, w), w) + 1)
         x, w = torch.ones(2, WIDTH, device="xla"), torch.eye(WIDTH).to("xla")
         spmd.manual_seed(2)
-        expected = [torch.nn.functional.dropout(torch.nn.functional.dropout(x, 0.25), 0.25) + 1 for _ in range(2)]
+        expected = [
+            torch.nn.functional.dropout(torch.nn.functional.dropout(x, 0.25), 0.25) + 1
+            for _ in range(2)
+        ]
         spmd.manual_seed(2)
         for one in expected:
             check(outer(x, w), one.cpu())
-        carry, _ = spmd.scan(lambda carry, row: (spmd.assume_pure(torch.sin)(carry) + row, None), x[0], x)
+        carry, _ = spmd.scan(
+            lambda carry, row: (spmd.assume_pure(torch.sin)(carry) + row, None), x[0], x
+        )
         check(carry, torch.sin(torch.sin(torch.ones(WIDTH)) + 1) + 1)

@@ -1,4 +1,5 @@
-"""A position or a length that changes from run to run is no new program each time; numbers stay CPU's."""
+"""A position or a length that changes from run to run is no new program each time; numbers stay
+CPU's."""
 
 from collections.abc import Callable, Iterator
 from typing import ClassVar
@@ -25,7 +26,8 @@ def quiet() -> Iterator[None]:
 
 
 def on_both(step: Callable[[int, str], Tensor]) -> list[int]:
-    """Runs the steps, a barrier each, on the device and on the CPU, compares them, counts the programs of each step."""
+    """Runs the steps, a barrier each, on the device and on the CPU, compares them, counts the
+    programs of each step."""
     counts = []
     for i in range(STEPS):
         before = spmd.metrics.num_compiles()
@@ -35,11 +37,14 @@ def on_both(step: Callable[[int, str], Tensor]) -> list[int]:
     return counts
 
 
-TABLE = {device: torch.arange(1.0, 61.0).reshape(STEPS + 3, 6).to(device) for device in ("cpu", "xla")}
+TABLE = {
+    device: torch.arange(1.0, 61.0).reshape(STEPS + 3, 6).to(device) for device in ("cpu", "xla")
+}
 
 
 class TestPositions:
-    """The index of a select, a slice, their gradients and their writes, and where a range begins."""
+    """The index of a select, a slice, their gradients and their writes, and where a range
+    begins."""
 
     STEPS: ClassVar[dict[str, Callable[[int, Tensor], Tensor]]] = {
         "select": lambda i, t: t[i] * 2,
@@ -48,8 +53,12 @@ class TestPositions:
         "slice": lambda i, t: t[i : i + 3] * 2,
         "slice with a step": lambda i, t: t[i : i + 3 : 2] * 2,
         "chain of views": lambda i, t: t[i : i + 3].t()[1:3].reshape(-1) * 2,
-        "chunk by number": lambda i, t: t.flatten().narrow(0, 6 * i, 6).view(2, 3) @ torch.ones(3, 2).to(t.device),
-        "write to a row": lambda i, t: t.clone().index_fill_(0, torch.tensor([0]).to(t.device), 0.0)[i].mul_(2),
+        "chunk by number": lambda i, t: (
+            t.flatten().narrow(0, 6 * i, 6).view(2, 3) @ torch.ones(3, 2).to(t.device)
+        ),
+        "write to a row": lambda i, t: (
+            t.clone().index_fill_(0, torch.tensor([0]).to(t.device), 0.0)[i].mul_(2)
+        ),
         "write through a slice": lambda i, t: write_slice(i, t.clone()),
         "write through a select": lambda i, t: write_select(i, t.clone()),
         "write with a step": lambda i, t: write_step(i, t.clone()),
@@ -65,7 +74,9 @@ class TestPositions:
         counts = on_both(lambda i, device: self.STEPS[name](i, TABLE[device]))
         assert sum(counts) <= 2 and not any(counts[2:]), (counts, spmd.metrics.report())
 
-    @pytest.mark.parametrize("name", ["select", "slice", "write through a slice", "gradient of a select"])
+    @pytest.mark.parametrize(
+        "name", ["select", "slice", "write through a slice", "gradient of a select"]
+    )
     def test_sharded(self, name: str, mesh8: spmd.Mesh) -> None:
         table = torch.arange(16.0 * 8).reshape(16, 8)
         split = spmd.mark_sharding(table.to("xla"), mesh8, ("fsdp", None))
@@ -102,7 +113,8 @@ def gradient(function: Callable[[Tensor], Tensor], t: Tensor) -> Tensor:
 
 
 class TestRandomIntegers:
-    """Indices into a buffer that grows (a replay buffer): where they end is no part of the program."""
+    """Indices into a buffer that grows (a replay buffer): where they end is no part of the
+    program."""
 
     def draws(self, device: str, low: int) -> tuple[list[list[int]], list[int]]:
         torch.manual_seed(5)
@@ -119,12 +131,16 @@ class TestRandomIntegers:
         assert sum(counts) <= 2 and counts[2:] == [0] * (STEPS - 2)
         assert all(low <= number < 10 + i for i, step in enumerate(drawn) for number in step)
 
-    @pytest.mark.parametrize(("low", "high"), [(0, 1), (-3, 4), (5, 2**31), (-(2**40), 2**32 - 1 - 2**40)])
+    @pytest.mark.parametrize(
+        ("low", "high"), [(0, 1), (-3, 4), (5, 2**31), (-(2**40), 2**32 - 1 - 2**40)]
+    )
     def test_the_numbers_are_the_same(self, low: int, high: int) -> None:
         with compiler_context():
             draw = (jnp.int64(7), jnp.int64(1))
             fixed = integers(draw, (1000,), low, high, np.dtype(np.int64))
-            assert np.array_equal(fixed, integers(draw, (1000,), low, jnp.int64(high), np.dtype(np.int64)))
+            assert np.array_equal(
+                fixed, integers(draw, (1000,), low, jnp.int64(high), np.dtype(np.int64))
+            )
 
     def test_a_bad_range_is_still_refused(self) -> None:
         self.draws("xla", 0)
@@ -133,7 +149,8 @@ class TestRandomIntegers:
 
 
 class TestGrowingValues:
-    """A list of integers that grows by one each time, which hand-written and library generation loops keep."""
+    """A list of integers that grows by one each time, which hand-written and library generation
+    loops keep."""
 
     def loop(self, device: str, mesh: spmd.Mesh | None = None) -> tuple[list[int], Tensor]:
         generator = torch.Generator().manual_seed(0)
@@ -147,7 +164,9 @@ class TestGrowingValues:
             before = spmd.metrics.num_compiles()
             mask = torch.cat([mask, mask.new_ones(8, 1)], dim=1)
             whole = torch.nn.functional.pad(mask, (0, 20 - mask.shape[1]))
-            hidden = torch.nn.functional.embedding(ids[:, -1:], weight) * whole.sum(1)[:, None, None]
+            hidden = (
+                torch.nn.functional.embedding(ids[:, -1:], weight) * whole.sum(1)[:, None, None]
+            )
             ids = torch.cat([ids, (hidden @ weight).argmax(-1)], dim=1)
             assert not bool(ids[:, -1].max() < 0)
             counts.append(spmd.metrics.num_compiles() - before)
@@ -157,7 +176,8 @@ class TestGrowingValues:
         before = spmd.metrics.counter("host_ops")
         counts, ids = self.loop("xla")
         assert not any(counts[4:]), (counts, spmd.metrics.report())
-        assert spmd.metrics.counter("host_ops") > before  # the report tells of what the host computed
+        # the report tells of what the host computed
+        assert spmd.metrics.counter("host_ops") > before
         assert torch.equal(ids.cpu(), self.loop("cpu")[1])
 
     def test_sharded(self, mesh8: spmd.Mesh) -> None:
@@ -176,10 +196,12 @@ class TestGrowingValues:
 
 
 class TestNumbersThatTheHostKnows:
-    """A read of a number that a few small exact ops make of data waits for no program; any other read does."""
+    """A read of a number that a few small exact ops make of data waits for no program; any other
+    read does."""
 
     def reads(self, number: Callable[[Tensor], Tensor]) -> tuple[float | int | bool, int]:
-        """The result of the read while a product is pending, and the number of programs that ran for it."""
+        """The result of the read while a product is pending, and the number of programs that ran
+        for it."""
         times = torch.tensor([981, 961, 941]).to("xla")
         work = torch.ones(4, 4, device="xla") @ torch.ones(4, 4, device="xla")
         before = spmd.metrics.counter("runs")
@@ -191,7 +213,10 @@ class TestNumbersThatTheHostKnows:
     def test_a_number_of_data(self) -> None:
         assert self.reads(lambda times: times[1] - 20) == (941, 0)
         assert self.reads(lambda times: (times[1] - 20 >= 0) & (times[2] != 7)) == (True, 0)
-        assert self.reads(lambda times: times[1:].max() // torch.tensor(7, device="xla")) == (137, 0)
+        assert self.reads(lambda times: times[1:].max() // torch.tensor(7, device="xla")) == (
+            137,
+            0,
+        )
 
     def test_what_depends_on_floats_runs(self) -> None:
         assert self.reads(lambda times: (times.float().exp() > 1).all()) == (True, 1)
@@ -205,9 +230,13 @@ class TestNumbersThatTheHostKnows:
         assert self.reads(many) == (981 + 190, 1)
 
     def test_a_counter_stays_short(self) -> None:
-        """A value that was read is data from then on: a counter that a loop asks about is never long."""
+        """A value that was read is data from then on: a counter that a loop asks about is never
+        long."""
         spmd.sync()  # what others have recorded before counts for the search for loops, too
-        count, state = torch.zeros((), dtype=torch.int64, device="xla"), torch.zeros(3, device="xla")
+        count, state = (
+            torch.zeros((), dtype=torch.int64, device="xla"),
+            torch.zeros(3, device="xla"),
+        )
         before = spmd.metrics.counter("runs")
         for i in range(40):
             count += 1
@@ -229,19 +258,30 @@ class TestNumbersThatTheHostKnows:
 
 
 class TestFloatsOnTheHost:
-    """A read of what only compares and moves floats of data waits for no program that is pending."""
+    """A read of what only compares and moves floats of data waits for no program that is
+    pending."""
 
     def test_conditions(self, mesh8: spmd.Mesh) -> None:
-        plain = torch.tensor([[1.5, -2.0, float("nan"), 1e-40], [0.0, -0.0, float("inf"), 3.0]], dtype=torch.float64)
-        for data in (plain.to("xla"), spmd.mark_sharding(plain.to("xla"), mesh8, (("fsdp",), None))[:, :]):
+        plain = torch.tensor(
+            [[1.5, -2.0, float("nan"), 1e-40], [0.0, -0.0, float("inf"), 3.0]], dtype=torch.float64
+        )
+        for data in (
+            plain.to("xla"),
+            spmd.mark_sharding(plain.to("xla"), mesh8, (("fsdp",), None))[:, :],
+        ):
             data.cpu()
             pending = data.exp()
             runs, programs = spmd.metrics.counter("runs"), spmd.metrics.num_compiles()
             for read in (
-                lambda x: bool((x > 1).any()), lambda x: bool(x.isnan().any()), lambda x: bool(x.isfinite().all()),
-                lambda x: x.max().item(), lambda x: x[1].min().item(), lambda x: (x[0, 3] > 0).item(),
-                lambda x: bool((x[1].abs() <= 3).all()), lambda x: bool(x[0, 0] == -x[0, 1]),
-            ):  # fmt: skip
+                lambda x: bool((x > 1).any()),
+                lambda x: bool(x.isnan().any()),
+                lambda x: bool(x.isfinite().all()),
+                lambda x: x.max().item(),
+                lambda x: x[1].min().item(),
+                lambda x: (x[0, 3] > 0).item(),
+                lambda x: bool((x[1].abs() <= 3).all()),
+                lambda x: bool(x[0, 0] == -x[0, 1]),
+            ):
                 found, expected = read(data), read(plain)
                 assert found == expected or (found != found and expected != expected)
             assert (spmd.metrics.counter("runs"), spmd.metrics.num_compiles()) == (runs, programs)

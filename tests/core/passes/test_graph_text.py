@@ -40,10 +40,16 @@ def test_the_middle_of_a_long_graph_is_left_out(
         x = torch.tanh(x) * 2 + 1
     x.tolist()
     lines = capfd.readouterr().err.strip().splitlines()
-    assert lines[0].endswith(": 142 ops, 0 inputs") and lines[31] == "  ... 82 ops ..." and len(lines) == 63, lines
+    assert (
+        lines[0].endswith(": 142 ops, 0 inputs")
+        and lines[31] == "  ... 82 ops ..."
+        and len(lines) == 63
+    ), lines
 
 
-def test_a_graph_that_no_pass_changes(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_graph_that_no_pass_changes(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(spmd.config, "print_graphs", True)
     (torch.ones(7, device="xla") * 3).tolist()
     assert capfd.readouterr().err == ""

@@ -1,4 +1,5 @@
-"""Values that are read only after a loop are made before it, where more would have to be kept otherwise."""
+"""Values that are read only after a loop are made before it, where more would have to be kept
+otherwise."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -46,7 +47,8 @@ def step(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def found(monkeypatch: Any, rows: int) -> list[tuple[int, ...]]:
-    """Runs a step of so many rows like torch does; the shapes of what its backward loop waits for."""
+    """Runs a step of so many rows like torch does; the shapes of what its backward loop waits
+    for."""
     seen: list[tuple[Graph, dict[Node, found_loops._Hoisted]]] = []
     find = found_loops.find
 

@@ -1,4 +1,5 @@
-"""A graph of very many ops is cut into programs; where its layers are alike, they count once and it stays whole."""
+"""A graph of very many ops is cut into programs; where its layers are alike, they count once and it
+stays whole."""
 
 import random
 from collections.abc import Callable
@@ -17,7 +18,9 @@ WIDTH, LAYERS = 8, 16
 
 def tower() -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(LAYERS)))
+    return nn.Sequential(
+        *(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(LAYERS))
+    )
 
 
 def num_programs() -> int:
@@ -57,7 +60,8 @@ class TestLong:
 
 
 def test_mostly_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A graph that loops make eight times as short stays one program, which a step of few ops more would not."""
+    """A graph that loops make eight times as short stays one program, which a step of few ops more
+    would not."""
     monkeypatch.setattr(spmd.config, "scan_layers", "always")
     head = nn.Sequential(nn.Sigmoid(), nn.ReLU(), nn.GELU(), nn.SiLU(), nn.ELU())
     model = tower().to("xla")
@@ -92,7 +96,8 @@ def counted(function: Callable[[], object]) -> tuple[int, int]:
 
 
 class TestWithoutLoop:
-    """A long graph without a loop is cut where what recurs is cut at equal places, so that it is compiled once."""
+    """A long graph without a loop is cut where what recurs is cut at equal places, so that it is
+    compiled once."""
 
     @pytest.fixture(autouse=True)
     def longer(self, short: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,11 +115,14 @@ class TestWithoutLoop:
 
     @pytest.mark.parametrize("is_split", [False, True], ids=["one", "mesh"])
     def test_images_one_by_one(self, is_split: bool, mesh8: spmd.Mesh) -> None:
-        """A training step over the images of a batch one by one, with a read and a branch by value at each."""
+        """A training step over the images of a batch one by one, with a read and a branch by value
+        at each."""
 
         def train(device: str, images: int, steps: int) -> list[torch.Tensor]:
             torch.manual_seed(0)
-            model = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 8)).to(device)
+            model = nn.Sequential(
+                nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 8)
+            ).to(device)
             if is_split and device == "xla":
                 for weight in model.parameters():
                     spmd.mark_sharding(weight, mesh8, ("fsdp", None)[: weight.dim()])
@@ -125,7 +133,9 @@ class TestWithoutLoop:
                 for image in batch:
                     scores = model(image)
                     best = scores.sum(0)[int(scores.detach().sum(0).argmax())]
-                    losses.append(best + scores.square().mean() if best > 0 else scores.exp().mean())
+                    losses.append(
+                        best + scores.square().mean() if best > 0 else scores.exp().mean()
+                    )
                 loss = torch.stack(losses).mean()
                 loss.backward()
                 optimizer.step()
@@ -161,9 +171,13 @@ class TestWithoutLoop:
         script = """
             import random, sys, torch, spmd
             from spmd.core.run import executables
+
             spmd.config.max_program_ops = 64
             order, seen, run = random.Random(2), [], executables.run
-            executables.run = lambda program, graph: (seen.append(len(graph.nodes)), run(program, graph))[1]
+            executables.run = lambda program, graph: (
+                seen.append(len(graph.nodes)),
+                run(program, graph),
+            )[1]
             x = torch.linspace(-1, 1, 8).to("xla")
             for _ in range(200):
                 x = order.choice([torch.tanh, torch.sin])(x)

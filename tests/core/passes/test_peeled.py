@@ -1,4 +1,5 @@
-"""A layer whose backward is no turn of the loop: its weights, gradients and moments are rows of the others' stacks."""
+"""A layer whose backward is no turn of the loop: its weights, gradients and moments are rows of the
+others' stacks."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -59,7 +60,9 @@ def both_ends() -> nn.Sequential:
     return nn.Sequential(Hooked(), *(Layer() for _ in range(LAYERS - 2)), Hooked())
 
 
-def train(model: nn.Module, optimizer: torch.optim.Optimizer, *, on_xla: bool, clip: bool = False) -> list[Tensor]:
+def train(
+    model: nn.Module, optimizer: torch.optim.Optimizer, *, on_xla: bool, clip: bool = False
+) -> list[Tensor]:
     draws, losses = torch.Generator().manual_seed(1), []
     for _ in range(3):
         x = torch.randn(8, WIDTH, generator=draws)
@@ -75,7 +78,12 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, *, on_xla: bool, c
 
 
 def same(
-    make: Callable[[], nn.Module], wrap: Any, optimizer: Any, *, offloads: bool = False, clip: bool = False
+    make: Callable[[], nn.Module],
+    wrap: Any,
+    optimizer: Any,
+    *,
+    offloads: bool = False,
+    clip: bool = False,
 ) -> Any:
     """Trains rolled on the devices and on the CPU; the line of the ledger."""
     torch.manual_seed(0)
@@ -87,7 +95,9 @@ def same(
         spmd.offload_optimizer(made)
     spmd.metrics.clear()
     wanted = train(reference, optimizer(reference.parameters()), on_xla=False, clip=clip)
-    torch.testing.assert_close([x.cpu() for x in train(model, made, on_xla=True, clip=clip)], wanted)
+    torch.testing.assert_close(
+        [x.cpu() for x in train(model, made, on_xla=True, clip=clip)], wanted
+    )
     for got, one in zip(model.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(got.detach().cpu(), one.detach(), rtol=2e-5, atol=2e-5)
     return [record for record in spmd.metrics.compiles() if record.nodes > 60][-1]
@@ -97,7 +107,9 @@ def units(**given: Any) -> Callable[[nn.Module], nn.Module]:
     """FSDP over eight devices, a unit for each layer."""
     policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Layer, Hooked})
     mesh = spmd.Mesh(range(8), (8,), ("fsdp",))
-    return lambda model: fsdp.FullyShardedDataParallel(model, mesh=mesh, auto_wrap_policy=policy, **given)
+    return lambda model: fsdp.FullyShardedDataParallel(
+        model, mesh=mesh, auto_wrap_policy=policy, **given
+    )
 
 
 def rows_in_stores(record: Any) -> tuple[int, int]:
@@ -108,7 +120,9 @@ def rows_in_stores(record: Any) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("clip", [False, True], ids=["plain", "clipped"])
-@pytest.mark.parametrize(("optimizer", "state"), [(ADAM, 3), (MOMENTUM, 2)], ids=["adamw", "momentum"])
+@pytest.mark.parametrize(
+    ("optimizer", "state"), [(ADAM, 3), (MOMENTUM, 2)], ids=["adamw", "momentum"]
+)
 def test_the_first_layer_is_a_row_of_the_others_stacks(optimizer, state, clip):
     record = same(alone, units(), optimizer, clip=clip)
     assert {iterations for iterations, _ in record.loops} == {LAYERS - 1}
@@ -129,7 +143,8 @@ def test_what_is_made_before_the_loop_is_a_row_too(make):
 
 @pytest.mark.parametrize("make", [alone, both_ends])
 def test_state_on_the_host(make):
-    """Gradients there are written by the loop itself, with no row beside: the other layers' updates stand alone."""
+    """Gradients there are written by the loop itself, with no row beside: the other layers' updates
+    stand alone."""
     record = same(make, units(offload_policy=fsdp.CPUOffloadPolicy()), ADAM, offloads=True)
     assert record.loops and rows_in_stores(record) == (12 * LAYERS, 12)
     record = same(make, units(), ADAM, offloads=True)

@@ -1,4 +1,5 @@
-"""Equal layers become loops of the program: the numbers stay, wherever the layers differ, are shared or are read."""
+"""Equal layers become loops of the program: the numbers stay, wherever the layers differ, are
+shared or are read."""
 
 import dataclasses
 import random
@@ -80,7 +81,8 @@ class Tower(nn.Module):
 
 @dataclasses.dataclass
 class Trained:
-    """The outcome of a training: what its steps returned, the parameters, the ledger's line of the step."""
+    """The outcome of a training: what its steps returned, the parameters, the ledger's line of the
+    step."""
 
     values: list[Tensor]
     parameters: dict[str, Tensor]
@@ -115,7 +117,11 @@ def train(
     torch.manual_seed(0)
     model = make().to("xla")
     if mesh is not None:
-        policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Layer, Block}) if units else None
+        policy = (
+            partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Layer, Block})
+            if units
+            else None
+        )
         model = fsdp.FullyShardedDataParallel(model, mesh=mesh, auto_wrap_policy=policy)
     made = optimizer([p for p in model.parameters() if p.requires_grad])
     draws = torch.Generator().manual_seed(1)
@@ -133,7 +139,9 @@ def train(
         made.zero_grad()
         values.append(loss.detach())
         spmd.sync()
-    *_, record = [record for record in spmd.metrics.compiles() if record.name == "step" and record.nodes > 20]
+    *_, record = [
+        record for record in spmd.metrics.compiles() if record.name == "step" and record.nodes > 20
+    ]
     parameters = {name: p.detach().cpu() for name, p in model.named_parameters()}
     return Trained([value.cpu() for value in values], parameters, record)
 
@@ -167,7 +175,9 @@ class TestNumbers:
         assert both(tower).iterations() == [4, 4]
 
     def test_single_tensor(self) -> None:
-        assert both(tower, optimizer=partial(torch.optim.AdamW, lr=1e-2, foreach=False)).iterations() == [4, 4, 4]
+        assert both(
+            tower, optimizer=partial(torch.optim.AdamW, lr=1e-2, foreach=False)
+        ).iterations() == [4, 4, 4]
 
     @pytest.mark.parametrize(
         "optimizer",
@@ -182,7 +192,9 @@ class TestNumbers:
         scanned = both(tower, optimizer=optimizer, clip=0.1, mesh=mesh8, units=True)
         assert scanned.iterations() == [4, 4]
         state = [name for name in scanned.parameters if "layers" in name]
-        assert int(re.search(r"(\d+) of \d+ inputs are rows", scanned.record.cause)[1]) >= 2 * len(state)
+        assert int(re.search(r"(\d+) of \d+ inputs are rows", scanned.record.cause)[1]) >= 2 * len(
+            state
+        )
 
     def test_sgd_with_momentum_and_clipping(self) -> None:
         both(tower, optimizer=partial(torch.optim.SGD, lr=0.1, momentum=0.9), clip=0.1)
@@ -203,7 +215,9 @@ class TestNumbers:
             tokens = (x.abs() * 10).long() % 32
             return cross_entropy(model(tokens), tokens)
 
-        assert both(partial(GPT, config), step=step, mesh=mesh8, units=True, clip=1.0).iterations() == [3, 3]
+        assert both(
+            partial(GPT, config), step=step, mesh=mesh8, units=True, clip=1.0
+        ).iterations() == [3, 3]
 
 
 class TestLayersThatDiffer:
@@ -229,13 +243,21 @@ class TestLayersThatDiffer:
 
     def test_one_of_another_kind(self) -> None:
         def make() -> nn.Module:
-            return Tower([*(Layer() for _ in range(4)), nn.Linear(WIDTH, WIDTH), *(Layer() for _ in range(3))])
+            return Tower(
+                [
+                    *(Layer() for _ in range(4)),
+                    nn.Linear(WIDTH, WIDTH),
+                    *(Layer() for _ in range(3)),
+                ]
+            )
 
         assert sorted(both(make).iterations()) == [3, 3, 4, 4]
 
     def test_two_kinds_in_turn(self) -> None:
         def make() -> nn.Module:
-            return Tower([layer for _ in range(3) for layer in (Layer(), nn.Linear(WIDTH, WIDTH), nn.ReLU())])
+            return Tower(
+                [layer for _ in range(3) for layer in (Layer(), nn.Linear(WIDTH, WIDTH), nn.ReLU())]
+            )
 
         assert both(make).iterations() == [3, 3]
 
@@ -250,7 +272,9 @@ class TestLayersThatDiffer:
 
     def test_rates_per_layer(self) -> None:
         def rates(parameters: list[Tensor]) -> torch.optim.Optimizer:
-            return torch.optim.AdamW([{"params": [p], "lr": 1e-3 * (i + 1)} for i, p in enumerate(parameters)])
+            return torch.optim.AdamW(
+                [{"params": [p], "lr": 1e-3 * (i + 1)} for i, p in enumerate(parameters)]
+            )
 
         both(tower, optimizer=rates)
 
@@ -264,7 +288,10 @@ class TestReading:
             for layer in model.layers:
                 states.append(x)
                 x = layer(x)
-            return torch.stack([state.square().mean() for state in states]).sum() + model.head(x).square().mean()
+            return (
+                torch.stack([state.square().mean() for state in states]).sum()
+                + model.head(x).square().mean()
+            )
 
         assert both(tower, step=step).iterations()[0] == 4
 
@@ -314,7 +341,8 @@ class TestReading:
 
 
 class Gated(nn.Module):
-    """A layer with what a router of it would make, and a share of the layer that is a row of one parameter."""
+    """A layer with what a router of it would make, and a share of the layer that is a row of one
+    parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -332,7 +360,8 @@ JOINS: dict[str, Callable[[list[Tensor]], Tensor]] = {
 
 
 def joining(join: Callable[[list[Tensor]], Tensor]) -> Step:
-    """A loss of all layers' logits in one, as that which balances experts, and of what the layers make."""
+    """A loss of all layers' logits in one, as that which balances experts, and of what the layers
+    make."""
 
     def step(model: nn.Module, x: Tensor) -> Tensor:
         logits, x = [], model.op(x)
@@ -345,7 +374,8 @@ def joining(join: Callable[[list[Tensor]], Tensor]) -> Step:
 
 
 class TestJoined:
-    """The values that layers hand to one op are its operand as one array, and the gradient's rows come from one."""
+    """The values that layers hand to one op are its operand as one array, and the gradient's rows
+    come from one."""
 
     @pytest.mark.parametrize("join", JOINS.values(), ids=JOINS)
     def test_numbers(self, join: Callable[[list[Tensor]], Tensor], mesh8: spmd.Mesh) -> None:
@@ -367,7 +397,8 @@ class TestJoined:
         assert many - few < 6 * 10  # the weights' 10 gradients a layer are results
 
     def test_a_row_a_layer(self, mesh8: spmd.Mesh) -> None:
-        """Each layer takes its row of one parameter, forward, and adds its own to that one's gradient."""
+        """Each layer takes its row of one parameter, forward, and adds its own to that one's
+        gradient."""
 
         class Scaled(Tower):
             def __init__(self) -> None:
@@ -390,7 +421,11 @@ class TestByItself:
 
     def test_deep_and_shallow(self) -> None:
         deep = train(partial(tower, 8), mode="auto")
-        assert deep.iterations() == [8, 8] and "rows of" in deep.record.cause and "8 times" in str(deep.record)
+        assert (
+            deep.iterations() == [8, 8]
+            and "rows of" in deep.record.cause
+            and "8 times" in str(deep.record)
+        )
         same(deep, train(partial(tower, 8), mode="never"))
         assert not train(tower, mode="auto").record.loops
 
@@ -403,13 +438,18 @@ class TestByItself:
         same(scanned, unrolled)
 
     def test_not_where_stacks_are_copied(self) -> None:
-        with mock.patch.object(cache, "refuse_loops", [lambda program, graph: graph.recorded is not None]):
+        with mock.patch.object(
+            cache, "refuse_loops", [lambda program, graph: graph.recorded is not None]
+        ):
             trained = train(partial(tower, 8), mode="auto")
         assert not trained.record.loops and "XLA would copy" in trained.record.cause
-        assert [bool(record.loops) for record in spmd.metrics.compiles() if record.name == "step"] == [True, False]
+        assert [
+            bool(record.loops) for record in spmd.metrics.compiles() if record.name == "step"
+        ] == [True, False]
 
     def test_short_loops_whose_stacks_are_copied(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Three layers whose backward would be a loop over copies of what forward kept: the others still are loops."""
+        """Three layers whose backward would be a loop over copies of what forward kept: the others
+        still are loops."""
         monkeypatch.setattr(scan_layers, "_LARGE", 16)
 
         def make() -> nn.Module:
@@ -433,8 +473,11 @@ class TestByItself:
         y = model(torch.randn(8, 8).to("xla"))
         text = spmd.get_stablehlo([y])
         assert "stablehlo.while" in text and text.count("stablehlo.tanh") == 1
-        # Turns are counted in 32 bits: of such a loop XLA's TPU compiler sees that it fills what it writes into.
-        assert re.search(r"stablehlo\.compare +LT, %iterArg\S*, %\S+, +SIGNED : \(tensor<i32>", text)
+        # Turns are counted in 32 bits: of such a loop XLA's TPU compiler sees that it fills what it
+        # writes into.
+        assert re.search(
+            r"stablehlo\.compare +LT, %iterArg\S*, %\S+, +SIGNED : \(tensor<i32>", text
+        )
 
 
 class TestGathers:
@@ -450,7 +493,8 @@ class TestGathers:
             for line in program.executable.as_text().splitlines()
             if re.search(r"= \S+ (all-gather|all-reduce)(-start)?\(", line)
         ]
-        # What joins the layers of a unit is two-dimensional; nothing has a dim of 8 layers beside those of a weight.
+        # What joins the layers of a unit is two-dimensional; nothing has a dim of 8 layers beside
+        # those of a weight.
         assert gathered and not any(re.match(r"\w+\[8,\d+,\d+", shape) for shape in gathered)
 
 
@@ -485,8 +529,10 @@ class TestFinding:
 
     @pytest.mark.parametrize("seed", range(3))
     def test_short_turns_behind_long_ones(self, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The distances between equal ops are most often those within long turns; they hide no short ones."""
-        monkeypatch.setattr(spmd.config, "loop_search_ops", 0)  # no turn runs before the last is recorded
+        """The distances between equal ops are most often those within long turns; they hide no
+        short ones."""
+        # no turn runs before the last is recorded
+        monkeypatch.setattr(spmd.config, "loop_search_ops", 0)
         kinds = (torch.sin, torch.cos, torch.tanh, torch.exp, torch.sigmoid, torch.neg)
         kinds += (torch.abs, torch.erf, torch.floor, torch.ceil, torch.square, torch.relu)
         ops = random.Random(seed).sample(kinds, k=120, counts=[10] * len(kinds))
@@ -534,7 +580,9 @@ class TestStacks:
     @settings(max_examples=4, deadline=None, database=None, derandomize=True)
     @given(
         kinds=st.lists(
-            st.sampled_from(["layer", "linear", "norm", "shared", "frozen", "tanh"]), min_size=1, max_size=3
+            st.sampled_from(["layer", "linear", "norm", "shared", "frozen", "tanh"]),
+            min_size=1,
+            max_size=3,
         ),
         repeats=st.integers(3, 5),
         extra=st.booleans(),

@@ -1,4 +1,5 @@
-"""Rolled layers and the host's memory: what they keep there between the passes, weights and state that lie there."""
+"""Rolled layers and the host's memory: what they keep there between the passes, weights and state
+that lie there."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,7 +16,9 @@ from spmd.core.programs import cache
 
 HOST = "pinned_host"
 WIDTH, LAYERS = 16, 4
-OFFLOAD = spmd.checkpoint_policies.save_and_offload_only_these_names(names_which_can_be_offloaded=["wide"])
+OFFLOAD = spmd.checkpoint_policies.save_and_offload_only_these_names(
+    names_which_can_be_offloaded=["wide"]
+)
 
 
 @pytest.fixture(params=["gspmd", "shardy"], autouse=True)
@@ -88,7 +91,9 @@ def kinds(tensors: list[Tensor]) -> set[str]:
 
 
 def moments(optimizer: torch.optim.Optimizer, parameters: list[Any]) -> list[Any]:
-    return [value for weight in parameters for value in optimizer.state[weight].values() if value.dim()]
+    return [
+        value for weight in parameters for value in optimizer.state[weight].values() if value.dim()
+    ]
 
 
 def expected(make: Callable[..., torch.optim.Optimizer]) -> nn.Sequential:
@@ -103,7 +108,9 @@ def expected(make: Callable[..., torch.optim.Optimizer]) -> nn.Sequential:
 
 
 def iterations() -> list[int]:
-    *_, step = [record for record in spmd.metrics.compiles() if record.name == "step" and record.nodes > 20]
+    *_, step = [
+        record for record in spmd.metrics.compiles() if record.name == "step" and record.nodes > 20
+    ]
     return [count for count, _ in step.loops]
 
 
@@ -137,14 +144,17 @@ def is_stack(shape: tuple[int, ...]) -> bool:
 
 
 class TestActivations:
-    """A value that an iteration leaves on the host is a row of a stack there; backward's iteration reads its own."""
+    """A value that an iteration leaves on the host is a row of a stack there; backward's iteration
+    reads its own."""
 
     @pytest.mark.parametrize("name", ["policy", "placed", "save_on_cpu"])
     def test_trained(self, name: str, mesh8: spmd.Mesh) -> None:
         model = fsdp.FullyShardedDataParallel(
             layers_of(name),
             mesh=mesh8,
-            auto_wrap_policy=partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Layer, Through}),
+            auto_wrap_policy=partial(
+                fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Layer, Through}
+            ),
         )
         optimizer = SGD(model.parameters())
         spmd.metrics.clear()
@@ -158,15 +168,22 @@ class TestActivations:
 
 
 class TestState:
-    """Leaves that lie on the host are rows of stacks there; a step's program takes and gives them so."""
+    """Leaves that lie on the host are rows of stacks there; a step's program takes and gives them
+    so."""
 
-    @pytest.mark.parametrize("how", [{"foreach": True}, {"foreach": False}, {"fused": True}], ids=str)
-    def test_offloaded_moments(self, how: dict[str, bool], mesh8: spmd.Mesh, fetched: list[tuple[int, ...]]) -> None:
+    @pytest.mark.parametrize(
+        "how", [{"foreach": True}, {"foreach": False}, {"fused": True}], ids=str
+    )
+    def test_offloaded_moments(
+        self, how: dict[str, bool], mesh8: spmd.Mesh, fetched: list[tuple[int, ...]]
+    ) -> None:
         make = partial(ADAM, **how)
         trained = []
         for is_offloaded in (False, True):
             wrap = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Layer})
-            model = fsdp.FullyShardedDataParallel(layers_of("plain"), mesh=mesh8, auto_wrap_policy=wrap)
+            model = fsdp.FullyShardedDataParallel(
+                layers_of("plain"), mesh=mesh8, auto_wrap_policy=wrap
+            )
             optimizer = make(model.parameters())
             if is_offloaded:
                 spmd.offload_optimizer(optimizer)
@@ -184,25 +201,37 @@ class TestState:
         state = moments(optimizer, inner(model))
         stores = [value._storage.value.store for value in state]
         # The loop of one parameter after the other ends before the last one, on the device, too.
-        assert None not in (stores[:-2] if how.get("foreach") is False else stores), "moments are rows of stacks"
+        assert None not in (stores[:-2] if how.get("foreach") is False else stores), (
+            "moments are rows of stacks"
+        )
         assert kinds(state) == {HOST}
-        assert {store.placed().sharding.memory_kind for store in stores if store is not None} == {HOST}
+        assert {store.placed().sharding.memory_kind for store in stores if store is not None} == {
+            HOST
+        }
         same(model, expected(make))
         for one, other in zip(*trained, strict=True):
             # XLA fuses other ops with each other, and a fused one rounds once.
-            torch.testing.assert_close(one.detach().cpu(), other.detach().cpu(), rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(
+                one.detach().cpu(), other.detach().cpu(), rtol=1e-5, atol=1e-6
+            )
         assert fetched and not any(map(is_stack, fetched)), "a row at a time"
 
     def test_a_row_is_read_written_and_saved(self, mesh8: spmd.Mesh) -> None:
-        """A single layer's moment is data like any other, on the host, while its family is a stack."""
+        """A single layer's moment is data like any other, on the host, while its family is a
+        stack."""
         model = layers_of("plain").to("xla")
         for weight in model.parameters():
-            spmd.mark_sharding(weight, mesh8, ("fsdp", *[None] * (weight.dim() - 1)), memory_kind="device")
+            spmd.mark_sharding(
+                weight, mesh8, ("fsdp", *[None] * (weight.dim() - 1)), memory_kind="device"
+            )
         optimizer = spmd.offload_optimizer(ADAM(model.parameters()))
         other = layers_of("plain")
         reference = ADAM(other.parameters())
         for number, batch in enumerate(batches()):
-            for one, chosen, given in ((model, optimizer, batch.to("xla")), (other, reference, batch)):
+            for one, chosen, given in (
+                (model, optimizer, batch.to("xla")),
+                (other, reference, batch),
+            ):
                 one(given).square().mean().backward()
                 chosen.step()
                 chosen.zero_grad()
@@ -215,13 +244,17 @@ class TestState:
             torch.testing.assert_close(one.cpu(), wanted, rtol=2e-4, atol=2e-6)
         same(model, other)
         saved = optimizer.state_dict()["state"][0]["exp_avg"]
-        torch.testing.assert_close(saved.cpu(), reference.state_dict()["state"][0]["exp_avg"], rtol=2e-4, atol=2e-6)
+        torch.testing.assert_close(
+            saved.cpu(), reference.state_dict()["state"][0]["exp_avg"], rtol=2e-4, atol=2e-6
+        )
 
     def test_weights_on_the_host(self, mesh8: spmd.Mesh) -> None:
         """Parameters marked so: forward and backward read a row at a time, the update goes back."""
         model = layers_of("plain").to("xla")
         for weight in model.parameters():
-            spmd.mark_sharding(weight, mesh8, ("fsdp", *[None] * (weight.dim() - 1)), memory_kind=HOST)
+            spmd.mark_sharding(
+                weight, mesh8, ("fsdp", *[None] * (weight.dim() - 1)), memory_kind=HOST
+            )
         optimizer = SGD(model.parameters())
         spmd.metrics.clear()
         for batch in batches():
@@ -236,12 +269,17 @@ class TestState:
         same(model, expected(SGD))
 
     @pytest.mark.parametrize("foreach", [True, False])
-    def test_all_on_the_host(self, foreach: bool, mesh8: spmd.Mesh, fetched: list[tuple[int, ...]]) -> None:
-        """FSDP's offloaded parameters, their gradients, whose norm is clipped, and moments: rows, all of them."""
+    def test_all_on_the_host(
+        self, foreach: bool, mesh8: spmd.Mesh, fetched: list[tuple[int, ...]]
+    ) -> None:
+        """FSDP's offloaded parameters, their gradients, whose norm is clipped, and moments: rows,
+        all of them."""
         model = fsdp.FullyShardedDataParallel(
             layers_of("plain"),
             mesh=mesh8,
-            auto_wrap_policy=partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Layer}),
+            auto_wrap_policy=partial(
+                fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Layer}
+            ),
             offload_policy=fsdp.CPUOffloadPolicy(),
         )
         other = layers_of("plain")
@@ -263,15 +301,20 @@ class TestState:
 
         def frozen() -> nn.Sequential:
             torch.manual_seed(0)
-            model = nn.Sequential(nn.Linear(8, WIDTH), *(Layer() for _ in range(7)), nn.Linear(WIDTH, 4))
+            model = nn.Sequential(
+                nn.Linear(8, WIDTH), *(Layer() for _ in range(7)), nn.Linear(WIDTH, 4)
+            )
             model[4].requires_grad_(False)
             return model
 
         model, other = frozen().to("xla"), frozen()
         for weight in model.parameters():
-            spmd.mark_sharding(weight, mesh8, ("fsdp", *[None] * (weight.dim() - 1)), memory_kind=HOST)
+            spmd.mark_sharding(
+                weight, mesh8, ("fsdp", *[None] * (weight.dim() - 1)), memory_kind=HOST
+            )
         trained: list[list[Any]] = [
-            [weight for weight in one.parameters() if weight.requires_grad] for one in (model, other)
+            [weight for weight in one.parameters() if weight.requires_grad]
+            for one in (model, other)
         ]
         optimizer = spmd.offload_optimizer(ADAM(trained[0], foreach=True))
         reference = ADAM(trained[1])

@@ -14,6 +14,10 @@ def test_two_equal_layers() -> None:
         x = ((x @ weight).tanh() * 2 + 1).sin().exp().neg().abs().sqrt().cos()
     spmd.metrics.clear()
     x.sum().item()
-    (reason,) = (what for name, what in spmd.metrics.compiles()[-1].passes if name.startswith("scan"))
-    assert reason.startswith(f"no {scan_layers.FEWEST_ITERATIONS} layers of the same ops, shapes, shardings and scalar")
+    (reason,) = (
+        what for name, what in spmd.metrics.compiles()[-1].passes if name.startswith("scan")
+    )
+    assert reason.startswith(
+        f"no {scan_layers.FEWEST_ITERATIONS} layers of the same ops, shapes, shardings and scalar"
+    )
     assert reason.endswith("follow each other, and fewer are not a loop")

@@ -1,4 +1,5 @@
-"""Helpers of the tests of stores: programs that stack what is alike, layers that are rows, a count of copies."""
+"""Helpers of the tests of stores: programs that stack what is alike, layers that are rows, a count
+of copies."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -1,4 +1,5 @@
-"""XLA's options of one step: part of its program's key, added to those that it needs, refused by name."""
+"""XLA's options of one step: part of its program's key, added to those that it needs, refused by
+name."""
 
 from pathlib import Path
 
@@ -30,14 +31,19 @@ class TestPlan:
         cache.clear_cache()
         made = spmd.plan(step, compiler_options=options)
         assert made.compiler_options == {"xla_cpu_enable_fast_min_max": "True"}
-        assert "xla_cpu_enable_fast_min_max" in made.to_json() and "xla_cpu_enable_fast_min_max=True" in str(made)
+        assert (
+            "xla_cpu_enable_fast_min_max" in made.to_json()
+            and "xla_cpu_enable_fast_min_max=True" in str(made)
+        )
         with compiled_with(options):
             assert num_compiled() == 0  # the plan's
         assert num_compiled() == 1
         assert "compiler_options is now" in spmd.metrics.compiles()[-1].cause
         assert spmd.config.compiler_options == "auto"
 
-    def test_part_of_the_digest_on_disk(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_part_of_the_digest_on_disk(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(spmd.config, "program_cache", True)
         monkeypatch.setattr(spmd.config, "program_cache_dir", str(tmp_path / "cache"))
         options = {"xla_cpu_enable_fast_min_max": False}
@@ -53,8 +59,14 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("options", "says"),
         [
-            ({"xla_tpu_enable_latency_hiding_scheduler": True}, "no option 'xla_tpu_enable_latency_.* on cpu"),
-            ({"xla_cpu_enable_fast_min_max": 7.5}, "refuses the value of an option on cpu: .*xla_cpu_enable_fast"),
+            (
+                {"xla_tpu_enable_latency_hiding_scheduler": True},
+                "no option 'xla_tpu_enable_latency_.* on cpu",
+            ),
+            (
+                {"xla_cpu_enable_fast_min_max": 7.5},
+                "refuses the value of an option on cpu: .*xla_cpu_enable_fast",
+            ),
         ],
     )
     def test_by_xla(self, options: dict[str, object], says: str) -> None:
@@ -71,7 +83,11 @@ class TestRefused:
             ({"xla dump": "a"}, ValueError, "expected the name of an option"),
             ({"xla_dump_to": "a b"}, ValueError, "must have no blank"),
             ({"xla_dump_to": ""}, ValueError, "must not be empty"),
-            ({"xla_dump_to": None}, TypeError, "expected text, a number or a bool for 'xla_dump_to', got None"),
+            (
+                {"xla_dump_to": None},
+                TypeError,
+                "expected text, a number or a bool for 'xla_dump_to', got None",
+            ),
         ],
     )
     def test_at_once(self, options: dict[str, object], error: type[Exception], says: str) -> None:
@@ -111,4 +127,7 @@ class TestAdded:
         """XLA itself refuses the text "true"."""
         script = "import torch, spmd; x = torch.ones(2, device='xla') + 1; print(x.tolist())"
         options = "auto xla_cpu_enable_fast_min_max=true"
-        assert run_script(script, SPMD_COMPILER_OPTIONS=options, SPMD_PROGRAM_CACHE="0") == "[2.0, 2.0]\n"
+        assert (
+            run_script(script, SPMD_COMPILER_OPTIONS=options, SPMD_PROGRAM_CACHE="0")
+            == "[2.0, 2.0]\n"
+        )

@@ -1,4 +1,5 @@
-"""Files of compiled programs: whole or not there, the user's own, no more than they may take, checked before used."""
+"""Files of compiled programs: whole or not there, the user's own, no more than they may take,
+checked before used."""
 
 import os
 import stat
@@ -41,7 +42,10 @@ class TestFiles:
         for body in (b"", b"one\n\ntwo\x00", bytes(range(256)) * 99):
             assert disk.write(KEY, HEADER, body) and kept() == body
         assert disk.read(OTHER, HEADER) is None
-        assert stat.S_IMODE(folder.stat().st_mode) == 0o700 and stat.S_IMODE(file(folder).stat().st_mode) == 0o600
+        assert (
+            stat.S_IMODE(folder.stat().st_mode) == 0o700
+            and stat.S_IMODE(file(folder).stat().st_mode) == 0o600
+        )
         assert [path.name for path in folder.iterdir()] == [file(folder).name]
 
     @pytest.mark.parametrize("place", [0, 5, 40, -1])
@@ -63,7 +67,9 @@ class TestFiles:
         file(folder).write_bytes(file(folder).read_bytes() + b"x")
         assert kept() is None
 
-    @pytest.mark.parametrize("other", [{"jaxlib": "2", "devices": "0,1"}, {"jaxlib": "1"}, {}, {**HEADER, "cpu": "x"}])
+    @pytest.mark.parametrize(
+        "other", [{"jaxlib": "2", "devices": "0,1"}, {"jaxlib": "1"}, {}, {**HEADER, "cpu": "x"}]
+    )
     def test_of_another_version(self, other: dict[str, str]) -> None:
         disk.write(KEY, other, b"body")
         assert kept() is None
@@ -84,14 +90,23 @@ class TestFiles:
 
 
 class TestOwner:
-    """A folder that others may enter, or of another user, is not used, and that is said once; nor is such a file."""
+    """A folder that others may enter, or of another user, is not used, and that is said once; nor
+    is such a file."""
 
     @pytest.mark.parametrize("mode", [0o777, 0o750, 0o701])
-    def test_an_open_folder(self, folder: Path, mode: int, capfd: pytest.CaptureFixture[str]) -> None:
+    def test_an_open_folder(
+        self, folder: Path, mode: int, capfd: pytest.CaptureFixture[str]
+    ) -> None:
         disk.write(KEY, HEADER, b"body")
         folder.chmod(mode)
-        assert kept() is None and not disk.write(OTHER, HEADER, b"body") and not file(folder, OTHER).exists()
-        assert capfd.readouterr().err.count(f"no cache of programs in {folder}: only its owner") == 1
+        assert (
+            kept() is None
+            and not disk.write(OTHER, HEADER, b"body")
+            and not file(folder, OTHER).exists()
+        )
+        assert (
+            capfd.readouterr().err.count(f"no cache of programs in {folder}: only its owner") == 1
+        )
         folder.chmod(0o700)
         assert kept() == b"body"
 
@@ -150,16 +165,26 @@ class TestOwner:
         assert not disk.write(OTHER, HEADER, b"body") and kept() == b"body"
         assert [path.name for path in folder.iterdir()] == [file(folder).name]
         said = capfd.readouterr().err
-        assert said.count(f"no cache of programs in {folder}: ") == 1 and "No space left on device" in said
+        assert (
+            said.count(f"no cache of programs in {folder}: ") == 1
+            and "No space left on device" in said
+        )
 
-    def test_a_user_without_a_home(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    def test_a_user_without_a_home(
+        self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
         monkeypatch.setattr(spmd.config, "program_cache_dir", "~nobody has this name/cache")
         assert kept() is None and "no cache of programs" in capfd.readouterr().err
 
-    def test_a_folder_that_cannot_be_made(self, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def test_a_folder_that_cannot_be_made(
+        self, folder: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
         folder.write_text("a file")
         assert kept() is None and not disk.write(KEY, HEADER, b"body")
-        assert capfd.readouterr().err.count("no cache of programs") == 1 and folder.read_text() == "a file"
+        assert (
+            capfd.readouterr().err.count("no cache of programs") == 1
+            and folder.read_text() == "a file"
+        )
 
     def test_off(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(spmd.config, "program_cache", False)
@@ -170,28 +195,40 @@ class TestOwner:
 
 
 NOBODY = 65534
-HOSTILE = "mkdir -m 700 {0}; cp body {0}/" + KEY + ".program; chmod 600 {0}/*"  # a program as this library writes it
+# a program as this library writes it
+HOSTILE = "mkdir -m 700 {0}; cp body {0}/" + KEY + ".program; chmod 600 {0}/*"
 
 
 def as_nobody(script: str, folder: Path) -> None:
     """Runs a script in a folder as another user of this machine, without the groups of root."""
-    subprocess.run(["/bin/sh", "-ec", script], user=NOBODY, group=NOBODY, extra_groups=[], cwd=folder, check=True)
+    subprocess.run(
+        ["/bin/sh", "-ec", script],
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+        cwd=folder,
+        check=True,
+    )
 
 
 @pytest.mark.skipif(
-    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root: only root becomes another user"
+    not hasattr(os, "geteuid") or os.geteuid() != 0,
+    reason="needs root: only root becomes another user",
 )
 class TestTwoUsers:
     """Another user of the machine, in a folder where both may write, brings no program in."""
 
     @pytest.fixture
     def common(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-        """A folder of all users without the sticky bit, where each may rename the folders of the others."""
+        """A folder of all users without the sticky bit, where each may rename the folders of the
+        others."""
         with tempfile.TemporaryDirectory(dir="/tmp") as place:
             for path in (Path(place), Path(place) / "common"):
                 path.mkdir(exist_ok=True)
                 path.chmod(0o777)
-            (Path(place) / "common/body").write_bytes(disk.content_of(KEY, HEADER, b"a body of another user"))
+            (Path(place) / "common/body").write_bytes(
+                disk.content_of(KEY, HEADER, b"a body of another user")
+            )
             (Path(place) / "common/body").chmod(0o644)
             monkeypatch.setattr(spmd.config, "program_cache_dir", f"{place}/common/cache")
             yield Path(place) / "common"
@@ -208,7 +245,8 @@ class TestTwoUsers:
         assert kept() is None
 
     def test_between_two_looks(self, common: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The folder is exchanged after it was opened and checked: files come from the one that was checked."""
+        """The folder is exchanged after it was opened and checked: files come from the one that was
+        checked."""
         disk.write(KEY, HEADER, b"body")
         is_private = disk.is_private
 
@@ -243,14 +281,19 @@ class TestTwoUsers:
         assert kept() is None
 
     def test_given_programs(self, common: Path) -> None:
-        """`load_programs` executes what is in a folder that the user names; another user must not have written it."""
+        """`load_programs` executes what is in a folder that the user names; another user must not
+        have written it."""
         as_nobody(HOSTILE.format("theirs"), common)
-        with pytest.raises(ValueError, match=rf"that you own and no other user may write.* of user {NOBODY}"):
+        with pytest.raises(
+            ValueError, match=rf"that you own and no other user may write.* of user {NOBODY}"
+        ):
             spmd.load_programs(common / "theirs")
         path = common / "own.program"
         path.write_bytes(b"x")
         path.chmod(0o646)
-        with pytest.raises(ValueError, match=r"mode -rw-r--rw-; copy it \(chmod 600\) if you trust it"):
+        with pytest.raises(
+            ValueError, match=r"mode -rw-r--rw-; copy it \(chmod 600\) if you trust it"
+        ):
             disk.given_content(path)
         path.chmod(0o644)
         assert disk.given_content(path) == b"x"
@@ -262,13 +305,17 @@ class TestTwoUsers:
 class TestBound:
     """Files take no more than they may; those that were not read for longest go."""
 
-    def test_the_least_recently_used_go_first(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_least_recently_used_go_first(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         body = b"x" * 1000
         keys = [str(number) * 64 for number in range(5)]
         for moment, key in enumerate(keys[:3]):
             disk.write(key, HEADER, body)
             os.utime(file(folder, key), (moment, moment))
-        monkeypatch.setattr(spmd.config, "program_cache_bytes", 3 * file(folder, keys[0]).stat().st_size)
+        monkeypatch.setattr(
+            spmd.config, "program_cache_bytes", 3 * file(folder, keys[0]).stat().st_size
+        )
         assert disk.read(keys[0], HEADER) == body  # the oldest, and used just now
         disk.write(keys[3], HEADER, body)
         assert [file(folder, key).exists() for key in keys] == [True, False, True, True, False]

@@ -1,4 +1,5 @@
-"""The table of known miscompiles: each detector finds a program made for it, and the option that avoids it is used."""
+"""The table of known miscompiles: each detector finds a program made for it, and the option that
+avoids it is used."""
 
 from typing import Any
 
@@ -13,7 +14,12 @@ import fsdp
 import spmd
 from spmd import Mesh, P
 from spmd.core.programs import miscompiles
-from spmd.core.programs.miscompiles import MISCOMPILES, Miscompile, has_moved_scatter, scatters_in_loop
+from spmd.core.programs.miscompiles import (
+    MISCOMPILES,
+    Miscompile,
+    has_moved_scatter,
+    scatters_in_loop,
+)
 
 ROWS = {row.name: row for row in MISCOMPILES}
 MOTION = ROWS["while-loop-all-reduce-code-motion"]
@@ -23,8 +29,8 @@ OVERLAPPED = {
     "xla_tpu_overlap_compute_collective_tc": "True",
 }
 
-# The shape of the wrong program: one partition keeps what the loop has added, the others add to zeros, and the sum over
-# partitions comes behind the loop.
+# The shape of the wrong program: one partition keeps what the loop has added, the others add to
+# zeros, and the sum over partitions comes behind the loop.
 MOVED = """HloModule moved, num_partitions=4
 
 %add (a: f32[], b: f32[]) -> f32[] {
@@ -98,29 +104,43 @@ class TestDetectors:
 
     def test_scatter_in_a_loop(self) -> None:
         x, ids = jnp.zeros((8, 4)), jnp.zeros(2, int)
-        add = jax.jit(lambda y, ids: y.at[ids].add(1.0))  # a function of its own in the lowered program
-        assert scatters_in_loop(lowered(lambda y: jax.lax.fori_loop(0, 3, lambda i, y: add(y, ids), y), x), "")
+        # a function of its own in the lowered program
+        add = jax.jit(lambda y, ids: y.at[ids].add(1.0))
+        assert scatters_in_loop(
+            lowered(lambda y: jax.lax.fori_loop(0, 3, lambda i, y: add(y, ids), y), x), ""
+        )
         outside = lowered(lambda y: jax.lax.fori_loop(0, 3, lambda i, y: y * 2, add(y, ids)), x)
         assert not scatters_in_loop(outside, "")
 
-    @pytest.mark.parametrize("text", ["stablehlo.custom_call @tpu_custom_call(%0)", '"stablehlo.all_to_all"(%0)'])
+    @pytest.mark.parametrize(
+        "text", ["stablehlo.custom_call @tpu_custom_call(%0)", '"stablehlo.all_to_all"(%0)']
+    )
     def test_kernels(self, text: str) -> None:
-        assert KERNELS.in_lowered(None, text) and not KERNELS.in_lowered(None, "stablehlo.all_gather")
+        assert KERNELS.in_lowered(None, text) and not KERNELS.in_lowered(
+            None, "stablehlo.all_gather"
+        )
 
     def test_exchanges_of_the_partitioner(self) -> None:
         assert KERNELS.in_optimized(program("%a = (f32[8]) all-to-all(%x, %y)"))
-        assert not KERNELS.in_optimized(program('%a = f32[8] add(%x, %y), metadata={op_name="all-to-all"}'))
+        assert not KERNELS.in_optimized(
+            program('%a = f32[8] add(%x, %y), metadata={op_name="all-to-all"}')
+        )
 
     def test_unreduced_axes(self) -> None:
         mixed = 'sdy.sharding_constraint %0 <@mesh, [{"a"}, {}], unreduced={"b"}>'
         scatter = mixed + '\n"stablehlo.scatter"(%1)'
         row, other = ROWS["scatter-add over reduced axes"], ROWS["unreduced axes to mixed ones"]
-        assert row.in_lowered(None, scatter) and other.in_lowered(None, mixed) and not row.in_lowered(None, mixed)
+        assert (
+            row.in_lowered(None, scatter)
+            and other.in_lowered(None, mixed)
+            and not row.in_lowered(None, mixed)
+        )
         assert not other.in_lowered(None, 'sdy.sharding_constraint %0 <@mesh, [{"a"}, {}]>')
 
 
 class TestCompiled:
-    """The options of a program are those that its patterns need, and none that the user has named changes."""
+    """The options of a program are those that its patterns need, and none that the user has named
+    changes."""
 
     @staticmethod
     def options(
@@ -141,20 +161,27 @@ class TestCompiled:
         without = OVERLAPPED | {"xla_tpu_overlap_compute_collective_tc": "False"}
         assert self.options("@tpu_custom_call", {**OVERLAPPED}, monkeypatch) == [without]
         assert self.options("stablehlo.add", {**OVERLAPPED}, monkeypatch) == [OVERLAPPED]
-        assert self.options("", {**OVERLAPPED}, monkeypatch, " all-to-all(") == [OVERLAPPED, without]
+        assert self.options("", {**OVERLAPPED}, monkeypatch, " all-to-all(") == [
+            OVERLAPPED,
+            without,
+        ]
 
     def test_one_group_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
         alone: dict[str, str | float] = {"xla_tpu_overlap_compute_collective_tc": "True"}
         assert self.options("@tpu_custom_call", alone, monkeypatch) == [alone]
 
     def test_named_by_the_user(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(spmd.config, "compiler_options", "auto xla_tpu_overlap_compute_collective_tc=true")
+        monkeypatch.setattr(
+            spmd.config, "compiler_options", "auto xla_tpu_overlap_compute_collective_tc=true"
+        )
         assert self.options("@tpu_custom_call", {**OVERLAPPED}, monkeypatch) == [OVERLAPPED]
 
     def test_versions(self, monkeypatch: pytest.MonkeyPatch) -> None:
         row = Miscompile("name", "issue", "jaxlib", ("cpu",), fixed="0.11")
         for version, is_here in (("0.10.2", True), ("0.11.0", False)):
-            monkeypatch.setattr(miscompiles.importlib.metadata, "version", lambda name, version=version: version)
+            monkeypatch.setattr(
+                miscompiles.importlib.metadata, "version", lambda name, version=version: version
+            )
             miscompiles._is_older.cache_clear()
             assert row.applies("cpu", {}) is is_here and not row.applies("tpu", {})
         miscompiles._is_older.cache_clear()
@@ -189,15 +216,22 @@ class Embedded(nn.Module):
 
 @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
 @pytest.mark.parametrize("layout", ["rows", "fsdp"])
-def test_accumulated_embedding(layout: str, partitioner: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gradients of an embedding over micro-batches and scanned layers, as torch has them on the CPU."""
+def test_accumulated_embedding(
+    layout: str, partitioner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gradients of an embedding over micro-batches and scanned layers, as torch has them on the
+    CPU."""
     monkeypatch.setattr(spmd.config, "partitioner", partitioner)
     model, ids = Embedded(), torch.randint(32, (4, 16, 4))
-    parts = [nn.functional.cross_entropy(model(part).flatten(0, 1), part.flatten()) / 4 for part in ids]
+    parts = [
+        nn.functional.cross_entropy(model(part).flatten(0, 1), part.flatten()) / 4 for part in ids
+    ]
     loss = torch.stack([part.detach() for part in parts]).sum()
     torch.stack(parts).sum().backward()
     expected = {
-        name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None
+        name: parameter.grad.clone()
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
     }
     model.zero_grad()
     mesh = Mesh(range(8), (8,), ("fsdp",))

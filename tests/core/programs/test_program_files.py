@@ -1,4 +1,5 @@
-"""Programs as files: those written by one process are taken by another, or the difference is named."""
+"""Programs as files: those written by one process are taken by another, or the difference is
+named."""
 
 import json
 from collections.abc import Iterator
@@ -28,10 +29,13 @@ JOB = """
     torch.manual_seed(0)
     mesh = spmd.Mesh(range(8), (8,), ("fsdp",))
     with torch.device("xla"):
-        model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh()) for _ in range(6)))
+        model = torch.nn.Sequential(
+            *(torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh()) for _ in range(6))
+        )
     policy = partial(fsdp.size_based_auto_wrap_policy, min_num_params=200)
     model = fsdp.FullyShardedDataParallel(model, mesh=mesh, auto_wrap_policy=policy)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
 
     def step(x):
         x = spmd.mark_sharding(x.to("xla"), mesh, spmd.P("fsdp", None))
@@ -40,6 +44,7 @@ JOB = """
         optimizer.step()
         optimizer.zero_grad()
         return loss
+
 
     x = torch.arange(16.0 * {rows}).reshape({rows}, 16) / 100
 """
@@ -72,10 +77,13 @@ def load(folder: Path) -> str:
 
 
 class TestJob:
-    """A process that has the folder trains without compiling; its losses are those of a process that compiles."""
+    """A process that has the folder trains without compiling; its losses are those of a process
+    that compiles."""
 
     def test_first_step_compiles_nothing(self, saved: Path) -> None:
-        number, printed = run_script(job(TRAIN, before=load(saved)), SPMD_PROGRAM_CACHE="0").splitlines()
+        number, printed = run_script(
+            job(TRAIN, before=load(saved)), SPMD_PROGRAM_CACHE="0"
+        ).splitlines()
         losses, compiled, loaded = json.loads(printed)
         assert compiled == 0 and loaded == len(list(saved.glob("*.program"))) > int(number) >= 2
         expected, by_itself, _ = json.loads(run_script(job(TRAIN), SPMD_PROGRAM_CACHE="0"))
@@ -83,9 +91,15 @@ class TestJob:
 
     def test_another_batch_is_named(self, saved: Path) -> None:
         report = "\n    print(spmd.metrics.report())\n"
-        printed = run_script(job(TRAIN + report, before=load(saved), rows=16), SPMD_PROGRAM_CACHE="0")
-        assert "lacks: input " in printed and "is now float32[16,16], in the saved program float32[8,16]" in printed
-        assert json.loads(printed.splitlines()[1])[1] == 1  # the initial values are those that were saved
+        printed = run_script(
+            job(TRAIN + report, before=load(saved), rows=16), SPMD_PROGRAM_CACHE="0"
+        )
+        assert (
+            "lacks: input " in printed
+            and "is now float32[16,16], in the saved program float32[8,16]" in printed
+        )
+        # the initial values are those that were saved
+        assert json.loads(printed.splitlines()[1])[1] == 1
 
 
 class TestSetting:
@@ -124,7 +138,9 @@ class TestSetting:
         with pytest.raises(ValueError, match=r"of version 1; .* has version 9"):
             spmd.load_programs(tmp_path)
 
-    def test_a_damaged_file_is_compiled(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def test_a_damaged_file_is_compiled(
+        self, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
         def double() -> list[float]:
             return (torch.ones(3, device="xla") * 2.5).tolist()
 
@@ -152,7 +168,9 @@ class TestGraph:
         program_folder._folders.clear()
         messages.forget()
 
-    def says(self, capfd: pytest.CaptureFixture[str], folder: Path, change: str, mesh8: spmd.Mesh) -> str:
+    def says(
+        self, capfd: pytest.CaptureFixture[str], folder: Path, change: str, mesh8: spmd.Mesh
+    ) -> str:
         """Saves a step, changes something and runs it; what stderr then has."""
         x = torch.arange(64.0).reshape(8, 8)
 
@@ -195,15 +213,27 @@ class TestGraph:
         ],
     )
     def test_difference(
-        self, change: str, says: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], mesh8: spmd.Mesh
+        self,
+        change: str,
+        says: str,
+        tmp_path: Path,
+        capfd: pytest.CaptureFixture[str],
+        mesh8: spmd.Mesh,
     ) -> None:
         printed = self.says(capfd, tmp_path / "programs", change, mesh8)
         assert "lacks" in printed and says in printed
 
-    def test_no_difference(self, tmp_path: Path, capfd: pytest.CaptureFixture[str], mesh8: spmd.Mesh) -> None:
-        assert "lacks" not in self.says(capfd, tmp_path / "programs", "nothing", mesh8).partition("\n")[0]
+    def test_no_difference(
+        self, tmp_path: Path, capfd: pytest.CaptureFixture[str], mesh8: spmd.Mesh
+    ) -> None:
+        assert (
+            "lacks"
+            not in self.says(capfd, tmp_path / "programs", "nothing", mesh8).partition("\n")[0]
+        )
 
-    def test_manifest_is_readable(self, tmp_path: Path, mesh8: spmd.Mesh, capfd: pytest.CaptureFixture[str]) -> None:
+    def test_manifest_is_readable(
+        self, tmp_path: Path, mesh8: spmd.Mesh, capfd: pytest.CaptureFixture[str]
+    ) -> None:
         self.says(capfd, tmp_path / "programs", "nothing", mesh8)
         found = json.loads((tmp_path / "programs" / "programs.json").read_text())
         (program,) = found["programs"]
@@ -225,13 +255,14 @@ class TestRefused:
         [
             ({"peak": "x"}, "expected the plan.peak as int, got 'x'"),
             ({"peak": 10**30}, "expected the plan.peak as int"),
-            ({"peak": True}, "expected the plan.peak as int"), ({"mesh": []}, "expected the plan.mesh as "),
+            ({"peak": True}, "expected the plan.peak as int"),
+            ({"mesh": []}, "expected the plan.mesh as "),
             ({"collectives": [3]}, "expected the plan.collectives as Collective"),
             ({"other": 1}, "expected the plan.other"),
             ({"terms": [{"name": "x"}]}, "the plan.terms: .* missing 4 required"),
             ({"notes": 3}, "expected the plan.notes"),
         ],
-    )  # fmt: skip
+    )
     def test_json_of_strangers(self, change: dict[str, Any], words: str) -> None:
         model = torch.nn.Linear(3, 2, device="meta")
         text = spmd.plan(lambda x: model(x).sum().backward(), torch.ones(4, 3)).to_json()
@@ -242,7 +273,9 @@ class TestRefused:
 
     def test_users_function(self, tmp_path: Path) -> None:
         made = spmd.plan(lambda x: spmd.call_jax(lambda a: a + 1, x.to("xla")), torch.ones(3))
-        with pytest.raises(ValueError, match=r"cannot be a file: it holds a user's function \(spmd.call_jax"):
+        with pytest.raises(
+            ValueError, match=r"cannot be a file: it holds a user's function \(spmd.call_jax"
+        ):
             made.save_program(tmp_path / "programs")
 
     def test_devices_elsewhere(self, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Causes of a new program, and calls that must not make one; the ledger says why; the cache has a bound."""
+"""Causes of a new program, and calls that must not make one; the ledger says why; the cache has a
+bound."""
 
 import sys
 from collections.abc import Iterator
@@ -86,7 +87,8 @@ class TestLiftedNumbers:
     @pytest.mark.parametrize("foreach", [True, False], ids=["foreach", "single"])
     @pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW"])
     def test_a_schedule(self, kind: str, foreach: bool) -> None:
-        """Learning rate, bias corrections and schedule change every step: one program, the first step included."""
+        """Learning rate, bias corrections and schedule change every step: one program, the first
+        step included."""
         w = torch.nn.Parameter(torch.ones(4, 3).to("xla"))
         options = {"momentum": 0.9} if kind == "SGD" else {}
         optimizer = getattr(torch.optim, kind)([w], lr=0.1, foreach=foreach, **options)
@@ -108,14 +110,24 @@ class TestLiftedNumbers:
             expected.zero_grad()
             plan.step()
         # The first SGD step has no momentum to add to: torch itself runs another step then.
-        assert counts == [1, 1, 0, 0, 0, 0] if kind == "SGD" else [1, 0, 0, 0, 0, 0], spmd.metrics.report()
+        assert counts == [1, 1, 0, 0, 0, 0] if kind == "SGD" else [1, 0, 0, 0, 0, 0], (
+            spmd.metrics.report()
+        )
         torch.testing.assert_close(w.detach().cpu(), reference.detach(), rtol=2e-5, atol=2e-5)
 
     def test_lists_of_equal_numbers(self) -> None:
-        """One number many times is lifted once; where the numbers part, it is another program, and each stays one."""
+        """One number many times is lifted once; where the numbers part, it is another program, and
+        each stays one."""
         tensors = [torch.ones(2, 3).to("xla") for _ in range(4)]
         counts = []
-        for numbers in ([2.0] * 4, [3.0] * 4, [1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 7.0], [9.0] * 4, [*[8.0] * 3, 8]):
+        for numbers in (
+            [2.0] * 4,
+            [3.0] * 4,
+            [1.0, 2.0, 3.0, 4.0],
+            [5.0, 6.0, 7.0, 7.0],
+            [9.0] * 4,
+            [*[8.0] * 3, 8],
+        ):
             before = compiles()
             made = torch._foreach_mul(tensors, numbers)
             spmd.sync()
@@ -126,17 +138,20 @@ class TestLiftedNumbers:
 
 
 class TestCauses:
-    """The ledger names what is new: the op and its static argument, a shape, a sharding, and the user's line."""
+    """The ledger names what is new: the op and its static argument, a shape, a sharding, and the
+    user's line."""
 
     def run(self, barrier, make, *values) -> None:
-        """Each test has a barrier of its own: the ledger compares with what the same line ran before."""
+        """Each test has a barrier of its own: the ledger compares with what the same line ran
+        before."""
         for value in values:
             kept = make(value)
             barrier()
             del kept
 
     def test_first(self) -> None:
-        self.run(lambda: spmd.sync(), lambda _: torch.ones(3, 1931).to("xla") * 2, None)  # no other test's
+        # no other test's
+        self.run(lambda: spmd.sync(), lambda _: torch.ones(3, 1931).to("xla") * 2, None)
         assert cause() == "first program of this sync" or "test_recompile.py" in cause()
         assert spmd.metrics.compiles()[-1].line.split(" in ")[0].endswith(tuple("0123456789"))
 
@@ -157,22 +172,37 @@ class TestCauses:
 
         def grown(size: int) -> torch.Tensor:
             kept = torch.ones(2, size).to("xla")
-            return (torch.cat([kept * 2, torch.ones(2, 1, device="xla")], 1) @ torch.ones(size + 1, 3).to("xla"))[:, :2]
+            return (
+                torch.cat([kept * 2, torch.ones(2, 1, device="xla")], 1)
+                @ torch.ones(size + 1, 3).to("xla")
+            )[:, :2]
 
         self.run(lambda: spmd.sync(), grown, 43, 44)
-        assert "an input is now float32[45,3], before float32[44,3]" in cause() and "aten.mm reads it" in cause()
+        assert (
+            "an input is now float32[45,3], before float32[44,3]" in cause()
+            and "aten.mm reads it" in cause()
+        )
 
     def test_many_shapes(self, capsys: pytest.CaptureFixture[str]) -> None:
         self.run(lambda: spmd.sync(), lambda size: torch.ones(size).to("xla").cos(), *range(51, 62))
-        assert "an input is now float32[61], before float32[60]" in cause() and "10 programs here" in cause()
+        assert (
+            "an input is now float32[61], before float32[60]" in cause()
+            and "10 programs here" in cause()
+        )
         hint = capsys.readouterr().err
-        assert hint.count("spmd: 4 programs at test_recompile.py:") == 1 and "differ by shapes alone" in hint
+        assert (
+            hint.count("spmd: 4 programs at test_recompile.py:") == 1
+            and "differ by shapes alone" in hint
+        )
         noted = spmd.metrics.report().rpartition("note: 4 programs were compiled at ")[2]
         assert "float32[55], before float32[54]; aten.cos" in noted and "test_recompile.py" in noted
 
     def test_a_dtype(self) -> None:
         self.run(
-            lambda: spmd.sync(), lambda dtype: torch.ones(3, dtype=dtype).to("xla").neg(), torch.float32, torch.float64
+            lambda: spmd.sync(),
+            lambda dtype: torch.ones(3, dtype=dtype).to("xla").neg(),
+            torch.float32,
+            torch.float64,
         )
         assert "float64[3]" in cause() and "float32[3]" in cause()
 
@@ -196,7 +226,11 @@ class TestCauses:
         assert "3 ops, before 2" in cause()
 
     def test_record(self) -> None:
-        self.run(lambda: spmd.sync(), lambda _: torch.ones(3, 3).to("xla") @ torch.ones(3, 3).to("xla"), None)
+        self.run(
+            lambda: spmd.sync(),
+            lambda _: torch.ones(3, 3).to("xla") @ torch.ones(3, 3).to("xla"),
+            None,
+        )
         record = spmd.metrics.compiles()[-1]
         assert (record.name, record.nodes, record.collectives) == ("step", 1, {})
         assert record.argument_bytes >= 72 and record.output_bytes >= 36 and record.seconds > 0
@@ -226,7 +260,8 @@ class TestSharing:
         assert compiles() - before == 2  # the product, and the sum that reads it
 
     def test_a_result_carried_into_the_next_step(self, mesh2x4: spmd.Mesh) -> None:
-        """`h = tanh(w @ h)` compiles at most twice: the compiler's choice for h may differ from how h started."""
+        """`h = tanh(w @ h)` compiles at most twice: the compiler's choice for h may differ from how
+        h started."""
         w = spmd.mark_sharding(torch.eye(8).to("xla"), mesh2x4, ("fsdp", "data"))
         h = torch.ones(8, 4).to("xla")
         before = compiles()
@@ -252,7 +287,8 @@ class TestSharing:
 
 
 class Turning(torch.nn.Module):
-    """Frequencies in a buffer, whichever way it is one, that are computed, and not drawn or filled."""
+    """Frequencies in a buffer, whichever way it is one, that are computed, and not drawn or
+    filled."""
 
     def __init__(self, way: str, width: int) -> None:
         super().__init__()
@@ -268,9 +304,12 @@ class Turning(torch.nn.Module):
 
 
 class TestBuffers:
-    """A buffer's initial value is born before the first step, which is then the same program as all others."""
+    """A buffer's initial value is born before the first step, which is then the same program as all
+    others."""
 
-    @pytest.mark.parametrize(("way", "width"), [("nn.Buffer", 8), ("register_buffer", 9), ("moved", 10)])
+    @pytest.mark.parametrize(
+        ("way", "width"), [("nn.Buffer", 8), ("register_buffer", 9), ("moved", 10)]
+    )
     def test_computed(self, way: str, width: int) -> None:
         plain = Turning(way, width)
         with torch.device("xla"):
@@ -280,7 +319,9 @@ class TestBuffers:
         optimizers = [torch.optim.SGD(module.parameters(), lr=0.1) for module in (plain, model)]
         names = []
         for _ in range(3):
-            for module, optimizer, device in zip((plain, model), optimizers, ("cpu", "xla"), strict=True):
+            for module, optimizer, device in zip(
+                (plain, model), optimizers, ("cpu", "xla"), strict=True
+            ):
                 module(torch.ones(width, dtype=plain.weight.dtype).to(device)).sum().backward()
                 optimizer.step()
                 optimizer.zero_grad()
@@ -320,7 +361,8 @@ class TestBound:
 
     @pytest.mark.skipif(sys.platform != "linux", reason="the limit on memory maps is Linux's")
     def test_memory_maps(self) -> None:
-        """Programs have maps, of which a process may have 65,530; the compiler crashes without, so some are dropped."""
+        """Programs have maps, of which a process may have 65,530; the compiler crashes without, so
+        some are dropped."""
         script = """
             import tempfile
             from pathlib import Path

@@ -1,4 +1,5 @@
-"""Small programs beside the graphs: kept on disk under all that they depend on, loaded at a second start."""
+"""Small programs beside the graphs: kept on disk under all that they depend on, loaded at a second
+start."""
 
 import json
 from pathlib import Path
@@ -36,7 +37,9 @@ def program(fact: str) -> SmallProgram:
 def on(mesh: spmd.Mesh, *shape: int) -> tuple[jax.Array, Sharding]:
     """An array of this shape, cut along dim 0 over a mesh."""
     sharding = mesh.sharding((mesh.axis_names, *[None] * (len(shape) - 1)), len(shape), "test")
-    return transfer.upload(np.arange(np.prod(shape), dtype=np.float32).reshape(shape), sharding), sharding
+    return transfer.upload(
+        np.arange(np.prod(shape), dtype=np.float32).reshape(shape), sharding
+    ), sharding
 
 
 class Counted:
@@ -76,15 +79,19 @@ class TestSmallProgram:
         program("fact")(array, np.int32(1))
         if what == "setting":
             monkeypatch.setattr(spmd.config, "check_shardings", not spmd.config.check_shardings)
-        other = {"shape": on(mesh8, 8, 4)[0], "sharding": on(mesh2x4, 16, 4)[0], "dtype": array.astype(jnp.int32)}.get(
-            what, array
-        )
+        other = {
+            "shape": on(mesh8, 8, 4)[0],
+            "sharding": on(mesh2x4, 16, 4)[0],
+            "dtype": array.astype(jnp.int32),
+        }.get(what, array)
         counted = Counted()
         made = program("other" if what == "fact" else "fact")(other, np.int32(1))
         assert counted.since() == [1, 1, 0]
         np.testing.assert_array_equal(np.asarray(made), np.asarray(other) * 2 + 1)
 
-    def test_what_does_not_load(self, mesh8: spmd.Mesh, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def test_what_does_not_load(
+        self, mesh8: spmd.Mesh, folder: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
         array, _ = on(mesh8, 16, 4)
         program("fact")(array, np.int32(1))
         (file,) = folder.glob("*.program")
@@ -97,7 +104,9 @@ class TestSmallProgram:
         assert counted.since() == [1, 1, 0] and "does not load" in capfd.readouterr().err
         np.testing.assert_array_equal(np.asarray(made), np.asarray(array) * 2 + 1)
 
-    def test_no_cache(self, mesh8: spmd.Mesh, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_cache(
+        self, mesh8: spmd.Mesh, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(spmd.config, "program_cache", False)
         counted = Counted()
         program("fact")(on(mesh8, 16, 4)[0], np.int32(1))
@@ -108,7 +117,9 @@ class TestMoves:
     """Exchanges between devices, and paddings, are such programs."""
 
     @pytest.mark.parametrize("shape", [(16, 4), (10, 4)], ids=["even", "uneven"])
-    def test_second_start(self, mesh8: spmd.Mesh, mesh2x4: spmd.Mesh, shape: tuple[int, ...]) -> None:
+    def test_second_start(
+        self, mesh8: spmd.Mesh, mesh2x4: spmd.Mesh, shape: tuple[int, ...]
+    ) -> None:
         array, source = on(mesh8, *shape)
         single = Sharding.single(0)
         target = mesh2x4.sharding(("data", "fsdp"), 2, "test")
@@ -121,5 +132,11 @@ class TestMoves:
                 alone = transfer.moved(moved, shape, target, single)
                 back = transfer.moved(alone, shape, single, source)
             since = compiled, stored, loaded = counted.since()
-            assert (compiled == stored > 0 and not loaded) if expected else (not compiled and loaded > 0), since
-            np.testing.assert_array_equal(transfer.download(back, shape), transfer.download(array, shape))
+            assert (
+                (compiled == stored > 0 and not loaded)
+                if expected
+                else (not compiled and loaded > 0)
+            ), since
+            np.testing.assert_array_equal(
+                transfer.download(back, shape), transfer.download(array, shape)
+            )

@@ -47,7 +47,9 @@ class TestLife:
         del layers
         assert live_bytes() == before
 
-    def test_memory_is_that_of_the_rows(self, mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_memory_is_that_of_the_rows(
+        self, mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         layers = Layers(mesh8, 16, 4)
         with monkeypatch.context() as patch:
             patch.setattr(*WHERE, cache.ungrouped)
@@ -60,7 +62,9 @@ class TestLife:
         assert torch.xla.memory_allocated() == allocated
         cache.clear_cache()  # of the step that has no stores
 
-    def test_rows_become_one_family_at_a_time(self, mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_rows_become_one_family_at_a_time(
+        self, mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """So that the peak is the state and one family."""
         before = live_bytes()
         all_layers = [Layers(mesh8, 16, 4 * 2**i) for i in range(3)]
@@ -98,7 +102,8 @@ class TestLife:
         layers.check()
 
     def test_a_row_that_another_library_holds(self) -> None:
-        """It is a copy, which later steps do not touch; they overwrite the store in place all the same."""
+        """It is a copy, which later steps do not touch; they overwrite the store in place all the
+        same."""
         layers = Layers(None, 8, 2)
         layers.step()
         taken = np.from_dlpack(layers.layers[1].data)
@@ -113,9 +118,11 @@ class TestLife:
 class TestPrograms:
     """Programs that see the same leaves differently do not copy whole families to and fro."""
 
-    def test_before_and_after(self, mesh8: spmd.Mesh, calls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A program that ran on single leaves runs on stores as another one, and still on the leaves of another model:
-        the average's, which is never trained."""
+    def test_before_and_after(
+        self, mesh8: spmd.Mesh, calls: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A program that ran on single leaves runs on stores as another one, and still on the
+        leaves of another model: the average's, which is never trained."""
         layers, average = Layers(mesh8, 24, 4), Layers(mesh8, 24, 4)
         monkeypatch.setattr(*WHERE, cache.ungrouped)
 
@@ -169,8 +176,12 @@ class TestPrograms:
 class TestFailing:
     """A failure gives up no more than it must, and every row says so."""
 
-    def test_a_run_that_loses_its_store(self, layers: Layers, monkeypatch: pytest.MonkeyPatch) -> None:
-        other = spmd.mark_sharding(torch.ones(8).to("xla"), spmd.Mesh(range(8), (8,), ("fsdp",)), ("fsdp",))
+    def test_a_run_that_loses_its_store(
+        self, layers: Layers, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        other = spmd.mark_sharding(
+            torch.ones(8).to("xla"), spmd.Mesh(range(8), (8,), ("fsdp",)), ("fsdp",)
+        )
         spmd.sync()
         layers.step()
         program = cache.last_program()
@@ -194,8 +205,8 @@ class TestFailing:
         layers.check()
 
     def test_a_run_that_keeps_its_store(self) -> None:
-        """A callback that raises: nothing was donated. The layers that it is of take their values back, the others wait
-        for the next barrier."""
+        """A callback that raises: nothing was donated. The layers that it is of take their values
+        back, the others wait for the next barrier."""
         layers = Layers(None, 8, 2)
         layers.step()
 
@@ -234,8 +245,11 @@ class TestFailing:
 class TestOneGraphTwoModels:
     """Models that share a graph, of which the leaves of one lie in a store more."""
 
-    def test_what_is_given_up_for_one_is_decided_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Each keeps its program, however XLA takes the other's stacks; and no further one is rolled in vain."""
+    def test_what_is_given_up_for_one_is_decided_once(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each keeps its program, however XLA takes the other's stacks; and no further one is
+        rolled in vain."""
 
         def rows_of_weights(graph: Graph, may_scan: bool = True) -> Graph:
             if not may_scan:
@@ -243,7 +257,11 @@ class TestOneGraphTwoModels:
             found = alike(graph)
             return dataclasses.replace(
                 found,
-                stack_groups=tuple(each for each in found.stack_groups if graph.inputs[each[0]].meta.shape == (16, 4)),
+                stack_groups=tuple(
+                    each
+                    for each in found.stack_groups
+                    if graph.inputs[each[0]].meta.shape == (16, 4)
+                ),
             )
 
         def total(model: tuple[Layers, Layers]) -> int:
@@ -261,5 +279,7 @@ class TestOneGraphTwoModels:
         monkeypatch.setattr(cache, "refuse_loops", [lambda _, graph: len(graph.stack_groups) > 1])
         before = spmd.metrics.counter("loops_given_up")
         first = [total(model) for model in models]
-        assert first[0] == 2 and [total(model) for _ in range(2) for model in models] == [0] * 6, first
+        assert first[0] == 2 and [total(model) for _ in range(2) for model in models] == [0] * 6, (
+            first
+        )
         assert spmd.metrics.counter("loops_given_up") == before + 1

@@ -1,4 +1,5 @@
-"""A second start of a program compiles nothing: what was compiled is loaded, and is in every respect the same."""
+"""A second start of a program compiles nothing: what was compiled is loaded, and is in every
+respect the same."""
 
 import dataclasses
 from collections.abc import Callable
@@ -31,11 +32,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def started(run: Callable[[], object]) -> tuple[object, int, int]:
-    """The result of a run that finds nothing in memory; the programs that it loaded; the compiles of XLA."""
+    """The result of a run that finds nothing in memory; the programs that it loaded; the compiles
+    of XLA."""
     cache.clear_cache()
     before = spmd.metrics.counter("programs_loaded"), spmd.metrics.num_compiles()
     made = run()
-    return made, spmd.metrics.counter("programs_loaded") - before[0], spmd.metrics.num_compiles() - before[1]
+    return (
+        made,
+        spmd.metrics.counter("programs_loaded") - before[0],
+        spmd.metrics.num_compiles() - before[1],
+    )
 
 
 def twice(run: Callable[[], object]) -> tuple[object, object]:
@@ -59,7 +65,8 @@ class TestSecondStart:
         assert first == second == [1.0, 3.0, 7.0, 13.0, 21.0, 31.0, 43.0, 57.0]
 
     def test_lines_are_those_of_the_run(self, mesh8: spmd.Mesh) -> None:
-        """The table of collectives and the ledger name who recorded the ops, not who compiled the program first."""
+        """The table of collectives and the ledger name who recorded the ops, not who compiled the
+        program first."""
 
         def here(x: torch.Tensor) -> torch.Tensor:
             return x.sum(0) * 2
@@ -71,13 +78,17 @@ class TestSecondStart:
         for name, function in (("here", here), ("there", there)):
 
             def run(function: Callable[[torch.Tensor], torch.Tensor] = function) -> object:
-                return function(spmd.mark_sharding(torch.ones(8, 4).to("xla"), mesh8, ("fsdp", None))).tolist()
+                return function(
+                    spmd.mark_sharding(torch.ones(8, 4).to("xla"), mesh8, ("fsdp", None))
+                ).tolist()
 
             _, loaded, _ = started(run)
             records.append(spmd.metrics.compiles()[-1])
             assert loaded == (name == "there")
             rows = records[-1].traffic
-            assert rows and all(f" in {name}: return x.sum(0) * 2" in row.line for row in rows), rows
+            assert rows and all(f" in {name}: return x.sum(0) * 2" in row.line for row in rows), (
+                rows
+            )
         bare = [[dataclasses.replace(row, line="") for row in record.traffic] for record in records]
         assert bare[0] == bare[1]
 
@@ -94,7 +105,8 @@ class TestSecondStart:
 
         first, second = twice(run)
         assert first == second and first[0][0].before == "P('data', 'fsdp', None)" and first[2]
-        monkeypatch.setattr(spmd.config, "moves_above", 1 << 20)  # what a program keeps is all of them
+        # what a program keeps is all of them
+        monkeypatch.setattr(spmd.config, "moves_above", 1 << 20)
         assert started(run)[0][0] == ()
 
     def test_marked_intermediates(self, mesh2x4: spmd.Mesh) -> None:
@@ -109,10 +121,14 @@ class TestSecondStart:
         assert first == second
 
     def test_stores(self, mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A program that takes and gives stacks is kept as that, and the digest tells it from one that does not."""
+        """A program that takes and gives stacks is kept as that, and the digest tells it from one
+        that does not."""
 
         def run() -> object:
-            layers = [spmd.mark_sharding(torch.ones(16, 4).to("xla"), mesh8, ("fsdp", None)) for _ in range(3)]
+            layers = [
+                spmd.mark_sharding(torch.ones(16, 4).to("xla"), mesh8, ("fsdp", None))
+                for _ in range(3)
+            ]
             spmd.sync()
             for _ in range(2):
                 for i, layer in enumerate(layers):
@@ -120,12 +136,18 @@ class TestSecondStart:
                 spmd.sync()
             found = cache.last_program()
             assert found is not None
-            return [layer.tolist() for layer in layers], len(found.inputs), len(found.outputs), found.donated
+            return (
+                [layer.tolist() for layer in layers],
+                len(found.inputs),
+                len(found.outputs),
+                found.donated,
+            )
 
         plain, _, _ = started(run)
         sharding = mesh8.sharding(("fsdp", None), 2, "test")
         ones = transfer.upload(np.ones((16, 4), np.float32), sharding)
-        store.row(store.stacked([ones] * 3, sharding), 0, sharding)  # jax compiles these for itself, once in a process
+        # jax compiles these for itself, once in a process
+        store.row(store.stacked([ones] * 3, sharding), 0, sharding)
         monkeypatch.setattr(*WHERE, alike)
         first, second = twice(run)
         assert first == second == (plain[0], 1, 1, (True,) * 3) and plain[1:3] == (3, 3)
@@ -139,14 +161,21 @@ class TestSecondStart:
             spmd.sync()
             found = cache.last_program()
             assert found is not None
-            devices = [device.id for device in found.executable._executable._unloaded_executable.device_list]
+            devices = [
+                device.id
+                for device in found.executable._executable._unloaded_executable.device_list
+            ]
             return y.tolist(), found.results, devices
 
         first, second = twice(run)
         assert first == second and second[2] == [6, 2, 5]
 
-    @pytest.mark.parametrize("made", [lambda x: x.flip(0), lambda x: x[:5] * 2, lambda x: x.reshape(4, 4).t() + 1])
-    def test_layouts_that_the_compiler_chooses(self, mesh2x4: spmd.Mesh, made: Callable[..., torch.Tensor]) -> None:
+    @pytest.mark.parametrize(
+        "made", [lambda x: x.flip(0), lambda x: x[:5] * 2, lambda x: x.reshape(4, 4).t() + 1]
+    )
+    def test_layouts_that_the_compiler_chooses(
+        self, mesh2x4: spmd.Mesh, made: Callable[..., torch.Tensor]
+    ) -> None:
         def run() -> object:
             x = spmd.mark_sharding(torch.arange(16.0).to("xla"), mesh2x4, (("fsdp", "data"),))
             y = made(x)
@@ -202,7 +231,9 @@ class TestSecondStart:
         compiled, loaded = first.record, second.record
         assert compiled is not None and loaded is not None and spmd.metrics.compiles()[-1] is loaded
         assert loaded.cause == f"loaded from disk; {compiled.cause}" and loaded.seconds < 5
-        same = dataclasses.replace(loaded, cause=compiled.cause, seconds=compiled.seconds, line=compiled.line)
+        same = dataclasses.replace(
+            loaded, cause=compiled.cause, seconds=compiled.seconds, line=compiled.line
+        )
         assert same == compiled
 
 
@@ -243,7 +274,9 @@ class TestNotKept:
             return x * 2
 
         for _ in range(2):
-            made, loaded, compiled = started(lambda: spmd.call_jax(doubled, torch.ones(3, device="xla")).tolist())
+            made, loaded, compiled = started(
+                lambda: spmd.call_jax(doubled, torch.ones(3, device="xla")).tolist()
+            )
             assert made == [2.0] * 3 and loaded == 0 and compiled > 0
         assert not folder.exists() or not list(folder.iterdir())
 
@@ -256,7 +289,9 @@ class TestNotKept:
 
         x = torch.ones(3, device="xla")
         spmd.sync()
-        assert [started(lambda f=f: spmd.call_jax(made_by(f), x).tolist())[0] for f in (2.0, 3.0)] == [
+        assert [
+            started(lambda f=f: spmd.call_jax(made_by(f), x).tolist())[0] for f in (2.0, 3.0)
+        ] == [
             [2.0] * 3,
             [3.0] * 3,
         ]
@@ -269,7 +304,9 @@ class TestNotKept:
             return x
 
         for count in (1, 2):
-            assert started(lambda: spmd.call_jax(noted, torch.ones(3, device="xla")).tolist())[1] == 0
+            assert (
+                started(lambda: spmd.call_jax(noted, torch.ones(3, device="xla")).tolist())[1] == 0
+            )
             jax.effects_barrier()
             assert len(seen) == count
         assert not folder.exists() or not list(folder.iterdir())
@@ -320,7 +357,9 @@ class TestMiss:
         assert Path(spmd.__file__).parent == disk._PACKAGE
 
     @pytest.mark.parametrize("body", [b"", b"{}\n", b'{"record": 1}\nnot a pickle', b"\x80\x04."])
-    def test_what_does_not_load(self, body: bytes, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def test_what_does_not_load(
+        self, body: bytes, folder: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
         expected = started(lambda: values().tolist())[0]
         (path,) = folder.iterdir()
         header = disk.setting((0,))
@@ -335,7 +374,9 @@ class TestMiss:
         path.write_bytes(path.read_bytes()[:-1] + b"?")
         assert started(lambda: values().tolist()) == (expected, 0, 1)
 
-    def test_what_cannot_be_written(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    def test_what_cannot_be_written(
+        self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
         def refuse(program: Program) -> bytes:
             raise NotImplementedError("no executables from this backend")
 
@@ -346,10 +387,13 @@ class TestMiss:
 
 STEP = """
     import torch, spmd
+
     spmd.simulate(8)
     mesh = spmd.Mesh(range(8), (2, 4), ("data", "model"))
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(10, 16), torch.nn.GELU(), torch.nn.Dropout(), torch.nn.Linear(16, 6))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(10, 16), torch.nn.GELU(), torch.nn.Dropout(), torch.nn.Linear(16, 6)
+    )
     model = model.to("xla")
     for parameter in model.parameters():
         spmd.mark_sharding(parameter, mesh, ("model", *[None] * (parameter.dim() - 1)))
@@ -363,7 +407,9 @@ STEP = """
         optimizer.step()
         optimizer.zero_grad()
         print(loss.item().hex())
-    half = spmd.mark_sharding(torch.arange(5.0).to("xla"), spmd.Mesh((5, 3), (2,), ("half",)), ("half",))
+    half = spmd.mark_sharding(
+        torch.arange(5.0).to("xla"), spmd.Mesh((5, 3), (2,), ("half",)), ("half",)
+    )
     print((half + 1).tolist())
     names = ("backend_compiles", "programs_compiled", "programs_stored", "programs_loaded")
     print(*(spmd.metrics.counter(name) for name in names))
@@ -372,11 +418,14 @@ STEP = """
 
 ROLLED = """
     import torch, spmd
+
     spmd.simulate(8)
     spmd.config.scan_layers = "always"
     mesh = spmd.Mesh(range(8), (8,), ("fsdp",))
     torch.manual_seed(0)
-    layers = torch.nn.ModuleList(torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Dropout(0.1)) for _ in range(4))
+    layers = torch.nn.ModuleList(
+        torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Dropout(0.1)) for _ in range(4)
+    )
     for parameter in layers.to("xla").parameters():
         spmd.mark_sharding(parameter, mesh, ("fsdp", *[None] * (parameter.dim() - 1)))
     optimizer = torch.optim.AdamW(layers.parameters(), lr=0.1)
@@ -397,16 +446,24 @@ ROLLED = """
 """
 
 
-# What XLA leaves to kernels that jax registers or finds at the first lowering: LAPACK's, and others that might be.
+# What XLA leaves to kernels that jax registers or finds at the first lowering: LAPACK's, and others
+# that might be.
 KERNELS = """
     import torch, spmd
+
     torch.manual_seed(0)
     rows = torch.rand(5, 5, device="xla") + 3 * torch.eye(5, device="xla")
     for dtype in (torch.float32, torch.float64, torch.complex64):
         x = rows.to(dtype)
         for made in (
-            torch.linalg.det(x), torch.linalg.qr(x)[1], torch.linalg.svdvals(x), torch.linalg.eigvalsh(x + x.mT),
-            torch.linalg.eigvals(x), torch.linalg.cholesky(x @ x.mH), torch.linalg.solve(x, x + 1), torch.fft.fft2(x),
+            torch.linalg.det(x),
+            torch.linalg.qr(x)[1],
+            torch.linalg.svdvals(x),
+            torch.linalg.eigvalsh(x + x.mT),
+            torch.linalg.eigvals(x),
+            torch.linalg.cholesky(x @ x.mH),
+            torch.linalg.solve(x, x + 1),
+            torch.fft.fft2(x),
         ):
             print(torch.view_as_real(made + 0j).sum().item().hex())
     print(rows.sort().values.sum().item().hex(), torch.special.i0e(rows).sum().item().hex())
@@ -426,8 +483,13 @@ class TestProcesses:
 
     @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
     def test_rolled_layers(self, folder: Path, partitioner: str) -> None:
-        """Loops, and which arguments are stacks, are kept with the program; so are the programs that stack."""
-        kept = {"SPMD_PROGRAM_CACHE": "1", "SPMD_PROGRAM_CACHE_DIR": str(folder), "SPMD_PARTITIONER": partitioner}
+        """Loops, and which arguments are stacks, are kept with the program; so are the programs
+        that stack."""
+        kept = {
+            "SPMD_PROGRAM_CACHE": "1",
+            "SPMD_PROGRAM_CACHE_DIR": str(folder),
+            "SPMD_PARTITIONER": partitioner,
+        }
         cold, warm = (run_script(ROLLED, **kept).strip().rpartition("\n") for _ in range(2))
         assert cold[0] == warm[0] and "((4, " in cold[0] and "\n2 " in cold[0]
         compiled, written, loaded = map(int, cold[2].split())
@@ -436,8 +498,15 @@ class TestProcesses:
 
     @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
     def test_a_training_script(self, folder: Path, partitioner: str) -> None:
-        kept = {"SPMD_PROGRAM_CACHE": "1", "SPMD_PROGRAM_CACHE_DIR": str(folder), "SPMD_PARTITIONER": partitioner}
-        cold, warm = (run_script(STEP, PYTHONHASHSEED=seed, **kept).strip().rpartition("\n") for seed in ("1", "2"))
+        kept = {
+            "SPMD_PROGRAM_CACHE": "1",
+            "SPMD_PROGRAM_CACHE_DIR": str(folder),
+            "SPMD_PARTITIONER": partitioner,
+        }
+        cold, warm = (
+            run_script(STEP, PYTHONHASHSEED=seed, **kept).strip().rpartition("\n")
+            for seed in ("1", "2")
+        )
         assert cold[0] == warm[0]
         compiled, programs, written, loaded = map(int, cold[2].split())
         assert compiled == programs == written > 1 and loaded == 0
@@ -456,6 +525,7 @@ class TestProcesses:
                     os._exit(10 * counted[0] + counted[1] if made == [0.0, 3.0, 9.0, 18.0] else 99)
                 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
             """,
-            SPMD_PROGRAM_CACHE="1", SPMD_PROGRAM_CACHE_DIR=str(folder),
-        )  # fmt: skip
+            SPMD_PROGRAM_CACHE="1",
+            SPMD_PROGRAM_CACHE_DIR=str(folder),
+        )
         assert printed.split() == ["1", "10"]

@@ -1,5 +1,5 @@
-"""Leaves as rows of stores: programs that take and give families as one array each, and all that a user sees of it,
-which is nothing."""
+"""Leaves as rows of stores: programs that take and give families as one array each, and all that a
+user sees of it, which is nothing."""
 
 import threading
 from functools import partial
@@ -61,8 +61,12 @@ class Pair:
     def __init__(self, mesh: spmd.Mesh | None = None) -> None:
         self.twin = net()
         self.model = net().to("xla")
-        self.wrapped = self.model if mesh is None else FSDP(self.model, mesh=mesh, auto_wrap_policy=POLICY)
-        self.optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-2) for m in (self.model, self.twin)]
+        self.wrapped = (
+            self.model if mesh is None else FSDP(self.model, mesh=mesh, auto_wrap_policy=POLICY)
+        )
+        self.optimizers = [
+            torch.optim.AdamW(m.parameters(), lr=1e-2) for m in (self.model, self.twin)
+        ]
 
     def step(self, seed: int = 0) -> None:
         torch.manual_seed(100 + seed)
@@ -96,7 +100,8 @@ class TestTraining:
         assert len({id(leaf(weight).store) for weight in weights}) == 1
 
     def test_under_fsdp(self, mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
-        """All state is overwritten in place, as without stores, and no step after the first makes a stack."""
+        """All state is overwritten in place, as without stores, and no step after the first makes a
+        stack."""
         pair = Pair(mesh8)
         counts = []
         for seed in range(4):
@@ -116,7 +121,9 @@ class TestTraining:
 class TestShapes:
     """Whatever its shape, dtype and layout, a value can be a row."""
 
-    @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16, torch.complex64])
+    @pytest.mark.parametrize(
+        "dtype", [torch.float64, torch.bfloat16, torch.float16, torch.complex64]
+    )
     def test_dtypes(self, dtype: torch.dtype, mesh8: spmd.Mesh) -> None:
         self.is_trained(Layers(mesh8, 8, 2, dtype=dtype))
 
@@ -142,7 +149,9 @@ class TestShapes:
         values = [distinct(16, 4) for _ in range(3)]
         leaves = [
             DeviceData(
-                dense_meta((16, 4), torch.float32), buffer=transfer.upload(value.numpy(), sharding), sharding=sharding
+                dense_meta((16, 4), torch.float32),
+                buffer=transfer.upload(value.numpy(), sharding),
+                sharding=sharding,
             )
             for value in values
         ]
@@ -159,7 +168,9 @@ class TestShapes:
     def test_on_another_order_of_the_devices(self) -> None:
         """Several meshes that meet, with devices in another order than the program's."""
         layers = Layers(spmd.Mesh([3, 1, 2, 0, 7, 6, 5, 4], (8,), ("fsdp",)), 16, 4)
-        other = spmd.mark_sharding(torch.ones(16).to("xla"), spmd.Mesh(range(8), (2, 4), ("a", "b")), ("b",))
+        other = spmd.mark_sharding(
+            torch.ones(16).to("xla"), spmd.Mesh(range(8), (2, 4), ("a", "b")), ("b",)
+        )
         spmd.sync()
         for seed in range(3):
             other.add_(seed)
@@ -215,7 +226,9 @@ class TestReading:
         def read() -> None:
             try:
                 for _ in range(30):
-                    found.append(sum(shard.data.sum() for shard in spmd.local_shards(layers.layers[1])))
+                    found.append(
+                        sum(shard.data.sum() for shard in spmd.local_shards(layers.layers[1]))
+                    )
             except Exception as error:
                 errors.append(error)
 
@@ -231,7 +244,8 @@ class TestReading:
 
 
 class TestWriting:
-    """A row is written as a tensor that has a buffer of its own, and is a row again when its family is next taken."""
+    """A row is written as a tensor that has a buffer of its own, and is a row again when its family
+    is next taken."""
 
     def joins_again(self, layers: Layers, calls: Any, place: int) -> None:
         """At the cost of one row."""
@@ -300,8 +314,11 @@ class TestWriting:
         layers.check()
         assert len(layers.stores()) == 1 and None not in layers.stores()
 
-    def test_one_is_frozen(self, layers: Layers, calls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A row that a program reads and does not write comes out as it went in; the store is overwritten in place."""
+    def test_one_is_frozen(
+        self, layers: Layers, calls: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A row that a program reads and does not write comes out as it went in; the store is
+        overwritten in place."""
         monkeypatch.setattr(*WHERE, cache.ungrouped)
         for seed in range(3):
             for values in (layers.layers, layers.twins):

@@ -1,4 +1,5 @@
-"""The walk over a recorded graph: which axes are known of a value's dims, behind ops, reshapes and loops."""
+"""The walk over a recorded graph: which axes are known of a value's dims, behind ops, reshapes and
+loops."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -24,7 +25,9 @@ def mesh() -> spmd.Mesh:
 
 def spelled(dims: Dims) -> str:
     """The axes of each dim: `-` for none, `*` between the parts of a merged dim."""
-    return " ".join("*".join("+".join(axes) or "-" for _, axes in factors) or "-" for factors in dims)
+    return " ".join(
+        "*".join("+".join(axes) or "-" for _, axes in factors) or "-" for factors in dims
+    )
 
 
 @pytest.fixture
@@ -43,7 +46,10 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
         walks.clear()
         spmd.get_stablehlo([tensor])
         nodes, values = walks[0]  # of the program; the next are of manual computations in it
-        node = max((node for node in nodes if node.op.metas[0].shape == (shape or tensor.shape)), key=nodes.index)
+        node = max(
+            (node for node in nodes if node.op.metas[0].shape == (shape or tensor.shape)),
+            key=nodes.index,
+        )
         return spelled(values.dims.get((node, 0), ((),) * tensor.ndim))
 
     return of
@@ -60,7 +66,10 @@ OPS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
     "transpose": (lambda x: x.transpose(0, 2) * 2, "tensor context data"),
     "permute": (lambda x: x.permute(1, 2, 0) * 2, "context tensor data"),
     "merged": (lambda x: x.reshape(32, 16) * 2, "data*context tensor"),
-    "merged and split": (lambda x: (x.reshape(32, 16) * 2).reshape(8, 4, 16) + 1, "data context tensor"),
+    "merged and split": (
+        lambda x: (x.reshape(32, 16) * 2).reshape(8, 4, 16) + 1,
+        "data context tensor",
+    ),
     "heads": (lambda x: x.reshape(8, 4, 2, 8) * 2, "data context tensor -"),
     "split elsewhere": (lambda x: x.reshape(8, 2, 32) * 2, "data context -*tensor"),
     "sum": (lambda x: x.sum(1) * 2, "data tensor"),
@@ -75,7 +84,10 @@ OPS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
     "layer norm": (lambda x: F.layer_norm(x, (16,)), "data context tensor"),
     "linear": (lambda x: F.linear(x, torch.ones(6, 16, device="xla")), "data context -"),
     "batched product": (lambda x: x @ x.transpose(1, 2), "data context -"),
-    "embedding": (lambda x: F.embedding(x[..., 0].long(), torch.ones(6, 5, device="xla")), "data context -"),
+    "embedding": (
+        lambda x: F.embedding(x[..., 0].long(), torch.ones(6, 5, device="xla")),
+        "data context -",
+    ),
     "index": (lambda x: x[torch.tensor([1, 2, 3]).to("xla")] * 2, "- context tensor"),
     "square transposed": (lambda x: x[0, :, :4].t() * 2, "- context"),
 }
@@ -88,12 +100,19 @@ class TestOps:
         assert known(function(marked(mesh, *X))) == expected
 
     def test_columns_of_a_product(self, mesh: spmd.Mesh, known: Callable[..., str]) -> None:
-        x, weight = marked(mesh, (8, 4, 16), ("data", None, None)), marked(mesh, (6, 16), ("tensor", None))
+        x, weight = (
+            marked(mesh, (8, 4, 16), ("data", None, None)),
+            marked(mesh, (6, 16), ("tensor", None)),
+        )
         assert known(F.linear(x, weight)) == "data - tensor"
 
     def test_no_axis_twice(self, mesh: spmd.Mesh, known: Callable[..., str]) -> None:
-        """A weight sharded over the batch's axis is gathered: the result has the axis in the batch."""
-        x, weight = marked(mesh, (8, 4, 16), ("data", None, None)), marked(mesh, (6, 16), ("data", None))
+        """A weight sharded over the batch's axis is gathered: the result has the axis in the
+        batch."""
+        x, weight = (
+            marked(mesh, (8, 4, 16), ("data", None, None)),
+            marked(mesh, (6, 16), ("data", None)),
+        )
         assert known(F.linear(x, weight)) == "data - -"
 
     def test_first_operand_with_axes(self, mesh: spmd.Mesh, known: Callable[..., str]) -> None:
@@ -121,7 +140,10 @@ class TestOps:
 
 class TestRegions:
     def test_scan(self, mesh: spmd.Mesh, known: Callable[..., str]) -> None:
-        xs, start = marked(mesh, (6, 8, 4), (None, "data", None)), marked(mesh, (8, 4), ("data", "tensor"))
+        xs, start = (
+            marked(mesh, (6, 8, 4), (None, "data", None)),
+            marked(mesh, (8, 4), ("data", "tensor")),
+        )
         carry, ys = spmd.scan(lambda carry, x: (carry + x, x * 2), start, xs)
         assert known(ys + 1) == "- data -"
         assert known(carry * 2) == "data tensor"
@@ -135,7 +157,9 @@ class TestRegions:
     def test_while_loop(self, mesh: spmd.Mesh, known: Callable[..., str]) -> None:
         x = marked(mesh, (8, 4), ("data", None))
         _, result = spmd.while_loop(
-            lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (torch.zeros((), dtype=torch.int64, device="xla"), x)
+            lambda i, x: i < 3,
+            lambda i, x: (i + 1, x * 2),
+            (torch.zeros((), dtype=torch.int64, device="xla"), x),
         )
         assert known(result * 2) == "data -"
 
@@ -148,14 +172,26 @@ class TestRegions:
         """The mesh of a manual computation is no annotation of its results."""
         x = marked(mesh, (8, 4), ("data", None))
         spec = P("data", None)
-        assert known(spmd.shard_map(lambda x: x * 2, mesh=mesh, in_specs=(spec,), out_specs=spec)(x) + 1) == "data -"
+        assert (
+            known(
+                spmd.shard_map(lambda x: x * 2, mesh=mesh, in_specs=(spec,), out_specs=spec)(x) + 1
+            )
+            == "data -"
+        )
 
     @pytest.mark.parametrize("scan_layers", ["always", "never"])
     def test_equal_layers(
-        self, mesh: spmd.Mesh, known: Callable[..., str], monkeypatch: pytest.MonkeyPatch, scan_layers: str
+        self,
+        mesh: spmd.Mesh,
+        known: Callable[..., str],
+        monkeypatch: pytest.MonkeyPatch,
+        scan_layers: str,
     ) -> None:
         monkeypatch.setattr(spmd.config, "scan_layers", scan_layers)
         with torch.device("xla"):
             layers = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(6)))
         spmd.sync()
-        assert known(layers(marked(mesh, (8, 4, 16), ("data", "context", None))) * 2) == "data context -"
+        assert (
+            known(layers(marked(mesh, (8, 4, 16), ("data", "context", None))) * 2)
+            == "data context -"
+        )

@@ -1,4 +1,5 @@
-"""Requests of autograd and its tools beyond derivatives: versions, inference mode, anomalies, tangents."""
+"""Requests of autograd and its tools beyond derivatives: versions, inference mode, anomalies,
+tangents."""
 
 import pytest
 import torch
@@ -7,7 +8,8 @@ from torch.autograd import functional, gradcheck, gradgradcheck
 
 import spmd
 
-# torch's own, at its first forward-mode derivative: a DeprecationWarning, in torch 2.15 a FutureWarning.
+# torch's own, at its first forward-mode derivative: a DeprecationWarning, in torch 2.15 a
+# FutureWarning.
 JIT = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 
 
@@ -37,7 +39,8 @@ class TestVersions:
 
 
 class TestInferenceMode:
-    """Views of a tensor from outside are tensors of the outside: a cache that `generate()` writes."""
+    """Views of a tensor from outside are tensors of the outside: a cache that `generate()`
+    writes."""
 
     def test_views(self) -> None:
         results = []

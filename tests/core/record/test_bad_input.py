@@ -1,4 +1,5 @@
-"""Bad input: a Python error at the user's line that says what was expected, what came, what to do; nothing is lost."""
+"""Bad input: a Python error at the user's line that says what was expected, what came, what to do;
+nothing is lost."""
 
 import traceback
 import weakref
@@ -16,7 +17,8 @@ aten = torch.ops.aten
 
 @pytest.fixture(autouse=True)
 def usable() -> Iterator[None]:
-    """After each test the process still computes, with a value from before and a new one, of both partitioners."""
+    """After each test the process still computes, with a value from before and a new one, of both
+    partitioners."""
     spmd.sync()
     before = torch.arange(3.0, device="xla")
     spmd.sync()
@@ -35,7 +37,8 @@ def raised(error: type[BaseException], function: Callable[[], object]) -> tuple[
 
 
 class TestDevicesMixed:
-    """A CPU tensor with `xla` tensors in one op is an error; 0-dim CPU tensors and CPU index tensors are taken."""
+    """A CPU tensor with `xla` tensors in one op is an error; 0-dim CPU tensors and CPU index
+    tensors are taken."""
 
     @pytest.mark.parametrize(
         "function",
@@ -63,12 +66,14 @@ class TestDevicesMixed:
         x, c = torch.ones(3, device="xla"), torch.ones(3)
         message, _ = raised(RuntimeError, lambda: x * c)
         assert message == (
-            "aten.mul.Tensor: expected all tensors on xla:0, but one of shape [3] (c) is on cpu; move it with "
+            "aten.mul.Tensor: expected all tensors on xla:0, but one of shape [3] (c) is on cpu; "
+            "move it with "
             '.to("xla") (only 0-dim CPU tensors, and indices in x[i], may be on the CPU)'
         )
 
     def test_names(self) -> None:
-        """A parameter's or buffer's in the outermost module, that of an optimizer's state, a variable's, an entry's."""
+        """A parameter's or buffer's in the outermost module, that of an optimizer's state, a
+        variable's, an entry's."""
         x, batch = torch.ones(3, 3, device="xla"), {"mask": torch.ones(3, 3)}
         model = nn.Sequential(nn.Linear(3, 3, device="xla"), nn.Sequential(nn.Linear(3, 3)))
         norm = nn.BatchNorm1d(3, affine=False).eval()
@@ -79,9 +84,11 @@ class TestDevicesMixed:
         moments = optimizer.state[weight]
         moments["exp_avg"] = moments["exp_avg"].cpu()
         for function, name in (
-            (lambda: model(x), "model.1.0.weight"), (lambda: norm(x), "norm.running_mean"),
-            (optimizer.step, "optimizer.state.0.exp_avg"), (lambda: x @ batch["mask"].t(), "batch['mask']"),
-        ):  # fmt: skip
+            (lambda: model(x), "model.1.0.weight"),
+            (lambda: norm(x), "norm.running_mean"),
+            (optimizer.step, "optimizer.state.0.exp_avg"),
+            (lambda: x @ batch["mask"].t(), "batch['mask']"),
+        ):
             message, _ = raised(RuntimeError, function)
             assert f"({name}) is on cpu" in message
         gone = weakref.proxy(type("Gone", (), {})())
@@ -117,7 +124,8 @@ class TestDevicesMixed:
 
 
 class TestShapes:
-    """Wrong shapes, dtypes and dims raise torch's own error, where the op is written and not at the barrier."""
+    """Wrong shapes, dtypes and dims raise torch's own error, where the op is written and not at the
+    barrier."""
 
     @pytest.mark.parametrize(
         ("function", "error"),
@@ -132,7 +140,9 @@ class TestShapes:
             (lambda x: x.expand(3, 3), RuntimeError),
             (lambda x: nn.functional.linear(x, torch.ones(4, 4, device=x.device)), RuntimeError),
             (
-                lambda x: nn.functional.cross_entropy(x, torch.zeros(5, dtype=torch.int64, device=x.device)),
+                lambda x: nn.functional.cross_entropy(
+                    x, torch.zeros(5, dtype=torch.int64, device=x.device)
+                ),
                 (RuntimeError, ValueError),
             ),
             (lambda x: x.reshape(5), RuntimeError),
@@ -169,13 +179,16 @@ class TestNoRule:
         x = torch.ones(3, 3, device="xla")
         message, lines = raised(NotImplementedError, lambda: torch.ops.spmd_test.nothing(x))
         assert message.startswith(
-            "spmd_test.nothing.default has no lowering rule on xla, and torch has no decomposition of it."
+            "spmd_test.nothing.default has no lowering rule on xla, and torch has no "
+            "decomposition of it."
         )
         assert ".cpu()" in message and any("spmd_test.nothing(x)" in line for line in lines)
         assert x.sum().item() == 9
 
     def test_a_dtype_that_xla_does_not_have(self) -> None:
-        message, _ = raised(NotImplementedError, lambda: torch.empty(2, dtype=torch.float4_e2m1fn_x2).to("xla"))
+        message, _ = raised(
+            NotImplementedError, lambda: torch.empty(2, dtype=torch.float4_e2m1fn_x2).to("xla")
+        )
         assert "torch.float4_e2m1fn_x2 has no XLA counterpart (known: torch.bool" in message
 
 
@@ -190,7 +203,8 @@ def broken_i0(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestLate:
-    """An error at the barrier names the op and the user's line that recorded it; only what depends on it is lost."""
+    """An error at the barrier names the op and the user's line that recorded it; only what depends
+    on it is lost."""
 
     def record(self, x: torch.Tensor) -> torch.Tensor:
         return torch.i0(x)  # the line that the error must name
@@ -223,7 +237,10 @@ class TestLate:
             y = torch.tanh(x)  # the forward line
             y.sum().backward()
             message, _ = raised(RuntimeError, spmd.sync)
-            assert "aten.tanh_backward" in message and "y = torch.tanh(x)  # the forward line" in message
+            assert (
+                "aten.tanh_backward" in message
+                and "y = torch.tanh(x)  # the forward line" in message
+            )
             assert y.shape == (5, 7)
         finally:
             spmd.core.record.call.PLANS.pop(aten.tanh_backward.default, None)
@@ -249,7 +266,11 @@ class TestLate:
         index = [op.name for op in program.entries].index("aten.sin")
         text = f'at "jit(spmd)/aten.sin#{index}/sin": out of memory'
         error = spmd.core.programs.failing.explain(program, RuntimeError(text))
-        assert "aten.sin" in str(error) and "y = x.sin() + 4" in str(error) and "out of memory" in str(error)
+        assert (
+            "aten.sin" in str(error)
+            and "y = x.sin() + 4" in str(error)
+            and "out of memory" in str(error)
+        )
         del y
 
 
@@ -317,12 +338,23 @@ class TestReading:
 
     def test_storage(self) -> None:
         storage = torch.ones(2, device="xla").untyped_storage()
-        for call in (storage.clone, storage.cpu, storage.tolist, lambda: storage.resize_(0), lambda: storage[0]):
-            assert "an xla tensor has no storage to read or write" in raised(NotImplementedError, call)[0]
+        for call in (
+            storage.clone,
+            storage.cpu,
+            storage.tolist,
+            lambda: storage.resize_(0),
+            lambda: storage[0],
+        ):
+            assert (
+                "an xla tensor has no storage to read or write"
+                in raised(NotImplementedError, call)[0]
+            )
 
     def test_tracing(self) -> None:
         x = torch.ones(2, device="xla")
-        with pytest.raises(AssertionError, match=r"torch.export and make_fx do not work on the xla device yet"):
+        with pytest.raises(
+            AssertionError, match=r"torch.export and make_fx do not work on the xla device yet"
+        ):
             torch.fx.experimental.proxy_tensor.make_fx(torch.sin)(x)
 
 
@@ -332,15 +364,22 @@ class TestFilling:
     @pytest.mark.parametrize("device", ["cpu", "xla"])
     def test_refused(self, device: str) -> None:
         for dtype, values in {
-            torch.float32: (5j, 1e39), torch.float16: (1e6, -1e9), torch.bfloat16: (3.4e38,), torch.complex64: (1e39,),
-            torch.int8: (300, -129, float("nan")), torch.uint8: (256, -1.0, -300), torch.int32: (2**40, float("inf")),
-        }.items():  # fmt: skip
+            torch.float32: (5j, 1e39),
+            torch.float16: (1e6, -1e9),
+            torch.bfloat16: (3.4e38,),
+            torch.complex64: (1e39,),
+            torch.int8: (300, -129, float("nan")),
+            torch.uint8: (256, -1.0, -300),
+            torch.int32: (2**40, float("inf")),
+        }.items():
             x = torch.zeros(3, dtype=dtype, device=device)
             for value in values:
                 fills: list[Callable[[complex], object]] = [
-                    x.fill_, lambda v, x=x: x.masked_fill(x == 0, v), lambda v, x=x: torch.full_like(x, v),
+                    x.fill_,
+                    lambda v, x=x: x.masked_fill(x == 0, v),
+                    lambda v, x=x: torch.full_like(x, v),
                     lambda v, x=x: torch.full((2,), v, dtype=x.dtype, device=device),
-                ]  # fmt: skip
+                ]
                 if device == "xla":  # the CPU alone makes infinity of some that are assigned
                     fills.append(lambda v, x=x: x.__setitem__(0, v))
                 for fill in fills:
@@ -349,12 +388,16 @@ class TestFilling:
 
     def test_taken(self) -> None:
         for dtype, values in {
-            torch.float16: (65504.0, float("-inf"), float("nan"), 5 + 0j), torch.uint8: (-5, 2.7), torch.bool: (7, 2.5),
-            torch.complex64: (5j,), torch.int32: (-(2**31), True),
-        }.items():  # fmt: skip
+            torch.float16: (65504.0, float("-inf"), float("nan"), 5 + 0j),
+            torch.uint8: (-5, 2.7),
+            torch.bool: (7, 2.5),
+            torch.complex64: (5j,),
+            torch.int32: (-(2**31), True),
+        }.items():
             for value in values:
                 expected, actual = (
-                    torch.zeros(2, dtype=dtype, device=device).fill_(value) for device in ("cpu", "xla")
+                    torch.zeros(2, dtype=dtype, device=device).fill_(value)
+                    for device in ("cpu", "xla")
                 )
                 assert torch.equal(actual.cpu().nan_to_num(), expected.nan_to_num()), (dtype, value)
 
@@ -366,20 +409,27 @@ class TestProducts:
         x = torch.ones(3, 3, device="xla")
         wide = x.double()
         for product in (
-            lambda: x @ wide, lambda: torch.bmm(x[None], wide[None]), lambda: torch.mv(x, wide[0]),
-            lambda: nn.functional.linear(x, wide), lambda: nn.functional.linear(x, x, wide[0]),
-            lambda: torch.addmm(wide, x, x), lambda: torch.dot(x[0], wide[0]),
-        ):  # fmt: skip
+            lambda: x @ wide,
+            lambda: torch.bmm(x[None], wide[None]),
+            lambda: torch.mv(x, wide[0]),
+            lambda: nn.functional.linear(x, wide),
+            lambda: nn.functional.linear(x, x, wide[0]),
+            lambda: torch.addmm(wide, x, x),
+            lambda: torch.dot(x[0], wide[0]),
+        ):
             raised(RuntimeError, product)
 
 
 class TestBackward:
-    """A Python error inside a backward pass reaches the caller as it is; torch's engine would abort the process."""
+    """A Python error inside a backward pass reaches the caller as it is; torch's engine would abort
+    the process."""
 
     def fail(self, *_: object) -> None:
         raise ValueError("from the hook")
 
-    @pytest.mark.parametrize("place", ["tensor", "node", "accumulated", "module", "function", "dispatch"])
+    @pytest.mark.parametrize(
+        "place", ["tensor", "node", "accumulated", "module", "function", "dispatch"]
+    )
     def test_error_in_backward(self, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
         class Failing(torch.autograd.Function):
             @staticmethod

@@ -1,4 +1,5 @@
-"""Modules whose weight a hook computes: `torch.nn.utils.weight_norm` and `spectral_norm`, before parametrizations."""
+"""Modules whose weight a hook computes: `torch.nn.utils.weight_norm` and `spectral_norm`, before
+parametrizations."""
 
 import warnings
 from collections.abc import Callable
@@ -20,7 +21,9 @@ def make(form: Callable[[nn.Module], nn.Module]) -> nn.Module:
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch's, of the older form
-        return nn.Sequential(form(nn.Linear(4, 3)), nn.ReLU(), form(nn.Conv1d(3, 2, 2)), nn.Linear(2, 2))
+        return nn.Sequential(
+            form(nn.Linear(4, 3)), nn.ReLU(), form(nn.Conv1d(3, 2, 2)), nn.Linear(2, 2)
+        )
 
 
 def run(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -29,7 +32,8 @@ def run(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 class TestMoves:
-    """The module moves onto the device and off it, before and after a step, and trains as on CPU."""
+    """The module moves onto the device and off it, before and after a step, and trains as on
+    CPU."""
 
     def test_training(self, form: Callable[[nn.Module], nn.Module], mesh8: spmd.Mesh) -> None:
         x = torch.randn(8, 4)
@@ -59,7 +63,8 @@ class TestMoves:
         expected = expected.item()
         model.to("xla")
         assert all(one is other for one, other in zip(model.parameters(), parameters, strict=True))
-        assert model[0].weight.device.type == "cpu"  # as with cuda: what a hook computes moves with the next forward
+        # as with cuda: what a hook computes moves with the next forward
+        assert model[0].weight.device.type == "cpu"
         assert run(model, x.to("xla")).item() == pytest.approx(expected, rel=1e-5)
         assert model[0].weight.device.type == "xla" and model[0].weight.grad_fn is not None
         model.to("cpu")

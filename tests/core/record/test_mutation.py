@@ -1,4 +1,5 @@
-"""In-place, `out=` and list forms against torch on CPU, their dtype rules, and what donation must never do."""
+"""In-place, `out=` and list forms against torch on CPU, their dtype rules, and what donation must
+never do."""
 
 from collections.abc import Callable
 
@@ -55,14 +56,20 @@ class TestInPlace:
                 "lerp": lambda d: ramp(d).lerp_(ramp(d) * 3, 0.25),
                 "addcmul": lambda d: ramp(d).addcmul_(ramp(d), ramp(d), value=0.5),
                 "addcdiv": lambda d: ramp(d).addcdiv_(ramp(d), ramp(d), value=0.5),
-                "addmm": lambda d: ramp(d)[:, :2].clone().addmm_(ramp(d), ramp(d).t(), beta=0.5, alpha=2),
+                "addmm": lambda d: (
+                    ramp(d)[:, :2].clone().addmm_(ramp(d), ramp(d).t(), beta=0.5, alpha=2)
+                ),
                 "masked_fill": lambda d: ramp(d).masked_fill_(ramp(d) > 3, -1),
                 "tril": lambda d: ramp(d).tril_(),
                 "index_add": lambda d: ramp(d).index_add_(0, torch.tensor([0, 0]).to(d), ramp(d)),
-                "index_copy": lambda d: ramp(d).index_copy_(1, torch.tensor([2, 0]).to(d), ramp(d)[:, :2]),
+                "index_copy": lambda d: ramp(d).index_copy_(
+                    1, torch.tensor([2, 0]).to(d), ramp(d)[:, :2]
+                ),
                 "index_fill": lambda d: ramp(d).index_fill_(1, torch.tensor([1]).to(d), 9),
                 "scatter": lambda d: ramp(d).scatter_(1, torch.tensor([[2], [0]]).to(d), -5),
-                "scatter_add": lambda d: ramp(d).scatter_add_(1, torch.tensor([[2, 2], [0, 1]]).to(d), ramp(d)),
+                "scatter_add": lambda d: ramp(d).scatter_add_(
+                    1, torch.tensor([[2, 2], [0, 1]]).to(d), ramp(d)
+                ),
                 "operators": lambda d: _operators(ramp(d)),
             }
         )
@@ -80,7 +87,9 @@ class TestInPlace:
                 "float == float": lambda d: ramp(d).eq_(3),
                 "copy int": lambda d: ramp(d, torch.int64).copy_(ramp(d) * 1.5),
                 "copy broadcast": lambda d: ramp(d).copy_(ramp(d, torch.int64)[0]),
-                "copy bool": lambda d: torch.zeros(2, 3, dtype=torch.bool, device=d).copy_(ramp(d) - 3),
+                "copy bool": lambda d: torch.zeros(2, 3, dtype=torch.bool, device=d).copy_(
+                    ramp(d) - 3
+                ),
             }
         )
 
@@ -88,11 +97,16 @@ class TestInPlace:
         for device in ("cpu", "xla"):
             x = torch.ones(2, dtype=torch.int64, device=device)
             with pytest.raises(
-                RuntimeError, match=r"result type Float can't be cast to|Promotion of int.add/sub_.float. in in-place"
+                RuntimeError,
+                match=(
+                    r"result type Float can't be cast to|Promotion of int.add/sub_.float. in "
+                    r"in-place"
+                ),
             ):
                 x.add_(0.5)
             with pytest.raises(
-                RuntimeError, match=r"output with shape .*\[2\].* doesn't match the broadcast shape .3, 2."
+                RuntimeError,
+                match=r"output with shape .*\[2\].* doesn't match the broadcast shape .3, 2.",
             ):
                 x.add_(torch.ones(3, 2, dtype=torch.int64, device=device))
             assert x.tolist() == [1, 1]
@@ -131,7 +145,9 @@ class TestOut:
         compare(
             {
                 "add": into(lambda x, out: torch.add(x, x, alpha=2, out=out), 2, 3),
-                "mul wider": into(lambda x, out: torch.mul(x, 0.1, out=out), 2, 3, dtype=torch.float64),
+                "mul wider": into(
+                    lambda x, out: torch.mul(x, 0.1, out=out), 2, 3, dtype=torch.float64
+                ),
                 "mm": into(lambda x, out: torch.mm(x, x.t(), out=out), 2, 2),
                 "matmul": into(lambda x, out: torch.matmul(x, x.t(), out=out), 2, 2),
                 "cat": into(lambda x, out: torch.cat([x, x], out=out), 4, 3),
@@ -158,7 +174,9 @@ class TestForeach:
     """The list forms that optimizers use do what their single forms do."""
 
     def test_in_place(self) -> None:
-        def program(change: Callable[[list[torch.Tensor], list[torch.Tensor]], object]) -> Callable[[str], object]:
+        def program(
+            change: Callable[[list[torch.Tensor], list[torch.Tensor]], object],
+        ) -> Callable[[str], object]:
             def run(device: str) -> list[torch.Tensor]:
                 first = [ramp(device), ramp(device)[0].clone(), ramp(device).t() * 2]
                 change(first, [tensor + 1 for tensor in first])
@@ -195,7 +213,9 @@ class TestForeach:
                 "sqrt": lambda d: torch._foreach_sqrt([ramp(d), ramp(d)[0]]),
                 "norm": lambda d: torch._foreach_norm([ramp(d), ramp(d)[0]]),
                 "norm inf": lambda d: torch._foreach_norm([ramp(d), ramp(d)[0]], float("inf")),
-                "views": lambda d: torch._foreach_add(list(ramp(d).unbind()), list(ramp(d).flip(0).unbind())),
+                "views": lambda d: torch._foreach_add(
+                    list(ramp(d).unbind()), list(ramp(d).flip(0).unbind())
+                ),
             }
         )
 
@@ -204,7 +224,8 @@ class TestForeach:
             base = torch.zeros(4, 3, device=device)
             torch._foreach_add_([base[0], base[2]], [1.0, 2.0])
             torch._foreach_copy_(
-                [base[1], base.t()[0]], [torch.full((3,), 7.0, device=device), torch.arange(4.0, device=device)]
+                [base[1], base.t()[0]],
+                [torch.full((3,), 7.0, device=device), torch.arange(4.0, device=device)],
             )
             return base
 
@@ -224,7 +245,8 @@ class TestForeach:
         compare({"shared": program})
 
     def test_autograd_counts_the_writes(self) -> None:
-        """So that other views of what was written have its gradient, and a value saved before is refused."""
+        """So that other views of what was written have its gradient, and a value saved before is
+        refused."""
         for device in ("cpu", "xla"):
             leaf = torch.arange(4.0, device=device, requires_grad=True)
             y = leaf * 1
@@ -262,7 +284,8 @@ class TestDonation:
         assert x.tolist() == [2.0] * 64 and y.tolist() == [5.0] * 64
 
     def test_copy_alone_does_not_tie(self) -> None:
-        """A run in which two cells end with one value must not leave them one buffer that a later run overwrites."""
+        """A run in which two cells end with one value must not leave them one buffer that a later
+        run overwrites."""
         x, y = torch.ones(64, device="xla"), torch.zeros(64, device="xla")
         x.add_(1)
         y.copy_(x)
@@ -361,7 +384,8 @@ class TestDonation:
 
 
 class TestSharedMemory:
-    """A write into memory that would be written twice, or is read meanwhile, is refused as on CPU."""
+    """A write into memory that would be written twice, or is read meanwhile, is refused as on
+    CPU."""
 
     @pytest.mark.parametrize(
         "write",
@@ -373,7 +397,9 @@ class TestSharedMemory:
             lambda t: t.normal_(),
             lambda t: t.cumsum_(0),
             lambda t: t.scatter_(0, torch.zeros(1, 3, dtype=torch.int64, device=t.device), 2.0),
-            lambda t: t.addmm_(torch.ones(3, 3, device=t.device), torch.ones(3, 3, device=t.device)),
+            lambda t: t.addmm_(
+                torch.ones(3, 3, device=t.device), torch.ones(3, 3, device=t.device)
+            ),
             lambda t: t.__setitem__(slice(None), torch.ones(3, 3, device=t.device)),
             lambda t: torch._foreach_add_([t], 1),
         ],
@@ -381,7 +407,10 @@ class TestSharedMemory:
     def test_expanded(self, write: Callable[[torch.Tensor], object]) -> None:
         for device in ("cpu", "xla"):
             x = torch.ones(3, 1, device=device)
-            with pytest.raises(RuntimeError, match="more than one element of the written-to tensor refers to a single"):
+            with pytest.raises(
+                RuntimeError,
+                match="more than one element of the written-to tensor refers to a single",
+            ):
                 write(x.expand(3, 3))
             check(x.cpu(), torch.ones(3, 1))
 
@@ -389,11 +418,18 @@ class TestSharedMemory:
         compare({"fill": lambda d: torch.ones(3, 1, device=d).expand(3, 3).fill_(2)})
         compare({"zero": lambda d: torch.ones(3, 1, device=d).expand(3, 3).zero_()})
 
-    @pytest.mark.parametrize("write", [lambda t, o: t.add_(o), lambda t, o: t.copy_(o), lambda t, o: t.lerp_(t, o)])
-    def test_part_of_an_operand(self, write: Callable[[torch.Tensor, torch.Tensor], object]) -> None:
+    @pytest.mark.parametrize(
+        "write", [lambda t, o: t.add_(o), lambda t, o: t.copy_(o), lambda t, o: t.lerp_(t, o)]
+    )
+    def test_part_of_an_operand(
+        self, write: Callable[[torch.Tensor, torch.Tensor], object]
+    ) -> None:
         for device in ("cpu", "xla"):
             x = torch.arange(4.0, device=device)
-            with pytest.raises(RuntimeError, match="some elements of the input tensor and the written-to tensor refer"):
+            with pytest.raises(
+                RuntimeError,
+                match="some elements of the input tensor and the written-to tensor refer",
+            ):
                 write(x[1:], x[:-1])
             check(x.cpu(), torch.arange(4.0))
 
@@ -414,7 +450,8 @@ def test_polygamma_in_place() -> None:
 
 
 class TestOnePosition:
-    """A write at one position of a split tensor that was whole before: XLA's own scatter writes elsewhere, too."""
+    """A write at one position of a split tensor that was whole before: XLA's own scatter writes
+    elsewhere, too."""
 
     @pytest.mark.parametrize("position", [0, 9, 15])
     def test_values(self, mesh8: spmd.Mesh, position: int) -> None:
@@ -447,7 +484,8 @@ class TestOnePosition:
 
 
 class TestDataOfAView:
-    """`.data =` takes the new tensor's layout where what it replaces is a view, whose base was marked."""
+    """`.data =` takes the new tensor's layout where what it replaces is a view, whose base was
+    marked."""
 
     def test_another_rank(self, mesh8: spmd.Mesh) -> None:
         base = spmd.mark_sharding(torch.ones(8, 4).to("xla"), mesh8, (None, "fsdp"))

@@ -44,7 +44,9 @@ PRODUCTS: dict[str, Callable[[], torch.Tensor]] = {
     "conv": lambda: F.conv2d(ones(1, 4, 8, 8), ones(4, 4, 3, 3)),
     "transposed conv": lambda: F.conv_transpose1d(ones(1, 4, 8), ones(4, 4, 3)),
     "cdist": lambda: torch.cdist(ones(30, 4), ones(30, 4)),
-    "sdpa": lambda: F.scaled_dot_product_attention(ones(1, 2, 4, 8), ones(1, 2, 4, 8), ones(1, 2, 4, 8)),
+    "sdpa": lambda: F.scaled_dot_product_attention(
+        ones(1, 2, 4, 8), ones(1, 2, 4, 8), ones(1, 2, 4, 8)
+    ),
     "einsum": lambda: torch.einsum("abc,cd->abd", ones(2, 4, 4), ones(4, 4)),
 }
 
@@ -54,12 +56,17 @@ class TestSetting:
 
     @pytest.mark.parametrize("make", PRODUCTS.values(), ids=PRODUCTS)
     def test_every_product(self, make: Callable[[], torch.Tensor]) -> None:
-        for setting, expected in {"highest": "HIGHEST", "high": "HIGH", "medium": "DEFAULT"}.items():
+        for setting, expected in {
+            "highest": "HIGHEST",
+            "high": "HIGH",
+            "medium": "DEFAULT",
+        }.items():
             torch.set_float32_matmul_precision(setting)
             assert set(precisions(make())) == {expected}
 
     def test_gradients(self) -> None:
-        """Those of products and convolutions are products, too, under the setting when backward is called."""
+        """Those of products and convolutions are products, too, under the setting when backward is
+        called."""
         x, w = ones(1, 4, 8, 8).requires_grad_(), ones(4, 4, 3, 3).requires_grad_()
         y = F.conv2d(x, w)
         torch.set_float32_matmul_precision("high")
@@ -96,7 +103,8 @@ class TestSetting:
         ids=str,
     )
     def test_other_dtypes_are_untouched(self, dtype: torch.dtype, expected: str) -> None:
-        """float64 stays full; of narrow floats nothing more can be asked, since their products are exact in float32."""
+        """float64 stays full; of narrow floats nothing more can be asked, since their products are
+        exact in float32."""
         before = None
         for setting in ("highest", "high", "medium"):
             torch.set_float32_matmul_precision(setting)
@@ -147,6 +155,8 @@ class TestCall:
         torch.set_float32_matmul_precision("high")
         assert [step(), step()] == [1, 0]
         cause = spmd.metrics.compiles()[-1].cause
-        assert "op aten.mm:precision_high instead of aten.mm at" in cause and "(x @ w).sum()" in cause
+        assert (
+            "op aten.mm:precision_high instead of aten.mm at" in cause and "(x @ w).sum()" in cause
+        )
         torch.set_float32_matmul_precision("highest")
         assert step() == 0

@@ -1,4 +1,5 @@
-"""Reading a tensor in another layout than the one it is stored in: a stack of contexts, and what renews it."""
+"""Reading a tensor in another layout than the one it is stored in: a stack of contexts, and what
+renews it."""
 
 from collections.abc import Callable
 
@@ -16,11 +17,14 @@ ROWS, COLUMNS = ("fsdp", None), (None, "fsdp")
 
 def stored(mesh: spmd.Mesh, *shape: int) -> Tensor:
     """A split parameter with more elements than share a gather."""
-    return spmd.mark_sharding(torch.ones(*shape or (512, 256)).to("xla").requires_grad_(), mesh, ROWS)
+    return spmd.mark_sharding(
+        torch.ones(*shape or (512, 256)).to("xla").requires_grad_(), mesh, ROWS
+    )
 
 
 def reads(tensor: Tensor) -> list[Sharding | None]:
-    """The layouts that the op which made a tensor reads its operands in; None: as they are stored."""
+    """The layouts that the op which made a tensor reads its operands in; None: as they are
+    stored."""
     made = origin(tensor._storage.value)
     assert made is not None
     return [value.op.sharding if type(value) is Node else None for value in made.operands]
@@ -236,7 +240,8 @@ class TestRenew:
         assert spmd.metrics.compiles()[-1].collectives["all-gather"] == 2
 
     def test_small_ones_beside_a_large_one_stay(self, mesh8: spmd.Mesh) -> None:
-        """Their memory is next to nothing, and a gather of them is saved; new values are gathered."""
+        """Their memory is next to nothing, and a gather of them is saved; new values are
+        gathered."""
         large, small = stored(mesh8), [stored(mesh8, 16, 4) for _ in range(2)]
         whole, x = spmd.use_sharding([large, *small], mesh8), torch.ones(8, 512).to("xla")
         with whole:
@@ -255,5 +260,7 @@ class TestRenew:
             assert (small[0] + small[1])[0, 0].item() == 3.0
 
     def test_not_on_the_device(self, mesh8: spmd.Mesh) -> None:
-        with pytest.raises(TypeError, match=r"use_sharding.renew: expected a tensor on xla, got one on cpu"):
+        with pytest.raises(
+            TypeError, match=r"use_sharding.renew: expected a tensor on xla, got one on cpu"
+        ):
             spmd.use_sharding([stored(mesh8)], mesh8).renew(torch.ones(2))

@@ -1,4 +1,5 @@
-"""Living views of a tensor that changes its shape in place, written and differentiated afterwards, against the CPU."""
+"""Living views of a tensor that changes its shape in place, written and differentiated afterwards,
+against the CPU."""
 
 from collections.abc import Callable
 
@@ -23,12 +24,15 @@ CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 def weighted(*tensors: torch.Tensor) -> torch.Tensor:
     """A loss whose gradient tells every element from every other."""
-    parts = [t * torch.arange(1.0, t.numel() + 1, device=t.device).reshape(t.shape) for t in tensors]
+    parts = [
+        t * torch.arange(1.0, t.numel() + 1, device=t.device).reshape(t.shape) for t in tensors
+    ]
     return sum(part.square().sum() for part in parts)
 
 
 def agrees(program: Program) -> None:
-    """Asserts that what a program of a leaf returns, and the leaf's gradient where it has one, are those of the CPU."""
+    """Asserts that what a program of a leaf returns, and the leaf's gradient where it has one, are
+    those of the CPU."""
     results = []
     for device in ("cpu", DEVICE):
         x = torch.arange(16.0).reshape(4, 4).sin().to(device).requires_grad_()
@@ -42,7 +46,8 @@ def agrees(program: Program) -> None:
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 class TestInPlace:
-    """A write through base or view reaches the same elements after either has changed its shape by an op."""
+    """A write through base or view reaches the same elements after either has changed its shape by
+    an op."""
 
     def test_base(self, change):
         def program(x):
@@ -107,7 +112,8 @@ def other_dtype(y):
 
 @pytest.mark.parametrize("change", [shorter, other_rank, other_strides, other_dtype])
 class TestData:
-    """`.data =` leaves the views where they were; a write to them afterwards does not ask for the base's new shape."""
+    """`.data =` leaves the views where they were; a write to them afterwards does not ask for the
+    base's new shape."""
 
     def test_gradient_of_before(self, change):
         def program(x):
@@ -212,7 +218,9 @@ def test_view_that_keeps_its_gradient_is_refused():
     y = x * 1
     part = y[1:]
     part.retain_grad()
-    with pytest.raises(RuntimeError, match=r"keeps its gradient: on xla, call retain_grad\(\) after"):
+    with pytest.raises(
+        RuntimeError, match=r"keeps its gradient: on xla, call retain_grad\(\) after"
+    ):
         y.unsqueeze_(0)
     y = x * 1
     part = y[1:]

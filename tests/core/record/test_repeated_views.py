@@ -62,8 +62,13 @@ def marked(x, v):
 
 
 REPEATED = [
-    rows_of_an_expanded_row, windows, strided_windows, windows_of_columns, broadcast_and_filled, marked,
-]  # fmt: skip
+    rows_of_an_expanded_row,
+    windows,
+    strided_windows,
+    windows_of_columns,
+    broadcast_and_filled,
+    marked,
+]
 
 
 class TestRepeatedMemory:
@@ -94,7 +99,8 @@ class TestRepeatedMemory:
             check(actual, expected)
 
     def test_shown_otherwise_than_stored(self) -> None:
-        """Parts of complex numbers, conjugates, negatives and other dtypes, by their places in memory."""
+        """Parts of complex numbers, conjugates, negatives and other dtypes, by their places in
+        memory."""
 
         def program(device: str) -> list[torch.Tensor]:
             z = torch.complex(torch.arange(6.0), torch.arange(6.0) + 10).to(device)
@@ -105,7 +111,12 @@ class TestRepeatedMemory:
             i = torch.arange(5).to(device)
             i.view(torch.int32).unfold(0, 4, 2)[1].fill_(7)
             i[:4].view(torch.int16).as_strided((2, 2), (5, 0), 3)[:, 0].add_(2)
-            return [z, z.conj().as_strided((2,), (3,), 1).resolve_conj(), i, i.view(torch.int16).as_strided((3,), (6,))]
+            return [
+                z,
+                z.conj().as_strided((2,), (3,), 1).resolve_conj(),
+                i,
+                i.view(torch.int16).as_strided((3,), (6,)),
+            ]
 
         for actual, expected in zip(program("xla"), program("cpu"), strict=True):
             check(actual, expected)

@@ -1,4 +1,5 @@
-"""A tensor on xla is a torch tensor: reading, copying, modules, autocast, torch.func, hooks, factories."""
+"""A tensor on xla is a torch tensor: reading, copying, modules, autocast, torch.func, hooks,
+factories."""
 
 import copy
 import pickle
@@ -18,7 +19,10 @@ class TestPrinting:
     """repr shows values, device, dtype and autograd's part, as torch does."""
 
     def test_values(self) -> None:
-        assert repr(torch.tensor([1.0, 2.5], device="xla")) == "tensor([1.0000, 2.5000], device='xla:0')"
+        assert (
+            repr(torch.tensor([1.0, 2.5], device="xla"))
+            == "tensor([1.0000, 2.5000], device='xla:0')"
+        )
         assert str(torch.tensor([1, 2], device="xla")) == "tensor([1, 2], device='xla:0')"
         assert (
             repr(torch.tensor(3.0, device="xla", dtype=torch.float64))
@@ -46,7 +50,10 @@ class TestReading:
         x = torch.tensor(2.5, device="xla")
         assert x.item() == float(x) == 2.5 and int(x) == 2 and bool(x) and complex(x) == 2.5
         assert not torch.tensor(False, device="xla")
-        assert torch.tensor(7, device="xla").item() == 7 and type(torch.tensor(7, device="xla").item()) is int
+        assert (
+            torch.tensor(7, device="xla").item() == 7
+            and type(torch.tensor(7, device="xla").item()) is int
+        )
         assert [10, 20, 30][torch.tensor(1, device="xla")] == 20
 
     def test_many(self) -> None:
@@ -55,7 +62,12 @@ class TestReading:
         assert [row.sum().item() for row in x] == [3, 12]
         assert 5 in x and 9 not in x
         assert np.array_equal(x.numpy(force=True), np.arange(6).reshape(2, 3))
-        assert x.cpu().numpy().dtype == np.int64 and x.numel() == 6 and x.element_size() == 8 and x.nbytes == 48
+        assert (
+            x.cpu().numpy().dtype == np.int64
+            and x.numel() == 6
+            and x.element_size() == 8
+            and x.nbytes == 48
+        )
 
     def test_equal(self) -> None:
         x = torch.ones(3, device="xla")
@@ -90,7 +102,15 @@ class TestMoving:
 
     def test_dtype(self) -> None:
         x = torch.tensor([1.7, -2.3, 0.0]).to("xla")
-        for dtype in (torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int64, torch.bool, torch.uint8):
+        for dtype in (
+            torch.float64,
+            torch.bfloat16,
+            torch.float16,
+            torch.int32,
+            torch.int64,
+            torch.bool,
+            torch.uint8,
+        ):
             source = x.cpu() if dtype != torch.uint8 else x.cpu().abs()
             moved = (x if dtype != torch.uint8 else x.abs()).to(dtype)
             assert moved.dtype == dtype and torch.equal(moved.cpu(), source.to(dtype))
@@ -146,7 +166,9 @@ class TestDeepcopy:
         model[1].weight = model[0].weight
         copied = copy.deepcopy(model)
         assert copied[0].weight is copied[1].weight and copied[0].weight is not model[0].weight
-        assert type(copied[0].weight) is type(model[0].weight) and isinstance(copied[0].weight, nn.Parameter)
+        assert type(copied[0].weight) is type(model[0].weight) and isinstance(
+            copied[0].weight, nn.Parameter
+        )
         assert len(list(copied.parameters())) == 3
 
     def test_not_a_leaf(self) -> None:
@@ -175,7 +197,9 @@ class TestModules:
         model.weight.data.fill_(2)
         model.to("xla").to("cpu")
         assert (
-            model.weight.device.type == "cpu" and model.weight.tolist() == [2.0] * 3 and model.num_batches_tracked == 0
+            model.weight.device.type == "cpu"
+            and model.weight.tolist() == [2.0] * 3
+            and model.num_batches_tracked == 0
         )
         assert isinstance(model.weight, nn.Parameter) and model.weight.requires_grad
 
@@ -188,7 +212,9 @@ class TestModules:
         assert [name for name, _ in module.named_parameters()] == ["w"] and [
             name for name, _ in module.named_buffers()
         ] == ["b"]
-        assert isinstance(nn.Parameter(torch.ones(3, device="xla"), requires_grad=False), nn.Parameter)
+        assert isinstance(
+            nn.Parameter(torch.ones(3, device="xla"), requires_grad=False), nn.Parameter
+        )
         assert not isinstance(torch.ones(3, device="xla"), nn.Parameter)
 
     def test_state_dict(self) -> None:
@@ -199,7 +225,9 @@ class TestModules:
         assert target.load_state_dict(source.state_dict()).missing_keys == []
         assert all(one is other for one, other in zip(parameters, target.parameters(), strict=True))
         for name, tensor in target.state_dict().items():
-            assert tensor.device.type == "xla" and torch.equal(tensor.cpu(), source.state_dict()[name])
+            assert tensor.device.type == "xla" and torch.equal(
+                tensor.cpu(), source.state_dict()[name]
+            )
         back = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
         back.load_state_dict(target.state_dict())
         assert torch.equal(back[0].weight, source[0].weight)
@@ -252,19 +280,29 @@ class TestModules:
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         model(torch.ones(1, 2, device="xla")).sum().backward()
         optimizer.zero_grad(set_to_none=False)
-        assert model.weight.grad.tolist() == [[0.0, 0.0]] * 2 and model.bias.grad.tolist() == [0.0, 0.0]
+        assert model.weight.grad.tolist() == [[0.0, 0.0]] * 2 and model.bias.grad.tolist() == [
+            0.0,
+            0.0,
+        ]
 
 
 class TestAutocast:
     """torch.autocast casts the matmul family down and keeps reductions in float32, as on cuda."""
 
     def test_dtypes(self) -> None:
-        x, linear, norm = torch.randn(4, 8).to("xla"), nn.Linear(8, 8).to("xla"), nn.LayerNorm(8).to("xla")
+        x, linear, norm = (
+            torch.randn(4, 8).to("xla"),
+            nn.Linear(8, 8).to("xla"),
+            nn.LayerNorm(8).to("xla"),
+        )
         with torch.autocast("xla", dtype=torch.bfloat16):
             h = linear(x)
             assert h.dtype == torch.bfloat16 and (h @ h.t()).dtype == torch.bfloat16
             assert norm(h).dtype == torch.float32 and h.softmax(-1).dtype == torch.float32
-            assert nn.functional.mse_loss(h, h).dtype == torch.float32 and h.relu().dtype == torch.bfloat16
+            assert (
+                nn.functional.mse_loss(h, h).dtype == torch.float32
+                and h.relu().dtype == torch.bfloat16
+            )
             with torch.autocast("xla", enabled=False):
                 assert linear(x).dtype == torch.float32
         assert linear(x).dtype == torch.float32
@@ -280,7 +318,9 @@ class TestAutocast:
             expected = reference(x).float().square().mean()
         expected.backward()
         assert linear.weight.grad.dtype == torch.float32
-        torch.testing.assert_close(linear.weight.grad.cpu(), reference.weight.grad, rtol=2e-2, atol=2e-2)
+        torch.testing.assert_close(
+            linear.weight.grad.cpu(), reference.weight.grad, rtol=2e-2, atol=2e-2
+        )
 
     def test_cpu_tensors_are_left_alone(self) -> None:
         with torch.autocast("xla", dtype=torch.bfloat16):
@@ -300,7 +340,12 @@ class TestFunc:
 
     def test_vmap(self) -> None:
         x, w = torch.randn(5, 3), torch.randn(3)
-        check(torch.func.vmap(lambda row, w: (row * w).sum().sin(), (0, None))(x.to("xla"), w.to("xla")), (x @ w).sin())
+        check(
+            torch.func.vmap(lambda row, w: (row * w).sum().sin(), (0, None))(
+                x.to("xla"), w.to("xla")
+            ),
+            (x @ w).sin(),
+        )
         check(torch.func.vmap(torch.func.grad(lambda row: (row**2).sum()))(x.to("xla")), 2 * x)
 
     def test_functional_call(self) -> None:
@@ -345,7 +390,11 @@ class TestHooks:
         y = x * 2
         y.retain_grad()
         y.sum().backward()
-        assert x.grad.tolist() == [20.0, 20.0] and y.grad.tolist() == [1.0, 1.0] and seen == [[20.0, 20.0]]
+        assert (
+            x.grad.tolist() == [20.0, 20.0]
+            and y.grad.tolist() == [1.0, 1.0]
+            and seen == [[20.0, 20.0]]
+        )
         handle.remove()
         (x * 2).sum().backward()
         assert x.grad.tolist() == [22.0, 22.0]
@@ -354,10 +403,14 @@ class TestHooks:
         model, seen = nn.Linear(2, 2).to("xla"), []
         model.register_forward_pre_hook(lambda m, args: ((args[0] * 0).requires_grad_(),))
         model.register_forward_hook(lambda m, args, out: out + 1)
-        model.register_full_backward_hook(lambda m, grad_in, grad_out: seen.append(grad_out[0].shape))
+        model.register_full_backward_hook(
+            lambda m, grad_in, grad_out: seen.append(grad_out[0].shape)
+        )
         out = model(torch.ones(3, 2, device="xla"))
         out.sum().backward()
-        assert torch.equal(out.detach(), (model.bias + 1).detach().expand(3, 2)) and seen == [(3, 2)]
+        assert torch.equal(out.detach(), (model.bias + 1).detach().expand(3, 2)) and seen == [
+            (3, 2)
+        ]
 
     def test_hooks_survive_the_move(self) -> None:
         w, seen = nn.Parameter(torch.ones(2)), []
@@ -380,7 +433,9 @@ class TestCheckpoint:
             x = torch.ones(2, 4, device=device, requires_grad=True)
             h = x
             for layer in layers:
-                h = checkpoint(lambda h, layer=layer: layer(h).tanh(), h, use_reentrant=use_reentrant)
+                h = checkpoint(
+                    lambda h, layer=layer: layer(h).tanh(), h, use_reentrant=use_reentrant
+                )
             h.square().sum().backward()
             return [h, x.grad, *(parameter.grad for parameter in layers.parameters())]
 
@@ -413,7 +468,9 @@ FACTORIES: dict[str, Callable[..., torch.Tensor]] = {
     "scalar_tensor": lambda **k: torch.scalar_tensor(3.0, **k),
     "tril_indices": lambda **k: torch.tril_indices(3, 3, **k),
     "triu of ones": lambda **k: torch.triu(torch.ones(3, 3, **k), diagonal=1),
-    "meshgrid": lambda **k: torch.meshgrid(torch.arange(2, **k), torch.arange(3, **k), indexing="ij")[1],
+    "meshgrid": lambda **k: torch.meshgrid(
+        torch.arange(2, **k), torch.arange(3, **k), indexing="ij"
+    )[1],
     "empty zero": lambda **k: torch.empty(0, 3, **k),
     "complex": lambda **k: torch.zeros(2, dtype=torch.complex64, **k),
 }
@@ -430,7 +487,8 @@ DRAWS: dict[str, Callable[..., torch.Tensor]] = {
 
 
 class TestFactories:
-    """Factories make xla tensors by device=, under `with torch.device`, by the default device; values are torch's."""
+    """Factories make xla tensors by device=, under `with torch.device`, by the default device;
+    values are torch's."""
 
     @pytest.mark.parametrize("name", FACTORIES)
     def test_values(self, name: str) -> None:
@@ -448,13 +506,23 @@ class TestFactories:
             inside = DRAWS[name]()
         for made in (actual, inside):
             assert made.device == spmd.device()
-            assert (made.dtype, made.shape, made.stride()) == (expected.dtype, expected.shape, expected.stride())
+            assert (made.dtype, made.shape, made.stride()) == (
+                expected.dtype,
+                expected.shape,
+                expected.stride(),
+            )
             assert torch.isfinite(made.double()).all()
 
     def test_default_device(self) -> None:
         torch.set_default_device("xla")
         try:
-            made = [torch.ones(2), torch.randn(2), torch.tensor([1, 2]), nn.Linear(2, 2).weight, torch.arange(3)]
+            made = [
+                torch.ones(2),
+                torch.randn(2),
+                torch.tensor([1, 2]),
+                nn.Linear(2, 2).weight,
+                torch.arange(3),
+            ]
         finally:
             torch.set_default_device(None)
         assert {tensor.device.type for tensor in made} == {"xla"} and made[2].tolist() == [1, 2]
@@ -477,10 +545,16 @@ class TestFactories:
         def program(device: str) -> list[torch.Tensor]:
             x = torch.ones(2, 3, dtype=torch.float64, device=device)
             return [
-                torch.zeros_like(x), torch.ones_like(x, dtype=torch.int32), torch.full_like(x, 3), x.new_zeros(2),
-                x.new_ones((3, 1)), x.new_full((2,), 5), x.new_tensor([1.0, 2.0]), x.new_zeros(2, dtype=torch.bool),
+                torch.zeros_like(x),
+                torch.ones_like(x, dtype=torch.int32),
+                torch.full_like(x, 3),
+                x.new_zeros(2),
+                x.new_ones((3, 1)),
+                x.new_full((2,), 5),
+                x.new_tensor([1.0, 2.0]),
+                x.new_zeros(2, dtype=torch.bool),
                 torch.zeros_like(x.t()),
-            ]  # fmt: skip
+            ]
 
         for actual, expected in zip(program("xla"), program("cpu"), strict=True):
             check(actual, expected)
@@ -500,7 +574,10 @@ class TestEdges:
     def test_zero_size(self) -> None:
         x = torch.zeros(0, 3, device="xla")
         assert x.sum().item() == 0 and (x @ torch.ones(3, 2, device="xla")).shape == (0, 2)
-        assert torch.cat([x, torch.ones(2, 3, device="xla")]).shape == (2, 3) and (x + 1).tolist() == []
+        assert (
+            torch.cat([x, torch.ones(2, 3, device="xla")]).shape == (2, 3)
+            and (x + 1).tolist() == []
+        )
         assert torch.zeros(0, device="xla").mean().isnan().item() and x.max(1)[0].shape == (0,)
         y = torch.zeros(0, 3, device="xla", requires_grad=True)
         (y * 2).sum().backward()
@@ -509,7 +586,12 @@ class TestEdges:
     def test_zero_dim(self) -> None:
         x = torch.tensor(2.0, device="xla", requires_grad=True)
         (x * x).backward()
-        assert x.grad.item() == 4 and x.shape == () and x[None].shape == (1,) and x.expand(3).tolist() == [2.0] * 3
+        assert (
+            x.grad.item() == 4
+            and x.shape == ()
+            and x[None].shape == (1,)
+            and x.expand(3).tolist() == [2.0] * 3
+        )
         with torch.no_grad():
             x += 1
         assert x.item() == 3 and (x.detach() + torch.ones(2, device="xla")).tolist() == [4.0, 4.0]
@@ -517,18 +599,39 @@ class TestEdges:
     def test_asked_of_any_tensor(self) -> None:
         x = torch.ones(2, 3, device="xla")
         assert isinstance(x, torch.Tensor) and torch.is_tensor(x) and x.layout is torch.strided
-        assert not x.is_cpu and not x.is_cuda and not x.is_sparse and not x.is_quantized and not x.is_meta
+        assert (
+            not x.is_cpu
+            and not x.is_cuda
+            and not x.is_sparse
+            and not x.is_quantized
+            and not x.is_meta
+        )
         assert hash(x) == id(x) and {x: 1}[x] == 1
         assert x.is_contiguous() and not x.t().is_contiguous() and x.T.contiguous().is_contiguous()
-        assert x.dtype.is_floating_point and x.is_floating_point() and not x.is_complex() and x.ndim == 2
-        assert torch.xla.is_available() and torch.xla.device_count() == 1 and torch.xla.current_device() == 0
+        assert (
+            x.dtype.is_floating_point
+            and x.is_floating_point()
+            and not x.is_complex()
+            and x.ndim == 2
+        )
+        assert (
+            torch.xla.is_available()
+            and torch.xla.device_count() == 1
+            and torch.xla.current_device() == 0
+        )
 
     def test_accelerator(self) -> None:
-        assert torch.accelerator.current_accelerator().type == "xla" and torch.accelerator.is_available()
+        assert (
+            torch.accelerator.current_accelerator().type == "xla"
+            and torch.accelerator.is_available()
+        )
 
     def test_numpy_scalars_and_arrays_mix(self) -> None:
         x = torch.ones(2, device="xla")
-        assert (x * np.float32(2)).tolist() == [2.0, 2.0] and (x + np.int64(1)).tolist() == [2.0, 2.0]
+        assert (x * np.float32(2)).tolist() == [2.0, 2.0] and (x + np.int64(1)).tolist() == [
+            2.0,
+            2.0,
+        ]
 
     def test_inference_mode(self) -> None:
         model = nn.Linear(2, 2).to("xla")

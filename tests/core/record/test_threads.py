@@ -1,4 +1,5 @@
-"""Several threads at once: what they record, whose lines they blame, what they read while another one overwrites it."""
+"""Several threads at once: what they record, whose lines they blame, what they read while another
+one overwrites it."""
 
 import pickle
 import threading
@@ -97,19 +98,24 @@ class TestLines:
             recorded.wait()
             iterations.append((record.__name__, self.blamed(x, y)))
 
-        threads = [threading.Thread(target=work, args=(record,)) for record in (self.first, self.second)]
+        threads = [
+            threading.Thread(target=work, args=(record,)) for record in (self.first, self.second)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(60)
-        assert len(iterations) == 2 and all(line.endswith(f"# recorded {name}") for name, line in iterations)
+        assert len(iterations) == 2 and all(
+            line.endswith(f"# recorded {name}") for name, line in iterations
+        )
 
     def test_backward_in_another_thread_than_forward(self) -> None:
         def both() -> str:
             self.first()
             return self.blamed(*made)
 
-        made = in_thread(self.second)  # its thread is gone when the other one has used the same numbers
+        # its thread is gone when the other one has used the same numbers
+        made = in_thread(self.second)
         assert in_thread(both).endswith("# recorded second")
 
     def test_backward_within_backward(self) -> None:
@@ -127,20 +133,28 @@ class TestLines:
 
 
 class TestReadersOutsideTheLock:
-    """While one thread reads a buffer, another one runs the step that overwrites it, and does not donate it."""
+    """While one thread reads a buffer, another one runs the step that overwrites it, and does not
+    donate it."""
 
     @pytest.mark.parametrize(
         ("read", "owner", "name"),
         [
-            (lambda x: torch.cat([shard.data for shard in spmd.local_shards(x)]), door.transfer, "host_tensor"),
+            (
+                lambda x: torch.cat([shard.data for shard in spmd.local_shards(x)]),
+                door.transfer,
+                "host_tensor",
+            ),
             (lambda x: x.cpu(), transfer, "download"),
             (lambda x: pickle.loads(pickle.dumps(x)), transfer, "download"),
             (lambda x: torch.from_dlpack(x.__dlpack__()).clone(), host_reads.Lease, "placed"),
         ],
         ids=["local_shards", "cpu", "pickle", "dlpack"],
     )
-    def test_a_barrier_in_the_middle_of_a_read(self, read, owner, name, mesh8, mesh1, monkeypatch) -> None:
-        mesh = mesh1 if name == "placed" else mesh8  # what lies on several devices crosses by way of the host
+    def test_a_barrier_in_the_middle_of_a_read(
+        self, read, owner, name, mesh8, mesh1, monkeypatch
+    ) -> None:
+        # what lies on several devices crosses by way of the host
+        mesh = mesh1 if name == "placed" else mesh8
         x = spmd.mark_sharding(torch.zeros(16, device="xla") + 0, mesh, ("fsdp",))
         spmd.sync()
         calls, function = [], getattr(owner, name)

@@ -10,7 +10,12 @@ class TestMemoryFormats:
 
     def test_channels_last(self) -> None:
         def program(device: str) -> list[torch.Tensor]:
-            base = torch.arange(48.0).view(2, 3, 2, 4).to(device).contiguous(memory_format=torch.channels_last)
+            base = (
+                torch.arange(48.0)
+                .view(2, 3, 2, 4)
+                .to(device)
+                .contiguous(memory_format=torch.channels_last)
+            )
             view = base.permute(0, 2, 3, 1)
             flat = view.view(-1)
             flat[3:9].add_(100)
@@ -42,7 +47,14 @@ class TestMemoryFormats:
             flags.view(torch.uint8)[1] = 1
             nothing = torch.zeros(0, 4, dtype=torch.int64).to(device)
             none = [nothing.view(dtype) for dtype in (torch.int16, torch.float32, torch.complex128)]
-            return [base, base.view(torch.uint8), z, z.view(torch.float64), flags, *(view + 0 for view in none)]
+            return [
+                base,
+                base.view(torch.uint8),
+                z,
+                z.view(torch.float64),
+                flags,
+                *(view + 0 for view in none),
+            ]
 
         for actual, expected in zip(program("xla"), program("cpu"), strict=True):
             check(actual, expected)

@@ -235,16 +235,19 @@ def real_and_imaginary(x, v):
 
 
 WRITES = [
-    slice_rows, slice_add, slice_columns, strided_slice, transposed, transposed_row, selected, selected_twice, diagonal,
-    diagonal_of_three, unsqueezed, chained, reshaped, permuted, expanded, expanded_dim, split_parts, split_sizes,
-    unbind_parts, chunk_parts, as_strided_read, as_strided_write, as_strided_overlap, two_views_of_one_base,
-    write_after_read, read_before_and_after_the_base_changes, view_of_intermediate_in_function, write_a_reduction,
-    masked_and_indexed, narrow_and_select, fill_views, copy_between_views, overlapping_shift, real_and_imaginary,
+    slice_rows, slice_add, slice_columns, strided_slice, transposed, transposed_row, selected,
+    selected_twice, diagonal, diagonal_of_three, unsqueezed, chained, reshaped, permuted, expanded,
+    expanded_dim, split_parts, split_sizes, unbind_parts, chunk_parts, as_strided_read,
+    as_strided_write, as_strided_overlap, two_views_of_one_base, write_after_read,
+    read_before_and_after_the_base_changes, view_of_intermediate_in_function, write_a_reduction,
+    masked_and_indexed, narrow_and_select, fill_views, copy_between_views, overlapping_shift,
+    real_and_imaginary,
 ]  # fmt: skip
 
 
 class TestGradients:
-    """Gradients through in-place writes on slices, transposed, selected and other views equal torch's."""
+    """Gradients through in-place writes on slices, transposed, selected and other views equal
+    torch's."""
 
     @pytest.mark.parametrize("axis", [None, "fsdp"], ids=["whole", "sharded"])
     def test_writes_through_views(self, mesh8: spmd.Mesh, axis: str | None) -> None:
@@ -254,9 +257,12 @@ class TestGradients:
         batch.check()
 
     def test_across_a_barrier(self) -> None:
-        """A view taken before a barrier reads and writes its base after it; the graph of autograd goes on."""
+        """A view taken before a barrier reads and writes its base after it; the graph of autograd
+        goes on."""
 
-        def program(x: torch.Tensor, barrier: Callable[[], None]) -> tuple[torch.Tensor, torch.Tensor]:
+        def program(
+            x: torch.Tensor, barrier: Callable[[], None]
+        ) -> tuple[torch.Tensor, torch.Tensor]:
             leaf = x.clone().requires_grad_()
             y = leaf * 1
             row, columns = y[1], y.t()[2:]
@@ -272,7 +278,9 @@ class TestGradients:
             return y, leaf.grad
 
         x = torch.randn(4, 4)
-        for actual, expected in zip(program(x.to("xla"), spmd.sync), program(x, lambda: None), strict=True):
+        for actual, expected in zip(
+            program(x.to("xla"), spmd.sync), program(x, lambda: None), strict=True
+        ):
             check(actual, expected)
 
     def test_torch_says_no_where_it_says_no_on_cpu(self) -> None:
@@ -280,7 +288,9 @@ class TestGradients:
             leaf = torch.zeros(3, device=device, requires_grad=True)
             with pytest.raises(RuntimeError, match="a view of a leaf Variable that requires grad"):
                 leaf[1:].add_(1)
-            with pytest.raises(RuntimeError, match=r"Output 0 of Unbind.* is a view and is being modified inplace"):
+            with pytest.raises(
+                RuntimeError, match=r"Output 0 of Unbind.* is a view and is being modified inplace"
+            ):
                 (leaf * 1).unbind()[0].add_(1)
             z = leaf * 2
             squared = z * z
@@ -370,9 +380,24 @@ class TestAliasing:
     def test_views_keep_torchs_strides(self) -> None:
         def shapes(device: str) -> list[tuple[object, ...]]:
             base = torch.zeros(2, 3, 4, device=device)
-            views = [base.mT, base[1], base[:, ::2], base.diagonal(), base.expand(5, 2, 3, 4), base[..., None]]
-            views += [base.permute(2, 0, 1) * 2, torch.empty_like(base.mT), base.mT.clone(), base.mT.contiguous()]
-            return [(view.shape, view.stride(), view.storage_offset(), view.is_contiguous()) for view in views]
+            views = [
+                base.mT,
+                base[1],
+                base[:, ::2],
+                base.diagonal(),
+                base.expand(5, 2, 3, 4),
+                base[..., None],
+            ]
+            views += [
+                base.permute(2, 0, 1) * 2,
+                torch.empty_like(base.mT),
+                base.mT.clone(),
+                base.mT.contiguous(),
+            ]
+            return [
+                (view.shape, view.stride(), view.storage_offset(), view.is_contiguous())
+                for view in views
+            ]
 
         assert shapes("xla") == shapes("cpu")
 

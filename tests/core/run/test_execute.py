@@ -1,4 +1,5 @@
-"""Schedules: pieces on several meshes, and what each of them donates; where state without annotations lies."""
+"""Schedules: pieces on several meshes, and what each of them donates; where state without
+annotations lies."""
 
 import copy
 from collections.abc import Callable, Iterable
@@ -45,14 +46,17 @@ class TestTwoMeshes:
         check(right, torch.full((SIZE,), -4.0))
 
     def test_what_crosses_is_read_before_it_is_overwritten(self) -> None:
-        """The other mesh reads the old value and the new one; both states are donated all the same."""
+        """The other mesh reads the old value and the new one; both states are donated all the
+        same."""
         x, y = torch.arange(float(SIZE)), torch.ones(SIZE)
         left, right = on(LEFT, x), on(RIGHT, y)
         spmd.sync()
         for _ in range(3):
             old = left * 1
             left.mul_(0.5)
-            right.add_(spmd.mark_sharding(left + 0, RIGHT, ("a",)) + spmd.mark_sharding(old, RIGHT, ("a",)))
+            right.add_(
+                spmd.mark_sharding(left + 0, RIGHT, ("a",)) + spmd.mark_sharding(old, RIGHT, ("a",))
+            )
             del old
             before, x = x, x * 0.5
             y = y + x + before
@@ -64,7 +68,8 @@ class TestTwoMeshes:
         check(right, y)
 
     def test_a_value_that_only_passes_gives_its_memory_on(self) -> None:
-        """A value that one mesh makes for another, without another reference, becomes the other's result."""
+        """A value that one mesh makes for another, without another reference, becomes the other's
+        result."""
         x = torch.arange(float(SIZE))
         given = on(LEFT, x)
         made = spmd.mark_sharding(spmd.mark_sharding(given * 2, RIGHT, ("a",)) + 1, RIGHT, ("a",))
@@ -93,7 +98,9 @@ class TestTwoMeshes:
         optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in (first, second)]
         compiles = []
         for _ in range(3):
-            for layer, mesh, optimizer in zip((first, second), (LEFT, RIGHT), optimizers, strict=True):
+            for layer, mesh, optimizer in zip(
+                (first, second), (LEFT, RIGHT), optimizers, strict=True
+            ):
                 optimizer.zero_grad()
                 x = spmd.mark_sharding(torch.ones(4, 8).to("xla"), mesh, ("a", None))
                 layer(x).square().mean().backward()
@@ -104,7 +111,8 @@ class TestTwoMeshes:
         assert "init" in compiles[0] and compiles[1:] == [[], []], compiles
 
 
-# By name: the optimizer, and how many programs its steps are on any device (torch's first step with momentum makes it).
+# By name: the optimizer, and how many programs its steps are on any device (torch's first step with
+# momentum makes it).
 OPTIMIZERS: dict[str, tuple[Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer], int]] = {
     "sgd": (lambda parameters: torch.optim.SGD(parameters, lr=0.1), 1),
     "momentum": (lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9), 2),
@@ -121,15 +129,21 @@ def normalised() -> nn.Sequential:
 
 
 class TestUnmarkedState:
-    """A value over data without an annotation comes back as that came: one program, the same layouts."""
+    """A value over data without an annotation comes back as that came: one program, the same
+    layouts."""
 
     @pytest.mark.parametrize("name", OPTIMIZERS)
     @pytest.mark.parametrize(
-        ("make", "is_split"), [(perceptron, False), (normalised, False), (perceptron, True)], ids=["dp", "norm", "tp"]
+        ("make", "is_split"),
+        [(perceptron, False), (normalised, False), (perceptron, True)],
+        ids=["dp", "norm", "tp"],
     )
-    def test_one_program(self, mesh2x4: Mesh, make: Callable[[], nn.Sequential], is_split: bool, name: str) -> None:
-        """Data parallel with nothing but the batch marked, tensor parallel with the weights marked and not the biases:
-        no program is compiled because a layout changes, and values are those of torch on the CPU."""
+    def test_one_program(
+        self, mesh2x4: Mesh, make: Callable[[], nn.Sequential], is_split: bool, name: str
+    ) -> None:
+        """Data parallel with nothing but the batch marked, tensor parallel with the weights marked
+        and not the biases: no program is compiled because a layout changes, and values are those of
+        torch on the CPU."""
         optimizer, num_programs = OPTIMIZERS[name]
         cpu = make()
         model = copy.deepcopy(cpu).to("xla")
@@ -155,7 +169,8 @@ class TestUnmarkedState:
                 assert spmd.get_sharding(value).is_replicated(), key
 
     def test_bytes_are_of_the_replicated_form(self, mesh8: Mesh) -> None:
-        """The ledger says what the state takes: all of it on each device, before and behind the first step."""
+        """The ledger says what the state takes: all of it on each device, before and behind the
+        first step."""
         weight = torch.ones(64, 64).to("xla")
         spmd.sync()
         for _ in range(2):

@@ -1,4 +1,5 @@
-"""A failure leaves everything else as it was: while recording, lowering, compiling, uploading, running, reading."""
+"""A failure leaves everything else as it was: while recording, lowering, compiling, uploading,
+running, reading."""
 
 import sys
 import threading
@@ -38,7 +39,8 @@ def broken_i0(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 class TestNotCompiled:
-    """A failure while lowering or compiling leaves the graph recorded: mend the annotation or the rule, and go on."""
+    """A failure while lowering or compiling leaves the graph recorded: mend the annotation or the
+    rule, and go on."""
 
     def test_a_mended_annotation(self) -> None:
         left, right = spmd.Mesh([0, 1], (2,), ("a",)), spmd.Mesh([2, 3], (2,), ("a",))
@@ -49,7 +51,9 @@ class TestNotCompiled:
         spmd.sync()
         state.add_(x + y)
         innocent = x * 3
-        with pytest.raises(ValueError, match=r"aten.add.Tensor.*mixes values on devices \[0, 1\] and \[2, 3\]"):
+        with pytest.raises(
+            ValueError, match=r"aten.add.Tensor.*mixes values on devices \[0, 1\] and \[2, 3\]"
+        ):
             spmd.sync()
         assert innocent.tolist() == [6.0 * i for i in range(8)]
         with pytest.raises(ValueError, match="mixes values"):
@@ -73,7 +77,9 @@ class TestNotCompiled:
         spmd.sync()
         y = torch.i0(x.add_(1))
         other = x * 5
-        with pytest.raises(RuntimeError, match=r"aten.i0.*y = torch.i0\(x.add_\(1\)\).*Broken: no such thing"):
+        with pytest.raises(
+            RuntimeError, match=r"aten.i0.*y = torch.i0\(x.add_\(1\)\).*Broken: no such thing"
+        ):
             spmd.sync()
         spmd.sync()  # said once; the rest runs
         assert other.unique().tolist() == [15.0] and x.unique().tolist() == [3.0]
@@ -117,7 +123,8 @@ class TestNotCompiled:
 
 
 class TestRunFails:
-    """A run that fails gives nothing up: tensors that had data take it back, others stay recorded where they can."""
+    """A run that fails gives nothing up: tensors that had data take it back, others stay recorded
+    where they can."""
 
     def test_a_callback_that_raises(self) -> None:
         fails = [True]
@@ -150,7 +157,8 @@ class TestRunFails:
         assert weight.unique().tolist() == [9.0]
 
     def test_no_memory_for_a_program(self) -> None:
-        """A caught out-of-memory error costs nothing: the smaller step goes on from the same weights."""
+        """A caught out-of-memory error costs nothing: the smaller step goes on from the same
+        weights."""
         weights = [torch.ones(64, device=device, requires_grad=True) for device in ("cpu", "xla")]
         optimizers = [torch.optim.SGD([weight], lr=1e-3, momentum=0.9) for weight in weights]
 
@@ -158,7 +166,8 @@ class TestRunFails:
             weight, optimizer = weights[which], optimizers[which]
             optimizer.zero_grad()
             column = torch.ones(size, 1, device=weight.device) * weight.mean()
-            square = (column * torch.ones(1, size, device=weight.device)).cumsum(0)  # this line takes the memory
+            # this line takes the memory
+            square = (column * torch.ones(1, size, device=weight.device)).cumsum(0)
             loss = (square @ square).mean()
             loss.backward()
             optimizer.step()
@@ -169,7 +178,9 @@ class TestRunFails:
         # Twice the memory of this machine in one value.
         size = int((2 * devices.host_memory() / 4) ** 0.5) // 8 * 8
         for _ in range(2):
-            with pytest.raises(torch.OutOfMemoryError, match="this line takes the memory") as caught:
+            with pytest.raises(
+                torch.OutOfMemoryError, match="this line takes the memory"
+            ) as caught:
                 step(size)
             assert "GiB" in str(caught.value) and len(str(caught.value)) < 3000
             assert torch.equal(weights[1].detach().cpu(), kept)
@@ -178,14 +189,17 @@ class TestRunFails:
         check(weights[1], weights[0])
 
     def test_no_memory_and_the_unrelated(self) -> None:
-        """Ops that share none with a program that is too large stay pending; the others, recorded or as before."""
+        """Ops that share none with a program that is too large stay pending; the others, recorded
+        or as before."""
         size = int((2 * devices.host_memory() / 4) ** 0.5) // 8 * 8
         weight, count = torch.ones(4, device="xla"), torch.zeros((), device="xla")
         spmd.sync()
         unrelated = torch.ones(3, device="xla") + 1
         count.add_(1)
         total = weight.mul_(2).sum()
-        large = (torch.ones(size, 1, device="xla") * total * torch.ones(1, size, device="xla")).cumsum(0)
+        large = (
+            torch.ones(size, 1, device="xla") * total * torch.ones(1, size, device="xla")
+        ).cumsum(0)
         weight.add_(large.mean())
         with pytest.raises(torch.OutOfMemoryError):
             spmd.sync()
@@ -210,7 +224,9 @@ class TestRunFails:
 
         with pytest.raises(torch.OutOfMemoryError):
             step(0, int((2 * devices.host_memory() / 4) ** 0.5) // 8 * 8)
-        models[1].load_state_dict({name: value.cpu() for name, value in models[0].state_dict().items()})
+        models[1].load_state_dict(
+            {name: value.cpu() for name, value in models[0].state_dict().items()}
+        )
         for state in optimizers[0].state.values():
             assert not state["exp_avg"].any().item()
             state["step"].zero_()  # torch counts on the host
@@ -229,13 +245,15 @@ class TestRunFails:
         assert (weight * 2).isfinite().all()
 
     def test_texts_do_not_nest(self) -> None:
-        """A value that depends on lost data says why it was lost, and no more at the tenth try than at the first."""
+        """A value that depends on lost data says why it was lost, and no more at the tenth try than
+        at the first."""
 
         def host(v):
             raise Broken("the host says no")
 
         lost = spmd.call_jax(
-            lambda a: jax.pure_callback(host, jax.ShapeDtypeStruct(a.shape, a.dtype), a), torch.ones(3, device="xla")
+            lambda a: jax.pure_callback(host, jax.ShapeDtypeStruct(a.shape, a.dtype), a),
+            torch.ones(3, device="xla"),
         )
         with pytest.raises(RuntimeError):
             spmd.sync()
@@ -244,7 +262,8 @@ class TestRunFails:
             lost = lost * 2
             with pytest.raises(RuntimeError, match="the host says no") as caught:
                 lost.tolist()
-            lengths.append(len(str(caught.value).replace(sys.prefix, "")))  # of the host's traceback
+            # of the host's traceback
+            lengths.append(len(str(caught.value).replace(sys.prefix, "")))
         assert lengths[0] == lengths[-1] < 6000, lengths
 
     def test_a_guard_keeps_what_was_overwritten_unread(self) -> None:
@@ -311,7 +330,9 @@ class TestHooks:
                 step()
             broken[0] = False
             losses.append(step())
-        assert losses == sorted(losses, reverse=True) and all(torch.isfinite(p).all() for p in model.parameters())
+        assert losses == sorted(losses, reverse=True) and all(
+            torch.isfinite(p).all() for p in model.parameters()
+        )
 
 
 class TestWait:
@@ -326,7 +347,9 @@ class TestWait:
             return np.asarray(v)
 
         # A program that waits in its midst, handed to PJRT as `sync` hands it.
-        run = jax.jit(lambda a: jax.pure_callback(slow, jax.ShapeDtypeStruct(a.shape, a.dtype), a) + 1)
+        run = jax.jit(
+            lambda a: jax.pure_callback(slow, jax.ShapeDtypeStruct(a.shape, a.dtype), a) + 1
+        )
         in_flight.note_run(run(np.ones(3, np.float32)), lambda: None)
         spmd.sync(wait=True)
         assert done.is_set()
@@ -359,8 +382,8 @@ class TestReading:
 
 
 def test_random_places() -> None:
-    """An exception from any of a hundred random lines of the barrier's own path: nothing is lost, and the step that
-    was cut short runs at the next barrier or says what failed."""
+    """An exception from any of a hundred random lines of the barrier's own path: nothing is lost,
+    and the step that was cut short runs at the next barrier or says what failed."""
     run_script(
         """
         import random, sys, torch, spmd
@@ -370,30 +393,49 @@ def test_random_places() -> None:
         from spmd.core.run import execute, executables, initialization, schedule
         from spmd.core.graph.graph import Graph
         from spmd.core.run.pjrt import transfer
+
         spmd.simulate(2)
         failing.SMALL = 0  # each program is checked
-        class Cut(Exception): pass
+
+
+        class Cut(Exception):
+            pass
+
+
         mesh = spmd.Mesh(range(2), (2,), ("d",))
         weight = spmd.mark_sharding(torch.zeros(8, device="xla"), mesh, ("d",))
         other = torch.zeros(3, device="xla")
         spmd.sync()
         # What is called on the way, from the choice of what to run to the upload of the data.
-        places = [(schedule, "meshes_met"), (schedule, "is_placed_in"), (schedule, "pinned_sharding"),
-                  (Graph, "key"), (compiler, "lower_graph"), (lower, "_apply"), (transfer, "upload"),
-                  (cache, "_cause"), (log_entry, "record"), (failing, "check_memory")]
+        places = [
+            (schedule, "meshes_met"),
+            (schedule, "is_placed_in"),
+            (schedule, "pinned_sharding"),
+            (Graph, "key"),
+            (compiler, "lower_graph"),
+            (lower, "_apply"),
+            (transfer, "upload"),
+            (cache, "_cause"),
+            (log_entry, "record"),
+            (failing, "check_memory"),
+        ]
         readers = (cache, compiler, execute, executables, initialization, schedule)
         random.seed(0)
         done = cut = 0
         for turn in range(100):
             module, name = random.choice(places)
-            owners = [m for m in (module, *readers) if getattr(m, name, None) is getattr(module, name)]
+            owners = [
+                m for m in (module, *readers) if getattr(m, name, None) is getattr(module, name)
+            ]
             real, left = getattr(module, name), [random.randrange(3)]
+
             def broken(*args, **kwargs):
                 if left[0] == 0:
                     left[0] = -1
                     raise Cut(name)
                 left[0] -= 1
                 return real(*args, **kwargs)
+
             host = torch.ones(8).to("xla")
             weight.add_(host[: 8 - turn % 3].sum() / (8 - turn % 3))
             other.add_(1)

@@ -1,4 +1,5 @@
-"""The start and the end of a process: its devices and their thread pool, workers that it forks, its last backward."""
+"""The start and the end of a process: its devices and their thread pool, workers that it forks, its
+last backward."""
 
 import os
 import subprocess
@@ -32,7 +33,9 @@ class TestEnd:
     """A process that ends right after its first backward exits 0, whichever thread it ran in."""
 
     def test_first_backward(self) -> None:
-        run_script("import torch, spmd; torch.ones(3, device='xla', requires_grad=True).sum().backward()")
+        run_script(
+            "import torch, spmd; torch.ones(3, device='xla', requires_grad=True).sum().backward()"
+        )
 
     def test_first_backward_in_a_thread(self) -> None:
         run_script(
@@ -58,7 +61,8 @@ class TestEnd:
         ],
     )
     def test_every_way_backward_in_a_new_thread(self, backward: str) -> None:
-        """The tensors come from the main thread: the new thread's first use of the device is the backward itself."""
+        """The tensors come from the main thread: the new thread's first use of the device is the
+        backward itself."""
         printed = run_script(
             f"""
             import threading, torch, spmd
@@ -76,7 +80,9 @@ class TestEnd:
         assert "False" not in printed
 
     def test_with_work_in_flight(self) -> None:
-        run_script("import torch, spmd; x = torch.ones(256, 256, device='xla'); y = x @ x @ x; spmd.sync()")
+        run_script(
+            "import torch, spmd; x = torch.ones(256, 256, device='xla'); y = x @ x @ x; spmd.sync()"
+        )
 
 
 class TestLoader:
@@ -88,14 +94,18 @@ class TestLoader:
             import warnings
             import torch, spmd
             from torch.utils.data import DataLoader, TensorDataset
-            # Python and jax both warn that a process with threads forks; that it works all the same is the point here.
+
+            # Python and jax both warn that a process with threads forks; that it works all the same
+            # is the point here.
             warnings.simplefilter("ignore")
             if __name__ == "__main__":
                 spmd.simulate(4)
                 total = torch.zeros(3, device="xla")
                 spmd.sync()
                 for epoch in range(2):
-                    for (batch,) in DataLoader(TensorDataset(torch.ones(32, 3)), batch_size=4, num_workers=2):
+                    for (batch,) in DataLoader(
+                        TensorDataset(torch.ones(32, 3)), batch_size=4, num_workers=2
+                    ):
                         total += batch.to("xla").sum(0)
                         spmd.sync()
                 print(total.tolist())
@@ -119,7 +129,12 @@ class TestDevices:
         assert run_script(self.COUNT, JAX_NUM_CPU_DEVICES="3", CPU_NUM_DEVICES="4") == "3\n"
 
     def test_simulate(self) -> None:
-        assert run_script("import spmd; spmd.simulate(5); spmd.simulate(5); print(len(spmd.device_ids()))") == "5\n"
+        assert (
+            run_script(
+                "import spmd; spmd.simulate(5); spmd.simulate(5); print(len(spmd.device_ids()))"
+            )
+            == "5\n"
+        )
 
     @pytest.mark.parametrize(
         ("environment", "said"),
@@ -134,7 +149,9 @@ class TestDevices:
         """In one line where they differ, in none where they agree."""
         out, error = self.simulated(environment)
         assert out == "5 cpu\n"
-        assert error == (f"spmd: simulate makes 5 CPU devices here, against {said}\n" if said else "")
+        assert error == (
+            f"spmd: simulate makes 5 CPU devices here, against {said}\n" if said else ""
+        )
 
     def simulated(self, environment: dict[str, str], before: str = "pass") -> tuple[str, str]:
         """What a script prints that simulates five devices."""
@@ -149,32 +166,51 @@ class TestDevices:
         )
 
     def test_an_accelerator_wins_over_simulate(self) -> None:
-        """One that jax.config names, too; here there is none, so that jax takes the CPU that is named behind it."""
-        said = "spmd: simulate: JAX_PLATFORMS or PJRT_DEVICE names cuda; it wins (JAX_PLATFORMS=cpu simulates)\n"
+        """One that jax.config names, too; here there is none, so that jax takes the CPU that is
+        named behind it."""
+        said = (
+            "spmd: simulate: JAX_PLATFORMS or PJRT_DEVICE names cuda; it wins (JAX_PLATFORMS=cpu "
+            "simulates)\n"
+        )
         out, error = self.simulated({"JAX_PLATFORMS": "cuda,cpu"})
         assert out == "1 cpu\n" and error.count(said) == 1
-        out, error = self.simulated({}, "import jax; jax.config.update('jax_platforms', 'cuda,cpu')")
+        out, error = self.simulated(
+            {}, "import jax; jax.config.update('jax_platforms', 'cuda,cpu')"
+        )
         assert out == "1 cpu\n" and error.count(said) == 1
         assert self.simulated({"JAX_PLATFORMS": "cpu", "PJRT_DEVICE": "TPU"}) == ("5 cpu\n", "")
 
     @pytest.mark.parametrize(
-        ("gpu", "tpu", "kind"), [(True, 0, "GPU"), (False, 4, "TPU"), (False, 0, None)], ids=["gpu", "tpu", "none"]
+        ("gpu", "tpu", "kind"),
+        [(True, 0, "GPU"), (False, 4, "TPU"), (False, 0, None)],
+        ids=["gpu", "tpu", "none"],
     )
     def test_an_accelerator_that_is_present(self, gpu: bool, tpu: int, kind: str | None) -> None:
         """Named in one line, unless the environment asks for the CPU."""
         stubs = f"""
             import importlib.util
             from spmd.core import jax_facts, variables
-            variables.has_gpu, jax_facts.num_tpu_chips, find = lambda: {gpu}, lambda: {tpu}, importlib.util.find_spec
-            importlib.util.find_spec = lambda name, *rest: name == "jax_cuda12_plugin" or find(name, *rest)
+
+            variables.has_gpu, jax_facts.num_tpu_chips, find = (
+                lambda: {gpu},
+                lambda: {tpu},
+                importlib.util.find_spec,
+            )
+            importlib.util.find_spec = lambda name, *rest: (
+                name == "jax_cuda12_plugin" or find(name, *rest)
+            )
             """
         out, error = self.simulated({}, stubs)
-        said = f"spmd: simulate computes on the CPU; set PJRT_DEVICE={kind}, or leave it out, for the {kind}\n"
+        said = (
+            f"spmd: simulate computes on the CPU; set PJRT_DEVICE={kind}, or leave it out, for "
+            f"the {kind}\n"
+        )
         assert out == "5 cpu\n" and error == ("" if kind is None else said)
         assert self.simulated({"PJRT_DEVICE": "CPU"}, stubs) == ("5 cpu\n", "")
 
     @pytest.mark.parametrize(
-        ("environment", "asked"), [({"PJRT_DEVICE": "GPU"}, "cuda"), ({"PJRT_DEVICE": "TPU"}, "tpu")]
+        ("environment", "asked"),
+        [({"PJRT_DEVICE": "GPU"}, "cuda"), ({"PJRT_DEVICE": "TPU"}, "tpu")],
     )
     @pytest.mark.parametrize(
         "use",
@@ -186,8 +222,11 @@ class TestDevices:
             "spmd.torch_xla.xla_runtime.global_runtime_device_count()",
         ],
     )
-    def test_a_platform_that_is_not_here(self, environment: dict[str, str], asked: str, use: str) -> None:
-        """At the first use, in one sentence in place of jax's frames, at this line; simulate leaves the platform."""
+    def test_a_platform_that_is_not_here(
+        self, environment: dict[str, str], asked: str, use: str
+    ) -> None:
+        """At the first use, in one sentence in place of jax's frames, at this line; simulate leaves
+        the platform."""
         script = f"""
             import torch, spmd, traceback
             spmd.simulate(8)
@@ -199,8 +238,13 @@ class TestDevices:
                 print(error)
             """
         printed = run_script(script, **environment)
-        assert printed.startswith(f"JAX_PLATFORMS or PJRT_DEVICE names {asked!r}, which is not here: ")
-        assert f'(pip install "jax[{asked}' in printed and "PJRT_DEVICE=CPU, with spmd.simulate(8)" in printed
+        assert printed.startswith(
+            f"JAX_PLATFORMS or PJRT_DEVICE names {asked!r}, which is not here: "
+        )
+        assert (
+            f'(pip install "jax[{asked}' in printed
+            and "PJRT_DEVICE=CPU, with spmd.simulate(8)" in printed
+        )
 
     def test_a_variable_that_sets_nothing(self) -> None:
         """Said at the first use of the device, once; nothing is said without it."""
@@ -214,10 +258,13 @@ class TestDevices:
         script = """
             import os
             from spmd.core.base import config
+
             ours = list(config.XLA_DEFAULTS)
-            unknown = {"xla_cpu_flag_of_no_version": 1, "xla_cpu_collective": 1}  # the second begins other names
+            # the second begins other names
+            unknown = {"xla_cpu_flag_of_no_version": 1, "xla_cpu_collective": 1}
             config.XLA_DEFAULTS.update({**unknown, "xla_dump_max_hlo_modules": 5})
             import torch, spmd
+
             print(torch.ones(2, device="xla").sum().item())
             given = os.environ["XLA_FLAGS"].split()
             assert all(any(flag.startswith(f"--{name}=") for flag in given) for name in ours)
@@ -246,7 +293,9 @@ class TestDevices:
             except ValueError as error:
                 print(error)
             """
-        assert "expected one of 'gspmd', 'shardy', got 'sharky'" in run_script(script, SPMD_PARTITIONER="sharky")
+        assert "expected one of 'gspmd', 'shardy', got 'sharky'" in run_script(
+            script, SPMD_PARTITIONER="sharky"
+        )
 
     def test_sixty_four(self) -> None:
         """64 simulated devices finish a training step."""
@@ -278,7 +327,8 @@ class TestLate:
     def test_simulate_after_start(self) -> None:
         spmd.device_ids()
         with pytest.raises(
-            RuntimeError, match=r"simulate\(3\) came too late: JAX is already running with 8 cpu device"
+            RuntimeError,
+            match=r"simulate\(3\) came too late: JAX is already running with 8 cpu device",
         ):
             spmd.simulate(3)
         spmd.simulate(8)
@@ -291,7 +341,10 @@ class TestLate:
         ("before", "message"),
         [
             ("torch.utils.rename_privateuse1_backend('foo')", "is already called 'foo'"),
-            ("torch.utils.rename_privateuse1_backend('xla')", "already has an owner in this process"),
+            (
+                "torch.utils.rename_privateuse1_backend('xla')",
+                "already has an owner in this process",
+            ),
         ],
     )
     def test_another_owner_of_the_name(self, before: str, message: str) -> None:
@@ -309,18 +362,23 @@ class TestLate:
 
 
 class TestPoolWidth:
-    """XLA's CPU client gets two threads for each device, where these are several and cores fewer."""
+    """XLA's CPU client gets two threads for each device, where these are several and cores
+    fewer."""
 
     WIDTHS = """
         import contextlib, os, pathlib
+
         given = os.environ.get("PJRT_NPROC")
         import spmd
+
         assert os.environ.get("PJRT_NPROC") == given  # nothing is set at import
         devices = len(spmd.device_ids())
-        assert os.environ.get("PJRT_NPROC") == given  # processes started from here have their own devices
+        # processes started from here have their own devices
+        assert os.environ.get("PJRT_NPROC") == given
         names = []
         for task in pathlib.Path("/proc/self/task").glob("*/comm"):
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # another thread ended meanwhile
+            # another thread ended meanwhile
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 names.append(task.read_text())
         wanted = 2 * devices if devices > 1 else 1
         print(names.count("tf_XLAEigen\\n") - max(wanted, len(os.sched_getaffinity(0))))
@@ -343,7 +401,8 @@ class TestPoolWidth:
         assert run_script(self.WIDTHS, **environment) == f"{more}\n"
 
     def test_simulated_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The last count before the client starts is the one that counts; a large machine has threads enough."""
+        """The last count before the client starts is the one that counts; a large machine has
+        threads enough."""
         for name in ("PJRT_NPROC", "NPROC"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr(config, "_num_cores", lambda: 4)
@@ -360,7 +419,8 @@ class TestPoolWidth:
 
 
 class TestNoHang:
-    """No program waits for a thread that another one holds (`tests/hanging.py` has more, and more runs)."""
+    """No program waits for a thread that another one holds (`tests/hanging.py` has more, and more
+    runs)."""
 
     SIMPLE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
@@ -368,31 +428,41 @@ class TestNoHang:
         """Runs the command under Shardy; returns how each program ended."""
         done = subprocess.run(
             [sys.executable, ROOT / "tests" / "hanging.py", "--partitioners", "shardy", *arguments],
-            capture_output=True, text=True, timeout=560, env={**os.environ, "XLA_FLAGS": self.SIMPLE},
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=560,
+            env={**os.environ, "XLA_FLAGS": self.SIMPLE},
+        )
         return [line.split()[-1] for line in done.stdout.splitlines()]
 
     def test_all_end(self) -> None:
         """Python called on each device, loops and collectives without an order."""
         programs = ("callback", "mix", "loops")
-        assert self.hanging("--programs", *programs, "--runs", "3", "--patience", "240") == ["ended"] * 3
+        assert (
+            self.hanging("--programs", *programs, "--runs", "3", "--patience", "240")
+            == ["ended"] * 3
+        )
 
     @pytest.mark.long
     @pytest.mark.parametrize(("program", "without"), [("queue", "queue"), ("callback", "width")])
     def test_what_hangs(self, program: str, without: str) -> None:
-        """With a thread for each device these do not end: without the bound on programs in flight, and with it."""
+        """With a thread for each device these do not end: without the bound on programs in flight,
+        and with it."""
         common = ("--programs", program, "--width", "8", "--runs", "100", "--patience", "45")
         assert self.hanging(*common, "--without", without) == ["HUNG"]
 
     @pytest.mark.long
     def test_the_bound_alone(self) -> None:
-        """The bound on programs in flight is enough for these; more threads are for other programs."""
-        assert self.hanging("--programs", "queue", "--width", "8", "--runs", "100", "--patience", "240") == ["ended"]
+        """The bound on programs in flight is enough for these; more threads are for other
+        programs."""
+        assert self.hanging(
+            "--programs", "queue", "--width", "8", "--runs", "100", "--patience", "240"
+        ) == ["ended"]
 
 
 class TestLateImports:
-    """Modules that torch imports in the middle of a step are imported at the first use of the device, and the
-    collector is as it was."""
+    """Modules that torch imports in the middle of a step are imported at the first use of the
+    device, and the collector is as it was."""
 
     def test_collector(self) -> None:
         printed = run_script("""
@@ -417,7 +487,8 @@ class TestLateImports:
 
 
 class TestVersions:
-    """An older torch or jax is named by its version, before a name that it lacks is read; `doctor` says the same."""
+    """An older torch or jax is named by its version, before a name that it lacks is read; `doctor`
+    says the same."""
 
     @pytest.mark.parametrize(("name", "oldest"), [("torch", "2.11"), ("jax", "0.10")])
     def test_too_old(self, name: str, oldest: str) -> None:

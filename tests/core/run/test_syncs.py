@@ -1,4 +1,5 @@
-"""The barrier among threads: while one compiles, others record; what they read and write then comes out right."""
+"""The barrier among threads: while one compiles, others record; what they read and write then comes
+out right."""
 
 import threading
 from collections.abc import Callable
@@ -14,7 +15,8 @@ from spmd.core.programs import cache
 
 @pytest.fixture
 def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], list[Any]]:
-    """Has another thread do something in the midst of the next compile, which waits for it; returns what that made."""
+    """Has another thread do something in the midst of the next compile, which waits for it; returns
+    what that made."""
 
     def arrange(act: Callable[[], Any]) -> list[Any]:
         made: list[Any] = []
@@ -42,7 +44,8 @@ def state(size: int) -> torch.Tensor:
 
 
 class TestRecordingWhileOneCompiles:
-    """A thread that records does not wait for another's compile, and neither sees half of the other's work."""
+    """A thread that records does not wait for another's compile, and neither sees half of the
+    other's work."""
 
     def test_reads_what_is_being_computed(self, meanwhile: Any) -> None:
         x = state(11)
@@ -62,7 +65,8 @@ class TestRecordingWhileOneCompiles:
         check(x, (torch.arange(12.0) + 1) * 3 - 1)
 
     def test_reads_inside_a_program_whose_inputs_are_donated(self, meanwhile: Any) -> None:
-        """A view's value, read before, is no result of the program: it is computed again from what is kept for it."""
+        """A view's value, read before, is no result of the program: it is computed again from what
+        is kept for it."""
         x = state(13)
         x.add_(1)
         view = x[2:5]
@@ -156,16 +160,21 @@ class TestRecordingWhileOneCompiles:
 
 
 class TestProgramsAtOnce:
-    """Programs with collectives that do not wait for each other's results, started one behind the other."""
+    """Programs with collectives that do not wait for each other's results, started one behind the
+    other."""
 
     def test_all_end(self) -> None:
         """Two at once took all of XLA's threads, each part waiting for one that got none."""
         printed = run_script(
             """
             import torch, spmd
+
             spmd.simulate(8)
             mesh = spmd.Mesh(range(8), (8,), ("x",))
-            rows = [spmd.mark_sharding(torch.zeros(512, 512).to("xla"), mesh, ("x", None)) for _ in range(6)]
+            rows = [
+                spmd.mark_sharding(torch.zeros(512, 512).to("xla"), mesh, ("x", None))
+                for _ in range(6)
+            ]
             spmd.sync()
             for turn in range(80):
                 for row in rows:

@@ -72,7 +72,11 @@ class TestBarriers:
         assert found == ["devices", "devices", "pending", "pending"]
         other(spmd.sync)
         assert spmd.residence(theirs) == spmd.residence(alone) == "devices"
-        assert mine.tolist() == [8.0] * 3 and alone.tolist() == [8.0] * 3 and theirs.tolist() == [4.0] * 3
+        assert (
+            mine.tolist() == [8.0] * 3
+            and alone.tolist() == [8.0] * 3
+            and theirs.tolist() == [4.0] * 3
+        )
 
     def test_of_a_thread_that_has_ended(self) -> None:
         x = in_thread(lambda: torch.ones(3, device="xla").cumsum(0).exp())
@@ -80,7 +84,8 @@ class TestBarriers:
         assert spmd.residence(x) == "devices"
 
     def test_initial_values_of_another_thread(self, other: Iterations) -> None:
-        """A model that one thread has built and another one trains is initialised once, by a program of its own."""
+        """A model that one thread has built and another one trains is initialised once, by a
+        program of its own."""
 
         def build() -> nn.Module:
             with torch.device("xla"):
@@ -96,8 +101,9 @@ class TestBarriers:
 
     @pytest.mark.parametrize("is_split", [False, True], ids=["one", "mesh"])
     def test_serving_beside_training(self, other: Iterations, mesh8: Any, is_split: bool) -> None:
-        """One thread trains, the other one asks the same model, wherever in its step the first one is. Each answer is
-        that of the weights at its time, whenever it is read, and after the first round nothing is compiled."""
+        """One thread trains, the other one asks the same model, wherever in its step the first one
+        is. Each answer is that of the weights at its time, whenever it is read, and after the first
+        round nothing is compiled."""
 
         def train(device: str, ask: Callable[[nn.Module], None]) -> Iterator[None]:
             torch.manual_seed(0)
@@ -105,7 +111,10 @@ class TestBarriers:
             if is_split and device == "xla":
                 for weight in model.parameters():
                     spmd.mark_sharding(weight, mesh8, ("fsdp", None)[: weight.dim()])
-            optimizer, x = torch.optim.AdamW(model.parameters(), 0.1), torch.arange(32.0).view(4, 8) / 32
+            optimizer, x = (
+                torch.optim.AdamW(model.parameters(), 0.1),
+                torch.arange(32.0).view(4, 8) / 32,
+            )
             for step in range(5):
                 loss = model((x + step).to(device)).square().mean()
                 ask(model)
@@ -124,13 +133,16 @@ class TestBarriers:
             return model(torch.ones(rows, 8).to(device))
 
         expected: list[torch.Tensor] = []
-        for _ in train("cpu", lambda model: expected.extend(answer(model, "cpu", rows) for rows in (1, 2))):
+        for _ in train(
+            "cpu", lambda model: expected.extend(answer(model, "cpu", rows) for rows in (1, 2))
+        ):
             pass
         asked: list[torch.Tensor] = []
         answers: list[torch.Tensor] = []
 
         def ask(model: nn.Module) -> None:
-            """Reads the answer that was recorded the last time, asks and reads, and records the next."""
+            """Reads the answer that was recorded the last time, asks and reads, and records the
+            next."""
             if asked:
                 answers.append(other(asked.pop().cpu))
             answers.append(other(lambda: answer(model, "xla", 1).cpu()))
@@ -144,16 +156,25 @@ class TestBarriers:
         assert not any(counts[1:]), counts
 
     def test_in_place_across_threads(self, other: Iterations) -> None:
-        """Threads that write into the same tensors, views of them among them, in every order of writes and barriers."""
+        """Threads that write into the same tensors, views of them among them, in every order of
+        writes and barriers."""
         draw = random.Random(0)
 
-        def run(device: str, calls: Sequence[Callable[[Callable[[], Any]], Any]]) -> list[torch.Tensor]:
+        def run(
+            device: str, calls: Sequence[Callable[[Callable[[], Any]], Any]]
+        ) -> list[torch.Tensor]:
             a, b = torch.arange(12.0).view(3, 4).to(device), torch.ones(3, 4).to(device)
             view, read = a.t()[1:], []
             edits: list[Callable[[], Any]] = [
-                lambda: a.add_(1), lambda: b.mul_(2), lambda: view.add_(b.t()[1:]), lambda: a[1].copy_(b[2]),
-                lambda: b.sub_(a.sum(0)), lambda: read.append(a * b), lambda: a.mul_(0.5), lambda: b[:, 0].zero_(),
-            ]  # fmt: skip
+                lambda: a.add_(1),
+                lambda: b.mul_(2),
+                lambda: view.add_(b.t()[1:]),
+                lambda: a[1].copy_(b[2]),
+                lambda: b.sub_(a.sum(0)),
+                lambda: read.append(a * b),
+                lambda: a.mul_(0.5),
+                lambda: b[:, 0].zero_(),
+            ]
             for number, call in enumerate(calls):
                 call(edits[order[number]])
                 if number % 3 == 0:
@@ -165,11 +186,14 @@ class TestBarriers:
         order = [draw.randrange(8) for _ in range(60)]
         who = [draw.random() < 0.5 for _ in order]
         made = run("xla", [other if theirs else lambda function: function() for theirs in who])
-        for given, wanted in zip(made, run("cpu", [lambda function: function()] * len(order)), strict=True):
+        for given, wanted in zip(
+            made, run("cpu", [lambda function: function()] * len(order)), strict=True
+        ):
             check(given, wanted)
 
     def test_what_another_reads_is_copied(self, other: Iterations) -> None:
-        """The program that writes over a buffer is the same, and writes over it, whoever still reads it."""
+        """The program that writes over a buffer is the same, and writes over it, whoever still
+        reads it."""
         x = torch.ones(64, device="xla") + 0
         spmd.sync()
 
@@ -185,7 +209,8 @@ class TestBarriers:
         assert other(held.tolist) == [3.0] * 64 and x.tolist() == [8.0] * 64
 
     def test_a_read_in_the_midst_of_anothers_step(self, other: Iterations) -> None:
-        """Reading a weight that another thread's step has written runs once what the step has written so far."""
+        """Reading a weight that another thread's step has written runs once what the step has
+        written so far."""
         weights = [torch.ones(4, device="xla") + i for i in range(6)]
         spmd.sync()
         for weight in weights:
@@ -197,7 +222,8 @@ class TestBarriers:
         assert pending.tolist() == [4.0] * 4
 
     def test_what_an_idle_thread_has_written(self, other: Iterations) -> None:
-        """It is computed with what needs it, and runs for good when that has happened again and again."""
+        """It is computed with what needs it, and runs for good when that has happened again and
+        again."""
         weight = torch.ones(4, device="xla") + 0
         spmd.sync()
         weight.mul_(3)
@@ -209,7 +235,8 @@ class TestBarriers:
         assert found == ["pending"] * 8 + ["devices"] * 2
 
     def test_draws(self, other: Iterations) -> None:
-        """The draws of a seed come in the order of recording, whichever thread's barrier runs them."""
+        """The draws of a seed come in the order of recording, whichever thread's barrier runs
+        them."""
 
         def drawn(calls: Sequence[Callable[[Callable[[], Any]], Any]]) -> list[Any]:
             torch.manual_seed(3)
@@ -222,7 +249,8 @@ class TestBarriers:
         assert drawn([here, other, here, other]) == drawn([here] * 4)
 
     def test_backward_stays_in_the_callers_thread(self) -> None:
-        """A process that ends with autograd's own threads aborts; `torch.inference_mode(False)` would start them."""
+        """A process that ends with autograd's own threads aborts; `torch.inference_mode(False)`
+        would start them."""
         printed = run_script(
             """
             import threading, torch, spmd

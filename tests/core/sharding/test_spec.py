@@ -1,4 +1,5 @@
-"""A Spec as a value: one spelling each, open dims, sums left to do; its GSPMD text, and what jax writes of both."""
+"""A Spec as a value: one spelling each, open dims, sums left to do; its GSPMD text, and what jax
+writes of both."""
 
 import jax
 import numpy as np
@@ -22,10 +23,16 @@ class TestOneSpelling:
 
     def test_an_open_dim_at_the_end_says_something(self) -> None:
         assert Spec((UNSHARDED, OPEN, UNSHARDED)).over(SIZES) == Spec((UNSHARDED, OPEN)) != Spec()
-        assert over_all(Spec((UNSHARDED, OPEN))) is not over_all(Spec()) is over_all(Spec((UNSHARDED, UNSHARDED)))
+        assert (
+            over_all(Spec((UNSHARDED, OPEN)))
+            is not over_all(Spec())
+            is over_all(Spec((UNSHARDED, UNSHARDED)))
+        )
 
     def test_on_one_device_nothing_is_open(self) -> None:
-        assert Sharding.of((3,), (1,), ("data",), Spec((OPEN,))) is Sharding.of((3,), (1,), ("data",))
+        assert Sharding.of((3,), (1,), ("data",), Spec((OPEN,))) is Sharding.of(
+            (3,), (1,), ("data",)
+        )
 
     def test_sums_stand_in_the_order_of_the_mesh(self) -> None:
         assert Spec((), ("model", "one", "data")).over(SIZES).unreduced == ("data", "model")
@@ -37,7 +44,10 @@ class TestOneSpelling:
     def test_closed(self) -> None:
         sharding = over_all(Spec((Dim(("data",)), OPEN)))
         assert sharding.is_open and not sharding.closed().is_open
-        assert sharding.closed() is over_all(Spec.of(("data",))) and sharding.closed().closed() is sharding.closed()
+        assert (
+            sharding.closed() is over_all(Spec.of(("data",)))
+            and sharding.closed().closed() is sharding.closed()
+        )
 
 
 class TestText:
@@ -46,13 +56,22 @@ class TestText:
     @pytest.mark.parametrize(
         ("spec", "text"),
         [
-            (Spec((OPEN, Dim(("data", "model")))), "{devices=[1,8]0,1,2,3,4,5,6,7} unspecified_dims=[0]"),
+            (
+                Spec((OPEN, Dim(("data", "model")))),
+                "{devices=[1,8]0,1,2,3,4,5,6,7} unspecified_dims=[0]",
+            ),
             (Spec((OPEN, OPEN)), "{replicated} unspecified_dims=[0,1]"),
             (Spec((), ("data", "model")), "{unreduced}"),
-            (Spec((Dim(("data",)),), ("model",)), "{devices=[2,1,4]0,1,2,3,4,5,6,7 last_tile_dims={unreduced}}"),
-            (Spec((), ("model",)), "{devices=[1,1,4,2]0,4,1,5,2,6,3,7 last_tile_dims={unreduced, replicated}}"),
+            (
+                Spec((Dim(("data",)),), ("model",)),
+                "{devices=[2,1,4]0,1,2,3,4,5,6,7 last_tile_dims={unreduced}}",
+            ),
+            (
+                Spec((), ("model",)),
+                "{devices=[1,1,4,2]0,4,1,5,2,6,3,7 last_tile_dims={unreduced, replicated}}",
+            ),
         ],
-    )  # fmt: skip
+    )
     def test_text(self, spec: Spec, text: str) -> None:
         assert over_all(spec).text(2) == text
 
@@ -60,21 +79,28 @@ class TestText:
         sharding = over_all(Spec((Dim(("data",)), OPEN)))
         program = jax.jit(lambda x: jax.lax.with_sharding_constraint(x, sharding.jax))
         with use_shardy_partitioner(False):
-            assert 'backend_config = "unspecified_dims=[1]"' in program.lower(jax.numpy.ones((4, 4))).as_text()
+            assert (
+                'backend_config = "unspecified_dims=[1]"'
+                in program.lower(jax.numpy.ones((4, 4))).as_text()
+            )
         with use_shardy_partitioner(True):
             assert '[{"data"}, {?}]' in program.lower(jax.numpy.ones((4, 4))).as_text()
 
 
 class TestSums:
-    """A sum that is left to do can be said, of what jax made over axes of the user's, and cannot be asked for."""
+    """A sum that is left to do can be said, of what jax made over axes of the user's, and cannot be
+    asked for."""
 
     @pytest.mark.parametrize(
         "spec",
         [
-            Spec((), ("data", "model")), Spec((Dim(("data",)),), ("model",)), Spec((), ("model",)), Spec((), ("data",)),
+            Spec((), ("data", "model")),
+            Spec((Dim(("data",)),), ("model",)),
+            Spec((), ("model",)),
+            Spec((), ("data",)),
             Spec((UNSHARDED, Dim(("model",))), ("data",)),
         ],
-    )  # fmt: skip
+    )
     def test_from_jax(self, spec: Spec) -> None:
         devices = np.array(jax.devices()).reshape(2, 4)
         mesh = jax.sharding.Mesh(devices, ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
@@ -109,5 +135,7 @@ class TestAllows:
         assert not self.ASKED.allows(over_all(chosen).jax, 2)
 
     def test_the_same_number_of_pieces_on_other_devices(self) -> None:
-        named = NamedSharding(self.ASKED.jax.mesh, PartitionSpec("data"), _logical_device_ids=(4, 5, 6, 7, 0, 1, 2, 3))
+        named = NamedSharding(
+            self.ASKED.jax.mesh, PartitionSpec("data"), _logical_device_ids=(4, 5, 6, 7, 0, 1, 2, 3)
+        )
         assert not self.ASKED.allows(named, 2)

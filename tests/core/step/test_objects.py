@@ -1,4 +1,5 @@
-"""The objects that a step reaches: what is found, what is restored, and the names of its tensors."""
+"""The objects that a step reaches: what is found, what is restored, and the names of its
+tensors."""
 
 import collections
 from typing import Any
@@ -45,7 +46,15 @@ class TestRestore:
             ({1, 2}, lambda box: box.add(3)),
             (collections.deque([1, 2], maxlen=2), lambda box: box.append(3)),
         ],
-        ids=["list", "order of a dict", "OrderedDict", "its order", "dict that refuses", "set", "deque"],
+        ids=[
+            "list",
+            "order of a dict",
+            "OrderedDict",
+            "its order",
+            "dict that refuses",
+            "set",
+            "deque",
+        ],
     )
     def test_containers(self, container: Any, change: Any) -> None:
         def step() -> Any:
@@ -130,7 +139,10 @@ class TestStateNames:
         names = StateNames(Objects.of_step(step, ()))
         rows = {named.name: named.role for named in names.named.values()}
         assert rows["0.weight"] == "parameter" and rows["1.running_mean"] == "buffer"
-        assert rows["0.weight.grad"] == "gradient" and rows["optimizer.0.weight.momentum_buffer"] == "optimizer state"
+        assert (
+            rows["0.weight.grad"] == "gradient"
+            and rows["optimizer.0.weight.momentum_buffer"] == "optimizer state"
+        )
         named = names.of(storage_of(extra))  # type: ignore[arg-type]
         assert named is not None and named.role == "parameter" and named.tensor is extra
         named = names.of(storage_of(other))  # type: ignore[arg-type]
@@ -140,7 +152,12 @@ class TestStateNames:
     def test_one_name_for_two_modules(self) -> None:
         first, second = nn.Linear(2, 2, device="xla"), nn.Linear(2, 2, device="xla")
         names = StateNames(Objects.of_step(lambda: (first, second), ()))
-        assert sorted(named.name for named in names.named.values()) == ["bias", "bias.2", "weight", "weight.2"]
+        assert sorted(named.name for named in names.named.values()) == [
+            "bias",
+            "bias.2",
+            "weight",
+            "weight.2",
+        ]
 
     def test_a_wrapper_has_no_name(self) -> None:
         model = nn.DataParallel(nn.Linear(2, 2, device="xla"))

@@ -23,24 +23,44 @@ class TestModule:
 
     def test_one_device(self) -> None:
         assert torch.get_device_module("xla") is torch.get_device_module() is torch.xla
-        assert torch.xla.is_available() and torch.xla.is_initialized() and not torch.xla._is_in_bad_fork()
+        assert (
+            torch.xla.is_available()
+            and torch.xla.is_initialized()
+            and not torch.xla._is_in_bad_fork()
+        )
         assert (torch.xla.device_count(), torch.xla.current_device()) == (1, 0)
         torch.xla.init()
         torch.xla.set_device("xla:0")
-        with torch.xla.device(0), torch.xla.device("xla"), torch.xla.device_of(torch.ones(2, device="xla")):
+        with (
+            torch.xla.device(0),
+            torch.xla.device("xla"),
+            torch.xla.device_of(torch.ones(2, device="xla")),
+        ):
             assert torch.ones(2, device="xla").device == torch.device("xla", 0)
 
     def test_what_it_is(self) -> None:
         properties = torch.xla.get_device_properties(0)
-        assert properties.name == torch.xla.get_device_name() == "cpu" and properties.platform == "cpu"
-        assert properties.num_devices == 8 and properties.total_memory == torch.xla.mem_get_info()[1] > 0
+        assert (
+            properties.name == torch.xla.get_device_name() == "cpu" and properties.platform == "cpu"
+        )
+        assert (
+            properties.num_devices == 8
+            and properties.total_memory == torch.xla.mem_get_info()[1] > 0
+        )
         assert torch.xla.get_device_capability() == (0, 0) and torch.xla.is_bf16_supported()
         assert torch.xla.amp.GradScaler().is_enabled()
         with torch.xla.amp.autocast(dtype=torch.bfloat16):
-            assert nn.Linear(2, 2, device="xla")(torch.ones(2, 2, device="xla")).dtype == torch.bfloat16
+            assert (
+                nn.Linear(2, 2, device="xla")(torch.ones(2, 2, device="xla")).dtype
+                == torch.bfloat16
+            )
 
     def test_synchronize_runs_what_is_pending(self) -> None:
-        for wait in (torch.xla.synchronize, torch.accelerator.synchronize, torch.xla.current_stream().synchronize):
+        for wait in (
+            torch.xla.synchronize,
+            torch.accelerator.synchronize,
+            torch.xla.current_stream().synchronize,
+        ):
             x = torch.ones(3, device="xla") + 1
             assert spmd.get_stablehlo([x])
             wait()
@@ -49,7 +69,10 @@ class TestModule:
     def test_methods(self) -> None:
         x = torch.ones(2)
         assert (
-            x.xla().device.type == x.xla("xla:0", True).device.type == nn.Linear(2, 2).xla().weight.device.type == "xla"
+            x.xla().device.type
+            == x.xla("xla:0", True).device.type
+            == nn.Linear(2, 2).xla().weight.device.type
+            == "xla"
         )
         assert nn.utils.rnn.pack_sequence([x]).xla().data.device.type == "xla"
         assert x.xla().is_xla and not x.is_xla and nn.Parameter(x.xla()).is_xla
@@ -67,12 +90,15 @@ class TestAccelerator:
         accelerator.set_device_index("xla:0")
         with accelerator.device_index(0), accelerator.device_index(None):
             assert accelerator.current_device_index() == 0
-        assert {torch.float32, torch.bfloat16, torch.int64} <= accelerator.get_device_capability()["supported_dtypes"]
+        assert {torch.float32, torch.bfloat16, torch.int64} <= accelerator.get_device_capability()[
+            "supported_dtypes"
+        ]
         accelerator.set_stream(accelerator.current_stream())
         accelerator.synchronize("xla:0")
 
     def test_memory(self) -> None:
-        """Bytes of live buffers over all devices: of a replicated tensor on each, of a sharded one once."""
+        """Bytes of live buffers over all devices: of a replicated tensor on each, of a sharded one
+        once."""
         accelerator = torch.accelerator
         accelerator.empty_cache()
         accelerator.memory.empty_host_cache()
@@ -87,7 +113,9 @@ class TestAccelerator:
         assert 1024 * 16 * 4 + 8 * 1024 * 4 <= held < 1024 * 16 * 4 + 8 * 1024 * 4 + 4096
         del x, y
         assert accelerator.memory_allocated() - before < 4096
-        assert accelerator.max_memory_allocated() >= before + held == torch.xla.max_memory_allocated()
+        assert (
+            accelerator.max_memory_allocated() >= before + held == torch.xla.max_memory_allocated()
+        )
         accelerator.reset_peak_memory_stats()
         accelerator.reset_accumulated_memory_stats()
         assert accelerator.max_memory_allocated() == accelerator.memory_allocated()
@@ -125,7 +153,11 @@ class TestAccelerator:
             x = torch.ones(2, device="xla") + 1
             end.record()
             end.wait()
-            assert spmd.residence(x) == "devices" and start.elapsed_time(end) >= 0 and isinstance(end, torch.Event)
+            assert (
+                spmd.residence(x) == "devices"
+                and start.elapsed_time(end) >= 0
+                and isinstance(end, torch.Event)
+            )
         with pytest.raises(ValueError, match="enable_timing=True"):
             start.elapsed_time(torch.Event())
 
@@ -179,13 +211,18 @@ class TestOneDevice:
 
     @pytest.mark.parametrize("case", range(len(CASES)))
     def test_refused(self, case: int) -> None:
-        with pytest.raises(RuntimeError, match=r"there is no device xla:\d: the one logical device xla:0 stands for"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"there is no device xla:\d: the one logical device xla:0 stands for",
+        ):
             self.CASES[case]()
 
     def test_other_names(self) -> None:
         with pytest.raises(ValueError, match="set_device: expected a device of type xla, got cuda"):
             torch.xla.set_device("cuda")
-        with pytest.raises(TypeError, match="synchronize: expected a device, its name or its index"):
+        with pytest.raises(
+            TypeError, match="synchronize: expected a device, its name or its index"
+        ):
             torch.xla.synchronize(1.5)
         torch.xla.set_device(-1)  # as in torch.cuda
 
@@ -216,11 +253,14 @@ class TestGenericCode:
             model = nn.Linear(3, 2).to(device)
             for wrapped in (nn.DataParallel(model), nn.DataParallel(model, device_ids=[0])):
                 made = wrapped(torch.ones(4, 3))
-                assert made.device.type == device and torch.equal(made, model(torch.ones(4, 3, device=device)))
+                assert made.device.type == device and torch.equal(
+                    made, model(torch.ones(4, 3, device=device))
+                )
 
     @alone
     def test_checkpoint(self, mesh8: spmd.Mesh) -> None:
-        """`torch.distributed.checkpoint` in one process, at once and in the background, sharded as it was."""
+        """`torch.distributed.checkpoint` in one process, at once and in the background, sharded as
+        it was."""
         model = nn.Linear(8, 8).to("xla")
         spmd.mark_sharding(model.weight, mesh8, ("fsdp", None))
         optimizer = torch.optim.Adam(model.parameters())
@@ -228,9 +268,17 @@ class TestGenericCode:
         optimizer.step()
 
         def state() -> dict[str, Any]:
-            return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "row": model.weight.detach()[2]}
+            return {
+                "model": model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "row": model.weight.detach()[2],
+            }
 
-        expected = [model.weight.tolist(), optimizer.state[model.weight]["exp_avg"].tolist(), state()["row"].tolist()]
+        expected = [
+            model.weight.tolist(),
+            optimizer.state[model.weight]["exp_avg"].tolist(),
+            state()["row"].tolist(),
+        ]
         for background in (False, True):
             with tempfile.TemporaryDirectory() as folder:
                 if background:
@@ -246,8 +294,10 @@ class TestGenericCode:
                 loaded = {**state(), "row": torch.zeros(8, device="xla")}
                 dcp.load(loaded, checkpoint_id=folder)
             assert [
-                model.weight.tolist(), optimizer.state[model.weight]["exp_avg"].tolist(), loaded["row"].tolist()
-            ] == expected  # fmt: skip
+                model.weight.tolist(),
+                optimizer.state[model.weight]["exp_avg"].tolist(),
+                loaded["row"].tolist(),
+            ] == expected
             assert spmd.get_sharding(model.weight).text(2).startswith("{devices=[8,1]")
 
     def test_checkpoint_imported_first(self) -> None:
@@ -270,7 +320,10 @@ class TestGenericCode:
             assert made.dtype == dtype and made.device.type == "xla"
 
     def test_swap(self) -> None:
-        one, two = nn.Parameter(torch.ones(2, device="xla")), nn.Parameter(torch.zeros(2, device="xla"))
+        one, two = (
+            nn.Parameter(torch.ones(2, device="xla")),
+            nn.Parameter(torch.zeros(2, device="xla")),
+        )
         torch.utils.swap_tensors(one, two)
         assert one.tolist() == [0.0, 0.0] and two.tolist() == [1.0, 1.0]
 

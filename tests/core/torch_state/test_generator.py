@@ -19,7 +19,9 @@ DRAWS: dict[str, Callable[[torch.Generator], torch.Tensor]] = {
     "rand": lambda g: torch.rand(16, device="xla", generator=g),
     "randn": lambda g: torch.randn(16, 4, device="xla", generator=g),
     "rand_like": lambda g: torch.rand_like(torch.zeros(16, device="xla"), generator=g),
-    "randint_like": lambda g: torch.randint_like(torch.zeros(16, device="xla"), 3, 1000, generator=g),
+    "randint_like": lambda g: torch.randint_like(
+        torch.zeros(16, device="xla"), 3, 1000, generator=g
+    ),
     "randint": lambda g: torch.randint(0, 1000, (16,), device="xla", generator=g),
     "randperm": lambda g: torch.randperm(16, device="xla", generator=g),
     "normal": lambda g: torch.normal(torch.zeros(16, device="xla"), 1.0, generator=g),
@@ -37,7 +39,9 @@ DRAWS: dict[str, Callable[[torch.Generator], torch.Tensor]] = {
     "cauchy_": lambda g: torch.empty(16, device="xla").cauchy_(generator=g),
     "geometric_": lambda g: torch.empty(16, device="xla").geometric_(0.1, generator=g),
     "log_normal_": lambda g: torch.empty(16, device="xla").log_normal_(generator=g),
-    "xavier_uniform_": lambda g: nn.init.xavier_uniform_(torch.empty(4, 4, device="xla"), generator=g),
+    "xavier_uniform_": lambda g: nn.init.xavier_uniform_(
+        torch.empty(4, 4, device="xla"), generator=g
+    ),
     "trunc_normal_": lambda g: nn.init.trunc_normal_(torch.empty(16, device="xla"), generator=g),
 }
 
@@ -47,7 +51,8 @@ def made(seed: int) -> torch.Generator:
 
 
 class TestGenerator:
-    """It is accepted wherever a CPU generator is; same seed, same numbers; the device's own stream is left alone."""
+    """It is accepted wherever a CPU generator is; same seed, same numbers; the device's own stream
+    is left alone."""
 
     @pytest.mark.parametrize("name", DRAWS)
     def test_draws(self, name: str) -> None:
@@ -60,7 +65,9 @@ class TestGenerator:
 
     def test_does_not_depend_on_the_mesh(self, mesh8: spmd.Mesh) -> None:
         whole = torch.rand(16, 4, device="xla", generator=made(5))
-        cut = spmd.mark_sharding(torch.rand(16, 4, device="xla", generator=made(5)), mesh8, ("fsdp", None))
+        cut = spmd.mark_sharding(
+            torch.rand(16, 4, device="xla", generator=made(5)), mesh8, ("fsdp", None)
+        )
         assert torch.equal(whole.cpu(), cut.cpu())
 
     def test_what_it_is(self) -> None:
@@ -69,7 +76,9 @@ class TestGenerator:
             torch.Generator(device="xla:0"),
             torch.Generator(torch.device("xla")),
         ):
-            assert isinstance(generator, torch.Generator) and generator.device == torch.device("xla", 0)
+            assert isinstance(generator, torch.Generator) and generator.device == torch.device(
+                "xla", 0
+            )
             assert generator.manual_seed(7) is generator and generator.initial_seed() == 7
             assert generator.seed() == generator.initial_seed() != 7
 
@@ -78,7 +87,11 @@ class TestGenerator:
         state = generator.get_state()
         first = torch.rand(4, device="xla", generator=generator).tolist()
         generator.set_state(state)
-        copies: list[Any] = [generator.clone_state(), copy.copy(generator), copy.deepcopy(generator)]
+        copies: list[Any] = [
+            generator.clone_state(),
+            copy.copy(generator),
+            copy.deepcopy(generator),
+        ]
         copies.append(pickle.loads(pickle.dumps(generator)))
         file = io.BytesIO()
         torch.save({"state": generator.get_state()}, file)
@@ -96,7 +109,9 @@ class TestGenerator:
             order = [
                 [
                     int(row)
-                    for (row,) in DataLoader(data, shuffle=True, generator=torch.Generator(device).manual_seed(2))
+                    for (row,) in DataLoader(
+                        data, shuffle=True, generator=torch.Generator(device).manual_seed(2)
+                    )
                 ]
                 for _ in "ab"
             ]
@@ -104,12 +119,16 @@ class TestGenerator:
             split = random_split(data, [3, 5], generator=torch.Generator(device).manual_seed(2))
             assert [len(part) for part in split] == [3, 5]
             with torch.device("xla"):
-                assert sorted(RandomSampler(data, generator=torch.Generator(device))) == list(range(8))
+                assert sorted(RandomSampler(data, generator=torch.Generator(device))) == list(
+                    range(8)
+                )
 
     def test_other_generators_are_torchs(self) -> None:
         for generator in (torch.Generator(), torch.Generator("cpu"), torch.Generator(device="cpu")):
             assert type(generator) is torch.Generator and generator.device.type == "cpu"
-            assert type(copy.deepcopy(generator)) is type(generator.clone_state()) is torch.Generator
+            assert (
+                type(copy.deepcopy(generator)) is type(generator.clone_state()) is torch.Generator
+            )
         with pytest.raises(RuntimeError):
             torch.Generator("meta")
         with pytest.raises(TypeError):
@@ -146,7 +165,8 @@ class TestThreads:
     """No number is drawn twice because another thread is inside a fork."""
 
     def test_draws_beside_a_fork(self) -> None:
-        """The one outside goes on; the one inside gets numbers of its own; what comes after is new to both."""
+        """The one outside goes on; the one inside gets numbers of its own; what comes after is new
+        to both."""
         inside, outside, after = list[Any](), list[Any](), list[Any]()
         forked = seed.fork()
         together(
@@ -164,7 +184,8 @@ class TestThreads:
         assert len(drawn) == 7 and len(set(drawn)) == 7
 
     def test_a_fork_that_seeds(self) -> None:
-        """It seeds its own thread alone, with the numbers of that seed, and takes none of the others'."""
+        """It seeds its own thread alone, with the numbers of that seed, and takes none of the
+        others'."""
         torch.manual_seed(1)
         expected = [seed.next_draw() for _ in "abc"]
         torch.manual_seed(9)
@@ -199,7 +220,8 @@ class TestThreads:
 
     @pytest.mark.parametrize("use_reentrant", [False, True])
     def test_a_recomputation_draws_what_its_forward_drew(self, use_reentrant: bool) -> None:
-        """Also where another thread drew between two of its draws, and while it draws them again."""
+        """Also where another thread drew between two of its draws, and while it draws them
+        again."""
 
         def elsewhere() -> None:
             thread = threading.Thread(target=seed.next_draw)

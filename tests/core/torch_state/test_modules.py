@@ -1,4 +1,5 @@
-"""Modules that move: `.to`, `.cpu()`, `.half()`, `.to_empty`, with all that hangs on their parameters."""
+"""Modules that move: `.to`, `.cpu()`, `.half()`, `.to_empty`, with all that hangs on their
+parameters."""
 
 import copy
 import io
@@ -44,7 +45,8 @@ def reference() -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("how", MOVES)
 class TestLiveGraph:
-    """A module moves between forward and backward, as on cuda; the gradients arrive at its parameters as they are."""
+    """A module moves between forward and backward, as on cuda; the gradients arrive at its
+    parameters as they are."""
 
     def test_backward_after_the_move(self, how: str) -> None:
         device, move = MOVES[how]
@@ -53,7 +55,9 @@ class TestLiveGraph:
         seen = []
         weight = model[3].weight
         weight.register_hook(lambda gradient: seen.append("before"))
-        weight.register_post_accumulate_grad_hook(lambda parameter: seen.append(parameter is weight))
+        weight.register_post_accumulate_grad_hook(
+            lambda parameter: seen.append(parameter is weight)
+        )
         loss = model(X.to(device)).square().sum()
         move(model)
         loss.backward()
@@ -80,7 +84,8 @@ class TestLiveGraph:
 
 
 class TestIdentity:
-    """The Parameter objects stay, and with them weak references, ties, attributes, hooks and optimizers."""
+    """The Parameter objects stay, and with them weak references, ties, attributes, hooks and
+    optimizers."""
 
     @pytest.mark.parametrize("how", MOVES)
     def test_objects(self, how: str) -> None:
@@ -93,9 +98,19 @@ class TestIdentity:
         model[0].requires_grad_(False)
         move(model)
         assert all(one is other for one, other in zip(model.parameters(), parameters, strict=True))
-        assert reference_to() is model[3].weight is model[3].tied.weight and model[3].weight.no_decay
-        assert [parameter.requires_grad for parameter in parameters] == [False, False, True, True, True]
-        assert all(isinstance(parameter, nn.Parameter) and parameter.is_leaf for parameter in parameters)
+        assert (
+            reference_to() is model[3].weight is model[3].tied.weight and model[3].weight.no_decay
+        )
+        assert [parameter.requires_grad for parameter in parameters] == [
+            False,
+            False,
+            True,
+            True,
+            True,
+        ]
+        assert all(
+            isinstance(parameter, nn.Parameter) and parameter.is_leaf for parameter in parameters
+        )
         buffer = io.BytesIO()
         torch.save(model.state_dict(), buffer)
         assert list(copy.deepcopy(model).state_dict()) == list(model.state_dict())
@@ -109,7 +124,8 @@ class TestIdentity:
                 if step == 2:  # to save it, say
                     model.cpu()
                     for state in optimizer.state.values():
-                        assert state["exp_avg"].device.type == device  # as with cuda: an optimizer's state stays
+                        # as with cuda: an optimizer's state stays
+                        assert state["exp_avg"].device.type == device
                     model.to(device)
                 loss = model(X.to(device)).square().sum()
                 optimizer.zero_grad()
@@ -146,9 +162,13 @@ class TestIdentity:
 
     def test_an_optimizer_inside_backward(self) -> None:
         model = nn.Linear(2, 2, device="xla")
-        optimizers = {parameter: torch.optim.SGD([parameter], lr=0.1) for parameter in model.parameters()}
+        optimizers = {
+            parameter: torch.optim.SGD([parameter], lr=0.1) for parameter in model.parameters()
+        }
         for parameter in model.parameters():
-            parameter.register_post_accumulate_grad_hook(lambda p: (optimizers[p].step(), optimizers[p].zero_grad()))
+            parameter.register_post_accumulate_grad_hook(
+                lambda p: (optimizers[p].step(), optimizers[p].zero_grad())
+            )
         loss = model(torch.ones(1, 2, device="xla")).sum()
         before = model.double().weight.detach().cpu()
         loss.backward()
@@ -160,7 +180,8 @@ class TestIdentity:
         for device in ("cpu", "xla"):
             torch.manual_seed(0)
             model = nn.Sequential(
-                parametrizations.weight_norm(nn.Linear(4, 3)), parametrizations.orthogonal(nn.Linear(3, 3))
+                parametrizations.weight_norm(nn.Linear(4, 3)),
+                parametrizations.orthogonal(nn.Linear(3, 3)),
             )
             model(torch.ones(2, 4))
             model.to(device).double()
@@ -203,24 +224,31 @@ class TestSharded:
         model.double()
         loss.backward()
         assert spmd.get_sharding(model.weight).text(2) == text
-        assert spmd.get_sharding(model.weight.grad).text(2) == text and model.weight.grad.dtype == torch.float64
+        assert (
+            spmd.get_sharding(model.weight.grad).text(2) == text
+            and model.weight.grad.dtype == torch.float64
+        )
         torch.manual_seed(0)
         same = nn.Linear(16, 8)
         same(torch.ones(2, 16)).square().sum().backward()
         check(model.weight.grad.float(), same.weight.grad)
-        model.cpu()(torch.ones(2, 16, dtype=torch.float64)).sum().backward()  # nothing of the mesh is left on it
+        # nothing of the mesh is left on it
+        model.cpu()(torch.ones(2, 16, dtype=torch.float64)).sum().backward()
         assert model.weight.grad.device.type == "cpu" and not hasattr(model.weight, "_pins_grad")
 
 
 class TestBuffersThatStay:
-    """A buffer that the device cannot hold (Whisper's `alignment_heads`) stays on the CPU, with a warning naming it."""
+    """A buffer that the device cannot hold (Whisper's `alignment_heads`) stays on the CPU, with a
+    warning naming it."""
 
     def test_warning(self) -> None:
         class Model(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
                 self.linear = nn.Linear(2, 2)
-                self.register_buffer("heads", torch.eye(3, dtype=torch.bool).to_sparse(), persistent=False)
+                self.register_buffer(
+                    "heads", torch.eye(3, dtype=torch.bool).to_sparse(), persistent=False
+                )
                 self.register_buffer("mean", torch.ones(2))
 
         with warnings.catch_warnings(record=True) as seen:
@@ -228,25 +256,36 @@ class TestBuffersThatStay:
             model = nn.Sequential(Model()).to("xla")
             model.double().cpu()
         (only,) = seen
-        assert str(only.message).startswith("the buffer Model.heads stays on the cpu: sparse tensors are not supported")
+        assert str(only.message).startswith(
+            "the buffer Model.heads stays on the cpu: sparse tensors are not supported"
+        )
         assert only.filename == __file__
         assert model[0].heads.layout == torch.sparse_coo and model[0].mean.dtype == torch.float64
 
     def test_parameter(self) -> None:
         model = nn.Module()
         model.register_parameter("adjacency", nn.Parameter(torch.eye(3).to_sparse()))
-        with pytest.raises(NotImplementedError, match=r"Module.adjacency: sparse tensors are not supported on xla"):
+        with pytest.raises(
+            NotImplementedError, match=r"Module.adjacency: sparse tensors are not supported on xla"
+        ):
             model.to("xla")
         embedding = nn.Embedding(3, 2, sparse=True)
         embedding(torch.tensor([1])).sum().backward()
-        with pytest.raises(NotImplementedError, match=r"Embedding\.weight\.grad: sparse tensors are not supported"):
+        with pytest.raises(
+            NotImplementedError, match=r"Embedding\.weight\.grad: sparse tensors are not supported"
+        ):
             embedding.to("xla")
-        assert embedding.weight.device.type == "cpu" and embedding.weight.grad.layout == torch.sparse_coo
+        assert (
+            embedding.weight.device.type == "cpu"
+            and embedding.weight.grad.layout == torch.sparse_coo
+        )
 
 
 def test_distributed_data_parallel_says_what_to_do_instead() -> None:
     module = torch.nn.Linear(2, 2).to("xla")
-    with pytest.raises(NotImplementedError, match=r"needs no process group; .* fsdp\.fully_shard\(module, mesh\)"):
+    with pytest.raises(
+        NotImplementedError, match=r"needs no process group; .* fsdp\.fully_shard\(module, mesh\)"
+    ):
         torch.nn.parallel.DistributedDataParallel(module)
     with pytest.raises(ValueError, match="process group"):
         torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))

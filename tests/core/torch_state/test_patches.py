@@ -1,4 +1,5 @@
-"""Changes in other packages: a name that is missing there, or takes other parameters, breaks no import."""
+"""Changes in other packages: a name that is missing there, or takes other parameters, breaks no
+import."""
 
 import importlib
 import pkgutil
@@ -20,42 +21,64 @@ from spmd.steps import export_from_device
 from spmd.steps.dynamo import join_compiler
 
 ROWS = [
-    *install.AT_IMPORT, *install.AT_THE_FIRST_USE, *install.IN_A_NEW_THREAD, *join_compiler.PATCHES,
-    *export_from_device.PATCHES, checkpoint_hooks.PATCH, recompute.PATCH, *higher_order.PATCHES, device_mesh.PATCH,
+    *install.AT_IMPORT,
+    *install.AT_THE_FIRST_USE,
+    *install.IN_A_NEW_THREAD,
+    *join_compiler.PATCHES,
+    *export_from_device.PATCHES,
+    checkpoint_hooks.PATCH,
+    recompute.PATCH,
+    *higher_order.PATCHES,
+    device_mesh.PATCH,
     *torch_words.PATCHES.values(),
-]  # fmt: skip
+]
 
 
-NEEDS = [pytest.param(row, need, id=need) for row in ROWS for need in re.findall(r"`(torch\.[^`]*)`", row.target)]
+NEEDS = [
+    pytest.param(row, need, id=need)
+    for row in ROWS
+    for need in re.findall(r"`(torch\.[^`]*)`", row.target)
+]
 
 
 class TestTorch:
     """Each name of torch that a patch needs."""
 
     @pytest.mark.parametrize(("row", "need"), NEEDS)
-    def test_is_missing(self, row: install.Patch, need: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_is_missing(
+        self, row: install.Patch, need: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         owner, _, name = need.partition("(")[0].rpartition(".")
         monkeypatch.delattr(pkgutil.resolve_name(owner), name)
         with pytest.warns(UserWarning, match=re.escape(f"torch {torch.__version__}: ")) as seen:
             row._replace(put=lambda: pytest.fail("the patch is applied")).apply()
-        assert len(seen) == 1 and str(seen[0].message).endswith(f"spmd leaves it as it is, without {row.why}")
+        assert len(seen) == 1 and str(seen[0].message).endswith(
+            f"spmd leaves it as it is, without {row.why}"
+        )
 
     def test_takes_other_parameters(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.nn.Module, "_apply", lambda self, fn, recurse, more: None)
         row = next(row for row in ROWS if "Module._apply" in row.target)
         before = torch.nn.Module._apply
-        text = r"torch.nn.Module._apply has the parameters \(self, fn, recurse, more\), expected \(self, fn, recurse\)"
+        text = (
+            r"torch.nn.Module._apply has the parameters \(self, fn, recurse, more\), expected "
+            r"\(self, fn, recurse\)"
+        )
         with pytest.warns(UserWarning, match=text):
             row.apply()
         assert torch.nn.Module._apply is before
 
     def test_a_need_that_is_not_declared(self) -> None:
-        with pytest.warns(UserWarning, match=r"torch .*has no attribute 'nowhere'. spmd leaves it as it is, without x"):
+        with pytest.warns(
+            UserWarning,
+            match=r"torch .*has no attribute 'nowhere'. spmd leaves it as it is, without x",
+        ):
             when_imported.guarded(["torch.nn"], "x", lambda: torch.nowhere)
 
 
 class TestFrameworks:
-    """Packages of another version, without any of the names that a patch needs, imported before or after this one."""
+    """Packages of another version, without any of the names that a patch needs, imported before or
+    after this one."""
 
     need_names = sorted(name for name, (_, *needs) in PATCHES.items() if needs)
 
@@ -65,7 +88,10 @@ class TestFrameworks:
             (folder / name.replace(".", "/")).mkdir(parents=True, exist_ok=True)
         for package in (path for path in folder.glob("**/") if path != folder):
             (package / "__init__.py").write_text('__version__ = "0.0.7"\n')
-        script = ["import importlib, warnings", "with warnings.catch_warnings(record=True) as seen:"]
+        script = [
+            "import importlib, warnings",
+            "with warnings.catch_warnings(record=True) as seen:",
+        ]
         script += ["    " + line for line in ("warnings.simplefilter('always')", *lines)]
         script += ["for warning in seen: print(warning.message)"]
         return run_script("\n".join(script), PYTHONPATH=str(folder)).splitlines()
@@ -78,7 +104,10 @@ class TestFrameworks:
         assert len(seen) == len(self.need_names), seen
         for name in self.need_names:
             start = f"{name.partition('.')[0]} 0.0.7: it has no {name}."
-            assert any(text.startswith(start) and text.endswith("without xla as its device") for text in seen), start
+            assert any(
+                text.startswith(start) and text.endswith("without xla as its device")
+                for text in seen
+            ), start
 
     @pytest.mark.parametrize("first", ["spmd", "theirs"])
     def test_a_script_without_the_device(self, first: str, tmp_path: Path) -> None:
@@ -88,7 +117,9 @@ class TestFrameworks:
     def test_recorded_calls(self, tmp_path: Path) -> None:
         lines = "import spmd, transformers.utils.import_utils", "spmd.compile(int)"
         (seen,) = self.warnings_of(lines, tmp_path)
-        assert seen.startswith("transformers 0.0.7: it has no transformers.utils.import_utils.is_cuda_stream_capturing")
+        assert seen.startswith(
+            "transformers 0.0.7: it has no transformers.utils.import_utils.is_cuda_stream_capturing"
+        )
 
 
 class TestModules:
@@ -111,7 +142,9 @@ class TestModules:
         owner, _, attribute = f"{name}.{need}".rpartition(".")
         module = importlib.import_module(name)
         monkeypatch.delattr(pkgutil.resolve_name(owner), attribute)
-        with pytest.warns(UserWarning, match=f"torch .*: it has no {re.escape(name)}.* without") as seen:
+        with pytest.warns(
+            UserWarning, match=f"torch .*: it has no {re.escape(name)}.* without"
+        ) as seen:
             for patch in when_imported._patches[name].values():
                 patch(module)
         assert len(seen) == 1

@@ -1,4 +1,5 @@
-"""`torch.autograd.graph.save_on_cpu` on the device: what is saved goes to the host within the program."""
+"""`torch.autograd.graph.save_on_cpu` on the device: what is saved goes to the host within the
+program."""
 
 import pytest
 import torch
@@ -39,7 +40,9 @@ class TestGradients:
         spmd.sync()
         cache.clear_cache()
         before = spmd.metrics.num_compiles()
-        found = gradients(placed, spmd.mark_sharding(batch.to("xla"), mesh8, ("fsdp", None)), pin_memory)
+        found = gradients(
+            placed, spmd.mark_sharding(batch.to("xla"), mesh8, ("fsdp", None)), pin_memory
+        )
         spmd.sync()
         assert spmd.metrics.num_compiles() == before + 1
         for one, wanted in zip(found, gradients(model(), batch.clone(), pin_memory), strict=True):
@@ -78,6 +81,7 @@ class TestGradients:
         with torch.no_grad():
             layer.weight.mul_(2)
         with pytest.raises(
-            RuntimeError, match=r"save_on_cpu: a parameter or buffer .* modified by an inplace operation"
+            RuntimeError,
+            match=r"save_on_cpu: a parameter or buffer .* modified by an inplace operation",
         ):
             loss.backward()

@@ -29,11 +29,21 @@ def tied() -> nn.Module:
 
 
 class TestSave:
-    """A file holds plain CPU tensors, which every torch reads; where the library is, they come back onto the device."""
+    """A file holds plain CPU tensors, which every torch reads; where the library is, they come back
+    onto the device."""
 
     def test_tensors(self) -> None:
         x = torch.arange(6.0).to("xla").view(2, 3)
-        for tensor in (x, x.t(), x[1], x.to(torch.bfloat16), x.to(torch.float8_e4m3fn), x > 2, x + 1j, (x + 1j).conj()):
+        for tensor in (
+            x,
+            x.t(),
+            x[1],
+            x.to(torch.bfloat16),
+            x.to(torch.float8_e4m3fn),
+            x > 2,
+            x + 1j,
+            (x + 1j).conj(),
+        ):
             pickled = pickle.loads(pickle.dumps(tensor))
             on_cpu = torch.load(saved(tensor), map_location="cpu")
             assert type(on_cpu) is torch.Tensor and on_cpu.device.type == "cpu"
@@ -55,19 +65,28 @@ class TestSave:
 
     @pytest.mark.parametrize("zipped", [True, False])
     def test_map_location(self, zipped: bool) -> None:
-        """Nothing, or a dict that does not name the device, leaves it where it was; all else is as in torch."""
+        """Nothing, or a dict that does not name the device, leaves it where it was; all else is as
+        in torch."""
         x, made = torch.arange(3.0).to("xla"), io.BytesIO()
         torch.save([x, nn.Parameter(x)], made, _use_new_zipfile_serialization=zipped)
         places: list[tuple[Any, str]] = [
-            (None, "xla"), ({"cuda:0": "cpu"}, "xla"), ({"xla:0": "xla"}, "xla"), ("xla:0", "xla"), ("cpu", "cpu"),
-            ({"xla:0": "cpu"}, "cpu"), (torch.device("cpu"), "cpu"), (lambda storage, location: storage, "cpu"),
+            (None, "xla"),
+            ({"cuda:0": "cpu"}, "xla"),
+            ({"xla:0": "xla"}, "xla"),
+            ("xla:0", "xla"),
+            ("cpu", "cpu"),
+            ({"xla:0": "cpu"}, "cpu"),
+            (torch.device("cpu"), "cpu"),
+            (lambda storage, location: storage, "cpu"),
             ("meta", "meta"),
-        ]  # fmt: skip
+        ]
         for place, expected in places:
             made.seek(0)
             loaded, parameter = torch.load(made, map_location=place)
             assert loaded.device.type == parameter.device.type == expected, place
-            assert isinstance(parameter, nn.Parameter) and (expected == "meta" or loaded.tolist() == [0.0, 1.0, 2.0])
+            assert isinstance(parameter, nn.Parameter) and (
+                expected == "meta" or loaded.tolist() == [0.0, 1.0, 2.0]
+            )
         made.seek(0)
         with pytest.raises(RuntimeError, match="there is no device xla:1"):
             torch.load(made, map_location="xla:1")
@@ -82,8 +101,14 @@ class TestSave:
         weight = nn.Parameter(torch.ones(3, device="xla"))
         for place in (None, "cpu"):
             loaded = torch.load(saved(weight), map_location=place)
-            assert isinstance(loaded, nn.Parameter) and loaded.device.type == (place or "xla") and loaded.requires_grad
-            frozen = torch.load(saved(nn.Parameter(weight.detach(), requires_grad=False)), map_location=place)
+            assert (
+                isinstance(loaded, nn.Parameter)
+                and loaded.device.type == (place or "xla")
+                and loaded.requires_grad
+            )
+            frozen = torch.load(
+                saved(nn.Parameter(weight.detach(), requires_grad=False)), map_location=place
+            )
             assert isinstance(frozen, nn.Parameter) and not frozen.requires_grad
         assert torch.load(saved(torch.ones(3, device="xla", requires_grad=True))).requires_grad
 
@@ -92,12 +117,18 @@ class TestSave:
         x.note = {"a": [1]}
         assert torch.load(saved(x)).note == {"a": [1]}
 
-    @pytest.mark.parametrize("place", ["xla", "xla:0", torch.device("xla"), {"cpu": "xla"}], ids=str)
+    @pytest.mark.parametrize(
+        "place", ["xla", "xla:0", torch.device("xla"), {"cpu": "xla"}], ids=str
+    )
     def test_onto_the_device(self, place: Any) -> None:
         x = torch.arange(6.0).view(2, 3)
         for source in (x, x.to("xla")):
             loaded = torch.load(saved({"x": source.t(), "n": 3}), map_location=place)
-            assert loaded["x"].device.type == "xla" and torch.equal(loaded["x"].cpu(), x.t()) and loaded["n"] == 3
+            assert (
+                loaded["x"].device.type == "xla"
+                and torch.equal(loaded["x"].cpu(), x.t())
+                and loaded["n"] == 3
+            )
 
     def test_state_dicts(self) -> None:
         model = tied()
@@ -106,13 +137,16 @@ class TestSave:
         optimizer.step()
         for place in (None, "cpu", "xla"):
             loaded = torch.load(
-                saved({"model": model.state_dict(), "optimizer": optimizer.state_dict()}), map_location=place
+                saved({"model": model.state_dict(), "optimizer": optimizer.state_dict()}),
+                map_location=place,
             )
             fresh = tied().to("cpu") if place == "cpu" else tied()
             fresh.load_state_dict(loaded["model"])
             other = torch.optim.Adam(fresh.parameters())
             other.load_state_dict(loaded["optimizer"])
-            for one, two in zip(fresh.state_dict().values(), model.state_dict().values(), strict=True):
+            for one, two in zip(
+                fresh.state_dict().values(), model.state_dict().values(), strict=True
+            ):
                 assert torch.equal(one.cpu(), two.cpu())
             for one, two in zip(other.state.values(), optimizer.state.values(), strict=True):
                 assert all(torch.equal(one[name].cpu(), two[name].cpu()) for name in two)
@@ -141,7 +175,9 @@ class TestSave:
         where = loaded[0].weight.device.type
         assert where == (place or "xla")
         torch.testing.assert_close(loaded(x.to(where)).cpu(), model(x).cpu())
-        assert all(parameter.requires_grad and parameter.is_leaf for parameter in loaded.parameters())
+        assert all(
+            parameter.requires_grad and parameter.is_leaf for parameter in loaded.parameters()
+        )
 
     def test_sharded(self, mesh8: spmd.Mesh) -> None:
         x = torch.arange(40.0).view(10, 4)
@@ -149,7 +185,8 @@ class TestSave:
         assert torch.equal(torch.load(saved(cut)).cpu(), x)
 
     def test_resume(self) -> None:
-        """Model, optimizer, schedule and random states in one file, loaded without a word about the device."""
+        """Model, optimizer, schedule and random states in one file, loaded without a word about the
+        device."""
 
         def parts() -> tuple[Any, ...]:
             model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.Linear(8, 1)).to("xla")
@@ -169,7 +206,9 @@ class TestSave:
 
         first = parts()
         train(*first)
-        file = saved({"parts": [part.state_dict() for part in first], "random": torch.xla.get_rng_state()})
+        file = saved(
+            {"parts": [part.state_dict() for part in first], "random": torch.xla.get_rng_state()}
+        )
         expected = train(*first)
         second, loaded = parts(), torch.load(file)
         for part, state in zip(second, loaded["parts"], strict=True):
@@ -183,28 +222,39 @@ class TestSave:
         first = pickle.loads(pickle.dumps([x, x[1:]]))
         x.add_(1)
         second = pickle.loads(pickle.dumps([x, x[1:]]))
-        assert first[0].tolist() == [0.0] * 3 and second[0].tolist() == [1.0] * 3 and second[1].tolist() == [1.0] * 2
+        assert (
+            first[0].tolist() == [0.0] * 3
+            and second[0].tolist() == [1.0] * 3
+            and second[1].tolist() == [1.0] * 2
+        )
 
     def test_without_this_library(self, tmp_path) -> None:
         torch.save({"model": tied(), "state": tied().state_dict()}, tmp_path / "all.pt")
-        torch.save({**tied().state_dict(), "eight": torch.ones(2).to("xla", torch.float8_e5m2)}, tmp_path / "state.pt")
+        torch.save(
+            {**tied().state_dict(), "eight": torch.ones(2).to("xla", torch.float8_e5m2)},
+            tmp_path / "state.pt",
+        )
         with open(tmp_path / "x.pickle", "wb") as file:
             pickle.dump(tied(), file)
         run_script(f"""
             import pickle, sys, torch
+
             loaded = torch.load({str(tmp_path / "all.pt")!r}, weights_only=False)
             assert loaded["model"](torch.ones(2, 3)).shape == (2, 3)
             assert loaded["state"]["0.weight"].device.type == "cpu"
             state = torch.load({str(tmp_path / "state.pt")!r}, weights_only=True)
             assert state["0.weight"].device.type == state["eight"].device.type == "cpu"
             torch.load({str(tmp_path / "all.pt")!r}, weights_only=False, map_location="cpu")
-            pickle.load(open({str(tmp_path / "x.pickle")!r}, "rb"))(torch.ones(2, 3)).sum().backward()
+            pickle.load(open({str(tmp_path / "x.pickle")!r}, "rb"))(
+                torch.ones(2, 3)
+            ).sum().backward()
             assert "spmd" not in sys.modules and "jax" not in sys.modules
         """)
 
 
 class TestCopy:
-    """copy.copy is another tensor over the same memory, copy.deepcopy one over memory of its own."""
+    """copy.copy is another tensor over the same memory, copy.deepcopy one over memory of its
+    own."""
 
     def test_shallow(self) -> None:
         x = nn.Parameter(torch.ones(3, device="xla"))
@@ -212,7 +262,10 @@ class TestCopy:
         with torch.no_grad():
             x.add_(1)
         assert (
-            other is not x and other.tolist() == [2.0] * 3 and isinstance(other, nn.Parameter) and other.requires_grad
+            other is not x
+            and other.tolist() == [2.0] * 3
+            and isinstance(other, nn.Parameter)
+            and other.requires_grad
         )
 
     def test_deep(self) -> None:
@@ -224,14 +277,19 @@ class TestCopy:
         assert all(tensor.device.type == "xla" for tensor in state.values())
 
     def test_deep_views(self) -> None:
-        """Views in one deep copy share their copied memory; what the user hung on a tensor is copied, too."""
+        """Views in one deep copy share their copied memory; what the user hung on a tensor is
+        copied, too."""
         for device in ("cpu", "xla"):
             x = torch.arange(12.0, device=device).view(4, 3)
             x.note = ["kept"]
             whole, row, wide = copy.deepcopy([x, x[1], x.t()[1:].expand(2, 2, 4)])
             row.zero_()
             assert whole[1].tolist() == [0.0] * 3 and x[1].tolist() == [3.0, 4.0, 5.0]
-            assert wide[1, :, 1].tolist() == [0.0, 0.0] and wide.stride() == (0, 1, 3) and wide.storage_offset() == 1
+            assert (
+                wide[1, :, 1].tolist() == [0.0, 0.0]
+                and wide.stride() == (0, 1, 3)
+                and wide.storage_offset() == 1
+            )
             assert whole.note == ["kept"] and whole.note is not x.note
 
 

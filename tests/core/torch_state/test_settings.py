@@ -1,4 +1,5 @@
-"""torch's process-wide settings: what each decides is decided at each call, and a steady program stays one program."""
+"""torch's process-wide settings: what each decides is decided at each call, and a steady program
+stays one program."""
 
 import contextlib
 import warnings
@@ -40,13 +41,21 @@ def default_tensor_type(dtype: str) -> None:
 
 
 SETTINGS: dict[str, Callable[[], Any]] = {
-    "default dtype float64": lambda: switched(torch.set_default_dtype, torch.float64, torch.float32),
-    "default dtype bfloat16": lambda: switched(torch.set_default_dtype, torch.bfloat16, torch.float32),
-    "default tensor type": lambda: switched(default_tensor_type, torch.DoubleTensor, torch.FloatTensor),
+    "default dtype float64": lambda: switched(
+        torch.set_default_dtype, torch.float64, torch.float32
+    ),
+    "default dtype bfloat16": lambda: switched(
+        torch.set_default_dtype, torch.bfloat16, torch.float32
+    ),
+    "default tensor type": lambda: switched(
+        default_tensor_type, torch.DoubleTensor, torch.FloatTensor
+    ),
     "default device": lambda: switched(torch.set_default_device, "xla", None),
     "default device, in scope": lambda: torch.device("xla"),
     "deterministic": lambda: switched(torch.use_deterministic_algorithms, True, False),
-    "deterministic, in words": lambda: switched(torch.set_deterministic_debug_mode, "error", "default"),
+    "deterministic, in words": lambda: switched(
+        torch.set_deterministic_debug_mode, "error", "default"
+    ),
     "no_grad": torch.no_grad,
     "set_grad_enabled": lambda: switched(torch.set_grad_enabled, False, True),
     "inference_mode": torch.inference_mode,
@@ -57,9 +66,9 @@ SETTINGS: dict[str, Callable[[], Any]] = {
     "precision high": lambda: switched(torch.set_float32_matmul_precision, "high", "highest"),
     "tf32": lambda: attribute(torch.backends.cuda.matmul, "allow_tf32", True),
     "reduced precision": lambda: attribute(
-        torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", not (
-            torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
-        ),
+        torch.backends.cuda.matmul,
+        "allow_bf16_reduced_precision_reduction",
+        not (torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction),
     ),
     "cudnn benchmark": lambda: attribute(torch.backends.cudnn, "benchmark", True),
     "cudnn deterministic": lambda: attribute(torch.backends.cudnn, "deterministic", True),
@@ -74,7 +83,7 @@ SETTINGS: dict[str, Callable[[], Any]] = {
     ),
     "no torch functions": torch._C.DisableTorchFunction,
     "forward gradients": forward_ad.dual_level,
-}  # fmt: skip
+}
 
 
 def step(device: str) -> list[torch.Tensor]:
@@ -84,13 +93,18 @@ def step(device: str) -> list[torch.Tensor]:
     heads = x[None, None]
     y = torch.einsum("ij,jk->ik", x, x).sin() + F.scaled_dot_product_attention(heads, heads, heads)
     made = [
-        y, whole + 1.5, whole / 3, whole * 2j, whole > 2.5, some * 0.5, whole.sqrt(), torch.where(some, 1.5, 2.5),
-        torch.ones(2, device=device), torch.full((2,), 1.5, device=device), torch.arange(0, 1, 0.5, device=device),
+        y, whole + 1.5, whole / 3, whole * 2j, whole > 2.5, some * 0.5, whole.sqrt(),
+        torch.where(some, 1.5, 2.5), torch.ones(2, device=device),
+        torch.full((2,), 1.5, device=device), torch.arange(0, 1, 0.5, device=device),
         *torch._foreach_mul([whole, whole.half()], 1.5), torch.zeros(2, device=device).resize_(2),
         whole.new_tensor(2.5),
     ]  # fmt: skip
     if torch.are_deterministic_algorithms_enabled():
-        made += [torch.empty(2, device=device), torch.empty_like(whole), torch.empty_strided((2,), (1,), device=device)]
+        made += [
+            torch.empty(2, device=device),
+            torch.empty_like(whole),
+            torch.empty_strided((2,), (1,), device=device),
+        ]
     if y.requires_grad:
         y.sum().backward()
         assert x.grad is not None
@@ -98,10 +112,12 @@ def step(device: str) -> list[torch.Tensor]:
     return made
 
 
-@pytest.mark.filterwarnings("ignore:BComplex32 support")  # torch 2.15's own meta kernel makes one (see `infer`)
+# torch 2.15's own meta kernel makes one (see `infer`)
+@pytest.mark.filterwarnings("ignore:BComplex32 support")
 @pytest.mark.parametrize("name", SETTINGS)
 class TestEachSetting:
-    """A program gives what it gives on the CPU before, under and after a setting, and no program is made twice."""
+    """A program gives what it gives on the CPU before, under and after a setting, and no program is
+    made twice."""
 
     def test_values_and_programs(self, name: str) -> None:
         made, counts = [], []
@@ -118,7 +134,10 @@ class TestEachSetting:
         assert counts[2:] == [0, 0]
         for actual, expected in zip(made[1], made[0], strict=True):
             assert (actual.device.type, expected.device.type) == ("xla", "cpu")
-            assert (actual.requires_grad, actual.is_inference()) == (expected.requires_grad, expected.is_inference())
+            assert (actual.requires_grad, actual.is_inference()) == (
+                expected.requires_grad,
+                expected.is_inference(),
+            )
             check(actual, expected)
 
 
@@ -129,9 +148,14 @@ INTEGERS: dict[str, Callable[[str], torch.Tensor]] = {
     "pow": lambda d: torch.tensor([1, 2], device=d) ** 0.5,
     "rpow": lambda d: 2.5 ** torch.tensor([1, 2], device=d),
     "exact": lambda d: torch.tensor([16777217], device=d) > 16777216.0,
-    "where": lambda d: torch.where(torch.tensor([True, False], device=d), torch.tensor([1, 2], device=d), 2.5),
-    "complex": lambda d: torch.tensor([1, 2], device=d).add(1j).abs() if torch.get_default_dtype().itemsize > 2
-    else torch.ones(1, device=d),
+    "where": lambda d: torch.where(
+        torch.tensor([True, False], device=d), torch.tensor([1, 2], device=d), 2.5
+    ),
+    "complex": lambda d: (
+        torch.tensor([1, 2], device=d).add(1j).abs()
+        if torch.get_default_dtype().itemsize > 2
+        else torch.ones(1, device=d)
+    ),
     "sigmoid": lambda d: torch.tensor([1, 2], device=d).sigmoid(),
     "clamp": lambda d: torch.tensor([1, 2], device=d).clamp(min=1.5),
     "remainder": lambda d: torch.tensor([5, 7], device=d) % 2.5,
@@ -139,9 +163,14 @@ INTEGERS: dict[str, Callable[[str], torch.Tensor]] = {
     "ldexp": lambda d: torch.ldexp(torch.tensor([1, 2], device=d), torch.tensor([1, 2], device=d)),
     "logsumexp": lambda d: torch.tensor([1, 2], device=d).logsumexp(0),
     "copysign": lambda d: torch.copysign(torch.tensor([1, 2], device=d), -1.5),
-    "fft": lambda d: torch.fft.rfft(torch.tensor([1, 2], device=d)).real if torch.get_default_dtype().itemsize > 2
-    else torch.ones(1, device=d),
-    "foreach": lambda d: torch._foreach_add([torch.tensor([1, 2], device=d), torch.ones(2, device=d).half()], 1.5)[0],
+    "fft": lambda d: (
+        torch.fft.rfft(torch.tensor([1, 2], device=d)).real
+        if torch.get_default_dtype().itemsize > 2
+        else torch.ones(1, device=d)
+    ),
+    "foreach": lambda d: torch._foreach_add(
+        [torch.tensor([1, 2], device=d), torch.ones(2, device=d).half()], 1.5
+    )[0],
     "foreach_": lambda d: torch._foreach_div([torch.tensor([1, 2], device=d)], [3])[0],
     "a number of the host": lambda d: torch.tensor([1, 2], device=d) * torch.tensor(1.5),
     "tensor": lambda d: torch.tensor([1.5], device=d),
@@ -150,7 +179,7 @@ INTEGERS: dict[str, Callable[[str], torch.Tensor]] = {
     "scalar_tensor": lambda d: torch.scalar_tensor(1.5, device=d),
     "uniform": lambda d: torch.rand(2, device=d) * 0,
     "explicit": lambda d: torch.tensor([1, 2], device=d).to(torch.float32) + 0.5,
-}  # fmt: skip
+}
 
 
 class TestDefaultDtype:
@@ -159,38 +188,62 @@ class TestDefaultDtype:
     def test_it_follows(self) -> None:
         kept = []
         try:
-            for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.float32, torch.float64):
+            for dtype in (
+                torch.float32,
+                torch.float64,
+                torch.bfloat16,
+                torch.float16,
+                torch.float32,
+                torch.float64,
+            ):
                 torch.set_default_dtype(dtype)
                 kept += [(name, dtype, call("xla"), call("cpu")) for name, call in INTEGERS.items()]
         finally:
             torch.set_default_dtype(torch.float32)
-        wrong = {(name, dtype): made.dtype for name, dtype, made, expected in kept if made.dtype != expected.dtype}
+        wrong = {
+            (name, dtype): made.dtype
+            for name, dtype, made, expected in kept
+            if made.dtype != expected.dtype
+        }
         assert wrong == {}
         for *_, made, expected in kept:
             check(made, expected)
 
 
 class TestDeterministic:
-    """`use_deterministic_algorithms` refuses, warns and fills as on the CPU; what only cuda does in no order passes."""
+    """`use_deterministic_algorithms` refuses, warns and fills as on the CPU; what only cuda does in
+    no order passes."""
 
     REFUSED: ClassVar[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
-        "put_": lambda x: x.put_(torch.tensor([1], device=x.device), torch.ones(1, device=x.device)),
-        "put": lambda x: torch.put(x, torch.tensor([1], device=x.device), torch.ones(1, device=x.device)),
-        "unpool1d": lambda x: F.max_unpool1d(x[None, :2], torch.tensor([[0, 2]], device=x.device), 2),
-        "unpool2d": lambda x: F.max_unpool2d(x[None, None, :2], torch.tensor([[[0, 2]]], device=x.device), 2),
+        "put_": lambda x: x.put_(
+            torch.tensor([1], device=x.device), torch.ones(1, device=x.device)
+        ),
+        "put": lambda x: torch.put(
+            x, torch.tensor([1], device=x.device), torch.ones(1, device=x.device)
+        ),
+        "unpool1d": lambda x: F.max_unpool1d(
+            x[None, :2], torch.tensor([[0, 2]], device=x.device), 2
+        ),
+        "unpool2d": lambda x: F.max_unpool2d(
+            x[None, None, :2], torch.tensor([[[0, 2]]], device=x.device), 2
+        ),
         "unpool3d": lambda x: F.max_unpool3d(
             x[None, None, None, :2], torch.tensor([[[[0, 2]]]], device=x.device), (1, 1, 2)
         ),
-    }  # fmt: skip
+    }
     TAKEN: ClassVar[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
-        "put_ that adds": lambda x: x.put_(torch.tensor([1], device=x.device), torch.ones(1, device=x.device), True),
+        "put_ that adds": lambda x: x.put_(
+            torch.tensor([1], device=x.device), torch.ones(1, device=x.device), True
+        ),
         "median": lambda x: x.median(0).indices,
         "histc": lambda x: x.histc(4),
         "cumsum": lambda x: x.cumsum(0),
         "index_put_": lambda x: x.index_put_((torch.tensor([0, 1], device=x.device),), x[:2] * 2),
     }
 
-    def outcome(self, call: Callable[[torch.Tensor], torch.Tensor], device: str) -> tuple[object, list[str]]:
+    def outcome(
+        self, call: Callable[[torch.Tensor], torch.Tensor], device: str
+    ) -> tuple[object, list[str]]:
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
             try:
@@ -206,7 +259,9 @@ class TestDeterministic:
             plain = {name: self.outcome(call, "xla") for name, call in calls.items()}
             torch.use_deterministic_algorithms(True, warn_only=warn_only)
             try:
-                made, expected = ({n: self.outcome(call, d) for n, call in calls.items()} for d in ("xla", "cpu"))
+                made, expected = (
+                    {n: self.outcome(call, d) for n, call in calls.items()} for d in ("xla", "cpu")
+                )
             finally:
                 torch.use_deterministic_algorithms(False)
             assert made == expected
@@ -217,16 +272,34 @@ class TestDeterministic:
     def test_filled(self) -> None:
         torch.use_deterministic_algorithms(True)
         try:
-            for dtype in (torch.float32, torch.complex64, torch.bfloat16, torch.int8, torch.int64, torch.bool):
-                for like in (torch.zeros(2, dtype=dtype), torch.zeros(2, dtype=dtype, device="xla")):
+            for dtype in (
+                torch.float32,
+                torch.complex64,
+                torch.bfloat16,
+                torch.int8,
+                torch.int64,
+                torch.bool,
+            ):
+                for like in (
+                    torch.zeros(2, dtype=dtype),
+                    torch.zeros(2, dtype=dtype, device="xla"),
+                ):
                     value = torch.empty(1, dtype=dtype).expand(2, 2)
                     check(torch.empty(2, 2, dtype=dtype, device=like.device), value)
                     check(like.new_empty(2, 2), value)
                     check(torch.empty_like(like.expand(2, 2)), value)
                     check(like.new_empty_strided((2, 2), (1, 2)), value)
-                    check(torch.empty_permuted((2, 2), (1, 0), dtype=dtype, device=like.device), value)
-                    check(like.clone().resize_(3), torch.cat([torch.zeros(2, dtype=dtype), value[0, :1]]))
-                    check(torch.zeros(2, 2, dtype=dtype, device=like.device), torch.zeros(2, 2, dtype=dtype))
+                    check(
+                        torch.empty_permuted((2, 2), (1, 0), dtype=dtype, device=like.device), value
+                    )
+                    check(
+                        like.clone().resize_(3),
+                        torch.cat([torch.zeros(2, dtype=dtype), value[0, :1]]),
+                    )
+                    check(
+                        torch.zeros(2, 2, dtype=dtype, device=like.device),
+                        torch.zeros(2, 2, dtype=dtype),
+                    )
             torch.utils.deterministic.fill_uninitialized_memory = False
             assert torch.empty(2, device="xla").tolist() == [0, 0]
         finally:
@@ -243,7 +316,9 @@ class TestElsewhere:
             warnings.simplefilter("always")
             with torch.autograd.detect_anomaly():
                 x = torch.zeros(2, device="xla", requires_grad=True)
-                with pytest.raises(RuntimeError, match="SqrtBackward0' returned nan values in its 0th output"):
+                with pytest.raises(
+                    RuntimeError, match="SqrtBackward0' returned nan values in its 0th output"
+                ):
                     (x.sqrt() * 0).sum().backward()
         assert any("(x.sqrt() * 0).sum().backward()" in str(warning.message) for warning in seen)
 
@@ -261,30 +336,48 @@ class TestElsewhere:
         try:
             torch.set_default_device("xla")
             assert torch.get_default_device() == torch.device("xla:0")
-            made = [torch.zeros(2), torch.rand(2), torch.tensor([1]), torch.arange(3), torch.nn.Linear(2, 2).weight]
+            made = [
+                torch.zeros(2),
+                torch.rand(2),
+                torch.tensor([1]),
+                torch.arange(3),
+                torch.nn.Linear(2, 2).weight,
+            ]
             with torch.device("cpu"):
                 assert torch.ones(1).device.type == "cpu"
         finally:
             torch.set_default_device(None)
-        assert {tensor.device.type for tensor in made} == {"xla"} and torch.ones(1).device.type == "cpu"
+        assert {tensor.device.type for tensor in made} == {"xla"} and torch.ones(
+            1
+        ).device.type == "cpu"
 
     @pytest.mark.parametrize(
         ("name", "value"),
         [
-            ("jax_numpy_rank_promotion", "raise"), ("jax_numpy_dtype_promotion", "strict"), ("jax_enable_x64", False),
-            ("jax_default_matmul_precision", "bfloat16"), ("jax_check_tracer_leaks", True), ("jax_enable_checks", True),
+            ("jax_numpy_rank_promotion", "raise"),
+            ("jax_numpy_dtype_promotion", "strict"),
+            ("jax_enable_x64", False),
+            ("jax_default_matmul_precision", "bfloat16"),
+            ("jax_check_tracer_leaks", True),
+            ("jax_enable_checks", True),
         ],
-    )  # fmt: skip
+    )
     def test_jax(self, name: str, value: object) -> None:
         """A setting for a user's own JAX code is not for ours, and is still set afterwards."""
         width = 5 + len(name)  # shapes that no program has yet
         made, before = {}, jax.config.values[name]
         for device in ("cpu", "xla"):
             torch.manual_seed(0)
-            layer, x = torch.nn.Linear(8, width).to(device), torch.linspace(-1, 1, 16, device=device).view(2, 8)
+            layer, x = (
+                torch.nn.Linear(8, width).to(device),
+                torch.linspace(-1, 1, 16, device=device).view(2, 8),
+            )
             jax.config.update(name, value)
             try:
-                loss = F.cross_entropy(layer(x), torch.tensor([1, 2], device=device)) + (torch.arange(width) / 3).sum()
+                loss = (
+                    F.cross_entropy(layer(x), torch.tensor([1, 2], device=device))
+                    + (torch.arange(width) / 3).sum()
+                )
                 loss.backward()
                 spmd.sync()
                 assert jax.config.values[name] == value
@@ -296,8 +389,8 @@ class TestElsewhere:
 
 
 class TestProfiler:
-    """torch's profiler reads the names of what ran: nothing is imported in the first step, as names of a module's code
-    are freed after its import."""
+    """torch's profiler reads the names of what ran: nothing is imported in the first step, as names
+    of a module's code are freed after its import."""
 
     def test_first_steps(self):
         run_script("""
@@ -305,6 +398,7 @@ class TestProfiler:
             import torch
             from torch.profiler import profile, record_function
             import spmd
+
             spmd.config.program_cache = False
             spmd.simulate(2)
             model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.1)).to("xla")
@@ -317,8 +411,10 @@ class TestProfiler:
                         model(x).square().mean().backward()
                         optimizer.step()
                         spmd.sync()
-            late = sorted(set(sys.modules) - before - {"torch.profiler.python_tracer"})  # the latter when it ends
+            # the latter when it ends
+            late = sorted(set(sys.modules) - before - {"torch.profiler.python_tracer"})
             assert not late, late
-            names = {event.name() for event in found.profiler.kineto_results.events()}  # what key_averages reads
+            # what key_averages reads
+            names = {event.name() for event in found.profiler.kineto_results.events()}
             assert "our step" in names
         """)

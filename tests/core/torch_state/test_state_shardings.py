@@ -1,4 +1,5 @@
-"""An optimizer's state from before a model was sharded follows the parameters, whatever shards them."""
+"""An optimizer's state from before a model was sharded follows the parameters, whatever shards
+them."""
 
 import copy
 from collections.abc import Callable
@@ -15,7 +16,9 @@ from spmd import P
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
     "fused": lambda parameters: torch.optim.Adam(parameters, lr=1e-2, fused=True),
-    "one by one": lambda parameters: torch.optim.Adam(parameters, lr=1e-2, foreach=False, amsgrad=True),
+    "one by one": lambda parameters: torch.optim.Adam(
+        parameters, lr=1e-2, foreach=False, amsgrad=True
+    ),
     "momentum": lambda parameters: torch.optim.SGD(parameters, lr=1e-2, momentum=0.9),
 }
 
@@ -35,9 +38,9 @@ WAYS: dict[str, Callable[[nn.Module, spmd.Mesh], object]] = {
     "fully_shard": lambda model, mesh: fsdp.fully_shard(model, mesh=mesh),
     "wrapper": lambda model, mesh: fsdp.FullyShardedDataParallel(model, mesh),
     "marks": by_marks,
-    "rules": lambda model, mesh: spmd.ShardingRules({"*.weight": ("fsdp", None), "*.bias": ("fsdp",)}).apply(
-        model, mesh
-    ),
+    "rules": lambda model, mesh: spmd.ShardingRules(
+        {"*.weight": ("fsdp", None), "*.bias": ("fsdp",)}
+    ).apply(model, mesh),
     "DTensor": by_dtensor,
 }
 
@@ -55,26 +58,38 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) ->
 
 def state(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """The tensors of the state that have the shape of their parameter."""
-    values = [(parameter, value) for parameter in model.parameters() for value in optimizer.state[parameter].values()]
-    return [value for parameter, value in values if isinstance(value, torch.Tensor) and value.shape == parameter.shape]
+    values = [
+        (parameter, value)
+        for parameter in model.parameters()
+        for value in optimizer.state[parameter].values()
+    ]
+    return [
+        value
+        for parameter, value in values
+        if isinstance(value, torch.Tensor) and value.shape == parameter.shape
+    ]
 
 
 class TestFollows:
-    """Bytes and collectives are those of a model that was sharded before the first step; values are the CPU's."""
+    """Bytes and collectives are those of a model that was sharded before the first step; values are
+    the CPU's."""
 
     @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
     def test_ways(self, way: Callable[[nn.Module, spmd.Mesh], object], mesh8: spmd.Mesh) -> None:
         self.check(OPTIMIZERS["AdamW"], way, mesh8)
 
     @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-    def test_optimizers(self, optimizer: Callable[[Any], torch.optim.Optimizer], mesh8: spmd.Mesh) -> None:
+    def test_optimizers(
+        self, optimizer: Callable[[Any], torch.optim.Optimizer], mesh8: spmd.Mesh
+    ) -> None:
         self.check(optimizer, WAYS["fully_shard"], mesh8)
 
     @staticmethod
     def check(
-        optimizer: Callable[[Any], torch.optim.Optimizer], way: Callable[[nn.Module, spmd.Mesh], object],
+        optimizer: Callable[[Any], torch.optim.Optimizer],
+        way: Callable[[nn.Module, spmd.Mesh], object],
         mesh: spmd.Mesh,
-    ) -> None:  # fmt: skip
+    ) -> None:
         xs = torch.randn(3, 16, 64)
         expected = model()
         its = optimizer(expected.parameters())
@@ -98,14 +113,19 @@ class TestFollows:
                 assert present is not None and present.tiles(value.dim())[0] == 8
                 assert present.memory == "device"
             program = spmd.core.cache.last_program()
-            counts.append((program.record.collectives, sum(row.moved_bytes for row in program.record.traffic)))
+            counts.append(
+                (program.record.collectives, sum(row.moved_bytes for row in program.record.traffic))
+            )
             for ours, theirs in zip(sharded.parameters(), expected.parameters(), strict=True):
-                torch.testing.assert_close(ours.detach().cpu(), theirs.detach(), rtol=1e-4, atol=1e-5)
+                torch.testing.assert_close(
+                    ours.detach().cpu(), theirs.detach(), rtol=1e-4, atol=1e-5
+                )
         assert counts[0] == counts[1]
 
 
 class TestSiblings:
-    """Gradients, copies and loaded state follow, too; state that a device would hold more of does not."""
+    """Gradients, copies and loaded state follow, too; state that a device would hold more of does
+    not."""
 
     def test_a_gradient(self, mesh8: spmd.Mesh) -> None:
         layer = nn.Linear(64, 64).to("xla")
@@ -138,7 +158,9 @@ class TestSiblings:
             assert spmd.get_sharding(moment).tiles(2)[expected] == 8
 
     def test_unsharded_for_a_while(self, mesh8: spmd.Mesh) -> None:
-        layer = fsdp.fully_shard(nn.Linear(64, 64), mesh=mesh8, offload_policy=fsdp.CPUOffloadPolicy())
+        layer = fsdp.fully_shard(
+            nn.Linear(64, 64), mesh=mesh8, offload_policy=fsdp.CPUOffloadPolicy()
+        )
         optimizer = torch.optim.AdamW(layer.parameters())
         step(layer, optimizer, torch.ones(8, 64, device="xla"))
         moment = optimizer.state[layer.weight]["exp_avg"]

@@ -1,4 +1,5 @@
-"""Subclasses of `torch.Tensor` and `nn.Parameter` keep their class on the device, and do there what they do on CPU."""
+"""Subclasses of `torch.Tensor` and `nn.Parameter` keep their class on the device, and do there what
+they do on CPU."""
 
 import copy
 import io
@@ -22,7 +23,8 @@ class Plain(torch.Tensor):
 
 
 class Image(torch.Tensor):
-    """As torchvision's: ops return plain tensors, but for copies and moves; attributes of its own."""
+    """As torchvision's: ops return plain tensors, but for copies and moves; attributes of its
+    own."""
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -30,7 +32,12 @@ class Image(torch.Tensor):
             return NotImplemented
         with torch._C.DisableTorchFunctionSubclass():
             output = func(*args, **kwargs or {})
-        if func in (torch.Tensor.clone, torch.Tensor.to, torch.Tensor.detach, torch.Tensor.requires_grad_):
+        if func in (
+            torch.Tensor.clone,
+            torch.Tensor.to,
+            torch.Tensor.detach,
+            torch.Tensor.requires_grad_,
+        ):
             output = output.as_subclass(cls)
             output.size_in_file = args[0].size_in_file
         elif isinstance(output, cls):
@@ -39,7 +46,8 @@ class Image(torch.Tensor):
 
 
 class Noted(torch.Tensor):
-    """As fastai's: each result takes a copy of all attributes of its operand; made of data by `__new__`."""
+    """As fastai's: each result takes a copy of all attributes of its operand; made of data by
+    `__new__`."""
 
     note = None
 
@@ -198,7 +206,9 @@ def facts(value: object) -> object:
     """The class, attributes and values of a tensor, or of each of several."""
     if isinstance(value, (tuple, list)):
         return [facts(item) for item in value]
-    attributes = {name: getattr(value, name, None) for name in ("note", "size_in_file", "bits", "scale")}
+    attributes = {
+        name: getattr(value, name, None) for name in ("note", "size_in_file", "bits", "scale")
+    }
     kinds = [kind.__name__ for kind in CLASSES if isinstance(value, kind)]
     return kinds, value.tolist(), value.dtype, value.requires_grad, value.is_leaf, attributes
 
@@ -221,7 +231,11 @@ class TestSubclasses:
 
     def test_its_name_is_the_users(self):
         kind = type(plain("xla"))
-        assert (kind.__name__, kind.__qualname__, kind.__module__) == ("Plain", "Plain", Plain.__module__)
+        assert (kind.__name__, kind.__qualname__, kind.__module__) == (
+            "Plain",
+            "Plain",
+            Plain.__module__,
+        )
         assert kind is type(plain("xla") + 1) and issubclass(kind, Plain)
 
     def test_init_subclass_sees_the_users_classes_alone(self):
@@ -231,7 +245,9 @@ class TestSubclasses:
             def __init_subclass__(cls):
                 seen.append(cls)
 
-        assert isinstance(torch.ones(2, device="xla").as_subclass(Registered), Registered) and not seen
+        assert (
+            isinstance(torch.ones(2, device="xla").as_subclass(Registered), Registered) and not seen
+        )
 
     def test_calls_below_autograd(self):
         Counting.calls.clear()
@@ -240,7 +256,12 @@ class TestSubclasses:
 
     def test_deep_copies(self):
         """torch's own raise for some of these on the CPU, or lose the attributes of a parameter."""
-        for x in (plain("xla"), image("xla"), noted("xla"), Weight(torch.ones(2, device="xla"), bits=3)):
+        for x in (
+            plain("xla"),
+            image("xla"),
+            noted("xla"),
+            Weight(torch.ones(2, device="xla"), bits=3),
+        ):
             assert facts(copy.deepcopy(x)) == facts(x)
         model = linear("xla")
         assert facts(copy.deepcopy(model).weight) == facts(model.weight)
@@ -251,13 +272,16 @@ class TestSubclasses:
         assert x.tolist() == [3, 3]
 
     def test_no_second_object_and_no_users_type(self):
-        """Why `type(x)` is a class of the device: torch refuses both other ways for a wrapper's tensor."""
+        """Why `type(x)` is a class of the device: torch refuses both other ways for a wrapper's
+        tensor."""
         x = torch.ones(2, device="xla")
         with pytest.raises(RuntimeError, match="already associated to a python object"):
             torch._C.TensorBase.as_subclass(x, Plain)
         y = torch.ones(2, device="xla")
         y.__class__ = Plain
-        with pytest.raises(RuntimeError, match="NO overloaded args that actually triggered dispatch"):
+        with pytest.raises(
+            RuntimeError, match="NO overloaded args that actually triggered dispatch"
+        ):
             y + 1
 
 
@@ -275,7 +299,10 @@ class TestTraining:
             optimizer.step()
         state = optimizer.state[model.weight]
         assert isinstance(model.weight, Weight) and model.weight.bits == 3
-        return [model.weight.detach().cpu(), *(state[name].cpu() for name in ("exp_avg", "exp_avg_sq"))]
+        return [
+            model.weight.detach().cpu(),
+            *(state[name].cpu() for name in ("exp_avg", "exp_avg_sq")),
+        ]
 
     @pytest.mark.parametrize("is_sharded", [False, True])
     def test_an_optimizers_steps(self, is_sharded):
@@ -294,8 +321,12 @@ class TestTraining:
         grads = {}
         for device in ("cpu", "xla"):
             torch.manual_seed(0)
-            model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.GroupNorm(1, 3), nn.Flatten(), nn.Linear(12, 2)).to(device)
-            call_for_per_sample_grads(model, batch_size=2)(torch.ones(2, 2, 4, 4, device=device)).sum().backward()
+            model = nn.Sequential(
+                nn.Conv2d(2, 3, 3), nn.GroupNorm(1, 3), nn.Flatten(), nn.Linear(12, 2)
+            ).to(device)
+            call_for_per_sample_grads(model, batch_size=2)(
+                torch.ones(2, 2, 4, 4, device=device)
+            ).sum().backward()
             grads[device] = [parameter.grad_sample.cpu() for parameter in model.parameters()]
         torch.testing.assert_close(grads["xla"], grads["cpu"])
 

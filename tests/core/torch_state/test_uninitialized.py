@@ -1,4 +1,5 @@
-"""Lazy modules on the device: made there, moved there, and given their shapes by the first forward or a checkpoint."""
+"""Lazy modules on the device: made there, moved there, and given their shapes by the first forward
+or a checkpoint."""
 
 import copy
 import pickle
@@ -18,16 +19,21 @@ def under_default() -> nn.Module:
 
 MAKERS: dict[str, Callable[[], nn.Module]] = {
     "moved": lambda: nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d()).to("xla"),
-    "device=": lambda: nn.Sequential(nn.LazyLinear(4, device="xla"), nn.LazyBatchNorm1d(device="xla")),
+    "device=": lambda: nn.Sequential(
+        nn.LazyLinear(4, device="xla"), nn.LazyBatchNorm1d(device="xla")
+    ),
     "default device": under_default,
     # torch itself cannot copy an uninitialised buffer.
-    "copied": lambda: nn.Sequential(copy.deepcopy(nn.LazyLinear(4, device="xla")), nn.LazyBatchNorm1d(device="xla")),
+    "copied": lambda: nn.Sequential(
+        copy.deepcopy(nn.LazyLinear(4, device="xla")), nn.LazyBatchNorm1d(device="xla")
+    ),
     "pickled": lambda: pickle.loads(pickle.dumps(under_default())).to("xla"),
 }
 
 
 class TestLazyModules:
-    """As on CPU: parameters appear with the first forward, on the module's device, and stay the same objects."""
+    """As on CPU: parameters appear with the first forward, on the module's device, and stay the
+    same objects."""
 
     @pytest.mark.parametrize("how", MAKERS)
     def test_first_forward(self, how: str) -> None:

@@ -1,6 +1,8 @@
-"""The script of `test_restore_plan.py`: restores rows into columns; prints the host's peak and the plan's, in bytes.
+"""The script of `test_restore_plan.py`: restores rows into columns; prints the host's peak and the
+plan's, in bytes.
 
-`python big_restore.py LAYERS WIDTH FOLDER`. The devices' arrays, which are the host's own here, are not counted.
+`python big_restore.py LAYERS WIDTH FOLDER`. The devices' arrays, which are the host's own here, are
+not counted.
 """
 
 import gc
@@ -14,7 +16,8 @@ import spmd
 
 
 def resident(name: str) -> int:
-    """A figure of this process from Linux: VmRSS, the memory now, or VmHWM, its peak since it was cleared."""
+    """A figure of this process from Linux: VmRSS, the memory now, or VmHWM, its peak since it was
+    cleared."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024
 
@@ -22,7 +25,8 @@ def resident(name: str) -> int:
 def tensors(layers: int, width: int, *spec: str | None) -> dict[str, torch.Tensor]:
     mesh = spmd.Mesh(range(8), (8,), ("x",))
     return {
-        str(layer): spmd.mark_sharding(torch.zeros(width, width, device="xla"), mesh, spec) for layer in range(layers)
+        str(layer): spmd.mark_sharding(torch.zeros(width, width, device="xla"), mesh, spec)
+        for layer in range(layers)
     }
 
 
@@ -33,7 +37,9 @@ def main(layers: int, width: int, folder: str) -> None:
     manager.restore(tensors(1, 8, None, "x"))  # allocations that are made only once
     rows = tensors(layers, width, "x", None)
     for tensor in rows.values():
-        spmd.checkpoint.fill_shards(tensor, lambda indices: torch.full([one.stop - one.start for one in indices], 0.5))
+        spmd.checkpoint.fill_shards(
+            tensor, lambda indices: torch.full([one.stop - one.start for one in indices], 0.5)
+        )
     manager.save(1, rows)
     del rows
     columns = tensors(layers, width, None, "x")

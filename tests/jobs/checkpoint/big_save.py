@@ -1,6 +1,8 @@
-"""The script of `test_saving.py`: saves a sharded model and prints the host's peak memory in addition, in bytes.
+"""The script of `test_saving.py`: saves a sharded model and prints the host's peak memory in
+addition, in bytes.
 
-`python big_save.py LAYERS WIDTH`. The devices' arrays, which are the host's own here, are not counted.
+`python big_save.py LAYERS WIDTH`. The devices' arrays, which are the host's own here, are not
+counted.
 """
 
 import gc
@@ -17,7 +19,8 @@ import spmd
 
 
 def resident(name: str) -> int:
-    """A figure of this process from Linux: VmRSS, the memory now, or VmHWM, its peak since it was cleared."""
+    """A figure of this process from Linux: VmRSS, the memory now, or VmHWM, its peak since it was
+    cleared."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024
 
@@ -32,7 +35,8 @@ def main(layers: int, width: int) -> None:
         sharded = fsdp.FullyShardedDataParallel(model, auto_wrap_policy=fsdp.always_wrap_policy)
         for parameter in sharded.parameters():
             spmd.checkpoint.fill_shards(
-                parameter, lambda indices: torch.full([one.stop - one.start for one in indices], 0.5)
+                parameter,
+                lambda indices: torch.full([one.stop - one.start for one in indices], 0.5),
             )
         gc.collect()
         compiled = spmd.metrics.num_compiles()

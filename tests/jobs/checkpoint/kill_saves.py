@@ -1,11 +1,14 @@
-"""Kills saves of a checkpoint at each of their writes, syncs and renames, in each process, and at random moments.
+"""Kills saves of a checkpoint at each of their writes, syncs and renames, in each process, and at
+random moments.
 
-    python tests/jobs/checkpoint/kill_saves.py           # each operation, before, amid and after; 400 at random
-    python tests/jobs/checkpoint/kill_saves.py --few     # a part of it, in seconds
+    python tests/jobs/checkpoint/kill_saves.py        # each operation, before, amid and after; 400
+                                                      # at random
+    python tests/jobs/checkpoint/kill_saves.py --few  # a part of it, in seconds
 
-After each kill the folder must hold the last committed step, whole, and the next save must succeed and leave nothing of
-the dead one. A crash of the machine, which loses what is not synced, is followed in the list of operations: before the
-rename all that it names is synced. The writers are forked from this process, which imports neither torch nor jax.
+After each kill the folder must hold the last committed step, whole, and the next save must succeed
+and leave nothing of the dead one. A crash of the machine, which loses what is not synced, is
+followed in the list of operations: before the rename all that it names is synced. The writers are
+forked from this process, which imports neither torch nor jax.
 """
 
 import argparse
@@ -27,7 +30,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[3]
-for name in ("spmd", "spmd.jobs", "spmd.jobs.checkpoint"):  # the folders, without their doors, which import torch
+# the folders, without their doors, which import torch
+for name in ("spmd", "spmd.jobs", "spmd.jobs.checkpoint"):
     package = types.ModuleType(name)
     package.__path__ = [str(ROOT.joinpath(*name.split(".")))]
     sys.modules[name] = package
@@ -45,7 +49,10 @@ MOMENTS = ("before", "middle", "after")
 
 
 class Peer:
-    """The exchange of two processes over a socket. A process whose other one dies ends, as jax ends it."""
+    """The exchange of two processes over a socket.
+
+    A process whose other one dies ends, as jax ends it.
+    """
 
     count = 2
 
@@ -87,9 +94,14 @@ def save(folder: Path, step: int, index: int, exchange: Any, keep: int, version:
             yield step_saving.ShardBytes("x", (index, BEGINS[number]), (1, size), data)
 
     tensors = {"x": {"dtype": "uint8", "shape": [exchange.count, sum(SHARDS)], "on_host": False}}
-    values = {"n": {"kind": "value", "state": step + version}, "x": {"kind": "tensor", "state": {"$tensor": "x"}}}
+    values = {
+        "n": {"kind": "value", "state": step + version},
+        "x": {"kind": "tensor", "state": {"$tensor": "x"}},
+    }
     storage = step_folder.StepFolder(folder)
-    step_saving.save_step(storage, step, shards(), step_saving.Description(tensors, values, {}), exchange, keep)
+    step_saving.save_step(
+        storage, step, shards(), step_saving.Description(tensors, values, {}), exchange, keep
+    )
 
 
 def whole(path: Path, step: int, count: int) -> int:
@@ -100,7 +112,9 @@ def whole(path: Path, step: int, count: int) -> int:
     shards = body["tensors"]["x"]["shards"]
     assert len(shards) == count * len(SHARDS[1:])
     for shard in shards:
-        data = (path / shard["file"]).read_bytes()[shard["offset"] : shard["offset"] + shard["bytes"]]
+        data = (path / shard["file"]).read_bytes()[
+            shard["offset"] : shard["offset"] + shard["bytes"]
+        ]
         index, begin = shard["at"]
         assert f"{zlib.crc32(data):08x}" == shard["crc32"]
         assert data == content(step + version, index, BEGINS.index(begin), shard["shape"][1])
@@ -110,7 +124,8 @@ def whole(path: Path, step: int, count: int) -> int:
 
 
 class Killer:
-    """Counts the operations of this process, and kills it at one of them. log: the operations, with their arguments."""
+    """Counts the operations of this process, and kills it at one of them. log: the operations, with
+    their arguments."""
 
     def __init__(self, at: int | None, moment: str) -> None:
         self.at, self.moment = at, moment
@@ -123,7 +138,9 @@ class Killer:
             if name == "open" and not args[1] & os.O_CREAT:
                 return original(*args, **given)
             is_here = len(self.log) == self.at
-            descriptor = [os.readlink(f"/proc/self/fd/{args[0]}")] if name in ("write", "fsync") else []
+            descriptor = (
+                [os.readlink(f"/proc/self/fd/{args[0]}")] if name in ("write", "fsync") else []
+            )
             self.log.append((name, descriptor or list(args)))
             if is_here and self.moment == "before":
                 die()
@@ -158,7 +175,9 @@ def start(count: int, run: Callable[[int, Any], None]) -> list[int]:
                 run(index, all_or_none.Alone() if ends is None else Peer(index, ends[index]))
                 status = 0
             except BaseException as error:
-                print(f"process {index}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                print(
+                    f"process {index}: {type(error).__name__}: {error}", file=sys.stderr, flush=True
+                )
             finally:
                 os._exit(status)
         started.append(child)
@@ -172,7 +191,8 @@ def wait(started: list[int]) -> list[int]:
 
 
 class Trial:
-    """A folder with two committed steps, and a save in it that is killed. step: 3, or 2, which is there already."""
+    """A folder with two committed steps, and a save in it that is killed. step: 3, or 2, which is
+    there already."""
 
     def __init__(self, count: int, step: int) -> None:
         self.count, self.step = count, step
@@ -184,14 +204,18 @@ class Trial:
 
     def saved(self, folder: Path, step: int, keep: int) -> None:
         """Saves a step that is not killed."""
-        codes = wait(start(self.count, lambda i, exchange: save(folder, step, i, exchange, keep, 0)))
+        codes = wait(
+            start(self.count, lambda i, exchange: save(folder, step, i, exchange, keep, 0))
+        )
         assert codes == [0] * self.count, codes
 
     def begin(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
         shutil.copytree(self.root / "at first", self.folder)
 
-    def run(self, killed: int | None, at: int | None, moment: str, note: Path | None = None) -> list[int]:
+    def run(
+        self, killed: int | None, at: int | None, moment: str, note: Path | None = None
+    ) -> list[int]:
         def one(index: int, exchange: Any) -> None:
             killer = Killer(at if index == killed else None, moment)
             save(self.folder, self.step, index, exchange, 2, 10)
@@ -207,7 +231,9 @@ class Trial:
         versions = {step: whole(path, step, self.count) for step, path in found.items()}
         assert 2 in versions, f"{what}: steps {versions}"
         is_new = versions.get(self.step) == 10
-        assert is_committed in (None, is_new), f"{what}: expected committed {is_committed}, found {versions}"
+        assert is_committed in (None, is_new), (
+            f"{what}: expected committed {is_committed}, found {versions}"
+        )
         if not is_new:
             assert versions == {1: 0, 2: 0}, f"{what}: {versions}"
         self.done["committed" if is_new else "as before"] += 1
@@ -215,11 +241,14 @@ class Trial:
         after = step_folder.StepFolder(self.folder).steps()
         assert max(after) == 4 and len(after) == 2, f"{what}: then {[*after]}"
         assert all(whole(path, step, self.count) in (0, 10) for step, path in after.items())
-        left = {path.name for path in self.folder.iterdir()} - {path.name for path in after.values()}
+        left = {path.name for path in self.folder.iterdir()} - {
+            path.name for path in after.values()
+        }
         assert left == {step_folder.LOCK}, f"{what}: left {left}"
 
     def operations(self) -> list[list[list[Any]]]:
-        """The operations of each process in a save that is not killed; checks that a crash loses none."""
+        """The operations of each process in a save that is not killed; checks that a crash loses
+        none."""
         self.begin()
         note = self.root / "operations"
         note.mkdir(exist_ok=True)
@@ -229,7 +258,14 @@ class Trial:
         logs = [json.loads((note / str(index)).read_text()) for index in range(self.count)]
         for index, log in enumerate(logs):
             names = [name for name, _ in log]
-            commit = next((i for i, (name, args) in enumerate(log) if name == "rename" and ".saving-" in args[0]), None)
+            commit = next(
+                (
+                    i
+                    for i, (name, args) in enumerate(log)
+                    if name == "rename" and ".saving-" in args[0]
+                ),
+                None,
+            )
             assert (commit is not None) == (index == 0)
             end = len(log) if commit is None else commit
             unsynced: set[str] = set()
@@ -239,23 +275,39 @@ class Trial:
                 elif name == "fsync":
                     unsynced.discard(args[0])
             assert not unsynced, f"not synced before the commit: {unsynced}"
-            assert names[end - 1] == "fsync", "the names in the folder are not synced before the commit"
+            assert names[end - 1] == "fsync", (
+                "the names in the folder are not synced before the commit"
+            )
             assert commit is None or names[commit + 1] == "fsync", "the commit is not synced"
         return logs
 
     def each(self, moments: tuple[str, ...], every: int = 1) -> None:
         """Kills at each operation of each process."""
         for killed, log in enumerate(self.operations()):
-            commit = next((i for i, (name, args) in enumerate(log) if name == "rename" and ".saving-" in args[0]), None)
+            commit = next(
+                (
+                    i
+                    for i, (name, args) in enumerate(log)
+                    if name == "rename" and ".saving-" in args[0]
+                ),
+                None,
+            )
             for at in range(0, len(log), every):
                 for moment in moments:
                     if moment == "middle" and log[at][0] != "write":
                         continue
                     self.begin()
-                    what = f"{self.count} processes, {killed} killed {moment} operation {at}, {log[at]}"
+                    what = (
+                        f"{self.count} processes, {killed} killed {moment} operation {at}, "
+                        f"{log[at]}"
+                    )
                     codes = self.run(killed, at, moment)
                     assert codes[killed] == -signal.SIGKILL, f"{what}: {codes}"
-                    expected = None if commit is None else at > commit or (at == commit and moment == "after")
+                    expected = (
+                        None
+                        if commit is None
+                        else at > commit or (at == commit and moment == "after")
+                    )
                     self.check(what, is_committed=expected)
 
     def at_random(self, times: int, draw: random.Random) -> None:
@@ -266,7 +318,9 @@ class Trial:
         window = time.perf_counter() - begin
         for number in range(times):
             self.begin()
-            started = start(self.count, lambda i, exchange: save(self.folder, self.step, i, exchange, 2, 10))
+            started = start(
+                self.count, lambda i, exchange: save(self.folder, self.step, i, exchange, 2, 10)
+            )
             time.sleep(draw.random() * window)
             for child in draw.sample(started, draw.randint(1, self.count)):
                 os.kill(child, signal.SIGKILL)
@@ -275,7 +329,9 @@ class Trial:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--few", action="store_true")
     few = parser.parse_args().few
     draw, begin, total = random.Random(0), time.perf_counter(), Counter[str]()
@@ -293,7 +349,10 @@ def main() -> None:
                 shutil.rmtree(trial.root)
             print(f"{count} process(es), step {step}: {dict(trial.done)}", flush=True)
             total += trial.done
-    print(f"{total.total()} kills in {time.perf_counter() - begin:.0f} s: always the last committed step")
+    print(
+        f"{total.total()} kills in {time.perf_counter() - begin:.0f} s: always the last committed "
+        "step"
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""An object store for tests, `store://FOLDER`: an object is there as a whole or not at all, prefixes are no folders.
+"""An object store for tests, `store://FOLDER`: an object is there as a whole or not at all,
+prefixes are no folders.
 
-Objects are files of a folder, so that several processes share them. It counts what is fetched, and fails when asked to.
+Objects are files of a folder, so that several processes share them. It counts what is fetched, and
+fails when asked to.
 """
 
 import io
@@ -13,8 +15,8 @@ import fsspec
 
 
 class ObjectStore(fsspec.AbstractFileSystem):
-    """fetched: (object, first byte, bytes) of each request. fails_at: the write that fails, counted down, and all after
-    it."""
+    """fetched: (object, first byte, bytes) of each request. fails_at: the write that fails, counted
+    down, and all after it."""
 
     protocol = "store"
     cachable = False
@@ -49,7 +51,9 @@ class ObjectStore(fsspec.AbstractFileSystem):
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
         """Nothing: there are no folders."""
 
-    def cat_file(self, path: str, version_id: Any = None, *, start: int | None = None, end: int | None = None) -> bytes:
+    def cat_file(
+        self, path: str, version_id: Any = None, *, start: int | None = None, end: int | None = None
+    ) -> bytes:
         path = self._strip_protocol(path)
         data = Path(path).read_bytes()[start:end]
         self.fetched.append((path, start or 0, len(data)))

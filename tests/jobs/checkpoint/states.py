@@ -1,4 +1,5 @@
-"""The state that tests of checkpoints save: a small training run on any mesh, with all that a step depends on."""
+"""The state that tests of checkpoints save: a small training run on any mesh, with all that a step
+depends on."""
 
 from typing import Any
 
@@ -23,7 +24,11 @@ class Tied(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(10, 8)
         self.inner = nn.Sequential(
-            nn.Linear(8, 12, bias=False), nn.BatchNorm1d(12), nn.Tanh(), nn.Dropout(0.2), nn.Linear(12, 8)
+            nn.Linear(8, 12, bias=False),
+            nn.BatchNorm1d(12),
+            nn.Tanh(),
+            nn.Dropout(0.2),
+            nn.Linear(12, 8),
         )
         self.head = nn.Linear(8, 10, bias=False)
         self.head.weight = self.embed.weight
@@ -35,7 +40,9 @@ class Tied(nn.Module):
 class Run:
     """A training run, whose state is `state`. mesh: None: unmarked."""
 
-    def __init__(self, mesh: str | None = "8", optimizer: Any = torch.optim.AdamW, *, dropout: bool = True) -> None:
+    def __init__(
+        self, mesh: str | None = "8", optimizer: Any = torch.optim.AdamW, *, dropout: bool = True
+    ) -> None:
         torch.manual_seed(0)
         self.model: nn.Module = Tied()
         if not dropout:
@@ -62,9 +69,13 @@ class Run:
 
         self.update: Any = update
         self.state: dict[str, Any] = {
-            "model": self.model, "optimizer": self.optimizer, "schedule": self.schedule, "loader": self.loader,
-            "random": spmd.checkpoint.RandomState(), "progress": {"step": 0},
-        }  # fmt: skip
+            "model": self.model,
+            "optimizer": self.optimizer,
+            "schedule": self.schedule,
+            "loader": self.loader,
+            "random": spmd.checkpoint.RandomState(),
+            "progress": {"step": 0},
+        }
 
     def train(self, steps: int) -> list[float]:
         self.batches = self.batches or iter(self.loader)

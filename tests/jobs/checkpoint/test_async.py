@@ -32,7 +32,10 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 def sharded(*values: float) -> list[torch.Tensor]:
-    return [spmd.mark_sharding(torch.full((16, 8), value).to("xla"), MESHES["8"], ("fsdp", None)) for value in values]
+    return [
+        spmd.mark_sharding(torch.full((16, 8), value).to("xla"), MESHES["8"], ("fsdp", None))
+        for value in values
+    ]
 
 
 class TestValues:
@@ -49,7 +52,10 @@ class TestValues:
         compiled, spared = spmd.metrics.num_compiles(), spmd.metrics.counter("buffers_spared")
         assert manager.save(4, run.state) and manager.all_steps() == []
         expected = run.train(2)
-        assert spmd.metrics.num_compiles() == compiled and spmd.metrics.counter("buffers_spared") > spared
+        assert (
+            spmd.metrics.num_compiles() == compiled
+            and spmd.metrics.counter("buffers_spared") > spared
+        )
         if is_compiled:
             assert run.update.num_replayed == replayed + 2, run.update.causes
         gate.set()
@@ -63,7 +69,13 @@ class TestValues:
         added, copied, resharded, gone = sharded(1, 2, 3, 4)
         host = torch.ones(3)
         manager = spmd.CheckpointManager(tmp_path)
-        state = {"added": added, "copied": copied, "resharded": resharded, "gone": gone, "host": host}
+        state = {
+            "added": added,
+            "copied": copied,
+            "resharded": resharded,
+            "gone": gone,
+            "host": host,
+        }
         manager.save_async(0, state)
         added.add_(10)
         copied.copy_(torch.zeros(16, 8))
@@ -81,9 +93,11 @@ class TestValues:
         manager.restore(found)
         assert [found[name].unique().tolist() for name in found] == [[1], [2], [3], [4], [1]]
 
-    def test_rows_of_a_store(self, tmp_path: Path, gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Scanned layers, whose weights are rows of one array: it is copied once, and a row written by itself is not
-        seen."""
+    def test_rows_of_a_store(
+        self, tmp_path: Path, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Scanned layers, whose weights are rows of one array: it is copied once, and a row written
+        by itself is not seen."""
         monkeypatch.setattr(spmd.config, "scan_layers", "always")
         torch.manual_seed(0)
         layers = torch.nn.ModuleList([torch.nn.Linear(8, 8) for _ in range(4)]).to("xla")
@@ -119,11 +133,12 @@ class TestValues:
 
 
 class TestWaiting:
-    """The copies of one step take no more than the room; what is too much is waited for, and no more than that."""
+    """The copies of one step take no more than the room; what is too much is waited for, and no
+    more than that."""
 
     def test_room(self, tmp_path: Path, gate: threading.Event) -> None:
-        """Two arrays and room for one: a step that overwrites one of them does not wait, one that overwrites both does,
-        until one is written."""
+        """Two arrays and room for one: a step that overwrites one of them does not wait, one that
+        overwrites both does, until one is written."""
         first, second = sharded(1, 2)
         spmd.sync()
         manager = spmd.CheckpointManager(tmp_path, device_bytes=first.nbytes)
@@ -165,7 +180,9 @@ class TestWaiting:
         manager.restore(state)
         assert state["x"].unique().tolist() == [1] and x.unique().tolist() == [2]
 
-    def test_interrupted(self, tmp_path: Path, gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_interrupted(
+        self, tmp_path: Path, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """A wait that Ctrl-C ends is made once more, and raises what the save fails with."""
 
         def interrupted(thread: threading.Thread) -> None:
@@ -200,7 +217,8 @@ class TestWaiting:
 
 
 class TestMemory:
-    """The host holds two shards of the devices' arrays at a time; nothing is lent any more at the end."""
+    """The host holds two shards of the devices' arrays at a time; nothing is lent any more at the
+    end."""
 
     def test_two_shards(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         alive: list[Any] = []
@@ -215,7 +233,9 @@ class TestMemory:
             return made
 
         monkeypatch.setattr(staged_state, "_on_its_way", counted)
-        spmd.CheckpointManager(tmp_path).save(0, {str(i): x for i, x in enumerate(sharded(*range(5)))})
+        spmd.CheckpointManager(tmp_path).save(
+            0, {str(i): x for i, x in enumerate(sharded(*range(5)))}
+        )
         assert len(alive) == 40 and most == 2
         assert not any(ref() is not None for ref in alive)
 

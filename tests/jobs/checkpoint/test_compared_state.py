@@ -1,4 +1,5 @@
-"""Comparisons of a saved state with the objects that it is restored into, before anything is loaded."""
+"""Comparisons of a saved state with the objects that it is restored into, before anything is
+loaded."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,17 +21,25 @@ class TestWhatFits:
         manager = spmd.CheckpointManager(tmp_path)
         layer = nn.Linear(4, 2).to("xla")
         optimizer = torch.optim.SGD(layer.parameters(), 0.1)
-        manager.save(0, {"model": layer, "optimizer": optimizer, "x": torch.ones(2, device="xla"), "n": 1})
+        manager.save(
+            0, {"model": layer, "optimizer": optimizer, "x": torch.ones(2, device="xla"), "n": 1}
+        )
         wide, x = nn.Linear(5, 2).to("xla"), torch.zeros(3, device="xla")
         before = wide.bias.detach().cpu()
         state = {
-            "modle": nn.Linear(4, 2), "model": wide, "x": x, "n": torch.ones(1),
+            "modle": nn.Linear(4, 2),
+            "model": wide,
+            "x": x,
+            "n": torch.ones(1),
             "optimizer": torch.optim.SGD([wide.weight], 0.1),
-        }  # fmt: skip
+        }
         with pytest.raises(ValueError, match="nothing was loaded") as raised:
             manager.restore(state)
         for words in (
-            "'modle' is not in the step, which has 'model', 'optimizer', 'x', 'n'; did you mean 'model'?",
+            (
+                "'modle' is not in the step, which has 'model', 'optimizer', 'x', 'n'; did you "
+                "mean 'model'?"
+            ),
             "'model.weight' has the shape [2, 4] in the step and [2, 5] here",
             "'x' has the shape [2] in the step and [3] here",
             "'n' is a plain value in the step, and a tensor here",
@@ -38,14 +47,18 @@ class TestWhatFits:
         ):
             assert words in str(raised.value)
         assert torch.equal(wide.bias.detach().cpu(), before) and x.tolist() == [0, 0, 0]
-        with pytest.raises(ValueError, match=r"'model': 'extra' is not in the step(?s:.*)'bias' is not in the model"):
+        with pytest.raises(
+            ValueError,
+            match=r"'model': 'extra' is not in the step(?s:.*)'bias' is not in the model",
+        ):
             model = nn.Linear(4, 2, bias=False)
             model.extra = nn.Parameter(torch.ones(1))
             manager.restore({"model": model})
 
     @pytest.mark.parametrize("is_named", [True, False])
     def test_another_optimizer(self, is_named: bool, tmp_path: Path) -> None:
-        """By the class's name, and by the keys of its groups where a step has none or a wrapper's."""
+        """By the class's name, and by the keys of its groups where a step has none or a
+        wrapper's."""
 
         def made(kind: Callable[..., torch.optim.Optimizer], **given: Any) -> torch.optim.Optimizer:
             weight = torch.ones(2, device="xla")
@@ -54,7 +67,10 @@ class TestWhatFits:
             optimizer.step()
             return optimizer
 
-        kinds, manager = (torch.optim.AdamW, torch.optim.SGD, torch.optim.Adam), spmd.CheckpointManager(tmp_path)
+        kinds, manager = (
+            (torch.optim.AdamW, torch.optim.SGD, torch.optim.Adam),
+            spmd.CheckpointManager(tmp_path),
+        )
         manager.save(0, {kind.__name__: made(kind) for kind in kinds})
         if not is_named:
             body = manifest.read(tmp_path / "0")
@@ -72,17 +88,32 @@ class TestWhatFits:
                 made(torch.optim.AdamW),
                 r"'momentum', .* in the step alone, and 'betas', .* here alone: make the ",
             ),
-            ("AdamW", made(fsdp.ZeroRedundancyOptimizer, optimizer_class=torch.optim.SGD), r".*'momentum', "),
+            (
+                "AdamW",
+                made(fsdp.ZeroRedundancyOptimizer, optimizer_class=torch.optim.SGD),
+                r".*'momentum', ",
+            ),
         ):
-            said = rf"'{was}' is {was if is_named else 'an optimizer'} in the step, and {type(now).__name__} here"
+            said = (
+                rf"'{was}' is {was if is_named else 'an optimizer'} in the step, and "
+                rf"{type(now).__name__} here"
+            )
             before = repr(now.state_dict())
-            with pytest.raises(ValueError, match=rf"nothing was loaded:\s*{said}; param_groups have {words}"):
+            with pytest.raises(
+                ValueError, match=rf"nothing was loaded:\s*{said}; param_groups have {words}"
+            ):
                 manager.restore({was: now})
             assert repr(now.state_dict()) == before
         if is_named:  # whose groups have the same keys
-            with pytest.raises(ValueError, match="'Adam' is Adam in the step, and AdamW here: make the same optimizer"):
+            with pytest.raises(
+                ValueError,
+                match="'Adam' is Adam in the step, and AdamW here: make the same optimizer",
+            ):
                 manager.restore({"Adam": made(torch.optim.AdamW)})
-        same, wrapped = made(torch.optim.AdamW), made(fsdp.ZeroRedundancyOptimizer, optimizer_class=torch.optim.AdamW)
+        same, wrapped = (
+            made(torch.optim.AdamW),
+            made(fsdp.ZeroRedundancyOptimizer, optimizer_class=torch.optim.AdamW),
+        )
         torch.optim.lr_scheduler.StepLR(same, 1)  # adds initial_lr
         assert manager.restore({"AdamW": same}) == manager.restore({"AdamW": wrapped}) == 0
 

@@ -48,13 +48,15 @@ def manager(tmp_path: Path) -> spmd.CheckpointManager:
 
 
 class TestDamage:
-    """A file that is cut short or changed is never loaded; the error names it, the tensor, and an older step."""
+    """A file that is cut short or changed is never loaded; the error names it, the tensor, and an
+    older step."""
 
     def test_truncated(self, manager: spmd.CheckpointManager) -> None:
         file = manager.folder / "2/shards-0.bin"
         file.write_bytes(file.read_bytes()[:-1])
         with pytest.raises(
-            DamagedError, match=r"2/shards-0.bin is cut short or changed: it has .* expected .*; it holds "
+            DamagedError,
+            match=r"2/shards-0.bin is cut short or changed: it has .* expected .*; it holds ",
         ):
             manager.restore(state())
         with pytest.raises(DamagedError, match=r"an older step is there: restore\(state, step=1\)"):
@@ -71,7 +73,8 @@ class TestDamage:
         data[-3] ^= 4
         file.write_bytes(data)
         with pytest.raises(
-            DamagedError, match=r"shards-0.bin is damaged: the 32 bytes .*, of 'x' at \[56\], have the CRC-32"
+            DamagedError,
+            match=r"shards-0.bin is damaged: the 32 bytes .*, of 'x' at \[56\], have the CRC-32",
         ):
             manager.restore(state())
         with pytest.raises(DamagedError, match="step 2: "):
@@ -81,7 +84,9 @@ class TestDamage:
     def test_manifest(self, manager: spmd.CheckpointManager) -> None:
         file = manager.folder / "2/manifest.json"
         file.write_text(file.read_text().replace('"at": [8]', '"at": [9]'))
-        with pytest.raises(DamagedError, match=r"manifest.json is damaged: its contents do not have the sha256"):
+        with pytest.raises(
+            DamagedError, match=r"manifest.json is damaged: its contents do not have the sha256"
+        ):
             manager.restore(state())
 
     def test_next_older_one_when_asked(
@@ -104,33 +109,38 @@ class TestDamage:
         with pytest.raises(DamagedError, match="is not in the folder of the step"):
             manager.restore(state())
 
-    @pytest.mark.parametrize("change", [
-        lambda shard, body: shard.update(file="/etc/hostname"),
-        lambda shard, body: shard.update(file="../1/shards-0.bin"),
-        lambda shard, body: (shard.update(file=".."), body["files"].update({"..": 4096})),
-        lambda shard, body: shard.update(offset=body["files"]["shards-0.bin"] - 8),
-        lambda shard, body: shard.update(offset=-64),
-        lambda shard, body: body["tensors"]["y"]["shards"][0].update(offset=shard["offset"]),  # its bytes once more
-        lambda shard, body: shard.update(bytes=1 << 40),
-        lambda shard, body: shard.update(shape=[1 << 40]),
-        lambda shard, body: shard.update(at=[60]),
-        lambda shard, body: body["tensors"]["x"].update(shape=[1 << 40]),
-        lambda shard, body: body["tensors"]["x"].update(dtype="nn"),
-        lambda shard, body: body["tensors"].pop("x"),
-        lambda shard, body: body["values"]["n"].update(state={"$scalar": ["S", 3_000_000_000]}),
-        lambda shard, body: body["values"]["n"].update(state={"$scalar": ["V3000000000", 1]}),
-        lambda shard, body: body["values"]["n"].update(state={"$size": ["a"]}),
-        lambda shard, body: body["values"]["n"].update(state={"$device": "nowhere"}),
-        lambda shard, body: body["values"]["n"].update(state=deep(480)),
-        lambda shard, body: body["values"]["n"].update(kind="code"),
-        lambda shard, body: body["values"].update(n={"by_process": []}),
-        lambda shard, body: body.update(files=[]),
-        lambda shard, body: body.pop("values"),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda shard, body: shard.update(file="/etc/hostname"),
+            lambda shard, body: shard.update(file="../1/shards-0.bin"),
+            lambda shard, body: (shard.update(file=".."), body["files"].update({"..": 4096})),
+            lambda shard, body: shard.update(offset=body["files"]["shards-0.bin"] - 8),
+            lambda shard, body: shard.update(offset=-64),
+            # its bytes once more
+            lambda shard, body: body["tensors"]["y"]["shards"][0].update(offset=shard["offset"]),
+            lambda shard, body: shard.update(bytes=1 << 40),
+            lambda shard, body: shard.update(shape=[1 << 40]),
+            lambda shard, body: shard.update(at=[60]),
+            lambda shard, body: body["tensors"]["x"].update(shape=[1 << 40]),
+            lambda shard, body: body["tensors"]["x"].update(dtype="nn"),
+            lambda shard, body: body["tensors"].pop("x"),
+            lambda shard, body: body["values"]["n"].update(state={"$scalar": ["S", 3_000_000_000]}),
+            lambda shard, body: body["values"]["n"].update(state={"$scalar": ["V3000000000", 1]}),
+            lambda shard, body: body["values"]["n"].update(state={"$size": ["a"]}),
+            lambda shard, body: body["values"]["n"].update(state={"$device": "nowhere"}),
+            lambda shard, body: body["values"]["n"].update(state=deep(480)),
+            lambda shard, body: body["values"]["n"].update(kind="code"),
+            lambda shard, body: body["values"].update(n={"by_process": []}),
+            lambda shard, body: body.update(files=[]),
+            lambda shard, body: body.pop("values"),
+        ],
+    )
     def test_sealed_by_a_stranger(
         self, change: Callable[[Any, Any], Any], manager: spmd.CheckpointManager, tmp_path: Path
     ) -> None:
-        """A manifest with the right sha256 that no save has written: nothing is read for it, an older step loads."""
+        """A manifest with the right sha256 that no save has written: nothing is read for it, an
+        older step loads."""
         file = manager.folder / "2/manifest.json"
         body = manifest.read(manager.folder / "2")
         change(body["tensors"]["x"]["shards"][0], body)
@@ -154,7 +164,8 @@ class TestDamage:
         assert manager.save(3, {"n": deep(80)}) and manager.restore({"n": 0}) == 3
 
     def test_large_manifest(self, manager: spmd.CheckpointManager) -> None:
-        """Its length alone is read: a file with holes takes no room on the disk, and all of the memory."""
+        """Its length alone is read: a file with holes takes no room on the disk, and all of the
+        memory."""
         os.truncate(manager.folder / "2/manifest.json", 1 << 40)
         with pytest.raises(DamagedError, match=r"expected a file of at most 1,073,741,824 bytes"):
             manager.restore(state())
@@ -162,10 +173,15 @@ class TestDamage:
     def test_state_of_another_class(self, tmp_path: Path) -> None:
         """An object's own error does not name the file."""
         weight = torch.nn.Parameter(torch.ones(2))
-        scheduler = torch.optim.lr_scheduler.LambdaLR(torch.optim.SGD([weight], lr=1.0), lambda step: 1.0)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(
+            torch.optim.SGD([weight], lr=1.0), lambda step: 1.0
+        )
         other = spmd.checkpoint.RandomState()
         spmd.CheckpointManager(tmp_path).save(1, {"object": other})
-        with pytest.raises(ValueError, match=r"LambdaLR at 'object' does not take the state that .*/1 has for it: Key"):
+        with pytest.raises(
+            ValueError,
+            match=r"LambdaLR at 'object' does not take the state that .*/1 has for it: Key",
+        ):
             spmd.CheckpointManager(tmp_path).restore({"object": scheduler})
 
     def test_number_in_the_place_of_a_tensor(self, tmp_path: Path) -> None:
@@ -179,11 +195,14 @@ class TestDamage:
                 raise NotImplementedError
 
         spmd.CheckpointManager(tmp_path).save(1, {"object": Number()})
-        with pytest.raises(ValueError, match=r"Linear at 'object' does not take the state that .*/1 has.*: Runtime"):
+        with pytest.raises(
+            ValueError, match=r"Linear at 'object' does not take the state that .*/1 has.*: Runtime"
+        ):
             spmd.CheckpointManager(tmp_path).restore({"object": torch.nn.Linear(2, 1, bias=False)})
 
     def test_thousand_corrupted_files(self, manager: spmd.CheckpointManager) -> None:
-        """Each is found, or what was changed is not read: blanks of the manifest, bytes between two shards."""
+        """Each is found, or what was changed is not read: blanks of the manifest, bytes between two
+        shards."""
         draw, expected, found_out = random.Random(0), values(state(2)), 0
         files = [manager.folder / "2" / name for name in ("shards-0.bin", "manifest.json")]
         originals = {file: file.read_bytes() for file in files}
@@ -210,7 +229,9 @@ class TestDamage:
 class TestNotWritten:
     """A save that fails leaves the earlier steps, and the next one removes its rest."""
 
-    def test_full_disk(self, manager: spmd.CheckpointManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_full_disk(
+        self, manager: spmd.CheckpointManager, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         opened = os.open
 
         def full(path: Any, flags: int, *args: Any, **given: Any) -> int:
@@ -220,15 +241,20 @@ class TestNotWritten:
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "open", full)
-            with pytest.raises(SaveError, match=r"step 3 was not saved in .*: No space left on device at byte 0 of "
-                               r".*/shards-0\.bin, [\d,]+ bytes are free\. Earlier steps are unchanged"):  # fmt: skip
+            with pytest.raises(
+                SaveError,
+                match=r"step 3 was not saved in .*: No space left on device at byte 0 of "
+                r".*/shards-0\.bin, [\d,]+ bytes are free\. Earlier steps are unchanged",
+            ):
                 manager.save(3, state(3))
         assert sorted(os.listdir(manager.folder)) == [".lock", "1", "2"]
         found = state(0)
         assert manager.restore(found) == 2 and values(found) == values(state(2))
         assert manager.save(3, state(3))
 
-    def test_later_error_of_a_thread(self, manager: spmd.CheckpointManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_later_error_of_a_thread(
+        self, manager: spmd.CheckpointManager, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def fails(*args: Any) -> None:
             raise OSError(5, "Input/output error")
 
@@ -242,21 +268,35 @@ class TestNotWritten:
 
     @pytest.mark.parametrize("waits", [False, True])
     def test_end_of_the_program(self, waits: bool, tmp_path: Path) -> None:
-        """The whole error is printed, even where the program has ended; with `wait` the exit status tells, too."""
-        folder = tmp_path / "a folder with a long name that no terminal has room for" / "and another one in it"
+        """The whole error is printed, even where the program has ended; with `wait` the exit status
+        tells, too."""
+        folder = (
+            tmp_path
+            / "a folder with a long name that no terminal has room for"
+            / "and another one in it"
+        )
         done = subprocess.run(
             [sys.executable, "-c", FAILED, str(folder), "wait" if waits else ""],
-            capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}, timeout=120,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"},
+            timeout=120,
+        )
         (said,) = [line for line in done.stderr.splitlines() if line.startswith("spmd: ")]
-        assert said.startswith(f"spmd: CheckpointManager: step 3 was not saved in {folder}: Input/output error at byte")
+        assert said.startswith(
+            f"spmd: CheckpointManager: step 3 was not saved in {folder}: Input/output error at byte"
+        )
         assert ". Earlier steps are unchanged. The " in said
         assert said.endswith(
-            "exit status of the program does not show it" if waits else "its exit status does not show it"
+            "exit status of the program does not show it"
+            if waits
+            else "its exit status does not show it"
         )
         assert done.returncode == int(waits) and ("Traceback" in done.stderr) == waits, done.stderr
 
-    def test_one_cause(self, manager: spmd.CheckpointManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_one_cause(
+        self, manager: spmd.CheckpointManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The traceback of a failed save has the error and that of the system, and no other."""
 
         def fails(*args: Any) -> None:
@@ -265,11 +305,12 @@ class TestNotWritten:
         (tmp_path / "file").write_text("")
         tensors = {"x": torch.ones(4, device="xla")}
         saves: list[Callable[[], Any]] = [
-            lambda: manager.save(3, state(3)), lambda: manager.save_async(3, state(3)) and manager.wait(),
+            lambda: manager.save(3, state(3)),
+            lambda: manager.save_async(3, state(3)) and manager.wait(),
             lambda: spmd.CheckpointManager(tmp_path / "file/steps").save(1, state()),
             lambda: spmd.save_checkpoint(tensors, tmp_path / "model"),
             lambda: spmd.save_checkpoint(tensors, tmp_path / "file/model"),
-        ]  # fmt: skip
+        ]
         monkeypatch.setattr(os, "fsync", fails)
         for save in saves:
             with pytest.raises(SaveError) as raised:
@@ -280,13 +321,16 @@ class TestNotWritten:
 
     def test_no_folder(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
-        with pytest.raises(SaveError, match=r"step 1 was not saved in .*/file/steps: NotADirectoryError: .*/file"):
+        with pytest.raises(
+            SaveError, match=r"step 1 was not saved in .*/file/steps: NotADirectoryError: .*/file"
+        ):
             spmd.CheckpointManager(tmp_path / "file/steps").save(1, state())
 
     def test_read_only(self) -> None:
         """A folder in which no user may write."""
         with pytest.raises(
-            SaveError, match=r"step 1 was not saved in /proc/self/steps: \w+Error: .*'/proc/self/steps'"
+            SaveError,
+            match=r"step 1 was not saved in /proc/self/steps: \w+Error: .*'/proc/self/steps'",
         ):
             spmd.CheckpointManager("/proc/self/steps").save(1, state())
 
@@ -298,7 +342,9 @@ class TestNotWritten:
         manager.save(3, state(3))
         assert sorted(os.listdir(manager.folder)) == [".lock", "1", "2", "3"]
 
-    def test_files_and_links_among_what_is_left(self, manager: spmd.CheckpointManager, tmp_path: Path) -> None:
+    def test_files_and_links_among_what_is_left(
+        self, manager: spmd.CheckpointManager, tmp_path: Path
+    ) -> None:
         (tmp_path / "elsewhere").mkdir()
         (tmp_path / "elsewhere/file").write_text("is not ours")
         (manager.folder / ".saving-x").write_text("")
@@ -343,12 +389,17 @@ class TestTwoJobs:
     def test_second(self, tmp_path: Path) -> None:
         job = subprocess.Popen(
             [sys.executable, "-c", OTHER, str(ROOT), str(tmp_path)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         with job:
             assert job.stdout is not None and job.stdout.readline() == "locked\n"
             manager = spmd.CheckpointManager(tmp_path)
-            with pytest.raises(SaveError, match=f'belongs to another job, which runs: .*"process": {job.pid}, "host"'):
+            with pytest.raises(
+                SaveError,
+                match=f'belongs to another job, which runs: .*"process": {job.pid}, "host"',
+            ):
                 manager.save(1, {"n": 1})
             assert os.listdir(tmp_path) == [".lock"]
             job.kill()
@@ -363,8 +414,11 @@ class TestTwoJobs:
         (tmp_path / "job/.lock").read_bytes()
         done = subprocess.run(
             [sys.executable, "-c", OTHER, str(ROOT), str(tmp_path / "job")],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert "belongs to another job" in done.stderr and done.stdout == ""
 
     def test_link(self, tmp_path: Path) -> None:
@@ -390,11 +444,15 @@ class TestTwoJobs:
 
     def test_fork_of_a_killed_job(self, tmp_path: Path) -> None:
         """A worker that outlives its job does not keep the folder."""
-        script = OTHER.replace("sys.stdin.read()", "import os, time; os.fork() or time.sleep(60); time.sleep(60)")
+        script = OTHER.replace(
+            "sys.stdin.read()", "import os, time; os.fork() or time.sleep(60); time.sleep(60)"
+        )
         job = subprocess.Popen(
             [sys.executable, "-c", script, str(ROOT), str(tmp_path)],
-            stdout=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         with job:
             assert job.stdout is not None and job.stdout.readline() == "locked\n"
             children = Path(f"/proc/{job.pid}/task/{job.pid}/children")

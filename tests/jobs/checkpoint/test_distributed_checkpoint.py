@@ -1,4 +1,5 @@
-"""`torch.distributed.checkpoint` of sharded tensors: a chunk for each piece, read into any other layout."""
+"""`torch.distributed.checkpoint` of sharded tensors: a chunk for each piece, read into any other
+layout."""
 
 from pathlib import Path
 
@@ -10,7 +11,8 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 import spmd
 
-pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # it says so of a single process
+# it says so of a single process
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
 LAYOUTS = {
     "8": ((8,), ("a",), ("a", None)),
@@ -24,7 +26,9 @@ LAYOUTS = {
 
 def resharded(tensor: torch.Tensor, name: str) -> torch.Tensor:
     shape, axes, spec = LAYOUTS[name]
-    return spmd.mark_sharding(tensor, spmd.Mesh(range(torch.Size(shape).numel()), shape, axes), spec)
+    return spmd.mark_sharding(
+        tensor, spmd.Mesh(range(torch.Size(shape).numel()), shape, axes), spec
+    )
 
 
 def save(state: dict[str, torch.Tensor], path: Path) -> None:
@@ -43,7 +47,8 @@ def chunks(path: Path, name: str) -> list[tuple[tuple[int, ...], tuple[int, ...]
 @pytest.mark.parametrize("saved", LAYOUTS)
 @pytest.mark.parametrize("loaded", [*LAYOUTS, None])
 class TestLayouts:
-    """Saved as it lies on one mesh, loaded as it is to lie on another, or into a CPU tensor; no program is compiled."""
+    """Saved as it lies on one mesh, loaded as it is to lie on another, or into a CPU tensor; no
+    program is compiled."""
 
     def test_same(self, saved: str, loaded: str | None, tmp_path: Path) -> None:
         whole = {"even": torch.randn(16, 8), "uneven": torch.randn(10, 6)}
@@ -67,17 +72,26 @@ class TestSaved:
         state = {
             "rows": resharded(torch.zeros(10, 6).to("xla"), "8"),
             "both": resharded(torch.zeros(8, 6).to("xla"), "2x4"),
-            "whole": spmd.mark_sharding(torch.zeros(4, device="xla"), spmd.Mesh(range(8), (8,), ("a",)), (None,)),
+            "whole": spmd.mark_sharding(
+                torch.zeros(4, device="xla"), spmd.Mesh(range(8), (8,), ("a",)), (None,)
+            ),
             "one": torch.ones((), device="xla") * 3,
         }
         save(state, tmp_path)
         assert chunks(tmp_path, "rows") == [((start, 0), (2, 6)) for start in range(0, 10, 2)]
-        assert chunks(tmp_path, "both") == [((row, column), (2, 3)) for row in range(0, 8, 2) for column in (0, 3)]
+        assert chunks(tmp_path, "both") == [
+            ((row, column), (2, 3)) for row in range(0, 8, 2) for column in (0, 3)
+        ]
         assert chunks(tmp_path, "whole") == [((0,), (4,))] and chunks(tmp_path, "one") == [((), ())]
 
     def test_pending_views_and_empty(self, tmp_path: Path, mesh8: spmd.Mesh) -> None:
         x = spmd.mark_sharding(torch.arange(16.0, device="xla"), mesh8, ("fsdp",)) + 1
-        state = {"pending": x, "view": x.view(4, 4).t()[1], "empty": torch.empty(0, 3, device="xla"), "number": 3}
+        state = {
+            "pending": x,
+            "view": x.view(4, 4).t()[1],
+            "empty": torch.empty(0, 3, device="xla"),
+            "number": 3,
+        }
         save(state, tmp_path)
         found = {
             "pending": torch.zeros(16, device="xla"),
@@ -86,7 +100,12 @@ class TestSaved:
             "number": 0,
         }
         load(found, tmp_path)
-        assert found["pending"].tolist() == [*range(1, 17)] and found["view"].tolist() == [2.0, 6.0, 10.0, 14.0]
+        assert found["pending"].tolist() == [*range(1, 17)] and found["view"].tolist() == [
+            2.0,
+            6.0,
+            10.0,
+            14.0,
+        ]
         assert found["number"] == 3
 
     def test_without_this_library(self, tmp_path: Path, mesh8: spmd.Mesh) -> None:
@@ -99,7 +118,9 @@ class TestSaved:
         assert type(state["weight"]) is torch.Tensor and state["weight"].device.type == "cpu"
         assert torch.equal(state["weight"], layer.weight.detach().cpu())
 
-    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64, torch.bool, torch.float8_e4m3fn], ids=str)
+    @pytest.mark.parametrize(
+        "dtype", [torch.bfloat16, torch.int64, torch.bool, torch.float8_e4m3fn], ids=str
+    )
     def test_dtypes(self, dtype: torch.dtype, tmp_path: Path, mesh8: spmd.Mesh) -> None:
         whole = (torch.arange(16) % 3).to(dtype)
         save({"x": spmd.mark_sharding(whole.to("xla"), mesh8, ("fsdp",))}, tmp_path)
@@ -139,7 +160,9 @@ class TestLoaded:
         (tmp_path / "bad").mkdir()
         for file in (tmp_path / "good").iterdir():
             data = file.read_bytes()
-            (tmp_path / "bad" / file.name).write_bytes(data if file.name == ".metadata" else b"\0" * len(data))
+            (tmp_path / "bad" / file.name).write_bytes(
+                data if file.name == ".metadata" else b"\0" * len(data)
+            )
         with pytest.raises(dcp.CheckpointException):
             load({"x": x}, tmp_path / "bad")
         assert x.tolist() == [*range(16)]
@@ -155,10 +178,14 @@ class TestLoaded:
             load({"x": x}, tmp_path)
 
     def test_copy_of_itself(self) -> None:
-        """A tensor that a load has written in place is loaded again by `load_state_dict`: that records nothing."""
+        """A tensor that a load has written in place is loaded again by `load_state_dict`: that
+        records nothing."""
         layer = nn.Linear(4, 4).to("xla")
         spmd.sync()
         before, compiled = layer.weight.detach().cpu(), spmd.metrics.num_compiles()
         layer.load_state_dict(layer.state_dict())
         spmd.sync()
-        assert torch.equal(layer.weight.detach().cpu(), before) and spmd.metrics.num_compiles() == compiled
+        assert (
+            torch.equal(layer.weight.detach().cpu(), before)
+            and spmd.metrics.num_compiles() == compiled
+        )

@@ -1,4 +1,5 @@
-"""The state that `spmd.CheckpointManager` saves and restores: each kind of entry, and entries of several processes."""
+"""The state that `spmd.CheckpointManager` saves and restores: each kind of entry, and entries of
+several processes."""
 
 import json
 import random
@@ -28,14 +29,25 @@ class TestState:
 
     def test_tensors(self, tmp_path: Path) -> None:
         whole = {
-            "rows": torch.randn(16, 8), "uneven": torch.randn(10, 6), "both": torch.randn(8, 8),
-            "half": torch.randn(16).bfloat16(), "flags": torch.arange(16) % 3 == 0, "one": torch.tensor(3.0),
-            "small": torch.randn(8).to(torch.float8_e5m2), "complex": torch.randn(4, dtype=torch.complex64),
+            "rows": torch.randn(16, 8),
+            "uneven": torch.randn(10, 6),
+            "both": torch.randn(8, 8),
+            "half": torch.randn(16).bfloat16(),
+            "flags": torch.arange(16) % 3 == 0,
+            "one": torch.tensor(3.0),
+            "small": torch.randn(8).to(torch.float8_e5m2),
+            "complex": torch.randn(4, dtype=torch.complex64),
             "empty": torch.empty(0, 3),
-        }  # fmt: skip
-        specs = {"rows": ("fsdp", None), "uneven": (None, "fsdp"), "both": ("data", "fsdp"), "half": ("fsdp",)}
+        }
+        specs = {
+            "rows": ("fsdp", None),
+            "uneven": (None, "fsdp"),
+            "both": ("data", "fsdp"),
+            "half": ("fsdp",),
+        }
         state: dict[str, Any] = {
-            name: sharded(value, "2x4", *specs.get(name, (None,) * value.dim())) for name, value in whole.items()
+            name: sharded(value, "2x4", *specs.get(name, (None,) * value.dim()))
+            for name, value in whole.items()
         }
         state["view"] = state["rows"].t()[1]
         state["pending"] = state["rows"] * 2
@@ -44,7 +56,8 @@ class TestState:
         assert manager.save(0, state)
         compiled = spmd.metrics.num_compiles()
         found: dict[str, Any] = {
-            name: sharded(torch.zeros_like(value), "3", *("fsdp", None)[: value.dim()]) for name, value in whole.items()
+            name: sharded(torch.zeros_like(value), "3", *("fsdp", None)[: value.dim()])
+            for name, value in whole.items()
         }
         found |= {
             "view": torch.zeros(16, device="xla"),
@@ -55,23 +68,30 @@ class TestState:
         assert manager.restore(found) == 0
         for name, value in whole.items():
             assert (
-                found[name].cpu().reshape(-1).view(torch.uint8).tolist() == value.reshape(-1).view(torch.uint8).tolist()
+                found[name].cpu().reshape(-1).view(torch.uint8).tolist()
+                == value.reshape(-1).view(torch.uint8).tolist()
             ), name
             assert spmd.get_sharding(found[name]) is before[name]
-        assert torch.equal(found["view"].cpu(), whole["rows"].t()[1]) and found["cpu"].tolist() == [*range(5)]
+        assert torch.equal(found["view"].cpu(), whole["rows"].t()[1]) and found["cpu"].tolist() == [
+            *range(5)
+        ]
         assert torch.equal(found["pending"], whole["rows"] * 2)
         assert spmd.metrics.num_compiles() == compiled
 
     def test_plain_values(self, tmp_path: Path) -> None:
         values: dict[str, Any] = {
-            "numbers": [1, -(2**70), 0.1, float("inf"), True, None, 1 + 2j], "text": "é\n", "bytes": b"\0\xff",
-            "tuple": (1, (2.5,)), "keys": {1: "a", (2, "b"): [3]}, "dollar": {"$tensor": "x"}, "set": {3, 1},
-            "ordered": OrderedDict([("z", 1), ("a", 2)]), "counter": Counter({3: 2}), "deque": deque([1, 2], 3),
-            "size": torch.Size([2]), "dtype": torch.bfloat16, "scalar": np.float32(0.5), "frozen": frozenset([1]),
-            "nested": {"lr": 0.1, "inner": [{"a": ()}]}, "python": random.getstate(), "device": torch.device("cpu"),
+            "numbers": [1, -(2**70), 0.1, float("inf"), True, None, 1 + 2j], "text": "é\n",
+            "bytes": b"\0\xff", "tuple": (1, (2.5,)), "keys": {1: "a", (2, "b"): [3]},
+            "dollar": {"$tensor": "x"}, "set": {3, 1}, "ordered": OrderedDict([("z", 1), ("a", 2)]),
+            "counter": Counter({3: 2}), "deque": deque([1, 2], 3), "size": torch.Size([2]),
+            "dtype": torch.bfloat16, "scalar": np.float32(0.5), "frozen": frozenset([1]),
+            "nested": {"lr": 0.1, "inner": [{"a": ()}]}, "python": random.getstate(),
+            "device": torch.device("cpu"),
         }  # fmt: skip
         manager = spmd.CheckpointManager(tmp_path)
-        manager.save(1, {"all": values, "nan": float("nan"), "array": {"x": np.arange(3, dtype=np.uint32)}})
+        manager.save(
+            1, {"all": values, "nan": float("nan"), "array": {"x": np.arange(3, dtype=np.uint32)}}
+        )
         state: dict[str, Any] = {"all": {}, "nan": 0.0, "array": {}}
         manager.restore(state)
         assert state["all"] == values and state["nan"] != state["nan"]
@@ -87,7 +107,11 @@ class TestState:
         manager.save(0, state)
         drawn = torch.rand(2, generator=generator)
         y = torch.zeros(4, device="xla")
-        other: dict[str, Any] = {"list": [y, 0], "tuple": (y.clone(), {"n": 0}), "generator": generator}
+        other: dict[str, Any] = {
+            "list": [y, 0],
+            "tuple": (y.clone(), {"n": 0}),
+            "generator": generator,
+        }
         manager.restore(other)
         assert other["list"][0] is y and y.tolist() == [0, 1, 2, 3] and other["list"][1] == 1
         assert other["tuple"][0].tolist() == [0, 2, 4, 6] and other["tuple"][1] == {"n": 5}
@@ -95,24 +119,45 @@ class TestState:
 
     @pytest.mark.parametrize("before", [1, 2, 3])
     def test_plain_values_in_place(self, before: int, tmp_path: Path) -> None:
-        """Dicts, lists, deques and sets, which the program may hold elsewhere, too; tuples are new in their parents."""
+        """Dicts, lists, deques and sets, which the program may hold elsewhere, too; tuples are new
+        in their parents."""
 
         def made(number: int) -> dict[str, Any]:
             return {
                 "progress": {
-                    "step": number, "curve": [{"loss": float(i)} for i in range(number)], "at": ({"n": number}, number),
-                    "last": deque([[number]], 4), "seen": {number}, "count": Counter({number: number}),
-                    "ordered": OrderedDict([(str(number), number)]), f"only {number}": None,
-                    "groups": defaultdict(list, {"x": [number]}), "longest": deque([number], number),
+                    "step": number,
+                    "curve": [{"loss": float(i)} for i in range(number)],
+                    "at": ({"n": number}, number),
+                    "last": deque([[number]], 4),
+                    "seen": {number},
+                    "count": Counter({number: number}),
+                    "ordered": OrderedDict([(str(number), number)]),
+                    f"only {number}": None,
+                    "groups": defaultdict(list, {"x": [number]}),
+                    "longest": deque([number], number),
                 },
-                "losses": [number] * number, "deep": [({"model": torch.full((2,), number), "n": [number]},)],
-            }  # fmt: skip
+                "losses": [number] * number,
+                "deep": [({"model": torch.full((2,), number), "n": [number]},)],
+            }
 
         def containers(state: dict[str, Any]) -> list[Any]:
             progress, ((deep,),) = state["progress"], state["deep"]
             names = ("curve", "last", "seen", "count", "ordered", "groups")
-            inner = [progress["curve"][0], progress["at"][0], progress["last"][0], progress["groups"]["x"], deep["n"]]
-            return [progress, state["losses"], state["deep"], deep, *inner, *(progress[name] for name in names)]
+            inner = [
+                progress["curve"][0],
+                progress["at"][0],
+                progress["last"][0],
+                progress["groups"]["x"],
+                deep["n"],
+            ]
+            return [
+                progress,
+                state["losses"],
+                state["deep"],
+                deep,
+                *inner,
+                *(progress[name] for name in names),
+            ]
 
         manager = spmd.CheckpointManager(tmp_path)
         manager.save(0, made(2))
@@ -124,7 +169,10 @@ class TestState:
 
     def test_what_cannot_be_held(self, tmp_path: Path) -> None:
         manager = spmd.CheckpointManager(tmp_path)
-        with pytest.raises(TypeError, match=r"config\.key\.f is a builtins\.function, which a checkpoint cannot hold"):
+        with pytest.raises(
+            TypeError,
+            match=r"config\.key\.f is a builtins\.function, which a checkpoint cannot hold",
+        ):
             manager.save(0, {"config": {"key": {"f": lambda: 0}}})
         with pytest.raises(TypeError, match="expected a dict such as"):
             manager.save(0, [1])  # type: ignore[arg-type]
@@ -133,17 +181,30 @@ class TestState:
         assert manager.all_steps() == [] and not [*tmp_path.iterdir()]
 
     def test_nothing_is_pickled(self, tmp_path: Path) -> None:
-        """The manifest is JSON that a person can read, and the tensors' bytes are in the file as it says."""
+        """The manifest is JSON that a person can read, and the tensors' bytes are in the file as it
+        says."""
         x = sharded(torch.arange(8, dtype=torch.int32), "8", "fsdp")
         spmd.CheckpointManager(tmp_path).save(7, {"x": x, "note": "hello"})
-        assert sorted(file.name for file in (tmp_path / "7").iterdir()) == ["manifest.json", "shards-0.bin"]
+        assert sorted(file.name for file in (tmp_path / "7").iterdir()) == [
+            "manifest.json",
+            "shards-0.bin",
+        ]
         manifest = json.loads((tmp_path / "7/manifest.json").read_text())
-        assert manifest["step"] == 7 and manifest["values"]["note"] == {"kind": "value", "state": "hello"}
+        assert manifest["step"] == 7 and manifest["values"]["note"] == {
+            "kind": "value",
+            "state": "hello",
+        }
         tensor = manifest["tensors"]["x"]
-        assert tensor["sharding"]["mesh"] == {"fsdp": 8} and tensor["dtype"] == "int32" and tensor["shape"] == [8]
+        assert (
+            tensor["sharding"]["mesh"] == {"fsdp": 8}
+            and tensor["dtype"] == "int32"
+            and tensor["shape"] == [8]
+        )
         data = (tmp_path / "7/shards-0.bin").read_bytes()
         for shard in tensor["shards"]:
-            (value,) = np.frombuffer(data[shard["offset"] : shard["offset"] + shard["bytes"]], np.int32)
+            (value,) = np.frombuffer(
+                data[shard["offset"] : shard["offset"] + shard["bytes"]], np.int32
+            )
             assert [value] == shard["at"]
 
 
@@ -163,7 +224,9 @@ class TestProcesses:
             body = manifest.read(tmp_path / str(process))
             part = json.dumps({name: body[name] for name in ("tensors", "values", "files")})
             parts.append(json.loads(part.replace("shards-0.bin", f"of-{process}.bin")))
-            (tmp_path / str(process) / "shards-0.bin").rename(tmp_path / "both" / f"of-{process}.bin")
+            (tmp_path / str(process) / "shards-0.bin").rename(
+                tmp_path / "both" / f"of-{process}.bin"
+            )
         torch.manual_seed(5)
         random.seed(9)
         own = random.random()

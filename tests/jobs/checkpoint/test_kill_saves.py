@@ -1,4 +1,5 @@
-"""Saves that are killed leave the last committed step: a part of `kill_saves.py`, which kills at every operation."""
+"""Saves that are killed leave the last committed step: a part of `kill_saves.py`, which kills at
+every operation."""
 
 import subprocess
 import sys
@@ -11,7 +12,13 @@ class TestKills:
     def test_some(self) -> None:
         script = Path(__file__).parent / "kill_saves.py"
         done = subprocess.run(
-            [sys.executable, "-W", "error", str(script), "--few"], capture_output=True, text=True, timeout=120
+            [sys.executable, "-W", "error", str(script), "--few"],
+            capture_output=True,
+            text=True,
+            timeout=120,
         )
         assert done.returncode == 0, done.stderr
-        assert "kills in" in done.stdout.splitlines()[-1] and "always the last committed step" in done.stdout
+        assert (
+            "kills in" in done.stdout.splitlines()[-1]
+            and "always the last committed step" in done.stdout
+        )

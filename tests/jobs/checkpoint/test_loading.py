@@ -32,7 +32,8 @@ def marked(tensor: torch.Tensor, name: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", MESHES)
 class TestFillShards:
-    """Every layout gets the values that the whole has, each element of a piece once, and no program is compiled."""
+    """Every layout gets the values that the whole has, each element of a piece once, and no program
+    is compiled."""
 
     @pytest.mark.parametrize("shape", [(16, 8), (10, 12), (3, 5)], ids=str)
     def test_values(self, name: str, shape: tuple[int, int]) -> None:
@@ -55,7 +56,8 @@ class TestFillShards:
     def test_dtype(self, name: str) -> None:
         whole = torch.randn(16, 8)
         x = spmd.checkpoint.fill_shards(
-            marked(torch.empty(16, 8, dtype=torch.bfloat16, device="xla"), name), lambda index: whole[index]
+            marked(torch.empty(16, 8, dtype=torch.bfloat16, device="xla"), name),
+            lambda index: whole[index],
         )
         assert torch.equal(x.cpu(), whole.bfloat16())
 
@@ -64,7 +66,8 @@ class TestFilling:
     """The state that a filled tensor keeps, and the values that it refuses."""
 
     def test_in_place(self, mesh8: spmd.Mesh) -> None:
-        """The parameter, its views and its layout stay; a step of training goes on from the new values."""
+        """The parameter, its views and its layout stay; a step of training goes on from the new
+        values."""
         layer = nn.Linear(8, 8, device="xla")
         spmd.mark_sharding(layer.weight, mesh8, ("fsdp", None))
         row, version = layer.weight.detach()[1], layer.weight._version
@@ -82,14 +85,20 @@ class TestFilling:
         assert y.tolist() == [2.0] * 8 and x.tolist() == [0.0] * 8
 
     def test_host_memory(self, mesh8: spmd.Mesh) -> None:
-        x = spmd.mark_sharding(torch.ones(8, device="xla"), mesh8, ("fsdp",), memory_kind="pinned_host")
+        x = spmd.mark_sharding(
+            torch.ones(8, device="xla"), mesh8, ("fsdp",), memory_kind="pinned_host"
+        )
         spmd.checkpoint.fill_shards(x, lambda index: torch.arange(8.0)[index])
         assert x.tolist() == [*range(8)] and spmd.get_sharding(x).memory == "pinned_host"
 
     def test_nothing_and_one(self) -> None:
-        assert spmd.checkpoint.fill_shards(torch.empty(0, 3, device="xla"), lambda _: torch.empty(9)).shape == (0, 3)
+        assert spmd.checkpoint.fill_shards(
+            torch.empty(0, 3, device="xla"), lambda _: torch.empty(9)
+        ).shape == (0, 3)
         assert (
-            spmd.checkpoint.fill_shards(torch.zeros((), device="xla"), lambda index: torch.tensor(3.0)[index]).item()
+            spmd.checkpoint.fill_shards(
+                torch.zeros((), device="xla"), lambda index: torch.tensor(3.0)[index]
+            ).item()
             == 3
         )
 
@@ -99,13 +108,16 @@ class TestFilling:
             spmd.checkpoint.fill_shards(torch.ones(2), lambda index: torch.ones(2)[index])
         with pytest.raises(ValueError, match="got a view; pass its base"):
             spmd.checkpoint.fill_shards(x[1:], lambda index: torch.ones(3, 2)[index])
-        with pytest.raises(ValueError, match=r"expected a shard of shape \[4, 2\].*got one of shape \[3\]"):
+        with pytest.raises(
+            ValueError, match=r"expected a shard of shape \[4, 2\].*got one of shape \[3\]"
+        ):
             spmd.checkpoint.fill_shards(x, lambda index: torch.ones(3))
         assert x.tolist() == [[1.0, 1.0]] * 4
 
 
 class Net(nn.Module):
-    """With what a checkpoint may hold: tied weights, buffers, numbers, another state of the user's."""
+    """With what a checkpoint may hold: tied weights, buffers, numbers, another state of the
+    user's."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +146,11 @@ def on_device(mesh: spmd.Mesh, *, dtype: torch.dtype = torch.float32) -> Net:
 
 
 def untied(model: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: value.contiguous() for name, value in model.state_dict().items() if name != "head.weight"}
+    return {
+        name: value.contiguous()
+        for name, value in model.state_dict().items()
+        if name != "head.weight"
+    }
 
 
 def as_safetensors(model: nn.Module, folder: Path) -> Path:
@@ -148,10 +164,16 @@ def as_folder(model: nn.Module, folder: Path) -> Path:
 
 def as_several(model: nn.Module, folder: Path) -> Path:
     state = untied(model)
-    places = {name: f"model-{index % 3 + 1:05}-of-00003.safetensors" for index, name in enumerate(state)}
+    places = {
+        name: f"model-{index % 3 + 1:05}-of-00003.safetensors" for index, name in enumerate(state)
+    }
     for place in {*places.values()}:
-        save_file({name: value for name, value in state.items() if places[name] == place}, folder / place)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+        save_file(
+            {name: value for name, value in state.items() if places[name] == place}, folder / place
+        )
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": places})
+    )
     return folder
 
 
@@ -179,27 +201,37 @@ FORMATS = (as_safetensors, as_folder, as_several, as_pieces_without_index, as_to
 
 
 class TestLoadCheckpoint:
-    """Every format gives the model what `load_state_dict` would, without a compile and without an initialisation."""
+    """Every format gives the model what `load_state_dict` would, without a compile and without an
+    initialisation."""
 
     @pytest.mark.parametrize("write", FORMATS, ids=lambda write: write.__name__)
-    def test_formats(self, write: Callable[[nn.Module, Path], Path], tmp_path: Path, mesh8: spmd.Mesh) -> None:
+    def test_formats(
+        self, write: Callable[[nn.Module, Path], Path], tmp_path: Path, mesh8: spmd.Mesh
+    ) -> None:
         source = Net().eval()
         source.norm.running_mean.normal_()
         path = write(source, tmp_path)
         before = spmd.metrics.num_compiles()
         model = on_device(mesh8).eval()
         assert spmd.load_checkpoint(model, path) == ([], [])
-        assert all(torch.equal(value.cpu(), source.state_dict()[name]) for name, value in model.state_dict().items())
+        assert all(
+            torch.equal(value.cpu(), source.state_dict()[name])
+            for name, value in model.state_dict().items()
+        )
         assert spmd.metrics.num_compiles() == before
         assert model.head.weight is model.embed.weight
         tokens = torch.arange(10)
         torch.testing.assert_close(model(tokens.to("xla")).cpu(), source(tokens))
 
-    def test_reads_only_what_a_device_holds(self, tmp_path: Path, mesh8: spmd.Mesh, monkeypatch) -> None:
+    def test_reads_only_what_a_device_holds(
+        self, tmp_path: Path, mesh8: spmd.Mesh, monkeypatch
+    ) -> None:
         source, asked = nn.Linear(16, 64, bias=False), []
         save_file(source.state_dict(), tmp_path / "one.safetensors")
         monkeypatch.setattr(
-            Stored, "read", lambda self, indices, read=Stored.read: (asked.append(indices), read(self, indices))[1]
+            Stored,
+            "read",
+            lambda self, indices, read=Stored.read: (asked.append(indices), read(self, indices))[1],
         )
         with torch.device("xla"):
             model = nn.Linear(16, 64, bias=False)
@@ -210,7 +242,8 @@ class TestLoadCheckpoint:
         ]
 
     def test_dtype(self, tmp_path: Path, mesh8: spmd.Mesh) -> None:
-        """A tensor is cast to the model's dtype, or to the one asked for; integers stay what they are."""
+        """A tensor is cast to the model's dtype, or to the one asked for; integers stay what they
+        are."""
         source = Net()
         path = as_safetensors(source, tmp_path)
         for model in (on_device(mesh8, dtype=torch.bfloat16), on_device(mesh8)):
@@ -233,7 +266,10 @@ class TestLoadCheckpoint:
         source = Net()
         torch.save({"model": source.state_dict(), "epoch": 3}, tmp_path / "run.pt")
         model = on_device(mesh8)
-        with pytest.raises(ValueError, match="got a dict of 'model', 'epoch'; choose one of them, as by key='model'"):
+        with pytest.raises(
+            ValueError,
+            match="got a dict of 'model', 'epoch'; choose one of them, as by key='model'",
+        ):
             spmd.load_checkpoint(model, tmp_path / "run.pt")
         with pytest.raises(ValueError, match="has no 'state'; it has a dict of 'model', 'epoch'"):
             spmd.load_checkpoint(model, tmp_path / "run.pt", key="state")
@@ -242,14 +278,24 @@ class TestLoadCheckpoint:
 
     def test_rename(self, tmp_path: Path, mesh8: spmd.Mesh) -> None:
         source = Net()
-        save_file({f"model.{name}": value for name, value in untied(source).items()}, tmp_path / "x.safetensors")
+        save_file(
+            {f"model.{name}": value for name, value in untied(source).items()},
+            tmp_path / "x.safetensors",
+        )
         model = on_device(mesh8)
         left = spmd.load_checkpoint(
-            model, tmp_path, strict=False,
+            model,
+            tmp_path,
+            strict=False,
             rename=lambda name: None if "norm" in name else name.removeprefix("model."),
-        )  # fmt: skip
-        # Batch norm loads itself, and takes files without metadata for older than its counter, as in `load_state_dict`.
-        norms = [name for name in untied(source) if "norm" in name and not name.endswith("num_batches_tracked")]
+        )
+        # Batch norm loads itself, and takes files without metadata for older than its counter, as
+        # in `load_state_dict`.
+        norms = [
+            name
+            for name in untied(source)
+            if "norm" in name and not name.endswith("num_batches_tracked")
+        ]
         assert left.missing_keys == norms and not left.unexpected_keys
         assert torch.equal(model.layers[1].weight.detach().cpu(), source.layers[1].weight)
         with pytest.raises(ValueError, match="rename gives 'x'"):
@@ -259,7 +305,9 @@ class TestLoadCheckpoint:
         """Names of PyTorch/XLA's FSDPv2 and of torch.compile load without what these put in."""
         source = Net()
         state = {f"_orig_module.{name}": value for name, value in source.state_dict().items()}
-        state = {name.replace("layers.1.", "layers.1._orig_mod."): value for name, value in state.items()}
+        state = {
+            name.replace("layers.1.", "layers.1._orig_mod."): value for name, value in state.items()
+        }
         torch.save(state, tmp_path / "x.pt")
         model = on_device(mesh8)
         assert spmd.load_checkpoint(model, tmp_path / "x.pt") == ([], [])
@@ -285,7 +333,10 @@ class TestLoadCheckpoint:
     def test_model_on_the_cpu(self, tmp_path: Path) -> None:
         source, model = Net(), Net()
         spmd.load_checkpoint(model, as_safetensors(source, tmp_path))
-        assert all(torch.equal(value, source.state_dict()[name]) for name, value in model.state_dict().items())
+        assert all(
+            torch.equal(value, source.state_dict()[name])
+            for name, value in model.state_dict().items()
+        )
 
     def test_saved_from_the_device(self, tmp_path: Path, mesh8: spmd.Mesh) -> None:
         source = nn.Linear(4, 8).to("xla")
@@ -312,24 +363,30 @@ class TestRefused:
         assert "missing in the files: 'layers.0.weight'  did you mean 'layers.0.wieght'?" in said
         assert "not in the model: 'layers.0.wieght'  did you mean 'layers.0.weight'?" in said
         assert model.embed.weight.sum().item() == 480
-        assert spmd.load_checkpoint(model, tmp_path, strict=False) == (["layers.0.weight"], ["layers.0.wieght"])
+        assert spmd.load_checkpoint(model, tmp_path, strict=False) == (
+            ["layers.0.weight"],
+            ["layers.0.wieght"],
+        )
 
     def test_shape(self, tmp_path: Path, mesh8: spmd.Mesh) -> None:
         state = untied(Net()) | {"layers.0.weight": torch.ones(16, 8)}
         save_file(state, tmp_path / "x.safetensors")
         with pytest.raises(
-            ValueError, match=r"'layers.0.weight' has the shape \[16, 8\] in .*x\.safetensors and \[16, 16\]"
+            ValueError,
+            match=r"'layers.0.weight' has the shape \[16, 8\] in .*x\.safetensors and \[16, 16\]",
         ):
             spmd.load_checkpoint(on_device(mesh8), tmp_path)
 
     def test_another_model(self, tmp_path: Path) -> None:
         """Ten differences, some of each kind, and the numbers of the others."""
         source = nn.ModuleDict(
-            {f"old{i}": nn.Linear(4, 4) for i in range(3)} | {f"x{i}": nn.Linear(4, 4) for i in "abc"}
+            {f"old{i}": nn.Linear(4, 4) for i in range(3)}
+            | {f"x{i}": nn.Linear(4, 4) for i in "abc"}
         )
         save_file(source.state_dict(), tmp_path / "x.safetensors")
         model = nn.ModuleDict(
-            {f"new{i}": nn.Linear(4, 4) for i in range(2)} | {f"x{i}": nn.Linear(5, 5) for i in "abc"}
+            {f"new{i}": nn.Linear(4, 4) for i in range(2)}
+            | {f"x{i}": nn.Linear(5, 5) for i in "abc"}
         )
         before = {name: value.clone() for name, value in model.state_dict().items()}
         with pytest.raises(ValueError) as raised:
@@ -339,14 +396,24 @@ class TestRefused:
             "rename= maps the files'"
         )
         titles = [line.split(":")[0].strip() for line in lines]
-        assert titles == ["missing in the files"] * 4 + ["not in the model"] * 4 + ["other tensors"] * 4
+        assert (
+            titles
+            == ["missing in the files"] * 4 + ["not in the model"] * 4 + ["other tensors"] * 4
+        )
         assert [line for line in lines if line.endswith(" more")] == [
-            "    missing in the files: 1 more", "    not in the model: 3 more", "    other tensors: 3 more",
-        ]  # fmt: skip
-        assert "    other tensors: 'xa.weight' has the shape [4, 4] in x.safetensors and [5, 5] in the model" in lines
+            "    missing in the files: 1 more",
+            "    not in the model: 3 more",
+            "    other tensors: 3 more",
+        ]
+        assert (
+            "    other tensors: 'xa.weight' has the shape [4, 4] in x.safetensors and [5, 5] "
+            "in the model"
+        ) in lines
         with pytest.raises(ValueError) as raised:
             spmd.load_checkpoint(model, tmp_path, strict=False)
-        assert str(raised.value).count("    other tensors: 'x") == 6 and "missing" not in str(raised.value)
+        assert str(raised.value).count("    other tensors: 'x") == 6 and "missing" not in str(
+            raised.value
+        )
         assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
     @pytest.mark.parametrize("root", ["", "memory://"], ids=["disk", "url"])
@@ -362,7 +429,9 @@ class TestRefused:
             (f"{folder}/8", f"a step of a CheckpointManager: {call}, step=8)"),
             (f"{folder}/8/manifest.json", f"a step of a CheckpointManager: {call}, step=8)"),
         ):
-            with pytest.raises((FileNotFoundError, ValueError), match=f"; it is {re.escape(says)}$"):
+            with pytest.raises(
+                (FileNotFoundError, ValueError), match=f"; it is {re.escape(says)}$"
+            ):
                 spmd.load_checkpoint(model, path)
         (tmp_path / "7").mkdir()
         with pytest.raises(FileNotFoundError, match=r"found nothing$"):
@@ -388,19 +457,27 @@ class TestRefused:
         with pytest.raises(ValueError, match="is cut short or damaged: its header describes"):
             spmd.load_checkpoint(model, tmp_path / "cut.safetensors")
         torch.save(model.state_dict(), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
-        with pytest.raises(ValueError, match=r"neither a safetensors file nor a zip file of torch.save"):
+        with pytest.raises(
+            ValueError, match=r"neither a safetensors file nor a zip file of torch.save"
+        ):
             spmd.load_checkpoint(model, tmp_path / "old.pt")
         torch.save(model.state_dict(), tmp_path / "whole.pt")
         data = (tmp_path / "whole.pt").read_bytes()
         for length in (len(data) - 100, len(data) // 2, 40):
             (tmp_path / "cut.pt").write_bytes(data[:length])
-            with pytest.raises(ValueError, match=r"cut.pt, of [\d,]+ bytes, is cut short or damaged: torch cannot"):
+            with pytest.raises(
+                ValueError, match=r"cut.pt, of [\d,]+ bytes, is cut short or damaged: torch cannot"
+            ):
                 spmd.load_checkpoint(model, tmp_path / "cut.pt")
         (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {')
-        with pytest.raises(ValueError, match=r"index.json, of 16 bytes, is cut short or damaged: it has no table"):
+        with pytest.raises(
+            ValueError, match=r"index.json, of 16 bytes, is cut short or damaged: it has no table"
+        ):
             spmd.load_checkpoint(model, tmp_path / "model.safetensors.index.json")
         (tmp_path / "header.safetensors").write_bytes((500).to_bytes(8, "little") + b'{"weight": {')
-        with pytest.raises(ValueError, match=r"is cut short or damaged: its header would have 500 bytes"):
+        with pytest.raises(
+            ValueError, match=r"is cut short or damaged: its header would have 500 bytes"
+        ):
             spmd.load_checkpoint(model, tmp_path / "header.safetensors")
         torch.save([1, 2], tmp_path / "list.pt")
         with pytest.raises(ValueError, match=r"expected a state dict.*got a list"):
@@ -418,14 +495,19 @@ class TestRefused:
         (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps(places))
         found = on_device(mesh8)
         spmd.load_checkpoint(found, tmp_path)
-        assert torch.equal(found.state_dict()["embed.weight"].cpu(), model.state_dict()["embed.weight"])
+        assert torch.equal(
+            found.state_dict()["embed.weight"].cpu(), model.state_dict()["embed.weight"]
+        )
 
     def test_index(self, tmp_path: Path, mesh8: spmd.Mesh) -> None:
         folder = as_several(Net(), tmp_path)
         index = json.loads((folder / "model.safetensors.index.json").read_text())
         index["weight_map"]["more.weight"] = "model-00001-of-00003.safetensors"
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-        with pytest.raises(ValueError, match=r"has 'more.weight' in model-00001-of-00003.safetensors, which does not"):
+        with pytest.raises(
+            ValueError,
+            match=r"has 'more.weight' in model-00001-of-00003.safetensors, which does not",
+        ):
             spmd.load_checkpoint(on_device(mesh8), folder)
 
     def test_twice(self, tmp_path: Path, mesh8: spmd.Mesh) -> None:

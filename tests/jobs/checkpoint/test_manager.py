@@ -26,7 +26,9 @@ class TestSteps:
         state = {"n": 0}
         assert manager.restore(state, 15) == 15 and state["n"] == 15
 
-    def test_shorter_than_the_interval(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_shorter_than_the_interval(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         """A run that saved nothing says so at its end; one that saved a step does not."""
         for steps, force, says in ((4, False, 1), (4, True, 0), (6, False, 0)):
             manager = spmd.CheckpointManager(tmp_path / f"{steps}{force}", save_interval=5)
@@ -40,7 +42,8 @@ class TestSteps:
             assert ("force=True" in said) == bool(says)
 
     def test_saved_again(self, tmp_path: Path) -> None:
-        """After a return to an earlier step the later ones are saved again: at no time is one of them not there."""
+        """After a return to an earlier step the later ones are saved again: at no time is one of
+        them not there."""
         manager = spmd.CheckpointManager(tmp_path, keep=3)
         for step in (1, 2, 3):
             manager.save(step, {"n": step})
@@ -53,13 +56,17 @@ class TestSteps:
         assert manager.all_steps() == [2, 3, 4]  # 1 was saved longest ago
 
     def test_a_new_run_in_an_old_folder(self, tmp_path: Path) -> None:
-        """Steps go by age, and the latest is that with the highest number: for a while one of the old run."""
+        """Steps go by age, and the latest is that with the highest number: for a while one of the
+        old run."""
         manager = spmd.CheckpointManager(tmp_path, keep=2)
         for step in (40, 50):
             manager.save(step, {"n": step})
         manager.save(0, {"n": 0})
         state = {"n": 1}
-        assert manager.all_steps() == [0, 50] and manager.latest_step() == manager.restore(state) == state["n"] == 50
+        assert (
+            manager.all_steps() == [0, 50]
+            and manager.latest_step() == manager.restore(state) == state["n"] == 50
+        )
         manager.save(10, {"n": 10})
         assert manager.all_steps() == [0, 10] and manager.latest_step() == 10
 
@@ -91,7 +98,8 @@ class TestSteps:
 
 
 class TestPreemption:
-    """SIGTERM is kept for the next step, which is saved once; a second one does what one did before."""
+    """SIGTERM is kept for the next step, which is saved once; a second one does what one did
+    before."""
 
     @pytest.fixture(autouse=True)
     def _handler(self, monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -20,14 +20,20 @@ def _schedules(optimizer: Any) -> dict[str, Any]:
     kinds = torch.optim.lr_scheduler
     linear = kinds.LinearLR(optimizer)
     return {
-        "lambda": kinds.LambdaLR(optimizer, lambda epoch: 0.9**epoch), "step": kinds.StepLR(optimizer, 2),
-        "multi": kinds.MultiStepLR(optimizer, [1, 1, 4]), "constant": kinds.ConstantLR(optimizer),
-        "exponential": kinds.ExponentialLR(optimizer, 0.9), "polynomial": kinds.PolynomialLR(optimizer),
-        "cosine": kinds.CosineAnnealingLR(optimizer, 5), "restarts": kinds.CosineAnnealingWarmRestarts(optimizer, 3),
-        "cyclic": kinds.CyclicLR(optimizer, 0.01, 0.1), "one": kinds.OneCycleLR(optimizer, 0.1, total_steps=9),
-        "plateau": kinds.ReduceLROnPlateau(optimizer), "chained": kinds.ChainedScheduler([linear]),
+        "lambda": kinds.LambdaLR(optimizer, lambda epoch: 0.9**epoch),
+        "step": kinds.StepLR(optimizer, 2),
+        "multi": kinds.MultiStepLR(optimizer, [1, 1, 4]),
+        "constant": kinds.ConstantLR(optimizer),
+        "exponential": kinds.ExponentialLR(optimizer, 0.9),
+        "polynomial": kinds.PolynomialLR(optimizer),
+        "cosine": kinds.CosineAnnealingLR(optimizer, 5),
+        "restarts": kinds.CosineAnnealingWarmRestarts(optimizer, 3),
+        "cyclic": kinds.CyclicLR(optimizer, 0.01, 0.1),
+        "one": kinds.OneCycleLR(optimizer, 0.1, total_steps=9),
+        "plateau": kinds.ReduceLROnPlateau(optimizer),
+        "chained": kinds.ChainedScheduler([linear]),
         "sequential": kinds.SequentialLR(optimizer, [linear, kinds.ConstantLR(optimizer)], [2]),
-    }  # fmt: skip
+    }
 
 
 class TestPriming:
@@ -38,7 +44,9 @@ class TestPriming:
         layer = nn.Linear(4, 2).to("xla")
         before = layer.weight.detach().cpu()
         given = {"momentum": 0.9} if kind is torch.optim.SGD else {}
-        optimizer = spmd.checkpoint.prime_optimizer(kind(layer.parameters(), lr=0.1, weight_decay=0.5, **given))
+        optimizer = spmd.checkpoint.prime_optimizer(
+            kind(layer.parameters(), lr=0.1, weight_decay=0.5, **given)
+        )
         assert set(optimizer.state) == {layer.weight, layer.bias} and layer.weight.grad is None
         assert torch.equal(layer.weight.detach().cpu(), before)
 
@@ -68,7 +76,20 @@ class TestObjects:
             assert repr(second[name].state_dict()) == repr(schedule.state_dict()), name
 
     @pytest.mark.parametrize(
-        "name", ["Adadelta", "Adagrad", "Adam", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD", "Muon"]
+        "name",
+        [
+            "Adadelta",
+            "Adagrad",
+            "Adam",
+            "Adamax",
+            "ASGD",
+            "NAdam",
+            "RAdam",
+            "RMSprop",
+            "Rprop",
+            "SGD",
+            "Muon",
+        ],
     )
     def test_optimizers(self, name: str, tmp_path: Path) -> None:
         def made(mesh: str) -> tuple[Any, Any]:
@@ -88,7 +109,9 @@ class TestObjects:
         for mesh in ("8", "2x4"):
             other = made(mesh)
             manager.restore({"weight": other[0], "optimizer": other[1]})
-            torch.testing.assert_close(stepped(*other), expected, rtol=0 if mesh == "8" else 1e-6, atol=0)
+            torch.testing.assert_close(
+                stepped(*other), expected, rtol=0 if mesh == "8" else 1e-6, atol=0
+            )
 
     def test_scaler(self, tmp_path: Path) -> None:
         def made() -> Any:

@@ -26,7 +26,9 @@ def uploaded() -> int:
     return 0 if metric is None else int(metric.total)
 
 
-def sharded(shape: tuple[int, ...], mesh: str, *spec: Any, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def sharded(
+    shape: tuple[int, ...], mesh: str, *spec: Any, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
     return spmd.mark_sharding(torch.zeros(shape, device="xla", dtype=dtype), MESHES[mesh], spec)
 
 
@@ -53,7 +55,11 @@ class TestFigures:
         run.train(2)
         manager = spmd.CheckpointManager(tmp_path)
         manager.save(2, run.state)
-        state = {name: value for name, value in Run(mesh).state.items() if name in ("model", "optimizer", "random")}
+        state = {
+            name: value
+            for name, value in Run(mesh).state.items()
+            if name in ("model", "optimizer", "random")
+        }
         read.clear()
         plan = manager.plan_restore(state)
         assert not read and plan.step == 2 and plan.path == str(tmp_path / "2")
@@ -65,16 +71,28 @@ class TestFigures:
 
     @pytest.mark.parametrize("kind", ["path", "url"])
     def test_layouts(self, kind: str, tmp_path: Path, read: dict[Any, int]) -> None:
-        """Columns from rows, another dtype, uneven dims, replicated, on the CPU, a part of a step."""
-        manager = spmd.CheckpointManager(f"store://{tmp_path}/job" if kind == "url" else tmp_path / "job")
+        """Columns from rows, another dtype, uneven dims, replicated, on the CPU, a part of a
+        step."""
+        manager = spmd.CheckpointManager(
+            f"store://{tmp_path}/job" if kind == "url" else tmp_path / "job"
+        )
         rows = ("8", "fsdp", None)
-        saved = {name: sharded((16, 24), *rows) for name in ("columns", "cast", "whole", "host", "left_out")}
-        manager.save(1, {**saved, "uneven": sharded((10, 4), *rows), "n": 3, "plain": torch.ones(5)})
+        saved = {
+            name: sharded((16, 24), *rows)
+            for name in ("columns", "cast", "whole", "host", "left_out")
+        }
+        manager.save(
+            1, {**saved, "uneven": sharded((10, 4), *rows), "n": 3, "plain": torch.ones(5)}
+        )
         state = {
-            "columns": sharded((16, 24), "8", None, "fsdp"), "whole": sharded((16, 24), "2x4", None, None),
-            "cast": sharded((16, 24), *rows, dtype=torch.bfloat16), "host": torch.zeros(16, 24), "n": 0,
-            "uneven": sharded((10, 4), "8", "fsdp", None), "plain": torch.zeros(5),
-        }  # fmt: skip
+            "columns": sharded((16, 24), "8", None, "fsdp"),
+            "whole": sharded((16, 24), "2x4", None, None),
+            "cast": sharded((16, 24), *rows, dtype=torch.bfloat16),
+            "host": torch.zeros(16, 24),
+            "n": 0,
+            "uneven": sharded((10, 4), "8", "fsdp", None),
+            "plain": torch.zeros(5),
+        }
         plan = manager.plan_restore(state)
         assert plan.joined == {"columns": 8, "whole": 8, "host": 8}
         (one,) = plan.processes
@@ -85,7 +103,9 @@ class TestFigures:
         whole = 16 * 24 * 4
         assert one.bytes_read == sum(read.values()) == 4 * whole + 160 + 20
         if kind == "url":
-            assert one.bytes_read == sum(size for path, _, size in ObjectStore.fetched if path.endswith(".bin"))
+            assert one.bytes_read == sum(
+                size for path, _, size in ObjectStore.fetched if path.endswith(".bin")
+            )
         assert one.bytes_uploaded == uploaded() - before == whole + 8 * whole + whole // 2 + 160
         # the tensor on the CPU and a saved shard that is mapped, or all that are fetched
         assert one.peak_host_bytes == whole + (whole if kind == "url" else whole // 8)
@@ -96,7 +116,11 @@ class TestFigures:
         state = {"a": [torch.zeros(100), torch.zeros(50)], "generator": torch.Generator()}
         (one,) = manager.plan_restore(state).processes
         size = torch.Generator().get_state().nbytes
-        assert one.bytes_read == 600 + size and one.peak_host_bytes == 2 * size and one.bytes_uploaded == 0
+        assert (
+            one.bytes_read == 600 + size
+            and one.peak_host_bytes == 2 * size
+            and one.bytes_uploaded == 0
+        )
 
     def test_nothing_changes(self, tmp_path: Path) -> None:
         manager, model = spmd.CheckpointManager(tmp_path), nn.Linear(4, 2).to("xla")
@@ -135,9 +159,17 @@ class TestPeak:
     """The host's memory stays below the figure that was told, and a page or two."""
 
     def test_peak(self, tmp_path: Path) -> None:
-        command = [sys.executable, str(ROOT / "tests/jobs/checkpoint/big_restore.py"), "8", "1024", str(tmp_path)]
+        command = [
+            sys.executable,
+            str(ROOT / "tests/jobs/checkpoint/big_restore.py"),
+            "8",
+            "1024",
+            str(tmp_path),
+        ]
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT, env=env)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=300, cwd=ROOT, env=env
+        )
         assert done.returncode == 0, done.stderr
         found = json.loads(done.stdout.splitlines()[-1])
         assert 0 < found["peak"] < found["planned"] + 2**19, found

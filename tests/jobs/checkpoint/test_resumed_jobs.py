@@ -15,7 +15,8 @@ from .states import MESHES, Run, Tied
 
 
 class TestResume:
-    """A run that was restored goes on with the losses and weights of the one that was not stopped."""
+    """A run that was restored goes on with the losses and weights of the one that was not
+    stopped."""
 
     @pytest.mark.parametrize("is_compiled", [False, True])
     def test_same_mesh(self, is_compiled: bool, tmp_path: Path) -> None:
@@ -27,7 +28,8 @@ class TestResume:
         manager = spmd.CheckpointManager(tmp_path)
         manager.save(3, first.state)
         names = json.loads((tmp_path / "3/manifest.json").read_text())["tensors"]
-        assert ("model.embed.weight" in names) != ("model.head.weight" in names)  # tied: written once
+        # tied: written once
+        assert ("model.embed.weight" in names) != ("model.head.weight" in names)
         expected = first.train(3)
         second = Run()
         if is_compiled:
@@ -52,16 +54,21 @@ class TestResume:
         assert run.train(3) == expected
         assert run.update.num_replayed > replayed > 0, run.update.causes
 
-    @pytest.mark.parametrize(("source", "target"), [("8", "2x4"), ("2x4", "3"), ("3", None), (None, "8")])
+    @pytest.mark.parametrize(
+        ("source", "target"), [("8", "2x4"), ("2x4", "3"), ("3", None), (None, "8")]
+    )
     def test_other_mesh(self, source: str | None, target: str | None, tmp_path: Path) -> None:
-        """To 1e-6; each tensor keeps the sharding that it has, and moments have that of their parameters."""
+        """To 1e-6; each tensor keeps the sharding that it has, and moments have that of their
+        parameters."""
         first = Run(source, dropout=False)
         first.train(3)
         manager = spmd.CheckpointManager(tmp_path)
         manager.save(3, first.state)
         expected = first.train(3)
         second = Run(target, dropout=False)
-        before = {name: spmd.get_sharding(value) for name, value in second.model.state_dict().items()}
+        before = {
+            name: spmd.get_sharding(value) for name, value in second.model.state_dict().items()
+        }
         manager.restore(second.state)
         for parameter in second.model.parameters():
             moment = second.optimizer.state[parameter]["exp_avg"]
@@ -69,7 +76,9 @@ class TestResume:
         torch.testing.assert_close(second.train(3), expected, rtol=1e-6, atol=1e-6)
         for name, value in second.model.state_dict().items():
             assert before[name] is None or spmd.get_sharding(value) is before[name]
-            torch.testing.assert_close(value.cpu(), first.model.state_dict()[name].cpu(), rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(
+                value.cpu(), first.model.state_dict()[name].cpu(), rtol=1e-5, atol=1e-6
+            )
 
     def test_state_of_another_shape(self, tmp_path: Path) -> None:
         """Adafactor's rows and columns of moments."""
@@ -121,7 +130,9 @@ class TestResume:
 
         def made() -> Any:
             data, generator = [*range(20)], torch.Generator().manual_seed(1)
-            return torchdata.StatefulDataLoader(data, batch_size=4, shuffle=True, generator=generator)
+            return torchdata.StatefulDataLoader(
+                data, batch_size=4, shuffle=True, generator=generator
+            )
 
         loader = made()
         batches = iter(loader)
@@ -135,16 +146,21 @@ class TestResume:
 
 
 class TestHostMemory:
-    """Parameters and moments that are kept on the hosts are saved from there, restored there, and a run goes on."""
+    """Parameters and moments that are kept on the hosts are saved from there, restored there, and a
+    run goes on."""
 
     def test_offloaded(self, tmp_path: Path) -> None:
         def made(mesh: str) -> tuple[nn.Module, torch.optim.Optimizer]:
             torch.manual_seed(0)
             layers = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8))
-            model = fsdp.FullyShardedDataParallel(layers, MESHES[mesh], offload_policy=fsdp.CPUOffloadPolicy())
+            model = fsdp.FullyShardedDataParallel(
+                layers, MESHES[mesh], offload_policy=fsdp.CPUOffloadPolicy()
+            )
             return model, spmd.offload_optimizer(torch.optim.AdamW(model.parameters(), lr=0.1))
 
-        def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 2) -> list[float]:
+        def train(
+            model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 2
+        ) -> list[float]:
             losses = []
             for _ in range(steps):
                 loss = model(torch.ones(8, 8, device="xla")).square().mean()
@@ -156,7 +172,11 @@ class TestHostMemory:
             return losses
 
         def memories(model: nn.Module, optimizer: torch.optim.Optimizer) -> set[str]:
-            moments = [state[name] for state in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
+            moments = [
+                state[name]
+                for state in optimizer.state.values()
+                for name in ("exp_avg", "exp_avg_sq")
+            ]
             assert len(moments) == 8
             return {spmd.get_sharding(value).memory for value in (*model.parameters(), *moments)}
 

@@ -1,4 +1,5 @@
-"""Files of earlier versions load, or are refused in one sentence: `tests/saved_before`, each with its `make.py`."""
+"""Files of earlier versions load, or are refused in one sentence: `tests/saved_before`, each with
+its `make.py`."""
 
 import json
 import re
@@ -51,7 +52,10 @@ class TestTensors:
         expected = spmd.mark_sharding(torch.zeros(8, 8, device="xla"), mesh, ("fsdp", "tensor"))
         assert spmd.get_sharding(loaded["weight"]) == spmd.get_sharding(expected)
         assert torch.equal(loaded["weight"].cpu(), torch.arange(64.0).reshape(8, 8))
-        assert isinstance(loaded["parameter"], nn.Parameter) and loaded["parameter"].tolist() == [1.0] * 3
+        assert (
+            isinstance(loaded["parameter"], nn.Parameter)
+            and loaded["parameter"].tolist() == [1.0] * 3
+        )
 
     def test_module(self) -> None:
         loaded = torch.load(SAVED / "module.pt", weights_only=False)
@@ -70,9 +74,13 @@ class TestTraining:
         optimizer.load_state_dict(saved["optimizer"])
         expected, its_optimizer = training("cpu")
         expected.load_state_dict(on_cpu)
-        its_optimizer.load_state_dict(torch.load(SAVED / "training.pt", weights_only=False)["optimizer"])
+        its_optimizer.load_state_dict(
+            torch.load(SAVED / "training.pt", weights_only=False)["optimizer"]
+        )
         losses = [(step(model, optimizer), step(expected, its_optimizer, "cpu")) for _ in range(2)]
-        torch.testing.assert_close(*map(torch.tensor, zip(*losses, strict=True)), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            *map(torch.tensor, zip(*losses, strict=True)), rtol=1e-5, atol=1e-5
+        )
 
     def test_distributed_checkpoint(self, on_cpu: dict[str, torch.Tensor]) -> None:
         model, _ = training()
@@ -86,7 +94,8 @@ class TestTraining:
 
 
 class TestBeforeTheDoors:
-    """Each format that the library wrote at the commit before the core got its doors, of one step of training."""
+    """Each format that the library wrote at the commit before the core got its doors, of one step
+    of training."""
 
     @pytest.fixture
     def after(self) -> dict[str, list[float]]:
@@ -95,10 +104,13 @@ class TestBeforeTheDoors:
         return loaded
 
     def close(self, losses: list[float], after: dict[str, list[float]]) -> None:
-        torch.testing.assert_close(torch.tensor(losses), torch.tensor(after["losses"]), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            torch.tensor(losses), torch.tensor(after["losses"]), rtol=1e-5, atol=1e-5
+        )
 
     def test_job(self, after: dict[str, list[float]], tmp_path: Path) -> None:
-        """A checkpoint of a job: model, optimizer, a loader in mid-epoch, random streams, numbers."""
+        """A checkpoint of a job: model, optimizer, a loader in mid-epoch, random streams,
+        numbers."""
         shutil.copytree(DOORS / "job", tmp_path / "job")
         model, optimizer = training()
         source = torch.utils.data.DataLoader(torch.arange(64.0), batch_size=8, shuffle=True)
@@ -106,7 +118,9 @@ class TestBeforeTheDoors:
         progress = {"step": 0}
         state = {"model": model, "optimizer": optimizer, "loader": loader, "progress": progress}
         state["random"] = spmd.checkpoint.RandomState()
-        assert spmd.CheckpointManager(tmp_path / "job").restore(state) == 2 and progress == {"step": 2}
+        assert spmd.CheckpointManager(tmp_path / "job").restore(state) == 2 and progress == {
+            "step": 2
+        }
         assert [batch.tolist() for batch in loader] == after["batches"][3:]
         self.close([step(model, optimizer) for _ in range(2)], after)
 
@@ -132,10 +146,13 @@ class TestBeforeTheDoors:
 
     def test_rules(self) -> None:
         rules = spmd.ShardingRules.load(DOORS / "rules.toml")
-        assert rules.spec_of("0.weight") == spmd.P("fsdp", None) and rules.checkpoint.keys() == {"0"}
+        assert rules.spec_of("0.weight") == spmd.P("fsdp", None) and rules.checkpoint.keys() == {
+            "0"
+        }
 
     def test_programs(self) -> None:
-        """A folder of programs is of one version of the library and one machine: the error names what differs."""
+        """A folder of programs is of one version of the library and one machine: the error names
+        what differs."""
         try:
             assert spmd.load_programs(DOORS / "programs") == 1  # by the version that wrote them
         except ValueError as error:
@@ -144,18 +161,28 @@ class TestBeforeTheDoors:
             program_folder.remove(DOORS / "programs")
 
     def test_cache(self, tmp_path: Path) -> None:
-        """Programs of another version in the cache's folder are neither run nor removed nor told to be damaged."""
+        """Programs of another version in the cache's folder are neither run nor removed nor told to
+        be damaged."""
         shutil.copytree(DOORS / "cache", tmp_path / "cache", copy_function=shutil.copy)
         (tmp_path / "cache").chmod(0o700)
         for file in (tmp_path / "cache").iterdir():
             file.chmod(0o600)
         script = """
             import torch, spmd
+
             spmd.simulate(8)
-            x = spmd.mark_sharding(torch.ones(8, device="xla"), spmd.Mesh(range(8), (8,), ("data",)), ("data",))
-            print((x * 2).sum().item(), spmd.metrics.num_loaded(), spmd.metrics.counter("programs_unreadable"))
+            x = spmd.mark_sharding(
+                torch.ones(8, device="xla"), spmd.Mesh(range(8), (8,), ("data",)), ("data",)
+            )
+            print(
+                (x * 2).sum().item(),
+                spmd.metrics.num_loaded(),
+                spmd.metrics.counter("programs_unreadable"),
+            )
         """
-        printed = run_script(script, SPMD_PROGRAM_CACHE="1", SPMD_PROGRAM_CACHE_DIR=str(tmp_path / "cache"))
+        printed = run_script(
+            script, SPMD_PROGRAM_CACHE="1", SPMD_PROGRAM_CACHE_DIR=str(tmp_path / "cache")
+        )
         assert printed.split() == ["16.0", "0", "0"]
         kept = {file.name for file in (tmp_path / "cache").iterdir()}
         assert {file.name for file in (DOORS / "cache").iterdir()} <= kept

@@ -1,4 +1,5 @@
-"""Folders by URL: steps that are there as a whole or not at all in an object store, and models read by ranges."""
+"""Folders by URL: steps that are there as a whole or not at all in an object store, and models read
+by ranges."""
 
 import json
 import os
@@ -102,13 +103,16 @@ class TestSteps:
         data = bytearray(file.read_bytes())
         data[-3] ^= 4
         file.write_bytes(data)
-        with pytest.raises(DamagedError, match=r"shards-0\.bin is damaged: .*an older step is there"):
+        with pytest.raises(
+            DamagedError, match=r"shards-0\.bin is damaged: .*an older step is there"
+        ):
             manager.restore(state(0))
         found = state(0)
         assert manager.restore(found, skip_damaged=True) == 1 and values(found) == values(state(1))
 
     def test_each_shard_is_fetched_once(self, tmp_path: Path) -> None:
-        """Also where each shard of another layout needs a part of each, and none that is not needed."""
+        """Also where each shard of another layout needs a part of each, and none that is not
+        needed."""
         rows, other = sharded((16, 8), "fsdp", None), sharded((8,), "fsdp")
         manager = spmd.CheckpointManager(f"store://{tmp_path}/job")
         manager.save(1, {"x": rows.copy_(torch.arange(128.0).view(16, 8)), "other": other.fill_(1)})
@@ -117,11 +121,15 @@ class TestSteps:
         manager.restore(found)
         assert torch.equal(found["x"].cpu(), torch.arange(128.0).view(16, 8))
         fetched = [one for one in ObjectStore.fetched if one[0].endswith("shards-0.bin")]
-        assert len(fetched) == len(set(fetched)) == 8 and sum(size for *_, size in fetched) == 16 * 8 * 4
+        assert (
+            len(fetched) == len(set(fetched)) == 8
+            and sum(size for *_, size in fetched) == 16 * 8 * 4
+        )
 
 
 class TestFailures:
-    """A store that stops answering at any write: the last committed step is there, and the next save succeeds."""
+    """A store that stops answering at any write: the last committed step is there, and the next
+    save succeeds."""
 
     def test_each_write(self, tmp_path: Path) -> None:
         url = f"store://{tmp_path}/job"
@@ -135,7 +143,9 @@ class TestFailures:
                 manager.save(3 + at, state(3 + at))
             except SaveError as error:
                 failed += 1
-                assert "the store does not answer" in str(error) and str(manager.folder) in str(error)
+                assert "the store does not answer" in str(error) and str(manager.folder) in str(
+                    error
+                )
             else:
                 break
             finally:
@@ -158,7 +168,11 @@ class TestFailures:
             (tmp_path / "job" / name / "shards-0.bin").write_bytes(b"half")
         assert manager.all_steps() == [1]
         manager.save(3, {"n": 3})
-        assert sorted(path.name.split(".")[0] for path in (tmp_path / "job").iterdir()) == ["", "1", "3"]
+        assert sorted(path.name.split(".")[0] for path in (tmp_path / "job").iterdir()) == [
+            "",
+            "1",
+            "3",
+        ]
 
 
 class TestTwoJobs:
@@ -170,7 +184,13 @@ class TestTwoJobs:
 
     def other(self, tmp_path: Path, number: int) -> None:
         (tmp_path / "job").mkdir(exist_ok=True)
-        words = {"token": "of another", "process": 7, "host": "far", "command": "train.py", "renewal": number}
+        words = {
+            "token": "of another",
+            "process": 7,
+            "host": "far",
+            "command": "train.py",
+            "renewal": number,
+        }
         (tmp_path / "job" / lease.NAME).write_text(json.dumps(words))
 
     def test_alive(self, tmp_path: Path) -> None:
@@ -187,7 +207,10 @@ class TestTwoJobs:
         thread.start()
         manager = spmd.CheckpointManager(f"store://{tmp_path}/job")
         try:
-            with pytest.raises(SaveError, match=r'belongs to another job, which runs: .*"host": "far", "command": "tr'):
+            with pytest.raises(
+                SaveError,
+                match=r'belongs to another job, which runs: .*"host": "far", "command": "tr',
+            ):
                 manager.save(1, {"n": 1})
         finally:
             stop.set()
@@ -205,7 +228,9 @@ class TestTwoJobs:
         manager = spmd.CheckpointManager(f"store://{tmp_path}/job")
         manager.save(1, {"n": 1})
         self.other(tmp_path, 5)
-        with pytest.raises(SaveError, match=r"was taken by another job while this one was silent.*train\.py"):
+        with pytest.raises(
+            SaveError, match=r"was taken by another job while this one was silent.*train\.py"
+        ):
             manager.save(2, {"n": 2})
         assert manager.all_steps() == [1]
 
@@ -218,12 +243,16 @@ class TestTwoJobs:
             return created(*args)
 
         monkeypatch.setattr(StepObjects, "new_file", staticmethod(create))
-        with pytest.raises(SaveError, match=r"step 1 was not saved in .*: .* was taken by another job"):
+        with pytest.raises(
+            SaveError, match=r"step 1 was not saved in .*: .* was taken by another job"
+        ):
             manager.save(1, {"n": 1})
         assert manager.all_steps() == []
 
     @pytest.mark.parametrize("content", [b"[]", b"[" * 100_000, b"3", b""])
-    def test_other_object(self, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_other_object(
+        self, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(lease, "PERIOD", 0.02)
         (tmp_path / "job").mkdir()
         (tmp_path / "job/.lease").write_bytes(content)
@@ -252,7 +281,9 @@ class TestModels:
         spmd.mark_sharding(layer.weight, MESHES["8"], spec)
         ObjectStore.fetched.clear()
         found = spmd.load_checkpoint(layer, f"store://{tmp_path}", strict=False)
-        assert found.unexpected_keys == ["left_out"] and torch.equal(layer.weight.detach().cpu(), source["weight"])
+        assert found.unexpected_keys == ["left_out"] and torch.equal(
+            layer.weight.detach().cpu(), source["weight"]
+        )
         sizes = [size for _, _, size in ObjectStore.fetched if size in (64, 512)]
         assert sizes == ([64] * 8 if spec[0] else [512])
 
@@ -267,17 +298,26 @@ class TestModels:
             model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).to("xla")
             spmd.mark_sharding(model[1].weight, MESHES["8"], ("fsdp", None))
             spmd.load_checkpoint(model, f"store://{tmp_path}/{name}")
-            assert all(torch.equal(value.cpu(), source.state_dict()[key]) for key, value in model.state_dict().items())
+            assert all(
+                torch.equal(value.cpu(), source.state_dict()[key])
+                for key, value in model.state_dict().items()
+            )
 
     def test_save(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Joined some rows at a time; an earlier model is replaced."""
         monkeypatch.setattr("spmd.jobs.checkpoint.stored_objects._BLOCK", 100)
-        whole = {"a": torch.randn(16, 8), "b": torch.randn(9, 3).bfloat16(), "c": torch.tensor(2.0), "d": torch.ones(2)}
+        whole = {
+            "a": torch.randn(16, 8),
+            "b": torch.randn(9, 3).bfloat16(),
+            "c": torch.tensor(2.0),
+            "d": torch.ones(2),
+        }
         tensors = {
             "a": spmd.mark_sharding(whole["a"].to("xla"), MESHES["2x4"], ("fsdp", "data")),
             "b": spmd.mark_sharding(whole["b"].to("xla"), MESHES["8"], ("fsdp", None)),
-            "c": whole["c"].to("xla"), "d": whole["d"],
-        }  # fmt: skip
+            "c": whole["c"].to("xla"),
+            "d": whole["d"],
+        }
         memory = fsspec.filesystem("memory")
         for most, count in ((60, 3), (520, 2), ("1KB", 1), (60, 3)):
             spmd.save_checkpoint(tensors, "memory://model", max_shard_size=most)
@@ -312,10 +352,16 @@ class TestPlaces:
     """The parts that a URL needs, and texts that are none."""
 
     def test_a_package_that_is_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        known = {"class": "no_such_package.FileSystem", "err": "Install no_such_package to access it"}
+        known = {
+            "class": "no_such_package.FileSystem",
+            "err": "Install no_such_package to access it",
+        }
         monkeypatch.setitem(known_implementations, "far", known)
         for call in (spmd.CheckpointManager, lambda at: spmd.load_checkpoint(nn.Linear(2, 2), at)):
-            with pytest.raises(ImportError, match=r"far://x: fsspec needs another package .*: Install no_such_package"):
+            with pytest.raises(
+                ImportError,
+                match=r"far://x: fsspec needs another package .*: Install no_such_package",
+            ):
                 call("far://x")
 
     def test_unknown(self) -> None:
@@ -329,8 +375,14 @@ class TestPlaces:
         file.parent.mkdir()
         file.write_text("some words")
         found = place_of(f"store://{tmp_path}/a")
-        assert isinstance(found, UrlPath) and found.is_dir() and [file.name for file in found.iterdir()] == ["b.txt"]
-        assert (found / "b.txt").read_bytes() == b"some words" and (found / "b.txt").stat().st_size == 10
+        assert (
+            isinstance(found, UrlPath)
+            and found.is_dir()
+            and [file.name for file in found.iterdir()] == ["b.txt"]
+        )
+        assert (found / "b.txt").read_bytes() == b"some words" and (
+            found / "b.txt"
+        ).stat().st_size == 10
         assert (found / "b.txt").parent == found and not list((found / "none").iterdir())
         with pytest.raises(EOFError, match=r"b.txt ends at byte 10, expected 12 or more"):
             (found / "b.txt").read_range(2, 10)

@@ -44,11 +44,14 @@ class Encoding(UserDict):
 
 
 class TestBatches:
-    """A batch has the source's structure and values, as tensors on the device, and nothing is compiled for it."""
+    """A batch has the source's structure and values, as tensors on the device, and nothing is
+    compiled for it."""
 
     def test_loader(self, mesh8: Mesh) -> None:
         pairs = data.TensorDataset(numbers(32, 3), torch.arange(32))
-        source = data.DataLoader(pairs, batch_size=8, shuffle=True, generator=torch.Generator().manual_seed(1))
+        source = data.DataLoader(
+            pairs, batch_size=8, shuffle=True, generator=torch.Generator().manual_seed(1)
+        )
         expected = values(source)
         source.generator.manual_seed(1)
         with spmd.no_recompile():
@@ -78,21 +81,35 @@ class TestBatches:
         batch = make(numbers(8, 2))
         (found,) = spmd.DataLoader([batch], mesh8, ROWS)
         kept = (torch.Tensor, MappingProxyType)
-        assert isinstance(found, (torch.Tensor, dict)) if isinstance(batch, kept) else type(found) is type(batch)
-        before, after = torch.utils._pytree.tree_leaves(_plain(batch)), torch.utils._pytree.tree_leaves(_plain(found))
+        assert (
+            isinstance(found, (torch.Tensor, dict))
+            if isinstance(batch, kept)
+            else type(found) is type(batch)
+        )
+        before, after = (
+            torch.utils._pytree.tree_leaves(_plain(batch)),
+            torch.utils._pytree.tree_leaves(_plain(found)),
+        )
         assert len(before) == len(after)
         for one, other in zip(before, after, strict=True):
             if isinstance(one, torch.Tensor):
-                assert one.device.type == "cpu" and other.device.type == "xla" and torch.equal(other.cpu(), one)
+                assert (
+                    one.device.type == "cpu"
+                    and other.device.type == "xla"
+                    and torch.equal(other.cpu(), one)
+                )
             else:
                 assert other is one
 
     def test_dtypes_and_ranks(self, mesh8: Mesh) -> None:
         batch = {
-            "half": numbers(8).bfloat16(), "bool": numbers(8) > 3, "scalar": torch.tensor(2.5),
+            "half": numbers(8).bfloat16(),
+            "bool": numbers(8) > 3,
+            "scalar": torch.tensor(2.5),
             "empty": torch.ones(0, 2),
-            "strided": numbers(4, 8).t(), "graph": torch.ones(8, requires_grad=True) * 2,
-        }  # fmt: skip
+            "strided": numbers(4, 8).t(),
+            "graph": torch.ones(8, requires_grad=True) * 2,
+        }
         (found,) = spmd.DataLoader([batch], mesh8, ROWS)
         for name, value in batch.items():
             assert found[name].dtype == value.dtype and torch.equal(found[name].cpu(), value), name
@@ -108,7 +125,8 @@ class TestBatches:
 
     @pytest.mark.parametrize("kind", ["tensor", "array"])
     def test_snapshots(self, kind: str, mesh8: Mesh) -> None:
-        """A source that fills one buffer again and again; rows of 64 bytes, which the CPU's devices read in place."""
+        """A source that fills one buffer again and again; rows of 64 bytes, which the CPU's devices
+        read in place."""
 
         def reusing() -> Iterator[Any]:
             buffer = torch.zeros(8, 16)
@@ -169,7 +187,9 @@ class TestSpecs:
 
     BATCH = {"inputs": {"ids": numbers(8, 4), "mask": numbers(8, 4)}, "labels": numbers(8)}  # noqa: RUF012
 
-    def found(self, mesh: Mesh, spec: Any, batch: Any = None, **how: Any) -> dict[str, tuple[Any, ...]]:
+    def found(
+        self, mesh: Mesh, spec: Any, batch: Any = None, **how: Any
+    ) -> dict[str, tuple[Any, ...]]:
         batch = self.BATCH if batch is None else batch
         (batch,) = spmd.DataLoader([batch], mesh, spec, **how)
         return {
@@ -180,9 +200,12 @@ class TestSpecs:
     def test_one(self, mesh2x4: Mesh) -> None:
         both = P(("data", "fsdp"))
         assert self.found(mesh2x4, both) == {
-            "ids": (("data", "fsdp"), None), "mask": (("data", "fsdp"), None), "labels": (("data", "fsdp"),),
-        }  # fmt: skip
-        assert self.found(mesh2x4, ("data", None))["labels"] == ("data",)  # what is left out of a longer one is None
+            "ids": (("data", "fsdp"), None),
+            "mask": (("data", "fsdp"), None),
+            "labels": (("data", "fsdp"),),
+        }
+        # what is left out of a longer one is None
+        assert self.found(mesh2x4, ("data", None))["labels"] == ("data",)
 
     @pytest.mark.parametrize(
         "spec",
@@ -198,19 +221,28 @@ class TestSpecs:
         assert self.found(mesh2x4, spec) == expected
 
     def test_by_position(self, mesh2x4: Mesh) -> None:
-        ((x, y),) = spmd.DataLoader([(numbers(8), numbers(8))], mesh2x4, {0: P("data"), 1: P("fsdp")})
-        assert [spmd.get_sharding(one).partition_spec(1) for one in (x, y)] == [("data",), ("fsdp",)]
+        ((x, y),) = spmd.DataLoader(
+            [(numbers(8), numbers(8))], mesh2x4, {0: P("data"), 1: P("fsdp")}
+        )
+        assert [spmd.get_sharding(one).partition_spec(1) for one in (x, y)] == [
+            ("data",),
+            ("fsdp",),
+        ]
 
     def test_default(self, mesh2x4: Mesh) -> None:
         found = self.found(mesh2x4, {"labels": P("data")}, default=P())
         assert found == {"ids": (None, None), "mask": (None, None), "labels": ("data",)}
 
     def test_missing(self, mesh2x4: Mesh) -> None:
-        with pytest.raises(ValueError, match=r"none for 'inputs\.ids', 'inputs\.mask' \(there are: 'labels'\)"):
+        with pytest.raises(
+            ValueError, match=r"none for 'inputs\.ids', 'inputs\.mask' \(there are: 'labels'\)"
+        ):
             self.found(mesh2x4, {"labels": P("data")})
 
     def test_too_long(self, mesh2x4: Mesh) -> None:
-        with pytest.raises(ValueError, match=r"P\('data', 'fsdp'\) has 2 entries, but 'labels' has 1 dim"):
+        with pytest.raises(
+            ValueError, match=r"P\('data', 'fsdp'\) has 2 entries, but 'labels' has 1 dim"
+        ):
             self.found(mesh2x4, P("data", "fsdp"))
 
     def test_arguments(self, mesh8: Mesh) -> None:
@@ -228,7 +260,9 @@ class TestSpecs:
             spmd.DataLoader(3, mesh8, ROWS)
         with pytest.raises(ValueError, match="expected prefetch to be 1 or more batches, got 0"):
             spmd.DataLoader([], mesh8, ROWS, prefetch=0)
-        with pytest.raises(ValueError, match="expected last to be one of 'keep', 'drop', 'pad', got 'wrap'"):
+        with pytest.raises(
+            ValueError, match="expected last to be one of 'keep', 'drop', 'pad', got 'wrap'"
+        ):
             spmd.DataLoader([], mesh8, ROWS, last="wrap")
 
     def test_on_the_device_already(self, mesh8: Mesh) -> None:
@@ -335,23 +369,32 @@ class TestThread:
         assert len(list(loader)) == 3
 
     def test_other_threads_record(self, mesh8: Mesh) -> None:
-        """The loader's thread is no recorder: a pending op of this one stays pending, and one sync runs all."""
+        """The loader's thread is no recorder: a pending op of this one stays pending, and one sync
+        runs all."""
         pending = torch.ones(8, device="xla") + 1
         (batch,) = spmd.DataLoader([torch.ones(8)], mesh8, ROWS)
         assert spmd.residence(pending) == "pending" and spmd.residence(batch) == "devices"
 
     def test_fork_and_exit(self) -> None:
-        """A forked child says that it cannot use the device, and ends; a process ends while its threads wait for room
-        and sleep in their source."""
+        """A forked child says that it cannot use the device, and ends; a process ends while its
+        threads wait for room and sleep in their source."""
         script = """
             import os, sys, time, warnings
             import torch, spmd
+
             spmd.simulate(2)
             mesh = spmd.Mesh(range(2), (2,), ("data",))
+
+
             def slow():
                 yield torch.ones(8)
                 time.sleep(600)
-            loaders = [spmd.DataLoader(source, mesh, spmd.P("data")) for source in ([torch.ones(8)] * 9, slow())]
+
+
+            loaders = [
+                spmd.DataLoader(source, mesh, spmd.P("data"))
+                for source in ([torch.ones(8)] * 9, slow())
+            ]
             held = [iter(loader) for loader in loaders]
             print([next(batches).sum().item() for batches in held])
             warnings.simplefilter("ignore")
@@ -371,8 +414,12 @@ class TestLast:
     """A last batch of fewer rows: as it is, dropped, or padded with a mask."""
 
     def loader(self, mesh: Mesh, last: str, rows: int = 20, make: Any = None, **how: Any) -> Any:
-        source = data.DataLoader(data.TensorDataset(numbers(rows, 2), torch.arange(rows)), batch_size=8)
-        return spmd.DataLoader([make(*batch) for batch in source] if make else source, mesh, ROWS, last=last, **how)
+        source = data.DataLoader(
+            data.TensorDataset(numbers(rows, 2), torch.arange(rows)), batch_size=8
+        )
+        return spmd.DataLoader(
+            [make(*batch) for batch in source] if make else source, mesh, ROWS, last=last, **how
+        )
 
     def test_keep(self, mesh8: Mesh) -> None:
         loader = self.loader(mesh8, "keep")
@@ -381,14 +428,21 @@ class TestLast:
     def test_drop(self, mesh8: Mesh) -> None:
         loader = self.loader(mesh8, "drop")
         assert values(loader) == values(loader.loader)[:2] and len(loader) == 2
-        assert len(self.loader(mesh8, "drop", rows=16)) == 2 and list(self.loader(mesh8, "drop", rows=5)) == []
+        assert (
+            len(self.loader(mesh8, "drop", rows=16)) == 2
+            and list(self.loader(mesh8, "drop", rows=5)) == []
+        )
 
     def test_pad(self, mesh8: Mesh) -> None:
         loader = self.loader(mesh8, "pad", padding={"1": -100})
         assert len(loader) == 3
         for (x, y, valid), (rows, labels) in zip(loader, loader.loader, strict=True):
             kept = len(rows)
-            assert x.shape == (8, 2) and valid.dtype == torch.bool and valid.tolist() == [i < kept for i in range(8)]
+            assert (
+                x.shape == (8, 2)
+                and valid.dtype == torch.bool
+                and valid.tolist() == [i < kept for i in range(8)]
+            )
             assert x[:kept].tolist() == rows.tolist() and y[:kept].tolist() == labels.tolist()
             assert (x[kept:] == 0).all() and y[kept:].tolist() == [-100] * (8 - kept)
             assert spmd.get_sharding(valid).partition_spec(1) == ("fsdp",)
@@ -413,9 +467,13 @@ class TestLast:
         assert found["x"].shape == (8, 2) and found["valid"].sum() == 4
         (*_, (_, valid)) = self.loader(mesh8, "pad", make=lambda x, y: x)
         assert valid.sum() == 4
-        with pytest.raises(TypeError, match="adds a mask to a mapping, a tuple or a list; the batch is a Pair"):
+        with pytest.raises(
+            TypeError, match="adds a mask to a mapping, a tuple or a list; the batch is a Pair"
+        ):
             list(self.loader(mesh8, "pad", make=Pair))
-        with pytest.raises(ValueError, match="adds a mask under 'valid', which the batch has already"):
+        with pytest.raises(
+            ValueError, match="adds a mask under 'valid', which the batch has already"
+        ):
             list(self.loader(mesh8, "pad", make=lambda x, y: {"valid": x}))
 
     def test_rows_that_differ(self, mesh8: Mesh) -> None:
@@ -429,7 +487,10 @@ class TestLengths:
     """Dim 1 is padded to the next of the given lengths."""
 
     def test_values(self, mesh8: Mesh) -> None:
-        batches = [{"ids": torch.ones(8, n, dtype=torch.int64), "labels": torch.zeros(8, n)} for n in (3, 4, 7)]
+        batches = [
+            {"ids": torch.ones(8, n, dtype=torch.int64), "labels": torch.zeros(8, n)}
+            for n in (3, 4, 7)
+        ]
         padding = {"ids": 9, "labels": -100}
         found = list(spmd.DataLoader(batches, mesh8, ROWS, lengths=(8, 4), padding=padding))
         assert [batch["ids"].shape[1] for batch in found] == [4, 4, 8]
@@ -442,10 +503,16 @@ class TestLengths:
     def test_only_those_named(self, mesh8: Mesh) -> None:
         batch = {"ids": numbers(8, 3), "image": numbers(8, 5), "label": numbers(8)}
         (found,) = spmd.DataLoader([batch], mesh8, ROWS, lengths=[8], padding={"ids": 0})
-        assert {key: list(x.shape) for key, x in found.items()} == {"ids": [8, 8], "image": [8, 5], "label": [8]}
+        assert {key: list(x.shape) for key, x in found.items()} == {
+            "ids": [8, 8],
+            "image": [8, 5],
+            "label": [8],
+        }
 
     def test_too_long(self, mesh8: Mesh) -> None:
-        with pytest.raises(ValueError, match=r"'ids' has shape \[8, 9\], longer in dim 1 than the last of lengths"):
+        with pytest.raises(
+            ValueError, match=r"'ids' has shape \[8, 9\], longer in dim 1 than the last of lengths"
+        ):
             list(spmd.DataLoader([{"ids": numbers(8, 9)}], mesh8, ROWS, lengths=(4, 8)))
 
     @settings(max_examples=20, deadline=None)
@@ -454,7 +521,8 @@ class TestLengths:
         shapes=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 12)), min_size=1, max_size=5),
     )
     def test_any(self, lengths: set[int], shapes: list[tuple[int, int]]) -> None:
-        """Of any batches: as many shapes as lengths at most, the source's values, padding elsewhere."""
+        """Of any batches: as many shapes as lengths at most, the source's values, padding
+        elsewhere."""
         mesh = Mesh([0], (1,), ("fsdp",))
         shapes = [(rows, min(width, max(lengths))) for rows, width in shapes]
         source = [numbers(rows, width) + 1 for rows, width in shapes]
@@ -463,6 +531,9 @@ class TestLengths:
         assert len({x.shape for x, _ in found}) <= len(lengths)
         for (x, valid), batch in zip(found, full, strict=True):
             rows, width = batch.shape
-            assert x.shape == (4, min(length for length in lengths if length >= width)) and valid.sum() == rows
+            assert (
+                x.shape == (4, min(length for length in lengths if length >= width))
+                and valid.sum() == rows
+            )
             there = x.cpu()
             assert torch.equal(there[:rows, :width], batch) and there.sum() == batch.sum()

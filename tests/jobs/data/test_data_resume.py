@@ -20,7 +20,9 @@ ROWS = P("fsdp")
 
 def shuffled(seed: int | None = 3, **how: Any) -> data.DataLoader[Any]:
     generator = None if seed is None else torch.Generator().manual_seed(seed)
-    return data.DataLoader(data.TensorDataset(numbers(40)), batch_size=4, shuffle=True, generator=generator, **how)
+    return data.DataLoader(
+        data.TensorDataset(numbers(40)), batch_size=4, shuffle=True, generator=generator, **how
+    )
 
 
 class Drawn(data.Dataset):
@@ -36,7 +38,8 @@ class Drawn(data.Dataset):
 def resumed(
     make: Callable[[], Any], mesh: Mesh, before: int, epochs: int = 2, **how: Any
 ) -> tuple[list[Any], list[Any]]:
-    """The batches of an uninterrupted run, and of one that saves after `before` batches and goes on in a new loader."""
+    """The batches of an uninterrupted run, and of one that saves after `before` batches and goes on
+    in a new loader."""
     torch.manual_seed(5)
     loader = spmd.DataLoader(make(), mesh, ROWS, **how)
     expected = values(batch for _ in range(epochs) for batch in loader)
@@ -60,7 +63,8 @@ def resumed(
 
 
 class TestResume:
-    """A run that stops in an epoch and goes on in another loader has the batches of one that does not, bit for bit."""
+    """A run that stops in an epoch and goes on in another loader has the batches of one that does
+    not, bit for bit."""
 
     @pytest.mark.parametrize("before", [1, 7, 10, 13, 20])
     @pytest.mark.parametrize(
@@ -110,10 +114,16 @@ class TestResume:
         sampler = data.RandomSampler(dataset, generator=torch.Generator())
         other = spmd.DataLoader(data.DataLoader(dataset, sampler=sampler), mesh1, ROWS)
         other.load_state_dict(loader.state_dict())
-        with pytest.raises(ValueError, match="got that of one with 1 generators, which has 2; resume with the same"):
+        with pytest.raises(
+            ValueError, match="got that of one with 1 generators, which has 2; resume with the same"
+        ):
             iter(other)
-        other.load_state_dict({**loader.state_dict(), "position": {"items": 1, "state": {}, "generators": []}})
-        with pytest.raises(ValueError, match="got that of one with a state of its own, which has none"):
+        other.load_state_dict(
+            {**loader.state_dict(), "position": {"items": 1, "state": {}, "generators": []}}
+        )
+        with pytest.raises(
+            ValueError, match="got that of one with a state of its own, which has none"
+        ):
             iter(other)
 
     def test_is_saved_by_torch(self, mesh1: Mesh, tmp_path: Any) -> None:
@@ -124,7 +134,8 @@ class TestResume:
         assert state["position"]["items"] == 1
 
     def test_own_state(self, mesh1: Mesh) -> None:
-        """A source's own state is that after the last batch given out, whatever the thread has pulled since."""
+        """A source's own state is that after the last batch given out, whatever the thread has
+        pulled since."""
 
         class Stateful:
             def __init__(self) -> None:
@@ -148,7 +159,9 @@ class TestResume:
     def test_set_epoch(self, mesh1: Mesh) -> None:
         dataset = data.TensorDataset(numbers(16))
         sampler = data.DistributedSampler(dataset, num_replicas=1, rank=0, seed=4)
-        loader = spmd.DataLoader(data.DataLoader(dataset, batch_size=4, sampler=sampler), mesh1, ROWS)
+        loader = spmd.DataLoader(
+            data.DataLoader(dataset, batch_size=4, sampler=sampler), mesh1, ROWS
+        )
         loader.set_epoch(3)
         assert sampler.epoch == 3
         batches = iter(loader)
@@ -160,10 +173,15 @@ class TestResume:
 
 
 class TestPacking:
-    """Rows of documents: what they hold is what was put in, and attention by sequence ids sees one document alone."""
+    """Rows of documents: what they hold is what was put in, and attention by sequence ids sees one
+    document alone."""
 
     @settings(max_examples=60, deadline=None)
-    @given(sizes=st.lists(st.integers(0, 9), max_size=12), length=st.integers(9, 20), split=st.booleans())
+    @given(
+        sizes=st.lists(st.integers(0, 9), max_size=12),
+        length=st.integers(9, 20),
+        split=st.booleans(),
+    )
     def test_any(self, sizes: list[int], length: int, split: bool) -> None:
         length = length if not split else length - 7
         documents = [torch.arange(size) + 100 * i for i, size in enumerate(sizes, 1)]
@@ -174,7 +192,9 @@ class TestPacking:
             ids = row["sequence_ids"]
             number = int(ids.max())
             assert (
-                number > 0 and (row["input_ids"][ids == 0] == -1).all() and (row["position_ids"][ids == 0] == 0).all()
+                number > 0
+                and (row["input_ids"][ids == 0] == -1).all()
+                and (row["position_ids"][ids == 0] == 0).all()
             )
             for i in range(1, number + 1):
                 inside = ids == i
@@ -182,7 +202,9 @@ class TestPacking:
                 pieces.append(row["input_ids"][inside].tolist())
         if split:
             assert all((row["sequence_ids"] > 0).all() for row in rows[:-1])
-            assert [token for piece in pieces for token in piece] == torch.cat([torch.empty(0), *documents]).tolist()
+            assert [token for piece in pieces for token in piece] == torch.cat(
+                [torch.empty(0), *documents]
+            ).tolist()
         else:
             assert pieces == [document.tolist() for document in documents if len(document)]
 
@@ -190,8 +212,11 @@ class TestPacking:
         document = {"input_ids": [1, 2], "labels": np.array([3, 4]), "text": "ab"}
         (row,) = PackedDocuments([document], 3, padding={"labels": -100})
         assert {key: value.tolist() for key, value in row.items()} == {
-            "input_ids": [1, 2, 0], "labels": [3, 4, -100], "sequence_ids": [1, 1, 0], "position_ids": [0, 1, 0],
-        }  # fmt: skip
+            "input_ids": [1, 2, 0],
+            "labels": [3, 4, -100],
+            "sequence_ids": [1, 1, 0],
+            "position_ids": [0, 1, 0],
+        }
 
     def test_errors(self) -> None:
         with pytest.raises(ValueError, match="a document of 4 tokens does not fit in a row of 3"):
@@ -216,13 +241,19 @@ class TestPacking:
         documents = [torch.arange(1, size + 1) for size in (5, 3, 6, 2, 7, 1, 4, 4) * 3]
         rows = data.DataLoader(PackedDocuments(documents, 8), batch_size=8)
         table = torch.randn(8, 4)
-        alone = [attended(table[document][None], torch.ones(1, len(document)))[0] for document in documents]
+        alone = [
+            attended(table[document][None], torch.ones(1, len(document)))[0]
+            for document in documents
+        ]
         found = []
         for row in spmd.DataLoader(rows, mesh8, ROWS, last="pad"):
             out = attended(table.to("xla")[row["input_ids"]], row["sequence_ids"]).cpu()
             ids = row["sequence_ids"].cpu()
             found += [
-                out[r][ids[r] == i] for r in range(8) if row["valid"][r].item() for i in range(1, int(ids[r].max()) + 1)
+                out[r][ids[r] == i]
+                for r in range(8)
+                if row["valid"][r].item()
+                for i in range(1, int(ids[r].max()) + 1)
             ]
         assert len(found) == len(alone)
         for one, other in zip(found, alone, strict=True):
@@ -235,4 +266,6 @@ def attended(x: torch.Tensor, sequence_ids: torch.Tensor) -> torch.Tensor:
     causal = torch.ones(length, length, dtype=torch.bool, device=x.device).tril()
     mask = (sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]) & causal
     heads = x[:, None]
-    return torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=mask)[:, 0]
+    return torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=mask)[
+        :, 0
+    ]

@@ -55,7 +55,9 @@ class TestDatasets:
     def test_refused(self, mesh8: Mesh) -> None:
         rows = data.TensorDataset(torch.randn(16, 8), torch.arange(16))
         for dataset in (rows, data.Subset(rows, range(8))):
-            with pytest.raises(TypeError, match=rf"{type(dataset).__name__} has rows; write spmd.DataLoader\(torch"):
+            with pytest.raises(
+                TypeError, match=rf"{type(dataset).__name__} has rows; write spmd.DataLoader\(torch"
+            ):
                 spmd.DataLoader(dataset, mesh8, ROWS)
         batches = list(spmd.DataLoader(data.DataLoader(rows, batch_size=8), mesh8, ROWS))
         assert [len(labels) for _, labels in batches] == [8, 8]

@@ -1,4 +1,5 @@
-"""Objects between processes: plain values, tensors and plans come back; the bytes of a stranger run nothing."""
+"""Objects between processes: plain values, tensors and plans come back; the bytes of a stranger run
+nothing."""
 
 import io
 import os
@@ -65,7 +66,9 @@ class TestRestricted:
             pass
 
         pairs = {}
-        for rank, error in enumerate((ValueError("a value"), OwnError("of a class that nobody else has"))):
+        for rank, error in enumerate(
+            (ValueError("a value"), OwnError("of a class that nobody else has"))
+        ):
             try:
                 raise error
             except Exception as caught:
@@ -74,19 +77,28 @@ class TestRestricted:
         assert all(map(_is_wrapped_exception, back.values())) and type(back[0][0]) is ValueError
         failure = objects.loads(objects.dumps(CheckpointException("save", pairs)))
         assert isinstance(failure, CheckpointException)
-        assert "ValueError: a value" in str(failure) and "OwnError: of a class that nobody else has" in str(failure)
+        assert "ValueError: a value" in str(
+            failure
+        ) and "OwnError: of a class that nobody else has" in str(failure)
 
     @pytest.mark.parametrize(
         ("module", "name"),
         [
-            ("os", "system"), ("builtins", "eval"), ("builtins", "getattr"), ("torch", "load"), ("torch", "ops.x"),
+            ("os", "system"),
+            ("builtins", "eval"),
+            ("builtins", "getattr"),
+            ("torch", "load"),
+            ("torch", "ops.x"),
             ("torch.distributed.checkpoint.filesystem", "os.system"),
             ("spmd.jobs.launching.sealed_objects", "pickle.loads"),
-            ("torch.distributed.checkpoint.filesystem", "FileSystemWriter"), ("builtins", "bytearray"),
+            ("torch.distributed.checkpoint.filesystem", "FileSystemWriter"),
+            ("builtins", "bytearray"),
         ],
-    )  # fmt: skip
+    )
     def test_other_names(self, module: str, name: str) -> None:
-        with pytest.raises(pickle.UnpicklingError, match="is no part of a plain value or of a checkpoint's plan"):
+        with pytest.raises(
+            pickle.UnpicklingError, match="is no part of a plain value or of a checkpoint's plan"
+        ):
             objects.Reader(io.BytesIO()).find_class(module, name)
 
     def test_hostile(self, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""`call_jax` and `register_lowering`: JAX functions of users in the graph, with gradients, and rules of their ops."""
+"""`call_jax` and `register_lowering`: JAX functions of users in the graph, with gradients, and
+rules of their ops."""
 
 import functools
 
@@ -78,7 +79,10 @@ class TestValuesAndGradients:
         a, b = torch.randn(3), torch.randn(3)
         made = spmd.call_jax(fn, {"a": a.to("xla"), "b": [b.to("xla"), None]}, 2, shift=1)
         check(made["out"], a**2 + b + 1)
-        check(spmd.call_jax(fn, {"a": a.to("xla"), "b": [b.to("xla"), None]}, 3, shift=1)["out"], a**3 + b + 1)
+        check(
+            spmd.call_jax(fn, {"a": a.to("xla"), "b": [b.to("xla"), None]}, 3, shift=1)["out"],
+            a**3 + b + 1,
+        )
 
     def test_views_and_writes(self):
         x = torch.arange(6.0).to("xla")
@@ -89,7 +93,9 @@ class TestValuesAndGradients:
         assert spmd.call_jax(jnp.cumsum, view).add_(1).tolist() == [5, 10, 16]
 
     def test_jax_defaults_stay_32_bit(self):
-        made = spmd.call_jax(lambda x: x + jnp.zeros(3) * jnp.linspace(0, 1, 3), torch.ones(3).to("xla"))
+        made = spmd.call_jax(
+            lambda x: x + jnp.zeros(3) * jnp.linspace(0, 1, 3), torch.ones(3).to("xla")
+        )
         assert made.dtype == torch.float32
         assert spmd.call_jax(lambda x: x * 2, torch.arange(3).to("xla")).dtype == torch.int64
         assert jnp.zeros(3).dtype == jnp.float32
@@ -102,7 +108,9 @@ class TestValuesAndGradients:
         clipped.defvjp(lambda x: (x * 3, None), lambda _, g: (jnp.clip(g, -1, 1),))
 
         def loop(x):
-            return jax.lax.scan(lambda carry, row: (jnp.tanh(carry + row), carry), jnp.zeros_like(x[0]), x)[0]
+            return jax.lax.scan(
+                lambda carry, row: (jnp.tanh(carry + row), carry), jnp.zeros_like(x[0]), x
+            )[0]
 
         x = torch.randn(4, 3)
         ours = x.to("xla").requires_grad_()
@@ -118,7 +126,9 @@ class TestValuesAndGradients:
             o_ref[...] = x_ref[...] * 2
 
         def kernel(x):
-            return pallas.pallas_call(double, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True)(x)
+            return pallas.pallas_call(
+                double, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True
+            )(x)
 
         x = torch.randn(8, 8)
         check(spmd.call_jax(kernel, x.to("xla")), x * 2)
@@ -145,7 +155,10 @@ class TestGraph:
 
     def test_sharded(self, mesh8):
         args = [torch.randn(8, 8, requires_grad=True) for _ in range(3)]
-        ours = [spmd.mark_sharding(a.detach().to("xla").requires_grad_(), mesh8, ("fsdp", None)) for a in args]
+        ours = [
+            spmd.mark_sharding(a.detach().to("xla").requires_grad_(), mesh8, ("fsdp", None))
+            for a in args
+        ]
         made, grads = gradients(lambda *a, **s: spmd.call_jax(attention, *a, **s), *ours, scale=0.3)
         expected, expected_grads = gradients(torch_attention, *args, scale=0.3)
         check(made, expected)
@@ -178,7 +191,9 @@ class TestGraph:
 
     def test_the_guard_names_it(self):
         with (
-            pytest.raises(FloatingPointError, match=r"spmd.call_jax.log\(float32\[2\]\).*test_call_jax.py"),
+            pytest.raises(
+                FloatingPointError, match=r"spmd.call_jax.log\(float32\[2\]\).*test_call_jax.py"
+            ),
             spmd.nan_guard(),
         ):
             _y = spmd.call_jax(jnp.log, torch.tensor([-1.0, 1.0]).to("xla"))
@@ -217,9 +232,10 @@ def library():
     scale.register_fake(lambda x, factor, times=1: torch.empty_like(x))
     scale.register_autograd(
         lambda ctx, g: (scale(g, ctx.factor, ctx.times), None, None),
-        setup_context=lambda ctx, inputs, output: (setattr(ctx, "factor", inputs[1]), setattr(ctx, "times", inputs[2]))[
-            0
-        ],
+        setup_context=lambda ctx, inputs, output: (
+            setattr(ctx, "factor", inputs[1]),
+            setattr(ctx, "times", inputs[2]),
+        )[0],
     )
 
     @torch.library.custom_op("spmdtest::bump", mutates_args=("x",))
@@ -240,7 +256,8 @@ class TestRegisterLowering:
         x = torch.randn(8, 2)
         ours = spmd.mark_sharding(x.to("xla").requires_grad_(), mesh8, ("fsdp", None))
         with pytest.raises(
-            NotImplementedError, match=r"spmdtest.bare.default has no lowering rule.*spmd.register_lowering"
+            NotImplementedError,
+            match=r"spmdtest.bare.default has no lowering rule.*spmd.register_lowering",
         ):
             ops.bare(ours)
         with pytest.raises(ValueError, match=r"do not match the schema of spmdtest.scale.default"):
@@ -267,7 +284,10 @@ class TestRegisterLowering:
         """The tables of torch's fills and scalar arguments are of torch's ops alone."""
         torch.library.define("spmdnames::zeros_like", "(Tensor x) -> Tensor")
         torch.library.define("spmdnames::clamp", "(Tensor x, float min) -> Tensor")
-        for name, rule in (("zeros_like", lambda x: x + 7), ("clamp", lambda x, min: x - min if min > 0 else x)):
+        for name, rule in (
+            ("zeros_like", lambda x: x + 7),
+            ("clamp", lambda x, min: x - min if min > 0 else x),
+        ):
             torch.library.register_fake(f"spmdnames::{name}", lambda x, *_: torch.empty_like(x))
             spmd.register_lowering(getattr(torch.ops.spmdnames, name).default, rule)
         x = torch.ones(2, device="xla")

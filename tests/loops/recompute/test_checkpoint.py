@@ -1,4 +1,5 @@
-"""`torch.utils.checkpoint`, unmodified, saves memory on this device: XLA would merge a naive recomputation."""
+"""`torch.utils.checkpoint`, unmodified, saves memory on this device: XLA would merge a naive
+recomputation."""
 
 import copy
 import functools
@@ -37,7 +38,9 @@ class Block(nn.Module):
         q, k, v = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in parts)
         mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
         x = x + nn.functional.dropout(self.out(mixed.reshape(batch, length, dim)), self.p)
-        return x + nn.functional.dropout(self.down(nn.functional.gelu(self.up(self.norm2(x)))), self.p)
+        return x + nn.functional.dropout(
+            self.down(nn.functional.gelu(self.up(self.norm2(x)))), self.p
+        )
 
 
 class Perceptron(nn.Module):
@@ -58,7 +61,9 @@ CALLS: dict[str, Call] = {
     "not reentrant": lambda block, x: checkpoint(block, x, use_reentrant=False),
     "keyword": lambda block, x: checkpoint(block, x=x, use_reentrant=False),
     "captured": lambda block, x: checkpoint(lambda: block(x), use_reentrant=False),
-    "wrapped": lambda block, x: checkpoint(functools.partial(lambda pair: block(pair[0])), (x, 3), use_reentrant=False),
+    "wrapped": lambda block, x: checkpoint(
+        functools.partial(lambda pair: block(pair[0])), (x, 3), use_reentrant=False
+    ),
 }
 
 
@@ -69,8 +74,11 @@ def ran() -> CompileRecord:
     return program.record
 
 
-def train(kind: type, call: Call, mesh: spmd.Mesh | None = None, *, layers: int = 8) -> tuple[int, list[torch.Tensor]]:
-    """Temporary bytes of one forward and backward pass through some blocks; the gradients and the output."""
+def train(
+    kind: type, call: Call, mesh: spmd.Mesh | None = None, *, layers: int = 8
+) -> tuple[int, list[torch.Tensor]]:
+    """Temporary bytes of one forward and backward pass through some blocks; the gradients and the
+    output."""
     torch.manual_seed(0)
     blocks = nn.ModuleList(kind() for _ in range(layers)).to("xla")
     x = torch.randn(16, 64, 32).to("xla").requires_grad_()
@@ -85,7 +93,11 @@ def train(kind: type, call: Call, mesh: spmd.Mesh | None = None, *, layers: int 
     del h
     spmd.sync()
     temporary = ran().temp_bytes
-    return temporary, [out.cpu(), x.grad.cpu(), *(parameter.grad.cpu() for parameter in blocks.parameters())]
+    return temporary, [
+        out.cpu(),
+        x.grad.cpu(),
+        *(parameter.grad.cpu() for parameter in blocks.parameters()),
+    ]
 
 
 @functools.cache
@@ -97,11 +109,14 @@ def plain(kind: type, mesh: spmd.Mesh | None = None) -> tuple[int, list[torch.Te
 
 
 class TestMemory:
-    """The compiled program, its layers rolled or not, needs a fraction of the memory; values and gradients stay."""
+    """The compiled program, its layers rolled or not, needs a fraction of the memory; values and
+    gradients stay."""
 
     @pytest.mark.parametrize("mode", ["auto", "never"])
     @pytest.mark.parametrize("name", CALLS)
-    def test_attention_and_dropout(self, name: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_attention_and_dropout(
+        self, name: str, mode: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(spmd.config, "scan_layers", mode)
         before, expected = plain(Block)
         after, actual = train(Block, CALLS[name])
@@ -127,12 +142,14 @@ class TestMemory:
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
     def test_other_shapes(self) -> None:
-        """A block whose result has another shape than its argument is held back by a reduced gradient."""
+        """A block whose result has another shape than its argument is held back by a reduced
+        gradient."""
 
         def run(call: Any) -> tuple[int, torch.Tensor]:
             torch.manual_seed(0)
             layers = [
-                nn.Sequential(nn.Linear(d, 256), nn.Tanh(), nn.Linear(256, 40 - d)).to("xla") for d in (16, 24) * 4
+                nn.Sequential(nn.Linear(d, 256), nn.Tanh(), nn.Linear(256, 40 - d)).to("xla")
+                for d in (16, 24) * 4
             ]
             x = torch.randn(1024, 16).to("xla").requires_grad_()
             h = x
@@ -169,7 +186,8 @@ class TestRolled:
 
 
 class TestForms:
-    """Nesting, several results, arguments without gradients, in-place writes, sequences, second derivatives."""
+    """Nesting, several results, arguments without gradients, in-place writes, sequences, second
+    derivatives."""
 
     def test_nested(self) -> None:
         def program(device: str) -> list[torch.Tensor]:
@@ -187,7 +205,10 @@ class TestForms:
 
         def program(device: str) -> list[torch.Tensor]:
             x = torch.linspace(-1, 1, 12).view(3, 4).to(device).requires_grad_()
-            index, mask = torch.tensor([2, 0]).to(device), torch.tensor([True, False, True, False]).to(device)
+            index, mask = (
+                torch.tensor([2, 0]).to(device),
+                torch.tensor([True, False, True, False]).to(device),
+            )
             one, two = checkpoint(function, x * 1, index, 3.0, mask, use_reentrant=use_reentrant)
             (one.sum() + two.square().sum()).backward()
             only, _ = checkpoint(function, x * 1, index, 3.0, mask, use_reentrant=use_reentrant)
@@ -220,11 +241,18 @@ class TestForms:
         both(program)
 
     def test_selective(self) -> None:
-        """Products are saved and the rest is recomputed, as the policy says; gradients are CPU's."""
-        products = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.linear.default}
+        """Products are saved and the rest is recomputed, as the policy says; gradients are
+        CPU's."""
+        products = {
+            torch.ops.aten.mm.default,
+            torch.ops.aten.addmm.default,
+            torch.ops.aten.linear.default,
+        }
 
         def policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-            return CheckpointPolicy.MUST_SAVE if op in products else CheckpointPolicy.PREFER_RECOMPUTE
+            return (
+                CheckpointPolicy.MUST_SAVE if op in products else CheckpointPolicy.PREFER_RECOMPUTE
+            )
 
         torch.manual_seed(0)
         block, x = Perceptron(), torch.randn(4, 32)
@@ -232,7 +260,9 @@ class TestForms:
         for device in ("cpu", "xla"):
             leaf = x.clone().to(device).requires_grad_()
             contexts = functools.partial(create_selective_checkpoint_contexts, policy)
-            made = checkpoint(copy.deepcopy(block).to(device), leaf, use_reentrant=False, context_fn=contexts)
+            made = checkpoint(
+                copy.deepcopy(block).to(device), leaf, use_reentrant=False, context_fn=contexts
+            )
             made.square().sum().backward()
             gradients.append(leaf.grad)
         check(gradients[1], gradients[0])

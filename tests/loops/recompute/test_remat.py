@@ -1,4 +1,5 @@
-"""spmd.remat and its policies: what is kept is kept, the rest is computed again; values and gradients stay the same."""
+"""spmd.remat and its policies: what is kept is kept, the rest is computed again; values and
+gradients stay the same."""
 
 import copy
 import functools
@@ -15,7 +16,11 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     apply_activation_checkpointing,
     checkpoint_wrapper,
 )
-from torch.utils.checkpoint import CheckpointError, CheckpointPolicy, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import (
+    CheckpointError,
+    CheckpointPolicy,
+    create_selective_checkpoint_contexts,
+)
 
 import fsdp
 import spmd
@@ -25,7 +30,8 @@ from spmd.core.programs import cache
 
 
 class Layer(nn.Module):
-    """A block whose values have names; its result is a tensor, or in a tuple with what is no tensor."""
+    """A block whose values have names; its result is a tensor, or in a tuple with what is no
+    tensor."""
 
     def __init__(self, dim: int = 32, wide: int = 256) -> None:
         super().__init__()
@@ -40,7 +46,9 @@ class Layer(nn.Module):
 LAYERS = 6
 
 
-def train(wrap: Callable[[nn.Module], nn.Module], mesh: spmd.Mesh | None = None) -> tuple[Any, list[Tensor]]:
+def train(
+    wrap: Callable[[nn.Module], nn.Module], mesh: spmd.Mesh | None = None
+) -> tuple[Any, list[Tensor]]:
     """The ledger's line of one forward and backward pass, and the output with all gradients."""
     torch.manual_seed(0)
     model = nn.Sequential(*(Layer() for _ in range(LAYERS)))
@@ -52,7 +60,9 @@ def train(wrap: Callable[[nn.Module], nn.Module], mesh: spmd.Mesh | None = None)
         policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Layer})
         data = "data" if "data" in mesh.axis_names else None
         wrapped = nn.Sequential(*map(wrap, model))
-        model = fsdp.FullyShardedDataParallel(wrapped, mesh=mesh, auto_wrap_policy=policy, extra_data_axis=data)
+        model = fsdp.FullyShardedDataParallel(
+            wrapped, mesh=mesh, auto_wrap_policy=policy, extra_data_axis=data
+        )
     spmd.sync()
     torch.manual_seed(1)
     made = model(x)
@@ -62,7 +72,11 @@ def train(wrap: Callable[[nn.Module], nn.Module], mesh: spmd.Mesh | None = None)
     spmd.sync()
     program = cache.last_program()
     assert program is not None
-    return program.record, [out.cpu(), x.grad.cpu(), *(parameter.grad.cpu() for parameter in model.parameters())]
+    return program.record, [
+        out.cpu(),
+        x.grad.cpu(),
+        *(parameter.grad.cpu() for parameter in model.parameters()),
+    ]
 
 
 @functools.cache
@@ -100,7 +114,8 @@ def partitioner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 class TestPolicies:
-    """Values, gradients and dropout are those without checkpointing; what is not kept is not in memory."""
+    """Values, gradients and dropout are those without checkpointing; what is not kept is not in
+    memory."""
 
     @pytest.mark.parametrize("name", CASES)
     def test_same_numbers(self, name: str) -> None:
@@ -109,7 +124,8 @@ class TestPolicies:
             check(one, other)
 
     def test_memory(self) -> None:
-        """One wide value of a layer is 1 MiB; plain training keeps several of each, names one, nothing none."""
+        """One wide value of a layer is 1 MiB; plain training keeps several of each, names one,
+        nothing none."""
         wide = 16 * 64 * 256 * 4
         bytes_of = {name: remat(CASES[name])[0].temp_bytes for name in CASES}
         before = plain()[0].temp_bytes
@@ -122,14 +138,16 @@ class TestPolicies:
             assert (LAYERS - 2) * wide <= kept <= (LAYERS + 2) * wide, name
 
     def test_work(self) -> None:
-        """Products are computed again where they are not kept: the first of each layer, as its result is used."""
+        """Products are computed again where they are not kept: the first of each layer, as its
+        result is used."""
         product = 2 * 16 * 64 * 32 * 256
         again = remat(CASES["nothing"])[0].flops - remat(CASES["dots"])[0].flops
         assert again >= LAYERS * product * 0.9
 
     @pytest.mark.parametrize("name", ["nothing", "dots", "names", "offloaded names"])
     def test_under_fsdp(self, name: str, partitioner: str, mesh8: spmd.Mesh) -> None:
-        """Each unit is gathered for forward, and once more for recomputation and backward together."""
+        """Each unit is gathered for forward, and once more for recomputation and backward
+        together."""
         before, expected = train(lambda layer: layer, mesh8)
         after, actual = train(partial(spmd.remat, policy=CASES[name]), mesh8)
         assert after.collectives["all-gather"] == before.collectives["all-gather"]
@@ -153,8 +171,12 @@ class TestPolicies:
             "nothing",
         ):
             query = torch.randn(1, 2, 2048, 16).to("xla").requires_grad_()
-            attend = partial(nn.functional.scaled_dot_product_attention, key=query.detach(), value=query.detach())
-            loss = spmd.remat(lambda x, attend=attend: attend(x.sin()).exp(), policy=policy)(query).sum()
+            attend = partial(
+                nn.functional.scaled_dot_product_attention, key=query.detach(), value=query.detach()
+            )
+            loss = spmd.remat(lambda x, attend=attend: attend(x.sin()).exp(), policy=policy)(
+                query
+            ).sum()
             loss.backward()
             spmd.sync()
             program = cache.last_program()
@@ -163,7 +185,9 @@ class TestPolicies:
         assert flops[1] == pytest.approx(flops[0], rel=0.01) and flops[2] > 1.3 * flops[0]
 
     def test_wrong_ones(self) -> None:
-        with pytest.raises(ValueError, match=r"remat: expected one of 'everything', 'nothing', 'dots'.*got 'dot'"):
+        with pytest.raises(
+            ValueError, match=r"remat: expected one of 'everything', 'nothing', 'dots'.*got 'dot'"
+        ):
             spmd.remat(lambda x: x, policy="dot")
         with pytest.raises(TypeError, match="remat: expected a policy"):
             spmd.remat(lambda x: x, policy=3)  # type: ignore[arg-type]
@@ -192,7 +216,12 @@ def start(device: str) -> Tensor:
     return torch.linspace(-1, 1, 16).view(4, 4).to(device).requires_grad_()
 
 
-POLICIES = ["nothing", "dots", policies.save_only_these_names("n"), policies.offload_dot_with_no_batch_dims]
+POLICIES = [
+    "nothing",
+    "dots",
+    policies.save_only_these_names("n"),
+    policies.offload_dot_with_no_batch_dims,
+]
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=["nothing", "dots", "names", "offload"])
@@ -246,7 +275,9 @@ class TestForms:
     def test_backward_twice(self, policy: Any) -> None:
         def program(device: str) -> list[Any]:
             x = start(device)
-            made = spmd.remat(lambda x: spmd.checkpoint_name(x @ x, "n").sin(), policy=policy)(x * 1).sum()
+            made = spmd.remat(lambda x: spmd.checkpoint_name(x @ x, "n").sin(), policy=policy)(
+                x * 1
+            ).sum()
             made.backward(retain_graph=True)
             made.backward()
             return [x.grad]
@@ -256,7 +287,9 @@ class TestForms:
     def test_a_barrier_between_the_passes(self, policy: Any) -> None:
         def program(device: str) -> list[Any]:
             x = start(device)
-            made = spmd.remat(lambda x: spmd.checkpoint_name(x @ x, "n").sin(), policy=policy)(x * 1).sum()
+            made = spmd.remat(lambda x: spmd.checkpoint_name(x @ x, "n").sin(), policy=policy)(
+                x * 1
+            ).sum()
             spmd.sync()
             made.backward()
             return [x.grad]
@@ -271,7 +304,9 @@ class TestForms:
             with torch.autocast("xla", torch.bfloat16):
                 out = wrap(layer)(x)
             out.float().square().sum().backward()
-            made.append([out.detach().cpu(), *(parameter.grad.cpu() for parameter in layer.parameters())])
+            made.append(
+                [out.detach().cpu(), *(parameter.grad.cpu() for parameter in layer.parameters())]
+            )
         for one, other in zip(*made, strict=True):
             assert torch.equal(one, other)
 
@@ -284,7 +319,9 @@ class TestTorch:
         def wrapped(layer: nn.Module) -> nn.Module:
             holder = nn.Sequential(layer)
             wrap = partial(checkpoint_wrapper, checkpoint_impl=implementation)
-            apply_activation_checkpointing(holder, wrap, check_fn=lambda module: isinstance(module, Layer))
+            apply_activation_checkpointing(
+                holder, wrap, check_fn=lambda module: isinstance(module, Layer)
+            )
             return holder
 
         record, actual = train(wrapped)
@@ -296,8 +333,12 @@ class TestTorch:
         model = nn.Sequential(nn.Linear(4, 4), Layer(4, 8))
         names, state = [name for name, _ in model.named_parameters()], set(model.state_dict())
         wrap = partial(spmd.remat, policy="dots")
-        apply_activation_checkpointing(model, wrap, check_fn=lambda module: isinstance(module, Layer))
-        assert [name.replace("_checkpoint_wrapped_module.", "") for name, _ in model.named_parameters()] == names
+        apply_activation_checkpointing(
+            model, wrap, check_fn=lambda module: isinstance(module, Layer)
+        )
+        assert [
+            name.replace("_checkpoint_wrapped_module.", "") for name, _ in model.named_parameters()
+        ] == names
         assert set(model.state_dict()) == state
         copied = copy.deepcopy(model).to("xla")
         copied(torch.ones(2, 4, device="xla")).sum().backward()
@@ -305,10 +346,16 @@ class TestTorch:
 
     def test_selective_policies_save_memory(self) -> None:
         """Products are saved and the rest is computed again, as torch's own policy says it."""
-        products = {torch.ops.aten.linear.default, torch.ops.aten.addmm.default, torch.ops.aten.mm.default}
+        products = {
+            torch.ops.aten.linear.default,
+            torch.ops.aten.addmm.default,
+            torch.ops.aten.mm.default,
+        }
 
         def policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-            return CheckpointPolicy.MUST_SAVE if op in products else CheckpointPolicy.PREFER_RECOMPUTE
+            return (
+                CheckpointPolicy.MUST_SAVE if op in products else CheckpointPolicy.PREFER_RECOMPUTE
+            )
 
         contexts = partial(create_selective_checkpoint_contexts, policy)
         record, actual = train(lambda layer: checkpoint_wrapper(layer, context_fn=contexts))
@@ -325,7 +372,10 @@ class TestTorch:
 
         x = start("xla")
         made = spmd.remat(function, policy="dots")(x)
-        with pytest.raises(CheckpointError, match=r"a recomputation called aten\.mv.* where the forward pass called"):
+        with pytest.raises(
+            CheckpointError,
+            match=r"a recomputation called aten\.mv.* where the forward pass called",
+        ):
             made.sum().backward()
 
     def test_without_early_stop(self) -> None:
@@ -339,12 +389,21 @@ class TestTorch:
 
     @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable.*:FutureWarning")
     def test_hugging_face(self) -> None:
-        transformers = pytest.importorskip("transformers", reason="a model of Hugging Face's is what is tested")
-        sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+        transformers = pytest.importorskip(
+            "transformers", reason="a model of Hugging Face's is what is tested"
+        )
+        sizes = {
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+        }
         made = []
         for is_on in (False, True):
             torch.manual_seed(0)
-            llama = transformers.LlamaConfig(vocab_size=64, max_position_embeddings=32, use_cache=False, **sizes)
+            llama = transformers.LlamaConfig(
+                vocab_size=64, max_position_embeddings=32, use_cache=False, **sizes
+            )
             model = transformers.LlamaForCausalLM(llama).to("xla").train()
             if is_on:
                 model.gradient_checkpointing_enable()

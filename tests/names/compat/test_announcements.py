@@ -1,4 +1,5 @@
-"""Programs with the calls of PyTorch/XLA's announcements and overview, run by `python -m spmd run`: torch's numbers."""
+"""Programs with the calls of PyTorch/XLA's announcements and overview, run by `python -m spmd run`:
+torch's numbers."""
 
 import ast
 import importlib.util
@@ -33,12 +34,32 @@ SHAPES = shapes()
 
 
 def finished(
-    program: str, *arguments: str, devices: int = 0, code: int = 0, warnings: str = "error", **environment: str
+    program: str,
+    *arguments: str,
+    devices: int = 0,
+    code: int = 0,
+    warnings: str = "error",
+    **environment: str,
 ) -> subprocess.CompletedProcess[str]:
     simulated = ("--devices", str(devices)) if devices else ()
-    command = [sys.executable, "-W", "error", "-W", warnings, "-m", "spmd", "run", *simulated, str(PROGRAMS / program)]
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        "-W",
+        warnings,
+        "-m",
+        "spmd",
+        "run",
+        *simulated,
+        str(PROGRAMS / program),
+    ]
     done = subprocess.run(
-        [*command, *arguments], capture_output=True, text=True, cwd=ROOT, env={**own_environment(), **environment}
+        [*command, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**own_environment(), **environment},
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done
@@ -60,7 +81,8 @@ def check(given: dict[str, torch.Tensor], expected: nn.Module, tolerance: float 
 def trained(
     model: nn.Module, batches: list[Any], momentum: float = 0.0, lr: float = 0.1, epoch: int = 1000
 ) -> list[float]:
-    """The losses of SGD on the CPU, by the kind of target; the learning rate is halved after each `epoch` steps."""
+    """The losses of SGD on the CPU, by the kind of target; the learning rate is halved after each
+    `epoch` steps."""
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=epoch, gamma=0.5)
     losses = []
@@ -75,7 +97,10 @@ def trained(
 
 
 def joined(batches: list[Any], count: int) -> list[Any]:
-    return [tuple(map(torch.cat, zip(*batches[i : i + count], strict=True))) for i in range(0, len(batches), count)]
+    return [
+        tuple(map(torch.cat, zip(*batches[i : i + count], strict=True)))
+        for i in range(0, len(batches), count)
+    ]
 
 
 def names_of(program: Path) -> set[str]:
@@ -93,27 +118,38 @@ def names_of(program: Path) -> set[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             owner = node.value
-            if (isinstance(owner, ast.Name) and owner.id in aliases) or getattr(owner, "attr", "") == "_XLAC":
+            if (isinstance(owner, ast.Name) and owner.id in aliases) or getattr(
+                owner, "attr", ""
+            ) == "_XLAC":
                 names.add(node.attr)
     return names
 
 
 @pytest.mark.parametrize(
-    "program", sorted({*PROGRAMS.glob("*.py")} - {PROGRAMS / "shapes.py"}), ids=lambda path: path.name
+    "program",
+    sorted({*PROGRAMS.glob("*.py")} - {PROGRAMS / "shapes.py"}),
+    ids=lambda path: path.name,
 )
 def test_page_names_each_call(program: Path) -> None:
     page = (ROOT / "docs/from-torch-xla.md").read_text()
     backends = re.findall(r'backend="(\w+)"', program.read_text())
     names = names_of(program)
-    assert names and not [name for name in {*names, *backends} if not re.search(rf"\b{name}\b", page)]
+    assert names and not [
+        name for name in {*names, *backends} if not re.search(rf"\b{name}\b", page)
+    ]
 
 
 class TestTraceOnce:
-    """`torchxla_trace_once` in evaluation, and `aot_torchxla_trace_once` of a function that calls backward."""
+    """`torchxla_trace_once` in evaluation, and `aot_torchxla_trace_once` of a function that calls
+    backward."""
 
     def test_resnet18(self, tmp_path: Path) -> None:
         # torch warns at each graph break after a backward, on the CPU, too
-        saved = ran(tmp_path, "trace_once.py", warnings="ignore:The .grad attribute of a Tensor that is not a leaf")
+        saved = ran(
+            tmp_path,
+            "trace_once.py",
+            warnings="ignore:The .grad attribute of a Tensor that is not a leaf",
+        )
         model = SHAPES.resnet18().eval()
         for given, (data, _) in zip(saved["evaluated"], SHAPES.images(3, 64), strict=True):
             torch.testing.assert_close(given, model(data).detach(), rtol=1e-4, atol=1e-5)
@@ -139,16 +175,29 @@ class TestMarked:
 
 
 class TestLazyTensors:
-    """Sums with a mark_step in each round: their programs, and the text of a graph that has not run."""
+    """Sums with a mark_step in each round: their programs, and the text of a graph that has not
+    run."""
 
     @pytest.mark.parametrize("scalars", ["0", "1"])
     def test_sums(self, scalars: str, tmp_path: Path) -> None:
         saved = ran(tmp_path, "lazy_tensors.py", XLA_NO_SPECIAL_SCALARS=scalars)
-        (grown, num_dynamic), (last, num_static), (sums, num_sums) = saved["dynamic"], saved["static"], saved["sums"]
-        assert grown.tolist() == [0.0] + [256.0] * 6 and last.tolist() == [256.0] and sums.tolist() == [20.0] * 8
+        (grown, num_dynamic), (last, num_static), (sums, num_sums) = (
+            saved["dynamic"],
+            saved["static"],
+            saved["sums"],
+        )
+        assert (
+            grown.tolist() == [0.0] + [256.0] * 6
+            and last.tolist() == [256.0]
+            and sums.tolist() == [20.0] * 8
+        )
         # The first number is a constant of its program; the others are operands of one.
         assert 1 < num_dynamic <= 6 and num_static == 1 and num_sums <= 2
-        assert "dot_general" in saved["text"] and "ENTRY" in saved["hlo"] and "Metric: CompileTime" in saved["report"]
+        assert (
+            "dot_general" in saved["text"]
+            and "ENTRY" in saved["hlo"]
+            and "Metric: CompileTime" in saved["report"]
+        )
 
 
 class TestWrapped:
@@ -179,7 +228,8 @@ class TestNewer:
 
 
 class TestLaunched:
-    """`launch` is data parallelism over all devices, with `debug_single_process` a run on one; traced and captured."""
+    """`launch` is data parallelism over all devices, with `debug_single_process` a run on one;
+    traced and captured."""
 
     def test_all_devices(self, tmp_path: Path) -> None:
         saved = ran(tmp_path, "launched.py", devices=8)
@@ -200,7 +250,8 @@ class TestLaunched:
 
 
 class TestProcesses:
-    """Data parallelism by PyTorch/XLA 2.0's names, and images of one pipeline over four devices by `launch`."""
+    """Data parallelism by PyTorch/XLA 2.0's names, and images of one pipeline over four devices by
+    `launch`."""
 
     def test_pjrt(self, tmp_path: Path) -> None:
         # torch's DDP says on stderr that it times cpu and cuda alone
@@ -216,44 +267,73 @@ class TestProcesses:
         # numpy says that torch's arrays have an older interface
         with pytest.warns(DeprecationWarning, match="__array__"):
             latents = pipe(
-                prompt_embeds=prompt, negative_prompt_embeds=negative, latents=noise, num_inference_steps=2,
+                prompt_embeds=prompt,
+                negative_prompt_embeds=negative,
+                latents=noise,
+                num_inference_steps=2,
                 output_type="latent",
-            ).images  # fmt: skip
+            ).images
         with torch.no_grad():
             images = pipe.vae.decode(latents / pipe.vae.config.scaling_factor).sample
-        saved = ran(tmp_path, "stable_diffusion.py", devices=4, warnings="ignore:__array__ implementation")
+        saved = ran(
+            tmp_path, "stable_diffusion.py", devices=4, warnings="ignore:__array__ implementation"
+        )
         torch.testing.assert_close(saved["images"], images, rtol=1e-4, atol=1e-4)
-        assert saved["shards"] == 4 and "0: 4 images on 4 devices" in saved["printed"] and saved["index"] == 0
+        assert (
+            saved["shards"] == 4
+            and "0: 4 images on 4 devices" in saved["printed"]
+            and saved["index"] == 0
+        )
         assert saved["error"] == (
-            "launch: args=(0,) are what my_function takes behind its index, so that the call is my_function(0, 0): too "
-            "many positional arguments. Write launch(my_function) for a function of the index alone"
+            "launch: args=(0,) are what my_function takes behind its index, so that the call is "
+            "my_function(0, 0): too many positional arguments. Write launch(my_function) for a "
+            "function of the index alone"
         )
 
 
 class TestImageNet:
-    """The script's command on fake data, by PJRT_DEVICE: it trains on the CPU; else a sentence says what lacks."""
+    """The script's command on fake data, by PJRT_DEVICE: it trains on the CPU; else a sentence says
+    what lacks."""
 
     options = ("--fake_data", "--batch_size=256", "--num_epochs=1")
 
     def test_on_the_cpu(self, tmp_path: Path) -> None:
         variables = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4", "GPU_NUM_DEVICES": "4"}
-        saved = ran(tmp_path, "imagenet.py", *self.options, "--metrics_debug", "--lr=0.01", **variables)
-        # In float32 on one thread torch itself is 0.5 % off in the third step, where a ReLU turns on by rounding.
+        saved = ran(
+            tmp_path, "imagenet.py", *self.options, "--metrics_debug", "--lr=0.01", **variables
+        )
+        # In float32 on one thread torch itself is 0.5 % off in the third step, where a ReLU turns
+        # on by rounding.
         model = SHAPES.narrow_resnet18().double()
         data, target = joined(SHAPES.images(1, 8, batch_size=256) * 4, 4)[0]
-        losses = trained(model, [(data.double(), target)] * len(saved["losses"]), momentum=0.9, lr=0.01, epoch=2)
+        losses = trained(
+            model, [(data.double(), target)] * len(saved["losses"]), momentum=0.9, lr=0.01, epoch=2
+        )
         assert saved["losses"] == pytest.approx(losses, rel=2e-5) and losses[-1] < losses[0]
-        assert "Epoch 1 train end" in saved["printed"] and "Epoch 1 test end, Accuracy=" in saved["printed"]
+        assert (
+            "Epoch 1 train end" in saved["printed"]
+            and "Epoch 1 test end, Accuracy=" in saved["printed"]
+        )
         assert "Metric: CompileTime" in saved["printed"]
 
     def test_fake_data_ends(self) -> None:
-        """An iterator over made-up batches is one: a loader that takes a few at a time would begin them again."""
+        """An iterator over made-up batches is one: a loader that takes a few at a time would begin
+        them again."""
         batches = iter(SampleGenerator(data="batch", sample_count=3))
         assert iter(batches) is batches and [*islice(batches, 2), *batches] == ["batch"] * 3
 
-    @pytest.mark.parametrize(("device", "platform"), [("TPU", "tpu"), ("GPU", "cuda"), ("CUDA", "cuda")])
+    @pytest.mark.parametrize(
+        ("device", "platform"), [("TPU", "tpu"), ("GPU", "cuda"), ("CUDA", "cuda")]
+    )
     def test_without_the_hardware(self, device: str, platform: str) -> None:
-        done = finished("imagenet.py", *self.options, code=1, PJRT_DEVICE=device, GPU_NUM_DEVICES="4", JAX_PLATFORMS="")
+        done = finished(
+            "imagenet.py",
+            *self.options,
+            code=1,
+            PJRT_DEVICE=device,
+            GPU_NUM_DEVICES="4",
+            JAX_PLATFORMS="",
+        )
         assert done.stderr.splitlines()[-1].startswith(
             f"RuntimeError: JAX_PLATFORMS or PJRT_DEVICE names {platform!r}, which is not here: "
         )

@@ -1,4 +1,5 @@
-"""Decoders of torchprime's shape train through the drop-in with the CPU's losses: scanned, offloaded, pure, experts."""
+"""Decoders of torchprime's shape train through the drop-in with the CPU's losses: scanned,
+offloaded, pure, experts."""
 
 from collections.abc import Iterator
 
@@ -18,8 +19,11 @@ def installed() -> Iterator[None]:
     spmd.config.partitioner = before
 
 
-CASES = [*((kind, "gspmd") for kind in ("scanned", "checkpointed", "offloaded", "pure", "experts")),
-         ("scanned", "shardy"), ("experts", "shardy")]  # fmt: skip
+CASES = [
+    *((kind, "gspmd") for kind in ("scanned", "checkpointed", "offloaded", "pure", "experts")),
+    ("scanned", "shardy"),
+    ("experts", "shardy"),
+]
 
 
 @pytest.mark.parametrize(("kind", "partitioner"), CASES)

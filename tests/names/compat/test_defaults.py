@@ -1,4 +1,5 @@
-"""The defaults of PyTorch/XLA that hold under the drop-in alone: the CPU fallback, and `einsum` of several dtypes."""
+"""The defaults of PyTorch/XLA that hold under the drop-in alone: the CPU fallback, and `einsum` of
+several dtypes."""
 
 from collections.abc import Iterator
 
@@ -43,7 +44,8 @@ class TestFallback:
 
 
 class TestEinsum:
-    """Operands of several dtypes are promoted on xla, as a mixture of experts gives them; not on the CPU."""
+    """Operands of several dtypes are promoted on xla, as a mixture of experts gives them; not on
+    the CPU."""
 
     def test_promoted(self, installed: None) -> None:
         x, mask = torch.randn(2, 3, 4).bfloat16(), torch.rand(2, 3, 5, 6) > 0.5
@@ -55,7 +57,10 @@ class TestEinsum:
         assert moved.grad is not None and moved.grad.dtype is torch.bfloat16
         with torch.inference_mode():
             check(torch.einsum("bsm,bsec->ebcm", (moved, mask.to("xla"))), expected)
-            assert torch.functional.einsum(moved, [0, 1, 2], mask.to("xla"), [0, 1, 3, 4], [2]).dtype is torch.bfloat16
+            assert (
+                torch.functional.einsum(moved, [0, 1, 2], mask.to("xla"), [0, 1, 3, 4], [2]).dtype
+                is torch.bfloat16
+            )
         with pytest.raises(RuntimeError):
             torch.einsum("bsm,bsec->ebcm", x, mask)
 

@@ -13,7 +13,12 @@ def _tests(file: Path) -> set[str]:
     """The tests of a file, by class and name, as pytest collects them."""
     bodies = {"": ast.parse(file.read_text()).body}
     bodies |= {f"{node.name}::": node.body for node in bodies[""] if isinstance(node, ast.ClassDef)}
-    functions = ((owner, node) for owner, body in bodies.items() for node in body if isinstance(node, ast.FunctionDef))
+    functions = (
+        (owner, node)
+        for owner, body in bodies.items()
+        for node in body
+        if isinstance(node, ast.FunctionDef)
+    )
     return {f"{owner}{node.name}" for owner, node in functions if node.name.startswith("test")}
 
 
@@ -27,4 +32,6 @@ def test_guards() -> None:
 
 
 def test_each_fault_has_one() -> None:
-    assert {fault for fault, _ in GUARDS} >= {f"{group}{number}" for group in "ABC" for number in range(1, 10)}
+    assert {fault for fault, _ in GUARDS} >= {
+        f"{group}{number}" for group in "ABC" for number in range(1, 10)
+    }

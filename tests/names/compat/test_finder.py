@@ -1,4 +1,5 @@
-"""`spmd.compat.install`: `import torch_xla` resolves to names of ours, which libraries find as an installed package."""
+"""`spmd.compat.install`: `import torch_xla` resolves to names of ours, which libraries find as an
+installed package."""
 
 import ast
 import importlib
@@ -45,14 +46,20 @@ class TestInstall:
         (tmp_path / "torch_xla").mkdir()
         (tmp_path / "torch_xla" / "__init__.py").write_text("__version__ = '2.9.0'\n")
         monkeypatch.syspath_prepend(tmp_path)
-        with pytest.raises(RuntimeError, match=f"found the one of {tmp_path}.*pip uninstall torch_xla"):
+        with pytest.raises(
+            RuntimeError, match=f"found the one of {tmp_path}.*pip uninstall torch_xla"
+        ):
             spmd.compat.install()
 
     def test_metadata(self) -> None:
         assert importlib.util.find_spec("torch_xla") is not None
         assert importlib.util.find_spec("torch_xla.unknown") is None
         version = importlib.metadata.version("torch_xla")
-        assert version == importlib.metadata.version("torch-xla") == importlib.import_module("torch_xla").__version__
+        assert (
+            version
+            == importlib.metadata.version("torch-xla")
+            == importlib.import_module("torch_xla").__version__
+        )
         assert parse("2.9") <= parse(version) < parse("2.10")
         assert importlib.metadata.metadata("torch_xla")["Name"] == "torch_xla"
         assert importlib.metadata.packages_distributions()["torch_xla"] == ["torch_xla"]
@@ -71,9 +78,15 @@ class TestNames:
     def test_are_ours(self) -> None:
         xs = importlib.import_module("torch_xla.distributed.spmd")
         assert xs.Mesh is spmd.Mesh and xs.mark_sharding.__wrapped__ is spmd.mark_sharding
-        assert importlib.import_module("torch_xla.distributed.fsdp").checkpoint_module is fsdp.checkpoint_module
+        assert (
+            importlib.import_module("torch_xla.distributed.fsdp").checkpoint_module
+            is fsdp.checkpoint_module
+        )
         torch_xla = importlib.import_module("torch_xla")
-        assert torch_xla.runtime.is_spmd() and torch_xla.core.xla_model.xla_device() == torch.device("xla:0")
+        assert (
+            torch_xla.runtime.is_spmd()
+            and torch_xla.core.xla_model.xla_device() == torch.device("xla:0")
+        )
 
     def test_all_of_a_module(self) -> None:
         names: dict[str, object] = {}
@@ -86,12 +99,19 @@ class TestNames:
         assert importlib.import_module("torch_xla").core.xla_model.optimizer_step is len
 
     def test_parameters_of_theirs(self) -> None:
-        """Those without a meaning here are taken, others are not; what they have as defaults holds."""
-        xm, met = (importlib.import_module(f"torch_xla.{name}") for name in ("core.xla_model", "debug.metrics"))
+        """Those without a meaning here are taken, others are not; what they have as defaults
+        holds."""
+        xm, met = (
+            importlib.import_module(f"torch_xla.{name}")
+            for name in ("core.xla_model", "debug.metrics")
+        )
         x = torch.ones(2, device="xla")
         assert xm.all_gather(x, 0, None, None, True, 3) is xm.all_gather(value=x, channel_id=3) is x
         assert xm.all_gather_bucketized([x], bucket_cap_mb=4)[0] is x
-        assert xm.reduce_scatter_bucketized("sum", [x], 0.5, 0, 1, bucket_cap_mb=4)[0].tolist() == [0.5, 0.5]
+        assert xm.reduce_scatter_bucketized("sum", [x], 0.5, 0, 1, bucket_cap_mb=4)[0].tolist() == [
+            0.5,
+            0.5,
+        ]
         xm.all_reduce_bucketized_gradients([x], 0.5, None, False, bucket_cap_mb=4)
         assert x.tolist() == [0.5, 0.5]
         with pytest.raises(TypeError, match="unexpected keyword argument 'pin_layot'"):
@@ -105,19 +125,29 @@ class TestNames:
         assert spmd.residence(y) == "devices" and met.counter_value("MarkStep") == syncs + 1
 
     def test_no_name_of_both_kinds(self) -> None:
-        known = {f"{module}.{name}" for module, names in NAMES.items() for name in names} | set(NAMES)
+        known = {f"{module}.{name}" for module, names in NAMES.items() for name in names} | set(
+            NAMES
+        )
         assert known.isdisjoint(HINTS)
-        assert all(path.rpartition(".")[0] in NAMES for path in [*HINTS, *NAMES] if path != "torch_xla")
+        assert all(
+            path.rpartition(".")[0] in NAMES for path in [*HINTS, *NAMES] if path != "torch_xla"
+        )
 
     def test_hints(self) -> None:
         fori = importlib.import_module("torch_xla.experimental.fori_loop")
-        with pytest.raises(AttributeError, match=r"fori_loop\.fori_loop of .* is not in .*: spmd\.scan"):
+        with pytest.raises(
+            AttributeError, match=r"fori_loop\.fori_loop of .* is not in .*: spmd\.scan"
+        ):
             _ = fori.fori_loop
         with pytest.raises(ImportError, match=r"is not in spmd\.compat: spmd\.scan"):
             exec("from torch_xla.experimental.fori_loop import fori_loop")
-        with pytest.raises(ModuleNotFoundError, match=r"xla_dist of .*: start one process a machine"):
+        with pytest.raises(
+            ModuleNotFoundError, match=r"xla_dist of .*: start one process a machine"
+        ):
             exec("import torch_xla.distributed.xla_dist")
-        with pytest.raises(ModuleNotFoundError, match=r"core\.xla_modell of .*did you mean 'xla_model'\?"):
+        with pytest.raises(
+            ModuleNotFoundError, match=r"core\.xla_modell of .*did you mean 'xla_model'\?"
+        ):
             exec("import torch_xla.core.xla_modell")
         assert importlib.util.find_spec("torch_xla.distributed.xla_dist") is None
         with pytest.raises(ImportError, match=r"did you mean 'mark_step'\?"):
@@ -129,14 +159,25 @@ def _of_libraries() -> set[str]:
     """The imports of torch_xla in installed libraries: "module" or "module.name"."""
     files: list[Path] = []
     for name, patterns in {
-        "accelerate": ("**/*.py",), "peft": ("*.py", "utils/*.py"), "trl": ("trainer/*.py",),
-        "transformers": ("*.py", "integrations/*.py", "utils/*.py"), "diffusers": ("models/*.py", "utils/*.py"),
-    }.items():  # fmt: skip
+        "accelerate": ("**/*.py",),
+        "peft": ("*.py", "utils/*.py"),
+        "trl": ("trainer/*.py",),
+        "transformers": ("*.py", "integrations/*.py", "utils/*.py"),
+        "diffusers": ("models/*.py", "utils/*.py"),
+    }.items():
         found = importlib.util.find_spec(name)
-        assert found is not None and found.submodule_search_locations, f"{name} is missing: run make install"
-        files += [file for pattern in patterns for file in Path(found.submodule_search_locations[0]).glob(pattern)]
+        assert found is not None and found.submodule_search_locations, (
+            f"{name} is missing: run make install"
+        )
+        files += [
+            file
+            for pattern in patterns
+            for file in Path(found.submodule_search_locations[0]).glob(pattern)
+        ]
     wanted: set[str] = set()
-    for text in filter(lambda text: "import torch_xla" in text or "from torch_xla" in text, map(_text, files)):
+    for text in filter(
+        lambda text: "import torch_xla" in text or "from torch_xla" in text, map(_text, files)
+    ):
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Import):
                 wanted |= {alias.name for alias in node.names if alias.name.startswith("torch_xla")}

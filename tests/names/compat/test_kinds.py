@@ -1,4 +1,5 @@
-"""Results of PyTorch/XLA's functions have the kinds of theirs, and names that scripts use do what theirs do."""
+"""Results of PyTorch/XLA's functions have the kinds of theirs, and names that scripts use do what
+theirs do."""
 
 import dataclasses
 import functools
@@ -26,7 +27,7 @@ from spmd.torch_xla import (
     xla_model,
     xla_ops,
     xla_runtime,
-)  # fmt: skip
+)
 
 
 @pytest.fixture(autouse=True)
@@ -59,14 +60,18 @@ class TestModel:
         batch = Batch()
         moved = xla_model.send_cpu_data_to_device([batch], "xla:0")[0]
         assert _device(moved.x) == _device(moved.inner[0]) == "xla" and _device(batch.x) == "cpu"
-        loader = importlib.import_module("torch_xla.distributed.parallel_loader").MpDeviceLoader([batch], "xla:0")
+        loader = importlib.import_module("torch_xla.distributed.parallel_loader").MpDeviceLoader(
+            [batch], "xla:0"
+        )
         assert [_device(one.x) for one in loader] == ["xla"]
         saved = xla_model.to_cpu([moved])[0]
         assert _device(saved.x) == _device(saved.inner[0]) == "cpu"
 
     def test_devices(self) -> None:
         assert xla_model.get_xla_supported_devices(2) == ["xla:0"]
-        assert len(xla_model.xla_real_devices()) == 8 and xla_model.xla_real_devices(["xla:0"]) == ["CPU:0"]
+        assert len(xla_model.xla_real_devices()) == 8 and xla_model.xla_real_devices(["xla:0"]) == [
+            "CPU:0"
+        ]
         assert xla_model.xla_replication_devices(["xla:0"]) == xla_model.real_devices()
         assert xla_model.xla_device_kind() == jax.devices()[0].device_kind
         attributes = xla_runtime.runtime_device_attributes("CPU:3")
@@ -92,20 +97,29 @@ class TestNames:
 
     def test_variables(self) -> None:
         xenv = importlib.import_module("torch_xla.core.xla_env_vars")
-        assert xenv.PJRT_DEVICE == "PJRT_DEVICE" and xenv.TPU_MESH_CTLER_ADDR == "TPU_MESH_CONTROLLER_ADDRESS"
+        assert (
+            xenv.PJRT_DEVICE == "PJRT_DEVICE"
+            and xenv.TPU_MESH_CTLER_ADDR == "TPU_MESH_CONTROLLER_ADDRESS"
+        )
 
     def test_the_backend_is_there(self) -> None:
         importlib.import_module("torch_xla.distributed.xla_backend")
         with pytest.raises(ImportError, match='the group "xla" by init_process_group'):
             exec("from torch_xla.distributed.xla_backend import ProcessGroupXla")
-        assert importlib.import_module("torch_xla").xm is importlib.import_module("torch_xla.core.xla_model")
+        assert importlib.import_module("torch_xla").xm is importlib.import_module(
+            "torch_xla.core.xla_model"
+        )
 
     def test_names_of_parameters(self) -> None:
         xs = importlib.import_module("torch_xla.distributed.spmd")
         mesh, t = xs.Mesh(range(8), (8,), ("data",)), torch.arange(8.0).to("xla")
         assert xs.mark_sharding(t=t, mesh=mesh, partition_spec=("data",)) is t
-        assert xs.mark_sharding(t, mesh, partition_spec=("data",)) is t and t.partition_spec == ("data",)
-        assert xs.mark_sharding(tensor=t, mesh=mesh, partition_spec=(None,)).partition_spec == (None,)
+        assert xs.mark_sharding(t, mesh, partition_spec=("data",)) is t and t.partition_spec == (
+            "data",
+        )
+        assert xs.mark_sharding(tensor=t, mesh=mesh, partition_spec=(None,)).partition_spec == (
+            None,
+        )
         functions = importlib.import_module("torch_xla.core.functions")
         check(functions.all_reduce("sum", value=t, scale=2.0), torch.arange(8.0) * 2)
         wrap = importlib.import_module("torch_xla.distributed.fsdp.wrap")
@@ -117,7 +131,9 @@ class TestNames:
             for precision in ("default", "high", "highest"):
                 backends.set_mat_mul_precision(precision)
                 assert backends.get_mat_mul_precision() == precision
-            with pytest.raises(ValueError, match="expected 'default', 'high' or 'highest', got 'low'"):
+            with pytest.raises(
+                ValueError, match="expected 'default', 'high' or 'highest', got 'low'"
+            ):
                 backends.set_mat_mul_precision("low")
         finally:
             torch.set_float32_matmul_precision("highest")
@@ -134,10 +150,14 @@ class TestNames:
 
     def test_ops(self) -> None:
         mesh, x = spmd.Mesh(range(8), (8,), ("data",)), torch.arange(16.0).view(8, 2)
-        marked = torch.ops.xla.dynamo_mark_sharding(x.to("xla"), [*range(8)], [8], "('data',)", "('data', None)")
+        marked = torch.ops.xla.dynamo_mark_sharding(
+            x.to("xla"), [*range(8)], [8], "('data',)", "('data', None)"
+        )
         assert marked.partition_spec == ("data", None)
         w = torch.ones(8, 2, device="xla", requires_grad=True)
-        torch.ops.xla.aot_mark_sharding(w, str(mesh), "('data', None)").mul(x.to("xla")).sum().backward()
+        torch.ops.xla.aot_mark_sharding(w, str(mesh), "('data', None)").mul(
+            x.to("xla")
+        ).sum().backward()
         check(w.grad, x)
         assert w.grad.partition_spec == ("data", None)
         weight, bias = torch.randn(3, 2), torch.randn(3)
@@ -148,10 +168,14 @@ class TestNames:
 
     def test_ops_that_are_not_here(self) -> None:
         for name, hint in {
-            "ragged_paged_attention": r"call a Pallas kernel by spmd\.call_jax", "bgmv": "or torch's own op",
-            "quantized_matmul": r"torch\._weight_int8pack_mm", "gmm_backward": "gmm, which has gradients",
-        }.items():  # fmt: skip
-            with pytest.raises(AttributeError, match=rf"torch\.ops\.xla\.{name} of PyTorch/XLA is not .*{hint}"):
+            "ragged_paged_attention": r"call a Pallas kernel by spmd\.call_jax",
+            "bgmv": "or torch's own op",
+            "quantized_matmul": r"torch\._weight_int8pack_mm",
+            "gmm_backward": "gmm, which has gradients",
+        }.items():
+            with pytest.raises(
+                AttributeError, match=rf"torch\.ops\.xla\.{name} of PyTorch/XLA is not .*{hint}"
+            ):
                 getattr(torch.ops.xla, name)
         assert not hasattr(torch.ops.xla, "paged_attention")
 
@@ -160,7 +184,9 @@ class TestNames:
         rows, weights, sizes = torch.randn(8, 16), torch.randn(3, 16, 8), torch.tensor([3, 0, 5])
         grad, parts = torch.randn(8, 8), rows.split(sizes.tolist())
         expected = torch.cat([part @ weight for part, weight in zip(parts, weights, strict=True)])
-        of_weights = torch.stack([part.T @ one for part, one in zip(parts, grad.split(sizes.tolist()), strict=True)])
+        of_weights = torch.stack(
+            [part.T @ one for part, one in zip(parts, grad.split(sizes.tolist()), strict=True)]
+        )
         x, w = rows.to("xla").requires_grad_(), weights.to("xla").requires_grad_()
         for gmm, tgmm in ((kernels.gmm, kernels.tgmm), (torch.ops.xla.gmm, torch.ops.xla.tgmm)):
             made = gmm(x, w, sizes.to("xla"), tiling=(8, 8, 8))
@@ -168,14 +194,18 @@ class TestNames:
             check(tgmm(x.detach().T, grad.to("xla"), sizes.to("xla")), of_weights)
         check(torch.autograd.grad(made, w, grad.to("xla"))[0], of_weights)
         check(kernels.gmm(x, w.mT, sizes.to("xla"), transpose_rhs=True), expected)
-        with pytest.raises(NotImplementedError, match="gmm: expected all groups, got a part of them"):
+        with pytest.raises(
+            NotImplementedError, match="gmm: expected all groups, got a part of them"
+        ):
             kernels.gmm(x, w, sizes.to("xla"), group_offset=torch.tensor([1]))
 
     def test_linear_patch(self) -> None:
         xu = importlib.import_module("torch_xla.distributed.fsdp.utils")
         model, x = nn.Sequential(nn.Linear(4, 2)), torch.randn(3, 4)
         expected = model(x) * 2
-        xu.apply_xla_patch_to_nn_linear(model, lambda m, x: nn.functional.linear(x, m.weight, m.bias) * 2)
+        xu.apply_xla_patch_to_nn_linear(
+            model, lambda m, x: nn.functional.linear(x, m.weight, m.bias) * 2
+        )
         check(model.to("xla")(x.to("xla")), expected)
         xs = importlib.import_module("torch_xla.distributed.spmd")
         check(xs.XLAPatchedLinear.apply(x, model[0].weight.cpu()), x @ model[0].weight.cpu().T)
@@ -196,9 +226,14 @@ class TestAttention:
 
     @pytest.mark.parametrize(
         ("settings", "how"),
-        [({}, {}), ({}, {"causal": False}), ({"attentiontype_local_sliding": True, "slide_window_size": 2}, {}),
-         ({}, {"attn_logits_soft_cap": 2.0}), ({}, {"decoder_segment_ids": torch.tensor([[0, 0, 0, 1, 1, 1]])})],
-    )  # fmt: skip
+        [
+            ({}, {}),
+            ({}, {"causal": False}),
+            ({"attentiontype_local_sliding": True, "slide_window_size": 2}, {}),
+            ({}, {"attn_logits_soft_cap": 2.0}),
+            ({}, {"decoder_segment_ids": torch.tensor([[0, 0, 0, 1, 1, 1]])}),
+        ],
+    )
     def test_splash(self, settings: dict[str, Any], how: dict[str, Any]) -> None:
         q, k, v = torch.randn(1, 4, 6, 8), torch.randn(1, 2, 6, 8), torch.randn(1, 2, 6, 8)
         config = custom_kernel.SplashAttentionConfig(**settings)
@@ -212,8 +247,16 @@ class TestAttention:
         ids = how.get("decoder_segment_ids")
         seen = seen if ids is None else seen & (ids[0][:, None] == ids[0])
         expected = torch.softmax(scores.masked_fill(~seen, float("-inf")), -1) @ values
-        how = {name: one.to("xla") if isinstance(one, torch.Tensor) else one for name, one in how.items()}
-        check(custom_kernel.splash_attention(*(one.to("xla") for one in (q, k, v)), config.to_json(), **how), expected)
+        how = {
+            name: one.to("xla") if isinstance(one, torch.Tensor) else one
+            for name, one in how.items()
+        }
+        check(
+            custom_kernel.splash_attention(
+                *(one.to("xla") for one in (q, k, v)), config.to_json(), **how
+            ),
+            expected,
+        )
 
     def test_over_a_mesh(self) -> None:
         mesh = spmd.Mesh(range(8), (4, 2), ("data", "fsdp"))
@@ -243,8 +286,15 @@ class TestTools:
         seen: list[int] = []
         script_tools.for_each_instance(tree, lambda x: isinstance(x, int), seen.append)
         assert sorted(seen) == [1, 2, 3]
-        made = script_tools.for_each_instance_rewrite(tree, lambda x: isinstance(x, int), lambda x: x * 10)
-        assert made["a"] == [10] and made["b"][0] is made["a"] and made["b"][1].value == 20 and made["c"] == {30}
+        made = script_tools.for_each_instance_rewrite(
+            tree, lambda x: isinstance(x, int), lambda x: x * 10
+        )
+        assert (
+            made["a"] == [10]
+            and made["b"][0] is made["a"]
+            and made["b"][1].value == 20
+            and made["c"] == {30}
+        )
         assert made["f"] is len and tree["b"][1].value == 2 and isinstance(made["b"], list)
 
         class Wrapped(script_tools.DataWrapper):
@@ -254,27 +304,43 @@ class TestTools:
             def from_tensors(self, tensors: list[Any]) -> Any:
                 return tensors
 
-        arena = script_tools.ToXlaTensorArena(lambda items: [-item for item in items], lambda x: isinstance(x, int))
+        arena = script_tools.ToXlaTensorArena(
+            lambda items: [-item for item in items], lambda x: isinstance(x, int)
+        )
         assert arena.transform([Wrapped(), 3]) == [[-1, -2], -3] and arena.transform(["a"]) == ["a"]
 
     def test_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("A_FLAG", "0")
-        assert script_tools.getenv_as("A_FLAG", bool) is False and not script_tools.check_env_flag("A_FLAG", "1")
+        assert script_tools.getenv_as("A_FLAG", bool) is False and not script_tools.check_env_flag(
+            "A_FLAG", "1"
+        )
         monkeypatch.setenv("A_FLAG", "true")
-        assert script_tools.check_env_flag("A_FLAG") and script_tools.getenv_as("NOT_SET", bool, True) is True
+        assert (
+            script_tools.check_env_flag("A_FLAG")
+            and script_tools.getenv_as("NOT_SET", bool, True) is True
+        )
 
     def test_generators(self) -> None:
         generator = sample_data.FnDataGenerator(torch.neg, 2, torch.ones, count=2)
-        assert next(generator)[0].shape == (2, 1) and len(list(generator)) == 2 and next(generator)[1].sum() == -2
+        assert (
+            next(generator)[0].shape == (2, 1)
+            and len(list(generator)) == 2
+            and next(generator)[1].sum() == -2
+        )
         with pytest.raises(StopIteration):
             next(generator)
 
     def test_updates(self, capsys: pytest.CaptureFixture[str]) -> None:
         written: dict[str, float] = {}
-        writer = types.SimpleNamespace(add_scalar=lambda name, value, step: written.update({name: value}))
-        training_log.print_training_update("xla:0", 1, 0.25, 10.0, 9.0, epoch=2, summary_writer=writer)
-        assert "| Training Device=xla:0/0 Epoch=2 Step=1 Loss=0.25000 Rate=10.00 GlobalRate=9.00 Time=" in (
-            capsys.readouterr().out
+        writer = types.SimpleNamespace(
+            add_scalar=lambda name, value, step: written.update({name: value})
+        )
+        training_log.print_training_update(
+            "xla:0", 1, 0.25, 10.0, 9.0, epoch=2, summary_writer=writer
+        )
+        assert (
+            "| Training Device=xla:0/0 Epoch=2 Step=1 Loss=0.25000 Rate=10.00 GlobalRate=9.00 Time="
+            in (capsys.readouterr().out)
         )
         assert written == {"examples/sec": 10.0, "average_examples/sec": 9.0}
         spmd.sync()
@@ -291,10 +357,16 @@ class TestTools:
         assert parsed["CompileTime__TotalSamples"] == count
         assert parsed["CompileTime__Accumulator_sec"] == pytest.approx(total / 1e9, abs=1e-6)
         assert parsed["InboundData__Accumulator_mb"] == pytest.approx(12e-6)
-        report = "Metric: M\n  TotalSamples: 2\n  Accumulator: 01m02s003ms004.500us\n  Percentiles: 1%=1.00KB; 99%=2"
+        report = (
+            "Metric: M\n  TotalSamples: 2\n  Accumulator: 01m02s003ms004.500us\n  Percentiles: "
+            "1%=1.00KB; 99%=2"
+        )
         texts = training_log.parse_metrics_report(report, dehumanize=False)
         assert texts["M__Accumulator_sec"] == (pytest.approx(62.0030045), "01m02s003ms004.500us")
-        assert texts["M__Percentile_1_mb"] == (1e-3, "1.00KB") and texts["M__Percentile_99"] == (2.0, "2")
+        assert texts["M__Percentile_1_mb"] == (1e-3, "1.00KB") and texts["M__Percentile_99"] == (
+            2.0,
+            "2",
+        )
 
     def test_data_parallel(self) -> None:
         def loop(model: nn.Module, loader: Any, device: torch.device, context: Any) -> int:
@@ -310,29 +382,46 @@ class TestWrapped:
 
     def test_chosen_modules_are_instances(self) -> None:
         model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
-        policy = functools.partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={nn.Linear})
+        policy = functools.partial(
+            fsdp.transformer_auto_wrap_policy, transformer_layer_cls={nn.Linear}
+        )
         mesh = spmd.Mesh(range(8), (8,), ("fsdp",))
         wrapped = fsdp.SpmdFullyShardedDataParallel(model, mesh=mesh, auto_wrap_policy=policy)
-        kinds = [isinstance(one, fsdp.SpmdFullyShardedDataParallel) for one in (wrapped, wrapped[0], wrapped[1], model)]
+        kinds = [
+            isinstance(one, fsdp.SpmdFullyShardedDataParallel)
+            for one in (wrapped, wrapped[0], wrapped[1], model)
+        ]
         assert kinds == [True, True, False, False] and wrapped._orig_module is model
 
     def test_of_the_first_one(self) -> None:
         mesh = spmd.Mesh(range(8), (8,), ("fsdp",))
         wrapped = fsdp.XlaFullyShardedDataParallel(nn.Linear(8, 4), False, False, mesh=mesh)
-        assert [name for name, _ in wrapped.get_original_names_and_sharded_parameters()] == ["weight", "bias"]
-        assert len(wrapped.sharded_params) == 2 and isinstance(wrapped.sharded_params[0], nn.Parameter)
+        assert [name for name, _ in wrapped.get_original_names_and_sharded_parameters()] == [
+            "weight",
+            "bias",
+        ]
+        assert len(wrapped.sharded_params) == 2 and isinstance(
+            wrapped.sharded_params[0], nn.Parameter
+        )
 
     def test_zero_by_position(self) -> None:
         with pytest.warns(UserWarning, match="optimizer_dtype.*save_master_weights"):
             optimizer = fsdp.ZeroRedundancyOptimizer(
-                nn.Linear(2, 2, device="xla").parameters(), torch.optim.SGD, torch.float32, lr=0.1,
+                nn.Linear(2, 2, device="xla").parameters(),
+                torch.optim.SGD,
+                torch.float32,
+                lr=0.1,
                 save_master_weights=True,
-            )  # fmt: skip
+            )
         assert optimizer.param_groups[0]["lr"] == 0.1
 
     def test_placements(self) -> None:
-        x = spmd.mark_sharding(torch.ones(8, device="xla"), spmd.Mesh(range(8), (8,), ("data",)), ("data",))
-        assert [str(one) for one in x.placements] == ["S(0)"] and x.device_mesh.mesh_dim_names == ("data",)
+        x = spmd.mark_sharding(
+            torch.ones(8, device="xla"), spmd.Mesh(range(8), (8,), ("data",)), ("data",)
+        )
+        assert [str(one) for one in x.placements] == ["S(0)"] and x.device_mesh.mesh_dim_names == (
+            "data",
+        )
         xst = spmd.torch_xla.XLAShardedTensor(torch.ones(2, device="xla"), requires_grad=True)
         assert xst.requires_grad
 
@@ -350,4 +439,8 @@ def test_execution_is_measured_from_the_import_on() -> None:
     met = importlib.import_module("torch_xla.debug.metrics")
     met.clear_all()
     (torch.ones(2, device="xla") + 1).cpu()
-    assert met.metric_data("ExecuteTime")[0] == met.metric_data("DispatchTime")[0] == met.counter_value("MarkStep")
+    assert (
+        met.metric_data("ExecuteTime")[0]
+        == met.metric_data("DispatchTime")[0]
+        == met.counter_value("MarkStep")
+    )

@@ -1,4 +1,5 @@
-"""`torch_xla.launch` and `xmp.spawn`: data parallelism over all devices, with the losses of as many ranks of theirs."""
+"""`torch_xla.launch` and `xmp.spawn`: data parallelism over all devices, with the losses of as many
+ranks of theirs."""
 
 import argparse
 from collections.abc import Iterator
@@ -45,10 +46,13 @@ def launched(function: Any, *arguments: Any, **how: Any) -> Any:
 
 
 def by_ranks(script: ModuleType, flags: argparse.Namespace, ranks: int) -> dict[str, Any]:
-    """Training in torch by so many ranks: each has its sampler, batches and gradients, which are averaged."""
+    """Training in torch by so many ranks: each has its sampler, batches and gradients, which are
+    averaged."""
     data = script.dataset(flags.rows)
     samplers = [
-        DistributedSampler(data, num_replicas=ranks, rank=rank, shuffle=True, drop_last=flags.sampler_drops)
+        DistributedSampler(
+            data, num_replicas=ranks, rank=rank, shuffle=True, drop_last=flags.sampler_drops
+        )
         for rank in range(ranks)
     ]
     loaders = [
@@ -65,17 +69,25 @@ def by_ranks(script: ModuleType, flags: argparse.Namespace, ranks: int) -> dict[
             optimizer.zero_grad()
             parts = [nn.functional.cross_entropy(model(x), y) for x, y, _ in batches]
             for part in parts:
-                (part / ranks).backward()  # optimizer_step sums the gradients over the ranks by 1 / world_size
+                # optimizer_step sums the gradients over the ranks by 1 / world_size
+                (part / ranks).backward()
             optimizer.step()
             losses.append(sum(part.item() for part in parts) / ranks)
             rows.append(torch.cat([numbers for _, _, numbers in batches]))
     x, y, _ = data.tensors
     accuracy = (model(x).argmax(1) == y).float().mean().item()
-    return {"losses": losses, "rows": rows, "model": model.state_dict(), "accuracy": accuracy, "steps": len(loaders[0])}
+    return {
+        "losses": losses,
+        "rows": rows,
+        "model": model.state_dict(),
+        "accuracy": accuracy,
+        "steps": len(loaders[0]),
+    }
 
 
 class TestTraining:
-    """Losses, parameters, steps, rows of each step and accuracy are those of eight ranks in torch."""
+    """Losses, parameters, steps, rows of each step and accuracy are those of eight ranks in
+    torch."""
 
     @pytest.mark.parametrize(
         "options",
@@ -106,7 +118,10 @@ class TestTraining:
             assert sorted(rows.tolist()) == sorted(others.tolist())
         for name, value in expected["model"].items():
             torch.testing.assert_close(saved["model"][name], value, rtol=1e-4, atol=1e-4)
-        assert saved["accuracy"] == pytest.approx(expected["accuracy"]) and saved["total"] == flags.rows
+        assert (
+            saved["accuracy"] == pytest.approx(expected["accuracy"])
+            and saved["total"] == flags.rows
+        )
 
 
 class TestLoader:
@@ -119,10 +134,13 @@ class TestLoader:
 
         rows = launched(batch)
         assert rows[:, 0].tolist() == [*range(RANKS)]
-        assert [shard.data.tolist() for shard in rows.local_shards] == [[[float(i)] * 3] for i in range(RANKS)]
+        assert [shard.data.tolist() for shard in rows.local_shards] == [
+            [[float(i)] * 3] for i in range(RANKS)
+        ]
 
     def test_rows_by_index(self) -> None:
-        """A script that shards its data by the index it gets sees every row once; the last batch has what is left."""
+        """A script that shards its data by the index it gets sees every row once; the last batch
+        has what is left."""
         rows = torch.arange(20.0)
         sizes: list[int] = []
 
@@ -139,7 +157,8 @@ class TestLoader:
         assert sizes[2:] == [2] * 10
 
     def test_generated(self) -> None:
-        """A count of samples is divided by the number of ranks, as a script does it: without a rest."""
+        """A count of samples is divided by the number of ranks, as a script does it: without a
+        rest."""
 
         def steps() -> tuple[int, int]:
             loader = MpDeviceLoader(SampleGenerator((torch.ones(2, 3), torch.ones(2)), 20))
@@ -160,8 +179,14 @@ class TestLoader:
             for i in range(RANKS)
         ]
         (batch,) = launched(lambda: [*MpDeviceLoader(batches)])
-        assert batch["x"].shape == (16, 1) and batch["names"][-2:] == ["7a", "7b"] and len(batch["names"]) == 16
-        assert batch["lr"] == 0.5 and batch["n"].tolist() == [*range(RANKS)] and batch["none"] is None
+        assert (
+            batch["x"].shape == (16, 1)
+            and batch["names"][-2:] == ["7a", "7b"]
+            and len(batch["names"]) == 16
+        )
+        assert (
+            batch["lr"] == 0.5 and batch["n"].tolist() == [*range(RANKS)] and batch["none"] is None
+        )
         assert batch["more"].y.tolist() == [*range(RANKS)]
 
     @pytest.mark.parametrize(
@@ -175,7 +200,9 @@ class TestLoader:
     )
     def test_other_values(self, values: list[Any]) -> None:
         batches = [{"x": value} for value in values]
-        with pytest.raises(ValueError, match=r"MpDeviceLoader: x cannot be joined over the 2 batches"):
+        with pytest.raises(
+            ValueError, match=r"MpDeviceLoader: x cannot be joined over the 2 batches"
+        ):
             launched(lambda: [*MpDeviceLoader(batches)])
 
     def test_sharded_by_the_script(self, mesh8: spmd.Mesh) -> None:
@@ -184,7 +211,12 @@ class TestLoader:
 
         def steps() -> int:
             optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1, device="xla"))], lr=0.1)
-            return len([xla_model.optimizer_step(optimizer) for _ in MpDeviceLoader(rows, input_sharding=spec)])
+            return len(
+                [
+                    xla_model.optimizer_step(optimizer)
+                    for _ in MpDeviceLoader(rows, input_sharding=spec)
+                ]
+            )
 
         assert launched(steps) == 3
 
@@ -196,10 +228,13 @@ class TestLoader:
 
     def test_sampler_of_batches(self) -> None:
         data = TensorDataset(torch.arange(9))
-        sampler = BatchSampler(DistributedSampler(data, num_replicas=1, rank=0, shuffle=False), 1, drop_last=False)
+        sampler = BatchSampler(
+            DistributedSampler(data, num_replicas=1, rank=0, shuffle=False), 1, drop_last=False
+        )
         loader = DataLoader(data, batch_sampler=sampler)
         batches = launched(lambda: [rows.tolist() for (rows,) in MpDeviceLoader(loader)])
-        assert batches == [[*range(8)], [8, *range(7)]]  # the ranks of theirs repeat the first rows, too
+        # the ranks of theirs repeat the first rows, too
+        assert batches == [[*range(8)], [8, *range(7)]]
 
 
 class TestCollectives:
@@ -222,7 +257,9 @@ class TestCollectives:
         expected = nn.BatchNorm1d(3)
         (out,) = launched(lambda: [norm(batch) for batch in MpDeviceLoader(rows.split(2))])
         torch.testing.assert_close(out.cpu(), expected(rows), rtol=2e-5, atol=2e-5)
-        torch.testing.assert_close(norm.running_var.cpu(), expected.running_var, rtol=2e-5, atol=2e-5)
+        torch.testing.assert_close(
+            norm.running_var.cpu(), expected.running_var, rtol=2e-5, atol=2e-5
+        )
 
 
 class TestNoLoader:
@@ -236,7 +273,9 @@ class TestNoLoader:
                 (weight * batch.to("xla")).sum().backward()
                 xla_model.optimizer_step(optimizer)
 
-        with pytest.warns(UserWarning, match="came by no MpDeviceLoader.*not the 8 of 8 devices") as seen:
+        with pytest.warns(
+            UserWarning, match="came by no MpDeviceLoader.*not the 8 of 8 devices"
+        ) as seen:
             one_process.launch(train)
         assert len(seen) == 1 and seen[0].filename == __file__
         one_process.launch(train, debug_single_process=True)

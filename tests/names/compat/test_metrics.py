@@ -15,16 +15,27 @@ from spmd.core.base.config import Config
 from spmd.torch_xla import execution_time, xla_metrics
 
 ALL = {
-    "CompileTime", "DispatchTime", "ExecuteTime", "InboundData", "InputOutputAliasCount", "OutboundData",
-    "TensorsGraphSize", "TransferFromDeviceTime", "TransferToDeviceTime",
-}  # fmt: skip
+    "CompileTime",
+    "DispatchTime",
+    "ExecuteTime",
+    "InboundData",
+    "InputOutputAliasCount",
+    "OutboundData",
+    "TensorsGraphSize",
+    "TransferFromDeviceTime",
+    "TransferToDeviceTime",
+}
 
 
 class _Running:
     """A result of a program that runs until it may end."""
 
     def __init__(self, *, is_overwritten: bool = False) -> None:
-        self.is_overwritten, self.is_waited_for, self.may_end = is_overwritten, threading.Event(), threading.Event()
+        self.is_overwritten, self.is_waited_for, self.may_end = (
+            is_overwritten,
+            threading.Event(),
+            threading.Event(),
+        )
 
     def block_until_ready(self) -> None:
         if self.is_overwritten:
@@ -53,16 +64,26 @@ class TestSamples:
         assert data["InboundData"][:2] == (1, value.nbytes)
         assert data["TensorsGraphSize"][:2] == (4, 8)
         assert data["InputOutputAliasCount"][:2] == (1, 1)  # w takes the memory of w
-        assert data["ExecuteTime"][0] == data["DispatchTime"][0] == xla_metrics.counter_value("MarkStep") == 4
+        assert (
+            data["ExecuteTime"][0]
+            == data["DispatchTime"][0]
+            == xla_metrics.counter_value("MarkStep")
+            == 4
+        )
         runs = zip(data["ExecuteTime"][2], data["DispatchTime"][2], strict=True)
         assert all(executed >= dispatched for (_, executed), (_, dispatched) in runs)
-        assert xla_metrics.counter_value("CachedCompile") == 3 and xla_metrics.counter_value("UncachedCompile") == 1
+        assert (
+            xla_metrics.counter_value("CachedCompile") == 3
+            and xla_metrics.counter_value("UncachedCompile") == 1
+        )
         seconds = {name: found[1] / 1e9 for name, found in data.items() if name.endswith("Time")}
         assert all(0 < one < 60 for one in seconds.values())
-        assert data["CompileTime"][2][0][0] == pytest.approx(data["ExecuteTime"][2][0][0], abs=60)  # the clock
+        # the clock
+        assert data["CompileTime"][2][0][0] == pytest.approx(data["ExecuteTime"][2][0][0], abs=60)
 
     def test_execution_lasts_to_the_end(self) -> None:
-        """A program has its sample once it has ended; one whose result was overwritten, once the next has."""
+        """A program has its sample once it has ended; one whose result was overwritten, once the
+        next has."""
         added: list[float] = []
         ends, running = execution_time._Ends(added.append), _Running()
         ends.note(0.0, _Running(is_overwritten=True))
@@ -87,7 +108,9 @@ class TestSamples:
         for value in range(1500):
             spmd.core.base.counters.add_sample("Some", value)
         count, total, newest = xla_metrics.metric_data("Some")
-        assert (count, total) == (1500, sum(range(1500))) and [value for _, value in newest] == [*range(476, 1500)]
+        assert (count, total) == (1500, sum(range(1500))) and [value for _, value in newest] == [
+            *range(476, 1500)
+        ]
         spmd.metrics.clear()
 
 
@@ -96,14 +119,22 @@ class TestReport:
 
     @pytest.mark.parametrize(
         ("nanoseconds", "text"),
-        [(1.5e3, "001.500us"), (12_032_778.0, "012ms032.778us"), (61e9 + 1e6, "01m01s001ms000.000us"),
-         (90_061e9, "01d01h01m01s000ms000.000us")],
-    )  # fmt: skip
+        [
+            (1.5e3, "001.500us"),
+            (12_032_778.0, "012ms032.778us"),
+            (61e9 + 1e6, "01m01s001ms000.000us"),
+            (90_061e9, "01d01h01m01s000ms000.000us"),
+        ],
+    )
     def test_time(self, nanoseconds: float, text: str) -> None:
         assert xla_metrics._time(nanoseconds) == text
 
     def test_bytes(self) -> None:
-        assert [xla_metrics._bytes(count) for count in (3, 2048, 5 << 40)] == ["3.00B", "2.00KB", "5.00TB"]
+        assert [xla_metrics._bytes(count) for count in (3, 2048, 5 << 40)] == [
+            "3.00B",
+            "2.00KB",
+            "5.00TB",
+        ]
 
     def test_percentiles(self) -> None:
         spmd.metrics.clear()
@@ -111,7 +142,10 @@ class TestReport:
             spmd.core.base.counters.add_sample("Some", float(value))
         report = xla_metrics.short_metrics_report([], ["Some"]).splitlines()
         assert report[:3] == ["Metric: Some", "  TotalSamples: 100", "  Accumulator: 4950.00"]
-        parts = "1%=1.00; 5%=5.00; 10%=10.00; 20%=20.00; 50%=50.00; 80%=80.00; 90%=90.00; 95%=95.00; 99%=99.00"
+        parts = (
+            "1%=1.00; 5%=5.00; 10%=10.00; 20%=20.00; 50%=50.00; 80%=80.00; 90%=90.00; 95%=95.00; "
+            "99%=99.00"
+        )
         assert report[-1] == f"  Percentiles: {parts}"
         spmd.metrics.clear()
 
@@ -121,12 +155,20 @@ class TestVariables:
 
     @pytest.mark.parametrize(
         ("variables", "flag", "value"),
-        [({"PT_XLA_DEBUG": "1"}, "hints", 1), ({"PT_XLA_DEBUG": "true"}, "hints", 1),
-         ({"PT_XLA_DEBUG_LEVEL": "100"}, "hints", 2), ({"PT_XLA_DEBUG": "1", "SPMD_HINTS": "0"}, "hints", 0),
-         ({"XLA_IR_DEBUG": "1"}, "module_paths", True), ({"XLA_HLO_DEBUG": "1"}, "module_paths", True),
-         ({"XLA_SAVE_TENSORS_FILE": "graphs.txt"}, "graphs_file", "graphs.txt"), ({}, "hints", 0)],
-    )  # fmt: skip
-    def test_set(self, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], flag: str, value: object) -> None:
+        [
+            ({"PT_XLA_DEBUG": "1"}, "hints", 1),
+            ({"PT_XLA_DEBUG": "true"}, "hints", 1),
+            ({"PT_XLA_DEBUG_LEVEL": "100"}, "hints", 2),
+            ({"PT_XLA_DEBUG": "1", "SPMD_HINTS": "0"}, "hints", 0),
+            ({"XLA_IR_DEBUG": "1"}, "module_paths", True),
+            ({"XLA_HLO_DEBUG": "1"}, "module_paths", True),
+            ({"XLA_SAVE_TENSORS_FILE": "graphs.txt"}, "graphs_file", "graphs.txt"),
+            ({}, "hints", 0),
+        ],
+    )
+    def test_set(
+        self, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], flag: str, value: object
+    ) -> None:
         for name, text in variables.items():
             monkeypatch.setenv(name, text)
         assert getattr(Config(), flag) == value
@@ -148,6 +190,12 @@ class TestVariables:
     def test_hints_of_a_script(self) -> None:
         script = "import torch, spmd\nfor _ in range(3): torch.rand(2, device='xla').sum().item()"
         done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, "PT_XLA_DEBUG": "1"}
+            [sys.executable, "-c", script],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PT_XLA_DEBUG": "1"},
         )
-        assert "spmd hint: step compiled in" in done.stderr and "waits for the device 3 times" in done.stderr
+        assert (
+            "spmd hint: step compiled in" in done.stderr
+            and "waits for the device 3 times" in done.stderr
+        )

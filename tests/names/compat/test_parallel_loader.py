@@ -1,4 +1,5 @@
-"""`MpDeviceLoader` and `send_cpu_data_to_device`: batches on the device, by a spec for all or for each key."""
+"""`MpDeviceLoader` and `send_cpu_data_to_device`: batches on the device, by a spec for all or for
+each key."""
 
 import copy
 import gc
@@ -38,7 +39,9 @@ class TestSpecs:
     def test_one(self, mesh2x4: spmd.Mesh) -> None:
         rows, labels = torch.arange(32.0).reshape(8, 4), torch.arange(8)
         images = torch.zeros(8, 2, 4)
-        loader = MpDeviceLoader([(rows, labels, images, 3)], input_sharding=ShardingSpec(mesh2x4, ("data", "fsdp")))
+        loader = MpDeviceLoader(
+            [(rows, labels, images, 3)], input_sharding=ShardingSpec(mesh2x4, ("data", "fsdp"))
+        )
         x, y, z, rest = next(iter(loader))
         assert (x.partition_spec, y.partition_spec) == (("data", "fsdp"), ("data",))
         assert z.partition_spec == ("data", "fsdp", None)
@@ -65,7 +68,8 @@ class TestSpecs:
 
     def test_set_later(self, mesh8: spmd.Mesh) -> None:
         loader = MpDeviceLoader([torch.ones(8)])
-        loader._parallel_loader_kwargs["input_sharding"] = ShardingSpec(mesh8, ("fsdp",))  # as transformers does
+        # as transformers does
+        loader._parallel_loader_kwargs["input_sharding"] = ShardingSpec(mesh8, ("fsdp",))
         assert next(iter(loader)).partition_spec == ("fsdp",)
 
 
@@ -95,7 +99,9 @@ class TestAhead:
 
     def test_runs_ahead(self, mesh8: spmd.Mesh) -> None:
         source = Counting()
-        loader = MpDeviceLoader(source, device_prefetch_size=3, input_sharding=ShardingSpec(mesh8, ("fsdp",)))
+        loader = MpDeviceLoader(
+            source, device_prefetch_size=3, input_sharding=ShardingSpec(mesh8, ("fsdp",))
+        )
         batches = iter(loader)
         assert source.pulled == 0 and not loader_threads()
         assert spmd.residence(next(batches)) == "devices"
@@ -159,7 +165,8 @@ class TestAhead:
             assert [batch.tolist() for batch in found] == [[float(i)] * 8 for i in range(3)]
 
     def test_other_tensors(self, mesh8: spmd.Mesh) -> None:
-        """A tensor in a graph of autograd's stays in it; one of other lengths is left to the programs, which pad."""
+        """A tensor in a graph of autograd's stays in it; one of other lengths is left to the
+        programs, which pad."""
         weight = torch.ones(8, requires_grad=True)
         (batch,) = MpDeviceLoader([weight * 2], input_sharding=ShardingSpec(mesh8, ("fsdp",)))
         batch.sum().backward()
@@ -172,12 +179,13 @@ class TestAhead:
         loader = MpDeviceLoader(texts, input_sharding=ShardingSpec(mesh8, ("fsdp",)))
         assert [spmd.residence(text) for text in loader] == ["devices", "host", "host"]
         rows = [torch.ones(8, 3), torch.ones(5, 3)]
-        assert [spmd.residence(each) for each in MpDeviceLoader(rows, input_sharding=loader_spec(mesh8))] == [
-            "devices", "devices",
-        ]  # fmt: skip
+        assert [
+            spmd.residence(each) for each in MpDeviceLoader(rows, input_sharding=loader_spec(mesh8))
+        ] == ["devices", "devices"]
 
     def test_one_device(self) -> None:
-        """Without a sharding a batch is uploaded where there is one device, and the mesh's programs take it."""
+        """Without a sharding a batch is uploaded where there is one device, and the mesh's programs
+        take it."""
         found = run_script("""
             import torch, spmd
             from spmd.torch_xla.parallel_loader import MpDeviceLoader
@@ -198,7 +206,11 @@ class TestStructures:
 
     def test_of_a_loader(self, mesh8: spmd.Mesh) -> None:
         packed = pack_sequence([torch.ones(2)])
-        for data in (Pair(torch.ones(2, 2), 1), Sample(torch.ones(2, 2)), {"a": {"b": torch.ones(2)}}):
+        for data in (
+            Pair(torch.ones(2, 2), 1),
+            Sample(torch.ones(2, 2)),
+            {"a": {"b": torch.ones(2)}},
+        ):
             (made,) = MpDeviceLoader([data], input_sharding=loader_spec(mesh8))
             assert type(made) is type(data) and "xla" in str(made) and "xla" not in str(data)
         (made,) = MpDeviceLoader([packed])
@@ -207,33 +219,51 @@ class TestStructures:
     @pytest.mark.parametrize(
         "data",
         [
-            OrderedDict(x=torch.ones(2)), [torch.ones(2), "text"], (torch.ones(2), None), Pair(torch.ones(2), 1),
-            Sample(torch.ones(2)), {"a": {"b": [torch.ones(2)]}}, pack_sequence([torch.ones(2)]),
+            OrderedDict(x=torch.ones(2)),
+            [torch.ones(2), "text"],
+            (torch.ones(2), None),
+            Pair(torch.ones(2), 1),
+            Sample(torch.ones(2)),
+            {"a": {"b": [torch.ones(2)]}},
+            pack_sequence([torch.ones(2)]),
         ],
         ids=lambda data: type(data).__name__,
-    )  # fmt: skip
+    )
     def test_there_and_back(self, data: Any) -> None:
         moved = xla_model.send_cpu_data_to_device(data, "xla")
         assert type(moved) is type(data) and moved is not data
         back = xla_model.to_cpu(moved)
-        one, other = ((part.data if isinstance(part, PackedSequence) else part) for part in (back, data))
+        one, other = (
+            (part.data if isinstance(part, PackedSequence) else part) for part in (back, data)
+        )
         assert str(one) == str(other)
         assert "xla" in str([moved.data.device] if isinstance(moved, PackedSequence) else moved)
         assert "xla" not in str(data)
 
     def test_plain_objects(self, mesh8: spmd.Mesh, tmp_path: Path) -> None:
-        """Tensors among their attributes move, in a copy; an object may name the one that it is in."""
+        """Tensors among their attributes move, in a copy; an object may name the one that it is
+        in."""
         inner = Namespace(x=torch.arange(8.0), name="inner", rows={torch.ones(8)})
         batch = Namespace(inner=inner, number=3)
         inner.batch, text = batch, str(inner.x)
         (moved,) = MpDeviceLoader([batch], input_sharding=ShardingSpec(mesh8, ("fsdp",)))
-        assert type(moved) is Namespace and moved.inner.x.partition_spec == ("fsdp",) and moved.inner.batch.number == 3
-        assert moved.number == 3 and next(iter(moved.inner.rows)).device.type == "xla" and str(inner.x) == text
+        assert (
+            type(moved) is Namespace
+            and moved.inner.x.partition_spec == ("fsdp",)
+            and moved.inner.batch.number == 3
+        )
+        assert (
+            moved.number == 3
+            and next(iter(moved.inner.rows)).device.type == "xla"
+            and str(inner.x) == text
+        )
         sent = xla_model.send_cpu_data_to_device([batch], "xla")[0]
         assert sent.inner.x.device.type == "xla" and inner.x.device.type == "cpu"
         del sent.inner.batch
         xla_model.save(sent, tmp_path / "a.pt")
-        assert torch.load(tmp_path / "a.pt", weights_only=False).inner.x.tolist() == inner.x.tolist()
+        assert (
+            torch.load(tmp_path / "a.pt", weights_only=False).inner.x.tolist() == inner.x.tolist()
+        )
         assert sent.inner.x.device.type == "xla"
 
     def test_saved(self, tmp_path: Any) -> None:

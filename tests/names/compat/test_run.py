@@ -12,7 +12,8 @@ from support import ROOT, own_environment
 from spmd import __main__ as shell
 from spmd.names.compat.script import split
 
-CONSOLE = "import sys; from spmd.__main__ import run; sys.exit(run())"  # what pip makes `spmd-run` of
+# what pip makes `spmd-run` of
+CONSOLE = "import sys; from spmd.__main__ import run; sys.exit(run())"
 
 
 # libtpu, if installed, says on stderr that it finds no TPU.
@@ -20,12 +21,16 @@ PLACE = {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
 
 
 def shown(*arguments: str, cwd: Path, code: int = 0) -> tuple[str, str]:
-    console = cwd.parent / "spmd-run"  # in a folder of its own: Python puts it in front of all others
+    # in a folder of its own: Python puts it in front of all others
+    console = cwd.parent / "spmd-run"
     console.write_text(CONSOLE)
     done = subprocess.run(
         [sys.executable, "-W", "error", str(console), *arguments],
-        capture_output=True, text=True, cwd=cwd, env=own_environment() | PLACE,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env=own_environment() | PLACE,
+    )
     assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout, done.stderr
 
@@ -52,15 +57,20 @@ def folder(tmp_path: Path) -> Path:
         (made / name / "__init__.py").write_text("raise SystemExit('a folder of the user')\n")
     (made / "helper.py").write_text("")
     (made / "script.py").write_text(SCRIPT)
-    (made / "module.py").write_text(SCRIPT.replace(" and __spec__ is None", " and __spec__.name == 'module'"))
+    (made / "module.py").write_text(
+        SCRIPT.replace(" and __spec__ is None", " and __spec__.name == 'module'")
+    )
     return made
 
 
 class TestRun:
-    """Arguments, __main__, devices and the exit status; folders beside the script do not hide the library."""
+    """Arguments, __main__, devices and the exit status; folders beside the script do not hide the
+    library."""
 
     def test_script(self, folder: Path) -> None:
-        out, _ = shown("--devices", "3", "script.py", "--devices", "9", "--", "-m", cwd=folder, code=3)
+        out, _ = shown(
+            "--devices", "3", "script.py", "--devices", "9", "--", "-m", cwd=folder, code=3
+        )
         given = ["script.py", "--devices", "9", "--", "-m"]
         assert out == f"{given!r} {folder / 'script.py'} 3\n"
 
@@ -68,21 +78,32 @@ class TestRun:
         """By `python -m spmd`, which has the current folder first; and one line without it."""
         shutil.rmtree(folder / "spmd")
         call = [sys.executable, "-W", "error"]
-        how: dict[str, Any] = {"capture_output": True, "text": True, "cwd": folder, "env": own_environment() | PLACE}
+        how: dict[str, Any] = {
+            "capture_output": True,
+            "text": True,
+            "cwd": folder,
+            "env": own_environment() | PLACE,
+        }
         done = subprocess.run([*call, "-m", "spmd", "run", "--devices", "3", "script.py"], **how)
         assert done.returncode == 3, done.stderr
         (folder / "fsdp" / "__init__.py").write_text("")
-        alone = "import spmd; spmd.compat.install(); from torch_xla.distributed.fsdp import checkpoint_module"
-        done = subprocess.run([*call, "-c", alone], **how)
-        assert f"ImportError: torch_xla: {folder / 'fsdp' / '__init__.py'} hides this library's" in done.stderr, (
-            done.stderr
+        alone = (
+            "import spmd; spmd.compat.install(); from torch_xla.distributed.fsdp import "
+            "checkpoint_module"
         )
+        done = subprocess.run([*call, "-c", alone], **how)
+        assert (
+            f"ImportError: torch_xla: {folder / 'fsdp' / '__init__.py'} hides this library's"
+            in done.stderr
+        ), done.stderr
 
     def test_module_that_fails(self, folder: Path) -> None:
         out, error = shown("-m", "module", "fail", cwd=folder, code=1)
         assert out == f"{[str(folder / 'module.py'), 'fail']!r} {folder / 'module.py'} 1\n"
         first, frame, _, last = error.splitlines()
-        assert first.startswith("Traceback") and frame.startswith(f'  File "{folder / "module.py"}", line 9')
+        assert first.startswith("Traceback") and frame.startswith(
+            f'  File "{folder / "module.py"}", line 9'
+        )
         assert last == "ValueError: of the script"
 
 
@@ -92,10 +113,15 @@ class TestArguments:
     @pytest.mark.parametrize(
         ("given", "ours"),
         [
-            (["a.py", "-m", "x"], 1), (["--devices", "8", "a.py", "--devices"], 3), (["--devices=8", "a.py"], 2),
-            (["-m", "a", "-h"], 2), (["--devices", "2", "-m", "a.b", "c"], 4), (["-h"], 1), ([], 0),
+            (["a.py", "-m", "x"], 1),
+            (["--devices", "8", "a.py", "--devices"], 3),
+            (["--devices=8", "a.py"], 2),
+            (["-m", "a", "-h"], 2),
+            (["--devices", "2", "-m", "a.b", "c"], 4),
+            (["-h"], 1),
+            ([], 0),
         ],
-    )  # fmt: skip
+    )
     def test_split(self, given: list[str], ours: int) -> None:
         assert split(given) == (given[:ours], given[ours:])
 
@@ -104,10 +130,13 @@ class TestArguments:
         [
             (["missing.py"], "there is no script 'missing.py' in "),
             (["--devices", "0", __file__], "expected 1 or more"),
-            ([], "required: script"), (["--device", "8", __file__], "unrecognized arguments: --device"),
+            ([], "required: script"),
+            (["--device", "8", __file__], "unrecognized arguments: --device"),
         ],
-    )  # fmt: skip
-    def test_mistakes(self, given: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    )
+    def test_mistakes(
+        self, given: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         with pytest.raises(SystemExit) as ended:
             shell.main(["run", *given])
         assert ended.value.code == 2 and said in capsys.readouterr().err
@@ -117,5 +146,8 @@ class TestArguments:
             shell.main(["run", "--help"])
         assert ended.value.code == 0
         text = capsys.readouterr().out
-        assert "usage: python -m spmd run [--devices N] [--initialize] (script | -m module) [args...]" in text
+        assert (
+            "usage: python -m spmd run [--devices N] [--initialize] (script | -m module) [args...]"
+            in text
+        )
         assert "python -m spmd run --devices 8 train.py" in text

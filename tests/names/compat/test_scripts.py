@@ -1,4 +1,5 @@
-"""Scripts as PyTorch/XLA's users write them run through `python -m spmd run`, with the numbers of the CPU."""
+"""Scripts as PyTorch/XLA's users write them run through `python -m spmd run`, with the numbers of
+the CPU."""
 
 import subprocess
 import sys
@@ -25,9 +26,23 @@ def installed() -> Iterator[None]:
 def ran(script: str, *arguments: str, folder: Path) -> Any:
     """The contents of the file that a script saves, run on eight simulated devices."""
     saved = folder / "saved.pt"
-    command = [sys.executable, "-W", "error", "-m", "spmd", "run", "--devices", "8", str(SCRIPTS / script)]
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        "-m",
+        "spmd",
+        "run",
+        "--devices",
+        "8",
+        str(SCRIPTS / script),
+    ]
     done = subprocess.run(
-        [*command, *arguments, "--save", str(saved)], capture_output=True, text=True, cwd=ROOT, env=own_environment()
+        [*command, *arguments, "--save", str(saved)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=own_environment(),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return torch.load(saved) | {"printed": done.stdout}
@@ -42,9 +57,19 @@ def check_model(state: dict[str, torch.Tensor], expected: nn.Module) -> None:
 class TestResNet:
     """Data parallel and spatial sharding, by xm, xr, xs, pl, met."""
 
-    @pytest.mark.parametrize(("sharding", "text"), [("batch", "[8,1,1,1]"), ("spatial", "[1,1,4,2]")])
+    @pytest.mark.parametrize(
+        ("sharding", "text"), [("batch", "[8,1,1,1]"), ("spatial", "[1,1,4,2]")]
+    )
     def test_as_on_the_cpu(self, sharding: str, text: str, tmp_path: Path) -> None:
-        given = ran("resnet_spmd.py", "--sharding", sharding, "--num_steps", "2", "--metrics_debug", folder=tmp_path)
+        given = ran(
+            "resnet_spmd.py",
+            "--sharding",
+            sharding,
+            "--num_steps",
+            "2",
+            "--metrics_debug",
+            folder=tmp_path,
+        )
         script = loaded("resnet_spmd.py")
         torch.manual_seed(42)
         model = script.ResNet()
@@ -106,7 +131,8 @@ class TestDistributedDataParallel:
 
 
 class TestCheckpointAndProfile:
-    """Planners, the manager, traces and metrics by PyTorch/XLA's names, in one script that checks itself."""
+    """Planners, the manager, traces and metrics by PyTorch/XLA's names, in one script that checks
+    itself."""
 
     def test_script(self, tmp_path: Path) -> None:
         given = ran("checkpoint_and_profile.py", folder=tmp_path)

@@ -1,4 +1,5 @@
-"""`torch_xla.compile`, `_XLAC`, random states, metrics: what the adapters add to functions of ours."""
+"""`torch_xla.compile`, `_XLAC`, random states, metrics: what the adapters add to functions of
+ours."""
 
 import copy
 import functools
@@ -53,7 +54,8 @@ class TestCompile:
         seen: list[str] = []
         before = spmd.config.compiler_options
         step = compiled_step.compile(
-            lambda: seen.append(spmd.config.compiler_options), custom_compile_options={"xla_a": True, "xla_b": 3}
+            lambda: seen.append(spmd.config.compiler_options),
+            custom_compile_options={"xla_a": True, "xla_b": 3},
         )
         step()
         assert seen == ["auto xla_a=True xla_b=3"] and spmd.config.compiler_options == before
@@ -137,9 +139,16 @@ class TestMetrics:
         y = torch.ones(2, 3, 5, device="xla").sinh()
         spmd.sync()
         assert y is not None and xla_metrics.counter_value("MarkStep") == 1
-        assert xla_metrics.counter_value("UncachedCompile") == spmd.metrics.counter("programs_compiled") == 1
+        assert (
+            xla_metrics.counter_value("UncachedCompile")
+            == spmd.metrics.counter("programs_compiled")
+            == 1
+        )
         count, total, samples = xla_metrics.metric_data("CompileTime") or (0, 0, ())
-        assert count == len(samples) == 1 and total == samples[0][1] == spmd.metrics.compiles()[0].seconds * 1e9
+        assert (
+            count == len(samples) == 1
+            and total == samples[0][1] == spmd.metrics.compiles()[0].seconds * 1e9
+        )
         assert "Counter: UncachedCompile\n  Value: 1" in xla_metrics.short_metrics_report()
         assert {"MarkStep", "syncs"} <= set(xla_metrics.counter_names())
 
@@ -156,8 +165,12 @@ class TestFlashAttention:
         if causal:
             scores = scores.masked_fill(torch.ones(6, 6).triu(1).bool(), float("-inf"))
         if segments:
-            scores = scores.masked_fill((ids[:, :, None] != ids[:, None]).unsqueeze(1), float("-inf"))
-        how: dict[str, Any] = {"q_segment_ids": ids.to("xla"), "kv_segment_ids": ids.to("xla")} if segments else {}
+            scores = scores.masked_fill(
+                (ids[:, :, None] != ids[:, None]).unsqueeze(1), float("-inf")
+            )
+        how: dict[str, Any] = (
+            {"q_segment_ids": ids.to("xla"), "kv_segment_ids": ids.to("xla")} if segments else {}
+        )
         made = custom_kernel.flash_attention(*(part.to("xla") for part in (q, k, v)), causal, **how)
         check(made, scores.softmax(-1) @ v)
 
@@ -167,19 +180,28 @@ class TestLoops:
 
     def test_further_inputs(self) -> None:
         limit = torch.tensor(20.0).to("xla")
-        last = xla_loops.while_loop(lambda x, top: x < top, lambda x, top: (x * 3,), (limit / 20,), (limit,))
+        last = xla_loops.while_loop(
+            lambda x, top: x < top, lambda x, top: (x * 3,), (limit / 20,), (limit,)
+        )
         assert last[0].item() == 27
 
     def test_partition_fn(self) -> None:
         rows = torch.arange(3.0).to("xla")
-        with pytest.warns(UserWarning, match=r"partition_fn min is not called, backward recomputes all"):
+        with pytest.warns(
+            UserWarning, match=r"partition_fn min is not called, backward recomputes all"
+        ):
             xla_loops.scan(lambda a, b: (a + b, a), rows[0], rows, partition_fn=min)
-        _, ys = xla_loops.scan(lambda a, b: (a + b, a), rows[0], rows, partition_fn=xla_loops.default_partition)
+        _, ys = xla_loops.scan(
+            lambda a, b: (a + b, a), rows[0], rows, partition_fn=xla_loops.default_partition
+        )
         assert ys.tolist() == [0, 0, 1]
 
     def test_min_cut_recomputes(self) -> None:
         """What lies between products is computed again in backward; values and gradients stay."""
-        layers = [torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.GELU()) for _ in range(3)]
+        layers = [
+            torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.GELU())
+            for _ in range(3)
+        ]
         expected = torch.nn.Sequential(*copy.deepcopy(layers))(torch.ones(2, 8)).sum()
         stacked = [copy.deepcopy(layer).to("xla") for layer in layers]
         cut = functools.partial(min_cut_rematerialization_partition)
@@ -187,7 +209,9 @@ class TestLoops:
         for partition_fn in (xla_loops.default_partition, cut):
             for layer in stacked:
                 layer.zero_grad()
-            loss = xla_loops.scan_layers(stacked, torch.ones(2, 8, device="xla"), partition_fn=partition_fn).sum()
+            loss = xla_loops.scan_layers(
+                stacked, torch.ones(2, 8, device="xla"), partition_fn=partition_fn
+            ).sum()
             loss.backward()
             grads = [layer[0].weight.grad for layer in stacked]
             tanhs[partition_fn] = spmd.get_stablehlo([loss, *grads]).count("stablehlo.tanh")
@@ -195,14 +219,17 @@ class TestLoops:
         assert tanhs[cut] > tanhs[xla_loops.default_partition]
 
     def test_layers_of_tuples(self) -> None:
-        """A tuple is a layer's arguments; what a forward sets on its layer does not stay for the next step."""
+        """A tuple is a layer's arguments; what a forward sets on its layer does not stay for the
+        next step."""
 
         class Layer(torch.nn.Module):
             def __init__(self) -> None:
                 super().__init__()
                 self.linear = torch.nn.Linear(4, 4)
 
-            def forward(self, x: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            def forward(
+                self, x: torch.Tensor, scale: torch.Tensor
+            ) -> tuple[torch.Tensor, torch.Tensor]:
                 self.last = x
                 return self.linear(x) * scale, scale
 

@@ -31,7 +31,9 @@ class TestOptimizers:
         for number in range(4):
             for one, optimizer in zip((model, expected), optimizers, strict=True):
                 optimizer.zero_grad()
-                one(torch.full((2, 3), number + 1.0, device=next(one.parameters()).device)).square().sum().backward()
+                one(
+                    torch.full((2, 3), number + 1.0, device=next(one.parameters()).device)
+                ).square().sum().backward()
             reads = spmd.metrics.counter("host_reads")
             optimizers[0].step(found_inf=flag if number != 2 else flag + 1)
             assert spmd.metrics.counter("host_reads") == reads

@@ -1,4 +1,5 @@
-"""Each public name of PyTorch/XLA 2.9 is served with its parameters, or answers with what serves instead.
+"""Each public name of PyTorch/XLA 2.9 is served with its parameters, or answers with what serves
+instead.
 
 `torch_xla_2_9.tsv.gz` is the list (`list_torch_xla.py` makes it).
 """
@@ -16,7 +17,11 @@ import pytest
 import spmd
 from spmd.core.record.tensor import XlaTensor
 
-_LINES = gzip.decompress(Path(__file__).with_name("torch_xla_2_9.tsv.gz").read_bytes()).decode().splitlines()
+_LINES = (
+    gzip.decompress(Path(__file__).with_name("torch_xla_2_9.tsv.gz").read_bytes())
+    .decode()
+    .splitlines()
+)
 ROWS = [tuple(line.split("\t")) for line in _LINES]
 MODULES = [module for module, _, kind, _ in ROWS if kind == "module"]
 _UNHELPFUL = "docs/torch-xla-names.md lists names"
@@ -34,9 +39,13 @@ def test_names(module: str) -> None:
     try:
         served = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        assert "of PyTorch/XLA is not in spmd.compat" in str(error) and _UNHELPFUL not in str(error), error
+        assert "of PyTorch/XLA is not in spmd.compat" in str(error) and _UNHELPFUL not in str(
+            error
+        ), error
         return
-    wrong = [text for row in ROWS if row[0] == module and row[1] for text in _wrong(served, *row[1:])]
+    wrong = [
+        text for row in ROWS if row[0] == module and row[1] for text in _wrong(served, *row[1:])
+    ]
     assert not wrong, "\n".join(wrong)
 
 
@@ -81,7 +90,9 @@ _OTHER = {
     "XLAShardedTensor.invalidate_spec_cache": "there is no cache",
     "XlaFullyShardedDataParallel.assert_state": "there are no states",
     "XlaFullyShardedDataParallel.module": "a submodule of the object",
-    "ZeroRedundancyOptimizer.allgather_weights_and_update_full_parameter": "the program of the step gathers",
+    ("ZeroRedundancyOptimizer.allgather_weights_and_update_full_parameter"): (
+        "the program of the step gathers"
+    ),
     "ZeroRedundancyOptimizer.get_shape_info": "parameters keep their shapes",
     "ZeroRedundancyOptimizer.grad_norm": "step clips",
     "ZeroRedundancyOptimizer.init_zero": "the constructor does so",
@@ -97,11 +108,14 @@ _OTHER = {
 
 
 def _differences(theirs: list[inspect.Parameter], called: Any) -> Iterator[str]:
-    """Their parameters that ours does not take by name and by position, or takes with another default."""
+    """Their parameters that ours does not take by name and by position, or takes with another
+    default."""
     signature = inspect.signature(called)
     ours = [one for one in signature.parameters.values() if one.name not in ("self", "cls")]
     kinds = {one.kind for one in ours}
-    by_name = {one.name: one for one in ours if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
+    by_name = {
+        one.name: one for one in ours if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+    }
     positions = [one.name for one in ours if one.kind is one.POSITIONAL_OR_KEYWORD]
     named = [one for one in theirs if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
     for place, one in enumerate(named):
@@ -115,8 +129,11 @@ def _differences(theirs: list[inspect.Parameter], called: Any) -> Iterator[str]:
             yield f"{one.name} has no default"
         if one.default not in (one.empty, ...) and (default or None) != (one.default or None):
             yield f"{one.name} is {default!r}, not {one.default!r}"
-    if named == theirs:  # otherwise they go on to another function, of which ours has the parameters
-        more = {name for name, one in by_name.items() if one.default is one.empty} - {one.name for one in theirs}
+    # otherwise they go on to another function, of which ours has the parameters
+    if named == theirs:
+        more = {name for name, one in by_name.items() if one.default is one.empty} - {
+            one.name for one in theirs
+        }
         yield from (f"needs {name}" for name in sorted(more))
 
 
@@ -135,6 +152,9 @@ def test_a_missing_parameter_is_seen() -> None:
     theirs = _parameters("self, t, mesh, *, size=2")
     assert [*_differences(theirs, lambda t, mesh, size=2: 0)] == []
     assert [*_differences(theirs, lambda mesh, t, size=3, *, x: 0)] == [
-        "t is not argument 0", "mesh is not argument 1", "size is 3, not 2", "needs x",
-    ]  # fmt: skip
+        "t is not argument 0",
+        "mesh is not argument 1",
+        "size is 3, not 2",
+        "needs x",
+    ]
     assert "takes no t=" in _differences(theirs, lambda tensor, mesh, size=2: 0)

@@ -1,4 +1,5 @@
-"""PyTorch/XLA's variables and schemes, a row each in docs/from-torch-xla.md (XLA_FLAGS: core/run/test_start.py)."""
+"""PyTorch/XLA's variables and schemes, a row each in docs/from-torch-xla.md (XLA_FLAGS:
+core/run/test_start.py)."""
 
 import pytest
 from support import ROOT, run_script
@@ -59,4 +60,6 @@ class TestHardware:
         monkeypatch.setenv("GPU_NUM_DEVICES", "two")
         with pytest.raises(ValueError, match="GPU_NUM_DEVICES='two': expected a positive integer"):
             requested_hardware()
-        assert "| `GPU_NUM_DEVICES` |" in PAGE and "xla_force_host_platform_device_count=8` |" in PAGE
+        assert (
+            "| `GPU_NUM_DEVICES` |" in PAGE and "xla_force_host_platform_device_count=8` |" in PAGE
+        )

@@ -20,7 +20,10 @@ class TestInside:
     """Groups are the shards along axes of the mesh; without groups all shards."""
 
     def test_all_reduce(self, mesh2x4: spmd.Mesh) -> None:
-        check(shards(mesh2x4, lambda x: xc.all_reduce(xc.REDUCE_SUM, x, scale=0.5)), torch.full((8,), 14.0))
+        check(
+            shards(mesh2x4, lambda x: xc.all_reduce(xc.REDUCE_SUM, x, scale=0.5)),
+            torch.full((8,), 14.0),
+        )
         rows = [[0, 1, 2, 3], [4, 5, 6, 7]]
         made = shards(mesh2x4, lambda x: xc.all_reduce(xc.REDUCE_MAX, x, groups=rows))
         check(made, torch.tensor([3.0] * 4 + [7.0] * 4))
@@ -43,7 +46,9 @@ class TestInside:
         made = shards(mesh2x4, lambda x: xc.all_to_all(x.repeat(8), 0, 0, 8)[:1])
         check(made, torch.zeros(8))
         turned = [(i, (i + 1) % 8) for i in range(8)]
-        check(shards(mesh2x4, lambda x: xc.collective_permute(x, turned)), torch.arange(8.0).roll(1))
+        check(
+            shards(mesh2x4, lambda x: xc.collective_permute(x, turned)), torch.arange(8.0).roll(1)
+        )
 
     def test_broadcast(self, mesh2x4: spmd.Mesh) -> None:
         def of_third(x: torch.Tensor) -> torch.Tensor:
@@ -57,11 +62,16 @@ class TestInside:
         x = torch.arange(8.0).to("xla")
         shard = spmd.torch_xla.enable_manual_sharding(x, ("fsdp",), mesh=mesh8)
         total = xc.all_reduce("sum", shard)
-        check(spmd.torch_xla.disable_manual_sharding(total, ("fsdp",), (8,), mesh=mesh8), torch.full((8,), 28.0))
+        check(
+            spmd.torch_xla.disable_manual_sharding(total, ("fsdp",), (8,), mesh=mesh8),
+            torch.full((8,), 28.0),
+        )
 
     def test_mistakes(self, mesh2x4: spmd.Mesh) -> None:
         with pytest.raises(ValueError, match="shards along axes of the mesh"):
-            shards(mesh2x4, lambda x: xc.all_reduce("sum", x, groups=[[0, 1], [2, 3], [4, 5], [6, 7]]))
+            shards(
+                mesh2x4, lambda x: xc.all_reduce("sum", x, groups=[[0, 1], [2, 3], [4, 5], [6, 7]])
+            )
         with pytest.raises(ValueError, match=r"a count of 8 shard\(s\) here, got 4"):
             shards(mesh2x4, lambda x: xc.reduce_scatter("sum", x, 1.0, 0, 4))
 
@@ -75,7 +85,9 @@ class TestOutside:
         check(reduced, torch.arange(4.0))
         assert reduced is not x and xc.all_gather(x) is x and xc.all_to_all(x, 0, 0, 1) is x
         output = torch.zeros(4, device="xla")
-        assert xc.all_gather([x], groups=[[0]])[0] is x and xc.all_gather(x, output=output) is output
+        assert (
+            xc.all_gather([x], groups=[[0]])[0] is x and xc.all_gather(x, output=output) is output
+        )
         check(output, torch.arange(4.0))
         check(xc.reduce_scatter("sum", x, 0.5, 0, 1), torch.arange(4.0) / 2)
 

@@ -1,4 +1,5 @@
-"""torch's own words on "xla": DTensor's functions, plans, both FSDPs, in the place of spmd.dtensor's and fsdp's."""
+"""torch's own words on "xla": DTensor's functions, plans, both FSDPs, in the place of
+spmd.dtensor's and fsdp's."""
 
 import copy
 import importlib
@@ -36,7 +37,11 @@ def check_gradients(module: nn.Module, expected: nn.Module) -> None:
 
 class TestMesh:
     def test_is_both(self, mesh: Any) -> None:
-        assert isinstance(mesh, DeviceMesh) and type(mesh) is spmd.dtensor.DeviceMesh and not dist.is_initialized()
+        assert (
+            isinstance(mesh, DeviceMesh)
+            and type(mesh) is spmd.dtensor.DeviceMesh
+            and not dist.is_initialized()
+        )
         assert mesh == spmd.dtensor.init_device_mesh("xla", (2, 4), mesh_dim_names=("dp", "tp"))
         assert mesh["tp"].shape == (4,) and mesh["dp", "tp"]._flatten("all").size() == 8
         assert DeviceMesh("xla", torch.arange(8).view(4, 2)).root == spmd.Mesh(range(8), (4, 2))
@@ -44,9 +49,14 @@ class TestMesh:
 
     def test_of_the_context(self, mesh: Any) -> None:
         with mesh["tp"]:
-            assert distribute_tensor(torch.ones(8), placements=[Shard(0)]).placements == (Replicate(), Shard(0))
+            assert distribute_tensor(torch.ones(8), placements=[Shard(0)]).placements == (
+                Replicate(),
+                Shard(0),
+            )
             with spmd.Mesh(range(8), (8,), ("all",)):
-                assert distribute_tensor(torch.ones(8), placements=[Shard(0)]).placements == (Shard(0),)
+                assert distribute_tensor(torch.ones(8), placements=[Shard(0)]).placements == (
+                    Shard(0),
+                )
         with pytest.raises(RuntimeError, match="No device mesh is currently active"):
             distribute_tensor(torch.ones(8), placements=[Shard(0)])
 
@@ -56,7 +66,9 @@ class TestDTensor:
         whole = torch.randn(8, 6, requires_grad=True)
         x = distribute_tensor(whole, mesh, [Shard(0), Shard(1)], src_data_rank=None)
         (x * x).sum().backward()
-        assert x.placements == (Shard(0), Shard(1)) and x.device.type == "xla" and x.grad is not None
+        assert (
+            x.placements == (Shard(0), Shard(1)) and x.device.type == "xla" and x.grad is not None
+        )
         torch.testing.assert_close(x.grad.cpu(), 2 * whole.detach())
 
     def test_from_local(self, mesh: Any) -> None:
@@ -70,15 +82,26 @@ class TestDTensor:
     @pytest.mark.parametrize("name", ["zeros", "ones", "empty", "rand", "randn"])
     def test_factories(self, name: str, mesh: Any) -> None:
         create = getattr(words, name)
-        x = create(8, 4, device_mesh=mesh, placements=[Shard(0), Shard(1)], dtype=torch.bfloat16, requires_grad=True)
+        x = create(
+            8,
+            4,
+            device_mesh=mesh,
+            placements=[Shard(0), Shard(1)],
+            dtype=torch.bfloat16,
+            requires_grad=True,
+        )
         assert x.shape == (8, 4) and x.dtype == torch.bfloat16 and x.is_leaf and x.requires_grad
         assert x.placements == (Shard(0), Shard(1)) and create((3,), device_mesh=mesh).shape == (3,)
 
     def test_full(self, mesh: Any) -> None:
-        assert words.full((8, 4), 0.5, device_mesh=mesh, placements=[Shard(0), Shard(1)]).sum().item() == 16
+        assert (
+            words.full((8, 4), 0.5, device_mesh=mesh, placements=[Shard(0), Shard(1)]).sum().item()
+            == 16
+        )
 
     def test_distribute_module(self, mesh: Any) -> None:
-        """A partition function that registers new parameters, a pre-hook of two parameters, full_tensor at the end."""
+        """A partition function that registers new parameters, a pre-hook of two parameters,
+        full_tensor at the end."""
 
         def split(name: str, module: nn.Module, device_mesh: Any) -> None:
             for key, parameter in module.named_parameters(recurse=False):
@@ -87,10 +110,16 @@ class TestDTensor:
 
         plain = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
         module = distribute_module(
-            copy.deepcopy(plain), mesh, split,
-            lambda inputs, device_mesh: (distribute_tensor(inputs[0], device_mesh, [Shard(0), Replicate()]),),
-            lambda owner, output, device_mesh: output.full_tensor(grad_placements=[Shard(0), Replicate()]),
-        )  # fmt: skip
+            copy.deepcopy(plain),
+            mesh,
+            split,
+            lambda inputs, device_mesh: (
+                distribute_tensor(inputs[0], device_mesh, [Shard(0), Replicate()]),
+            ),
+            lambda owner, output, device_mesh: output.full_tensor(
+                grad_placements=[Shard(0), Replicate()]
+            ),
+        )
         x = torch.randn(8, 8)
         assert module[0].weight.placements == (Replicate(), Shard(0))
         output, expected = module(x), plain(x)
@@ -106,7 +135,9 @@ class TestFullTensor:
         x = distribute_tensor(torch.randn(8, 8), mesh, [Shard(0), Replicate()]).requires_grad_()
         with torch.no_grad():
             assert not x.full_tensor().requires_grad
-        ((x * x).full_tensor() * 3 + x.full_tensor(grad_placements=[Replicate(), Shard(1)])).sum().backward()
+        (
+            (x * x).full_tensor() * 3 + x.full_tensor(grad_placements=[Replicate(), Shard(1)])
+        ).sum().backward()
         spmd.sync()
         assert x.grad is not None and x.grad.placements == x.placements
         torch.testing.assert_close(x.grad.cpu(), 6 * x.detach().cpu() + 1)
@@ -121,14 +152,19 @@ class TestFullTensor:
 
 class TestPlans:
     @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
-    def test_tensor_parallel_and_fsdp(self, partitioner: str, mesh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        """torch's parallelize_module and fully_shard of a Llama block: values and gradients of torch on the CPU."""
+    def test_tensor_parallel_and_fsdp(
+        self, partitioner: str, mesh: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """torch's parallelize_module and fully_shard of a Llama block: values and gradients of
+        torch on the CPU."""
         monkeypatch.setattr(spmd.config, "partitioner", partitioner)
         block = Block(16, 4)
         expected, x = copy.deepcopy(block), torch.randn(4, 8, 16)
         block = plans.parallelize_module(block, mesh["tp"], SEQUENCE_PARALLEL).to("xla")
         assert torch_fsdp.fully_shard.state(block) is None
-        block = torch_fsdp.fully_shard(block, mesh=mesh["dp"], mp_policy=torch_fsdp.MixedPrecisionPolicy())
+        block = torch_fsdp.fully_shard(
+            block, mesh=mesh["dp"], mp_policy=torch_fsdp.MixedPrecisionPolicy()
+        )
         output = block(x.to("xla"))
         output.square().mean().backward()
         spmd.sync()
@@ -138,24 +174,33 @@ class TestPlans:
         assert isinstance(block, torch_fsdp.FSDPModule) and isinstance(block, fsdp.FSDPModule)
         assert torch_fsdp.fully_shard.state(block) is fsdp.fully_shard.state(block) is not None
         sharding = spmd.get_sharding(block.w1.weight)
-        assert sharding is not None and {"dp", "tp"} <= {axis for dim in sharding.spec.dims for axis in dim.axes}
+        assert sharding is not None and {"dp", "tp"} <= {
+            axis for dim in sharding.spec.dims for axis in dim.axes
+        }
 
 
 class TestFsdp:
     def test_without_a_mesh(self) -> None:
         layer = torch_fsdp.fully_shard(nn.Linear(8, 8).to("xla"))
-        assert len(layer.weight.local_shards) == 8 and layer.weight.local_shards[0].data.shape == (1, 8)
+        assert len(layer.weight.local_shards) == 8 and layer.weight.local_shards[0].data.shape == (
+            1,
+            8,
+        )
         torch_fsdp.register_fsdp_forward_method(layer, "forward")
         layers = [nn.Linear(8, 8).to("xla"), nn.Linear(8, 8).to("xla")]
-        assert torch_fsdp.fully_shard(layers) is layers and isinstance(layers[1], torch_fsdp.FSDPModule)
+        assert torch_fsdp.fully_shard(layers) is layers and isinstance(
+            layers[1], torch_fsdp.FSDPModule
+        )
 
     def test_of_version_1(self) -> None:
         plain = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
         module = copy.deepcopy(plain).to("xla")
         model = torch_fsdp.FullyShardedDataParallel(
-            module, auto_wrap_policy=ModuleWrapPolicy({nn.Linear}), use_orig_params=True,
+            module,
+            auto_wrap_policy=ModuleWrapPolicy({nn.Linear}),
+            use_orig_params=True,
             mixed_precision=torch_fsdp.MixedPrecision(),
-        )  # fmt: skip
+        )
         assert isinstance(model, fsdp.FullyShardedDataParallel) and len(model.units) == 2
         x = torch.randn(16, 8)
         model(x.to("xla")).square().sum().backward()
@@ -165,7 +210,9 @@ class TestFsdp:
 
     def test_a_mesh_of_torch(self) -> None:
         mesh = init_device_mesh("xla", (8,))
-        model = torch_fsdp.FullyShardedDataParallel(nn.Linear(8, 8), device_mesh=mesh, use_orig_params=True)
+        model = torch_fsdp.FullyShardedDataParallel(
+            nn.Linear(8, 8), device_mesh=mesh, use_orig_params=True
+        )
         layer = torch_fsdp.fully_shard(nn.Linear(8, 8), mesh=mesh)
         assert len(model.module.weight.local_shards) == len(layer.weight.local_shards) == 8
         expected, x = copy.deepcopy(layer).cpu(), torch.randn(16, 8)
@@ -175,7 +222,9 @@ class TestFsdp:
 
     def test_subclass_is_refused(self) -> None:
         wrapper = type("Wrapper", (torch_fsdp.FullyShardedDataParallel,), {})
-        with pytest.raises(TypeError, match=r"Wrapper: .* expected a subclass of fsdp\.FullyShardedDataParallel"):
+        with pytest.raises(
+            TypeError, match=r"Wrapper: .* expected a subclass of fsdp\.FullyShardedDataParallel"
+        ):
             wrapper(nn.Linear(8, 8).to("xla"))
 
     def test_on_the_cpu(self) -> None:
@@ -195,13 +244,20 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_module, distribute_tensor, ones
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.distributed.fsdp import FSDPModule, fully_shard
+
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 mesh = init_device_mesh("cpu", (1,))
-results = [distribute_tensor(torch.ones(4), mesh, [Shard(0)]), ones(4, device_mesh=mesh),
-           DTensor.from_local(torch.ones(4), mesh), distribute_module(nn.Linear(2, 2), mesh).weight,
-           parallelize_module(nn.Linear(2, 2), mesh, ColwiseParallel()).weight,
-           fully_shard(nn.Linear(2, 2), mesh=mesh).weight]
-assert all(isinstance(result, DTensor) and result.device.type == "cpu" for result in results), results
+results = [
+    distribute_tensor(torch.ones(4), mesh, [Shard(0)]),
+    ones(4, device_mesh=mesh),
+    DTensor.from_local(torch.ones(4), mesh),
+    distribute_module(nn.Linear(2, 2), mesh).weight,
+    parallelize_module(nn.Linear(2, 2), mesh, ColwiseParallel()).weight,
+    fully_shard(nn.Linear(2, 2), mesh=mesh).weight,
+]
+assert all(isinstance(result, DTensor) and result.device.type == "cpu" for result in results), (
+    results
+)
 assert fully_shard.state(fully_shard(nn.Linear(2, 2), mesh=mesh)) is not None
 """
     on_xla = """
@@ -222,7 +278,11 @@ print("done")
 
 class TestBackend:
     def test_default(self) -> None:
-        assert dist.get_default_backend_for_device("xla") == dist.get_default_backend_for_device("xla:0") == "xla"
+        assert (
+            dist.get_default_backend_for_device("xla")
+            == dist.get_default_backend_for_device("xla:0")
+            == "xla"
+        )
         assert dist.get_default_backend_for_device("cpu") == "gloo"
 
     def test_group_without_a_name(self) -> None:

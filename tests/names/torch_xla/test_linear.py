@@ -1,4 +1,5 @@
-"""PyTorch/XLA's names about products and barriers: nothing changes but the order of what XLA does."""
+"""PyTorch/XLA's names about products and barriers: nothing changes but the order of what XLA
+does."""
 
 import copy
 
@@ -11,8 +12,11 @@ import spmd
 
 class TestEinsumLinear:
     def test_dims_stay_apart(self, mesh2x4: spmd.Mesh) -> None:
-        """A batch and a sequence dim that are split stay so in the output, and no collective is in the product."""
-        layer, other = (kind(8, 4, device="xla") for kind in (spmd.torch_xla.EinsumLinear, nn.Linear))
+        """A batch and a sequence dim that are split stay so in the output, and no collective is in
+        the product."""
+        layer, other = (
+            kind(8, 4, device="xla") for kind in (spmd.torch_xla.EinsumLinear, nn.Linear)
+        )
         other.load_state_dict(layer.state_dict())
         x = spmd.mark_sharding(torch.randn(4, 8, 8).to("xla"), mesh2x4, ("data", "fsdp", None))
         for module in (layer, other):
@@ -32,7 +36,11 @@ class TestEinsumLinear:
         spmd.sync()
         expected(whole).square().sum().backward()
         assert {row.kind for row in spmd.metrics.compiles()[-1].traffic} == {"all-reduce"}
-        for got, wanted in ((split, whole), (layer.weight, expected.weight), (layer.bias, expected.bias)):
+        for got, wanted in (
+            (split, whole),
+            (layer.weight, expected.weight),
+            (layer.bias, expected.bias),
+        ):
             assert got.grad is not None and wanted.grad is not None
             torch.testing.assert_close(got.grad.cpu(), wanted.grad)
 
@@ -43,9 +51,9 @@ class TestEinsumLinear:
         model = nn.Sequential(nn.Linear(4, 4), nn.ModuleDict({"a": nn.Linear(4, 4)}), Mine(4, 4))
         weight = model[0].weight
         assert spmd.torch_xla.apply_xla_patch_to_nn_linear(model) is model
-        assert [type(module) for module in (model[0], model[1]["a"], model[2])] == [spmd.torch_xla.EinsumLinear] * 2 + [
-            Mine
-        ]
+        assert [type(module) for module in (model[0], model[1]["a"], model[2])] == [
+            spmd.torch_xla.EinsumLinear
+        ] * 2 + [Mine]
         assert model[0].weight is weight and isinstance(model[0], nn.Linear)
         one = spmd.torch_xla.apply_xla_patch_to_nn_linear(nn.Linear(2, 2))
         assert type(one) is spmd.torch_xla.EinsumLinear
@@ -59,7 +67,9 @@ class TestBarrier:
         assert "optimization_barrier" in spmd.get_stablehlo([x])
         assert x.tolist() == [0.0, 1.0, 2.0, 3.0] and y.tolist() == [[1.0, 2.0], [3.0, 4.0]]
         spmd.torch_xla.optimization_barrier_([])
-        with pytest.raises(TypeError, match="optimization_barrier_: expected a tensor on xla, got one on cpu"):
+        with pytest.raises(
+            TypeError, match="optimization_barrier_: expected a tensor on xla, got one on cpu"
+        ):
             spmd.torch_xla.optimization_barrier_([torch.ones(2)])
 
     def test_backward(self) -> None:

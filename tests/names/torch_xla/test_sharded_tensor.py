@@ -13,7 +13,8 @@ from spmd.torch_xla import XLAShardedTensor
 
 
 class TestInstance:
-    """isinstance: a tensor on xla that is annotated, or lies in pieces; no class stands between it and its graph."""
+    """isinstance: a tensor on xla that is annotated, or lies in pieces; no class stands between it
+    and its graph."""
 
     def test_annotated(self, mesh8: Mesh) -> None:
         x = torch.ones(8, 8).to("xla")
@@ -25,7 +26,9 @@ class TestInstance:
         assert isinstance(spmd.mark_sharding(view, mesh8, (None, "fsdp")), XLAShardedTensor)
         weight = nn.Parameter(x)
         assert isinstance(weight, XLAShardedTensor) and isinstance(weight, nn.Parameter)
-        assert not isinstance(torch.ones(2), XLAShardedTensor) and not isinstance("x", XLAShardedTensor)
+        assert not isinstance(torch.ones(2), XLAShardedTensor) and not isinstance(
+            "x", XLAShardedTensor
+        )
 
     def test_computed(self, mesh8: Mesh) -> None:
         x = spmd.mark_sharding(torch.ones(8, 8).to("xla"), mesh8, ("fsdp", None))
@@ -38,47 +41,62 @@ class TestInstance:
         x = spmd.mark_sharding(torch.ones(8).to("xla"), mesh8, ("fsdp",)).requires_grad_()
         y = x * 2
         for wrapped in (
-            spmd.torch_xla.wrap_if_sharded(y), spmd.torch_xla.wrap_as_sharded_tensor(y, mesh8.mesh_shape, ("fsdp",)),
-            spmd.torch_xla.unwrap_sharded_tensor(y), XLAShardedTensor(y), y.global_tensor,
-        ):  # fmt: skip
+            spmd.torch_xla.wrap_if_sharded(y),
+            spmd.torch_xla.wrap_as_sharded_tensor(y, mesh8.mesh_shape, ("fsdp",)),
+            spmd.torch_xla.unwrap_sharded_tensor(y),
+            XLAShardedTensor(y),
+            y.global_tensor,
+        ):
             assert wrapped is y
         assert spmd.torch_xla.wrap_if_sharded([1]) == [1]
-        with pytest.raises(TypeError, match="XLAShardedTensor: expected a tensor on xla, got one on cpu"):
+        with pytest.raises(
+            TypeError, match="XLAShardedTensor: expected a tensor on xla, got one on cpu"
+        ):
             spmd.torch_xla.wrap_as_sharded_tensor(torch.ones(2))
-        with pytest.raises(TypeError, match="XLAShardedTensor: expected a tensor on xla, got 'list'"):
+        with pytest.raises(
+            TypeError, match="XLAShardedTensor: expected a tensor on xla, got 'list'"
+        ):
             XLAShardedTensor([1])
         x = torch.ones(2, device="xla")
         assert XLAShardedTensor(x, (8,), partition_spec=(None,)) is x
         for make in (XLAShardedTensor, spmd.torch_xla.wrap_as_sharded_tensor):
-            with pytest.raises(TypeError, match="argument 'partition_spek'; did you mean 'partition_spec'"):
+            with pytest.raises(
+                TypeError, match="argument 'partition_spek'; did you mean 'partition_spec'"
+            ):
                 make(x, partition_spek=(0,))
-            with pytest.raises(TypeError, match="argument 'device'; expected mesh_shape or partition_spec"):
+            with pytest.raises(
+                TypeError, match="argument 'device'; expected mesh_shape or partition_spec"
+            ):
                 make(x, device="xla")
             with pytest.raises(TypeError, match="positional argument"):
                 make(x, (8,), (0,), "more")
 
 
 class TestIndices:
-    """The indices of `.local_shards` are PyTorch/XLA's: slices, and `...` where each shard is all of the tensor."""
+    """The indices of `.local_shards` are PyTorch/XLA's: slices, and `...` where each shard is all
+    of the tensor."""
 
     def test_replicated(self, mesh8: Mesh) -> None:
         x = spmd.mark_sharding(torch.arange(6.0).reshape(2, 3).to("xla"), mesh8, (None, None))
         shards = x.local_shards
         assert [shard.indices for shard in shards] == [...] * 8
-        assert isinstance(shards[0], spmd.torch_xla.XLAShard) and torch.equal(shards[3].unpadded_data, x.cpu())
+        assert isinstance(shards[0], spmd.torch_xla.XLAShard) and torch.equal(
+            shards[3].unpadded_data, x.cpu()
+        )
         for shard in shards:
             shard.unpadded_data = shard.unpadded_data + 1
         x.load_local_shards_(shards)
         assert x.tolist() == [[1, 2, 3], [4, 5, 6]]
         with pytest.raises(ValueError, match=r"unpadded_data: expected shape \[2, 3\], got \[3\]"):
             shards[0].unpadded_data = torch.ones(3)
-        assert spmd.local_shards(x)[0].indices == (slice(0, 2), slice(0, 3))  # our own name has slices
+        # our own name has slices
+        assert spmd.local_shards(x)[0].indices == (slice(0, 2), slice(0, 3))
 
     def test_sharded(self, mesh2x4: Mesh) -> None:
         x = spmd.mark_sharding(torch.arange(8.0).to("xla"), mesh2x4, ("data",))
-        assert [(i.start, i.stop, i.step) for shard in x.local_shards[3:5] for i in shard.indices] == [
-            (0, 4, None), (4, 8, None),
-        ]  # fmt: skip
+        assert [
+            (i.start, i.stop, i.step) for shard in x.local_shards[3:5] for i in shard.indices
+        ] == [(0, 4, None), (4, 8, None)]
 
 
 class TestErrors:
@@ -126,16 +144,24 @@ class TestAttributes:
         assert x.load_local_shards_(shards) is x and torch.equal(x.cpu(), source + 1)
         assert x.reshard((None, "data")).partition_spec == (None, "data")
         moved = x.redistribute(placements=[Replicate(), Shard(1)])
-        assert moved.partition_spec == (None, "fsdp") and moved.sharding_type is spmd.torch_xla.ShardingType.PARTIAL
-        assert x.redistribute(spmd.Mesh(range(8), (4, 2), ("data", "fsdp"))).sharding_spec.startswith(
-            "{devices=[8,1]0,2,4"
+        assert (
+            moved.partition_spec == (None, "fsdp")
+            and moved.sharding_type is spmd.torch_xla.ShardingType.PARTIAL
         )
+        assert x.redistribute(
+            spmd.Mesh(range(8), (4, 2), ("data", "fsdp"))
+        ).sharding_spec.startswith("{devices=[8,1]0,2,4")
         assert (x + 1).sum().item() == (source + 2).sum().item()
 
     def test_of_what_is_not(self) -> None:
         x = torch.ones(8).to("xla")
         y = x * 2
-        assert (y.mesh_shape, y.partition_spec, y.sharding_spec, y.sharding_type) == (None, None, "", None)
+        assert (y.mesh_shape, y.partition_spec, y.sharding_spec, y.sharding_type) == (
+            None,
+            None,
+            "",
+            None,
+        )
         with pytest.raises(ValueError, match="redistribute: expected placements, got none"):
             y.redistribute()
         with pytest.raises(ValueError, match="a view has no shards of its own"):

@@ -14,24 +14,31 @@ class TestShardingSpec:
         spec = ShardingSpec(mesh2x4, ("data", None))
         x = torch.arange(16.0).reshape(4, 4)
         resharded = spec.apply(x)
-        assert spmd.get_sharding(resharded) is spec.xla_spec(x) is mesh2x4.sharding(("data", None), 2)
+        assert (
+            spmd.get_sharding(resharded) is spec.xla_spec(x) is mesh2x4.sharding(("data", None), 2)
+        )
         assert torch.equal(resharded.cpu(), x)
         assert spec.apply(resharded) is resharded  # already there: itself
 
     def test_minibatch(self, mesh2x4: spmd.Mesh) -> None:
-        """With one process its part is the whole; over a part of the axes, which PyTorch/XLA refused."""
+        """With one process its part is the whole; over a part of the axes, which PyTorch/XLA
+        refused."""
         resharded = ShardingSpec(mesh2x4, ("data", None), minibatch=True).apply(torch.ones(4, 4))
-        assert resharded.shape == (4, 4) and spmd.get_sharding(resharded) is mesh2x4.sharding(("data", None), 2)
+        assert resharded.shape == (4, 4) and spmd.get_sharding(resharded) is mesh2x4.sharding(
+            ("data", None), 2
+        )
 
     def test_rank(self, mesh8: spmd.Mesh) -> None:
-        """A tensor of another rank has no layout by the spec, and is refused, not replicated in silence."""
+        """A tensor of another rank has no layout by the spec, and is refused, not replicated in
+        silence."""
         spec = ShardingSpec(mesh8, ("fsdp",))
         assert not spec.can_apply(torch.ones(2, 2)) and spec.xla_spec(torch.ones(2, 2)) is None
         with pytest.raises(ValueError, match="has 1 entries, but the tensor has 2 dims"):
             spec.apply(torch.ones(2, 2))
 
     def test_checked_when_made(self, mesh2x4: spmd.Mesh) -> None:
-        assert ShardingSpec(mesh2x4, ("data",)).xla_spec(torch.ones(2)) is not None  # of a mesh of higher rank
+        # of a mesh of higher rank
+        assert ShardingSpec(mesh2x4, ("data",)).xla_spec(torch.ones(2)) is not None
         with pytest.raises(ValueError, match=r"ShardingSpec: axis 'dta'(.|\n)*did you mean 'data'"):
             ShardingSpec(mesh2x4, ("dta", None))
         with pytest.raises(ValueError, match="ShardingSpec: axis 'data' is used twice"):

@@ -2,8 +2,9 @@
 
 SPMD_PROGRAM_CACHE_DIR=FOLDER/cache python tests/saved_before/doors/make.py FOLDER
 
-A step of AdamW under FSDP over eight devices in each format that the library writes: a job's checkpoint with a loader's
-position, safetensors, an exported step and an exported model, compiled programs, the cache of programs, rules.
+A step of AdamW under FSDP over eight devices in each format that the library writes: a job's
+checkpoint with a loader's position, safetensors, an exported step and an exported model, compiled
+programs, the cache of programs, rules.
 """
 
 import json
@@ -36,7 +37,8 @@ def step(x: torch.Tensor) -> torch.Tensor:
     return loss
 
 
-spmd.warm(lambda host: step(host.to("xla")), torch.ones(8, 8), folder=out / "programs")  # before there is data
+# before there is data
+spmd.warm(lambda host: step(host.to("xla")), torch.ones(8, 8), folder=out / "programs")
 x = torch.ones(8, 8, device="xla")
 for _ in range(2):
     step(x)
@@ -53,4 +55,6 @@ spmd.export(model, (x,)).save(out / "model")
 specs = {"0.weight": ("fsdp", None), "*.weight:output": (("fsdp",), None)}
 spmd.ShardingRules(specs, units=["*"], checkpoint=["0"]).save(out / "rules.toml")
 later = [batch.tolist() for batch in batches]
-(out / "after.json").write_text(json.dumps({"losses": [step(x).item() for _ in range(2)], "batches": [*seen, *later]}))
+(out / "after.json").write_text(
+    json.dumps({"losses": [step(x).item() for _ in range(2)], "batches": [*seen, *later]})
+)

@@ -1,4 +1,5 @@
-"""Write the files of this folder, at commit 2ba737a, before the library was renamed into the words of its glossary.
+"""Write the files of this folder, at commit 2ba737a, before the library was renamed into the words
+of its glossary.
 
 python tests/saved_before/renamed/make.py FOLDER
 """
@@ -17,7 +18,9 @@ out = sys.argv[1]
 torch.manual_seed(0)
 mesh = spmd.Mesh(range(8), (4, 2), ("fsdp", "tensor"))
 weight = spmd.mark_sharding(torch.arange(64.0).reshape(8, 8).to("xla"), mesh, ("fsdp", "tensor"))
-torch.save({"weight": weight, "parameter": nn.Parameter(torch.ones(3, device="xla"))}, f"{out}/tensors.pt")
+torch.save(
+    {"weight": weight, "parameter": nn.Parameter(torch.ones(3, device="xla"))}, f"{out}/tensors.pt"
+)
 model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8)).to("xla")
 model = fsdp.FullyShardedDataParallel(model, mesh=spmd.Mesh(range(8), (8,), ("fsdp",)))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)

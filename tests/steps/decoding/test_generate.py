@@ -1,5 +1,5 @@
-"""Unmodified `generate` of transformers runs the model's call from a recording, and writes the CPU's tokens in every
-mode."""
+"""Unmodified `generate` of transformers runs the model's call from a recording, and writes the
+CPU's tokens in every mode."""
 
 import copy
 from collections.abc import Callable
@@ -14,9 +14,14 @@ import fsdp
 import spmd
 
 SIZES = {
-    "vocab_size": 96, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 128,
-}  # fmt: skip
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+}
 HOW = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0, "eos_token_id": 1}
 IDS = torch.randint(3, 96, (2, 9), generator=torch.Generator().manual_seed(1))
 MASK = torch.ones_like(IDS)
@@ -85,7 +90,10 @@ def test_each_call_is_checked(mode: str, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(spmd.config, "check_replays", 1)
     model, on_xla = pair((lambda: gemma(12)) if mode == "sliding" else llama)
     for _ in range(2):
-        assert torch.equal(written(on_xla, "xla", **MODES.get(mode, {})), written(model, "cpu", **MODES.get(mode, {})))
+        assert torch.equal(
+            written(on_xla, "xla", **MODES.get(mode, {})),
+            written(model, "cpu", **MODES.get(mode, {})),
+        )
     call = on_xla._compiled_call_impl
     assert call.num_checked == call.num_replayed >= 10, call.explain()
 
@@ -102,8 +110,12 @@ def test_sliding_caches(window: int) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=96, n_embd=32, n_layer=2, n_head=2)),
-        lambda: transformers.MixtralForCausalLM(transformers.MixtralConfig(**SIZES, num_local_experts=4)),
+        lambda: transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(vocab_size=96, n_embd=32, n_layer=2, n_head=2)
+        ),
+        lambda: transformers.MixtralForCausalLM(
+            transformers.MixtralConfig(**SIZES, num_local_experts=4)
+        ),
         lambda: llama().bfloat16(),
         lambda: llama(attn_implementation="eager"),
     ],
@@ -117,7 +129,8 @@ def test_models(make: Callable[[], Any]) -> None:
 
 
 def test_end_in_the_middle() -> None:
-    """The pass that was one too many leaves no trace, in tokens, in what a streamer is given, and in scores."""
+    """The pass that was one too many leaves no trace, in tokens, in what a streamer is given, and
+    in scores."""
     model, on_xla = pair()
     end = int(written(model, "cpu", IDS[:1], MASK[:1] | 1)[0, -4])
 
@@ -139,13 +152,16 @@ def test_end_in_the_middle() -> None:
         found.append((words.cpu().tolist(), streamer.words))
     assert found[0] == found[1] == found[2]
     how = {"eos_token_id": end, "return_dict_in_generate": True, "output_scores": True}
-    one, other = (m.generate(IDS[:1].to(d), **HOW | how) for m, d in ((model, "cpu"), (on_xla, "xla")))
+    one, other = (
+        m.generate(IDS[:1].to(d), **HOW | how) for m, d in ((model, "cpu"), (on_xla, "xla"))
+    )
     assert len(one.scores) == len(other.scores)
     torch.testing.assert_close(other.scores[-1].cpu(), one.scores[-1], rtol=1e-4, atol=1e-4)
 
 
 def test_twenty_lengths() -> None:
-    """Prompts of twenty lengths have three programs, for 16 tokens and 64 and two caches; a token two."""
+    """Prompts of twenty lengths have three programs, for 16 tokens and 64 and two caches; a token
+    two."""
     model, on_xla = pair()
     lengths = torch.randperm(48, generator=torch.Generator().manual_seed(0))[:20] + 1
     spmd.metrics.clear()
@@ -200,30 +216,50 @@ class TestSharded:
 
 
 class TestAReturnedCache:
-    """A static cache that `generate` returns holds the prompt and its tokens alone: transformers' own test of it."""
+    """A static cache that `generate` returns holds the prompt and its tokens alone: transformers'
+    own test of it."""
 
     @pytest.mark.parametrize("new", [4, 20])
     def test_shapes(self, new: int) -> None:
         model, on_xla = pair()
-        how = {"max_new_tokens": new, "return_dict_in_generate": True, "output_scores": True, "eos_token_id": None}
+        how = {
+            "max_new_tokens": new,
+            "return_dict_in_generate": True,
+            "output_scores": True,
+            "eos_token_id": None,
+        }
         static = on_xla.generate(IDS.to("xla"), **HOW | how, cache_implementation="static")
         dynamic = model.generate(IDS, **HOW | how)
         length = IDS.shape[1] + new - 1  # the last token has no place in it
-        assert isinstance(static.past_key_values, transformers.StaticCache) and len(static.past_key_values) == 2
+        assert (
+            isinstance(static.past_key_values, transformers.StaticCache)
+            and len(static.past_key_values) == 2
+        )
         assert int(static.past_key_values.get_seq_length()) == length
-        for layer, expected in zip(static.past_key_values.layers, dynamic.past_key_values.layers, strict=True):
+        for layer, expected in zip(
+            static.past_key_values.layers, dynamic.past_key_values.layers, strict=True
+        ):
             assert layer.keys.shape == layer.values.shape == (2, 2, length, 8)
             torch.testing.assert_close(layer.keys.cpu(), expected.keys, rtol=1e-4, atol=1e-4)
         assert torch.equal(static.sequences.cpu(), dynamic.sequences)
-        torch.testing.assert_close(static.scores[-1].cpu(), dynamic.scores[-1], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            static.scores[-1].cpu(), dynamic.scores[-1], rtol=1e-4, atol=1e-4
+        )
 
     def test_going_on_from_it(self) -> None:
         model, on_xla = pair()
         words = {}
         for one, device in ((model, "cpu"), (on_xla, "xla")):
-            how = {"return_dict_in_generate": True, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+            how = {
+                "return_dict_in_generate": True,
+                "do_sample": False,
+                "pad_token_id": 0,
+                "eos_token_id": None,
+            }
             cache = transformers.StaticCache(one.config, max_cache_len=32)
             first = one.generate(IDS.to(device), past_key_values=cache, max_new_tokens=4, **how)
-            second = one.generate(first.sequences, past_key_values=first.past_key_values, max_new_tokens=4, **how)
+            second = one.generate(
+                first.sequences, past_key_values=first.past_key_values, max_new_tokens=4, **how
+            )
             words[device] = second.sequences.cpu()
         assert torch.equal(words["xla"], words["cpu"])

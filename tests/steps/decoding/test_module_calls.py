@@ -1,4 +1,5 @@
-"""Calls without gradients of a module that writes a cache in place are recorded by themselves, and no others."""
+"""Calls without gradients of a module that writes a cache in place are recorded by themselves, and
+no others."""
 
 import array
 import copy
@@ -26,12 +27,17 @@ class Summing(nn.Module):
 
 
 def call_of(module: nn.Module) -> Any:
-    """The recorded calls of a module, or None; the slot of the class is that of all modules for a moment."""
+    """The recorded calls of a module, or None; the slot of the class is that of all modules for a
+    moment."""
     return vars(module).get("_compiled_call_impl")
 
 
 def run(module: nn.Module, device: str, count: int = 6, *, reads: bool = True) -> list[Tensor]:
-    found, position, x = [], torch.zeros(1, dtype=torch.long, device=device), torch.ones(1, 4, device=device)
+    found, position, x = (
+        [],
+        torch.zeros(1, dtype=torch.long, device=device),
+        torch.ones(1, 4, device=device),
+    )
     for _ in range(count):
         result = module(x, position)
         position = position + 1
@@ -90,7 +96,10 @@ def test_copies_and_pickles_are_plain() -> None:
         for _ in range(3):
             run(on_xla, "xla")
         assert call_of(on_xla) is not None
-        for other in (copy.deepcopy(on_xla), pickle.loads(pickle.dumps(copy.deepcopy(on_xla).cpu()))):
+        for other in (
+            copy.deepcopy(on_xla),
+            pickle.loads(pickle.dumps(copy.deepcopy(on_xla).cpu())),
+        ):
             assert call_of(other) is None
 
 
@@ -117,7 +126,9 @@ def test_why_not_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert call_of(module) is None
 
 
-def test_calls_are_checked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_calls_are_checked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """State that no guard sees ends the replay of the module's calls, within the bound."""
 
     class Scaled(Summing):
@@ -127,7 +138,8 @@ def test_calls_are_checked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
             return super().forward(x, position) * self.scale[0]
 
     def rows(module: nn.Module, device: str, count: int) -> list[Tensor]:
-        """Rows of calls from a line of its own: whether a module is looked at goes by how often a line has run."""
+        """Rows of calls from a line of its own: whether a module is looked at goes by how often a
+        line has run."""
         place, x = torch.zeros(1, dtype=torch.long, device=device), torch.ones(1, 4, device=device)
         return [module(x, place).cpu() for _ in range(count)]
 
@@ -140,6 +152,9 @@ def test_calls_are_checked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         assert call.num_checked >= 4 and call.num_recorded == 1, call.explain()
         Scaled.scale[0] = 3.0
         rows(on_xla, "xla", 3)
-        assert "Scaled runs uncompiled: what no guard sees has changed: aten.mul" in capsys.readouterr().err
+        assert (
+            "Scaled runs uncompiled: what no guard sees has changed: aten.mul"
+            in capsys.readouterr().err
+        )
         assert call_of(on_xla) is None
         torch.testing.assert_close(rows(on_xla, "xla", 3), rows(module, "cpu", 3))

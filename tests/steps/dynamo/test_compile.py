@@ -1,4 +1,5 @@
-"""`torch.compile` on the device: each graph of Dynamo is one recorded op: values and gradients as on the CPU."""
+"""`torch.compile` on the device: each graph of Dynamo is one recorded op: values and gradients as
+on the CPU."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -18,7 +19,9 @@ from spmd.core.base.pace import pace
 pytestmark = [
     # torch's own lines, at the import of inductor and in its trace of a tensor with a history
     pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*grad attribute of a Tensor that is not a leaf:UserWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:.*grad attribute of a Tensor that is not a leaf:UserWarning"
+    ),
 ]
 
 
@@ -46,9 +49,12 @@ def one_op(call: Callable[[], Any]) -> bool:
 
 
 class TestBackends:
-    """Each accepted name, and no name, gives the same; graphs on other devices stay with inductor."""
+    """Each accepted name, and no name, gives the same; graphs on other devices stay with
+    inductor."""
 
-    @pytest.mark.parametrize("name", ["xla", "openxla", "torchxla_trace_once", "aot_torchxla_trace_once", None])
+    @pytest.mark.parametrize(
+        "name", ["xla", "openxla", "torchxla_trace_once", "aot_torchxla_trace_once", None]
+    )
     def test_names(self, name: str | None) -> None:
         settings = {} if name is None else {"backend": name}
         x = torch.ones(3, device="xla")
@@ -58,7 +64,9 @@ class TestBackends:
 
     def test_mode_of_inductor(self) -> None:
         function = torch.compile(lambda x: x * 2, mode="reduce-overhead")
-        with pytest.warns(UserWarning, match=r"'triton.cudagraphs': True}: inductor's, and without effect on xla"):
+        with pytest.warns(
+            UserWarning, match=r"'triton.cudagraphs': True}: inductor's, and without effect on xla"
+        ):
             check(function(torch.ones(3, device="xla")), torch.full((3,), 2.0))
 
     def test_other_devices(self) -> None:
@@ -66,7 +74,10 @@ class TestBackends:
         wrapper: Any = torch._TorchCompileInductorWrapper
         graph = torch.fx.symbolic_trace(lambda x: x + 1)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("torch._inductor.compile_fx.compile_fx", lambda *given, **settings: met.append(given))
+            patch.setattr(
+                "torch._inductor.compile_fx.compile_fx",
+                lambda *given, **settings: met.append(given),
+            )
             wrapper("default", None, None)(graph, [torch.ones(2)])
             assert len(met) == 1
             wrapper("default", None, None)(graph, [torch.ones(2, device="xla")])
@@ -160,7 +171,9 @@ class TestTraining:
         plain = model()
         ours = copy.deepcopy(plain).to("xla")
         x = torch.randn(5, 4)
-        function = compiled(lambda x: torch.utils.checkpoint.checkpoint(ours, x, use_reentrant=False).square().sum())
+        function = compiled(
+            lambda x: torch.utils.checkpoint.checkpoint(ours, x, use_reentrant=False).square().sum()
+        )
         for _ in range(2):
             plain(x).square().sum().backward()
             function(x.to("xla")).backward()
@@ -169,7 +182,8 @@ class TestTraining:
 
 
 class TestMemory:
-    """In-place writes reach the caller's tensors, through views as well, or the graph runs op by op."""
+    """In-place writes reach the caller's tensors, through views as well, or the graph runs op by
+    op."""
 
     def test_buffers(self) -> None:
         def update(cache: Tensor, row: Tensor) -> Tensor:
@@ -246,7 +260,9 @@ class TestGuards:
             graphs.append(graph)
             return torch._dynamo.lookup_backend("xla")(graph, inputs)
 
-        function = torch.compile(lambda x: x.sum(0) * x.shape[0], backend=backend, dynamic=dynamic, fullgraph=True)
+        function = torch.compile(
+            lambda x: x.sum(0) * x.shape[0], backend=backend, dynamic=dynamic, fullgraph=True
+        )
         for length in (3, 4, 5, 3):
             check(function(torch.ones(length, 2, device="xla")), torch.full((2,), float(length**2)))
         assert len(graphs) == {True: 1, False: 3, None: 2}[dynamic]
@@ -289,7 +305,9 @@ class TestFullGraph:
 
     def test_associative_scan_of_single_values(self) -> None:
         x = torch.randn(5, 2)
-        check(compiled(lambda x: associative_scan(lambda a, b: a + b, x, 0))(x.to("xla")), x.cumsum(0))
+        check(
+            compiled(lambda x: associative_scan(lambda a, b: a + b, x, 0))(x.to("xla")), x.cumsum(0)
+        )
 
 
 class TestBreaks:
@@ -306,7 +324,9 @@ class TestBreaks:
             check(broken(x.to("xla")), function(x))
 
     def test_annotation(self, mesh8: spmd.Mesh) -> None:
-        function = torch.compile(lambda x: spmd.mark_sharding(x + 1, mesh8, ("fsdp", None)) * 2, backend="xla")
+        function = torch.compile(
+            lambda x: spmd.mark_sharding(x + 1, mesh8, ("fsdp", None)) * 2, backend="xla"
+        )
         made = function(torch.ones(8, 2, device="xla"))
         check(made, torch.full((8, 2), 4.0))
         assert len(spmd.local_shards(made)) == 8
@@ -323,7 +343,9 @@ class TestFSDP:
     """A wrapped model keeps the shardings of its units under compilation."""
 
     def test_values_and_shardings(self, mesh8: spmd.Mesh) -> None:
-        plain = nn.Sequential(*(nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)) for _ in range(2)))
+        plain = nn.Sequential(
+            *(nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)) for _ in range(2))
+        )
         ours = copy.deepcopy(plain).to("xla")
         for block in ours:
             fsdp.fully_shard(block, mesh=mesh8)

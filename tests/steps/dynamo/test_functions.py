@@ -1,4 +1,5 @@
-"""This library's functions inside a graph of `torch.compile`: one op, and the values and gradients of a plain call."""
+"""This library's functions inside a graph of `torch.compile`: one op, and the values and gradients
+of a plain call."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,11 +23,14 @@ from spmd.steps.dynamo import functions
 
 pytestmark = [
     pytest.mark.skipif(
-        torch.torch_version.TorchVersion(torch.__version__) < "2.12", reason="torch 2.11: they are graph breaks"
+        torch.torch_version.TorchVersion(torch.__version__) < "2.12",
+        reason="torch 2.11: they are graph breaks",
     ),
     # torch's own lines, at the import of inductor and in its trace of a tensor with a history
     pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*grad attribute of a Tensor that is not a leaf:UserWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:.*grad attribute of a Tensor that is not a leaf:UserWarning"
+    ),
 ]
 
 MESH = spmd.Mesh(range(8), (2, 4), ("data", "model"))
@@ -92,10 +96,15 @@ def dtensor(model: Model, h: Tensor) -> Tensor:
 def shard_map(model: Model, h: Tensor) -> Tensor:
     def product(x: Tensor, w: Tensor) -> Tensor:
         total = spmd.manual.all_reduce(x @ w, "sum", "model")
-        return spmd.manual.all_gather(total, 0, "data")[: total.shape[0]] * x.shape[1] + model.last.bias
+        return (
+            spmd.manual.all_gather(total, 0, "data")[: total.shape[0]] * x.shape[1]
+            + model.last.bias
+        )
 
     specs = (P("data", "model"), P("model", None))
-    return spmd.shard_map(product, MESH, specs, P("data"), check_vma=False)(h, model.last.weight.t())
+    return spmd.shard_map(product, MESH, specs, P("data"), check_vma=False)(
+        h, model.last.weight.t()
+    )
 
 
 def scan(model: Model, h: Tensor) -> Tensor:
@@ -158,16 +167,30 @@ def saved_on_cpu(model: Model, h: Tensor) -> Tensor:
 
 
 CASES = (
-    mark, constraints, mesh_context, read_sharded, dtensor, shard_map, scan, while_loop, cond, checkpointed, remat,
-    call_jax, attention, on_host, saved_on_cpu,
-)  # fmt: skip
+    mark,
+    constraints,
+    mesh_context,
+    read_sharded,
+    dtensor,
+    shard_map,
+    scan,
+    while_loop,
+    cond,
+    checkpointed,
+    remat,
+    call_jax,
+    attention,
+    on_host,
+    saved_on_cpu,
+)
 
 
 CALLS = ("spmd.call", "spmd.call.backward")
 
 
 def ops(values: list[Tensor]) -> Counter[str]:
-    """Counts this library's ops behind tensors, those inside of calls, too; an annotation with its sharding."""
+    """Counts this library's ops behind tensors, those inside of calls, too; an annotation with its
+    sharding."""
     stack, seen = [origin(value._storage.value) for value in values], set()
     found: Counter[str] = Counter()
     while stack:
@@ -183,7 +206,8 @@ def ops(values: list[Tensor]) -> Counter[str]:
 
 
 class TestInside:
-    """Each function inside a model: forward is one op; its ops, values and gradients are those of the plain model."""
+    """Each function inside a model: forward is one op; its ops, values and gradients are those of
+    the plain model."""
 
     @pytest.mark.parametrize("middle", CASES, ids=lambda middle: middle.__name__)
     def test_training(self, middle: Callable[..., Any]) -> None:
@@ -196,7 +220,11 @@ class TestInside:
             made = call(given)
             num_ops = pace.recorded_ops - before
             made.square().sum().backward()
-            values = [made.detach(), given.grad, *(p.grad for p in model.parameters() if p.grad is not None)]
+            values = [
+                made.detach(),
+                given.grad,
+                *(p.grad for p in model.parameters() if p.grad is not None),
+            ]
             found.append(ops(values))
             shardings.append(str(spmd.get_sharding(made)))
             results.append(values)
@@ -236,10 +264,15 @@ class TestInside:
 
         def function(x: Tensor) -> Tensor:
             x = distribute_tensor(pure(x), DEVICE_MESH, [Shard(0), Replicate()])
-            return spmd.torch_xla.xla_loops.scan(lambda total, row: (total + row, total), x[0], x)[1]
+            return spmd.torch_xla.xla_loops.scan(lambda total, row: (total + row, total), x[0], x)[
+                1
+            ]
 
         x = torch.randn(8, 8)
-        check(compiled(function)(x.to("xla")), torch.cat([x[:1] * 2, x[:1] * 2 + (x[:-1] * 2).cumsum(0)]))
+        check(
+            compiled(function)(x.to("xla")),
+            torch.cat([x[:1] * 2, x[:1] * 2 + (x[:-1] * 2).cumsum(0)]),
+        )
 
     def test_module_that_recomputes(self) -> None:
         block = spmd.remat(nn.Sequential(nn.Linear(8, 8), nn.Tanh()), policy="dots").to("xla")
@@ -253,7 +286,9 @@ class TestInside:
             check(one, other)
 
     def test_functions_made_outside(self) -> None:
-        total = spmd.shard_map(lambda x: spmd.manual.all_reduce(x.sum(), "sum", "data"), MESH, P("data"), P())
+        total = spmd.shard_map(
+            lambda x: spmd.manual.all_reduce(x.sum(), "sum", "data"), MESH, P("data"), P()
+        )
         wave = spmd.remat(torch.sin)
         x = torch.arange(8.0).to("xla")
         made = compiled(lambda x: total(x) + wave(x))(x)
@@ -274,7 +309,9 @@ class TestInside:
         def function(x: Tensor) -> tuple[Tensor, Tensor]:
             with torch.no_grad():
                 kept = spmd.reshard(x, P("data", None), MESH)
-            return (kept + 1 if kept.requires_grad else kept), spmd.reshard(x, P("data", None), MESH)
+            return (kept + 1 if kept.requires_grad else kept), spmd.reshard(
+                x, P("data", None), MESH
+            )
 
         kept, made = compiled(function)(torch.ones(8, 8, device="xla").requires_grad_())
         assert (kept.requires_grad, made.requires_grad) == (False, True)
@@ -283,7 +320,9 @@ class TestInside:
     def test_op_by_op(self) -> None:
         def function(x: Tensor) -> tuple[Tensor, Tensor]:
             ys = spmd.scan(
-                lambda carry, row: (carry + row, carry), x[0], spmd.mark_sharding(x * 2, MESH, P("data", None))
+                lambda carry, row: (carry + row, carry),
+                x[0],
+                spmd.mark_sharding(x * 2, MESH, P("data", None)),
             )[1]
             return ys, torch.rand(2).to("xla")
 
@@ -322,7 +361,9 @@ class TestArguments:
         assert spmd.get_sharding(x.grad).partition_spec(2) == ("data", "model")
 
     def test_view_as_a_result(self) -> None:
-        made = compiled(lambda x: spmd.mark_sharding((x * 2).t(), MESH, P("data", "model")))(torch.ones(8, 8).to("xla"))
+        made = compiled(lambda x: spmd.mark_sharding((x * 2).t(), MESH, P("data", "model")))(
+            torch.ones(8, 8).to("xla")
+        )
         assert spmd.get_sharding(made).partition_spec(2) == ("data", "model")
 
     def test_removal(self) -> None:
@@ -336,7 +377,10 @@ class TestGuards:
 
     def test_mesh_and_spec(self) -> None:
         own = SimpleNamespace(mesh=MESH, spec=P("data", None))
-        function, x = compiled(lambda x: spmd.mark_sharding(x * 2, own.mesh, own.spec)), torch.ones(8, 8, device="xla")
+        function, x = (
+            compiled(lambda x: spmd.mark_sharding(x * 2, own.mesh, own.spec)),
+            torch.ones(8, 8, device="xla"),
+        )
         assert spmd.get_sharding(function(x)).partition_spec(2) == ("data", None)
         own.spec = P(None, "model")
         assert spmd.get_sharding(function(x)).partition_spec(2) == (None, "model")
@@ -351,7 +395,9 @@ class TestGuards:
             return spmd.manual.all_gather(x, 0, "data") * x.shape[0]
 
         mark = compiled(lambda x: spmd.mark_sharding(x * 2, ("data", None)))
-        gather = compiled(lambda x: spmd.shard_map(shard, None, P("data"), P("model"), check_vma=False)(x))
+        gather = compiled(
+            lambda x: spmd.shard_map(shard, None, P("data"), P("model"), check_vma=False)(x)
+        )
         x = torch.ones(8, 8, device="xla")
         for mesh in (MESH, OTHER, MESH):
             with mesh:
@@ -367,7 +413,9 @@ class TestGuards:
 
         own = SimpleNamespace(jax=times(2), factor=2.0)
         call = compiled(lambda x: spmd.call_jax(own.jax, x))
-        loop = compiled(lambda x: spmd.scan(lambda carry, row: (carry + row * own.factor, None), x[0], x)[0])
+        loop = compiled(
+            lambda x: spmd.scan(lambda carry, row: (carry + row * own.factor, None), x[0], x)[0]
+        )
         x = torch.ones(4, 3, device="xla")
         check(call(x), torch.full((4, 3), 2.0))
         check(loop(x), torch.full((3,), 9.0))
@@ -379,7 +427,9 @@ class TestGuards:
 
     def test_function_of_shards_replaced(self) -> None:
         def total(mesh: spmd.Mesh, axis: str) -> Any:
-            return spmd.shard_map(lambda x: spmd.manual.all_reduce(x, "sum", axis), mesh, P(axis), P())
+            return spmd.shard_map(
+                lambda x: spmd.manual.all_reduce(x, "sum", axis), mesh, P(axis), P()
+            )
 
         own = SimpleNamespace(total=total(MESH, "data"))
         function, x = compiled(lambda x: own.total(x)), torch.ones(8, 2, device="xla")
@@ -391,7 +441,9 @@ class TestGuards:
 
     def test_lengths(self) -> None:
         def function(x: Tensor) -> Tensor:
-            return spmd.mark_sharding(x * 2, MESH, P(None, "model")) + spmd.reshard(x, P(None, None), MESH)
+            return spmd.mark_sharding(x * 2, MESH, P(None, "model")) + spmd.reshard(
+                x, P(None, None), MESH
+            )
 
         mark, graphs = compiled(function), num_graphs()
         for length in (5, 9, 30):
@@ -405,7 +457,8 @@ class TestGuards:
 
 
 class TestBreaks:
-    """A function that cannot be in a graph says why, and without fullgraph stands between two graphs."""
+    """A function that cannot be in a graph says why, and without fullgraph stands between two
+    graphs."""
 
     def test_reason(self) -> None:
         def function(x: Tensor) -> Tensor:
@@ -413,7 +466,9 @@ class TestBreaks:
             return y * 3 if spmd.get_sharding(y) is None else y
 
         x = torch.ones(2, device="xla")
-        with pytest.raises(torch._dynamo.exc.Unsupported, match="the sharding of a value is known when its program"):
+        with pytest.raises(
+            torch._dynamo.exc.Unsupported, match="the sharding of a value is known when its program"
+        ):
             compiled(function)(x)
         check(compiled(function, fullgraph=False)(x), torch.full((2,), 6.0))
 
@@ -439,10 +494,12 @@ class TestBreaks:
         check(compiled(function, fullgraph=False)(x), torch.full((3,), 8.0))
 
     def test_other_devices(self) -> None:
-        with pytest.raises(torch._dynamo.exc.Unsupported, match="no tensor on xla among its arguments"):
-            torch.compile(lambda x: spmd.mark_sharding(x, MESH, P("data")), backend="eager", fullgraph=True)(
-                torch.ones(8)
-            )
+        with pytest.raises(
+            torch._dynamo.exc.Unsupported, match="no tensor on xla among its arguments"
+        ):
+            torch.compile(
+                lambda x: spmd.mark_sharding(x, MESH, P("data")), backend="eager", fullgraph=True
+            )(torch.ones(8))
 
 
 class TestTable:
@@ -450,9 +507,18 @@ class TestTable:
 
     def test_names(self) -> None:
         names = {
-            *(taken.name for taken in functions.TAKEN), *functions.PURE, *functions.CONTEXTS, *functions.TRACED,
-            *functions.REPLACED, *functions.REPLACED.values(), *functions.METHODS.values(), *functions.BREAKS,
+            *(taken.name for taken in functions.TAKEN),
+            *functions.PURE,
+            *functions.CONTEXTS,
+            *functions.TRACED,
+            *functions.REPLACED,
+            *functions.REPLACED.values(),
+            *functions.METHODS.values(),
+            *functions.BREAKS,
             functions.DEFAULT_MESH,
-        }  # fmt: skip
+        }
         found = {name: torch._dynamo.trace_rules.load_object(name) for name in names}
-        assert all(callable(one) and f"{one.__module__}.{one.__qualname__}" == name for name, one in found.items())
+        assert all(
+            callable(one) and f"{one.__module__}.{one.__qualname__}" == name
+            for name, one in found.items()
+        )

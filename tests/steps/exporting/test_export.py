@@ -1,4 +1,5 @@
-"""spmd.export and spmd.load_exported: what is in the files, what a call takes, and what is refused."""
+"""spmd.export and spmd.load_exported: what is in the files, what a call takes, and what is
+refused."""
 
 import contextlib
 import hashlib
@@ -46,7 +47,8 @@ def round_trip(function: Any, *args: Any, mesh: Mesh | None = None, **kwargs: An
 
 
 class TestFiles:
-    """The program is jax.export's, the weights are safetensors, and the manifest is JSON with names and shardings."""
+    """The program is jax.export's, the weights are safetensors, and the manifest is JSON with names
+    and shardings."""
 
     def test_manifest(self, tmp_path: Path) -> None:
         model = nn.Linear(4, 8).to("xla")
@@ -57,7 +59,10 @@ class TestFiles:
         assert list(named) == ["input", "weight", "bias"]
         assert named["weight"]["role"] == "parameter" and named["weight"]["shape"] == [8, 4]
         assert named["input"]["sharding"] == {"mesh": 0, "spec": [["data"]], "memory": "device"}
-        assert manifest["meshes"][0] == {"axes": {"data": 4, "model": 2}, "device_order": list(range(8))}
+        assert manifest["meshes"][0] == {
+            "axes": {"data": 4, "model": 2},
+            "device_order": list(range(8)),
+        }
         assert manifest["program"]["partitioner"] == spmd.config.partitioner
         weights = load_file(tmp_path / "weights.safetensors")
         check(model.weight, weights["weight"])
@@ -76,7 +81,9 @@ class TestFiles:
     @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
     def test_sharded_read_by_jax(self, partitioner: str) -> None:
         with partitioned_by(partitioner):
-            exported = spmd.export(lambda x: (x @ x.T).cos(), (on(torch.ones(8, 8) / 8, "data", "model"),))
+            exported = spmd.export(
+                lambda x: (x @ x.T).cos(), (on(torch.ones(8, 8) / 8, "data", "model"),)
+            )
         program = jax.export.deserialize(bytearray(exported.serialized))
         assert program.nr_devices == 8
         mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
@@ -87,7 +94,8 @@ class TestFiles:
     def test_without_the_python_that_made_it(self, tmp_path: Path) -> None:
         (tmp_path / "hidden_model.py").write_text(
             "import torch\nclass Net(torch.nn.Module):\n"
-            "    def __init__(self):\n        super().__init__()\n        self.layer = torch.nn.Linear(4, 2)\n"
+            "    def __init__(self):\n        super().__init__()\n        self.layer = "
+            "torch.nn.Linear(4, 2)\n"
             "    def forward(self, x):\n        return {'y': self.layer(x), 'shift': (x + 1,)}\n"
         )
         sys.path.insert(0, str(tmp_path))
@@ -103,9 +111,12 @@ class TestFiles:
         out = run_script(
             f"""
             import importlib.util, torch, spmd
+
             spmd.simulate(8)
             assert importlib.util.find_spec("hidden_model") is None
-            program = spmd.load_exported({str(tmp_path / "program")!r}, spmd.Mesh(range(8), (2, 4), ("a", "b")))
+            program = spmd.load_exported(
+                {str(tmp_path / "program")!r}, spmd.Mesh(range(8), (2, 4), ("a", "b"))
+            )
             made = program(torch.ones(8, 4, device="xla"))
             torch.testing.assert_close(made["y"].cpu(), torch.load({str(tmp_path / "y.pt")!r}))
             print(made["y"].shape, made["shift"][0].sum().item())
@@ -137,7 +148,8 @@ def resealed(folder: Path, change: Any) -> None:
 
 
 class TestStrangers:
-    """An export of a stranger runs its program and nothing else: no option, no native code, no other file."""
+    """An export of a stranger runs its program and nothing else: no option, no native code, no
+    other file."""
 
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
@@ -146,11 +158,18 @@ class TestStrangers:
         return tmp_path / "export"
 
     @pytest.mark.parametrize(
-        "option", [("xla_dump_to", ""), ("xla_gpu_cuda_data_dir", "/tmp"), ("xla_cpu_scheduler_type", "other")]
+        "option",
+        [
+            ("xla_dump_to", ""),
+            ("xla_gpu_cuda_data_dir", "/tmp"),
+            ("xla_cpu_scheduler_type", "other"),
+        ],
     )
     def test_options(self, option: tuple[str, str], folder: Path) -> None:
         name, value = option[0], option[1] or str(folder / "dump")
-        resealed(folder, lambda body: body["program"].update(compiler_options={"cpu": {name: value}}))
+        resealed(
+            folder, lambda body: body["program"].update(compiler_options={"cpu": {name: value}})
+        )
         with pytest.raises(ValueError, match=rf"to be compiled with {name}=.* write and run files"):
             spmd.load_exported(folder)
         assert not (folder / "dump").exists()
@@ -159,25 +178,36 @@ class TestStrangers:
         """What the library sets itself is taken, and what the process is told to."""
         options = {**program.FREEING, "xla_cpu_enable_fast_math": "False"}
         resealed(folder, lambda body: body["program"].update(compiler_options={"cpu": options}))
-        with pytest.raises(ValueError, match="to be compiled with xla_cpu_enable_fast_math=False, which"):
+        with pytest.raises(
+            ValueError, match="to be compiled with xla_cpu_enable_fast_math=False, which"
+        ):
             spmd.load_exported(folder)
         monkeypatch.setattr(spmd.config, "compiler_options", "auto xla_cpu_enable_fast_math=False")
         assert spmd.load_exported(folder)(torch.ones(8, 2, device="xla")).shape == (8, 2)
 
     @pytest.mark.parametrize("target", ["xla_ffi_python_cpu_callback", "no_such_target"])
     def test_custom_calls(self, target: str, folder: Path) -> None:
-        """A program that calls Python by the number of a function: of whatever the process has there."""
+        """A program that calls Python by the number of a function: of whatever the process has
+        there."""
 
         def called(x: jax.Array, *state: jax.Array) -> tuple[jax.Array]:
-            return (jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(x.shape, x.dtype))(x, index=np.uint64(7)),)
+            return (
+                jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(x.shape, x.dtype))(
+                    x, index=np.uint64(7)
+                ),
+            )
 
         checks = [jax.export.DisabledSafetyCheck.custom_call(target)]
         structs = [jax.ShapeDtypeStruct(shape, np.float32) for shape in ((8, 2), (2, 2), (2,))]
-        serialized = jax.export.export(jax.jit(called), platforms=["cpu"], disabled_checks=checks)(*structs).serialize()
+        serialized = jax.export.export(jax.jit(called), platforms=["cpu"], disabled_checks=checks)(
+            *structs
+        ).serialize()
         (folder / "program.jax_export").write_bytes(serialized)
         digest = hashlib.sha256(serialized).hexdigest()
         resealed(folder, lambda body: body["program"].update(sha256=digest))
-        with pytest.raises(ValueError, match=f"the program calls {target}: native code of this process"):
+        with pytest.raises(
+            ValueError, match=f"the program calls {target}: native code of this process"
+        ):
             spmd.load_exported(folder)
         if target == "no_such_target":
             with pytest.raises(Exception, match=r"no_such_target"):
@@ -194,7 +224,9 @@ class TestStrangers:
             lambda body: body["arguments"][0].update(shape=[-8, 2]),
             lambda body: body["arguments"][0].update(shape=[1 << 40, 2]),
             lambda body: body["arguments"][0].update(dtype="load"),
-            lambda body: body["arguments"][0].update(sharding={"mesh": 7, "spec": [[], []], "memory": "device"}),
+            lambda body: body["arguments"][0].update(
+                sharding={"mesh": 7, "spec": [[], []], "memory": "device"}
+            ),
             lambda body: body["arguments"].pop(),
             lambda body: body["results"][0].update(shape=[1 << 40]),
             lambda body: body["results"][0].update(dtype="int64"),
@@ -217,7 +249,9 @@ class TestStrangers:
         content = bytearray((folder / "weights.safetensors").read_bytes())
         content[place] ^= 1
         (folder / "weights.safetensors").write_bytes(content)
-        with pytest.raises(ValueError, match=r"weights\.safetensors is damaged: manifest\.json has another sha256"):
+        with pytest.raises(
+            ValueError, match=r"weights\.safetensors is damaged: manifest\.json has another sha256"
+        ):
             spmd.load_exported(folder)
 
     def test_older(self, folder: Path) -> None:
@@ -234,7 +268,9 @@ class TestStrangers:
             spmd.load_exported(folder)
 
     def test_a_deep_manifest(self, folder: Path) -> None:
-        (folder / "manifest.json").write_text('{"sha256": 1, "x": ' + "[" * 200_000 + "]" * 200_000 + "}")
+        (folder / "manifest.json").write_text(
+            '{"sha256": 1, "x": ' + "[" * 200_000 + "]" * 200_000 + "}"
+        )
         with pytest.raises(ValueError, match="is damaged: it is no manifest"):
             spmd.load_exported(folder)
 
@@ -251,11 +287,16 @@ class Output:
 
 
 class TestCalls:
-    """Structures come back as they were; arguments are tensors of the exported shapes, anything else is constant."""
+    """Structures come back as they were; arguments are tensors of the exported shapes, anything
+    else is constant."""
 
     def test_structures(self) -> None:
         def function(pair: Pair, *, scale: float, more: list[torch.Tensor]) -> Any:
-            return Pair(pair.left * scale, None), {"more": [one + 1 for one in more]}, Output(pair.right.t(), "right")
+            return (
+                Pair(pair.left * scale, None),
+                {"more": [one + 1 for one in more]},
+                Output(pair.right.t(), "right"),
+            )
 
         left, right = torch.randn(2, 3).to("xla"), torch.randn(2, 3).to("xla")
         loaded = round_trip(function, Pair(left, right), scale=2.0, more=[left])
@@ -265,14 +306,20 @@ class TestCalls:
         check(more["more"][0], right.cpu() + 1)
         check(output["value"], right.cpu().t())
         assert output["label"] == "right"
-        with pytest.raises(ValueError, match=r"kwargs\['scale'\]: the program was exported with 2\.0, .* got 3\.0"):
+        with pytest.raises(
+            ValueError, match=r"kwargs\['scale'\]: the program was exported with 2\.0, .* got 3\.0"
+        ):
             loaded(Pair(left, right), scale=3.0, more=[right])
-        with pytest.raises(ValueError, match=r"kwargs\['more'\]: .* a list or tuple of 1, got a list of 2"):
+        with pytest.raises(
+            ValueError, match=r"kwargs\['more'\]: .* a list or tuple of 1, got a list of 2"
+        ):
             loaded(Pair(left, right), scale=2.0, more=[right, left])
 
     def test_wrong_arguments(self) -> None:
         loaded = round_trip(torch.cos, torch.ones(2, 3))
-        with pytest.raises(ValueError, match=r"exported as torch\.float32 of shape \[2, 3\], got .* \[4, 3\]"):
+        with pytest.raises(
+            ValueError, match=r"exported as torch\.float32 of shape \[2, 3\], got .* \[4, 3\]"
+        ):
             loaded(torch.ones(4, 3, device="xla"))
         with pytest.raises(TypeError, match=r'move it with \.to\("xla"\)'):
             loaded(torch.ones(2, 3))
@@ -321,7 +368,9 @@ class TestCalls:
         assert not torch.equal(expected[0], expected[1])
 
     def test_views_and_uneven_dims(self) -> None:
-        loaded = round_trip(lambda x: x * 2, on(torch.arange(21.0).reshape(7, 3), "data", "model"), mesh=OTHER)
+        loaded = round_trip(
+            lambda x: x * 2, on(torch.arange(21.0).reshape(7, 3), "data", "model"), mesh=OTHER
+        )
         base = torch.arange(21.0).reshape(3, 7)
         check(loaded(base.to("xla").t()), base.t() * 2)
 
@@ -341,7 +390,9 @@ class TestMeshes:
     @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
     def test_under_the_other_partitioner(self, partitioner: str) -> None:
         with partitioned_by(partitioner):
-            exported = spmd.export(lambda x: (x @ x.T).sin(), (on(torch.ones(8, 8), "data", "model"),))
+            exported = spmd.export(
+                lambda x: (x @ x.T).sin(), (on(torch.ones(8, 8), "data", "model"),)
+            )
         x = torch.randn(8, 8)
         with partitioned_by("shardy" if partitioner == "gspmd" else "gspmd"):
             check(spmd.load_exported(exported, OTHER)(x.to("xla")), (x @ x.T).sin())
@@ -351,7 +402,9 @@ class TestMeshes:
             return spmd.reshard(x * 2, P("b", "a"), OTHER) @ x.T
 
         x = torch.randn(8, 8)
-        loaded = round_trip(function, on(x, "data", "model"), mesh=Mesh([1, 0, 3, 2, 5, 4, 7, 6], (8,), ("x",)))
+        loaded = round_trip(
+            function, on(x, "data", "model"), mesh=Mesh([1, 0, 3, 2, 5, 4, 7, 6], (8,), ("x",))
+        )
         check(loaded(x.to("xla")), x * 2 @ x.T)
 
     def test_rows_of_no_multiple(self) -> None:
@@ -365,7 +418,10 @@ class TestMeshes:
 
     def test_another_number(self) -> None:
         exported = spmd.export(torch.cos, (on(torch.ones(8, 4), "data", None),))
-        with pytest.raises(ValueError, match=r"exported for 8 devices, and the mesh has 4; export it again on a mesh"):
+        with pytest.raises(
+            ValueError,
+            match=r"exported for 8 devices, and the mesh has 4; export it again on a mesh",
+        ):
             spmd.load_exported(exported, Mesh(range(4), (4,), ("x",)))
 
     def test_the_mesh_in_force(self) -> None:
@@ -385,7 +441,10 @@ class TestRefused:
             count[0] += 0.5
             return x * count[0]
 
-        with pytest.raises(ValueError, match=r"a number of aten\.mul.*test_export\.py.*in the next; a program has one"):
+        with pytest.raises(
+            ValueError,
+            match=r"a number of aten\.mul.*test_export\.py.*in the next; a program has one",
+        ):
             spmd.export(step, (torch.ones(2),))
 
     def test_ops_that_change(self) -> None:
@@ -431,7 +490,9 @@ class TestRefused:
 
     def test_without_flatbuffers(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "flatbuffers", None)
-        with pytest.raises(ModuleNotFoundError, match=r"^export needs flatbuffers: pip install 'flatbuffers"):
+        with pytest.raises(
+            ModuleNotFoundError, match=r"^export needs flatbuffers: pip install 'flatbuffers"
+        ):
             spmd.export(torch.cos, (torch.ones(2),))
 
     def test_without_ops(self) -> None:

@@ -1,4 +1,5 @@
-"""Exported programs come back equal: ten kinds of model, written to files, loaded, and compared with what made them."""
+"""Exported programs come back equal: ten kinds of model, written to files, loaded, and compared
+with what made them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -43,13 +44,18 @@ class Block(nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         x = self.embedding(ids)
-        q, k, v = (part.unflatten(-1, (2, 4)).transpose(1, 2) for part in self.qkv(self.norm(x)).chunk(3, -1))
+        q, k, v = (
+            part.unflatten(-1, (2, 4)).transpose(1, 2)
+            for part in self.qkv(self.norm(x)).chunk(3, -1)
+        )
         x = x + F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
         return self.head(x + self.down(F.gelu(self.up(self.norm(x)))))
 
 
 def conv() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2)).eval()
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2)
+    ).eval()
 
 
 def ids(*shape: int) -> torch.Tensor:
@@ -57,7 +63,10 @@ def ids(*shape: int) -> torch.Tensor:
 
 
 INFERENCE: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = {
-    "mlp": (lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)), lambda: torch.randn(3, 4)),
+    "mlp": (
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)),
+        lambda: torch.randn(3, 4),
+    ),
     "gpt with tied weights": (Block, lambda: ids(2, 6)),
     "conv": (conv, lambda: torch.randn(2, 3, 8, 8)),
     "lstm": (lambda: nn.LSTM(4, 8, batch_first=True), lambda: torch.randn(2, 5, 4)),
@@ -128,9 +137,12 @@ BATCH = torch.linspace(-1, 1, 64).reshape(8, 8), torch.linspace(1, 0, 64).reshap
 
 
 class TestTraining:
-    """A training step goes on from the state that it was exported with, loss by loss, as on the CPU."""
+    """A training step goes on from the state that it was exported with, loss by loss, as on the
+    CPU."""
 
-    def compare(self, step: Any, args: Any, expected: nn.Module, folder: Path, mesh: Mesh | None = None) -> Any:
+    def compare(
+        self, step: Any, args: Any, expected: nn.Module, folder: Path, mesh: Mesh | None = None
+    ) -> Any:
         spmd.export(step, args).save(folder)
         loaded = spmd.load_exported(folder, mesh)
         on_cpu = trained(expected, torch.optim.AdamW(expected.parameters(), lr=0.1))

@@ -1,4 +1,5 @@
-"""Programs of torch.export on the device: they run, train, and are sharded by the names of their parameters."""
+"""Programs of torch.export on the device: they run, train, and are sharded by the names of their
+parameters."""
 
 import copy
 import io
@@ -17,7 +18,8 @@ IDS = torch.arange(32).reshape(8, 4) % 16
 
 
 class Net(nn.Module):
-    """Parameters, buffers that are written, a buffer outside the state dict, and tensors made in forward."""
+    """Parameters, buffers that are written, a buffer outside the state dict, and tensors made in
+    forward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +35,8 @@ class Net(nn.Module):
 
 
 def exported(net: nn.Module, **how: object) -> torch.export.ExportedProgram:
-    """The program of a copy: the module of a program shares its parameters with what was exported."""
+    """The program of a copy: the module of a program shares its parameters with what was
+    exported."""
     return torch.export.export(copy.deepcopy(net), (IDS,), **how)
 
 
@@ -55,7 +58,9 @@ class TestRuns:
                 optimizer.zero_grad()
                 one(ids)["y"].square().mean().backward()
                 optimizer.step()
-        for (_, found), (_, expected) in zip(module.named_parameters(), net.named_parameters(), strict=True):
+        for (_, found), (_, expected) in zip(
+            module.named_parameters(), net.named_parameters(), strict=True
+        ):
             check(found, expected)
         check(module.get_buffer("norm.running_mean"), net.norm.running_mean)
 
@@ -91,7 +96,8 @@ class TestRuns:
 
 
 class TestFromDevice:
-    """A model on xla is exported, through a copy on the CPU; the program has the model's own tensors."""
+    """A model on xla is exported, through a copy on the CPU; the program has the model's own
+    tensors."""
 
     @pytest.mark.parametrize("strict", [False, True])
     def test_runs(self, strict: bool) -> None:
@@ -113,7 +119,8 @@ class TestFromDevice:
     @pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated")
     @pytest.mark.parametrize("mode", [True, False])
     def test_decomposed(self, mode: bool) -> None:
-        """With the model's own tensors, sharded, and again on the CPU's; running statistics are written."""
+        """With the model's own tensors, sharded, and again on the CPU's; running statistics are
+        written."""
         net, ids = Net().train(mode), spmd.mark_sharding(IDS.to("xla"), MESH, P("fsdp", None))
         model = copy.deepcopy(net).to("xla")
         spmd.mark_sharding(model.up.weight, MESH, P("fsdp", None))
@@ -121,19 +128,25 @@ class TestFromDevice:
         before = program.graph_module.code
         decomposed = program.run_decompositions()
         assert program.graph_module.code == before and "aten.linear" in before
-        assert "aten.linear" not in decomposed.graph_module.code and "device='cpu'" not in decomposed.graph_module.code
+        assert (
+            "aten.linear" not in decomposed.graph_module.code
+            and "device='cpu'" not in decomposed.graph_module.code
+        )
         assert decomposed.state_dict["up.weight"] is program.state_dict["up.weight"]
         made, expected = decomposed.module()(ids)["y"], net(IDS)["y"]
         check(made, expected)
         assert len(spmd.local_shards(made)) == 8
         check(model.norm.running_mean, net.norm.running_mean)
-        if not mode:  # torch gives no gradient through decomposed statistics of a batch, on the CPU either
+        # torch gives no gradient through decomposed statistics of a batch, on the CPU either
+        if not mode:
             made.square().mean().backward()
             expected.square().mean().backward()
             check(model.up.weight.grad, net.up.weight.grad)
 
     def test_two_devices(self) -> None:
-        with pytest.raises(RuntimeError, match=r"expected the model and its arguments on one device"):
+        with pytest.raises(
+            RuntimeError, match=r"expected the model and its arguments on one device"
+        ):
             torch.export.export(Net(), (IDS.to("xla"),))
 
 
@@ -160,5 +173,8 @@ class TestSharded:
         made = module(IDS.to("xla"))["y"]
         made.square().mean().backward()
         check(made, net(IDS)["y"])
-        shardings = {name: spmd.get_sharding(one).partition_spec(one.dim()) for name, one in module.named_parameters()}
+        shardings = {
+            name: spmd.get_sharding(one).partition_spec(one.dim())
+            for name, one in module.named_parameters()
+        }
         assert shardings["up.weight"] == ("fsdp", None)

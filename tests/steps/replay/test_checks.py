@@ -1,4 +1,5 @@
-"""The checks of `spmd.compile`: some calls whose guards hold run as Python, and are compared with the recording."""
+"""The checks of `spmd.compile`: some calls whose guards hold run as Python, and are compared with
+the recording."""
 
 import array
 import functools
@@ -42,13 +43,15 @@ class TestSchedule:
             checked += [number] * (compiled.num_checked - before)
         assert checked == [4, 8, 16, 32, 64, 164, 264, 364, 464]
         assert compiled.num_recorded == 1 and compiled.num_replayed == 499
-        assert (
-            repr(compiled)
-            == "<spmd.compile of TestSchedule.test_calls.<locals>.<lambda>: 1 calls recorded, 499 replayed (9 checked)>"
+        assert repr(compiled) == (
+            "<spmd.compile of TestSchedule.test_calls.<locals>.<lambda>: 1 calls recorded, "
+            "499 replayed (9 checked)>"
         )
 
     @pytest.mark.parametrize(("interval", "count"), [(0, 0), (1, 20), (3, 6)])
-    def test_the_interval_is_set(self, interval: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_interval_is_set(
+        self, interval: int, count: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(Schedule, "_SHARE", 0.0)
         monkeypatch.setattr(spmd.config, "check_replays", interval)
         compiled, x = spmd.compile(lambda x: x * 2), torch.ones(3, device="xla")
@@ -57,7 +60,8 @@ class TestSchedule:
         assert compiled.num_checked == count + 2 * (interval == 3)
 
     def test_a_hundredth_of_the_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """After the first five a check comes when replays have taken a hundred times as long as the last one took."""
+        """After the first five a check comes when replays have taken a hundred times as long as the
+        last one took."""
         clock = 0.0
         monkeypatch.setattr("time.perf_counter", lambda: clock)
         schedule, checked = Schedule(), []
@@ -86,14 +90,16 @@ class TestSchedule:
         with pytest.raises(KeyError, match="no such key"):
             compiled(x)
         fails[0] = 0
-        assert [compiled(x)[0].item() for _ in range(2)] == [2.0, 2.0]  # it is recorded again, and checked
+        # it is recorded again, and checked
+        assert [compiled(x)[0].item() for _ in range(2)] == [2.0, 2.0]
         assert (compiled.num_recorded, compiled.num_checked) == (2, 2)
 
 
 def ended(compiled: Any, capsys: pytest.CaptureFixture[str]) -> str:
     """The line about a function whose replay has ended."""
     match = re.search(
-        r"runs uncompiled: what no guard sees has changed: (.*); pass it .*; up to", capsys.readouterr().err
+        r"runs uncompiled: what no guard sees has changed: (.*); pass it .*; up to",
+        capsys.readouterr().err,
     )
     assert match is not None, compiled.explain()
     return match[1]
@@ -103,14 +109,24 @@ def on_cpu(value: Any) -> torch.Tensor:
     return torch.as_tensor(value).cpu()
 
 
-# A function of a tensor and of a state that guards do not see, 2.0 and then 3.0, and what a check says.
+# A function of a tensor and of a state that guards do not see, 2.0 and then 3.0, and what a check
+# says.
 DIFFERENCES: dict[str, tuple[Callable[..., Any], str]] = {
-    "number": (lambda x, s: x * s[0], "^aten.mul.Tensor at .*test_checks.py.* has 3.0, and had 2.0$"),
-    "static": (lambda x, s: x.sum(dim=int(s[0]) - 2), r"^aten.sum.dim_IntList at .* is .*\[1\].*, and was .*\[0\]"),
+    "number": (
+        lambda x, s: x * s[0],
+        "^aten.mul.Tensor at .*test_checks.py.* has 3.0, and had 2.0$",
+    ),
+    "static": (
+        lambda x, s: x.sum(dim=int(s[0]) - 2),
+        r"^aten.sum.dim_IntList at .* is .*\[1\].*, and was .*\[0\]",
+    ),
     "op": (lambda x, s: x.sin() if s[0] > 2 else x.cos(), "^aten.sin at .*, and was aten.cos"),
     "new": (lambda x, s: x.sin().cos() if s[0] > 2 else x.sin(), "^aten.cos at .* is new"),
     "gone": (lambda x, s: x.sin() if s[0] > 2 else x.sin().cos(), "^aten.cos at .* is gone"),
-    "data": (lambda x, s: x * torch.tensor(s.tolist()).to(x.device), r" reads \[3.\] \(.*, and read \[2.\] \("),
+    "data": (
+        lambda x, s: x * torch.tensor(s.tolist()).to(x.device),
+        r" reads \[3.\] \(.*, and read \[2.\] \(",
+    ),
     "place": (
         lambda x, s: torch.sub(*((x.sin(), x.cos())[:: 1 if s[0] > 2 else -1])),
         "reads another value than it did$",
@@ -123,7 +139,8 @@ DIFFERENCES: dict[str, tuple[Callable[..., Any], str]] = {
 
 
 class TestDifferences:
-    """A check compares ops, their static arguments, operands, numbers, data, and the targets of results."""
+    """A check compares ops, their static arguments, operands, numbers, data, and the targets of
+    results."""
 
     @pytest.mark.parametrize("name", DIFFERENCES)
     def test_kinds(self, name: str, every_call: None, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,14 +158,24 @@ class TestDifferences:
             expected, found = tree_leaves(function(x, state)), tree_leaves(result)
             torch.testing.assert_close(list(map(on_cpu, found)), list(map(on_cpu, expected)))
 
-    def test_a_write_to_another_tensor(self, every_call: None, capsys: pytest.CaptureFixture[str]) -> None:
-        state, first, last = array.array("b", [0]), torch.zeros(3, device="xla"), torch.zeros(3, device="xla")
+    def test_a_write_to_another_tensor(
+        self, every_call: None, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        state, first, last = (
+            array.array("b", [0]),
+            torch.zeros(3, device="xla"),
+            torch.zeros(3, device="xla"),
+        )
         compiled = spmd.compile(lambda x: (last if state[0] else first).copy_(x * 2))
         for _ in range(3):
             compiled(torch.ones(3, device="xla"))
         state[0] = 1
         compiled(torch.ones(3, device="xla"))
-        assert "another" in (said := ended(compiled, capsys)) or "other tensors" in said or "is (" in said
+        assert (
+            "another" in (said := ended(compiled, capsys))
+            or "other tensors" in said
+            or "is (" in said
+        )
         assert last.tolist() == [2.0] * 3
 
     def test_no_other_kind_of_call_is_replayed_either(self, every_call: None) -> None:
@@ -184,26 +211,37 @@ class TestDifferences:
 class TestNoFalseAlarm:
     """Steps whose numbers, draws and state change as they should pass check after check."""
 
-    def passes(self, make: Callable[[], Training], step: Callable[[Training], steps.Step], count: int = 40) -> None:
+    def passes(
+        self, make: Callable[[], Training], step: Callable[[Training], steps.Step], count: int = 40
+    ) -> None:
         plain, own = make(), make()
         compiled = spmd.compile(step(own))
         assert steps.run(compiled, count) == steps.run(step(plain), count)
         assert compiled.num_checked == compiled.num_replayed >= count - 5, compiled.explain()
-        for mine, its in zip(own.model.state_dict().values(), plain.model.state_dict().values(), strict=True):
+        for mine, its in zip(
+            own.model.state_dict().values(), plain.model.state_dict().values(), strict=True
+        ):
             assert torch.equal(mine.cpu(), its.cpu())
 
     @pytest.mark.parametrize("name", ["Adam", "SGD", "RAdam"])
     def test_optimizers_and_schedules(self, name: str, every_call: None) -> None:
-        schedule = functools.partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=0.1, total_steps=99)
-        self.passes(lambda: training(getattr(torch.optim, name), scheduler=schedule), lambda own: own.step)
+        schedule = functools.partial(
+            torch.optim.lr_scheduler.OneCycleLR, max_lr=0.1, total_steps=99
+        )
+        self.passes(
+            lambda: training(getattr(torch.optim, name), scheduler=schedule), lambda own: own.step
+        )
 
     def test_a_gradient_scaler(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A checked call keeps no result alive that a replayed one drops: neither compiles a program of its own."""
+        """A checked call keeps no result alive that a replayed one drops: neither compiles a
+        program of its own."""
 
         def run(every: int) -> tuple[list[float], Any]:
             monkeypatch.setattr(spmd.config, "check_replays", every)
             scaler = torch.amp.GradScaler("xla", init_scale=2.0**127, growth_interval=2)
-            compiled = spmd.compile(steps.scaled_step(training(torch.optim.AdamW, fused=True), scaler))
+            compiled = spmd.compile(
+                steps.scaled_step(training(torch.optim.AdamW, fused=True), scaler)
+            )
             return steps.run(compiled, 40), compiled
 
         expected, _ = run(0)
@@ -242,8 +280,12 @@ class TestNoFalseAlarm:
 
         def run(compile: Any) -> tuple[list[float], Any]:
             torch.manual_seed(0)
-            model = GPT(GPTConfig(layers=2, width=16, heads=2, sequence=8, vocabulary=32, dropout=0.1)).to("xla")
-            policy = functools.partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block})
+            model = GPT(
+                GPTConfig(layers=2, width=16, heads=2, sequence=8, vocabulary=32, dropout=0.1)
+            ).to("xla")
+            policy = functools.partial(
+                fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block}
+            )
             wrapped: Any = fsdp.FullyShardedDataParallel(model, mesh=mesh8, auto_wrap_policy=policy)
             optimizer = torch.optim.AdamW(wrapped.parameters(), lr=0.01)
             scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
@@ -260,7 +302,9 @@ class TestNoFalseAlarm:
 
             torch.manual_seed(1)
             batches = torch.randint(0, 32, (12, 8, 9))
-            return [step(spmd.mark_sharding(x.to("xla"), mesh8, ("fsdp", None))).item() for x in batches], step
+            return [
+                step(spmd.mark_sharding(x.to("xla"), mesh8, ("fsdp", None))).item() for x in batches
+            ], step
 
         expected, _ = run(lambda step: step)
         losses, step = run(spmd.compile)
@@ -272,7 +316,9 @@ class TestNoFalseAlarm:
 
         def function(x: torch.Tensor) -> Any:
             y = spmd.call_jax(lambda array: array * 2, x)
-            return spmd.scan(lambda carry, row: (carry + row, carry * row), torch.zeros(3, device="xla"), y)
+            return spmd.scan(
+                lambda carry, row: (carry + row, carry * row), torch.zeros(3, device="xla"), y
+            )
 
         compiled, x = spmd.compile(torch.no_grad()(function)), torch.ones(4, 3, device="xla")
         for _ in range(5):
@@ -292,7 +338,8 @@ class TestNoFalseAlarm:
         assert compiled.num_checked == compiled.num_replayed == 5, compiled.explain()
 
     def test_what_a_call_drops_is_not_compared(self, every_call: None) -> None:
-        """A tensor in a reference cycle is a result of its program, where the collector has not come by."""
+        """A tensor in a reference cycle is a result of its program, where the collector has not
+        come by."""
 
         def function(x: torch.Tensor) -> torch.Tensor:
             if random.Random(len(cycles)).random() < 0.5:

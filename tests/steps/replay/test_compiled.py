@@ -68,10 +68,14 @@ class TestSteps:
             }
             kind, kwargs = kinds[optimizer]
             own = training(kind, **kwargs)
-            own.extra["scaler"] = torch.amp.GradScaler("xla", init_scale=2.0**127, growth_interval=2)
+            own.extra["scaler"] = torch.amp.GradScaler(
+                "xla", init_scale=2.0**127, growth_interval=2
+            )
             return own
 
-        compiled = both(make, step=lambda own: steps.scaled_step(own, own.extra["scaler"]), count=10)
+        compiled = both(
+            make, step=lambda own: steps.scaled_step(own, own.extra["scaler"]), count=10
+        )
         assert compiled.num_recorded <= 3, compiled.explain()
 
     def test_a_gradient_scaler_whose_optimizer_counts_on_the_cpu_is_refused(self) -> None:
@@ -85,13 +89,19 @@ class TestSteps:
         assert any("capturable=True" in cause for cause in compiled.causes), compiled.explain()
 
     @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
-    def test_a_wrapped_model(self, mesh8: spmd.Mesh, partitioner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_wrapped_model(
+        self, mesh8: spmd.Mesh, partitioner: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(spmd.config, "partitioner", partitioner)
 
         def run(compile: Any) -> tuple[list[float], Any]:
             torch.manual_seed(0)
-            model = GPT(GPTConfig(layers=3, width=16, heads=2, sequence=8, vocabulary=32, dropout=0.1)).to("xla")
-            policy = functools.partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block})
+            model = GPT(
+                GPTConfig(layers=3, width=16, heads=2, sequence=8, vocabulary=32, dropout=0.1)
+            ).to("xla")
+            policy = functools.partial(
+                fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block}
+            )
             model = fsdp.FullyShardedDataParallel(model, mesh=mesh8, auto_wrap_policy=policy)
             optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 
@@ -108,7 +118,8 @@ class TestSteps:
             losses = []
             for batch in data:
                 tokens, targets = (
-                    spmd.mark_sharding(part.to("xla"), mesh8, ("fsdp", None)) for part in (batch[:, :-1], batch[:, 1:])
+                    spmd.mark_sharding(part.to("xla"), mesh8, ("fsdp", None))
+                    for part in (batch[:, :-1], batch[:, 1:])
                 )
                 loss = step(tokens, targets)
                 spmd.sync()
@@ -121,7 +132,8 @@ class TestSteps:
         found, step = run(spmd.compile)
         assert found == expected
         assert step.num_replayed == 4, step.explain()
-        assert not any("_attached" in cause for cause in step.causes), step.causes  # no state of a unit's own changes
+        # no state of a unit's own changes
+        assert not any("_attached" in cause for cause in step.causes), step.causes
 
     def test_a_step_with_tensor_parallelism(self, mesh2x4: spmd.Mesh) -> None:
         def make() -> Training:
@@ -227,7 +239,12 @@ class TestFunctions:
         own = training(dropout=0.0)
         compiled = spmd.compile(own.step)
         x, y = steps.batches(1, size=6)[0]
-        assert compiled.warm(torch.empty(6, 4, device="meta"), torch.empty(6, dtype=torch.long, device="meta")) > 0
+        assert (
+            compiled.warm(
+                torch.empty(6, 4, device="meta"), torch.empty(6, dtype=torch.long, device="meta")
+            )
+            > 0
+        )
         before = spmd.metrics.num_compiles()
         for _ in range(3):
             compiled(x.to("xla"), y.to("xla"))
@@ -252,7 +269,9 @@ class TestFunctions:
             spmd.compile(lambda x: x, static_argnames="speed")
 
     def test_options_of_the_compiler(self) -> None:
-        compiled = spmd.compile(lambda x: x * 2, compiler_options={"xla_cpu_enable_fast_math": False})
+        compiled = spmd.compile(
+            lambda x: x * 2, compiler_options={"xla_cpu_enable_fast_math": False}
+        )
         x = torch.ones(2, device="xla")
         before = spmd.config.compiler_options
         assert [compiled(x)[0].item() for _ in range(3)] == [2.0] * 3

@@ -1,4 +1,5 @@
-"""Arguments that the host changes before a program takes them: padded, moved to another mesh, copied into state."""
+"""Arguments that the host changes before a program takes them: padded, moved to another mesh,
+copied into state."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,9 @@ import spmd
 Step = Callable[..., torch.Tensor]
 
 
-def losses(batches: list[Any], *, compiled: bool, make: Callable[[], Step]) -> tuple[list[float], Any]:
+def losses(
+    batches: list[Any], *, compiled: bool, make: Callable[[], Step]
+) -> tuple[list[float], Any]:
     torch.manual_seed(0)
     step = make()
     function: Any = spmd.compile(step) if compiled else step
@@ -51,14 +54,20 @@ def training(module: nn.Module, mesh: spmd.Mesh | None = None) -> Step:
 def test_alternating_lengths() -> None:
     """The second length makes lengths operands: the host pads each batch, that of a replay, too."""
     draw = torch.Generator().manual_seed(0)
-    tokens = [torch.randint(50, (4, length), generator=draw) for length in (64, 96, 64, 64, 96, 96, 80, 96, 80, 64)]
+    tokens = [
+        torch.randint(50, (4, length), generator=draw)
+        for length in (64, 96, 64, 64, 96, 96, 80, 96, 80, 64)
+    ]
     batches = [lambda one=one: (one.to("xla"),) for one in tokens]
-    compare(lambda: training(nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 4))), batches, replayed=7)
+    compare(
+        lambda: training(nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 4))), batches, replayed=7
+    )
 
 
 @pytest.mark.parametrize("uploaded", [False, True])
 def test_batches_of_another_mesh(uploaded: bool) -> None:
-    """A batch that is sharded over four devices is taken to the eight of the parameters inside the step."""
+    """A batch that is sharded over four devices is taken to the eight of the parameters inside the
+    step."""
     draw = torch.Generator().manual_seed(0)
     rows = [torch.randn(8, 8, generator=draw) for _ in range(5)]
     here, there = spmd.Mesh(range(8), (8,), ("a",)), spmd.Mesh(range(4), (4,), ("a",))

@@ -30,7 +30,9 @@ WRITES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("kind", [dict, OrderedDict, lambda: defaultdict(list)], ids=["dict", "ordered", "default"])
+@pytest.mark.parametrize(
+    "kind", [dict, OrderedDict, lambda: defaultdict(list)], ids=["dict", "ordered", "default"]
+)
 def test_writes(kind: Any) -> None:
     draws = random.Random(0)
     for _ in range(200):
@@ -47,7 +49,9 @@ def test_writes(kind: Any) -> None:
             assert versions([box]) == after, "a read"
 
 
-@pytest.mark.skipif(not OF_ATTRIBUTES, reason="assignments to attributes pass the dict by: guards compare them")
+@pytest.mark.skipif(
+    not OF_ATTRIBUTES, reason="assignments to attributes pass the dict by: guards compare them"
+)
 def test_attributes() -> None:
     class Plain:
         pass

@@ -1,4 +1,5 @@
-"""Earlier runs of a process decide nothing about a compiled function: it is recorded and replayed all the same."""
+"""Earlier runs of a process decide nothing about a compiled function: it is recorded and replayed
+all the same."""
 
 import torch
 from torch import Tensor
@@ -17,7 +18,8 @@ class TestHistory:
     """A recorded call after lazy calls of the same code."""
 
     def test_a_list_that_has_grown_before(self) -> None:
-        """Lazily the host computes lists of integers that grow; a recorded call has them in its program."""
+        """Lazily the host computes lists of integers that grow; a recorded call has them in its
+        program."""
         before = counters.counter("host_ops")
         mask = torch.ones(2, 3, dtype=torch.bool, device="xla")
         weight = torch.randn(16, device="xla")
@@ -37,7 +39,8 @@ class TestHistory:
         assert (compiled.num_recorded, compiled.num_replayed) == (1, 4), compiled.explain()
 
     def test_a_loop_without_syncs_before(self) -> None:
-        """The iterations of such a loop run as programs of their own; those inside a recorded call do not."""
+        """The iterations of such a loop run as programs of their own; those inside a recorded call
+        do not."""
         x, weight = torch.randn(8, 8, device="xla"), torch.randn(8, 8, device="xla")
 
         def layers(x: Tensor) -> Tensor:

@@ -1,5 +1,5 @@
-"""`spmd.compile` is never silently stale: each way in which a later call can differ is refreshed, recorded again, or
-refused with its reason."""
+"""`spmd.compile` is never silently stale: each way in which a later call can differ is refreshed,
+recorded again, or refused with its reason."""
 
 import gc
 import random
@@ -19,17 +19,23 @@ FACTOR = 1.0
 
 
 class TestNumbers:
-    """Numbers that Python computes are formulas of the program's scalar arguments, or recorded again."""
+    """Numbers that Python computes are formulas of the program's scalar arguments, or recorded
+    again."""
 
     def test_a_learning_rate_is_recorded_once_and_then_a_formula(self) -> None:
         def change(own: Training) -> None:
             own.optimizer.param_groups[0]["lr"] *= 0.5
 
         plain = training()
-        expected = steps.run(plain.step, 9, before=[(i, lambda: change(plain)) for i in (5, 6, 7, 8)])
+        expected = steps.run(
+            plain.step, 9, before=[(i, lambda: change(plain)) for i in (5, 6, 7, 8)]
+        )
         own = training()
         compiled = spmd.compile(own.step)
-        assert steps.run(compiled, 9, before=[(i, lambda: change(own)) for i in (5, 6, 7, 8)]) == expected
+        assert (
+            steps.run(compiled, 9, before=[(i, lambda: change(own)) for i in (5, 6, 7, 8)])
+            == expected
+        )
         caused(compiled, "['lr'] was 0.05, now 0.025")
         assert compiled.num_recorded == 3  # the first two, and the first change
 
@@ -53,7 +59,9 @@ class TestNumbers:
         compiled = both(lambda: training(scheduler=scheduler), count=10)
         assert compiled.num_replayed >= 6, compiled.explain()
 
-    @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "RAdam"])
+    @pytest.mark.parametrize(
+        "name", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "RAdam"]
+    )
     @pytest.mark.parametrize("foreach", [True, False])
     def test_step_counters_are_formulas(self, name: str, foreach: bool) -> None:
         compiled = both(lambda: training(getattr(torch.optim, name), foreach=foreach))
@@ -82,7 +90,15 @@ class TestNumbers:
 
         x = torch.ones(3, device="xla")
         values = (1.0, 2.0, 2.25, 3.0, 4.0, 2.0, 5.0)
-        assert [chosen(x, value)[0].item() for value in values] == [0.0, -1.0, -1.25, 3.0, 4.0, -1.0, 5.0]
+        assert [chosen(x, value)[0].item() for value in values] == [
+            0.0,
+            -1.0,
+            -1.25,
+            3.0,
+            4.0,
+            -1.0,
+            5.0,
+        ]
         assert chosen.num_replayed >= 3, chosen.explain()
 
     def test_a_function_of_the_number_itself_is_a_guard(self) -> None:
@@ -91,9 +107,17 @@ class TestNumbers:
             return x * round(float(factor)) + np.floor(float(factor)).item()
 
         x = torch.ones(3, device="xla")
-        assert [rounded(x, value)[0].item() for value in (1.0, 1.0, 2.2, 3.6, 3.6)] == [2.0, 2.0, 4.0, 7.0, 7.0]
+        assert [rounded(x, value)[0].item() for value in (1.0, 1.0, 2.2, 3.6, 3.6)] == [
+            2.0,
+            2.0,
+            4.0,
+            7.0,
+            7.0,
+        ]
 
-    def test_a_count_of_the_steps_in_python_is_refused(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_count_of_the_steps_in_python_is_refused(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         def step(own: Training) -> Any:
             def counted(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
                 own.extra["count"] = own.extra.get("count", 0) + 1
@@ -123,7 +147,8 @@ class TestNumbers:
         assert compiled.num_replayed == 4, compiled.explain()
 
     def test_a_draw_that_nothing_needs_moves_the_stream_on(self) -> None:
-        """Such as that of an attention whose output is not used: a cache keeps keys and values alone."""
+        """Such as that of an attention whose output is not used: a cache keeps keys and values
+        alone."""
 
         def function(x: torch.Tensor) -> torch.Tensor:
             torch.rand_like(x)
@@ -138,7 +163,9 @@ class TestNumbers:
 
     def test_draws_of_a_loop_of_unknown_length_are_refused(self) -> None:
         def function(x: torch.Tensor) -> torch.Tensor:
-            _, x = spmd.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, x + torch.rand_like(x)), (0 * x[0], x))
+            _, x = spmd.while_loop(
+                lambda i, x: i < 2, lambda i, x: (i + 1, x + torch.rand_like(x)), (0 * x[0], x)
+            )
             return x
 
         compiled, x = spmd.compile(torch.no_grad()(function)), torch.ones(4, device="xla")
@@ -160,11 +187,16 @@ class TestArguments:
             return -y if negate else y
 
         for _ in range(2):
-            for x in (torch.full((2,), 3.0), torch.full((3,), 3.0), torch.full((2,), 3.0, dtype=torch.float64)):
+            for x in (
+                torch.full((2,), 3.0),
+                torch.full((3,), 3.0),
+                torch.full((2,), 3.0, dtype=torch.float64),
+            ):
                 for power in (2.0, 3.0):
                     for negate in (False, True):
                         assert torch.equal(
-                            function(x.to("xla"), power, negate=negate).cpu(), (-(x**power) if negate else x**power)
+                            function(x.to("xla"), power, negate=negate).cpu(),
+                            (-(x**power) if negate else x**power),
                         )
         assert function.num_recorded == function.num_replayed == 12, function.explain()
 
@@ -193,7 +225,11 @@ class TestArguments:
     def test_nested_arguments_and_results(self) -> None:
         @spmd.compile
         def function(batch: dict[str, Any], *, pair: tuple[torch.Tensor, int]) -> dict[str, Any]:
-            return {"sum": batch["a"] + batch["b"][0], "pair": [pair[0] * pair[1], pair[1]], "name": "x"}
+            return {
+                "sum": batch["a"] + batch["b"][0],
+                "pair": [pair[0] * pair[1], pair[1]],
+                "name": "x",
+            }
 
         for i in range(3):
             a = torch.full((2,), float(i), device="xla")
@@ -299,7 +335,9 @@ class TestPythonState:
         both(training, lambda own: own.model.last.register_forward_hook(lambda *args: args[-1] * 2))
 
     def test_a_hook_of_a_parameter(self) -> None:
-        compiled = both(training, lambda own: own.model.last.weight.register_hook(lambda gradient: gradient * 2))
+        compiled = both(
+            training, lambda own: own.model.last.weight.register_hook(lambda gradient: gradient * 2)
+        )
         caused(compiled, "hook")
 
     def test_a_hook_of_an_optimizer(self) -> None:
@@ -308,7 +346,10 @@ class TestPythonState:
                 for parameter in group["params"]:
                     parameter.grad.mul_(0.5)
 
-        both(lambda: training(torch.optim.SGD), lambda own: own.optimizer.register_step_pre_hook(half))
+        both(
+            lambda: training(torch.optim.SGD),
+            lambda own: own.optimizer.register_step_pre_hook(half),
+        )
 
     def test_a_parameter_group(self) -> None:
         def change(own: Training) -> None:
@@ -323,7 +364,10 @@ class TestPythonState:
             del own.optimizer.param_groups[0]["params"][-1]
             return own
 
-        both(make, lambda own: own.optimizer.add_param_group({"params": [own.model.last.bias], "lr": 0.5}))
+        both(
+            make,
+            lambda own: own.optimizer.add_param_group({"params": [own.model.last.bias], "lr": 0.5}),
+        )
 
     def test_autocast(self) -> None:
         def step(own: Training) -> Any:
@@ -423,7 +467,9 @@ class TestPythonState:
 
     def test_a_read_of_a_constant(self) -> None:
         """What the call makes of nothing but its own numbers is the same in each replay."""
-        compiled = spmd.compile(lambda x: x * 2 if (torch.arange(len(x), device="xla").diff() == 1).all() else x * 3)
+        compiled = spmd.compile(
+            lambda x: x * 2 if (torch.arange(len(x), device="xla").diff() == 1).all() else x * 3
+        )
         assert [compiled(torch.ones(3, device="xla"))[0].item() for _ in range(3)] == [2.0] * 3
         assert compiled.num_replayed == 2, compiled.explain()
 
@@ -438,7 +484,9 @@ class TestPythonState:
         compiled = spmd.compile(scaled)
         for rate in (4.0, 4.0, 0.25, 0.125, 4.0, 0.25):
             optimizer.param_groups[0]["lr"] = rate
-            assert compiled(torch.ones(3, device="xla"))[0].item() == (2 if rate == 4.0 else 3) * rate
+            assert (
+                compiled(torch.ones(3, device="xla"))[0].item() == (2 if rate == 4.0 else 3) * rate
+            )
 
     def test_a_cpu_tensor_of_the_closure(self) -> None:
         mask = torch.ones(3)

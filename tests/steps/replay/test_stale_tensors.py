@@ -1,4 +1,5 @@
-"""`spmd.compile` with tensors that others write or replace between two calls, and with calls in several threads."""
+"""`spmd.compile` with tensors that others write or replace between two calls, and with calls in
+several threads."""
 
 import threading
 from collections.abc import Sequence
@@ -45,7 +46,9 @@ class TestTensors:
         def make() -> Training:
             own = training()
             own.model.other = own.model.last
-            own.model.forward = lambda x: own.model.other(own.model.first(x)) + own.model.last(own.model.first(x))
+            own.model.forward = lambda x: (
+                own.model.other(own.model.first(x)) + own.model.last(own.model.first(x))
+            )
             return own
 
         def untie(own: Training) -> None:

@@ -1,5 +1,5 @@
-"""Thirty kinds of Python state and more, each changed at a random call of 2,000: what guards know is never stale, what
-they cannot see is reported within the bound."""
+"""Thirty kinds of Python state and more, each changed at a random call of 2,000: what guards know
+is never stale, what they cannot see is reported within the bound."""
 
 import random
 from collections.abc import Iterator
@@ -38,7 +38,9 @@ def test_known_states_are_never_stale(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", states.HIDDEN)
-def test_hidden_states_are_reported_within_the_bound(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hidden_states_are_reported_within_the_bound(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     place = random.Random(name).randrange(2, 2000)
     read, change = states.HIDDEN[name]()
     assert change is not None
@@ -52,14 +54,20 @@ def test_hidden_states_are_reported_within_the_bound(name: str, capsys: pytest.C
         assert compiled(x) is not None
         num_stale += 1
         assert num_stale <= spmd.config.check_replays
-    assert "aten.mul.Tensor at " in said and "test_states.py:" in said and "has 3.0, and had 2.0" in said
+    assert (
+        "aten.mul.Tensor at " in said
+        and "test_states.py:" in said
+        and "has 3.0, and had 2.0" in said
+    )
     assert num_stale - 1 <= int(said.partition("up to ")[2].split()[0]) < spmd.config.check_replays
     assert [compiled(x)[0].item() for _ in range(3)] == [3.0] * 3
     assert "what no guard sees" in compiled.explain()
 
 
 @pytest.mark.parametrize("name", states.MOVING)
-def test_what_changes_at_each_call_runs_uncompiled(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_changes_at_each_call_runs_uncompiled(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     read, _ = states.MOVING[name]()
     compiled, x = spmd.compile(lambda x: x * read()), torch.ones(3, device="xla")
     results = [tuple(compiled(x).tolist()) for _ in range(6)]

@@ -1,4 +1,5 @@
-"""transformers' masks in a recorded call: left out where nothing need be read, as in a call that is not recorded."""
+"""transformers' masks in a recorded call: left out where nothing need be read, as in a call that is
+not recorded."""
 
 import pytest
 import torch
@@ -9,7 +10,8 @@ import spmd
 
 @pytest.fixture
 def looks() -> list[bool]:
-    """What transformers is told in a recorded call: of no mask, of a constant, of data; True: it may not look."""
+    """What transformers is told in a recorded call: of no mask, of a constant, of data; True: it
+    may not look."""
     told: list[bool] = []
 
     def step(data: torch.Tensor) -> torch.Tensor:

@@ -30,7 +30,10 @@ class TestWhere:
             ("aten._foreach_add", r"^aten._foreach_add.List: derived"),
             ("aten.linear", r"^aten.linear.default: (decomposition|rule)"),
             ("aten._philox_uniform_", r"^aten._philox_uniform_.default: none"),
-            ("aten.copy_.default", r"^aten.copy_.default: special  spmd/core/record/calls/copies.py:\d+$"),
+            (
+                "aten.copy_.default",
+                r"^aten.copy_.default: special  spmd/core/record/calls/copies.py:\d+$",
+            ),
         ],
     )
     def test_places(self, op, expected, capsys):
@@ -53,10 +56,15 @@ class TestPage:
 
     @pytest.mark.skipif(
         not torch.__version__.startswith(f"{PAGE_VERSION}."),
-        reason=f"other ops, decompositions and dtypes than torch {PAGE_VERSION}, of which the page is",
+        reason=(
+            f"other ops, decompositions and dtypes than torch {PAGE_VERSION}, of which the page is"
+        ),
     )
     def test_up_to_date(self):
-        # A process of its own: other tests of this one register rules and make them wrong on purpose.
+        # A process of its own: other tests of this one register rules and make them wrong on
+        # purpose.
         command = [sys.executable, "tests/docs/ops_page.py", "--check"]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=catalog.ROOT, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, cwd=catalog.ROOT, check=False
+        )
         assert done.returncode == 0, done.stderr

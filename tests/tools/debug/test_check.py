@@ -35,7 +35,9 @@ def plans_as_before():
     """A plan made of a broken rule does not outlive its test."""
     before = dict(spmd.core.record.call.PLANS)
     yield
-    for overload in [o for o, plan in spmd.core.record.call.PLANS.items() if before.get(o) is not plan]:
+    for overload in [
+        o for o, plan in spmd.core.record.call.PLANS.items() if before.get(o) is not plan
+    ]:
         del spmd.core.record.call.PLANS[overload]
 
 
@@ -75,7 +77,9 @@ class TestEager:
     def test_training_is_the_same(self, mesh8):
         def train(is_eager: bool) -> list[torch.Tensor]:
             torch.manual_seed(3)
-            model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Dropout(0.2), nn.Linear(16, 8)).to("xla")
+            model = nn.Sequential(
+                nn.Linear(8, 16), nn.GELU(), nn.Dropout(0.2), nn.Linear(16, 8)
+            ).to("xla")
             for parameter in model.parameters():
                 spmd.mark_sharding(parameter, mesh8, ("fsdp", *[None] * (parameter.dim() - 1)))
             optimizer = torch.optim.AdamW(model.parameters(), eps=1e-4)
@@ -99,7 +103,8 @@ class TestEager:
 
 
 class TestNanGuard:
-    """The first op that makes a NaN or an infinity, or what brings one in, is named with its line; data is kept."""
+    """The first op that makes a NaN or an infinity, or what brings one in, is named with its line;
+    data is kept."""
 
     def test_names_op_and_line(self):
         x = torch.tensor([1.0, -2.0]).to("xla")
@@ -112,11 +117,17 @@ class TestNanGuard:
 
     def test_infinity(self):
         x = torch.tensor([0.0, 1.0]).to("xla")
-        with pytest.raises(FloatingPointError, match=r"infinity was made by aten.reciprocal"), spmd.nan_guard():
+        with (
+            pytest.raises(FloatingPointError, match=r"infinity was made by aten.reciprocal"),
+            spmd.nan_guard(),
+        ):
             x.reciprocal().tolist()
         with spmd.nan_guard(inf=False):
             assert x.reciprocal().tolist() == [float("inf"), 1]
-        with pytest.raises(FloatingPointError, match=r"NaN was made by aten.sub"), spmd.nan_guard(inf=False):
+        with (
+            pytest.raises(FloatingPointError, match=r"NaN was made by aten.sub"),
+            spmd.nan_guard(inf=False),
+        ):
             y = x.reciprocal()
             (y - y).tolist()
 
@@ -139,7 +150,9 @@ class TestNanGuard:
             mask = torch.ones(4, 4, device="xla").triu(1).bool()
             probabilities = scores.masked_fill(mask, float("-inf")).softmax(-1)
             bias = torch.full((4, 4), float("-inf"), device="xla").triu(1).clamp(min=-1)
-            assert (probabilities + bias).isfinite().all().item() and (scores + uploaded).softmax(-1).sum().item() > 3
+            assert (probabilities + bias).isfinite().all().item() and (scores + uploaded).softmax(
+                -1
+            ).sum().item() > 3
             best[1:] = float("-inf")
             uploaded[0] = 0
             spmd.sync()
@@ -149,9 +162,12 @@ class TestNanGuard:
     @pytest.mark.parametrize("kind", [float("nan"), float("inf")])
     @pytest.mark.parametrize("where", ["batch", "parameter", "number", "moment", "rate"])
     def test_what_comes_in(self, where, kind):
-        """The origin of a NaN or an infinity in a step is named with its line; nothing is overwritten."""
+        """The origin of a NaN or an infinity in a step is named with its line; nothing is
+        overwritten."""
         made = torch.ones(3, 2)
-        weight = nn.Parameter(made.fill_(kind).to("xla") if where == "parameter" else made.to("xla"))
+        weight = nn.Parameter(
+            made.fill_(kind).to("xla") if where == "parameter" else made.to("xla")
+        )
         optimizer = torch.optim.SGD([weight], lr=kind if where == "rate" else 0.1, momentum=0.9)
         state = torch.full((3, 2), kind if where == "moment" else 0.0).to("xla")
         optimizer.state[weight]["momentum_buffer"] = state
@@ -167,13 +183,17 @@ class TestNanGuard:
             spmd.sync()
         name = "NaN" if kind != kind else "infinity"
         line = {
-            "batch": "batch = torch.full(", "parameter": "weight = nn.Parameter(", "moment": "state = torch.full(",
-            "number": "loss = (batch @ weight", "rate": "optimizer.step()",
-        }[where]  # fmt: skip
+            "batch": "batch = torch.full(",
+            "parameter": "weight = nn.Parameter(",
+            "moment": "state = torch.full(",
+            "number": "loss = (batch @ weight",
+            "rate": "optimizer.step()",
+        }[where]
         assert name in str(caught.value) and line in str(caught.value), caught.value
         assert torch.equal(weight.detach().cpu().isnan(), before.isnan())
         assert torch.equal(weight.detach().cpu().nan_to_num(), before.nan_to_num())
-        assert pending.tolist() == [2, 2] and count.item() == 1  # what has no part in it stays recorded
+        # what has no part in it stays recorded
+        assert pending.tolist() == [2, 2] and count.item() == 1
 
     def test_what_comes_in_elsewhere(self):
         """Of a buffer, of an earlier program, as an integer."""
@@ -194,16 +214,29 @@ class TestNanGuard:
 
     @pytest.mark.parametrize("kind", [float("nan"), float("inf")])
     def test_cast_to_integers(self, kind):
-        """By a copy on the device, of a list or by the host, a filling, a sum; of data or of the user's own number."""
-        name, source = "a NaN" if kind != kind else "an infinity", torch.tensor([1.0, kind]).to("xla")
+        """By a copy on the device, of a list or by the host, a filling, a sum; of data or of the
+        user's own number."""
+        name, source = (
+            "a NaN" if kind != kind else "an infinity",
+            torch.tensor([1.0, kind]).to("xla"),
+        )
         whole, other = torch.zeros(2, dtype=torch.int64, device="xla"), torch.ones(2, device="xla")
         spmd.sync()
         for cast, words in (
             (lambda: whole.copy_(source), "it reached aten.copy_"),
-            (lambda: whole.copy_(torch.tensor([1.0, kind])), "CPU data that is cast to torch.int64"),
-            (lambda: torch.tensor([kind]).to("xla", torch.int8), "CPU data that is cast to torch.int8"),
+            (
+                lambda: whole.copy_(torch.tensor([1.0, kind])),
+                "CPU data that is cast to torch.int64",
+            ),
+            (
+                lambda: torch.tensor([kind]).to("xla", torch.int8),
+                "CPU data that is cast to torch.int8",
+            ),
             (lambda: whole[1:].copy_(source[1:]), "it reached aten.copy_"),
-            (lambda: torch._foreach_copy_([other, whole], [other + 1, source]), "it reached aten.copy_"),
+            (
+                lambda: torch._foreach_copy_([other, whole], [other + 1, source]),
+                "it reached aten.copy_",
+            ),
             (lambda: whole.fill_(source[1]), "it reached aten.fill"),
             (lambda: source.sum(dtype=torch.int64), "it reached aten.sum"),
             (lambda: source.cumsum(0, dtype=torch.int32), "it reached aten.cumsum"),
@@ -213,11 +246,18 @@ class TestNanGuard:
             with pytest.raises(FloatingPointError) as caught, spmd.nan_guard():
                 made = cast()
                 spmd.sync()
-            assert f"{name} came in" in str(caught.value) and words in str(caught.value), (words, caught.value)
+            assert f"{name} came in" in str(caught.value) and words in str(caught.value), (
+                words,
+                caught.value,
+            )
             made = None  # what is blamed stays in no later program
         assert whole.tolist() == [0, 0] and made is None
         with spmd.nan_guard():
-            found = [source.bool().tolist(), source.argsort().tolist(), source.isfinite().int().tolist()]
+            found = [
+                source.bool().tolist(),
+                source.argsort().tolist(),
+                source.isfinite().int().tolist(),
+            ]
         assert found == [[True, True], [0, 1], [1, 0]]
         with spmd.nan_guard(inf=False):
             whole.copy_(torch.tensor([1.0, float("inf")]))
@@ -238,7 +278,10 @@ class TestNanGuard:
 
     def test_several_results_and_bf16(self):
         x = torch.tensor([[1e38, 3e38], [1.0, 2.0]]).to("xla")
-        with pytest.raises(FloatingPointError, match=r"infinity was made by aten.add"), spmd.nan_guard():
+        with (
+            pytest.raises(FloatingPointError, match=r"infinity was made by aten.add"),
+            spmd.nan_guard(),
+        ):
             values, _ = (x.to(torch.bfloat16) + x.to(torch.bfloat16)).max(1)
             values.tolist()
 
@@ -276,7 +319,8 @@ class TestNanGuard:
 
 
 class TestCheck:
-    """Each op against the CPU from the same operands; the first that differs is named with its line."""
+    """Each op against the CPU from the same operands; the first that differs is named with its
+    line."""
 
     def test_agreement_returns_the_device_result(self, mesh8):
         x = spmd.mark_sharding(torch.randn(8, 4).to("xla"), mesh8, ("fsdp", None))
@@ -284,7 +328,9 @@ class TestCheck:
         assert made.device.type == "xla" and made.shape == (8, 3)
 
     def test_module_with_backward(self):
-        model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 2)).to("xla")
+        model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 2)).to(
+            "xla"
+        )
 
         def step(model, x):
             loss = model(x).pow(2).mean()
@@ -297,7 +343,11 @@ class TestCheck:
     @pytest.mark.parametrize("backward", [False, True])
     def test_names_the_op_that_differs(self, monkeypatch, backward):
         op = aten.tanh_backward.default if backward else aten.sinh.default
-        break_rule(monkeypatch, op, lambda function: lambda *args, **kwargs: function(*args, **kwargs) * 1.01)
+        break_rule(
+            monkeypatch,
+            op,
+            lambda function: lambda *args, **kwargs: function(*args, **kwargs) * 1.01,
+        )
 
         def fn(x):
             y = x.tanh() * 2  # tanh here
@@ -307,7 +357,9 @@ class TestCheck:
 
         with pytest.raises(AssertionError) as caught:
             spmd.check(fn, torch.randn(11, requires_grad=True))
-        here(str(caught.value), str(op), "float32[11]", "# tanh here" if backward else "# sinh here")
+        here(
+            str(caught.value), str(op), "float32[11]", "# tanh here" if backward else "# sinh here"
+        )
         assert ("the backward of" in str(caught.value)) == backward
 
     def test_in_place_ops(self):
@@ -323,7 +375,9 @@ class TestCheck:
         assert spmd.check(lambda x: nn.functional.dropout(x, 0.5), torch.ones(64)).shape == (64,)
 
     def test_a_function_that_asks_where_it_runs(self):
-        with pytest.raises(AssertionError, match=r"each op agrees with the CPU, but the function's result differs"):
+        with pytest.raises(
+            AssertionError, match=r"each op agrees with the CPU, but the function's result differs"
+        ):
             spmd.check(lambda x: x * (2 if x.device.type == "xla" else 3), torch.ones(3))
 
     def test_closure_needs_cpu(self):

@@ -17,7 +17,9 @@ KIB = 1 << 10
 
 def rows(mesh: Mesh) -> torch.Tensor:
     """Rows of 64 KiB a device, sharded."""
-    x = spmd.mark_sharding((torch.arange(1024 * 128.0) % 7).reshape(1024, 128).to("xla"), mesh, P("fsdp", None))
+    x = spmd.mark_sharding(
+        (torch.arange(1024 * 128.0) % 7).reshape(1024, 128).to("xla"), mesh, P("fsdp", None)
+    )
     spmd.sync()
     return x
 
@@ -36,7 +38,9 @@ class TestAllow:
         (row, *_) = caught.value.collectives
         assert row.kind != "all-reduce" and row.axes == ("fsdp",) and row.bytes > 64 * KIB
         said = str(caught.value)
-        assert "test_allow.py" in said and "x.cumsum(0).flip(0)" in said and f"{row.kind} of " in said
+        assert (
+            "test_allow.py" in said and "x.cumsum(0).flip(0)" in said and f"{row.kind} of " in said
+        )
         assert f"{row.kind.replace('-', '_')}='fsdp'" in said
         # Nothing is lost.
         assert torch.equal(y.cpu(), flipped(x.cpu()))
@@ -47,7 +51,10 @@ class TestAllow:
         with spmd.allow(all_gather=("data", "fsdp")):
             assert torch.equal(whole.cpu(), x.cpu() * 2)
         again = spmd.mark_sharding(x * 2, mesh8, P(None, None))
-        with pytest.raises(CollectiveError, match="all_gather='fsdp'"), spmd.allow(all_gather="data"):
+        with (
+            pytest.raises(CollectiveError, match="all_gather='fsdp'"),
+            spmd.allow(all_gather="data"),
+        ):
             spmd.sync()  # the program of before
         with spmd.allow(all_gather=True):
             spmd.sync()
@@ -66,7 +73,11 @@ class TestAllow:
     def test_contexts_inside_of_one_another(self, mesh8: Mesh) -> None:
         x = rows(mesh8)
         y = spmd.mark_sharding(x + 1, mesh8, P(None, None))
-        with spmd.allow(all_reduce="fsdp"), spmd.allow(all_gather="fsdp"), pytest.raises(CollectiveError):
+        with (
+            spmd.allow(all_reduce="fsdp"),
+            spmd.allow(all_gather="fsdp"),
+            pytest.raises(CollectiveError),
+        ):
             spmd.sync()
         seen = []
 
@@ -86,7 +97,10 @@ class TestAllow:
         w = spmd.mark_sharding(torch.ones(256, 256, device="xla"), mesh8, P("fsdp", None))
         spmd.sync()
         y = spmd.mark_sharding(x @ w, mesh8, P("fsdp", None))
-        with pytest.raises(CollectiveError, match="reduce_scatter='fsdp'"), spmd.allow(all_reduce="fsdp"):
+        with (
+            pytest.raises(CollectiveError, match="reduce_scatter='fsdp'"),
+            spmd.allow(all_reduce="fsdp"),
+        ):
             spmd.sync()
         with spmd.allow(reduce_scatter="fsdp"):
             assert torch.equal(y.cpu(), torch.full((256, 256), 256.0))
@@ -118,6 +132,7 @@ class TestAllow:
         """A program from the disk has its table."""
         script = """
             import torch, spmd
+
             spmd.simulate(8)
             mesh = spmd.Mesh(range(8), (8,), ("model",))
             x = spmd.mark_sharding(torch.ones(1024, 128, device="xla"), mesh, ("model", None))
@@ -127,19 +142,29 @@ class TestAllow:
                 with spmd.allow():
                     spmd.sync()
             except spmd.CollectiveError as error:
-                print(spmd.metrics.compiles()[-1].cause.startswith("loaded"), error.collectives[0].kind)
+                print(
+                    spmd.metrics.compiles()[-1].cause.startswith("loaded"),
+                    error.collectives[0].kind,
+                )
             """
         first, second = (
-            run_script(script, SPMD_PROGRAM_CACHE="1", SPMD_PROGRAM_CACHE_DIR=str(tmp_path)) for _ in range(2)
+            run_script(script, SPMD_PROGRAM_CACHE="1", SPMD_PROGRAM_CACHE_DIR=str(tmp_path))
+            for _ in range(2)
         )
         assert (first.split(), second.split()) == (["False", "all-gather"], ["True", "all-gather"])
 
     def test_mistakes(self) -> None:
-        with pytest.raises(TypeError, match="no collective gather: expected all_gather, all_reduce"):
+        with pytest.raises(
+            TypeError, match="no collective gather: expected all_gather, all_reduce"
+        ):
             spmd.allow(gather="fsdp")
-        with pytest.raises(TypeError, match="expected all_gather to be a mesh axis, axes or True, got 3"):
+        with pytest.raises(
+            TypeError, match="expected all_gather to be a mesh axis, axes or True, got 3"
+        ):
             spmd.allow(all_gather=3)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="expected above to be a number of bytes, 0 or more, got -1"):
+        with pytest.raises(
+            ValueError, match="expected above to be a number of bytes, 0 or more, got -1"
+        ):
             spmd.allow(above=-1)
         error = pickle.loads(pickle.dumps(CollectiveError("text", ())))
         assert str(error) == "text" and error.collectives == ()

@@ -1,4 +1,5 @@
-"""Why a program was compiled: each cause that users meet, as the ledger tells it from the nearest earlier program."""
+"""Why a program was compiled: each cause that users meet, as the ledger tells it from the nearest
+earlier program."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -60,13 +61,27 @@ class TestConstants:
         [
             (lambda x, v: x**v, (2, 3), "aten.pow.Tensor_Scalar: exponent=3, before exponent=2 at"),
             (lambda x, v: x.softmax(v), (0, 1), "aten._softmax: dim=1, before dim=0 at"),
-            (lambda x, v: x.sum(0, keepdim=v), (False, True), "keepdim=True, before keepdim=(none) at"),
-            (lambda x, v: x * v, (2, 2.5), "aten.mul.Tensor: a number that was an integer is a float now at"),
-            (lambda x, v: torch.nn.functional.gelu(x, approximate=v), ("none", "tanh"), "approximate=tanh, before"),
+            (
+                lambda x, v: x.sum(0, keepdim=v),
+                (False, True),
+                "keepdim=True, before keepdim=(none) at",
+            ),
+            (
+                lambda x, v: x * v,
+                (2, 2.5),
+                "aten.mul.Tensor: a number that was an integer is a float now at",
+            ),
+            (
+                lambda x, v: torch.nn.functional.gelu(x, approximate=v),
+                ("none", "tanh"),
+                "approximate=tanh, before",
+            ),
         ],
         ids=["exponent", "dim", "flag", "int to float", "string"],
     )
-    def test_a_number(self, make: Callable[..., Any], values: tuple[Any, ...], told: str, x: torch.Tensor) -> None:
+    def test_a_number(
+        self, make: Callable[..., Any], values: tuple[Any, ...], told: str, x: torch.Tensor
+    ) -> None:
         found = cause(lambda value: make(x, value), *values)
         assert told in found and here(found)
 
@@ -89,9 +104,9 @@ class TestInputs:
 
     def test_the_last_batch(self, x: torch.Tensor) -> None:
         found = cause(lambda rows: torch.relu(torch.ones(rows, 8).to("xla") @ x), 8, 5)
-        assert found.startswith("an input is now float32[5,8], before float32[8,8]; aten.mm reads it at") and here(
-            found
-        )
+        assert found.startswith(
+            "an input is now float32[5,8], before float32[8,8]; aten.mm reads it at"
+        ) and here(found)
 
     def test_a_batch_and_more(self, x: torch.Tensor) -> None:
         """The input that ops begin with is named where these differ, too."""
@@ -101,22 +116,33 @@ class TestInputs:
             return y if rows == 8 else y.sin()
 
         found = cause(step, 8, 5)
-        assert found.startswith("an input is now float32[5,8], before float32[8,8]; aten.mm reads it at")
+        assert found.startswith(
+            "an input is now float32[5,8], before float32[8,8]; aten.mm reads it at"
+        )
         assert found.endswith("the graph has 2 ops, before 1")
 
     def test_another_model(self) -> None:
-        """A parameter of another shape is the reason, not the input behind it: padding would not help."""
+        """A parameter of another shape is the reason, not the input behind it: padding would not
+        help."""
         models = {size: torch.nn.Linear(size, 2, bias=False).to("xla") for size in (8, 5)}
         spmd.sync()
         found = cause(lambda size: models[size](torch.ones(64, size).to("xla")), 8, 5)
-        assert found.startswith("a parameter or buffer is now float32[2,5], before float32[2,8]; aten.linear reads it")
+        assert found.startswith(
+            "a parameter or buffer is now float32[2,5], before float32[2,8]; aten.linear reads it"
+        )
 
     def test_shapes(self) -> None:
         """The advice to pad is for a cause that is the shape of an input alone."""
-        changed = "an input is now float32[5], before float32[8]; aten.mm reads it at a.py:3 in step: x @ w"
+        changed = (
+            "an input is now float32[5], before float32[8]; aten.mm reads it at a.py:3 in step: x "
+            "@ w"
+        )
         assert status._advice(10, changed) == " (a program per shape: pad)"
         for other in (
-            f"first program of this sync; compared with the nearest program, of a.py:3 in step: x: {changed}",
+            (
+                "first program of this sync; compared with the nearest program, of a.py:3 in "
+                f"step: x: {changed}"
+            ),
             f"{changed}; the graph has 30 ops, before 20",
             changed.replace("an input", "a parameter or buffer"),
             changed.replace("now float32", "now bfloat16"),
@@ -124,13 +150,22 @@ class TestInputs:
             assert not status._advice(10, other), other
 
     def test_a_dtype(self, x: torch.Tensor) -> None:
-        found = cause(lambda dtype: torch.ones(8, 8, dtype=dtype).to("xla").tanh(), torch.float32, torch.bfloat16)
-        assert found.startswith("an input is now bfloat16[8,8], before float32[8,8]; aten.tanh reads it at")
+        found = cause(
+            lambda dtype: torch.ones(8, 8, dtype=dtype).to("xla").tanh(),
+            torch.float32,
+            torch.bfloat16,
+        )
+        assert found.startswith(
+            "an input is now bfloat16[8,8], before float32[8,8]; aten.tanh reads it at"
+        )
 
     def test_a_captured_tensor(self, x: torch.Tensor) -> None:
         other = torch.ones(8, 8).to("xla")
         found = cause(lambda is_new: (x * 2).add(other if is_new else 1.0), False, True)
-        assert "aten.add.Tensor now reads float32[8,8], float32[8,8], before float32[8,8] at" in found and here(found)
+        assert (
+            "aten.add.Tensor now reads float32[8,8], float32[8,8], before float32[8,8] at" in found
+            and here(found)
+        )
 
     def test_another_operand(self, x: torch.Tensor) -> None:
         def step(is_turned: bool) -> torch.Tensor:
@@ -146,7 +181,10 @@ class TestInputs:
             return spmd.mark_sharding(torch.ones(8, 8).to("xla"), mesh8, spec).sin()
 
         found = cause(step, ("fsdp", None), (None, "fsdp"))
-        assert "the input float32[8,8] is now sharded as Sharding((fsdp=8), (None, 'fsdp')), before as" in found
+        assert (
+            "the input float32[8,8] is now sharded as Sharding((fsdp=8), (None, 'fsdp')), before as"
+            in found
+        )
         assert "aten.sin reads it at" in found and here(found)
 
 
@@ -161,16 +199,23 @@ class TestAnnotations:
             return y + 1
 
         found = cause(step, True, False)
-        assert found.startswith("the annotation of float32[8,8] as P('fsdp', None) is gone; it was at") and here(found)
+        assert found.startswith(
+            "the annotation of float32[8,8] as P('fsdp', None) is gone; it was at"
+        ) and here(found)
         found = cause(step, False, True)
-        assert found.startswith("the annotation of float32[8,8] as P('fsdp', None) is new at") and "y = x * 2" in found
+        assert (
+            found.startswith("the annotation of float32[8,8] as P('fsdp', None) is new at")
+            and "y = x * 2" in found
+        )
 
     def test_another(self, x: torch.Tensor, mesh8: spmd.Mesh) -> None:
         def step(spec: tuple[Any, ...]) -> torch.Tensor:
             return spmd.mark_sharding(x * 2, mesh8, spec) + 1
 
         found = cause(step, ("fsdp", None), (None, "fsdp"))
-        assert found.startswith("the annotation of float32[8,8] is now P(None, 'fsdp'), before P('fsdp', None) at")
+        assert found.startswith(
+            "the annotation of float32[8,8] is now P(None, 'fsdp'), before P('fsdp', None) at"
+        )
 
     def test_of_a_result(self, mesh8: spmd.Mesh) -> None:
         """Marked after it ran: the next run must leave it so."""
@@ -182,16 +227,25 @@ class TestAnnotations:
             state.mul_(2)
 
         found = cause(step, ("fsdp", None), (None, "fsdp"))
-        assert "is now sharded as Sharding((fsdp=8), (None, 'fsdp')), before as Sharding((fsdp=8), ('fsdp',))" in found
+        assert (
+            "is now sharded as Sharding((fsdp=8), (None, 'fsdp')), before as "
+            "Sharding((fsdp=8), ('fsdp',))"
+        ) in found
 
 
 class TestOps:
     """Ops that are new, gone or others: what train(), eval(), autocast and optimizers change."""
 
     def test_eval(self, x: torch.Tensor) -> None:
-        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 8)).to("xla")
+        model = torch.nn.Sequential(
+            torch.nn.Linear(8, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 8)
+        ).to("xla")
         found = cause(lambda is_training: model.train(is_training)(x), True, False)
-        assert found.startswith("op aten.native_dropout") and "is gone; it was at" in found and here(found)
+        assert (
+            found.startswith("op aten.native_dropout")
+            and "is gone; it was at" in found
+            and here(found)
+        )
         assert "the graph has 2 ops, before 3" in found
         found = cause(lambda is_training: model.train(is_training)(x), False, True)
         assert found.startswith("op aten.native_dropout") and "is new at" in found
@@ -202,7 +256,10 @@ class TestOps:
                 return (x * 1.5) @ x
 
         found = cause(step, False, True)
-        assert found.startswith("op aten._to_copy(dtype=torch.bfloat16") and " is new with 1 behind it at" in found
+        assert (
+            found.startswith("op aten._to_copy(dtype=torch.bfloat16")
+            and " is new with 1 behind it at" in found
+        )
         assert "the graph has 4 ops, before 2" in found
 
     def test_momentum(self) -> None:
@@ -216,7 +273,10 @@ class TestOps:
             optimizer.zero_grad()
 
         found = cause(step, 1, 2)
-        assert "op aten._foreach_mul_.Scalar instead of aten.clone at" in found and "optimizer.step()" in found
+        assert (
+            "op aten._foreach_mul_.Scalar instead of aten.clone at" in found
+            and "optimizer.step()" in found
+        )
 
     def test_a_longer_loop(self, x: torch.Tensor) -> None:
         def step(iterations: int) -> torch.Tensor:
@@ -226,7 +286,9 @@ class TestOps:
             return y
 
         found = cause(step, 2, 4)
-        assert found.startswith("op aten.sin is new with 3 behind it at") and found.endswith("8 ops, before 4")
+        assert found.startswith("op aten.sin is new with 3 behind it at") and found.endswith(
+            "8 ops, before 4"
+        )
 
     def test_a_scalar_of_the_cpu(self, x: torch.Tensor) -> None:
         """Its op has no line of its own, as it is made where another op takes it."""
@@ -252,7 +314,10 @@ class TestResults:
             return y.cos()
 
         found = cause(step, False, True)
-        assert found.startswith("the result of aten.sin at") and "y = x.sin() is kept, before it was not" in found
+        assert (
+            found.startswith("the result of aten.sin at")
+            and "y = x.sin() is kept, before it was not" in found
+        )
         assert found.endswith("a tensor more is alive at the sync (2, before 1)")
         kept.clear()
 
@@ -262,7 +327,10 @@ class TestResults:
             return [y, y.cos()] if is_kept else [y.cos()]
 
         found = cause(step, True, False)
-        assert found.startswith("the result of aten.sin at") and "y = x.sin() is not kept any more" in found
+        assert (
+            found.startswith("the result of aten.sin at")
+            and "y = x.sin() is not kept any more" in found
+        )
         assert found.endswith("a tensor less is alive at the sync (1, before 2)")
 
     def test_written_over(self, x: torch.Tensor) -> None:
@@ -275,7 +343,10 @@ class TestResults:
         ):
             before, now = (dataclasses.replace(graph, donated=(flag,)) for flag in (was, is_now))
             found = difference(Requested(before, 0), now)
-            assert found.startswith(f"the input float32[8,8] {told}") and "aten.add.Tensor reads it at" in found
+            assert (
+                found.startswith(f"the input float32[8,8] {told}")
+                and "aten.add.Tensor reads it at" in found
+            )
 
 
 class TestElsewhere:
@@ -287,7 +358,9 @@ class TestElsewhere:
 
         cause(step, 5)
         found = cause(step, 6, forgets=False)
-        assert found.startswith("first program of this sync; compared with the nearest program, of barrier ")
+        assert found.startswith(
+            "first program of this sync; compared with the nearest program, of barrier "
+        )
         assert ": aten.pow.Tensor_Scalar: exponent=6, before exponent=5 at" in found
 
     def test_nothing_alike(self, x: torch.Tensor) -> None:

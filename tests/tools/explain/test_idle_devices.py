@@ -1,4 +1,5 @@
-"""Steps on one device of several: one line and a hint with the mark to write, and neither for steps on all of them."""
+"""Steps on one device of several: one line and a hint with the mark to write, and neither for steps
+on all of them."""
 
 from collections.abc import Callable
 
@@ -15,7 +16,9 @@ def hints() -> list[spmd.profiler.Hint]:
     return [hint for hint in spmd.profiler.hints() if hint.kind == "idle"]
 
 
-def loop(steps: int, mark: Callable[[torch.Tensor], torch.Tensor] = lambda x: x, compiles: bool = False) -> None:
+def loop(
+    steps: int, mark: Callable[[torch.Tensor], torch.Tensor] = lambda x: x, compiles: bool = False
+) -> None:
     spmd.metrics.clear()
     model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4)).to("xla")
     optimizer = torch.optim.AdamW(model.parameters())
@@ -44,11 +47,15 @@ class TestLine:
         loop(2 * idle_devices.STEPS, compiles=compiles)
         said = capsys.readouterr().err
         assert said.count("50 steps ran on 1 of 8 devices") == 1
-        assert "spmd.mark_sharding(x, spmd.Mesh(range(8), (8,), ('data',)), P('data', None))" in said
+        assert (
+            "spmd.mark_sharding(x, spmd.Mesh(range(8), (8,), ('data',)), P('data', None))" in said
+        )
         (hint,) = hints()
         assert hint.count == idle_devices.STEPS and __file__ in hint.line
         assert "x is float32[64,16]; aten." in hint.cause and "model(x)" in hint.cause
-        assert "uses one device of several 50 times" in str(hint) and "fsdp.fully_shard" in hint.advice
+        assert (
+            "uses one device of several 50 times" in str(hint) and "fsdp.fully_shard" in hint.advice
+        )
 
     def test_rows_that_do_not_divide(self, capsys: pytest.CaptureFixture[str]) -> None:
         for _ in range(idle_devices.STEPS):
@@ -60,7 +67,8 @@ class TestLine:
 
 
 class TestNone:
-    """Neither line nor hint for steps on all devices, on a device that was named, or for small programs."""
+    """Neither line nor hint for steps on all devices, on a device that was named, or for small
+    programs."""
 
     def test_marked(self, capsys: pytest.CaptureFixture[str]) -> None:
         mesh = spmd.Mesh(range(8), (8,), ("data",))

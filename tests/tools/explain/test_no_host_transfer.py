@@ -9,17 +9,28 @@ import torch
 import spmd
 
 READS = {
-    "item": lambda x: x[0].item(), "tolist": lambda x: x.tolist(), "bool": lambda x: bool(x[0] > 0),
-    "float": lambda x: float(x[0]), "cpu": lambda x: x.cpu(), "to cpu": lambda x: x.to("cpu"),
-    "numpy": lambda x: x.numpy(force=True), "print": lambda x: print(x), "format": lambda x: f"{x[0]:.2f}",
-    "copy_": lambda x: torch.zeros(3).copy_(x), "equal": lambda x: torch.equal(x, x + 1),
-    "allclose": lambda x: torch.allclose(x, x), "local_shards": lambda x: spmd.local_shards(x),
+    "item": lambda x: x[0].item(),
+    "tolist": lambda x: x.tolist(),
+    "bool": lambda x: bool(x[0] > 0),
+    "float": lambda x: float(x[0]),
+    "cpu": lambda x: x.cpu(),
+    "to cpu": lambda x: x.to("cpu"),
+    "numpy": lambda x: x.numpy(force=True),
+    "print": lambda x: print(x),
+    "format": lambda x: f"{x[0]:.2f}",
+    "copy_": lambda x: torch.zeros(3).copy_(x),
+    "equal": lambda x: torch.equal(x, x + 1),
+    "allclose": lambda x: torch.allclose(x, x),
+    "local_shards": lambda x: spmd.local_shards(x),
     "cholesky": lambda x: torch.linalg.cholesky(torch.diag(x)),
-}  # fmt: skip
+}
 OPS = {
-    "nonzero": lambda x: x.nonzero(), "masked_select": lambda x: x.masked_select(x > 1), "mask": lambda x: x[x > 1],
-    "unique": lambda x: x.unique(), "bincount": lambda x: x.long().bincount(),
-}  # fmt: skip
+    "nonzero": lambda x: x.nonzero(),
+    "masked_select": lambda x: x.masked_select(x > 1),
+    "mask": lambda x: x[x > 1],
+    "unique": lambda x: x.unique(),
+    "bincount": lambda x: x.long().bincount(),
+}
 
 
 def values() -> torch.Tensor:
@@ -29,14 +40,17 @@ def values() -> torch.Tensor:
 
 
 class TestForbidden:
-    """RuntimeError at the user's line, which says what came and what to do; the device is usable afterwards."""
+    """RuntimeError at the user's line, which says what came and what to do; the device is usable
+    afterwards."""
 
     @pytest.mark.parametrize("name", [*READS, *OPS])
     def test_raises_at_the_line(self, name):
         call = {**READS, **OPS}[name]
         x = values()
         with (
-            pytest.raises(RuntimeError, match=r"no_host_transfer: .*to the host.*Keep it on the device") as caught,
+            pytest.raises(
+                RuntimeError, match=r"no_host_transfer: .*to the host.*Keep it on the device"
+            ) as caught,
             spmd.no_host_transfer(),
         ):
             call(x)
@@ -46,9 +60,15 @@ class TestForbidden:
         assert (x + 1).tolist() == [2, 3, 4]
 
     def test_names_the_method(self):
-        with pytest.raises(RuntimeError, match=r"tolist would take float32\[3\] to the host"), spmd.no_host_transfer():
+        with (
+            pytest.raises(RuntimeError, match=r"tolist would take float32\[3\] to the host"),
+            spmd.no_host_transfer(),
+        ):
             values().tolist()
-        with pytest.raises(RuntimeError, match=r"item\(\) or bool\(\) would take float32\[\]"), spmd.no_host_transfer():
+        with (
+            pytest.raises(RuntimeError, match=r"item\(\) or bool\(\) would take float32\[\]"),
+            spmd.no_host_transfer(),
+        ):
             values().sum().item()
         with (
             pytest.raises(RuntimeError, match=r"aten.nonzero.default would take its operands"),

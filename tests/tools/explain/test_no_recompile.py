@@ -1,4 +1,5 @@
-"""no_recompile: what would be compiled is an error that says why, and nothing is lost; explain(step)."""
+"""no_recompile: what would be compiled is an error that says why, and nothing is lost;
+explain(step)."""
 
 import functools
 import threading
@@ -32,7 +33,8 @@ def sines(rows: int, iterations: int = 1) -> torch.Tensor:
 
 
 class TestRaises:
-    """A program that is not known raises before XLA compiles, with the cause and the user's line."""
+    """A program that is not known raises before XLA compiles, with the cause and the user's
+    line."""
 
     def test_a_shape(self) -> None:
         def step(rows: int) -> torch.Tensor:
@@ -49,9 +51,15 @@ class TestRaises:
         assert compiles() == before
         text = str(raised.value)
         assert "no_recompile: a program of 1 ops (step) would be compiled at" in text
-        assert "test_no_recompile.py" in raised.value.line and raised.value.line.endswith("in step: spmd.sync()")
-        assert raised.value.cause.startswith("an input is now float32[30,3], before float32[31,3]; aten.sin reads it")
-        assert raised.value.cause in text and "Remove the difference" in text and "x = x.sin()" in text
+        assert "test_no_recompile.py" in raised.value.line and raised.value.line.endswith(
+            "in step: spmd.sync()"
+        )
+        assert raised.value.cause.startswith(
+            "an input is now float32[30,3], before float32[31,3]; aten.sin reads it"
+        )
+        assert (
+            raised.value.cause in text and "Remove the difference" in text and "x = x.sin()" in text
+        )
 
     def test_nothing_is_lost(self) -> None:
         """Neither what waits nor what it would have written; the same barrier outside runs it."""
@@ -81,7 +89,9 @@ class TestRaises:
         optimizers = [torch.optim.AdamW(one.parameters(), lr=0.1) for one in (plain, model)]
 
         def step(rows: int) -> None:
-            for one, optimizer, device in zip((plain, model), optimizers, ("cpu", "xla"), strict=True):
+            for one, optimizer, device in zip(
+                (plain, model), optimizers, ("cpu", "xla"), strict=True
+            ):
                 one(torch.ones(rows, 3).to(device)).square().mean().backward()
                 optimizer.step()
                 optimizer.zero_grad()
@@ -96,7 +106,9 @@ class TestRaises:
                 spmd.sync()
         spmd.sync()
         step(17)
-        torch.testing.assert_close(model.weight.detach().cpu(), plain.weight.detach(), rtol=2e-5, atol=2e-5)
+        torch.testing.assert_close(
+            model.weight.detach().cpu(), plain.weight.detach(), rtol=2e-5, atol=2e-5
+        )
 
     def test_an_initial_value(self) -> None:
         """A new parameter makes a program of its own."""
@@ -104,13 +116,16 @@ class TestRaises:
             model = torch.nn.Linear(7, 9)
         with (
             spmd.no_recompile(),
-            pytest.raises(spmd.RecompileError, match=r"a program of \d+ ops \(init\).*first program"),
+            pytest.raises(
+                spmd.RecompileError, match=r"a program of \d+ ops \(init\).*first program"
+            ),
         ):
             spmd.sync()
         assert model.weight.shape == model.weight.cpu().shape
 
     def test_a_loop_that_nobody_syncs(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Its finished turns run by themselves: the op at which they would says so, and nothing is recorded twice."""
+        """Its finished turns run by themselves: the op at which they would says so, and nothing is
+        recorded twice."""
         monkeypatch.setattr(spmd.config, "loop_search_ops", 32)
         spmd.sync()
         x, iterations = torch.full((2,), 0.5).to("xla"), 0
@@ -130,7 +145,10 @@ class TestRaises:
         halves = [spmd.Mesh(ids, (4,), ("x",)) for ids in (range(4), range(4, 8))]
 
         def record(power: int) -> list[torch.Tensor]:
-            xs = [spmd.mark_sharding(torch.full((4, 3), 2.0).to("xla"), mesh, ("x", None)) for mesh in halves]
+            xs = [
+                spmd.mark_sharding(torch.full((4, 3), 2.0).to("xla"), mesh, ("x", None))
+                for mesh in halves
+            ]
             return [xs[0] ** 2, xs[1] ** power]
 
         def barrier() -> None:
@@ -139,7 +157,10 @@ class TestRaises:
         kept = record(2)
         barrier()
         kept = record(3)
-        with spmd.no_recompile(), pytest.raises(spmd.RecompileError, match="exponent=3, before exponent=2"):
+        with (
+            spmd.no_recompile(),
+            pytest.raises(spmd.RecompileError, match="exponent=3, before exponent=2"),
+        ):
             barrier()
         assert [t.sum().item() for t in kept] == [48.0, 96.0]
 
@@ -165,7 +186,9 @@ class TestAllowed:
         with spmd.no_recompile(allow_first=True):
             with torch.device("xla"):
                 weight = torch.nn.Parameter(torch.rand(4, 5))
-            xs = [spmd.mark_sharding(torch.ones(4, 5).to("xla"), mesh, ("x", None)) for mesh in halves]
+            xs = [
+                spmd.mark_sharding(torch.ones(4, 5).to("xla"), mesh, ("x", None)) for mesh in halves
+            ]
             kept = [xs[0] @ weight.t() if i == 0 else x.cosh() for i, x in enumerate(xs)]
             spmd.sync()
         assert len(kept) == 2
@@ -174,7 +197,9 @@ class TestAllowed:
         y = sines(23)
         with spmd.no_recompile(), pytest.raises(spmd.RecompileError) as raised:
             spmd.sync()
-        assert "Why: first program of this sync" in str(raised.value) and "allow_first=True" in str(raised.value)
+        assert "Why: first program of this sync" in str(raised.value) and "allow_first=True" in str(
+            raised.value
+        )
         assert y.shape == (23, 3)
 
     def test_max_programs(self) -> None:
@@ -271,7 +296,10 @@ class TestExplain:
             return inner
 
         x = spmd.mark_sharding(torch.ones(8, 8).to("xla"), mesh8, ("fsdp", None))
-        assert "none of the" in spmd.metrics.explain(step) or spmd.metrics.explain(step) == "nothing was compiled"
+        assert (
+            "none of the" in spmd.metrics.explain(step)
+            or spmd.metrics.explain(step) == "nothing was compiled"
+        )
         y = step(x)
         spmd.sync()
         z = sines(29, 5)
@@ -279,7 +307,11 @@ class TestExplain:
         for one in (step, functools.partial(step, x), wrap(step)):
             head, *rows = spmd.explain(one).split("\n")
             assert head.startswith("step: ") and "1 ops" in head and "1 all-gather" in head
-            assert len(rows) == 1 and "all-gather of 256 B over fsdp (8)" in rows[0] and "return x @ w" in rows[0]
+            assert (
+                len(rows) == 1
+                and "all-gather of 256 B over fsdp (8)" in rows[0]
+                and "return x @ w" in rows[0]
+            )
         assert "5 ops" in spmd.metrics.explain() and "no collectives" in spmd.metrics.explain()
         assert y.shape == (8, 8) and z.shape == (29, 3)
 
@@ -299,13 +331,16 @@ class TestExplain:
         kept = sines(2)
         spmd.sync()
         assert "programs in the compile log is of 'no such name'" in spmd.explain("no such name")
-        with pytest.raises(TypeError, match="expected a function written in Python, a text or None, got 3"):
+        with pytest.raises(
+            TypeError, match="expected a function written in Python, a text or None, got 3"
+        ):
             spmd.explain(3)  # type: ignore[arg-type]
         assert kept.shape == (2, 3)
 
 
 class TestInitialisation:
-    """Draws of one shape are one program whatever their spread: layers initialised by their depth."""
+    """Draws of one shape are one program whatever their spread: layers initialised by their
+    depth."""
 
     def test_depth_scaled(self) -> None:
         layers = [nn.Linear(6, 6, bias=False, device="xla") for _ in range(5)]
@@ -325,5 +360,8 @@ class TestInitialisation:
         assert spmd.metrics.num_compiles() == compiled
 
     def test_in_the_dtype_of_the_tensor(self) -> None:
-        draws = torch.empty(6, 6, device="xla").normal_(0.1, 0.02), torch.empty(6, 6, device="xla").uniform_(-0.3, 0.2)
+        draws = (
+            torch.empty(6, 6, device="xla").normal_(0.1, 0.02),
+            torch.empty(6, 6, device="xla").uniform_(-0.3, 0.2),
+        )
         assert "6x6xf32" in (text := spmd.get_stablehlo(list(draws))) and "6x6xf64" not in text

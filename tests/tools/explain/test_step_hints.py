@@ -20,7 +20,12 @@ class TestHints:
             torch.rand(2, device="xla").sum().item()
         torch.rand(2, device="xla").sum().item()  # once: no hint
         (hint,) = found("read")
-        assert hint.count == 4 and hint.seconds > 0 and __file__ in hint.line and ".item()" in hint.line
+        assert (
+            hint.count == 4
+            and hint.seconds > 0
+            and __file__ in hint.line
+            and ".item()" in hint.line
+        )
         assert "waits for the device 4 times" in str(hint)
 
     def test_programs_for_shapes(self) -> None:
@@ -31,7 +36,9 @@ class TestHints:
         (hint,) = found("compile")
         assert hint.count == 2 and "float32[5,3]" in hint.cause and "mark_dynamic" in hint.advice, y
 
-    def test_fallbacks(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_fallbacks(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         monkeypatch.setattr(spmd.config, "fallback", "cpu")
         monkeypatch.setattr(spmd.config, "hints", 1)
         spmd.metrics.clear()
@@ -42,7 +49,9 @@ class TestHints:
         assert hint.count == 1 and "no_rule_here" in hint.cause and __file__ in hint.line
         assert "runs on the CPU once" in capsys.readouterr().err
 
-    def test_said_as_it_happens(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_said_as_it_happens(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         spmd.metrics.clear()
         monkeypatch.setattr(spmd.config, "hints", 2)
         for _ in range(12):

@@ -1,4 +1,5 @@
-"""Python loops whose number of iterations differs: a program for each, as on the CPU, and the mark to write instead."""
+"""Python loops whose number of iterations differs: a program for each, as on the CPU, and the mark
+to write instead."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -22,9 +23,15 @@ def quiet() -> Iterator[None]:
 class Tagger(nn.Module):
     """A tag for each word of a sentence."""
 
-    def __init__(self, cell: Callable[..., nn.Module], join: Callable[[list[Tensor]], Tensor], width: int):
+    def __init__(
+        self, cell: Callable[..., nn.Module], join: Callable[[list[Tensor]], Tensor], width: int
+    ):
         super().__init__()
-        self.embedding, self.cell, self.out = nn.Embedding(20, width), cell(width, width), nn.Linear(width, 5)
+        self.embedding, self.cell, self.out = (
+            nn.Embedding(20, width),
+            cell(width, width),
+            nn.Linear(width, 5),
+        )
         self.join = join
 
     def forward(self, words: Tensor) -> Tensor:
@@ -48,10 +55,13 @@ class Pair:
         self.optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in self.models]
 
     def step(self, length: int) -> int:
-        """Trains both on a sentence of so many words; compares losses; returns the number of programs."""
+        """Trains both on a sentence of so many words; compares losses; returns the number of
+        programs."""
         words, tags = torch.randint(20, (length,)), torch.randint(5, (length,))
         before, losses = spmd.metrics.num_compiles(), []
-        for model, optimizer, device in zip(self.models, self.optimizers, ("cpu", "xla"), strict=True):
+        for model, optimizer, device in zip(
+            self.models, self.optimizers, ("cpu", "xla"), strict=True
+        ):
             optimizer.zero_grad()
             loss = F.cross_entropy(model(words.to(device)), tags.to(device))
             loss.backward()
@@ -62,16 +72,21 @@ class Pair:
 
     def check(self) -> None:
         for expected, trained in zip(*(model.parameters() for model in self.models), strict=True):
-            torch.testing.assert_close(trained.detach().cpu(), expected.detach(), rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                trained.detach().cpu(), expected.detach(), rtol=1e-4, atol=1e-5
+            )
 
 
 class TestTaggers:
     """Sentences of several lengths: a program for each, forward, backward and optimizer."""
 
     @pytest.mark.parametrize(
-        ("cell", "join"), [(nn.LSTMCell, torch.cat), (nn.GRUCell, torch.stack), (nn.RNNCell, torch.cat)]
+        ("cell", "join"),
+        [(nn.LSTMCell, torch.cat), (nn.GRUCell, torch.stack), (nn.RNNCell, torch.cat)],
     )
-    def test_values(self, cell: Callable[..., nn.Module], join: Callable[[list[Tensor]], Tensor]) -> None:
+    def test_values(
+        self, cell: Callable[..., nn.Module], join: Callable[[list[Tensor]], Tensor]
+    ) -> None:
         pair = Pair(Tagger(cell, join, 8))
         assert [pair.step(length) for length in (9, 4, 9, 4)] == [1, 1, 0, 0]
         pair.check()
@@ -94,7 +109,10 @@ class TestSentence:
                 y = torch.tanh(y * weight)
             y.exp().cpu()
         cause = spmd.metrics.compiles()[-1].cause
-        assert cause.startswith("2 ops repeat 8 times, before 5, from ") and "test_unrolled_loops.py:" in cause
+        assert (
+            cause.startswith("2 ops repeat 8 times, before 5, from ")
+            and "test_unrolled_loops.py:" in cause
+        )
         assert "spmd.scan compiles" in cause and "spmd.while_loop is one program" in cause
 
     def test_of_a_training_step(self) -> None:

@@ -1,4 +1,5 @@
-"""Marks over an axis that an op cannot use: a finding of a plan and words in the compile log, and no advice to undo."""
+"""Marks over an axis that an op cannot use: a finding of a plan and words in the compile log, and
+no advice to undo."""
 
 import pytest
 import torch
@@ -25,9 +26,14 @@ class TestFindings:
             q = spmd.mark_sharding(q.to("xla"), mesh, P("data", None, "other", None))
             return F.scaled_dot_product_attention(q, q, q)
 
-        uneven, even = (spmd.plan(step, torch.empty(2, 1, length, 8, device="meta")) for length in (521, 520))
+        uneven, even = (
+            spmd.plan(step, torch.empty(2, 1, length, 8, device="meta")) for length in (521, 520)
+        )
         (found,) = findings(uneven)
-        assert "attention over 'other' is computed on all 4 devices (they do not divide 521 rows)" in found
+        assert (
+            "attention over 'other' is computed on all 4 devices (they do not divide 521 rows)"
+            in found
+        )
         assert not findings(even)
 
     @pytest.mark.parametrize("spec", [P("data"), P(("data", "other"))])
@@ -39,24 +45,37 @@ class TestFindings:
 
         half = {"device": "meta", "dtype": torch.bfloat16}
         ends = torch.empty(8, dtype=torch.int32, device="meta")
-        (found,) = findings(spmd.plan(step, torch.empty(64, 16, **half), torch.empty(8, 16, 16, **half), ends))
+        (found,) = findings(
+            spmd.plan(step, torch.empty(64, 16, **half), torch.empty(8, 16, 16, **half), ends)
+        )
         if spec == P("data"):
-            assert "grouped_mm over 'other' is computed on all 4 devices, with the weights of all groups" in found
+            assert (
+                "grouped_mm over 'other' is computed on all 4 devices, with the weights of "
+                "all groups"
+            ) in found
         else:
             assert "grouped_mm gathers the weights of all groups over 'other'" in found
 
     def test_a_stack_of_stages(self, mesh: spmd.Mesh) -> None:
         def step(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
             weights = spmd.mark_sharding(weights.to("xla"), mesh, P("other", None, None))
-            return spmd.scan(lambda carry, weight: ((carry @ weight).tanh(), ()), x.to("xla"), weights)[0]
+            return spmd.scan(
+                lambda carry, weight: ((carry @ weight).tanh(), ()), x.to("xla"), weights
+            )[0]
 
-        plan = spmd.plan(step, torch.empty(8, 64, device="meta"), torch.empty(8, 64, 64, device="meta"))
+        plan = spmd.plan(
+            step, torch.empty(8, 64, device="meta"), torch.empty(8, 64, 64, device="meta")
+        )
         (found,) = findings(plan)
-        assert "the stack [8, 64, 64] of a scan is gathered over 'other', as each iteration reads one row" in found
+        assert (
+            "the stack [8, 64, 64] of a scan is gathered over 'other', as each iteration "
+            "reads one row"
+        ) in found
 
 
 class TestRowsInAPythonLoop:
-    """A stack whose split dim is read row by row is no pipeline: a line, and no advice to split its rows further."""
+    """A stack whose split dim is read row by row is no pipeline: a line, and no advice to split its
+    rows further."""
 
     @staticmethod
     def read(mesh: spmd.Mesh, x: torch.Tensor, weights: torch.Tensor, rows: int) -> torch.Tensor:
@@ -68,7 +87,9 @@ class TestRowsInAPythonLoop:
 
     def test_finding(self, mesh: spmd.Mesh) -> None:
         shapes = (64, 512), (8, 512, 512)
-        plan = spmd.plan(self.read, mesh, *(torch.empty(shape, device="meta") for shape in shapes), 8)
+        plan = spmd.plan(
+            self.read, mesh, *(torch.empty(shape, device="meta") for shape in shapes), 8
+        )
         (found,) = findings(plan)
         assert "rows of [8, 512, 512] are split 4 ways over 'other' and read one by one" in found
         assert "each device computes with all 8; P(None, 'other', None) splits each row" in found
@@ -76,13 +97,18 @@ class TestRowsInAPythonLoop:
         assert moves and not [move for move in moves if "('other', 'data')" in move.mark]
 
     @pytest.mark.parametrize(("rows", "lines"), [(8, 1), (7, 0), (1, 0)])
-    def test_line(self, rows: int, lines: int, mesh: spmd.Mesh, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_line(
+        self, rows: int, lines: int, mesh: spmd.Mesh, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         x, weights = torch.randn(8, 16), torch.randn(8, 16, 16) / 4
         total = self.read(mesh, x, weights, rows)
         for i in range(rows):
             x = (x @ weights[i]).tanh()
         torch.testing.assert_close(total.cpu(), x.sum(), rtol=1e-5, atol=1e-5)
-        assert capsys.readouterr().err.count("read one by one: each device computes with all 8") == lines
+        assert (
+            capsys.readouterr().err.count("read one by one: each device computes with all 8")
+            == lines
+        )
 
     def test_a_list_of_its_rows(self, mesh: spmd.Mesh, capsys: pytest.CaptureFixture[str]) -> None:
         weights = spmd.mark_sharding(torch.ones(4, 3).to("xla"), mesh, P("other", None))
@@ -94,7 +120,9 @@ class TestWords:
     """The same sentence in the compile log; findings that do not undo the mark."""
 
     def test_the_compile_log_says_it(self, mesh: spmd.Mesh) -> None:
-        q = spmd.mark_sharding(torch.randn(2, 1, 521, 8).to("xla"), mesh, P("data", None, "other", None))
+        q = spmd.mark_sharding(
+            torch.randn(2, 1, 521, 8).to("xla"), mesh, P("data", None, "other", None)
+        )
         F.scaled_dot_product_attention(q, q, q).sum().item()
         record = spmd.metrics.compiles()[-1]
         assert "attention over 'other' is computed on all 4 devices" in str(record)
@@ -104,10 +132,14 @@ class TestWords:
     def test_the_mark_is_not_to_be_undone(self, mesh: spmd.Mesh, check: bool) -> None:
         def step(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
             weights = spmd.mark_sharding(weights.to("xla"), mesh, P("other", None, None))
-            return spmd.scan(lambda carry, weight: ((carry @ weight).tanh(), ()), x.to("xla"), weights)[0]
+            return spmd.scan(
+                lambda carry, weight: ((carry @ weight).tanh(), ()), x.to("xla"), weights
+            )[0]
 
         shapes = (8, 1024), (8, 1024, 1024)
-        plan = spmd.plan(step, *(torch.empty(shape, device="meta") for shape in shapes), check_marks=check)
+        plan = spmd.plan(
+            step, *(torch.empty(shape, device="meta") for shape in shapes), check_marks=check
+        )
         moves = [finding.move for finding in plan.findings if finding.move is not None]
         assert findings(plan) and moves
         assert not [move for move in moves if "P(None" in move.mark]

@@ -37,9 +37,15 @@ def program_of(ops: int) -> Any:
 
 
 def steps(
-    clock: Callable[[float], None], number: int, *, record: float = 0.04, run: float = 0.0, ops: int = 300
+    clock: Callable[[float], None],
+    number: int,
+    *,
+    record: float = 0.04,
+    run: float = 0.0,
+    ops: int = 300,
 ) -> None:
-    """Steps of a program that takes `run` seconds, read at the end, and `record` seconds to record."""
+    """Steps of a program that takes `run` seconds, read at the end, and `record` seconds to
+    record."""
     for _ in range(number):
         clock(record)
         waiting_device.note_run(program_of(ops))
@@ -59,7 +65,10 @@ class TestSteps:
         assert not capsys.readouterr().err
         steps(clock, 100, run=0.01)
         error = capsys.readouterr().err
-        assert error == "spmd: the device waits 40 ms a step for Python: spmd.compile records a step once\n"
+        assert (
+            error
+            == "spmd: the device waits 40 ms a step for Python: spmd.compile records a step once\n"
+        )
         assert "300 ops, unknown line" in spmd.metrics.report()
 
     @pytest.mark.parametrize(
@@ -68,7 +77,12 @@ class TestSteps:
         ids=["run for longer than recorded", "short", "few ops"],
     )
     def test_others(
-        self, clock: Callable[[float], None], capsys: pytest.CaptureFixture[str], record: float, run: float, ops: int
+        self,
+        clock: Callable[[float], None],
+        capsys: pytest.CaptureFixture[str],
+        record: float,
+        run: float,
+        ops: int,
     ) -> None:
         steps(clock, 200, record=record, run=run, ops=ops)
         assert not capsys.readouterr().err
@@ -89,7 +103,9 @@ class TestSteps:
         assert not capsys.readouterr().err
 
 
-def test_a_training_loop(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_training_loop(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(in_flight, "is_idle", lambda: True)
     monkeypatch.setattr(waiting_device, "STEPS", 3)
     monkeypatch.setattr(waiting_device, "LEAST_SECONDS", 0.0)

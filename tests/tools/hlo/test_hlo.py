@@ -20,7 +20,9 @@ def module(function: Any, *shapes: tuple[int, ...]) -> Module:
 
 def dots(parsed: Module) -> list[int]:
     """The number of runs of each product in the program."""
-    found = [c.count for c in parsed.computations.values() for line in c.lines if line.opcode == "dot"]
+    found = [
+        c.count for c in parsed.computations.values() for line in c.lines if line.opcode == "dot"
+    ]
     return sorted(count for count in found if count)
 
 
@@ -28,7 +30,8 @@ def step(carry: Any, _: Any) -> Any:
     return jnp.tanh(carry @ carry), None
 
 
-# What a TPU's compiler writes and the CPU's does not: computations of its other cores, kernels with what they take.
+# What a TPU's compiler writes and the CPU's does not: computations of its other cores, kernels with
+# what they take.
 ON_A_TPU = """HloModule step
 
 %add (one: s32[], two: s32[]) -> s32[] {
@@ -80,7 +83,9 @@ class TestIterations:
         assert sum(dots(parsed)) == 18 and set(dots(parsed)) == {6}  # one forward, two backward
 
     def test_loop_that_data_ends(self) -> None:
-        parsed = module(lambda a: jax.lax.while_loop(lambda c: c.sum() < 9.0, lambda c: c @ c, a), (N, N))
+        parsed = module(
+            lambda a: jax.lax.while_loop(lambda c: c.sum() < 9.0, lambda c: c @ c, a), (N, N)
+        )
         assert dots(parsed) == [1] and len(parsed.unknown) == 1
 
 
@@ -145,8 +150,17 @@ class TestCosts:
         assert cycles(parsed) == (7 * 100 + 7, 107)
 
     def test_products(self) -> None:
-        parsed = module(lambda a, b: jax.lax.scan(lambda c, _: (c @ b, None), a, None, length=9)[0], (4, 8), (8, 8))
-        (line,) = [(c, line) for c in parsed.computations.values() for line in c.lines if line.opcode == "dot"]
+        parsed = module(
+            lambda a, b: jax.lax.scan(lambda c, _: (c @ b, None), a, None, length=9)[0],
+            (4, 8),
+            (8, 8),
+        )
+        (line,) = [
+            (c, line)
+            for c in parsed.computations.values()
+            for line in c.lines
+            if line.opcode == "dot"
+        ]
         assert product_flops(*line) == 2 * 4 * 8 * 8
         assert repeated_flops(parsed) == 8 * 2 * 4 * 8 * 8
 
@@ -154,11 +168,20 @@ class TestCosts:
         ("images", "kernel", "padding", "stride"),
         [((2, 3, 8, 8), (5, 3, 3, 3), "VALID", 1), ((2, 3, 8, 9), (5, 3, 3, 2), "SAME", 2)],
     )
-    def test_convolution_as_xla_counts_it(self, images: Any, kernel: Any, padding: str, stride: int) -> None:
+    def test_convolution_as_xla_counts_it(
+        self, images: Any, kernel: Any, padding: str, stride: int
+    ) -> None:
         arguments = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (images, kernel)]
-        lowered = jax.jit(lambda a, b: jax.lax.conv(a, b, (stride, stride), padding)).lower(*arguments)
+        lowered = jax.jit(lambda a, b: jax.lax.conv(a, b, (stride, stride), padding)).lower(
+            *arguments
+        )
         parsed = Module(lowered.compile().as_text())
-        found = [(c, line) for c in parsed.computations.values() for line in c.lines if line.opcode == "convolution"]
+        found = [
+            (c, line)
+            for c in parsed.computations.values()
+            for line in c.lines
+            if line.opcode == "convolution"
+        ]
         assert found and product_flops(*found[0]) == lowered.cost_analysis()["flops"]
 
     def test_kernel_that_tells_its_own(self) -> None:
@@ -172,8 +195,14 @@ class TestCosts:
         assert kernels(Module(ON_A_TPU.replace("cost_estimate", ""))) == (0, 3)
 
     def test_kernel_that_is_estimated(self) -> None:
-        assert kernels(Module(ON_A_TPU.replace('"body":', '"estimated_cycles":"7","body":'))) == (0, 0)
+        assert kernels(Module(ON_A_TPU.replace('"body":', '"estimated_cycles":"7","body":'))) == (
+            0,
+            0,
+        )
 
     def test_bytes_of_a_shape(self) -> None:
         assert num_bytes("f32[8,4]{1,0:T(8,128)}") == 128
-        assert num_bytes("(bf16[2,3]{1,0}, /*index=1*/pred[5], s4[3], f8e4m3fn[7], token[])") == 12 + 5 + 2 + 7
+        assert (
+            num_bytes("(bf16[2,3]{1,0}, /*index=1*/pred[5], s4[3], f8e4m3fn[7], token[])")
+            == 12 + 5 + 2 + 7
+        )

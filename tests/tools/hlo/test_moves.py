@@ -1,4 +1,5 @@
-"""Values that the partitioner moves unrequested: named by line, with both layouts, kept with the program."""
+"""Values that the partitioner moves unrequested: named by line, with both layouts, kept with the
+program."""
 
 import dataclasses
 import math
@@ -49,7 +50,9 @@ class TestThreeReports:
         assert (move.before, move.after) == ("P('fsdp', None)", "P(None, None)")
         assert move.collectives == ("all-reduce",) and move.axes == ("fsdp",)
         assert move.bytes == 2 * (8 * 32 * 64 * 4) * 3 // 4 and move.largest == 8 * 32 * 64 * 4
-        assert "test_moves.py" in move.line and "nn.functional.embedding(tokens, table)" in move.line
+        assert (
+            "test_moves.py" in move.line and "nn.functional.embedding(tokens, table)" in move.line
+        )
         assert found.shape == (16, 32, 64)
         # The mark that it tries first is right here.
         assert "as P(None, None) may remove it" in str(move)
@@ -82,31 +85,42 @@ class TestThreeReports:
         (move,) = moves()  # the whole cache, for a slice
         assert (move.kind, move.value, move.shape) == ("given up", "operand 0", (8, 4, 64, 8))
         assert (move.before, move.after) == ("P('data', None, 'fsdp', None)",) * 2 and not move.mark
-        assert move.bytes == 4 * 4 * 64 * 8 * 4 * 3 // 4 and "cache[:, :, 20:36] = whole * 2" in move.line
+        assert (
+            move.bytes == 4 * 4 * 64 * 8 * 4 * 3 // 4
+            and "cache[:, :, 20:36] = whole * 2" in move.line
+        )
         # With places that are data each device keeps what falls into its part.
         again = cache.index_copy(2, torch.arange(20, 36, device="xla"), whole * 3)
         assert not moves()
         cut = spmd.mark_sharding(whole * 3, mesh2x4, P("data", None, "fsdp", None))
         cache[:, :, 20:36] = cut
-        assert {(move.kind, "cache[:, :, 20:36] = cut" in move.line) for move in moves()} == {("given up", True)}
-        assert torch.equal(cache.cpu()[:, :, 20:36], whole.cpu() * 3) and torch.equal(again.cpu(), cache.cpu())
+        assert {(move.kind, "cache[:, :, 20:36] = cut" in move.line) for move in moves()} == {
+            ("given up", True)
+        }
+        assert torch.equal(cache.cpu()[:, :, 20:36], whole.cpu() * 3) and torch.equal(
+            again.cpu(), cache.cpu()
+        )
 
     def test_a_cache_that_is_shifted(self, mesh2x4: Mesh) -> None:
         cache = marked(mesh2x4, ("data", None, "fsdp", None), 8, 4, 64, 8)
         new = marked(mesh2x4, ("data", None, None, None), 8, 4, 4, 8)
         _ = kept = torch.cat([cache[:, :, 4:], new], 2)
-        assert moves() and all("torch.cat([cache[:, :, 4:], new], 2)" in move.line for move in moves())
+        assert moves() and all(
+            "torch.cat([cache[:, :, 4:], new], 2)" in move.line for move in moves()
+        )
         assert torch.equal(kept.cpu(), torch.cat([cache.cpu()[:, :, 4:], new.cpu()], 2))
 
 
 class TestBackward:
-    """What a backward op reads is named as the forward result that a step can annotate, or no annotation is advised."""
+    """What a backward op reads is named as the forward result that a step can annotate, or no
+    annotation is advised."""
 
     @staticmethod
     def moved(mesh: Mesh, hidden: tuple[object, ...] | None) -> list[Move]:
         x = marked(mesh, ("data", None), 32, 64)
         up, down = (
-            marked(mesh, spec, *shape) for spec, *shape in ((("fsdp", None), 128, 64), (("fsdp", "data"), 64, 128))
+            marked(mesh, spec, *shape)
+            for spec, *shape in ((("fsdp", None), 128, 64), (("fsdp", "data"), 64, 128))
         )
         for weight in (up, down):
             weight.requires_grad_()
@@ -118,19 +132,37 @@ class TestBackward:
 
     def test_a_weight(self, mesh2x4: Mesh) -> None:
         found = {move.value: move for move in self.moved(mesh2x4, None) if move.after}
-        # The partitioners gather the second weight, which is sharded over both axes, over another one of them.
+        # The partitioners gather the second weight, which is sharded over both axes, over another
+        # one of them.
         after = "P(None, 'data')" if spmd.config.partitioner == "gspmd" else "P('fsdp', None)"
         assert found["operand 2"].after == after and not found["operand 2"].mark
 
     def test_an_activation(self, mesh2x4: Mesh) -> None:
         found = {move.value: move for move in self.moved(mesh2x4, ("fsdp", "data"))}
-        assert found["operand 0"].mark == "mark_sharding of the result of aten.relu, [32, 128], as P(None, 'data')"
+        assert (
+            found["operand 0"].mark
+            == "mark_sharding of the result of aten.relu, [32, 128], as P(None, 'data')"
+        )
 
     def test_one_layout_is_known(self) -> None:
-        move = Move("move", "aten.mm", "operand 0", (8, 4), collectives=("all-gather",), axes=("data",), bytes=64)
+        move = Move(
+            "move",
+            "aten.mm",
+            "operand 0",
+            (8, 4),
+            collectives=("all-gather",),
+            axes=("data",),
+            bytes=64,
+        )
         rest = ": all-gather over data, moves 64 B"
-        assert dataclasses.replace(move, before="P('data',)").text == f"operand 0 [8, 4], from P('data',){rest}"
-        assert dataclasses.replace(move, after="P('data',)").text == f"operand 0 [8, 4], to P('data',){rest}"
+        assert (
+            dataclasses.replace(move, before="P('data',)").text
+            == f"operand 0 [8, 4], from P('data',){rest}"
+        )
+        assert (
+            dataclasses.replace(move, after="P('data',)").text
+            == f"operand 0 [8, 4], to P('data',){rest}"
+        )
         assert move.text == f"operand 0 [8, 4]{rest}"
 
 
@@ -145,7 +177,9 @@ class TestEqual:
                 x = (x @ weights[i]).tanh()
             return x.sum()
 
-        plan = spmd.plan(step, torch.empty(64, 512, device="meta"), torch.empty(8, 512, 512, device="meta"))
+        plan = spmd.plan(
+            step, torch.empty(64, 512, device="meta"), torch.empty(8, 512, 512, device="meta")
+        )
         found = [finding.move for finding in plan.findings if finding.move is not None]
         assert len({(move.op, move.line, move.before, move.after) for move in found}) == len(found)
         most = max(found, key=lambda move: move.count)
@@ -165,7 +199,9 @@ class TestCombined:
         (row,) = [row for row in spmd.metrics.compiles()[-1].traffic if "combined" in row.op]
         assert row.op == "6 gradients combined, the first of aten.linear_backward"
         assert row.bytes == sum(4 * parameter.numel() for parameter in model.parameters())
-        of_profile = [label.ops for name, label in labels_of(program).items() if name.startswith("all-reduce")]
+        of_profile = [
+            label.ops for name, label in labels_of(program).items() if name.startswith("all-reduce")
+        ]
         assert {"aten.linear_backward", "aten.native_layer_norm_backward"} in map(set, of_profile)
 
 
@@ -183,7 +219,9 @@ class TestAsked:
     def test_summed(self, mesh2x4: Mesh) -> None:
         x, w = marked(mesh2x4, ("data", "fsdp"), 64, 128), marked(mesh2x4, ("fsdp", None), 128, 64)
         y = x @ w
-        assert not moves() and {row.kind for row in spmd.metrics.compiles()[-1].traffic} == {"all-reduce"}
+        assert not moves() and {row.kind for row in spmd.metrics.compiles()[-1].traffic} == {
+            "all-reduce"
+        }
         assert y.shape == (64, 64)
 
     def test_fully_sharded(self, mesh8: Mesh) -> None:
@@ -200,7 +238,8 @@ class TestAsked:
 
 
 class TestAttention:
-    """`nn.MultiheadAttention` under FSDP, its sequence cut where the batch was meant, gathers keys and values whole."""
+    """`nn.MultiheadAttention` under FSDP, its sequence cut where the batch was meant, gathers keys
+    and values whole."""
 
     def test_is_pointed_at(self, mesh8: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(spmd.config, "parallel", "off")
@@ -222,7 +261,8 @@ class TestAttention:
 
 
 class TestGivenUp:
-    """XLA tells on stderr alone, and only when it compiles, that it gave a layout up; the program has it, too."""
+    """XLA tells on stderr alone, and only when it compiles, that it gave a layout up; the program
+    has it, too."""
 
     def test_as_in_the_log(self) -> None:
         said = run_script(
@@ -272,10 +312,15 @@ class TestPlan:
 
         bad = P("fsdp", "data")
         (first, *_) = [one for one in spmd.plan(step, bad).findings if one.move is not None]
-        assert first.kind == "reshard" and not first.move.is_checked and "may remove it" in first.text
+        assert (
+            first.kind == "reshard" and not first.move.is_checked and "may remove it" in first.text
+        )
         count = spmd.metrics.num_compiles()
         plan = spmd.plan(step, bad, check_marks=True)
-        assert spmd.metrics.num_compiles() == count and spmd.plan(step, bad).moved_bytes == plan.moved_bytes
+        assert (
+            spmd.metrics.num_compiles() == count
+            and spmd.plan(step, bad).moved_bytes == plan.moved_bytes
+        )
         checked = [one for one in plan.findings if one.move is not None]
         assert all(one.move.is_checked for one in checked), [str(one) for one in checked]
         assert "removes it (compiled)" in checked[0].text and "test_moves.py" in checked[0].line
@@ -291,7 +336,9 @@ class TestPlan:
         mesh = Mesh(range(8), (2, 4), bad_layouts.AXES)
         for name in ("mlp", "cache"):
             model = bad_layouts.MODELS[name]
-            assert not bad_layouts.moves(bad_layouts.planned(model, mesh, model.layout(), check=False)), name
+            assert not bad_layouts.moves(
+                bad_layouts.planned(model, mesh, model.layout(), check=False)
+            ), name
 
     @pytest.mark.long
     def test_many_bad_layouts(self) -> None:

@@ -1,4 +1,5 @@
-"""Programs of a TPU's compiler, kept as text: their collectives with and without the SparseCore, and the times of each.
+"""Programs of a TPU's compiler, kept as text: their collectives with and without the SparseCore,
+and the times of each.
 
 `programs/record.py` has made them: two blocks under FSDP, v5p:2x2x2, libtpu 0.0.42.
 """
@@ -44,11 +45,14 @@ class TestReading:
     """The collectives, and the cores that run them."""
 
     def test_sparse_core(self) -> None:
-        """The weights' gathers and their gradients' reductions, which is all, are asynchronous calls."""
+        """The weights' gathers and their gradients' reductions, which is all, are asynchronous
+        calls."""
         module = Module((FOLDER / "sparsecore.hlo").read_text())
         rows = [each.row for each in collectives(module, graph())]
         assert Counter(row.kind for row in rows if row.core == "sparsecore") == ASYNC_KINDS
-        assert {(row.core, row.bytes, row.devices, row.count) for row in rows} == {("sparsecore", 8 * MIB, 8, 1)}
+        assert {(row.core, row.bytes, row.devices, row.count) for row in rows} == {
+            ("sparsecore", 8 * MIB, 8, 1)
+        }
 
     def test_tensor_core(self) -> None:
         """Nothing is beside computation, and gradients are all-reduced."""
@@ -81,10 +85,20 @@ class TestTimes:
         clock.run()
         entry = module.computations[module.entry]
         found = [each for each in collectives(module, graph()) if each.row.core]
-        starts = {start_of(each.computation, each.line)[1].name: key_of(each.computation, each.line) for each in found}
+        starts = {
+            start_of(each.computation, each.line)[1].name: key_of(each.computation, each.line)
+            for each in found
+        }
         first = next(line for line in entry.lines if line.name in starts)
         begin = entry.lines.index(first)
-        end = next(i for i, one in enumerate(entry.lines) if one.opcode == "call-done" and first.name in one.operands)
+        end = next(
+            i
+            for i, one in enumerate(entry.lines)
+            if one.opcode == "call-done" and first.name in one.operands
+        )
         covered = sum(map(line_cycles, entry.lines[begin:end])) / V5P.clock
         seconds, waiting = clock.times[starts[first.name]]
-        assert waiting == pytest.approx(max(0.0, seconds - covered)) and seconds > 8 * MIB * 7 / 8 / V5P.link_bytes
+        assert (
+            waiting == pytest.approx(max(0.0, seconds - covered))
+            and seconds > 8 * MIB * 7 / 8 / V5P.link_bytes
+        )

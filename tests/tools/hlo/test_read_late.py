@@ -1,4 +1,5 @@
-"""The text of a program is read when its line of the compile log is, and the line keeps no program alive."""
+"""The text of a program is read when its line of the compile log is, and the line keeps no program
+alive."""
 
 import copy
 import gc
@@ -11,7 +12,9 @@ import spmd
 from spmd.core.programs import cache
 
 
-def summed(mesh: spmd.Mesh) -> tuple[spmd.metrics.CompileRecord, "weakref.ref[object]", "weakref.ref[object]"]:
+def summed(
+    mesh: spmd.Mesh,
+) -> tuple[spmd.metrics.CompileRecord, "weakref.ref[object]", "weakref.ref[object]"]:
     """The line of a program with an all-reduce, its program, and the data that it read."""
     x = spmd.mark_sharding(torch.ones(8, 12).to("xla"), mesh, ("fsdp", None))
     spmd.sync()
@@ -35,6 +38,14 @@ def test_a_line_outlives_its_program(mesh8: spmd.Mesh) -> None:
     gc.collect()
     assert program() is None
     (row,) = record.traffic
-    assert row.kind == "all-reduce" and "y = x.sum(0).sin()" in row.line and record.collectives == {"all-reduce": 1}
+    assert (
+        row.kind == "all-reduce"
+        and "y = x.sum(0).sin()" in row.line
+        and record.collectives == {"all-reduce": 1}
+    )
     assert record.flops > 0
-    assert pickle.loads(pickle.dumps(record)).traffic == copy.deepcopy(record).traffic == record.traffic
+    assert (
+        pickle.loads(pickle.dumps(record)).traffic
+        == copy.deepcopy(record).traffic
+        == record.traffic
+    )

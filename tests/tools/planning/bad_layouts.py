@@ -1,10 +1,12 @@
-"""Random bad layouts of ten small models: does the annotation that `spmd.plan` proposes remove the move?
+"""Random bad layouts of ten small models: does the annotation that `spmd.plan` proposes remove the
+move?
 
     python tests/tools/planning/bad_layouts.py --seed 1 --draws 100
 
-A draw gives one parameter, input or activation of a model another layout, drawn at random. It is kept where the
-partitioner then moves something unrequested, so that all collectives together move more than in the model's own layout,
-which needs no such move. It counts where the program with the proposed annotation has the largest move no more.
+A draw gives one parameter, input or activation of a model another layout, drawn at random. It is
+kept where the partitioner then moves something unrequested, so that all collectives together move
+more than in the model's own layout, which needs no such move. It counts where the program with the
+proposed annotation has the largest move no more.
 """
 
 import argparse
@@ -31,8 +33,8 @@ AXES = ("data", "model")
 
 
 class Model(NamedTuple):
-    """A model with a layout. parameters, inputs: name -> (shape, spec); of inputs an integer in front is the number of
-    classes. activations: name -> spec; shapes are known when it runs."""
+    """A model with a layout. parameters, inputs: name -> (shape, spec); of inputs an integer in
+    front is the number of classes. activations: name -> spec; shapes are known when it runs."""
 
     forward: Callable[[dict[str, torch.Tensor], Mark], torch.Tensor]
     parameters: dict[str, tuple[tuple[int, ...], Spec]]
@@ -42,7 +44,9 @@ class Model(NamedTuple):
 
     def layout(self) -> dict[str, Spec]:
         """The layout that needs no move."""
-        return {name: spec for name, (_, spec) in (self.parameters | self.inputs).items()} | self.activations
+        return {
+            name: spec for name, (_, spec) in (self.parameters | self.inputs).items()
+        } | self.activations
 
 
 def mlp(t: dict[str, torch.Tensor], mark: Mark) -> torch.Tensor:
@@ -125,7 +129,10 @@ MODELS = {
     ),
     "convolution": Model(
         convolution,
-        {"one": ((16, 8, 3, 3), ("model", None, None, None)), "two": ((8, 16, 3, 3), (None, "model", None, None))},
+        {
+            "one": ((16, 8, 3, 3), ("model", None, None, None)),
+            "two": ((8, 16, 3, 3), (None, "model", None, None)),
+        },
         {"x": ((8, 8, 16, 16), ("data", None, None, None))},
         {"first": ("data", "model", None, None), "out": ("data", None, None, None)},
     ),
@@ -168,7 +175,11 @@ MODELS = {
         sequence,
         {"decay": ((64,), (None,)), "head": ((64, 64), (None, "model"))},
         {"x": ((16, 32, 64), ("data", None, None))},
-        {"summed": ("data", None, None), "shifted": ("data", None, None), "out": ("data", None, "model")},
+        {
+            "summed": ("data", None, None),
+            "shifted": ("data", None, None),
+            "out": ("data", None, "model"),
+        },
     ),
 }
 
@@ -208,15 +219,19 @@ def drawn(model: Model, dice: random.Random) -> tuple[str, Spec]:
     while True:
         places = [dice.randrange(-1, len(layout[name])) for _ in AXES]
         entries = [
-            [axis for axis, at in zip(AXES, places, strict=True) if at == dim] for dim in range(len(layout[name]))
+            [axis for axis, at in zip(AXES, places, strict=True) if at == dim]
+            for dim in range(len(layout[name]))
         ]
-        spec = tuple(None if not some else some[0] if len(some) == 1 else tuple(some) for some in entries)
+        spec = tuple(
+            None if not some else some[0] if len(some) == 1 else tuple(some) for some in entries
+        )
         if spec != layout[name]:
             return name, spec
 
 
 class Outcome(NamedTuple):
-    """One draw: the value with its bad layout, the largest move, and if the annotation removes it."""
+    """One draw: the value with its bad layout, the largest move, and if the annotation removes
+    it."""
 
     model: str
     value: str
@@ -236,7 +251,10 @@ def outcomes(seed: int, count: int, names: Sequence[str] = ()) -> list[Outcome]:
             model = MODELS[name := names[len(found) % len(names)]]
             value, spec = drawn(model, dice)
             layout = model.layout() | {value: spec}
-            plan, best = planned(model, mesh, layout, check=False), planned(model, mesh, model.layout(), check=False)
+            plan, best = (
+                planned(model, mesh, layout, check=False),
+                planned(model, mesh, model.layout(), check=False),
+            )
             largest = max((move.bytes for move in moves(plan)), default=0)
             if largest and plan.moved_bytes > best.moved_bytes + largest // 2:
                 checked = moves(planned(model, mesh, layout, check=True))
@@ -256,7 +274,10 @@ def main() -> None:
     spmd.simulate(8)
     started = time.perf_counter()
     found = outcomes(given.seed, given.draws, given.models)
-    drawn_of, removed = Counter(one.model for one in found), Counter(one.model for one in found if one.move.is_checked)
+    drawn_of, removed = (
+        Counter(one.model for one in found),
+        Counter(one.model for one in found if one.move.is_checked),
+    )
     for one in found if given.verbose else [one for one in found if not one.move.is_checked]:
         became = "removed" if one.move.is_checked else "kept"
         print(f"{became}: {one.model}, {one.value} as {P(*one.spec)!r}\n    {one.move}")
@@ -264,7 +285,10 @@ def main() -> None:
     for name in drawn_of:
         print(f"{name:<14}{drawn_of[name]:>7}{removed[name]:>9}")
     share = removed.total() / drawn_of.total()
-    print(f"{'all':<14}{drawn_of.total():>7}{removed.total():>9}   {share:.0%}, {time.perf_counter() - started:.0f} s")
+    print(
+        f"{'all':<14}{drawn_of.total():>7}{removed.total():>9}   {share:.0%}, "
+        f"{time.perf_counter() - started:.0f} s"
+    )
     sys.exit(share < 0.9)
 
 

@@ -1,11 +1,13 @@
-"""A small Llama on four GPUs: every layout compiled, and the best of those that `spmd.suggest` compiles.
+"""A small Llama on four GPUs: every layout compiled, and the best of those that `spmd.suggest`
+compiles.
 
     python tests/tools/planning/every_layout.py --folder /tmp/every
 
-Every layout is each placement (mesh, sequence, parameters kept or freed) with each choice of what is saved of the
-blocks (everything, results of products on the chip or on the host, nothing). Then `suggest` runs with its usual limit
-of trials, once with the GPU's memory and once with each of three smaller ones, of which the fastest layouts need more.
-Its best must be within 2 % of the best of all that fit. Plans are kept in the folder; needs the extra gpu-plan.
+Every layout is each placement (mesh, sequence, parameters kept or freed) with each choice of what
+is saved of the blocks (everything, results of products on the chip or on the host, nothing). Then
+`suggest` runs with its usual limit of trials, once with the GPU's memory and once with each of
+three smaller ones, of which the fastest layouts need more. Its best must be within 2 % of the best
+of all that fit. Plans are kept in the folder; needs the extra gpu-plan.
 """
 
 import argparse
@@ -56,9 +58,14 @@ class EveryLayout(Search):
 
     def run(self, until: float, most: int) -> list[Trial]:
         for placement in placements(self.model, self.of.chips):
-            for saved in itertools.combinations_with_replacement([*SAVED][::-1], self.model.num_saved):
+            for saved in itertools.combinations_with_replacement(
+                [*SAVED][::-1], self.model.num_saved
+            ):
                 trial = self._trial(dataclasses.replace(placement, saved=saved))
-                print(f"{time.strftime('%T')} {self.num_compiled} {trial.name}: {trial.reason}", flush=True)
+                print(
+                    f"{time.strftime('%T')} {self.num_compiled} {trial.name}: {trial.reason}",
+                    flush=True,
+                )
         return [*self.trials.values()]
 
     def _why_not(self, layout: CandidateLayout) -> str:
@@ -83,22 +90,35 @@ def search_within(limit: int | None) -> type[Search]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--folder", type=Path, required=True)
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     step, tokens = training()
     file = given.folder / "plans.json"
-    keywords: dict[str, Any] = {"target": TARGET, "mp_policy": PRECISION, "file": file, "progress": False}
+    keywords: dict[str, Any] = {
+        "target": TARGET,
+        "mp_policy": PRECISION,
+        "file": file,
+        "progress": False,
+    }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(suggest, "Search", EveryLayout)
-        every = [trial for trial in spmd.suggest(step, tokens, **keywords).trials if trial.plan is not None]
+        every = [
+            trial
+            for trial in spmd.suggest(step, tokens, **keywords).trials
+            if trial.plan is not None
+        ]
     fastest = min((trial for trial in every if trial.fits), key=lambda trial: trial.seconds)
     print(f"{len(every)} layouts; the fastest: {fastest.name}, {fastest.seconds * 1e3:.3f} ms")
     for share in (None, *SHARES):
         limit = None if share is None else int(share * fastest.plan.peak)
 
-        fitting = [trial for trial in every if trial.fits and (limit is None or trial.plan.peak <= limit)]
+        fitting = [
+            trial for trial in every if trial.fits and (limit is None or trial.plan.peak <= limit)
+        ]
         best = min(fitting, key=lambda trial: trial.seconds)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(suggest, "Search", search_within(limit))
@@ -107,9 +127,10 @@ def main() -> None:
         ours = [one for one in compiled if one.fits and (limit is None or one.plan.peak <= limit)]
         chosen = min(ours, key=lambda trial: trial.seconds)
         print(
-            f"memory {'of the chip' if limit is None else f'{limit / 2**20:,.0f} MiB'}: {len(fitting)} fit; best "
-            f"{best.name}, {best.seconds * 1e3:.3f} ms; suggest compiled {len(compiled)}: {chosen.name}, "
-            f"{chosen.seconds * 1e3:.3f} ms, {chosen.seconds / best.seconds - 1:+.2%}",
+            f"memory {'of the chip' if limit is None else f'{limit / 2**20:,.0f} MiB'}: "
+            f"{len(fitting)} fit; best {best.name}, {best.seconds * 1e3:.3f} ms; suggest compiled "
+            f"{len(compiled)}: {chosen.name}, {chosen.seconds * 1e3:.3f} ms, "
+            f"{chosen.seconds / best.seconds - 1:+.2%}",
             flush=True,
         )
 

@@ -29,11 +29,14 @@ CALLED = f"""%called (p: f32[1024,1024]) -> f32[4096,1024] {{
 
 """
 _PAIR = "((f32[1024,1024]{1,0}), f32[4096,1024]{1,0}, u32[])"
-# The line that starts a gather of %x and those that end it, in each form that a compiler writes; the computation of the
-# gather is CALLED.
+# The line that starts a gather of %x and those that end it, in each form that a compiler writes;
+# the computation of the gather is CALLED.
 PAIRS = {
     "a start and a done": (
-        f"%s = (f32[1024,1024]{{1,0}}, f32[4096,1024]{{1,0}}) {GATHER.replace('(%p)', '-start(%x)')}",
+        (
+            "%s = (f32[1024,1024]{1,0}, f32[4096,1024]{1,0}) "
+            f"{GATHER.replace('(%p)', '-start(%x)')}"
+        ),
         "%d = f32[4096,1024]{1,0} all-gather-done(%s)",
     ),
     "a call on the SparseCore": (
@@ -47,7 +50,8 @@ PAIRS = {
 }
 
 
-# The blocks of 16 x 32 scores of a causal mask of 64 x 64, at most two of keys for 16 queries: 6 of 8.
+# The blocks of 16 x 32 scores of a causal mask of 64 x 64, at most two of keys for 16 queries: 6 of
+# 8.
 CAUSAL = "{ { { 1, 0 }, { 1, 0 }, { 2, 1 }, { 2, 1 } } }"
 _SIDES = ", ".join(rf"\"block_q{end}\": 16, \"block_kv{end}\": 32" for end in ("", "_dkv", "_dq"))
 
@@ -56,10 +60,11 @@ KINDS = f"%kinds = s8[1,4,2]{{2,1,0}} constant({CAUSAL})"
 
 
 def attention(kinds: str = KINDS, *, is_joined: bool = False, sides: str = _SIDES) -> str:
-    """The three kernels of splash attention: 8 heads of 64 queries and keys, 16 wide, values 32 wide.
+    """The three kernels of splash attention: 8 heads of 64 queries and keys, 16 wide, values 32
+    wide.
 
-    kinds: the lines of %kinds, those of its blocks; "": a kernel without a mask. sides: the metadata of the calls.
-    is_joined: two kernels, as one of them computes all gradients."""
+    kinds: the lines of %kinds, those of its blocks; "": a kernel without a mask. sides: the
+    metadata of the calls. is_joined: two kernels, as one of them computes all gradients."""
     target = 'custom_call_target="tpu_custom_call"'
     path = f'frontend_attributes={{kernel_metadata={{\n"xprof_metadata":"{{{sides}}}"\n}}}}, '
     path += 'metadata={op_name="jit(step)/splash"}'
@@ -69,7 +74,9 @@ def attention(kinds: str = KINDS, *, is_joined: bool = False, sides: str = _SIDE
 %splash_mha_dq_no_residuals.1 = bf16[8,64,16]{{2,1,0}} custom-call({names}), {target}, {path}"""
     if is_joined:
         results = "(bf16[4,8,64,16]{3,2,1,0}, bf16[2,64,16]{2,1,0}, bf16[2,64,32]{2,1,0})"
-        backward = f"\n%splash_mha_dkv_no_residuals.1 = {results} custom-call({names}), {target}, {path}"
+        backward = (
+            f"\n%splash_mha_dkv_no_residuals.1 = {results} custom-call({names}), {target}, {path}"
+        )
     return f"""{kinds}
 %next = s8[1,4,2]{{2,1,0}} constant({{ {{ {{ 0, 0 }}, {{ 0, 0 }}, {{ 0, 1 }}, {{ 0, 1 }} }} }})
 %query = bf16[8,64,16]{{2,1,0}} constant(0)
@@ -79,9 +86,13 @@ def attention(kinds: str = KINDS, *, is_joined: bool = False, sides: str = _SIDE
 
 
 def kernel(name: str, flops: int, scope: str = "") -> str:
-    """A kernel that states so many operations, on rows of 16 and a weight of 16 x 64 for each of 4 groups."""
+    """A kernel that states so many operations, on rows of 16 and a weight of 16 x 64 for each of 4
+    groups."""
     stated = f'backend_config={{"custom_call_config":{{"cost_estimate":{{"flops":{flops}}}}}}}'
-    target = f'custom_call_target="tpu_custom_call", metadata={{op_name="jit(spmd)/{scope}/pallas_call"}}'
+    target = (
+        'custom_call_target="tpu_custom_call", '
+        f'metadata={{op_name="jit(spmd)/{scope}/pallas_call"}}'
+    )
     return f"""%rows = bf16[4096,16]{{1,0}} constant(0)
 %weight = bf16[4,16,64]{{2,1,0}} constant(0)
 %{name}.1 = bf16[4096,64]{{1,0}} custom-call(%rows, %weight), {target}, {stated}"""
@@ -90,8 +101,9 @@ def kernel(name: str, flops: int, scope: str = "") -> str:
 def between_slices(work: str) -> str:
     """A sum over two slices, and a line that is computed meanwhile."""
     how = (
-        'is_host_transfer=true, frontend_attributes={_xla_host_transfer_rendezvous="all-reduce.1_0",'
-        '_xla_megascale_target="{1,2}x{0:3}",_xla_megascale_transfer_type="ALL_REDUCE"}'
+        "is_host_transfer=true, "
+        'frontend_attributes={_xla_host_transfer_rendezvous="all-reduce.1_0",_xla_megascale_'
+        'target="{1,2}x{0:3}",_xla_megascale_transfer_type="ALL_REDUCE"}'
     )
     return f"""%token = token[] after-all()
 %send = (f32[1024,1024]{{1,0}}, u32[], token[]) send(%x, %token), channel_id=6, {how}

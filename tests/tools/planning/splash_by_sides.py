@@ -1,4 +1,5 @@
-"""One call of jax's attention kernel for a TPU on three sides: seconds by the clock of plans, as JSON.
+"""One call of jax's attention kernel for a TPU on three sides: seconds by the clock of plans, as
+JSON.
 
 python -m tests.tools.planning.splash_by_sides
 """
@@ -36,9 +37,13 @@ def attention(kind: str, query: jax.Array, key: jax.Array, value: jax.Array) -> 
     case = ours._Case.of(query[None], key[None], value[None], kind == "causal", WIDTH**-0.5, 1)
     (rows, columns), wide = case.block, case.joined_columns
     sizes = splash.BlockSizes(
-        block_q=rows, block_kv=columns, block_q_dkv=rows, block_kv_dkv=wide, block_kv_dkv_compute=columns,
+        block_q=rows,
+        block_kv=columns,
+        block_q_dkv=rows,
+        block_kv_dkv=wide,
+        block_kv_dkv_compute=columns,
         use_fused_bwd_kernel=True,
-    )  # fmt: skip
+    )
     mask = splash.MultiHeadMask([KINDS[kind]()] * HEADS)
     kernel = splash.make_splash_mha(mask=mask, head_shards=1, q_seq_shards=1, block_sizes=sizes)
     return kernel((query * WIDTH**-0.5).astype(query.dtype), key, value)
@@ -71,7 +76,11 @@ def by_hand(kind: str, *, is_trained: bool = True) -> float:
 
 
 def planned(step: Callable[..., Any], *shape: int) -> tuple[float, list[str]]:
-    plan = spmd.plan(step, *(torch.empty(shape, dtype=torch.bfloat16, device="meta") for _ in range(3)), target=TARGET)
+    plan = spmd.plan(
+        step,
+        *(torch.empty(shape, dtype=torch.bfloat16, device="meta") for _ in range(3)),
+        target=TARGET,
+    )
     return next(term.seconds for term in plan.terms if term.name == "attention"), list(plan.notes)
 
 
@@ -79,10 +88,14 @@ def main() -> None:
     found: dict[str, dict[str, Any]] = {}
     for kind in KINDS:
         found[kind] = {"by hand": by_hand(kind), "forward": by_hand(kind, is_trained=False)}
-        found[kind]["call_jax"], notes = planned(functools.partial(by_call_jax, kind), HEADS, LENGTH, WIDTH)
+        found[kind]["call_jax"], notes = planned(
+            functools.partial(by_call_jax, kind), HEADS, LENGTH, WIDTH
+        )
         found[kind]["notes"] = notes
         if kind != "window":
-            found[kind]["torch"], _ = planned(functools.partial(by_torch, kind == "causal"), 1, HEADS, LENGTH, WIDTH)
+            found[kind]["torch"], _ = planned(
+                functools.partial(by_torch, kind == "causal"), 1, HEADS, LENGTH, WIDTH
+            )
     print(json.dumps(found))
 
 

@@ -1,4 +1,5 @@
-"""Constants measured on the device that is here, kept in a file, and the times of plans that they change."""
+"""Constants measured on the device that is here, kept in a file, and the times of plans that they
+change."""
 
 import json
 from pathlib import Path
@@ -44,11 +45,14 @@ class TestMeasured:
 
     def test_a_tpu(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(CHIPS, "cpu", chip(flops_per_cycle=1000, links=4))
-        monkeypatch.setattr(calibration, "plan", lambda *args: SimpleNamespace(cycles=100))  # a CPU's has none
+        # a CPU's has none
+        monkeypatch.setattr(calibration, "plan", lambda *args: SimpleNamespace(cycles=100))
         wanted = {name for names in tpu_clock.TpuClock.constants.values() for name in names}
         assert set(calibrate(file, TINY)) == wanted
 
-    def test_a_device_of_unknown_peaks(self, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_device_of_unknown_peaks(
+        self, file: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         assert command.main(["calibrate"]) == 1
         assert "expected a TPU or a GPU whose peaks are known, got 'cpu'" in capsys.readouterr().err
         assert not file.exists()
@@ -58,7 +62,11 @@ class TestRead:
     """A plan for that kind of device is told by them."""
 
     def terms(self) -> dict[str, step_time.Term]:
-        places = [SimpleNamespace(device_kind="TPU v5 lite", coords=(x, y, 0)[:2]) for x in range(2) for y in range(2)]
+        places = [
+            SimpleNamespace(device_kind="TPU v5 lite", coords=(x, y, 0)[:2])
+            for x in range(2)
+            for y in range(2)
+        ]
         lines = f"%y = f32[1024,1024]{{1,0}} negate(%x), {work(0.25)}\n{gather(4)}"
         program = Module(hlo_of_tpu.program(lines))
         found, _ = step_time.terms_of(program, CHIPS["TPU v5 lite"], (0,) * 4, places)
@@ -70,11 +78,19 @@ class TestRead:
         file.write_text(json.dumps({"TPU v5 lite": {"rates": {"cycles": 2.0, "link": 0.25}}}))
         after = self.terms()
         assert after["instructions"].seconds == pytest.approx(2 * 0.25)
-        assert after["instructions"].low == pytest.approx(0.45) and after["instructions"].source == "measured"
+        assert (
+            after["instructions"].low == pytest.approx(0.45)
+            and after["instructions"].source == "measured"
+        )
         links = "waiting for collectives (ici)"
-        assert after[links].seconds > 2 * before[links].seconds and after[links].source == "analytic"  # no hop measured
+        # no hop measured
+        assert (
+            after[links].seconds > 2 * before[links].seconds and after[links].source == "analytic"
+        )
 
     def test_another_file(self, file: Path) -> None:
         file.write_text("[1]")
-        with pytest.raises(ValueError, match="expected what `python -m spmd calibrate` writes; delete it"):
+        with pytest.raises(
+            ValueError, match="expected what `python -m spmd calibrate` writes; delete it"
+        ):
             self.terms()

@@ -1,4 +1,5 @@
-"""Plans for GPUs that are not here; by CUDA's plugin of jax, where it is installed (`make plan-gpu`)."""
+"""Plans for GPUs that are not here; by CUDA's plugin of jax, where it is installed
+(`make plan-gpu`)."""
 
 import importlib.util
 import subprocess
@@ -16,9 +17,17 @@ from spmd.tools.planning.clock import CHIPS, Chip
 from spmd.tools.planning.step_time import terms_of
 
 H100 = CHIPS["NVIDIA H100 80GB HBM3"]
-PLUGIN = importlib.util.find_spec("jax_plugins.xla_cuda12") if importlib.util.find_spec("jax_plugins") else None
-without_plugin = pytest.mark.skipif(PLUGIN is not None, reason="is of an environment without the extra gpu-plan")
-needs_plugin = pytest.mark.skipif(PLUGIN is None, reason="needs the extra gpu-plan: `make plan-gpu` runs it")
+PLUGIN = (
+    importlib.util.find_spec("jax_plugins.xla_cuda12")
+    if importlib.util.find_spec("jax_plugins")
+    else None
+)
+without_plugin = pytest.mark.skipif(
+    PLUGIN is not None, reason="is of an environment without the extra gpu-plan"
+)
+needs_plugin = pytest.mark.skipif(
+    PLUGIN is None, reason="needs the extra gpu-plan: `make plan-gpu` runs it"
+)
 
 # A loop of three iterations: a gather hidden by a product, then a sum that nothing hides.
 PROGRAM = """\
@@ -88,18 +97,31 @@ class TestCounts:
         assert program_facts.kernel_of(module, main, main.by_name["loop"]) is None
 
     def test_attention_of_cudnn(self) -> None:
-        """Two products of every pair of positions forward, five backward; half of the pairs under a causal mask."""
+        """Two products of every pair of positions forward, five backward; half of the pairs under a
+        causal mask."""
         line = (
             "  %q = bf16[2,4,128,32]{3,2,1,0} parameter(0)\n"
             "  ROOT %a = (bf16[2,4,128,32]{3,2,1,0}, u8[0]{0}) custom-call(%q, %q, %q), "
-            'custom_call_target="__cudnn$fmhaSoftmaxKIND", backend_config={"cudnn_fmha_backend_config": {'
-            '"intermediate_tensor_shape": {"dimensions": ["2", "4", "128", "128"]}, "mask_type": "MASK"}}\n'
+            'custom_call_target="__cudnn$fmhaSoftmaxKIND", '
+            'backend_config={"cudnn_fmha_backend_config": {"intermediate_tensor_shape": '
+            '{"dimensions": ["2", "4", "128", "128"]}, "mask_type": "MASK"}}\n'
         )
-        text = "HloModule spmd\n\nENTRY %main (q: bf16[2,4,128,32]) -> bf16[2,4,128,32] {\n" + line + "}\n"
+        text = (
+            "HloModule spmd\n\nENTRY %main (q: bf16[2,4,128,32]) -> bf16[2,4,128,32] {\n"
+            + line
+            + "}\n"
+        )
         pairs = 2 * 2 * 4 * 128 * 128 * 32
-        for kind, mask, count in (("", "NO_MASK", 2), ("", "CAUSAL", 1), ("Backward", "NO_MASK", 5)):
-            module = Module(text.replace("KIND", kind).replace("MASK", mask, 1) if mask == "CAUSAL" else
-                            text.replace("KIND", kind).replace('"MASK"', f'"{mask}"'))  # fmt: skip
+        for kind, mask, count in (
+            ("", "NO_MASK", 2),
+            ("", "CAUSAL", 1),
+            ("Backward", "NO_MASK", 5),
+        ):
+            module = Module(
+                text.replace("KIND", kind).replace("MASK", mask, 1)
+                if mask == "CAUSAL"
+                else text.replace("KIND", kind).replace('"MASK"', f'"{mask}"')
+            )
             assert program_facts.flops_of(module) == count * pairs, (kind, mask)
 
 
@@ -143,8 +165,11 @@ class TestDescriptions:
             chip = CHIPS[gpu.kind]
             assert chip.name == name and chip.is_gpu and chip.clock is None
             assert chip.memory_bytes == gpu.memory_bytes and chip.bandwidth == gpu.bandwidth
-            # What the units of the description do in a cycle is the data sheet's peak, within the clock's boost.
-            assert chip.f32_flops == pytest.approx(2e9 * gpu.cores * gpu.lanes * gpu.clock, rel=0.05)
+            # What the units of the description do in a cycle is the data sheet's peak, within the
+            # clock's boost.
+            assert chip.f32_flops == pytest.approx(
+                2e9 * gpu.cores * gpu.lanes * gpu.clock, rel=0.05
+            )
 
     def test_own_description(self) -> None:
         text = (
@@ -153,7 +178,8 @@ class TestDescriptions:
             .replace("core_count: 132", "core_count: 66")
         )
         spmd.describe_gpu("half_h100", text, peak_flops=495e12, link_bytes=450e9)
-        spmd.describe_gpu("half_h100", text, peak_flops=495e12, link_bytes=450e9)  # the same again is no other
+        # the same again is no other
+        spmd.describe_gpu("half_h100", text, peak_flops=495e12, link_bytes=450e9)
         chip = CHIPS["half of an H100"]
         assert isinstance(chip, Chip) and chip.cores == 66 and chip.network_bytes == 450e9
         assert num_devices("half_h100:4") == 4 and num_devices("2xhalf_h100:4") == 8
@@ -163,16 +189,23 @@ class TestDescriptions:
         with pytest.raises(ValueError, match="'NVIDIA L4' is another GPU already"):
             spmd.describe_gpu("l4_mine", text, peak_flops=1e12, link_bytes=1e9)
         with pytest.raises(ValueError, match="'h100' is another GPU already"):
-            spmd.describe_gpu("h100", text.replace("NVIDIA L4", "L4 of mine"), peak_flops=1e12, link_bytes=1e9)
+            spmd.describe_gpu(
+                "h100", text.replace("NVIDIA L4", "L4 of mine"), peak_flops=1e12, link_bytes=1e9
+            )
         with pytest.raises(ValueError, match="which has device_memory_size, memory_bandwidth"):
             spmd.describe_gpu("mine", "h100.txtpb", peak_flops=1e12, link_bytes=1e9)
         with pytest.raises(ValueError, match="expected a name of letters"):
-            spmd.describe_gpu("8xmine:8", text.replace("NVIDIA L4", "L4 of ours"), peak_flops=1e12, link_bytes=1e9)
+            spmd.describe_gpu(
+                "8xmine:8", text.replace("NVIDIA L4", "L4 of ours"), peak_flops=1e12, link_bytes=1e9
+            )
 
     @without_plugin
     def test_without_the_plugin(self) -> None:
         assert num_devices("h100:8") == 8
-        with pytest.raises(ValueError, match=r"'h100:8' needs CUDA's plugin of jax.*pip install jax-cuda12-plugin=="):
+        with pytest.raises(
+            ValueError,
+            match=r"'h100:8' needs CUDA's plugin of jax.*pip install jax-cuda12-plugin==",
+        ):
             all_devices("h100:8")
         with pytest.raises(ValueError, match=r"GPUs such as \"h100:8\" \(a100, b200, .*h100"):
             all_devices("h1000:8")
@@ -212,44 +245,64 @@ spmd.simulate(8)
 step = training(spmd.Mesh(range(8), (8,), ("fsdp",)))
 plan = spmd.plan(step, torch.zeros(64, 256), target="h100:8")
 assert plan.fits and plan.chip == "NVIDIA H100 80GB HBM3" and plan.num_devices == 8
-assert plan.flops == 6 * 4 * 8 * 256 * 256 - 2 * 8 * 256 * 256, plan.flops  # the batch needs no gradient
+# the batch needs no gradient
+assert plan.flops == 6 * 4 * 8 * 256 * 256 - 2 * 8 * 256 * 256, plan.flops
 assert {row.axes for row in plan.collectives} == {("fsdp",)}
 low, high = plan.seconds_range
-assert 0 < low < plan.seconds < high and {term.name for term in plan.terms} >= {"products", "launches"}
+assert 0 < low < plan.seconds < high and {term.name for term in plan.terms} >= {
+    "products",
+    "launches",
+}
 again = spmd.Plan.from_json(plan.to_json())
 assert again.terms == plan.terms and not again.diff(plan)
 print(plan)
 """,
             timeout=300,
         )
-        assert "h100:8 (fsdp=8): fits" in printed and "step time = " in printed and "analytic" in printed
+        assert (
+            "h100:8 (fsdp=8): fits" in printed
+            and "step time = " in printed
+            and "analytic" in printed
+        )
 
     def test_stderr_has_no_notice(self) -> None:
-        """The plugin's own log writes none of XLA's notices, and libtpu, if it is installed, no errors."""
+        """The plugin's own log writes none of XLA's notices, and libtpu, if it is installed, no
+        errors."""
         script = """
 import torch, spmd
 plan = spmd.plan(lambda x: (x @ x).sum(), torch.empty(256, 256, device="meta"), target="h100:1")
 assert plan.flops == 2 * 256**3, plan
 """
         done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, cwd=ROOT, env=own_environment()
+            [sys.executable, "-c", script],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            cwd=ROOT,
+            env=own_environment(),
         )
         assert done.returncode == 0, done.stderr
         written = [line for line in done.stderr.splitlines() if "find cuda drivers" not in line]
-        assert not [line for line in written if not line.startswith(("WARNING: All log messages", "spmd: "))], written
+        assert not [
+            line for line in written if not line.startswith(("WARNING: All log messages", "spmd: "))
+        ], written
 
     def test_nodes_and_memory(self) -> None:
         printed = run_script(
             STEP
             + """
-mesh = spmd.HybridMesh(ici_mesh_shape=(1, 8), dcn_mesh_shape=(2, 1), axis_names=("data", "fsdp"), target="2xh100:8")
+mesh = spmd.HybridMesh(
+    ici_mesh_shape=(1, 8), dcn_mesh_shape=(2, 1), axis_names=("data", "fsdp"), target="2xh100:8"
+)
 step = training(mesh)
 plan = spmd.plan(step, torch.zeros(64, 256))
 assert {row.link for row in plan.collectives} == {"ici", "dcn"}, plan
 assert {row.axes for row in plan.collectives if row.link == "ici"} >= {("fsdp",)}
 with torch.device("meta"):
     wide = nn.Linear(1 << 17, 1 << 17)
-plan = spmd.plan(lambda x: wide(x).sum().backward(), torch.empty(8, 1 << 17, device="meta"), target="l4:1")
+plan = spmd.plan(
+    lambda x: wide(x).sum().backward(), torch.empty(8, 1 << 17, device="meta"), target="l4:1"
+)
 assert not plan.fits and plan.largest and plan.advice
 print(plan)
 """,
@@ -263,10 +316,15 @@ print(plan)
             STEP
             + f"""
 from spmd.mesh.gpus import GPUS
+
 text = GPUS["h100"].description.replace(GPUS["h100"].kind, "one of ours")
 spmd.describe_gpu("ours", text, peak_flops=1e15, link_bytes=4e11)
 spmd.simulate(4)
-plan = spmd.plan(training(spmd.Mesh(range(4), (4,), ("fsdp",)), layers=2), torch.zeros(64, 256), target={target!r})
+plan = spmd.plan(
+    training(spmd.Mesh(range(4), (4,), ("fsdp",)), layers=2),
+    torch.zeros(64, 256),
+    target={target!r},
+)
 assert plan.fits and plan.seconds > 0, plan
 """,
             timeout=300,
@@ -289,13 +347,18 @@ assert plan.flops == 2 * 256**3, plan
         run_script(
             """
 import torch, spmd
+
 mesh = spmd.Mesh(range(8), (8,), ("expert",), target="h100:8")
 weights = torch.nn.Parameter(torch.empty(8, 32, 64, device="meta"))
-spmd.ShardingRules({"weight": spmd.P("expert", None, None)}).apply(torch.nn.ParameterDict({"weight": weights}), mesh)
+spmd.ShardingRules({"weight": spmd.P("expert", None, None)}).apply(
+    torch.nn.ParameterDict({"weight": weights}), mesh
+)
+
 
 def step(rows, ends):
     spmd.mark_sharding(rows, mesh, ("expert", None))
     return torch.nn.functional.grouped_mm(rows, weights.to(rows.device), offs=ends).sum()
+
 
 arguments = torch.zeros(64, 32, device="meta"), torch.zeros(8, dtype=torch.int32, device="meta")
 try:

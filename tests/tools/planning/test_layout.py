@@ -1,4 +1,5 @@
-"""spmd.plan with rules: how a model lies, what the rules leave to be desired, and nothing changed afterwards."""
+"""spmd.plan with rules: how a model lies, what the rules leave to be desired, and nothing changed
+afterwards."""
 
 import dataclasses
 import json
@@ -42,13 +43,17 @@ def meta_llama(**shapes: int) -> Llama:
 def is_untouched(model: nn.Module) -> bool:
     tensors = [*model.parameters()]
     return all(
-        not module._forward_hooks and not module._forward_pre_hooks and "_fsdp_unit" not in module.__dict__
+        not module._forward_hooks
+        and not module._forward_pre_hooks
+        and "_fsdp_unit" not in module.__dict__
         for module in model.modules()
     ) and all(
-        one.is_meta and not one._backward_hooks and "_pins_grad" not in one.__dict__
+        one.is_meta
+        and not one._backward_hooks
+        and "_pins_grad" not in one.__dict__
         and not one._post_accumulate_grad_hooks  # type: ignore[attr-defined]
         for one in tensors
-    )  # fmt: skip
+    )
 
 
 class TestOfAModel:
@@ -56,22 +61,44 @@ class TestOfAModel:
 
     def test_rows_totals_and_findings(self, mesh: Mesh) -> None:
         model, compiled = meta_llama(vocabulary=255), spmd.metrics.num_compiles()
-        rules = RULES.put("blocks.1.gate.weight", P()).put("blocks.*.nothing", P()).put("norm3:output", P())
+        rules = (
+            RULES.put("blocks.1.gate.weight", P())
+            .put("blocks.*.nothing", P())
+            .put("norm3:output", P())
+        )
         plan = spmd.plan(model, mesh=mesh, rules=rules)
-        assert spmd.metrics.num_compiles() == compiled and plan.num_programs == 0 and plan.cycles == 0
+        assert (
+            spmd.metrics.num_compiles() == compiled and plan.num_programs == 0 and plan.cycles == 0
+        )
         rows = {row.path: row for row in plan.layout}
         assert [*rows] == [name for name, _ in model.named_parameters()]
         row = rows["blocks.1.attention.key.weight"]
-        assert (row.dtype, row.shape, row.spec, row.bytes) == ("float32", (32, 64), "P('tensor', 'fsdp')", 2048)
-        assert row.rule == "blocks.*.attention.{query,key,value}.weight" and rows["norm.weight"].rule == ""
-        assert plan.parameters == sum(row.bytes for row in plan.layout) == plan.gradients == plan.peak
+        assert (row.dtype, row.shape, row.spec, row.bytes) == (
+            "float32",
+            (32, 64),
+            "P('tensor', 'fsdp')",
+            2048,
+        )
+        assert (
+            row.rule == "blocks.*.attention.{query,key,value}.weight"
+            and rows["norm.weight"].rule == ""
+        )
+        assert (
+            plan.parameters == sum(row.bytes for row in plan.layout) == plan.gradients == plan.peak
+        )
         found = {(one.kind, one.subject): one for one in plan.findings}
         assert {*found} == {
-            ("uneven", "embed.weight"), ("uneven", "head.weight"), ("shadowed rule", "blocks.1.gate.weight"),
-            ("idle rule", "blocks.*.nothing"), ("idle rule", "norm3:output"),
-        }  # fmt: skip
+            ("uneven", "embed.weight"),
+            ("uneven", "head.weight"),
+            ("shadowed rule", "blocks.1.gate.weight"),
+            ("idle rule", "blocks.*.nothing"),
+            ("idle rule", "norm3:output"),
+        }
         assert "dim 0 of 255 is padded to 256 for 2 shards" in found["uneven", "embed.weight"].text
-        assert "all of its paths: 'blocks.*.{gate,up}.weight'" in found["shadowed rule", "blocks.1.gate.weight"].text
+        assert (
+            "all of its paths: 'blocks.*.{gate,up}.weight'"
+            in found["shadowed rule", "blocks.1.gate.weight"].text
+        )
         assert "test_layout.py" in found["idle rule", "blocks.*.nothing"].line
         assert "test_layout.py" in found["uneven", "embed.weight"].line
         assert is_untouched(model)
@@ -80,7 +107,10 @@ class TestOfAModel:
         plan = spmd.plan(meta_llama(), mesh=mesh, rules=RULES.put("a.weight", P()))
         text = " ".join(str(plan).split())
         assert "layout" in text and "x 2" in text and "P('tensor', 'fsdp')" in text
-        assert "idle rule: a.weight: it matches nothing in the model" in text and "compiled in" not in text
+        assert (
+            "idle rule: a.weight: it matches nothing in the model" in text
+            and "compiled in" not in text
+        )
         assert Plan.from_json(plan.to_json()) == plan
         assert json.loads(plan.to_json())["layout"][0]["path"] == "embed.weight"
         plan.save(tmp_path / "plan.html")
@@ -142,7 +172,9 @@ class TestOfAStep:
         uneven = next(one for one in plan.findings if one.subject == "head.weight")
         assert "return self.head(self.norm(x))" in uneven.line
         # No rule says how the last norm's output lies, which the head reads whole.
-        assert any(one.subject.startswith("head ") and "llama.py" in one.line for one in plan.findings)
+        assert any(
+            one.subject.startswith("head ") and "llama.py" in one.line for one in plan.findings
+        )
         assert is_untouched(model) and not optimizer.state
 
         mended = RULES.put("norm:output", P(("data", "fsdp"), None, None)).put(
@@ -157,7 +189,9 @@ class TestOfAStep:
     def test_a_model_that_is_on_the_device_and_has_hooks(self, mesh: Mesh) -> None:
         model, calls = nn.Linear(8, 8).to("xla"), []
         handle = model.weight.register_hook(lambda gradient: calls.append("arrived"))
-        after = model.weight.register_post_accumulate_grad_hook(lambda tensor: calls.append("there"))
+        after = model.weight.register_post_accumulate_grad_hook(
+            lambda tensor: calls.append("there")
+        )
         policy = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
         def step(x: torch.Tensor) -> None:
@@ -165,7 +199,9 @@ class TestOfAStep:
 
         x = torch.ones(8, 8)
         rules = ShardingRules({"weight": P("tensor", None)}, units=())
-        found = spmd.suggest(step, x, target="cpu:2", mp_policy=policy, max_trials=2, progress=False)
+        found = spmd.suggest(
+            step, x, target="cpu:2", mp_policy=policy, max_trials=2, progress=False
+        )
         plan = spmd.plan(step, x, mesh=mesh, rules=rules)
         assert plan.layout[0].spec == "P('tensor', 'fsdp')" and found.plan.fits
         assert spmd.get_sharding(model.weight) is None and model.weight.grad is None
@@ -214,10 +250,13 @@ SPLIT = ShardingRules({"0.weight": P("tensor", None), "1.weight": P(None, "tenso
 
 
 class TestOfWhatIsLaidOut:
-    """A plan reads the layout that the run would find: rules, FSDP and marks in any order, before and after a step."""
+    """A plan reads the layout that the run would find: rules, FSDP and marks in any order, before
+    and after a step."""
 
     @pytest.mark.parametrize("where", ["xla", "cpu", "meta"])
-    @pytest.mark.parametrize("lay", [by_rules_then_fsdp, by_fsdp_then_rules, by_units, by_rules_then_mark])
+    @pytest.mark.parametrize(
+        "lay", [by_rules_then_fsdp, by_fsdp_then_rules, by_units, by_rules_then_mark]
+    )
     def test_as_in_a_run(self, lay: Any, where: str, mesh: Mesh) -> None:
         with torch.device(where):
             model = nn.Sequential(nn.Linear(16, 32, bias=False), nn.Linear(32, 16, bias=False))
@@ -244,11 +283,23 @@ class TestOfWhatIsLaidOut:
         # An equal step of a test before is found, and then only this one's initial values compile.
         ran = next(each for each in reversed(spmd.metrics.compiles()) if each.name == "step")
         shardings = [spmd.get_sharding(tensor) for tensor in model.parameters()]
-        stored = [repr(P(*sharding.partition_spec(2))) for sharding in shardings if sharding is not None]
-        split = ["P('fsdp', 'tensor')"] if lay is by_rules_then_mark else ["P('tensor', 'fsdp')", "P('fsdp', 'tensor')"]
+        stored = [
+            repr(P(*sharding.partition_spec(2))) for sharding in shardings if sharding is not None
+        ]
+        split = (
+            ["P('fsdp', 'tensor')"]
+            if lay is by_rules_then_mark
+            else ["P('tensor', 'fsdp')", "P('fsdp', 'tensor')"]
+        )
         assert stored[: len(split)] == split
         for plan in (before, after):
             assert [row.spec for row in plan.layout] == stored
             assert plan.parameters == sum(row.bytes for row in plan.layout)
-            assert (plan.arguments, plan.temporaries, plan.flops) == (ran.argument_bytes, ran.temp_bytes, ran.flops)
-            assert sum(row.count for row in plan.collectives) == sum(row.count for row in ran.traffic)
+            assert (plan.arguments, plan.temporaries, plan.flops) == (
+                ran.argument_bytes,
+                ran.temp_bytes,
+                ran.flops,
+            )
+            assert sum(row.count for row in plan.collectives) == sum(
+                row.count for row in ran.traffic
+            )

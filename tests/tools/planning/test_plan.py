@@ -23,7 +23,9 @@ class TestAgainstARun:
 
     @pytest.mark.parametrize("layers", [2, 8], ids=["unrolled", "rolled"])
     @pytest.mark.parametrize("shape", [(8,), (2, 4)])
-    def test_same_bytes_and_collectives(self, shape: tuple[int, ...], layers: int, mesh8: Mesh, mesh2x4: Mesh) -> None:
+    def test_same_bytes_and_collectives(
+        self, shape: tuple[int, ...], layers: int, mesh8: Mesh, mesh2x4: Mesh
+    ) -> None:
         mesh = mesh8 if len(shape) == 1 else mesh2x4
         model, _, step = training(mesh, layers=layers, dropout=0.1 if layers == 8 else 0.0)
         plan = spmd.plan(step, tokens())
@@ -35,12 +37,18 @@ class TestAgainstARun:
         assert plan.memory is not None
         assert headline(plan).endswith(f": fits: {size_of(plan.peak)} of {size_of(plan.memory)}")
         assert (plan.arguments, plan.results, plan.in_place, plan.temporaries) == (
-            ran.argument_bytes, ran.output_bytes, ran.alias_bytes, ran.temp_bytes,
-        )  # fmt: skip
+            ran.argument_bytes,
+            ran.output_bytes,
+            ran.alias_bytes,
+            ran.temp_bytes,
+        )
         assert plan.flops == ran.flops and plan.num_ops == ran.nodes and plan.num_programs == 1
 
         def table(rows: Any) -> list[Any]:
-            return sorted((row.kind, row.axes, row.devices, row.bytes, row.op, row.line, row.count) for row in rows)
+            return sorted(
+                (row.kind, row.axes, row.devices, row.bytes, row.op, row.line, row.count)
+                for row in rows
+            )
 
         def merged(rows: Any) -> list[Any]:
             counts: dict[Any, int] = {}
@@ -51,13 +59,18 @@ class TestAgainstARun:
         assert merged(plan.collectives) == merged(ran.traffic) and plan.collectives
         assert [iterations for iterations, _ in ran.loops] == ([8, 8] if layers == 8 else [])
         total = sum(row.count for row in ran.traffic)
-        assert total > sum(ran.collectives.values()) if ran.loops else total == sum(ran.collectives.values())
+        assert (
+            total > sum(ran.collectives.values())
+            if ran.loops
+            else total == sum(ran.collectives.values())
+        )
         numel = sum(parameter.numel() for parameter in model.parameters())
         assert plan.parameters >= numel * 4 / 8 and plan.optimizer_state == 2 * plan.parameters
         assert plan.gradients == 0  # zero_grad has dropped them
 
     def test_state_that_nobody_placed(self, mesh8: Mesh) -> None:
-        """A layout that the compiler chose in the first step is that of the second, which is compiled."""
+        """A layout that the compiler chose in the first step is that of the second, which is
+        compiled."""
         with torch.device("xla"):
             model = nn.Linear(64, 64)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -78,22 +91,28 @@ class TestAgainstARun:
         ran = spmd.metrics.compiles()[-1]
         assert h.shape == (16, 64)
         assert (plan.arguments, plan.results, plan.temporaries) == (
-            ran.argument_bytes, ran.output_bytes, ran.temp_bytes,
-        )  # fmt: skip
+            ran.argument_bytes,
+            ran.output_bytes,
+            ran.temp_bytes,
+        )
 
     def test_many_thin_layers(self, mesh8: Mesh) -> None:
-        """A layer more is a turn more: neither another program nor more temporaries than it saves."""
+        """A layer more is a turn more: neither another program nor more temporaries than it
+        saves."""
 
         def plan_of(depth: int) -> tuple[Plan, int]:
             model, _, step = training(mesh8, layers=depth)
-            return spmd.plan(step, tokens()), sum(parameter.numel() for parameter in model.blocks.parameters())
+            return spmd.plan(step, tokens()), sum(
+                parameter.numel() for parameter in model.blocks.parameters()
+            )
 
         (few, fewer), (many, more) = plan_of(20), plan_of(80)
         iterations = [{row.count for row in plan.collectives} for plan in (few, many)]
         assert 20 in iterations[0] and 80 in iterations[1] and 20 not in iterations[1]
         assert len(few.collectives) == len(many.collectives)
         assert many.parameters - few.parameters == (more - fewer) * 4 // 8
-        saved = 60 * 2 * 8 * (2 * 32 + 3 * 32 + 32 + 2 * 4 * 32 + 4 * 32) * 4  # two sequences' activations
+        # two sequences' activations
+        saved = 60 * 2 * 8 * (2 * 32 + 3 * 32 + 32 + 2 * 4 * 32 + 4 * 32) * 4
         assert many.temporaries - few.temporaries < 2 * saved
 
     def test_two_barriers_in_a_step(self, mesh8: Mesh) -> None:
@@ -136,7 +155,9 @@ class TestAgainstARun:
         spmd.metrics.clear()
         step(torch.ones(4, 8))
         seconds = {record.name: record.seconds for record in spmd.metrics.compiles()}
-        assert plan.num_programs == 3 and plan.compile_seconds == pytest.approx(sum(seconds.values()))
+        assert plan.num_programs == 3 and plan.compile_seconds == pytest.approx(
+            sum(seconds.values())
+        )
 
     def test_inference(self, mesh8: Mesh) -> None:
         model, _, _ = training(mesh8)
@@ -154,7 +175,10 @@ class TestOneCompile:
         found: list[str] = []
 
         def note(event: str, duration_secs: float, **told: object) -> None:
-            if event == "/jax/core/compile/backend_compile_duration" and told["fun_name"] == "jit(spmd)":
+            if (
+                event == "/jax/core/compile/backend_compile_duration"
+                and told["fun_name"] == "jit(spmd)"
+            ):
                 found.append(event)
 
         spmd.sync()
@@ -165,7 +189,10 @@ class TestOneCompile:
 
     @staticmethod
     def run(step: Any, *args: Any, times: int = 3) -> list[Any]:
-        """The lines of the ledger of a few steps, initialisation aside. What they return is kept, as a plan has it."""
+        """The lines of the ledger of a few steps, initialisation aside.
+
+        What they return is kept, as a plan has it.
+        """
         before = len(spmd.metrics.compiles())
         for _ in range(times):
             kept = step(*args)
@@ -182,17 +209,24 @@ class TestOneCompile:
         (ran,) = self.run(step, tokens())
         initial = sum(record.name == "init" for record in spmd.metrics.compiles()[before:])
         assert initial and len(compiles) == 1 + initial
-        assert "compiled by the plan at" in ran.cause and "test_plan.py" in ran.cause and ran.line not in ran.cause
+        assert (
+            "compiled by the plan at" in ran.cause
+            and "test_plan.py" in ran.cause
+            and ran.line not in ran.cause
+        )
         assert ran.seconds == plan.compile_seconds and bool(ran.loops) is (layers == 8)
         after = spmd.plan(step, tokens())
         assert not plan.diff(after) and len(compiles) == 1 + initial
 
     @pytest.mark.parametrize("device", ["cpu", "xla"])
     def test_marks_and_moments(self, device: str, mesh2x4: Mesh, compiles: list[str]) -> None:
-        """Modules without data, unmarked biases and their moments, results that the compiler places."""
+        """Modules without data, unmarked biases and their moments, results that the compiler
+        places."""
         with torch.device(device):
             model = nn.Sequential(nn.Linear(16, 64), nn.BatchNorm1d(64), nn.Linear(64, 16))
-        rules = spmd.ShardingRules({"0.weight": spmd.P("fsdp", None), "2.weight": spmd.P(None, "fsdp")})
+        rules = spmd.ShardingRules(
+            {"0.weight": spmd.P("fsdp", None), "2.weight": spmd.P(None, "fsdp")}
+        )
         optimizer = torch.optim.Adam(model.parameters())
 
         def step(x: torch.Tensor) -> torch.Tensor:
@@ -252,7 +286,9 @@ class TestOneCompile:
         spmd.plan(lambda: x.repeat(2))
         assert len(compiles) == 19
 
-    def test_from_the_disk(self, mesh8: Mesh, compiles: list[str], tmp_path: Any, monkeypatch: Any) -> None:
+    def test_from_the_disk(
+        self, mesh8: Mesh, compiles: list[str], tmp_path: Any, monkeypatch: Any
+    ) -> None:
         monkeypatch.setattr(spmd.config, "program_cache", True)
         monkeypatch.setattr(spmd.config, "program_cache_dir", str(tmp_path / "cache"))
         _, _, step = training(mesh8)
@@ -262,16 +298,22 @@ class TestOneCompile:
         assert len(compiles) == 1 and not first.diff(again)
         loaded = spmd.metrics.num_loaded()
         (ran,) = self.run(step, tokens())
-        assert ran.cause.startswith("loaded from disk by the plan at") and "compiled by" not in ran.cause
+        assert (
+            ran.cause.startswith("loaded from disk by the plan at")
+            and "compiled by" not in ran.cause
+        )
         assert spmd.metrics.num_loaded() > loaded
 
 
 class TestValuesThatArePending:
-    """Ops that were recorded before a plan and have not run: the plan has them in its programs, and they stay."""
+    """Ops that were recorded before a plan and have not run: the plan has them in its programs, and
+    they stay."""
 
     def test_read_by_the_step(self, mesh8: Mesh) -> None:
         numbers = torch.arange(64.0 * 32).reshape(64, 32)
-        x = spmd.mark_sharding(torch.arange(64.0 * 32, device="xla").reshape(64, 32), mesh8, ("fsdp", None))
+        x = spmd.mark_sharding(
+            torch.arange(64.0 * 32, device="xla").reshape(64, 32), mesh8, ("fsdp", None)
+        )
         values, places = (x * 3).sort(dim=1)
         kept: list[torch.Tensor] = []
 
@@ -283,7 +325,9 @@ class TestValuesThatArePending:
         again = spmd.plan(step)
         assert plan.fits and plan.num_ops == again.num_ops and not kept
         step()
-        torch.testing.assert_close(kept[0].cpu(), numbers * 6 @ torch.ones(32, 32) + torch.arange(32.0))
+        torch.testing.assert_close(
+            kept[0].cpu(), numbers * 6 @ torch.ones(32, 32) + torch.arange(32.0)
+        )
         assert torch.equal(values.cpu(), numbers * 3)
 
 

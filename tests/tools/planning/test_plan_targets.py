@@ -33,7 +33,10 @@ class TestModulesElsewhere:
         with torch.device(device):
             model = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.Linear(32, 4))
         optimizer = torch.optim.Adam(model.parameters())
-        before = [(tensor, tensor.device, type(tensor), tensor._version) for tensor in model.state_dict().values()]
+        before = [
+            (tensor, tensor.device, type(tensor), tensor._version)
+            for tensor in model.state_dict().values()
+        ]
         parameters = [*model.parameters()]
 
         def step(x: torch.Tensor, y: torch.Tensor) -> None:
@@ -45,7 +48,9 @@ class TestModulesElsewhere:
         plan = spmd.plan(step, x, y)
         numel = sum(parameter.numel() for parameter in model.parameters())
         assert plan.parameters == 4 * numel and plan.optimizer_state == 8 * numel and plan.fits
-        assert all(now is before for now, before in zip(model.parameters(), parameters, strict=True))
+        assert all(
+            now is before for now, before in zip(model.parameters(), parameters, strict=True)
+        )
         assert x.device.type == y.device.type == device and not optimizer.state
         for tensor, where, kind, version in before:
             assert tensor.device == where and type(tensor) is kind and tensor._version == version
@@ -59,7 +64,8 @@ class TestModulesElsewhere:
             step(x, y)
 
     def test_batch_on_meta(self, mesh8: Mesh) -> None:
-        """It is split as FSDP splits a batch from the host; a module that nobody wrapped is whole on each device."""
+        """It is split as FSDP splits a batch from the host; a module that nobody wrapped is whole
+        on each device."""
         model, _, _ = training(mesh8)
         head = nn.Linear(256, 4, device="meta")
 
@@ -79,12 +85,20 @@ class TestModulesElsewhere:
         from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
         config = LlamaConfig(
-            vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-            num_key_value_heads=2, max_position_embeddings=32, use_cache=False,
-        )  # fmt: skip
+            vocab_size=64,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=32,
+            use_cache=False,
+        )
         with torch.device("meta"):
             model = LlamaForCausalLM(config)
-        policy = functools.partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={LlamaDecoderLayer})
+        policy = functools.partial(
+            fsdp.transformer_auto_wrap_policy, transformer_layer_cls={LlamaDecoderLayer}
+        )
         mesh = Mesh(range(16), (16,), ("fsdp",), target="cpu:16")
         wrapped = fsdp.FullyShardedDataParallel(model, mesh, auto_wrap_policy=policy)
         optimizer = torch.optim.AdamW(wrapped.parameters())
@@ -111,7 +125,10 @@ class TestTarget:
         assert not here.diff(there), here.diff(there)
         assert there.memory is None and there.fits
         said = "the step's mesh has 8 of the 64 devices of 'cpu:64', and the figures are of these 8"
-        assert any(said in note and "spmd.Mesh(range(64), ..., target='cpu:64')" in note for note in there.notes)
+        assert any(
+            said in note and "spmd.Mesh(range(64), ..., target='cpu:64')" in note
+            for note in there.notes
+        )
         assert said in " ".join(str(there).split())
         assert not any("devices of" in note for note in here.notes)
         table = spmd.plan(nn.Linear(4, 2, device="meta"), target="cpu:64")
@@ -120,11 +137,16 @@ class TestTarget:
     def test_more_devices_than_here(self) -> None:
         _, _, step = training(Mesh(range(64), (8, 8), ("data", "fsdp"), target="cpu:64"))
         plan = spmd.plan(step, torch.zeros(64, 8, dtype=torch.long))
-        assert plan.num_devices == 64 and {axis for row in plan.collectives for axis in row.axes} == {"data", "fsdp"}
-        assert plan.mesh == {"data": 8, "fsdp": 8} and not any("devices of" in note for note in plan.notes)
+        assert plan.num_devices == 64 and {
+            axis for row in plan.collectives for axis in row.axes
+        } == {"data", "fsdp"}
+        assert plan.mesh == {"data": 8, "fsdp": 8} and not any(
+            "devices of" in note for note in plan.notes
+        )
 
     def test_several_models_after_another(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The initial values of models that are only planned look like the iterations of a loop, and run nowhere."""
+        """The initial values of models that are only planned look like the iterations of a loop,
+        and run nowhere."""
         monkeypatch.setattr(spmd.config, "loop_search_ops", 64)
         mesh, kept = Mesh(range(8), (8,), ("fsdp",), target="cpu:8"), []
         for _ in range(6):
@@ -144,7 +166,9 @@ class TestTarget:
             spmd.plan(step, tokens(), target="abacus:2")
         far = Mesh(range(16), (16,), ("fsdp",), target="cpu:16")
         _, _, other = training(far)
-        with pytest.raises(ValueError, match="meshes are over 'cpu:16', and target is 'cpu:8'; leave it out"):
+        with pytest.raises(
+            ValueError, match="meshes are over 'cpu:16', and target is 'cpu:8'; leave it out"
+        ):
             spmd.plan(other, tokens(), target="cpu:8")
         with pytest.raises(ValueError, match="recorded nothing on the device"):
             spmd.plan(lambda: None)
@@ -172,7 +196,10 @@ class TestReads:
         _, optimizer, step = training(mesh8)
         with pytest.raises(
             AbstractError,
-            match=r"test_plan_targets\.py:\d+ in .*which has no value: spmd\.plan and spmd\.export record",
+            match=(
+                r"test_plan_targets\.py:\d+ in .*which has no value: spmd\.plan and spmd\.export "
+                r"record"
+            ),
         ) as caught:
             spmd.plan(lambda x: read(step(x)), tokens())
         assert "not the loop that prints" in str(caught.value)
@@ -181,11 +208,15 @@ class TestReads:
     def test_of_a_parameter(self, mesh8: Mesh) -> None:
         model, _, _ = training(mesh8)
         with pytest.raises(AbstractError, match=r"test_plan_targets\.py"):
-            spmd.plan(lambda: next(model.parameters()).sum().item() + model(tokens().to("xla")).sum())
+            spmd.plan(
+                lambda: next(model.parameters()).sum().item() + model(tokens().to("xla")).sum()
+            )
 
     def test_numbers_of_the_host(self) -> None:
         """A value that the host knows can be read: a count that is no result of a program."""
-        plan = spmd.plan(lambda x: x * (torch.tensor([3], device="xla") + 1).item(), torch.ones(2, device="xla"))
+        plan = spmd.plan(
+            lambda x: x * (torch.tensor([3], device="xla") + 1).item(), torch.ones(2, device="xla")
+        )
         assert plan.num_ops
 
 
@@ -213,37 +244,55 @@ class TestPlan:
 
     def test_the_sum_of_its_terms(self) -> None:
         """A step takes what its parts take; without constants of the chip there is no time."""
-        terms = (Term("instructions", 4e-6, 3e-6, 6e-6, "compiler"), Term("kernels", 2e-6, 1e-6, 5e-6, "analytic"))
+        terms = (
+            Term("instructions", 4e-6, 3e-6, 6e-6, "compiler"),
+            Term("kernels", 2e-6, 1e-6, 5e-6, "analytic"),
+        )
         plan = self.plan(16)
         assert plan.seconds is plan.seconds_range is plan.utilisation is None and not plan.formula
         chip = {"cycles": 4_000, "clock": 1e9, "peak_flops": 2e9, "flops": 8_000.0, "terms": terms}
         plan = dataclasses.replace(plan, **chip)
         assert plan.seconds == pytest.approx(6e-6) and plan.utilisation == pytest.approx(8 / 12)
         assert plan.seconds_range == pytest.approx((4e-6, 11e-6))
-        assert "step time = 6e-06 s (4,000 cycles at 1.000 GHz), from 4e-06 to 1.1e-05 s" in plan.formula
+        assert (
+            "step time = 6e-06 s (4,000 cycles at 1.000 GHz), from 4e-06 to 1.1e-05 s"
+            in plan.formula
+        )
 
     def test_is_not_compiled_twice(self) -> None:
         model = nn.Linear(7, 7, device="meta")
-        one, two = (spmd.plan(lambda x: model(x).sum().backward(), torch.ones(4, 7)) for _ in range(2))
+        one, two = (
+            spmd.plan(lambda x: model(x).sum().backward(), torch.ones(4, 7)) for _ in range(2)
+        )
         assert one.compile_seconds == two.compile_seconds  # those of the one compile
 
     def test_print(self, mesh8: Mesh) -> None:
         _, _, step = training(mesh8)
         text = str(spmd.plan(step, tokens()))
         assert (
-            "optimizer state" in text and "all-gather" in text and "fsdp (8)" in text and "all-reduce + slice" in text
+            "optimizer state" in text
+            and "all-gather" in text
+            and "fsdp (8)" in text
+            and "all-reduce + slice" in text
         )
         assert re.search(r"blocks\.\*", text)
 
     def test_loops_are_told(self, mesh8: Mesh, monkeypatch: Any) -> None:
         _, _, step = training(mesh8, layers=8)
         told = [note for note in spmd.plan(step, tokens()).notes if "equal layers" in note]
-        assert len(told) >= 2 and all("8 equal layers of blocks.* are one loop of the program" in one for one in told)
+        assert len(told) >= 2 and all(
+            "8 equal layers of blocks.* are one loop of the program" in one for one in told
+        )
         monkeypatch.setattr(spmd.config, "scan_layers", "never")
-        assert any("config.scan_layers is 'never'" in note for note in spmd.plan(step, tokens()).notes)
+        assert any(
+            "config.scan_layers is 'never'" in note for note in spmd.plan(step, tokens()).notes
+        )
         monkeypatch.setattr(spmd.config, "scan_layers", "auto")
         _, _, step = training(mesh8, layers=6)
-        assert any("6 equal layers, and a loop is made from 8 on" in note for note in spmd.plan(step, tokens()).notes)
+        assert any(
+            "6 equal layers, and a loop is made from 8 on" in note
+            for note in spmd.plan(step, tokens()).notes
+        )
 
     def test_a_gather_of_a_cast_names_the_weight(self, mesh8: Mesh) -> None:
         model = nn.Linear(64, 64, bias=False, device="meta")
@@ -255,17 +304,22 @@ class TestPlan:
             return (x.bfloat16() @ weight.t()).sum()
 
         plan = spmd.plan(step, torch.ones(16, 64), mesh=mesh8, rules=rules)
-        assert "weight" in {row.path for row in plan.collectives if row.kind == "all-gather"}, plan.collectives
+        assert "weight" in {row.path for row in plan.collectives if row.kind == "all-gather"}, (
+            plan.collectives
+        )
 
     def test_progress(self, monkeypatch: Any) -> None:
-        """The stages in one line: in a terminal written over and erased, in a pipe printed once; silent: none."""
+        """The stages in one line: in a terminal written over and erased, in a pipe printed once;
+        silent: none."""
         monkeypatch.setattr(status, "_EVERY", 0.01)
         monkeypatch.setattr(status, "_SHORTEST", 0.01)
         monkeypatch.setattr(spmd.config, "slow_compile_seconds", 1)
         messages.forget()
         for is_terminal in (True, False):
             monkeypatch.setattr(sys, "stderr", file := io.StringIO())
-            monkeypatch.setattr(status, "_is_in_place", lambda _, is_terminal=is_terminal: is_terminal)
+            monkeypatch.setattr(
+                status, "_is_in_place", lambda _, is_terminal=is_terminal: is_terminal
+            )
             with layout.stage("plan"), layout.stage("compiling 3 ops"):
                 while "compiling" not in file.getvalue():
                     time.sleep(0.01)
@@ -274,7 +328,9 @@ class TestPlan:
                 time.sleep(1.2)
             assert file.getvalue() == shown
             if is_terminal:
-                assert re.match(r"\rspmd: plan: compiling 3 ops, \d+ s", shown) and shown.endswith("\r")
+                assert re.match(r"\rspmd: plan: compiling 3 ops, \d+ s", shown) and shown.endswith(
+                    "\r"
+                )
                 assert "\n" not in shown
             else:
                 assert re.fullmatch(r"spmd: plan: compiling 3 ops, \d+ s\n", shown)
@@ -290,13 +346,20 @@ class TestPlan:
             drawn = ElementTree.fromstring(picture)
             bars = [one for one in drawn.iter("rect") if one.get("height") == "20"]
             ends = [float(one.get("x", "")) + float(one.get("width", "")) for one in bars]
-            assert bars and max(ends) <= 981 and min(float(one.get("width", "")) for one in bars) > 0
+            assert (
+                bars and max(ends) <= 981 and min(float(one.get("width", "")) for one in bars) > 0
+            )
 
     def test_loop_counts_its_turns(self) -> None:
 
         def scanned(x: Any) -> Any:
-            return jax.lax.scan(lambda carry, _: (jax.numpy.tanh(carry @ carry), None), x, None, length=12)[0]
+            return jax.lax.scan(
+                lambda carry, _: (jax.numpy.tanh(carry @ carry), None), x, None, length=12
+            )[0]
 
-        once = spmd.plan(lambda x: spmd.call_jax(lambda a: jax.numpy.tanh(a @ a), x), torch.ones(32, 32, device="xla"))
+        once = spmd.plan(
+            lambda x: spmd.call_jax(lambda a: jax.numpy.tanh(a @ a), x),
+            torch.ones(32, 32, device="xla"),
+        )
         plan = spmd.plan(lambda x: spmd.call_jax(scanned, x), torch.ones(32, 32, device="xla"))
         assert plan.flops >= 12 * 2 * 32**3 and once.flops < 3 * 2 * 32**3

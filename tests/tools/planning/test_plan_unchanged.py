@@ -41,17 +41,24 @@ class TestNothingMoves:
         spmd.sync()
         leaf, sharding = x._storage.value, spmd.get_sharding(x)
         spmd.plan(lambda: spmd.mark_sharding(x, mesh2x4, ("data", None)) + 1)
-        assert x._storage.value is leaf and spmd.get_sharding(x) is sharding and leaf.sharding is sharding
+        assert (
+            x._storage.value is leaf
+            and spmd.get_sharding(x) is sharding
+            and leaf.sharding is sharding
+        )
         assert x.sum().item() == 128
 
     def test_part_of_a_process(self) -> None:
         far = Mesh(range(16), (16,), ("data",), target="cpu:16")
-        plan = spmd.plan(lambda x: spmd.from_process_local(x, far, ("data", None)).sum(), torch.ones(32, 4))
+        plan = spmd.plan(
+            lambda x: spmd.from_process_local(x, far, ("data", None)).sum(), torch.ones(32, 4)
+        )
         assert plan.inputs == 2 * 4 * 4 and plan.num_devices == 16
 
 
 class TestNothingChanges:
-    """Parameters, gradients, optimizer state, buffers, random streams, attributes, live set, ledger: as before."""
+    """Parameters, gradients, optimizer state, buffers, random streams, attributes, live set,
+    ledger: as before."""
 
     def test_training_goes_on_as_if_nobody_had_asked(self, mesh8: Mesh) -> None:
         losses = []
@@ -81,9 +88,15 @@ class TestNothingChanges:
         spmd.sync()
         counters = {name: spmd.metrics.counter(name) for name in spmd.metrics.counter_names()}
         before = (
-            torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist(), torch.xla.get_rng_state(),
-            len(spmd.metrics.compiles()), spmd.metrics.num_compiles(), len(LIVE), len(READ),
-        )  # fmt: skip
+            torch.get_rng_state(),
+            random.getstate(),
+            np.random.get_state()[1].tolist(),
+            torch.xla.get_rng_state(),
+            len(spmd.metrics.compiles()),
+            spmd.metrics.num_compiles(),
+            len(LIVE),
+            len(READ),
+        )
 
         def noisy(x: torch.Tensor) -> None:
             torch.rand(3), random.random(), np.random.rand(), torch.rand(3, device="xla")
@@ -92,20 +105,33 @@ class TestNothingChanges:
         plan = spmd.plan(noisy, tokens())
         assert plan.parameters
         after = (
-            torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist(), torch.xla.get_rng_state(),
-            len(spmd.metrics.compiles()), spmd.metrics.num_compiles(), len(LIVE), len(READ),
-        )  # fmt: skip
+            torch.get_rng_state(),
+            random.getstate(),
+            np.random.get_state()[1].tolist(),
+            torch.xla.get_rng_state(),
+            len(spmd.metrics.compiles()),
+            spmd.metrics.num_compiles(),
+            len(LIVE),
+            len(READ),
+        )
         for one, two in zip(before, after, strict=True):
             assert torch.equal(one, two) if isinstance(one, torch.Tensor) else one == two
-        assert counters == {name: spmd.metrics.counter(name) for name in spmd.metrics.counter_names()}
-        assert all(parameter.grad is grad for parameter, grad in zip(model.parameters(), gradients, strict=True))
+        assert counters == {
+            name: spmd.metrics.counter(name) for name in spmd.metrics.counter_names()
+        }
+        assert all(
+            parameter.grad is grad
+            for parameter, grad in zip(model.parameters(), gradients, strict=True)
+        )
         assert all(cell.value is value for cell, value in cells)
         assert not pending()
         for name, value in model.state_dict().items():
             assert torch.equal(value.cpu(), weights[name].cpu()), name
         again = optimizer.state_dict()
         for key, one in state["state"].items():
-            assert all(torch.equal(one[name].cpu(), again["state"][key][name].cpu()) for name in one)
+            assert all(
+                torch.equal(one[name].cpu(), again["state"][key][name].cpu()) for name in one
+            )
         assert again["param_groups"] == state["param_groups"]
 
     def test_what_was_pending_stays_pending(self, mesh8: Mesh) -> None:
@@ -114,7 +140,9 @@ class TestNothingChanges:
         values = [value for cell in pending() for value in (cell, cell.value)]
         x = torch.ones(4, 8, device="xla") * 3
         spmd.plan(lambda: model(x).sum().backward())
-        assert [value for cell in pending() for value in (cell, cell.value)][: len(values)] == values
+        assert [value for cell in pending() for value in (cell, cell.value)][
+            : len(values)
+        ] == values
         assert model[1].num_batches_tracked.item() == 0 and model[0].weight.grad is None
         assert x.sum().item() == 96
 
@@ -144,7 +172,8 @@ class TestNothingChanges:
         assert trainer.steps == 1 and trainer.losses[0].item() == trainer.last.item()
 
     def test_attributes_are_no_globals(self) -> None:
-        """A method called as a global of the script is leads to nothing; a global that is read or written does."""
+        """A method called as a global of the script is leads to nothing; a global that is read or
+        written does."""
         names: dict[str, Any] = {"torch": torch, "optimizer": None, "written": 0}
         code = """
 def step(x):
@@ -154,9 +183,14 @@ def step(x):
     return [one.model for one in ()], (lambda: outer)
 """
         exec(code, names)
-        names |= {name: nn.Linear(4, 4) for name in ("train", "zero_grad", "model", "outer", "optimizer")}
+        names |= {
+            name: nn.Linear(4, 4) for name in ("train", "zero_grad", "model", "outer", "optimizer")
+        }
         found = Objects.of_step(names["step"], ())
-        assert {id(module) for module in found.of(nn.Module)} == {id(names["outer"]), id(names["optimizer"])}
+        assert {id(module) for module in found.of(nn.Module)} == {
+            id(names["outer"]),
+            id(names["optimizer"]),
+        }
         with saved_state.kept(found):
             names["written"] = 3
         assert names["written"] == 0
@@ -170,7 +204,9 @@ def step(x):
 
         with pytest.raises(KeyError, match="no such batch"):
             spmd.plan(fails, tokens())
-        assert not optimizer.state and all(parameter.grad is None for parameter in model.parameters())
+        assert not optimizer.state and all(
+            parameter.grad is None for parameter in model.parameters()
+        )
         loss = step(tokens())
         spmd.sync()
         assert loss.item() > 0
@@ -185,5 +221,7 @@ def step(x):
         hidden.append = kept.append
         spmd.plan(lambda x: hidden.append(x.to("xla") + 1), torch.ones(3))
         spmd.sync()
-        with pytest.raises(AbstractError, match=r"test_plan_unchanged\.py.*float32\[3\] is abstract"):
+        with pytest.raises(
+            AbstractError, match=r"test_plan_unchanged\.py.*float32\[3\] is abstract"
+        ):
             kept[0].tolist()

@@ -1,4 +1,5 @@
-"""`python -m spmd plan`: a training script runs unmodified and without data, and its steady step is planned."""
+"""`python -m spmd plan`: a training script runs unmodified and without data, and its steady step is
+planned."""
 
 import dataclasses
 import json
@@ -30,8 +31,12 @@ def shown(*arguments: str | Path, cwd: Path, code: int = 0) -> tuple[str, str]:
     """What the command prints on stdout and stderr."""
     done = subprocess.run(
         [sys.executable, "-m", "spmd", "plan", *map(str, arguments)],
-        capture_output=True, text=True, cwd=cwd, env=own_environment() | PLACE, timeout=300,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env=own_environment() | PLACE,
+        timeout=300,
+    )
     assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout, done.stderr
 
@@ -47,11 +52,15 @@ def planned(script: Callable[[], Any], target: str | None = None) -> Plan:
 
 
 def figures(plan: Plan) -> tuple[Any, ...]:
-    return tuple(getattr(plan, name) for name in ("parameters", "optimizer_state", "arguments", "temporaries", "flops"))
+    return tuple(
+        getattr(plan, name)
+        for name in ("parameters", "optimizer_state", "arguments", "temporaries", "flops")
+    )
 
 
 class TestNanoGPT:
-    """A script in nanoGPT's shape: mapped data, evaluation before the first step, accumulation, logging."""
+    """A script in nanoGPT's shape: mapped data, evaluation before the first step, accumulation,
+    logging."""
 
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
@@ -61,21 +70,37 @@ class TestNanoGPT:
         return tmp_path
 
     def test_figures(self, folder: Path) -> None:
-        out, said = shown("--target", "cpu:8", "--json", NANOGPT, "--data_dir=.", "--device=xla", cwd=folder)
+        out, said = shown(
+            "--target", "cpu:8", "--json", NANOGPT, "--data_dir=.", "--device=xla", cwd=folder
+        )
         plan = Plan.from_json(out)
         width, layers, vocabulary, block = 32, 2, 64, 16
-        count = vocabulary * width + block * width + width + layers * (2 * width + 12 * width * width)
-        assert plan.parameters == 4 * count and plan.optimizer_state == 8 * count and plan.gradients == 0
-        # Of each row of 4 x 16 tokens and of each weight of a product 2 operations forward and 4 backward, twice; of
-        # attention's two products 4 x 16 x 32 operations a token and layer.
+        count = (
+            vocabulary * width + block * width + width + layers * (2 * width + 12 * width * width)
+        )
+        assert (
+            plan.parameters == 4 * count
+            and plan.optimizer_state == 8 * count
+            and plan.gradients == 0
+        )
+        # Of each row of 4 x 16 tokens and of each weight of a product 2 operations forward and 4
+        # backward, twice; of attention's two products 4 x 16 x 32 operations a token and layer.
         products = layers * 12 * width * width + vocabulary * width
         attention = layers * 2 * 2 * block * width
         expected = 2 * 4 * block * 3 * (2 * products + attention)
         assert expected <= plan.flops <= 1.5 * expected
-        assert plan.num_programs == 1 and plan.target == "cpu:8" and plan.line.startswith(str(NANOGPT))
-        assert {row.path for row in plan.layout} >= {"wte.weight", "h.1.c_attn.weight", "ln_f.weight"}
+        assert (
+            plan.num_programs == 1 and plan.target == "cpu:8" and plan.line.startswith(str(NANOGPT))
+        )
+        assert {row.path for row in plan.layout} >= {
+            "wte.weight",
+            "h.1.c_attn.weight",
+            "ln_f.weight",
+        }
         assert "step 0: train loss 1.0000, val loss 1.0000" in said and "iter 0: loss" in said
-        assert "iter 1:" not in said and not [*(folder / "out").iterdir()], "it stops, and saves nothing"
+        assert "iter 1:" not in said and not [*(folder / "out").iterdir()], (
+            "it stops, and saves nothing"
+        )
         assert plan.planning_seconds > plan.compile_seconds and plan.planning_bytes > 1 << 27
 
     def test_without_the_device(self, folder: Path) -> None:
@@ -86,7 +111,8 @@ class TestNanoGPT:
 
 
 class TestRecipes:
-    """Recipes over eight simulated devices: their loaders, tables of shards, torch.compile and transformers."""
+    """Recipes over eight simulated devices: their loaders, tables of shards, torch.compile and
+    transformers."""
 
     @staticmethod
     def plan_of(folder: Path, recipe: str, *arguments: str) -> Plan:
@@ -95,7 +121,8 @@ class TestRecipes:
 
     @staticmethod
     def sharded(plan: Plan) -> int:
-        """The bytes of float32 parameters that are each cut into eight along one dim, padded where none is divided."""
+        """The bytes of float32 parameters that are each cut into eight along one dim, padded where
+        none is divided."""
         count = 0
         for row in plan.layout:
             dims = [dim for dim in row.shape if dim % 8 == 0]
@@ -105,11 +132,14 @@ class TestRecipes:
     def test_main_job(self, tmp_path: Path) -> None:
         plan = self.plan_of(tmp_path, "train_gpt.py", "--sequence=16")
         width, vocabulary = 16, 256
-        count = 2 * vocabulary * width + 16 * width + 2 * width  # embedding, head, positions, last norm
+        # embedding, head, positions, last norm
+        count = 2 * vocabulary * width + 16 * width + 2 * width
         count += 12 * width * width + 4 * width + 9 * width  # a block's products, norms, biases
         assert sum(int(np.prod(row.shape)) for row in plan.layout) == count
         assert plan.parameters == self.sharded(plan) and plan.optimizer_state == 2 * plan.parameters
-        assert plan.mesh == {"fsdp": 8} and any(row.kind == "all-gather" for row in plan.collectives)
+        assert plan.mesh == {"fsdp": 8} and any(
+            row.kind == "all-gather" for row in plan.collectives
+        )
         products = 12 * width * width + vocabulary * width
         assert plan.flops > 16 * 16 / 8 * 6 * products
 
@@ -121,13 +151,18 @@ class TestRecipes:
 
     @pytest.mark.long
     def test_hugging_face(self, tmp_path: Path) -> None:
-        """A mask is read by transformers' code: its values are those of the batch, so that attention has a mask."""
+        """A mask is read by transformers' code: its values are those of the batch, so that
+        attention has a mask."""
         plan = self.plan_of(tmp_path, "train_t5.py", "--batch=8")
         assert plan.parameters == self.sharded(plan) and plan.optimizer_state == 2 * plan.parameters
-        assert plan.inputs == 3 * 8 * 8 and any(".SelfAttention.q" in row.path for row in plan.collectives)
+        assert plan.inputs == 3 * 8 * 8 and any(
+            ".SelfAttention.q" in row.path for row in plan.collectives
+        )
 
 
-def mlp(batch: torch.Tensor, *, steps: int, before: Callable[[int, Any], Any] = lambda step, loss: None) -> None:
+def mlp(
+    batch: torch.Tensor, *, steps: int, before: Callable[[int, Any], Any] = lambda step, loss: None
+) -> None:
     """A training loop in a function, whose model is a local variable."""
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)).to("xla")
     optimizer = torch.optim.AdamW(model.parameters())
@@ -208,7 +243,9 @@ class TestTheStep:
         counts: list[int] = []
         plan = planned(loop)
         assert (plan.parameters, plan.gradients, plan.optimizer_state) == (36 * 4, 0, 2 * 36 * 4)
-        assert len(counts) == 3 and plan.num_programs == 1 and "ends without a sync" in plan.notes[-1]
+        assert (
+            len(counts) == 3 and plan.num_programs == 1 and "ends without a sync" in plan.notes[-1]
+        )
 
     def test_two_optimizers_are_one_cycle(self) -> None:
         def gan() -> None:
@@ -229,7 +266,10 @@ class TestTheStep:
 
     def test_one_step(self) -> None:
         plan = planned(lambda: mlp(torch.ones(3, 8), steps=1))
-        assert (plan.parameters, plan.optimizer_state) == (STATE, 2 * STATE) and plan.num_programs == 1
+        assert (plan.parameters, plan.optimizer_state) == (
+            STATE,
+            2 * STATE,
+        ) and plan.num_programs == 1
         assert "of the first step" in plan.notes[-1] and "the script has no more" in plan.notes[-1]
         assert figures(plan) == figures(planned(lambda: mlp(torch.ones(3, 8), steps=2)))
 
@@ -248,7 +288,11 @@ class TestTheStep:
 
         repeats = 1  # the sync has the program of the initial values, too
         plan = planned(script)
-        assert plan.parameters == 36 * 4 and plan.gradients == plan.optimizer_state == 0 and plan.num_programs == 1
+        assert (
+            plan.parameters == 36 * 4
+            and plan.gradients == plan.optimizer_state == 0
+            and plan.num_programs == 1
+        )
         assert plan.inputs == 16 * 8 * 4 + 4 and plan.flops > 2 * 16 * 8 * 4
         assert "no optimizer has made a step" in plan.notes[-1]
         repeats = 3
@@ -268,11 +312,19 @@ class TestTheStep:
 
 
 class TestReads:
-    """What a script reads of the device: ones, except where ones would say that a number is not finite."""
+    """What a script reads of the device: ones, except where ones would say that a number is not
+    finite."""
 
     def test_kinds(self, tmp_path: Path) -> None:
         def look(step: int, loss: torch.Tensor) -> None:
-            read.append((loss.item(), loss.isnan().any().item(), bool(loss.isinf()), bool(loss.isfinite().all())))
+            read.append(
+                (
+                    loss.item(),
+                    loss.isnan().any().item(),
+                    bool(loss.isinf()),
+                    bool(loss.isfinite().all()),
+                )
+            )
             torch.save(loss, tmp_path / "loss.pt")
             sizes.append([shard.data.shape for shard in spmd.local_shards(loss.detach() * 2)])
 
@@ -293,7 +345,8 @@ class TestReads:
         assert read == [[0, 1, 2]] * 2
 
     def test_scaler(self) -> None:
-        """A gradient scaler reads that gradients are finite, and has its optimizer make the step."""
+        """A gradient scaler reads that gradients are finite, and has its optimizer make the
+        step."""
 
         def script() -> None:
             model = nn.Linear(8, 4).to("xla")
@@ -321,9 +374,15 @@ class TestCommand:
     SCRIPT = """
         import sys
         import spmd, torch
+
         model = torch.nn.Linear(8, 4).to("xla")
         with torch.no_grad():
-            print("read", model(torch.ones(2, 8).to("xla")).sum().item(), sys.argv, len(spmd.device_ids()))
+            print(
+                "read",
+                model(torch.ones(2, 8).to("xla")).sum().item(),
+                sys.argv,
+                len(spmd.device_ids()),
+            )
         if "fail" in sys.argv:
             raise KeyError("of the script")
         sys.exit(int(sys.argv[1]))
@@ -331,19 +390,27 @@ class TestCommand:
 
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
-        (tmp_path / "script.py").write_text("\n".join(line[8:] for line in self.SCRIPT.splitlines()))
+        (tmp_path / "script.py").write_text(
+            "\n".join(line[8:] for line in self.SCRIPT.splitlines())
+        )
         return tmp_path
 
     def test_table(self, folder: Path) -> None:
         out, _ = shown("--devices", "3", "-m", "script", "0", "--json", cwd=folder)
         assert out.startswith("read 1.0 ") and "'0', '--json'] 3\n" in out
-        assert "1 device(s) here" in out and "floating-point operations" in out and "of the host's memory" in out
+        assert (
+            "1 device(s) here" in out
+            and "floating-point operations" in out
+            and "of the host's memory" in out
+        )
 
     def test_error_of_the_script(self, folder: Path) -> None:
         out, said = shown("--target", "cpu:4", "script.py", "fail", cwd=folder, code=1)
         assert out == "read 1.0 ['script.py', 'fail'] 4\n"
         lines = [line for line in said.splitlines() if "TPU" not in line]
-        assert lines[0].startswith("Traceback") and lines[1].startswith('  File "script.py", line 8')
+        assert lines[0].startswith("Traceback") and lines[1].startswith(
+            '  File "script.py", line 8'
+        )
         assert lines[-1] == "KeyError: 'of the script'"
 
     def test_exit_status_of_the_script(self) -> None:
@@ -364,8 +431,9 @@ class TestCommand:
 
     def test_arguments(self) -> None:
         assert split(["--target", "cpu:8", "--json", "a.py", "--target"]) == (
-            ["--target", "cpu:8", "--json", "a.py"], ["--target"],
-        )  # fmt: skip
+            ["--target", "cpu:8", "--json", "a.py"],
+            ["--target"],
+        )
 
 
 class TestJson:
@@ -388,5 +456,7 @@ class TestJson:
         for row in values["collectives"]:
             del row["core"], row["seconds"], row["waiting"]
         read = Plan.from_json(json.dumps(values | {"version": 1}))
-        assert read == dataclasses.replace(plan, planning_seconds=0.0, planning_bytes=0, recorded=None)
+        assert read == dataclasses.replace(
+            plan, planning_seconds=0.0, planning_bytes=0, recorded=None
+        )
         assert "planned in" not in str(read) and "planned in" in str(plan)

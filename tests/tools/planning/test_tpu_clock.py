@@ -1,4 +1,5 @@
-"""The estimated time of a TPU's program: cycles, kernels, and collectives by the links that they cross."""
+"""The estimated time of a TPU's program: cycles, kernels, and collectives by the links that they
+cross."""
 
 import itertools
 from typing import Any
@@ -17,7 +18,9 @@ ICI, DCN = "waiting for collectives (ici)", "waiting for collectives (dcn)"
 BYTES = 1024 * 1024 * 4
 
 
-def clock_of(lines: str, *, num_slices: int = 1, sides: tuple[int, int] = (2, 2), before: str = "") -> TpuClock:
+def clock_of(
+    lines: str, *, num_slices: int = 1, sides: tuple[int, int] = (2, 2), before: str = ""
+) -> TpuClock:
     """The clock of a program over slices of so many chips."""
     places = list(itertools.product(*map(range, sides))) * num_slices
     slices = tuple(i * num_slices // len(places) for i in range(len(places)))
@@ -31,13 +34,18 @@ def spent(lines: str, **how: Any) -> dict[str, float]:
 
 def work(seconds: float) -> str:
     """The part of a line that says how long it computes."""
-    return f'backend_config={{"window_config":{{"estimated_cycles":"{round(seconds * V5E.clock)}"}}}}'
+    return (
+        f'backend_config={{"window_config":{{"estimated_cycles":"{round(seconds * V5E.clock)}"}}}}'
+    )
 
 
 def gather(size: int) -> str:
     """An all-gather over the first devices."""
     group = ",".join(map(str, range(size)))
-    return f"%g = f32[{size * 1024},1024]{{1,0}} all-gather(%x), replica_groups={{{{{group}}}}}, dimensions={{0}}"
+    return (
+        f"%g = f32[{size * 1024},1024]{{1,0}} all-gather(%x), replica_groups={{{{{group}}}}}, "
+        "dimensions={0}"
+    )
 
 
 class TestCompute:
@@ -48,30 +56,43 @@ class TestCompute:
         assert found[CYCLES] == pytest.approx(0.25) and sum(found.values()) == found[CYCLES]
 
     def test_attention(self) -> None:
-        """Two products of 2 x 8 x scores x (16 or 32); the backward parts have four and three. The mask leaves 6 of 8
-        blocks; without a mask all 64 x 64 count."""
+        """Two products of 2 x 8 x scores x (16 or 32); the backward parts have four and three. The
+        mask leaves 6 of 8 blocks; without a mask all 64 x 64 count."""
         for kinds, share in ((hlo_of_tpu.KINDS, 6 / 8), ("", 1)):
             parsed = Module(hlo_of_tpu.program(hlo_of_tpu.attention(kinds)))
-            forward, keys, queries = 8192 * 8 * (16 + 32), 8192 * 8 * 2 * (16 + 32), 8192 * 8 * (2 * 16 + 32)
-            assert kernels(parsed) == ((forward + keys + queries) * share, 0) and kernels_in_full(parsed) == 0
+            forward, keys, queries = (
+                8192 * 8 * (16 + 32),
+                8192 * 8 * 2 * (16 + 32),
+                8192 * 8 * (2 * 16 + 32),
+            )
+            assert (
+                kernels(parsed) == ((forward + keys + queries) * share, 0)
+                and kernels_in_full(parsed) == 0
+            )
             assert repeated_flops(parsed) == (forward + keys + queries) * share
             found = spent(hlo_of_tpu.attention(kinds))
-            assert found[ATTENTION] == pytest.approx((forward + keys + queries) * share / V5E.peak_flops)
+            assert found[ATTENTION] == pytest.approx(
+                (forward + keys + queries) * share / V5E.peak_flops
+            )
             assert found[KERNELS] == 0
 
     def test_attention_whose_gradients_are_one_kernel(self) -> None:
-        """Of five products: the scores and two of the gradients over the width of keys, two over that of values."""
+        """Of five products: the scores and two of the gradients over the width of keys, two over
+        that of values."""
         parsed = Module(hlo_of_tpu.program(hlo_of_tpu.attention("", is_joined=True)))
         assert kernels(parsed) == (8192 * 8 * (16 + 32) + 8192 * 8 * (3 * 16 + 2 * 32), 0)
 
     def test_another_kernel(self) -> None:
-        """Of a user's kernel what it states; of a grouped product the rows in the blocks up to the last group, not
-        those of its buffer, which it states."""
+        """Of a user's kernel what it states; of a grouped product the rows in the blocks up to the
+        last group, not those of its buffer, which it states."""
         times = spent(hlo_of_tpu.kernel("mine", 10**9))
         assert times[KERNELS] == pytest.approx(1e9 / V5E.peak_flops) and times[ATTENTION] == 0
         for name in ("gmm", "tgmm"):
             stated = hlo_of_tpu.program(hlo_of_tpu.kernel(name, 2 * 4096 * 16 * 64))
-            assert kernels(Module(stated)) == (2 * 4096 * 16 * 64, 0) and kernels_in_full(Module(stated)) == 1
+            assert (
+                kernels(Module(stated)) == (2 * 4096 * 16 * 64, 0)
+                and kernels_in_full(Module(stated)) == 1
+            )
             text = hlo_of_tpu.kernel(name, 2 * 4096 * 16 * 64, "rows=1536")
             assert kernels_in_full(Module(hlo_of_tpu.program(text))) == 0
             computed = 2 * 1536 * 16 * 64
@@ -96,7 +117,9 @@ class TestLinks:
         assert found[ICI] == pytest.approx(255 * BYTES / (V5E.link_bytes * share))
         assert sum(found.values()) == found[ICI]
 
-    @pytest.mark.parametrize(("size", "sides", "share"), [(4, (2, 2), 0.5), (4, (2, 4), 0.25), (16, (1, 16), 0.5)])
+    @pytest.mark.parametrize(
+        ("size", "sides", "share"), [(4, (2, 2), 0.5), (4, (2, 4), 0.25), (16, (1, 16), 0.5)]
+    )
     def test_a_line_is_no_ring(self, size: int, sides: tuple[int, int], share: float) -> None:
         """The ends of a row of four chips are not linked, a whole side of 16 is a ring."""
         found = spent(gather(size), sides=sides)
@@ -106,7 +129,10 @@ class TestLinks:
         """A collective in parts of several fusions waits at the last of them, for what is left."""
         whole = 3 * BYTES / (V5E.link_bytes / 2)
         before = "".join(hlo_of_tpu.part(i) for i in range(2))
-        lines = [f"%f.{i} = f32[1024,1024]{{1,0}} fusion(%x), kind=kOutput, calls=%part.{i}, " for i in range(2)]
+        lines = [
+            f"%f.{i} = f32[1024,1024]{{1,0}} fusion(%x), kind=kOutput, calls=%part.{i}, "
+            for i in range(2)
+        ]
         for computed in (whole / 4, whole):
             found = spent("\n".join(line + work(computed) for line in lines), before=before)
             assert found[CYCLES] == pytest.approx(2 * computed)
@@ -125,10 +151,15 @@ class TestLinks:
         assert [*clock.times.values()] == [(pytest.approx(whole), pytest.approx(waiting))]
 
     def test_behind_another(self) -> None:
-        """A gather that stands behind another waits for both; each has the time in which it is transferred."""
+        """A gather that stands behind another waits for both; each has the time in which it is
+        transferred."""
         first, _ = hlo_of_tpu.PAIRS["a call on the SparseCore"]
-        lines = [first, first.replace("%s =", "%t ="), "%d = f32[4096,1024]{1,0} call-done(%t)",
-                 "%e = f32[4096,1024]{1,0} call-done(%s)"]  # fmt: skip
+        lines = [
+            first,
+            first.replace("%s =", "%t ="),
+            "%d = f32[4096,1024]{1,0} call-done(%t)",
+            "%e = f32[4096,1024]{1,0} call-done(%s)",
+        ]
         second = hlo_of_tpu.CALLED.replace("%called", "%other").replace("%g", "%h")
         lines[1] = lines[1].replace("%called", "%other")
         clock = clock_of("\n".join(lines), before=hlo_of_tpu.CALLED + second)
@@ -163,7 +194,8 @@ class TestHost:
         assert found[HOST] == pytest.approx(max(0.0, 1 - share) * self.SECONDS)
 
     def test_both_ways_at_once(self) -> None:
-        """A row of a stack, not the stack, is what a slice moves; it waits for no copy the other way."""
+        """A row of a stack, not the stack, is what a slice moves; it waits for no copy the other
+        way."""
         before = f"%rows = {self.STACK} parameter(1)\n%i = s32[] parameter(2)"
         lines = [before, self.AWAY, self.BACK, self.AWAY_DONE, self.BACK_DONE]
         assert spent("\n".join(lines))[HOST] == pytest.approx(self.SECONDS)
@@ -178,7 +210,9 @@ class TestHost:
     def test_writes_of_a_row(self) -> None:
         shape = f"(({self.STACK}, {self.ROW}, s32[]), {self.STACK}, u32[])"
         (line,) = (
-            Module(hlo_of_tpu.program(f"%put = {shape} dynamic-update-slice-start(%x)")).computations["main"].lines[1:2]
+            Module(hlo_of_tpu.program(f"%put = {shape} dynamic-update-slice-start(%x)"))
+            .computations["main"]
+            .lines[1:2]
         )
         assert host_copy(line) == ("to host", BYTES)
 
@@ -186,5 +220,9 @@ class TestHost:
         """A copy between the device's own memories is part of the compiler's cycles."""
         near = self.OF_HOST.replace("S(5)", "S(1)")
         assert (
-            spent(f"%away = ({near}, {self.ARRAY}, u32[]) copy-start(%x)\n%gone = {near} copy-done(%away)")[HOST] == 0
+            spent(
+                f"%away = ({near}, {self.ARRAY}, u32[]) copy-start(%x)\n%gone = {near} "
+                "copy-done(%away)"
+            )[HOST]
+            == 0
         )

@@ -58,7 +58,8 @@ class TestCapture:
         with socket.create_server(("127.0.0.1", 0)) as other:
             taken = other.getsockname()[1]
             with pytest.raises(
-                OSError, match=rf"got {taken} \(.*; give another .*start_server\(9012 \+ spmd.process_index"
+                OSError,
+                match=rf"got {taken} \(.*; give another .*start_server\(9012 \+ spmd.process_index",
             ) as raised:
                 spmd.profiler.start_server(taken)
         assert raised.value.errno == errno.EADDRINUSE and profile_server._server is None
@@ -71,12 +72,15 @@ class TestCapture:
             spmd.profiler.capture(f"localhost:{port}", tmp_path / "other", seconds=0.01)
 
     def test_by_their_names(self, port: int, tmp_path: Path) -> None:
-        xla_profiler.trace(f"localhost:{port}", str(tmp_path), duration_ms=10, num_tracing_attempts=1)
+        xla_profiler.trace(
+            f"localhost:{port}", str(tmp_path), duration_ms=10, num_tracing_attempts=1
+        )
         assert [*tmp_path.rglob("*.trace.json.gz")]
 
 
 class TestSafety:
-    """The server listens on loopback, for no web page; the names of files that it sends are no paths."""
+    """The server listens on loopback, for no web page; the names of files that it sends are no
+    paths."""
 
     def test_loopback(self, port: int) -> None:
         assert spmd.tools.profiler.profile_server._server.server_address[0] == "127.0.0.1"
@@ -85,9 +89,13 @@ class TestSafety:
 
     @pytest.mark.parametrize(
         ("host", "path", "status"),
-        [("evil.example:80", "/trace?seconds=0.01", 403), ("localhost:1", "/trace?seconds=no", 400),
-         ("localhost:1", "/trace?seconds=1e9", 400), ("localhost:1", "/etc/passwd", 400)],
-    )  # fmt: skip
+        [
+            ("evil.example:80", "/trace?seconds=0.01", 403),
+            ("localhost:1", "/trace?seconds=no", 400),
+            ("localhost:1", "/trace?seconds=1e9", 400),
+            ("localhost:1", "/etc/passwd", 400),
+        ],
+    )
     def test_refused(self, port: int, host: str, path: str, status: int) -> None:
         asked = http.client.HTTPConnection("127.0.0.1", port)
         asked.request("POST", path, headers={"Host": host, "X-Spmd-Trace": "1"})
@@ -98,7 +106,8 @@ class TestSafety:
         "headers", [{}, {"Origin": "https://evil.example"}, {"Origin": "null", "X-Spmd-Trace": "1"}]
     )
     def test_web_pages(self, port: int, headers: dict[str, str]) -> None:
-        """A page may send a simple POST; a header of its own it may not, as its question is not answered."""
+        """A page may send a simple POST; a header of its own it may not, as its question is not
+        answered."""
         for method, status in (("POST", 403), ("OPTIONS", 501), ("GET", 501)):
             asked = http.client.HTTPConnection("localhost", port)
             asked.request(method, "/trace?seconds=0.01", headers=headers)

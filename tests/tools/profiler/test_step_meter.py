@@ -13,7 +13,9 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.time = self.compiled = 0.0
         monkeypatch.setattr(counters, "now", lambda: self.time)
-        monkeypatch.setattr(counters, "timer", lambda name: self.compiled if name == "compile" else 0.0)
+        monkeypatch.setattr(
+            counters, "timer", lambda name: self.compiled if name == "compile" else 0.0
+        )
 
     def move(self, seconds: float, *, compiling: float = 0.0) -> None:
         """Lets time pass, of which the compiler has a part."""
@@ -45,13 +47,19 @@ class TestFigures:
         with meter.spent("checkpoint"):
             clock.move(1.0)
         assert meter.seconds == {
-            "other": 0.75, "compile": 3.0, "data": 1.5, "step": 5.0, "checkpoint": 1.0,
-        }  # fmt: skip
+            "other": 0.75,
+            "compile": 3.0,
+            "data": 1.5,
+            "step": 5.0,
+            "checkpoint": 1.0,
+        }
         assert meter.elapsed == clock.time and meter.num_steps == 3 and meter.step_seconds == 2.0
         assert meter.goodput == pytest.approx(5 / 11.25)
         assert meter.items_per_second == pytest.approx(300 / 11.25)
         line = str(meter)
-        assert line.startswith("3 steps of 2,000.000 ms | 27 rows/s | goodput 44.4% (compile 26.7%, data 13.3%, ")
+        assert line.startswith(
+            "3 steps of 2,000.000 ms | 27 rows/s | goodput 44.4% (compile 26.7%, data 13.3%, "
+        )
 
     def test_utilisation(self, clock: Clock) -> None:
         meter = spmd.profiler.StepMeter(flops=4e12, peak_flops=10e12)
@@ -65,11 +73,17 @@ class TestFigures:
         meter = spmd.profiler.StepMeter(flops=3e9)
         with meter.step():
             clock.move(1.5)
-        assert meter.mfu is None and "2e+09 operations/s a device (peak_flops= gives the MFU)" in str(meter)
+        assert (
+            meter.mfu is None
+            and "2e+09 operations/s a device (peak_flops= gives the MFU)" in str(meter)
+        )
 
     def test_nothing_yet(self) -> None:
         meter = spmd.profiler.StepMeter(10)
-        assert str(meter) == "0 steps, none without a compilation | 0 tokens/s | goodput 0.0%" and meter.shares() == {}
+        assert (
+            str(meter) == "0 steps, none without a compilation | 0 tokens/s | goodput 0.0%"
+            and meter.shares() == {}
+        )
 
     def test_a_step_that_raises_is_none(self, clock: Clock) -> None:
         meter = spmd.profiler.StepMeter()

@@ -1,5 +1,5 @@
-"""Traces: the devices' rows carry the user's modules, ops and lines; the host's rows are there; nothing is compiled for
-them."""
+"""Traces: the devices' rows carry the user's modules, ops and lines; the host's rows are there;
+nothing is compiled for them."""
 
 import gzip
 import json
@@ -33,7 +33,11 @@ class Block(nn.Module):
 def events(folder: Path) -> list[dict[str, Any]]:
     """The blocks of a trace."""
     (file,) = folder.rglob("*.trace.json.gz")
-    return [event for event in json.loads(gzip.decompress(file.read_bytes()))["traceEvents"] if event["ph"] == "X"]
+    return [
+        event
+        for event in json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+        if event["ph"] == "X"
+    ]
 
 
 def of_devices(folder: Path) -> list[dict[str, Any]]:
@@ -80,11 +84,15 @@ class TestDeviceRows:
         assert {event["name"] for event in products} == {"1.fc: aten.linear"}
         for event in products:
             line = event["args"]["line"]
-            assert line.startswith(__file__) and line.endswith("return x + torch.tanh(self.fc(self.norm(x)))")
+            assert line.startswith(__file__) and line.endswith(
+                "return x + torch.tanh(self.fc(self.norm(x)))"
+            )
             assert event["args"]["bytes"] >= 4 * (2 * SIZE + SIZE * SIZE)
 
     def test_backward_and_optimizer(self, traced: Path) -> None:
-        modules = {one for event in of_devices(traced) for one in event["args"]["module"].split(", ")}
+        modules = {
+            one for event in of_devices(traced) for one in event["args"]["module"].split(", ")
+        }
         assert {"0.fc (backward)", "1.fc (backward)", "SGD.step"} <= modules
 
     def test_a_fusion_shows_all_its_paths(self, traced: Path) -> None:
@@ -118,7 +126,10 @@ class TestDeviceRows:
 
     def test_equal_layers_in_a_loop(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(spmd.config, "scan_layers", "always")
-        model, x = nn.Sequential(*(Block() for _ in range(4))).to("xla"), torch.randn(4, SIZE).to("xla")
+        model, x = (
+            nn.Sequential(*(Block() for _ in range(4))).to("xla"),
+            torch.randn(4, SIZE).to("xla"),
+        )
         with spmd.profiler.trace(tmp_path):
             y = model(x)
             spmd.sync()
@@ -135,7 +146,9 @@ class TestHostRows:
     def test_rows(self, traced: Path) -> None:
         host = spmd.profiler.summary(traced).host
         counts = {name: count for name, (count, _) in host.items()}
-        assert counts["dispatch"] == counts["sync"] == counts["record"] == 3 and counts["compile"] == 1
+        assert (
+            counts["dispatch"] == counts["sync"] == counts["record"] == 3 and counts["compile"] == 1
+        )
         assert counts["wait"] >= 2 and host["record"][1] > 0
 
     def test_lines(self, traced: Path) -> None:
@@ -150,7 +163,10 @@ class TestHostRows:
         assert named["my block"] == {"part": "head"} and named["train 1"] == {"step_num": "1"}
 
     def test_nothing_without_a_trace(self) -> None:
-        assert trace_rows.span("dispatch", lambda: pytest.fail("no trace is on")) is trace_rows._NOTHING
+        assert (
+            trace_rows.span("dispatch", lambda: pytest.fail("no trace is on"))
+            is trace_rows._NOTHING
+        )
         assert traces._keep not in spmd.core.points.before_run and not spmd.config.module_paths
 
 
@@ -170,7 +186,10 @@ class TestNoRecompile:
         replays = spmd.metrics.counter("replays"), spmd.metrics.num_compiles()
         with spmd.profiler.trace(tmp_path):
             step(x)
-        assert (spmd.metrics.counter("replays"), spmd.metrics.num_compiles()) == (replays[0] + 1, replays[1])
+        assert (spmd.metrics.counter("replays"), spmd.metrics.num_compiles()) == (
+            replays[0] + 1,
+            replays[1],
+        )
         assert "fc" in {event["args"]["module"] for event in of_devices(tmp_path)}
 
     def test_torch_compile(self, tmp_path: Path) -> None:
@@ -192,14 +211,22 @@ class TestNoRecompile:
 
 
 class TestTorchProfiler:
-    """`torch.profiler.profile` shows aten's ops on the device, and the library's sync and dispatch."""
+    """`torch.profiler.profile` shows aten's ops on the device, and the library's sync and
+    dispatch."""
 
     def test_names(self) -> None:
         x = torch.ones(2, 3, device="xla")
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
             torch.cosh(x).sum().item()
         names = {event.key for event in profiled.key_averages()}
-        assert {"aten::cosh", "aten::sum", "spmd::sync", "spmd::dispatch", "spmd::compile", "spmd::wait"} <= names
+        assert {
+            "aten::cosh",
+            "aten::sum",
+            "spmd::sync",
+            "spmd::dispatch",
+            "spmd::compile",
+            "spmd::wait",
+        } <= names
 
 
 class TestSummary:
@@ -220,7 +247,9 @@ class TestSummary:
 
     def test_time_of_a_loop_is_without_its_body(self) -> None:
         blocks = [(0, 10), (1, 4), (2, 1), (6, 3), (12, 1)]
-        found = summaries._own_times({"file": "", "pid": 1, "tid": 1, "ts": ts, "dur": dur} for ts, dur in blocks)
+        found = summaries._own_times(
+            {"file": "", "pid": 1, "tid": 1, "ts": ts, "dur": dur} for ts, dur in blocks
+        )
         assert [time for _, time in found] == [3, 3, 1, 3, 1]
 
     def test_errors(self, tmp_path: Path) -> None:
@@ -230,5 +259,8 @@ class TestSummary:
             spmd.profiler.summary(tmp_path, by="file")
 
     def test_one_trace_at_a_time(self, tmp_path: Path) -> None:
-        with spmd.profiler.trace(tmp_path), pytest.raises(RuntimeError, match=r"is on; call spmd\.profiler\.stop"):
+        with (
+            spmd.profiler.trace(tmp_path),
+            pytest.raises(RuntimeError, match=r"is on; call spmd\.profiler\.stop"),
+        ):
             spmd.profiler.start_trace(tmp_path)

@@ -21,11 +21,14 @@ def quiet() -> Iterator[None]:
 
 
 def marked(mesh: spmd.Mesh, *spec: object, shape: tuple[int, ...] = (8, 8)) -> torch.Tensor:
-    return spmd.mark_sharding(torch.arange(float(torch.tensor(shape).prod())).reshape(shape).to("xla"), mesh, spec)
+    return spmd.mark_sharding(
+        torch.arange(float(torch.tensor(shape).prod())).reshape(shape).to("xla"), mesh, spec
+    )
 
 
 class TestResidence:
-    """Data, host data, recorded values and other devices' tensors are told apart, and who decided how they lie."""
+    """Data, host data, recorded values and other devices' tensors are told apart, and who decided
+    how they lie."""
 
     def test_data(self, mesh2x4: spmd.Mesh) -> None:
         x = marked(mesh2x4, "data", None)
@@ -37,7 +40,11 @@ class TestResidence:
             "devices",
             "annotation",
         )
-        assert found.spec == P("data", None) and found.mesh == mesh2x4 and found.text == spmd.get_sharding(x).text(2)
+        assert (
+            found.spec == P("data", None)
+            and found.mesh == mesh2x4
+            and found.text == spmd.get_sharding(x).text(2)
+        )
         assert (found.shard_shape, found.bytes_per_device) == ((4, 8), 128)
         with pytest.raises(dataclasses.FrozenInstanceError):
             found.shape = ()  # type: ignore[misc]
@@ -45,7 +52,13 @@ class TestResidence:
     def test_host(self, mesh2x4: spmd.Mesh) -> None:
         bare, annotated = torch.ones(3, 5).to("xla"), marked(mesh2x4, None, "fsdp")
         one, two = spmd.inspect(bare, annotated)
-        assert (one.residence, one.sharding, one.mesh, one.spec, one.text) == ("host", None, None, None, "")
+        assert (one.residence, one.sharding, one.mesh, one.spec, one.text) == (
+            "host",
+            None,
+            None,
+            None,
+            "",
+        )
         assert (one.decided_by, one.bytes_per_device) == ("", 60)
         assert (two.residence, two.spec, two.decided_by) == ("host", P(None, "fsdp"), "annotation")
 
@@ -53,28 +66,45 @@ class TestResidence:
         y = marked(mesh2x4, "data", None) @ marked(mesh2x4, None, "fsdp")
         spmd.sync()
         found = spmd.inspect(y)
-        assert (found.residence, found.decided_by, found.spec) == ("devices", "last run", P("data", "fsdp"))
+        assert (found.residence, found.decided_by, found.spec) == (
+            "devices",
+            "last run",
+            P("data", "fsdp"),
+        )
         assert found.line.endswith("in test_a_last_run: spmd.sync()")
 
     def test_one_device(self) -> None:
         y = torch.ones(3, device="xla") * 2
         found = spmd.inspect(y)
-        assert (found.residence, found.decided_by, found.text) == ("pending", "default", "{replicated}")
+        assert (found.residence, found.decided_by, found.text) == (
+            "pending",
+            "default",
+            "{replicated}",
+        )
         assert found.mesh is not None and found.mesh.device_ids == (0,)
         spmd.sync()
         assert spmd.inspect(y).residence == "devices"
 
     def test_other_devices(self) -> None:
-        assert [spmd.inspect(torch.ones(2, device=kind)).residence for kind in ("cpu", "meta")] == ["cpu", "meta"]
+        assert [spmd.inspect(torch.ones(2, device=kind)).residence for kind in ("cpu", "meta")] == [
+            "cpu",
+            "meta",
+        ]
 
     def test_a_nameless_mesh_and_another_order(self) -> None:
         mesh = spmd.Mesh([3, 1, 2, 0], (2, 2))
         found = spmd.inspect(marked(mesh, 1, None))
-        assert found.mesh == mesh and found.text == "{devices=[2,1,2]2,3,0,1 last_tile_dim_replicate}"
+        assert (
+            found.mesh == mesh and found.text == "{devices=[2,1,2]2,3,0,1 last_tile_dim_replicate}"
+        )
 
     def test_host_memory(self, mesh8: spmd.Mesh) -> None:
-        x = spmd.mark_sharding(torch.ones(8, 2).to("xla"), mesh8, ("fsdp", None), memory_kind="pinned_host")
-        assert spmd.inspect(x).sharding.memory == "pinned_host" and "memory: pinned_host" in str(spmd.inspect(x))
+        x = spmd.mark_sharding(
+            torch.ones(8, 2).to("xla"), mesh8, ("fsdp", None), memory_kind="pinned_host"
+        )
+        assert spmd.inspect(x).sharding.memory == "pinned_host" and "memory: pinned_host" in str(
+            spmd.inspect(x)
+        )
 
     def test_empty_and_scalar(self, mesh8: spmd.Mesh) -> None:
         empty, scalar = marked(mesh8, "fsdp", None, shape=(0, 4)), marked(mesh8, shape=())
@@ -91,7 +121,10 @@ class TestPropagated:
         values = [y, y.t(), y.t() * 2, y.sum(0), x[:, :2], y.view(4, 2, 8).relu()]
         found = spmd.inspect(*values)
         assert [one.decided_by for one in found] == ["compiler"] * 6
-        assert found[0].spec == P("data", "fsdp") and found[1].spec == P("fsdp", "data") == found[2].spec
+        assert (
+            found[0].spec == P("data", "fsdp")
+            and found[1].spec == P("fsdp", "data") == found[2].spec
+        )
         assert [one.residence for one in found] == ["pending"] * 4 + [
             "devices" if x._storage.value.host is None else "host",
             "pending",
@@ -99,7 +132,9 @@ class TestPropagated:
         assert found[0].line.endswith("y = x @ w") and "x[:, :2]" in found[4].line
         plain = [values[i] for i in (0, 2, 3, 5)]
         spmd.sync()
-        assert [spmd.get_sharding(one).text(one.dim()) for one in plain] == [found[i].text for i in (0, 2, 3, 5)]
+        assert [spmd.get_sharding(one).text(one.dim()) for one in plain] == [
+            found[i].text for i in (0, 2, 3, 5)
+        ]
 
     def test_annotated_views_and_intermediates(self, mesh2x4: spmd.Mesh) -> None:
         x = marked(mesh2x4, "data", None)
@@ -110,7 +145,9 @@ class TestPropagated:
         assert [one.decided_by for one in found] == ["annotation"] * 2
 
     def test_an_open_dim(self, mesh2x4: spmd.Mesh) -> None:
-        y = spmd.mark_sharding(marked(mesh2x4, "data", "fsdp") * 2, mesh2x4, (P.UNCONSTRAINED, "fsdp"))
+        y = spmd.mark_sharding(
+            marked(mesh2x4, "data", "fsdp") * 2, mesh2x4, (P.UNCONSTRAINED, "fsdp")
+        )
         assert (spmd.inspect(y).spec, spmd.inspect(y).decided_by) == (P("data", "fsdp"), "compiler")
         spmd.sync()
         assert spmd.inspect(y).spec == P("data", "fsdp")
@@ -121,11 +158,17 @@ class TestPropagated:
         y = (w * w).sum(1)
         y.sum().backward()
         found = spmd.inspect(w, w.grad, y, y.detach())
-        assert [one.spec for one in found] == [P("fsdp", None), P("fsdp", None), P("fsdp"), P("fsdp")]
+        assert [one.spec for one in found] == [
+            P("fsdp", None),
+            P("fsdp", None),
+            P("fsdp"),
+            P("fsdp"),
+        ]
         assert found[1].decided_by == "annotation"
 
     def test_two_meshes(self) -> None:
-        """Programs over different devices, the second of which reads what the first leaves where it likes."""
+        """Programs over different devices, the second of which reads what the first leaves where it
+        likes."""
         halves = [spmd.Mesh(ids, (4,), ("x",)) for ids in (range(4), range(4, 8))]
         x = marked(halves[0], "x", None)
         y = x.cos()
@@ -156,7 +199,9 @@ class TestNothingChanges:
     def steps(self, mesh: spmd.Mesh, ask: Callable[..., object]) -> tuple[list[float], list[int]]:
         torch.manual_seed(0)
         model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 8))
-        model = fsdp.FullyShardedDataParallel(model, mesh=mesh, auto_wrap_policy=fsdp.always_wrap_policy)
+        model = fsdp.FullyShardedDataParallel(
+            model, mesh=mesh, auto_wrap_policy=fsdp.always_wrap_policy
+        )
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         losses, counts = [], []
         for _ in range(3):
@@ -180,14 +225,19 @@ class TestNothingChanges:
         plain, expected = self.steps(mesh8, lambda *_: None)
         spmd.metrics.clear()
         losses, counts = self.steps(mesh8, spmd.inspect)
-        assert losses == plain and expected[1:] == [0, 0] and counts == [0, 0, 0]  # the very programs of before
+        # the very programs of before
+        assert losses == plain and expected[1:] == [0, 0] and counts == [0, 0, 0]
 
     def test_the_ledger_and_what_is_pending(self, mesh2x4: spmd.Mesh) -> None:
         x = marked(mesh2x4, "data", "fsdp")
         base = torch.zeros(8, 8).to("xla")
         base[2:4].add_(x[:2] @ x)
         row = base[2]
-        before = spmd.get_stablehlo(), spmd.metrics.counter("syncs"), spmd.metrics.counter("recorded_ops")
+        before = (
+            spmd.get_stablehlo(),
+            spmd.metrics.counter("syncs"),
+            spmd.metrics.counter("recorded_ops"),
+        )
         spmd.metrics.clear()
         lines = len(spmd.metrics.compiles())
         first = spmd.inspect(base, row)
@@ -245,11 +295,17 @@ class TestNothingChanges:
         def step(y: torch.Tensor) -> torch.Tensor:
             z = y * 2
             recorded, data = spmd.inspect(z, x)
-            assert (recorded.residence, recorded.sharding, data.spec) == ("pending", None, P("fsdp", None))
+            assert (recorded.residence, recorded.sharding, data.spec) == (
+                "pending",
+                None,
+                P("fsdp", None),
+            )
             return z
 
         assert spmd.plan(step, x).num_ops == 1
-        total, _ = spmd.scan(lambda carry, row: (carry + step(row), row), torch.zeros(8, device="xla"), x)
+        total, _ = spmd.scan(
+            lambda carry, row: (carry + step(row), row), torch.zeros(8, device="xla"), x
+        )
         assert total.sum().item() == 2 * torch.arange(64.0).sum().item()
 
 
@@ -260,8 +316,12 @@ class TestFsdp:
         model = fsdp.FullyShardedDataParallel(torch.nn.Linear(16, 8), mesh=mesh8)
         model(torch.ones(8, 16).to("xla"))
         weight = spmd.inspect(model.module.weight)
-        assert weight.spec in (P(None, "fsdp"), P("fsdp", None)) and weight.read_as == (P(None, None),)
-        assert weight.bytes_per_device == 16 * 8 * 4 // 8 and "read as: P(None, None)" in str(weight)
+        assert weight.spec in (P(None, "fsdp"), P("fsdp", None)) and weight.read_as == (
+            P(None, None),
+        )
+        assert weight.bytes_per_device == 16 * 8 * 4 // 8 and "read as: P(None, None)" in str(
+            weight
+        )
 
 
 class TestShown:
@@ -275,23 +335,31 @@ class TestShown:
             "each of 8 devices holds float32[4,8], 128 B; decided by compiler",
             "GSPMD: {devices=[2,1,4]0,1,2,3,4,5,6,7 last_tile_dim_replicate}",
         ]
-        assert lines[3] == "memory: device" and lines[4].endswith('y = marked(mesh2x4, "data", None) * 2')
+        assert lines[3] == "memory: device" and lines[4].endswith(
+            'y = marked(mesh2x4, "data", None) * 2'
+        )
         assert repr(spmd.inspect(y)) == str(spmd.inspect(y))
         html = spmd.inspect(y)._repr_html_()
-        assert "<td>float32[8,8] recorded, not run, as P(&#x27;data&#x27;, None)" in html and html.count("<tr>") == 5
+        assert (
+            "<td>float32[8,8] recorded, not run, as P(&#x27;data&#x27;, None)" in html
+            and html.count("<tr>") == 5
+        )
 
     def test_rich(self, mesh2x4: spmd.Mesh) -> None:
         console = pytest.importorskip("rich.console").Console(width=120)
         with console.capture() as captured:
             console.print(
-                spmd.inspect(marked(mesh2x4, "data", None)), spmd.show_sharding(marked(mesh2x4, "data", None))
+                spmd.inspect(marked(mesh2x4, "data", None)),
+                spmd.show_sharding(marked(mesh2x4, "data", None)),
             )
         assert "P('data', None)" in captured.get() and "│   0-3    │" in captured.get()
 
 
 class TestErrors:
     def test_no_tensor(self) -> None:
-        with pytest.raises(TypeError, match=r"expected tensors, got list; for a list call inspect\(\*tensors\)"):
+        with pytest.raises(
+            TypeError, match=r"expected tensors, got list; for a list call inspect\(\*tensors\)"
+        ):
             spmd.inspect([torch.ones(2)])  # type: ignore[call-overload]
         with pytest.raises(TypeError, match="expected one tensor or more, got none"):
             spmd.inspect()
@@ -302,12 +370,22 @@ class TestDevices:
 
     def test_attributes(self) -> None:
         found = spmd.torch_xla.device_attributes(3)
-        assert (found.id, found.name, found.kind, found.platform, found.process) == (3, "CPU:3", "cpu", "cpu", 0)
+        assert (found.id, found.name, found.kind, found.platform, found.process) == (
+            3,
+            "CPU:3",
+            "cpu",
+            "cpu",
+            0,
+        )
         assert (found.coords, found.core, found.slice_index, found.memory) == (None, None, 0, None)
         every = spmd.tensors.runtime.global_runtime_device_attributes()
-        assert [one["name"] for one in every] == [f"CPU:{i}" for i in range(8)] and "coords" not in every[0]
+        assert [one["name"] for one in every] == [
+            f"CPU:{i}" for i in range(8)
+        ] and "coords" not in every[0]
         assert spmd.torch_xla.device_attributes(11, target="cpu:16").name == "CPU:11"
-        assert [spmd.torch_xla.device_attributes(i, target="2xcpu:4").slice_index for i in (3, 4)] == [0, 1]
+        assert [
+            spmd.torch_xla.device_attributes(i, target="2xcpu:4").slice_index for i in (3, 4)
+        ] == [0, 1]
 
     def test_errors(self) -> None:
         with pytest.raises(ValueError, match="there is no device 8; there are 8, ids from 0 on"):

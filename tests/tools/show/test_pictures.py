@@ -1,4 +1,5 @@
-"""Pictures of shardings: text compared, SVG parsed; any rank, any number of devices; PyTorch/XLA's words."""
+"""Pictures of shardings: text compared, SVG parsed; any rank, any number of devices; PyTorch/XLA's
+words."""
 
 import itertools
 import xml.etree.ElementTree as ElementTree
@@ -26,7 +27,10 @@ def drawn(picture: Picture) -> list[str]:
 
 
 def cells(picture: Picture) -> list[str]:
-    return [cell.get("data-devices", "") for cell in ElementTree.fromstring(picture.svg()).iter(f"{SVG}g")]
+    return [
+        cell.get("data-devices", "")
+        for cell in ElementTree.fromstring(picture.svg()).iter(f"{SVG}g")
+    ]
 
 
 def rects(cell: ElementTree.Element, kind: str | None) -> list[ElementTree.Element]:
@@ -111,7 +115,10 @@ class TestText:
     ) -> None:
         shown = picture((8,), mesh8, "fsdp")
         coloured = shown.text(use_color=True)
-        assert coloured.count("\x1b[38;5;16;48;5;") == 8 and f"48;5;{_TERMINAL[7]}m  7  \x1b[0m" in coloured
+        assert (
+            coloured.count("\x1b[38;5;16;48;5;") == 8
+            and f"48;5;{_TERMINAL[7]}m  7  \x1b[0m" in coloured
+        )
         assert str(shown) == repr(shown) == shown.text()  # no terminal here
         monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
         monkeypatch.setenv("TERM", "xterm")
@@ -142,7 +149,8 @@ class TestText:
 
 
 class TestManyDevices:
-    """A picture without room is drawn as fewer cells; each device is in one of them, and no line is too long."""
+    """A picture without room is drawn as fewer cells; each device is in one of them, and no line is
+    too long."""
 
     @pytest.mark.parametrize(
         "sizes", [(512,), (16, 32), (32, 16), (1, 512), (8, 8, 8), (2,) * 9, (7, 73), (2, 3, 5, 17)]
@@ -165,29 +173,41 @@ class TestManyDevices:
         assert cells(shown)[:2] == ["0-31", "32-63"] and len(cells(shown)) == 16
 
     def test_names(self) -> None:
-        assert [devices_text(ids) for ids in ([3], [4, 0], [2, 1, 0], [0, 1, 5, 6, 7], range(0, 64, 8))] == [
-            "3", "0,4", "0-2", "0,1,5-7", "0-56 by 8",
-        ]  # fmt: skip
+        assert [
+            devices_text(ids) for ids in ([3], [4, 0], [2, 1, 0], [0, 1, 5, 6, 7], range(0, 64, 8))
+        ] == ["3", "0,4", "0-2", "0,1,5-7", "0-56 by 8"]
         assert devices_text([i for i in range(64) if i % 3]) == "1 ... 62"
 
 
 class TestSvg:
-    """A document that parses, with a cell for each piece, its padding hatched, readable on light and dark."""
+    """A document that parses, with a cell for each piece, its padding hatched, readable on light
+    and dark."""
 
     def test_structure(self, mesh2x4: spmd.Mesh, tmp_path: Path) -> None:
         shown = picture((10, 3), mesh2x4, "fsdp", "data")
         root = ElementTree.fromstring(shown.svg())
-        assert root.tag == f"{SVG}svg" and root.find(f"{SVG}title").text == " | ".join(shown.caption)
+        assert root.tag == f"{SVG}svg" and root.find(f"{SVG}title").text == " | ".join(
+            shown.caption
+        )
         assert cells(shown) == ["0", "4", "1", "5", "2", "6", "3", "7"]
         hatched = {
-            cell.get("data-devices"): [(rect.get("width"), rect.get("height")) for rect in rects(cell, "padding")]
+            cell.get("data-devices"): [
+                (rect.get("width"), rect.get("height")) for rect in rects(cell, "padding")
+            ]
             for cell in root.iter(f"{SVG}g")
         }
         right, bottom, rest = ("22", "36"), ("44", "24"), ("22", "12")
         assert {name: found for name, found in hatched.items() if found} == {
-            "4": [right], "5": [right], "6": [right], "3": [bottom], "7": [bottom, rest],
-        }  # fmt: skip
-        assert len({rect.get("fill") for cell in root.iter(f"{SVG}g") for rect in rects(cell, None)}) == 8
+            "4": [right],
+            "5": [right],
+            "6": [right],
+            "3": [bottom],
+            "7": [bottom, rest],
+        }
+        assert (
+            len({rect.get("fill") for cell in root.iter(f"{SVG}g") for rect in rects(cell, None)})
+            == 8
+        )
         labels = [label.text for label in root.iter(f"{SVG}text") if label.get("class") == "label"]
         assert labels == ["dim 1 →", "dim 0 ↓", "0:2", "2:3", "0:3", "3:6", "6:9", "9:10"]
         shown.save(tmp_path / "x.svg")
@@ -201,11 +221,17 @@ class TestSvg:
             root = ElementTree.fromstring(shown.svg())
             width, height = float(root.get("width")), float(root.get("height"))
             found = [rect for cell in root.iter(f"{SVG}g") for rect in cell.iter(f"{SVG}rect")]
-            boxes = [[float(rect.get(name)) for name in ("x", "y", "width", "height")] for rect in found]
-            assert all(x >= 0 and y >= 0 and x + w <= width and y + h <= height for x, y, w, h in boxes)
+            boxes = [
+                [float(rect.get(name)) for name in ("x", "y", "width", "height")] for rect in found
+            ]
+            assert all(
+                x >= 0 and y >= 0 and x + w <= width and y + h <= height for x, y, w, h in boxes
+            )
 
     def test_neighbours_differ(self) -> None:
-        root = ElementTree.fromstring(Picture(read_table("{devices=[16,16]<=[256]}", 1, "t"), None, ()).svg())
+        root = ElementTree.fromstring(
+            Picture(read_table("{devices=[16,16]<=[256]}", 1, "t"), None, ()).svg()
+        )
         colours = [next(cell.iter(f"{SVG}rect")).get("fill") for cell in root.iter(f"{SVG}g")]
         rows = [colours[i : i + 16] for i in range(0, 256, 16)]
         for grid in (rows, list(zip(*rows, strict=True))):
@@ -224,7 +250,9 @@ class TestSvg:
         def luminance(colour: str) -> float:
             parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
             linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
-            return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+            return sum(
+                weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True)
+            )
 
         def contrast(one: str, two: str) -> float:
             low, high = sorted(map(luminance, (one, two)))
@@ -232,7 +260,10 @@ class TestSvg:
 
         assert all(contrast(_hex(colour), "#000000") >= 6 for colour in _TERMINAL)
         assert contrast(_GREY, "#ffffff") >= 4.5 and contrast(_GREY, "#0d1117") >= 4
-        assert len(set(_TERMINAL)) == spmd.tools.show.grids.NUM_HUES * spmd.tools.show.grids.NUM_LIGHTNESSES
+        assert (
+            len(set(_TERMINAL))
+            == spmd.tools.show.grids.NUM_HUES * spmd.tools.show.grids.NUM_LIGHTNESSES
+        )
 
     def test_another_file(self, mesh8: spmd.Mesh) -> None:
         with pytest.raises(ValueError, match=r"a name that ends in \.svg, got 'x\.png'"):
@@ -247,7 +278,10 @@ class TestWordsOfPytorchXla:
         printed = capsys.readouterr().out
         assert printed == shown.text(min_width=9) + "\n" and "│    0    │    1    │" in printed
         spmd.torch_xla.visualize_sharding("{replicated}", scale=2.0, min_width=10)
-        assert "0-7" in (printed := capsys.readouterr().out) and "replicated on all 8 devices" in printed
+        assert (
+            "0-7" in (printed := capsys.readouterr().out)
+            and "replicated on all 8 devices" in printed
+        )
         assert len(printed.split("\n")[2]) == 22
         spmd.torch_xla.visualize_sharding("")
         assert "(no annotation)" in capsys.readouterr().out
@@ -255,14 +289,21 @@ class TestWordsOfPytorchXla:
     @pytest.mark.parametrize("rank", [1, 6])
     def test_ranks(self, rank: int, mesh8: spmd.Mesh, capsys: pytest.CaptureFixture[str]) -> None:
         """Those that PyTorch/XLA cannot draw."""
-        x = spmd.mark_sharding(torch.zeros((8,) * rank).to("xla"), mesh8, ("fsdp", *[None] * (rank - 1)))
+        x = spmd.mark_sharding(
+            torch.zeros((8,) * rank).to("xla"), mesh8, ("fsdp", *[None] * (rank - 1))
+        )
         shown = spmd.torch_xla.visualize_tensor_sharding(x, use_color=False)
         assert isinstance(shown, Picture) and "7" in capsys.readouterr().out
 
     def test_construct(self, mesh2x4: spmd.Mesh) -> None:
         x = spmd.mark_sharding(torch.zeros(8, 8).to("xla"), mesh2x4, ("fsdp", None))
-        assert spmd.torch_xla.construct_v1_sharding_str(x) == "{devices=[4,1,2]0,4,1,5,2,6,3,7 last_tile_dim_replicate}"
-        assert spmd.torch_xla.construct_v1_sharding_str(x * 2) == spmd.torch_xla.construct_v1_sharding_str(x)
+        assert (
+            spmd.torch_xla.construct_v1_sharding_str(x)
+            == "{devices=[4,1,2]0,4,1,5,2,6,3,7 last_tile_dim_replicate}"
+        )
+        assert spmd.torch_xla.construct_v1_sharding_str(
+            x * 2
+        ) == spmd.torch_xla.construct_v1_sharding_str(x)
         assert spmd.torch_xla.construct_v1_sharding_str(torch.ones(2).to("xla")) == ""
 
     @pytest.mark.parametrize(
@@ -280,13 +321,22 @@ class TestWordsOfPytorchXla:
             spmd.torch_xla.visualize_sharding(text)
 
     def test_errors(self, mesh8: spmd.Mesh) -> None:
-        with pytest.raises(TypeError, match="visualize_sharding: expected GSPMD text, got Tensor; see show_sharding"):
+        with pytest.raises(
+            TypeError,
+            match="visualize_sharding: expected GSPMD text, got Tensor; see show_sharding",
+        ):
             spmd.torch_xla.visualize_sharding(torch.ones(2))  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="visualize_tensor_sharding: expected a tensor, got str"):
+        with pytest.raises(
+            TypeError, match="visualize_tensor_sharding: expected a tensor, got str"
+        ):
             spmd.torch_xla.visualize_tensor_sharding("{replicated}")  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="construct_v1_sharding_str: expected a tensor, got int"):
+        with pytest.raises(
+            TypeError, match="construct_v1_sharding_str: expected a tensor, got int"
+        ):
             spmd.torch_xla.construct_v1_sharding_str(3)  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match=r"show_sharding: expected a tensor, a spmd\.Sharding or .*got str"):
+        with pytest.raises(
+            TypeError, match=r"show_sharding: expected a tensor, a spmd\.Sharding or .*got str"
+        ):
             spmd.show_sharding("{replicated}")  # type: ignore[arg-type]
         sharding = mesh8.sharding(P(None, "fsdp"), 2)
         with pytest.raises(ValueError, match=r"pass the one to draw: shape=\(8, 16\)"):
@@ -300,7 +350,9 @@ class TestWordsOfPytorchXla:
 class TestTables:
     """A sharding's table is that of its text, in both spellings."""
 
-    @pytest.mark.parametrize("spec", [("data", "fsdp"), (("fsdp", "data"), None), (None, None), ("fsdp", None)])
+    @pytest.mark.parametrize(
+        "spec", [("data", "fsdp"), (("fsdp", "data"), None), (None, None), ("fsdp", None)]
+    )
     def test_of_text(self, spec: tuple[object, ...], mesh2x4: spmd.Mesh) -> None:
         sharding = mesh2x4.sharding(P(*spec), 2)
         if not sharding.is_replicated():

@@ -1,4 +1,5 @@
-"""spmd.suggest: what a model does with its parameters, the layouts that follow, and how they are ranked."""
+"""spmd.suggest: what a model does with its parameters, the layouts that follow, and how they are
+ranked."""
 
 import copy
 import dataclasses
@@ -44,7 +45,12 @@ BOTH = ("data", "fsdp")
 
 def watched(model: nn.Module, call: Any, *args: Any) -> Model:
     reached, flow = Objects.of_step(call, args), UseObserver(model)
-    with recording.recorded(recording.Recording()), kept(reached), without_data(reached, args), flow.watching():
+    with (
+        recording.recorded(recording.Recording()),
+        kept(reached),
+        without_data(reached, args),
+        flow.watching(),
+    ):
         call(*args)
     return Model(flow, 0)
 
@@ -62,7 +68,9 @@ class TwoKinds(nn.Module):
         self.narrow = nn.ModuleList(
             nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)) for _ in range(narrow)
         )
-        self.wide = nn.ModuleList(nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32)) for _ in range(wide))
+        self.wide = nn.ModuleList(
+            nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32)) for _ in range(wide)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for block in (*self.narrow, *self.wide):
@@ -71,7 +79,8 @@ class TwoKinds(nn.Module):
 
 
 class TestUses:
-    """Nothing goes by a name: pairs of products, heads, tables and heads of a model are found in what it computes."""
+    """Nothing goes by a name: pairs of products, heads, tables and heads of a model are found in
+    what it computes."""
 
     def test_a_llama(self) -> None:
         model = meta(Llama, LlamaConfig(layers=1))
@@ -79,20 +88,32 @@ class TestUses:
         kinds = {path: use.kind for path, use in uses.items()}
         block = "blocks.0."
         assert kinds == {
-            "embed.weight": "lookup", "head.weight": "first",
+            "embed.weight": "lookup",
+            "head.weight": "first",
             **{f"{block}attention.{name}.weight": "first" for name in ("query", "key", "value")},
             f"{block}attention.out.weight": "second",
-            f"{block}gate.weight": "first", f"{block}up.weight": "first", f"{block}down.weight": "second",
-        }  # fmt: skip
-        assert [uses[f"{block}attention.{name}.weight"].heads for name in ("query", "key", "value")] == [4, 2, 2]
+            f"{block}gate.weight": "first",
+            f"{block}up.weight": "first",
+            f"{block}down.weight": "second",
+        }
+        assert [
+            uses[f"{block}attention.{name}.weight"].heads for name in ("query", "key", "value")
+        ] == [4, 2, 2]
         assert uses[f"{block}down.weight"].partners == {f"{block}gate.weight", f"{block}up.weight"}
-        assert uses[f"{block}gate.weight"].reads == "blocks.0.norm2" and uses["head.weight"].reads == "norm"
+        assert (
+            uses[f"{block}gate.weight"].reads == "blocks.0.norm2"
+            and uses["head.weight"].reads == "norm"
+        )
 
     def test_products_that_read_a_whole_value(self) -> None:
         class Residual(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
-                self.one, self.two, self.norm = nn.Linear(16, 16), nn.Linear(16, 16), nn.LayerNorm(16)
+                self.one, self.two, self.norm = (
+                    nn.Linear(16, 16),
+                    nn.Linear(16, 16),
+                    nn.LayerNorm(16),
+                )
                 self.three = nn.Linear(16, 16)
 
             def forward(self, x: Any) -> Any:
@@ -109,7 +130,14 @@ class TestUses:
 
     def test_weights_that_stand_the_other_way_and_biases(self) -> None:
         transformers = pytest.importorskip("transformers")
-        shapes = {"n_embd": 32, "n_layer": 1, "n_head": 4, "vocab_size": 96, "n_positions": 32, "use_cache": False}
+        shapes = {
+            "n_embd": 32,
+            "n_layer": 1,
+            "n_head": 4,
+            "vocab_size": 96,
+            "n_positions": 32,
+            "use_cache": False,
+        }
         config = transformers.GPT2Config(**shapes, bos_token_id=0, eos_token_id=0)
         model = meta(transformers.GPT2LMHeadModel, config)
         known = watched(model, lambda tokens: model(input_ids=tokens).logits, TOKENS)
@@ -117,18 +145,28 @@ class TestUses:
         block = "transformer.h.0."  # a single block, no list of equal ones
         assert dict(rules.items()) == {
             "transformer.wte.weight": P("tensor", None),
-            f"{block}attn.c_attn.weight": P(None, "tensor"), f"{block}attn.c_attn.bias": P("tensor"),
+            f"{block}attn.c_attn.weight": P(None, "tensor"),
+            f"{block}attn.c_attn.bias": P("tensor"),
             f"{block}attn.c_proj.weight": P("tensor", None),
-            f"{block}mlp.c_fc.weight": P(None, "tensor"), f"{block}mlp.c_fc.bias": P("tensor"),
+            f"{block}mlp.c_fc.weight": P(None, "tensor"),
+            f"{block}mlp.c_fc.bias": P("tensor"),
             f"{block}mlp.c_proj.weight": P("tensor", None),
-            f"{block}ln_1:output": P(BOTH, None, None), f"{block}ln_2:output": P(BOTH, None, None),
-            "transformer.wte:output": P(BOTH, "tensor", None), ":output": P(BOTH, None, "tensor"),
-            f"{block}attn.c_proj:output": P(BOTH, "tensor", None), f"{block}mlp.c_proj:output": P(BOTH, "tensor", None),
-        }  # fmt: skip
+            f"{block}ln_1:output": P(BOTH, None, None),
+            f"{block}ln_2:output": P(BOTH, None, None),
+            "transformer.wte:output": P(BOTH, "tensor", None),
+            ":output": P(BOTH, None, "tensor"),
+            f"{block}attn.c_proj:output": P(BOTH, "tensor", None),
+            f"{block}mlp.c_proj:output": P(BOTH, "tensor", None),
+        }
 
     def test_experts(self) -> None:
         transformers = pytest.importorskip("transformers")
-        shapes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 64}
+        shapes = {
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 2,
+            "vocab_size": 64,
+        }
         heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "use_cache": False}
         config = transformers.MixtralConfig(**shapes, **heads, num_local_experts=4)
         model = meta(transformers.MixtralForCausalLM, config)
@@ -139,8 +177,12 @@ class TestUses:
         assert "model.layers.*.mlp.gate.weight" not in list(rules)
 
     def test_blocks(self) -> None:
-        assert blocks_of(meta(Llama, LlamaConfig(layers=2))) == {"blocks.*": ("blocks.0", "blocks.1")}
-        assert blocks_of(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))) == {"{0,2}": ("0", "2")}
+        assert blocks_of(meta(Llama, LlamaConfig(layers=2))) == {
+            "blocks.*": ("blocks.0", "blocks.1")
+        }
+        assert blocks_of(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))) == {
+            "{0,2}": ("0", "2")
+        }
         assert blocks_of(nn.Linear(4, 4)) == {}
 
     def test_blocks_of_a_class(self) -> None:
@@ -155,7 +197,8 @@ class TestUses:
         wide = nn.ModuleList([Residual(8, 64), Residual(64, 64), Residual(64, 64)])
         model = nn.Sequential(nn.Linear(8, 8), narrow, wide, nn.Linear(64, 8))
         assert [*blocks_of(model)] == ["1.*", "2.*"]
-        alone = nn.ModuleList([Residual(64, 64)])  # its two layers are no blocks, nor is a layer like them elsewhere
+        # its two layers are no blocks, nor is a layer like them elsewhere
+        alone = nn.ModuleList([Residual(64, 64)])
         assert [*blocks_of(nn.Sequential(alone, wide, nn.Linear(64, 64)))] == ["0.*", "1.*"]
 
 
@@ -169,26 +212,35 @@ class TestLayouts:
         weights = dict(rules.of_parameters())
         column, row = P("tensor", None), P(None, "tensor")
         assert weights == {
-            "embed.weight": column, "head.weight": column,
+            "embed.weight": column,
+            "head.weight": column,
             **{f"blocks.*.attention.{name}.weight": column for name in ("query", "key", "value")},
             "blocks.*.attention.out.weight": row,
-            "blocks.*.gate.weight": column, "blocks.*.up.weight": column, "blocks.*.down.weight": row,
-        }  # fmt: skip
+            "blocks.*.gate.weight": column,
+            "blocks.*.up.weight": column,
+            "blocks.*.down.weight": row,
+        }
         assert {pattern: spec for pattern, _, spec in rules.of_activations()} == {
-            **{f"{name}:output": P(BOTH, None, None) for name in ("blocks.*.norm1", "blocks.*.norm2", "norm")},
+            **{
+                f"{name}:output": P(BOTH, None, None)
+                for name in ("blocks.*.norm1", "blocks.*.norm2", "norm")
+            },
             **{
                 f"{name}:output": P(BOTH, "tensor", None)
                 for name in ("embed", "blocks.*.attention.out", "blocks.*.down", "blocks.*")
             },
-            "head:output": P(BOTH, None, "tensor"), ":output": P(BOTH, None, "tensor"),
-        }  # fmt: skip
+            "head:output": P(BOTH, None, "tensor"),
+            ":output": P(BOTH, None, "tensor"),
+        }
         assert rules.units is not None and rules.units.modules == ("blocks.*",)
         assert rules.checkpoint == {"blocks.*": "nothing"}
 
     def test_fewer_heads_of_keys_than_devices(self) -> None:
         model = meta(Llama, LlamaConfig(layers=2))
         rules = rules_of(Layout(1, 2, 4), watched(model, model, TOKENS))
-        assert "blocks.*.attention.key.weight" not in list(rules) and "blocks.*.attention.query.weight" in list(rules)
+        assert "blocks.*.attention.key.weight" not in list(
+            rules
+        ) and "blocks.*.attention.query.weight" in list(rules)
 
     @pytest.mark.parametrize(
         ("layout", "text"),
@@ -219,32 +271,51 @@ class TestLayouts:
             "fsdp=4; 1 of 4 dots saved, 1 of 4 dots offloaded, 1 of 4 checkpointed"
         )
         assert str(Layout(1, 4, 1, saved=(dots, dots))) == "fsdp=4; dots saved"
-        assert Layout(8, 1, 1).family == "data" and Layout(1, 1, 8, True).family == "tensor + sequence"
+        assert (
+            Layout(8, 1, 1).family == "data" and Layout(1, 1, 8, True).family == "tensor + sequence"
+        )
         least, most = (Layout(1, 8, 1, saved=(word,) * 4) for word in (nothing, dots))
         assert dataclasses.replace(most, reshard=False).needs_no_less_than(least)
         assert most.needs_no_less_than(Layout(1, 8, 1, saved=(offloaded, dots, dots, dots)))
-        assert not most.needs_no_less_than(Layout(1, 8, 1, saved=half)) and not least.needs_no_less_than(most)
+        assert not most.needs_no_less_than(
+            Layout(1, 8, 1, saved=half)
+        ) and not least.needs_no_less_than(most)
         assert Layout(2, 4, 1).needs_no_less_than(Layout(1, 8, 1))
         assert not Layout(1, 4, 2).needs_no_less_than(Layout(1, 8, 1))
 
     def test_distance(self) -> None:
         whole = Layout(1, 8, 1)
-        assert [whole.distance(Layout(*sizes)) for sizes in ((1, 8, 1), (2, 4, 1), (1, 4, 2), (2, 2, 2))] == [
+        assert [
+            whole.distance(Layout(*sizes)) for sizes in ((1, 8, 1), (2, 4, 1), (1, 4, 2), (2, 2, 2))
+        ] == [
             0,
             1,
             1,
             2,
         ]
-        assert whole.distance(Layout(1, 8, 1, reshard=False)) == whole.distance(Layout(1, 4, 2, sequence=True)) == 1
+        assert (
+            whole.distance(Layout(1, 8, 1, reshard=False))
+            == whole.distance(Layout(1, 4, 2, sequence=True))
+            == 1
+        )
         assert Layout(1, 4, 2).distance(Layout(1, 4, 2, sequence=True)) == 1
 
     def test_patterns(self) -> None:
         model, shape = TwoKinds(), TwoKinds().to("meta")
         known = watched(shape, shape, torch.empty(8, 32, device="meta"))
         halves = Layout(1, 4, 1, saved=("nothing", "nothing", "everything", "nothing", "nothing"))
-        assert rules_of(halves, known).checkpoint == {"narrow.{0..1}": "nothing", "wide.*": "nothing"}
-        rules = rules_of(Layout(1, 4, 1, saved=("nothing", "dots", "everything", "nothing", "nothing")), known)
-        assert rules.checkpoint == {"narrow.{0}": "nothing", "narrow.{1}": "dots", "wide.*": "nothing"}
+        assert rules_of(halves, known).checkpoint == {
+            "narrow.{0..1}": "nothing",
+            "wide.*": "nothing",
+        }
+        rules = rules_of(
+            Layout(1, 4, 1, saved=("nothing", "dots", "everything", "nothing", "nothing")), known
+        )
+        assert rules.checkpoint == {
+            "narrow.{0}": "nothing",
+            "narrow.{1}": "dots",
+            "wide.*": "nothing",
+        }
         x = torch.randn(8, 32)
         expected = model(x)
         rules.apply(model, spmd.Mesh(range(4), (4,), ("fsdp",)))
@@ -264,9 +335,13 @@ def found() -> Suggestion:
         return loss
 
     precision = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
-    found = spmd.suggest(step, TOKENS, target="cpu:4", mp_policy=precision, max_trials=3, progress=False)
+    found = spmd.suggest(
+        step, TOKENS, target="cpu:4", mp_policy=precision, max_trials=3, progress=False
+    )
     assert not optimizer.state and all(parameter.is_meta for parameter in model.parameters())
-    assert not any(module._forward_hooks or "forward" in module.__dict__ for module in model.modules())
+    assert not any(
+        module._forward_hooks or "forward" in module.__dict__ for module in model.modules()
+    )
     return found
 
 
@@ -282,7 +357,9 @@ class TestSuggest:
         assert found.trials[:3] == tuple(compiled) and seconds == sorted(seconds)  # type: ignore[type-var]
         assert found.best is compiled[0] and found.best.reason == ""
         best = found.plan
-        assert found.best.seconds == pytest.approx(max(best.flops / 459e12, best.moved_bytes / 600e9))
+        assert found.best.seconds == pytest.approx(
+            max(best.flops / 459e12, best.moved_bytes / 600e9)
+        )
         for trial in compiled[1:]:
             assert re.match(r"(\+[\d.,]+% time|the same time): .*%", trial.reason), trial.reason
         others = {trial.reason for trial in found.trials[3:]}
@@ -306,7 +383,11 @@ class TestSuggest:
         pytest.importorskip("rich")
         text = " ".join(str(found).split())
         assert "layouts, best first" in text and "the best: Mesh(range(4), (" in text
-        assert "not compiled: the budget is spent: " in text and " more" in text and found.measure in text
+        assert (
+            "not compiled: the budget is spent: " in text
+            and " more" in text
+            and found.measure in text
+        )
 
     def test_the_budget_is_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """No plan begins that would end behind it, if it took as long as the slowest before it."""
@@ -327,7 +408,9 @@ class TestSuggest:
             assert sum(trial.plan is not None for trial in found.trials) == count
 
     def test_plain_data_parallel_is_what_it_is_by_hand(self, found: Suggestion) -> None:
-        plain = next(trial for trial in found.trials if trial.family == "data" and trial.plan is not None)
+        plain = next(
+            trial for trial in found.trials if trial.family == "data" and trial.plan is not None
+        )
         model = meta(Llama, LlamaConfig(layers=2)).bfloat16()
         optimizer = torch.optim.AdamW(model.parameters())
         mesh = spmd.Mesh(range(4), (4,), ("data",), target="cpu:4")
@@ -344,16 +427,24 @@ class TestSuggest:
         assert found.best.seconds <= 1.01 * max(by_hand.flops / 459e12, by_hand.moved_bytes / 600e9)
 
     def test_front(self, tmp_path: Any) -> None:
-        """Devices, batches, precisions and prices: what nothing is better than in everything, the same from a file."""
+        """Devices, batches, precisions and prices: what nothing is better than in everything, the
+        same from a file."""
         model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)).to("meta")
         low = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
         how: dict[str, Any] = {
-            "target": ["cpu:2", "cpu:4"], "batches": (8, 16), "mp_policy": [None, low], "max_trials": 8,
-            "price": {"cpu:2": 2.0, "cpu:4": 1.0}, "file": tmp_path / "found.json", "progress": False,
-        }  # fmt: skip
+            "target": ["cpu:2", "cpu:4"],
+            "batches": (8, 16),
+            "mp_policy": [None, low],
+            "max_trials": 8,
+            "price": {"cpu:2": 2.0, "cpu:4": 1.0},
+            "file": tmp_path / "found.json",
+            "progress": False,
+        }
 
         def search(**more: Any) -> Suggestion:
-            return spmd.suggest(lambda x: model(x).square().mean().backward(), torch.empty(8, 64), **how | more)
+            return spmd.suggest(
+                lambda x: model(x).square().mean().backward(), torch.empty(8, 64), **how | more
+            )
 
         found = search()
         compiled = [trial for trial in found.trials if trial.plan is not None]
@@ -361,9 +452,16 @@ class TestSuggest:
         assert choices == set(itertools.product(("cpu:2", "cpu:4"), (8, 16), (False, True)))
         for trial in compiled:
             assert trial.plan is not None and trial.seconds is not None and trial.price is not None
-            assert trial.mesh is not None and trial.chips == trial.mesh.size() == int(str(trial.target)[-1])
-            assert trial.plan.inputs == trial.rows * 64 * 4 * trial.mesh.shape().get("tensor", 1) // trial.chips
-            assert trial.money == pytest.approx(trial.seconds / trial.rows * 1000 * trial.chips * trial.price / 3600)
+            assert trial.mesh is not None and trial.chips == trial.mesh.size() == int(
+                str(trial.target)[-1]
+            )
+            assert (
+                trial.plan.inputs
+                == trial.rows * 64 * 4 * trial.mesh.shape().get("tensor", 1) // trial.chips
+            )
+            assert trial.money == pytest.approx(
+                trial.seconds / trial.rows * 1000 * trial.chips * trial.price / 3600
+            )
             is_beaten = any(
                 other.costs() != trial.costs()
                 and all(a <= b for a, b in zip(other.costs(), trial.costs(), strict=True))
@@ -373,65 +471,104 @@ class TestSuggest:
         assert found.best in found.front and found.least_money in found.front
         assert [trial.rate for trial in compiled] == sorted(trial.rate for trial in compiled)
         text = " ".join(str(found).split())
-        assert all(word in text for word in ("devices", "rows", "precision", "money / 1,000", "bfloat16", "cpu:2"))
+        assert all(
+            word in text
+            for word in ("devices", "rows", "precision", "money / 1,000", "bfloat16", "cpu:2")
+        )
         rows = json.loads(found.to_json())["trials"]
-        assert [row["front"] for row in rows].count(True) == len(found.front) and rows[0]["target"] == found.best.target
+        assert [row["front"] for row in rows].count(True) == len(found.front) and rows[0][
+            "target"
+        ] == found.best.target
         with pytest.MonkeyPatch.context() as patch:  # what the file has is compiled no more
             patch.setattr(searching, "planned", lambda *args: pytest.fail("it compiles"))
             assert search().to_json() == found.to_json()
-        with pytest.raises(ValueError, match=r"found.json is of another search: another model, batch or jaxlib"):
-            spmd.suggest(lambda x: model(x).sum(), torch.empty(4, 64), target="cpu:2", file=how["file"], progress=False)
+        with pytest.raises(
+            ValueError, match=r"found.json is of another search: another model, batch or jaxlib"
+        ):
+            spmd.suggest(
+                lambda x: model(x).sum(),
+                torch.empty(4, 64),
+                target="cpu:2",
+                file=how["file"],
+                progress=False,
+            )
         (tmp_path / "other.json").write_text("[]")
         with pytest.raises(ValueError, match=r"other.json is no file of a search"):
             search(file=tmp_path / "other.json")
-        with pytest.raises(ValueError, match=r"price has no 'cpu:4': expected one for each target, got \['cpu:2'\]"):
+        with pytest.raises(
+            ValueError, match=r"price has no 'cpu:4': expected one for each target, got \['cpu:2'\]"
+        ):
             search(price={"cpu:2": 2.0})
         with pytest.raises(ValueError, match="without price= there is no money"):
             _ = search(price=None).least_money
 
     def test_inputs_of_one_dim(self) -> None:
-        """A batch of ids is a batch: it is split by data parallel layouts, which run as one device does."""
+        """A batch of ids is a batch: it is split by data parallel layouts, which run as one device
+        does."""
         made = nn.Sequential(nn.Embedding(32, 16), nn.Linear(16, 8))
         model, ids = copy.deepcopy(made).to("meta"), torch.arange(16)
         found = spmd.suggest(
-            lambda ids: model(ids).square().sum().backward(), ids, target="cpu:4", max_trials=3, progress=False
+            lambda ids: model(ids).square().sum().backward(),
+            ids,
+            target="cpu:4",
+            max_trials=3,
+            progress=False,
         )
         plain = next(trial for trial in found.trials if trial.family == "data")
-        assert plain.plan is not None and plain.rules is not None and plain.plan.inputs == 16 * 8 // 4
+        assert (
+            plain.plan is not None and plain.rules is not None and plain.plan.inputs == 16 * 8 // 4
+        )
         expected = made(ids).square().sum()
         plain.rules.apply(made, spmd.Mesh(range(4), (4, 1), ("data", "fsdp")))
-        torch.testing.assert_close(made(ids.to("xla")).square().sum().cpu(), expected, rtol=2e-5, atol=2e-5)
+        torch.testing.assert_close(
+            made(ids.to("xla")).square().sum().cpu(), expected, rtol=2e-5, atol=2e-5
+        )
 
     def test_a_model_that_is_laid_out(self) -> None:
         mesh = spmd.Mesh(range(8), (8,), ("fsdp",))
         x = torch.empty(8, 16, device="meta")
         wrapped = fsdp.FullyShardedDataParallel(nn.Linear(16, 16), mesh)
-        ruled, waiting = nn.Linear(16, 16), fsdp.fully_shard(nn.Linear(16, 16, device="meta"), mesh=mesh)
+        ruled, waiting = (
+            nn.Linear(16, 16),
+            fsdp.fully_shard(nn.Linear(16, 16, device="meta"), mesh=mesh),
+        )
         ShardingRules({"weight": P("fsdp", None)}).apply(ruled, mesh)
         for model in (wrapped, ruled, waiting):
-            with pytest.raises(ValueError, match=r"suggest: expected a model without shardings.*weight.*'fsdp'.*rules"):
+            with pytest.raises(
+                ValueError,
+                match=r"suggest: expected a model without shardings.*weight.*'fsdp'.*rules",
+            ):
                 spmd.suggest(lambda x, model=model: model(x).sum().backward(), x, progress=False)
 
     def test_what_is_not_asked_right(self) -> None:
         one, two = nn.Linear(4, 4).to("meta"), nn.Linear(4, 4).to("meta")
         x = torch.empty(8, 4, device="meta")
-        with pytest.raises(TypeError, match="suggest: expected a function that does a step, got int"):
+        with pytest.raises(
+            TypeError, match="suggest: expected a function that does a step, got int"
+        ):
             spmd.suggest(3)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match=r"expected the step to reach one model, got Linear, Linear.*model="):
+        with pytest.raises(
+            ValueError, match=r"expected the step to reach one model, got Linear, Linear.*model="
+        ):
             spmd.suggest(lambda x: one(x) + two(x), x, progress=False)
         with pytest.raises(ValueError, match="does not reach the Linear that was passed as model"):
             spmd.suggest(lambda x: one(x), x, model=two, progress=False)
         with pytest.raises(ValueError, match="the step does not call the Linear"):
             spmd.suggest(lambda x: x + 1 if one is None else x * 2, x, model=one, progress=False)
-        with pytest.raises(ValueError, match="no layout over 4 devices goes with the step: a batch of 3"):
+        with pytest.raises(
+            ValueError, match="no layout over 4 devices goes with the step: a batch of 3"
+        ):
             odd = torch.empty(3, 4, device="meta")
             spmd.suggest(lambda x: one(x).sum().backward(), odd, target="cpu:4", progress=False)
 
 
 class Figures:
-    """Plans of invented seconds and peaks: a block needs and takes so much by what is saved of it."""
+    """Plans of invented seconds and peaks: a block needs and takes so much by what is saved of
+    it."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, memory: float, costs: dict[str, tuple[float, float]]) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, memory: float, costs: dict[str, tuple[float, float]]
+    ) -> None:
         self.real, self.plan, self.memory, self.costs = searching.planned, None, int(memory), costs
         monkeypatch.setattr(searching, "planned", self)
         chip = dataclasses.replace(CHIPS["TPU v5"], memory_bytes=self.memory)
@@ -441,15 +578,21 @@ class Figures:
         self.plan = self.plan or self.real(*args)
         rules, mesh = args[4].rules, args[4].mesh
         words = [
-            next((word for pattern, word in rules.checkpoint.items() if matches(pattern, str(at))), "everything")
+            next(
+                (word for pattern, word in rules.checkpoint.items() if matches(pattern, str(at))),
+                "everything",
+            )
             for at in range(8)
         ]
         seconds, peak = (sum(self.costs[word][which] for word in words) for which in (0, 1))
         shards = mesh.shape()["fsdp"]
         return dataclasses.replace(
-            self.plan, flops=(seconds + 0.01 / shards) * 459e12, collectives=(), peak=int(peak + 100 / shards),
+            self.plan,
+            flops=(seconds + 0.01 / shards) * 459e12,
+            collectives=(),
+            peak=int(peak + 100 / shards),
             memory=self.memory,
-        )  # fmt: skip
+        )
 
 
 def found_by(figures: Figures) -> Suggestion:
@@ -476,7 +619,9 @@ class TestWhatIsSaved:
             (0.9e6, "; checkpointed"),
         ],
     )
-    def test_memory_decides(self, monkeypatch: pytest.MonkeyPatch, memory: float, name: str) -> None:
+    def test_memory_decides(
+        self, monkeypatch: pytest.MonkeyPatch, memory: float, name: str
+    ) -> None:
         found = found_by(Figures(monkeypatch, memory, COSTS))
         assert found.best.name == f"fsdp=2{name}" and found.plan.peak <= memory
         assert found.least_memory.name == "fsdp=2; checkpointed"
@@ -493,7 +638,9 @@ class TestWhatIsSaved:
     def test_nothing_fits(self, monkeypatch: pytest.MonkeyPatch) -> None:
         found = found_by(Figures(monkeypatch, 1e5, COSTS))
         assert "does not fit: needs 0.0 GiB of 0.0" in found.trials[0].reason
-        with pytest.raises(ValueError, match=r"no layout was found to fit; the nearest is fsdp=2; checkpointed"):
+        with pytest.raises(
+            ValueError, match=r"no layout was found to fit; the nearest is fsdp=2; checkpointed"
+        ):
             _ = found.best
 
 
@@ -506,16 +653,27 @@ class TestGrid:
         optimizer = torch.optim.AdamW(model.parameters())
 
         def step(tokens: torch.Tensor, *, num: int) -> None:
-            fsdp.accumulate_gradients(model, lambda part: cross_entropy(model(part), part), tokens, num)
+            fsdp.accumulate_gradients(
+                model, lambda part: cross_entropy(model(part), part), tokens, num
+            )
             optimizer.step()
             optimizer.zero_grad()
 
-        found = spmd.suggest(step, TOKENS, target="cpu:2", grid={"num": (1, 2)}, max_trials=4, progress=False)
+        found = spmd.suggest(
+            step, TOKENS, target="cpu:2", grid={"num": (1, 2)}, max_trials=4, progress=False
+        )
         compiled = [trial for trial in found.trials if trial.plan is not None]
-        assert {trial.keywords["num"] for trial in compiled} == {1, 2} and {trial.rows for trial in compiled} == {8}
-        one, two = (next(trial for trial in compiled if trial.keywords["num"] == num) for num in (1, 2))
+        assert {trial.keywords["num"] for trial in compiled} == {1, 2} and {
+            trial.rows for trial in compiled
+        } == {8}
+        one, two = (
+            next(trial for trial in compiled if trial.keywords["num"] == num) for num in (1, 2)
+        )
         assert one.name == two.name and one.plan is not None and two.plan is not None
-        assert two.plan.temporaries < one.plan.temporaries and two.plan.moved_bytes > one.plan.moved_bytes
+        assert (
+            two.plan.temporaries < one.plan.temporaries
+            and two.plan.moved_bytes > one.plan.moved_bytes
+        )
         assert "num=2" in str(found)
         with pytest.raises(ValueError, match=r"grid"):
             spmd.suggest(step, TOKENS, target="cpu:2", grid={"num": ()}, progress=False)

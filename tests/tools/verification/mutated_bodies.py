@@ -1,14 +1,16 @@
-"""Bodies of `spmd.shard_map` with one wrong collective, drawn by a seed: does `spmd.verify` find and name each?
+"""Bodies of `spmd.shard_map` with one wrong collective, drawn by a seed: does `spmd.verify` find
+and name each?
 
-    python tests/tools/verification/mutated_bodies.py --seed 7                    # 320 mutants
+    python tests/tools/verification/mutated_bodies.py --seed 7            # 320 mutants
     python tests/tools/verification/mutated_bodies.py --seed 7 --mutants 20
-    python tests/tools/verification/mutated_bodies.py --seed 7 --only 12          # the full text of one
+    python tests/tools/verification/mutated_bodies.py --seed 7 --only 12  # the full text of one
 
-A mutant of a body in `sharded_bodies.py` has one collective dropped, doubled, over other axes, or a mean in the place
-of its sum (and the reverse). It is found where verify raises or has a difference, and named where verify's sentence has
-the change that gives the body back: the dropped collective with its axes, the one that is one too many, the right axes,
-the right reduction. A mutant that is equal to its body, values and gradients to 1e-12 on the mesh itself, is listed as
-equivalent and not counted.
+A mutant of a body in `sharded_bodies.py` has one collective dropped, doubled, over other axes, or a
+mean in the place of its sum (and the reverse). It is found where verify raises or has a difference,
+and named where verify's sentence has the change that gives the body back: the dropped collective
+with its axes, the one that is one too many, the right axes, the right reduction. A mutant that is
+equal to its body, values and gradients to 1e-12 on the mesh itself, is listed as equivalent and not
+counted.
 """
 
 import argparse
@@ -42,8 +44,8 @@ SWAPPED = {"sum": "mean", "mean": "sum"}
 
 @dataclass(frozen=True)
 class Mutant:
-    """A change of the `number`-th collective of a body. kind: "dropped", "doubled", "axis" or "reduction"; axes: those
-    of the mutant, for "axis"."""
+    """A change of the `number`-th collective of a body. kind: "dropped", "doubled", "axis" or
+    "reduction"; axes: those of the mutant, for "axis"."""
 
     case: Case
     number: int
@@ -70,7 +72,9 @@ def collectives_in(function: ast.AST) -> list[ast.Call]:
     return [
         node
         for node in ast.walk(function)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in COLLECTIVES
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in COLLECTIVES
     ]
 
 
@@ -136,7 +140,9 @@ def body_of(mutant: Mutant) -> Callable[..., Any]:
 
 def outcome(case: Case, body: Callable[..., Any], mesh: spmd.Mesh, seed: int) -> list[torch.Tensor]:
     """The result and the gradients of a body on a mesh."""
-    given = [one.detach().to("xla").requires_grad_(one.requires_grad) for one in inputs_of(case, seed)]
+    given = [
+        one.detach().to("xla").requires_grad_(one.requires_grad) for one in inputs_of(case, seed)
+    ]
     made = step_of(case, body, mesh)(*given)
     return [made.detach().cpu(), *(one.grad.cpu() for one in given if one.grad is not None)]
 
@@ -146,7 +152,8 @@ def is_equivalent(mutant: Mutant, body: Callable[..., Any], seed: int) -> bool:
     mesh = spmd.Mesh(range(8), mutant.shape, AXES)
     try:
         theirs = outcome(mutant.case, body, mesh, seed)
-    except (RuntimeError, ValueError, IndexError, AssertionError):  # shapes that do not fit, results that may differ
+    except (RuntimeError, ValueError, IndexError, AssertionError):
+        # shapes that do not fit, results that may differ
         return False
     ours = outcome(mutant.case, mutant.case.body, mesh, seed)
     return len(ours) == len(theirs) and all(
@@ -167,7 +174,9 @@ def expected(mutant: Mutant) -> list[str]:
             return [name, right, "is one too many"]
         case "axis":
             return [name, f"over {right} the step is equal"]
-    op = next(one.value for one in call.args if isinstance(one, ast.Constant) and one.value in SWAPPED)
+    op = next(
+        one.value for one in call.args if isinstance(one, ast.Constant) and one.value in SWAPPED
+    )
     return [name, f"with {op!r} the step is equal"]
 
 
@@ -187,9 +196,13 @@ def verdict_of(mutant: Mutant, body: Callable[..., Any], seed: int) -> tuple[boo
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--mutants", type=int, default=320, help="drawn of all; the most there are, if fewer")
+    parser.add_argument(
+        "--mutants", type=int, default=320, help="drawn of all; the most there are, if fewer"
+    )
     parser.add_argument("--only", type=int, help="the number of one of those drawn")
     given = parser.parse_args()
     spmd.simulate(8)
@@ -211,13 +224,15 @@ def main() -> None:
         counts["counted"] += 1
         if not is_named or given.only is not None:
             print(
-                f"{number:4} {'named' if is_named else 'found' if is_found else 'MISSED'}  {mutant}\n     {text}",
+                f"{number:4} {'named' if is_named else 'found' if is_found else 'MISSED'}  "
+                f"{mutant}\n     {text}",
                 flush=True,
             )
     counted = max(counts["counted"], 1)
     print(
-        f"{len(drawn)} mutants of {len(CASES)} bodies, seed {given.seed}: {counts['equivalent']} equivalent; of "
-        f"{counted} others {counts['found']} found ({counts['found'] / counted:.1%}), {counts['named']} named "
+        f"{len(drawn)} mutants of {len(CASES)} bodies, seed {given.seed}: {counts['equivalent']} "
+        f"equivalent; of {counted} others {counts['found']} found "
+        f"({counts['found'] / counted:.1%}), {counts['named']} named "
         f"({counts['named'] / counted:.1%}), {time.monotonic() - started:.0f} s"
     )
 

@@ -1,7 +1,8 @@
-"""Public reports of parallel training that was silently wrong elsewhere, each as a plain PyTorch step with a layout.
+"""Public reports of parallel training that was silently wrong elsewhere, each as a plain PyTorch
+step with a layout.
 
-A step is written for one device. `test_reports.py` runs it over `MESHES` in float64; docs/wrong-numbers.md
-says what went wrong and where that is told.
+A step is written for one device. `test_reports.py` runs it over `MESHES` in float64;
+docs/wrong-numbers.md says what went wrong and where that is told.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +24,8 @@ BATCH = ("data", "fsdp")
 
 
 class Report(NamedTuple):
-    """A step for one device, its model and batch, and the rules that shard what the model has and is given.
+    """A step for one device, its model and batch, and the rules that shard what the model has and
+    is given.
 
     draws: whether it draws random numbers, which are others on the CPU.
     """
@@ -44,17 +46,24 @@ def report(
     draws: bool = False,
     **units: Any,
 ) -> Report:
-    """A report of a model that returns its loss; inputs are sharded by their rows, parameters as the specs say.
+    """A report of a model that returns its loss; inputs are sharded by their rows, parameters as
+    the specs say.
 
     step: instead of forward, backward and SGD, called with the model, the optimizer and the batch.
     """
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    inputs = {f":input[{number}]": P(BATCH, *[None] * (tensor.dim() - 1)) for number, tensor in enumerate(batch)}
+    inputs = {
+        f":input[{number}]": P(BATCH, *[None] * (tensor.dim() - 1))
+        for number, tensor in enumerate(batch)
+    }
     doing = step or trained
     return Report(
-        lambda *batch: doing(model, optimizer, *batch), model.double(), tuple(batch),
-        ShardingRules(specs | inputs, **units), draws,
-    )  # fmt: skip
+        lambda *batch: doing(model, optimizer, *batch),
+        model.double(),
+        tuple(batch),
+        ShardingRules(specs | inputs, **units),
+        draws,
+    )
 
 
 def trained(model: nn.Module, optimizer: torch.optim.Optimizer, *batch: Tensor) -> Tensor:
@@ -76,7 +85,8 @@ def words() -> Tensor:
 
 
 class Experts(nn.Module):
-    """Two of four experts for each token, weighted by a router; all experts are computed, the weights are mostly 0."""
+    """Two of four experts for each token, weighted by a router; all experts are computed, the
+    weights are mostly 0."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +107,8 @@ def router_under_tensor_parallel() -> Report:
 
 
 class Switch(nn.Module):
-    """One expert for each token, which runs on the tokens that chose it, as many as it has places for."""
+    """One expert for each token, which runs on the tokens that chose it, as many as it has places
+    for."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__()
@@ -112,8 +123,12 @@ class Switch(nn.Module):
         place = (chosen.cumsum(0) * chosen).sum(-1) - 1
         kept = place < self.capacity
         slot = (expert * self.capacity + place).where(kept, NUM_EXPERTS * self.capacity)
-        rows = tokens.new_zeros(NUM_EXPERTS * self.capacity + 1, WIDTH).index_copy(0, slot, tokens * kept[:, None])
-        made = torch.bmm(rows[:-1].view(NUM_EXPERTS, self.capacity, WIDTH), self.weight).flatten(0, 1)
+        rows = tokens.new_zeros(NUM_EXPERTS * self.capacity + 1, WIDTH).index_copy(
+            0, slot, tokens * kept[:, None]
+        )
+        made = torch.bmm(rows[:-1].view(NUM_EXPERTS, self.capacity, WIDTH), self.weight).flatten(
+            0, 1
+        )
         result = F.pad(made, (0, 0, 0, 1))[slot] * gate[:, None]
         return F.mse_loss(result.view_as(x), target)
 
@@ -124,7 +139,8 @@ def experts_beside_data_parallel() -> Report:
 
 
 class Balanced(nn.Module):
-    """A router with the loss that balances experts: products of the fractions and of the mean probabilities."""
+    """A router with the loss that balances experts: products of the fractions and of the mean
+    probabilities."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,21 +160,32 @@ def balance_of_the_batch() -> Report:
 
 
 class Block(nn.Module):
-    """A norm and two layers, of which tensor parallelism splits the first by columns, the second by rows."""
+    """A norm and two layers, of which tensor parallelism splits the first by columns, the second by
+    rows."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 32), nn.Linear(32, WIDTH)
+        self.norm, self.up, self.down = (
+            nn.LayerNorm(WIDTH),
+            nn.Linear(WIDTH, 32),
+            nn.Linear(32, WIDTH),
+        )
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return F.mse_loss(x + self.down(F.gelu(self.up(self.norm(x)))), target)
 
 
-SPLIT = {"up.weight": P("tensor", "fsdp"), "up.bias": P("tensor"), "down.weight": P("fsdp", "tensor")}
+SPLIT = {
+    "up.weight": P("tensor", "fsdp"),
+    "up.bias": P("tensor"),
+    "down.weight": P("fsdp", "tensor"),
+}
 
 
 def norm_of_shards() -> Report:
-    def step(model: nn.Module, optimizer: torch.optim.Optimizer, *batch: Tensor) -> tuple[Tensor, Tensor]:
+    def step(
+        model: nn.Module, optimizer: torch.optim.Optimizer, *batch: Tensor
+    ) -> tuple[Tensor, Tensor]:
         loss = model(*batch)
         loss.backward()
         norm = clip_grad_norm_(model.parameters(), 0.1)
@@ -166,14 +193,25 @@ def norm_of_shards() -> Report:
         return loss, norm
 
     batch = randn(*TOKENS, WIDTH), randn(*TOKENS, WIDTH)
-    return report(Block(), batch, {"down.weight": P("fsdp", "tensor")}, step=step, units=[], extra_data_axis="data")
+    return report(
+        Block(),
+        batch,
+        {"down.weight": P("fsdp", "tensor")},
+        step=step,
+        units=[],
+        extra_data_axis="data",
+    )
 
 
 def norm_of_copies() -> Report:
-    def step(model: nn.Module, optimizer: torch.optim.Optimizer, *batch: Tensor) -> tuple[Tensor, ...]:
+    def step(
+        model: nn.Module, optimizer: torch.optim.Optimizer, *batch: Tensor
+    ) -> tuple[Tensor, ...]:
         loss = model(*batch)
         loss.backward()
-        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        gradients = [
+            parameter.grad for parameter in model.parameters() if parameter.grad is not None
+        ]
         norms = [get_total_norm(gradients, norm_type=kind) for kind in (1.0, 2.0, float("inf"))]
         clip_grads_with_norm_(model.parameters(), 0.1, norms[0])
         optimizer.step()
@@ -209,17 +247,28 @@ def split_classes() -> Report:
 
 
 def mean_of_means() -> Report:
-    return report(Classifier(ignore_index=IGNORED), (randn(*TOKENS, WIDTH), labels_of_unequal_rows()), HEAD)
+    return report(
+        Classifier(ignore_index=IGNORED), (randn(*TOKENS, WIDTH), labels_of_unequal_rows()), HEAD
+    )
 
 
 def summed_loss() -> Report:
-    return report(Classifier(reduction="sum"), (randn(*TOKENS, WIDTH), words()), HEAD, units=[], extra_data_axis="data")
+    return report(
+        Classifier(reduction="sum"),
+        (randn(*TOKENS, WIDTH), words()),
+        HEAD,
+        units=[],
+        extra_data_axis="data",
+    )
 
 
 def accumulated_means() -> Report:
-    """Micro-batches of unequal numbers of labels: their sum, over the number of all; and what they hand on."""
+    """Micro-batches of unequal numbers of labels: their sum, over the number of all; and what they
+    hand on."""
 
-    def step(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+    def step(
+        model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, labels: Tensor
+    ) -> tuple[Tensor, ...]:
         number = (labels != IGNORED).sum()
         total, seen, largest = x.new_zeros(()), labels.new_zeros(()), x.new_zeros(())
         for part in range(4):
@@ -238,24 +287,31 @@ def accumulated_means() -> Report:
 def uneven_rows() -> Report:
     """The last batch of an epoch: 13 rows for eight devices, none of them twice."""
     rows = 13
-    return report(Classifier(), (randn(rows, LENGTH, WIDTH), torch.randint(NUM_CLASSES, (rows, LENGTH))), HEAD)
+    return report(
+        Classifier(), (randn(rows, LENGTH, WIDTH), torch.randint(NUM_CLASSES, (rows, LENGTH))), HEAD
+    )
 
 
 # -- Shapes.
 
 
 class Attention(nn.Module):
-    """Six heads over up to eight devices, with a norm of each head's queries and keys, and rotated positions."""
+    """Six heads over up to eight devices, with a norm of each head's queries and keys, and rotated
+    positions."""
 
     def __init__(self, *, causal: bool = False) -> None:
         super().__init__()
         self.query, self.key, self.value, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
-        self.query_norm, self.key_norm = nn.RMSNorm(WIDTH // NUM_HEADS), nn.RMSNorm(WIDTH // NUM_HEADS)
+        self.query_norm, self.key_norm = (
+            nn.RMSNorm(WIDTH // NUM_HEADS),
+            nn.RMSNorm(WIDTH // NUM_HEADS),
+        )
         self.causal = causal
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         query, key, value = (
-            one(x).unflatten(-1, (NUM_HEADS, -1)).transpose(1, 2) for one in (self.query, self.key, self.value)
+            one(x).unflatten(-1, (NUM_HEADS, -1)).transpose(1, 2)
+            for one in (self.query, self.key, self.value)
         )
         query, key = self.query_norm(query), self.key_norm(key)
         if self.causal:
@@ -267,7 +323,9 @@ class Attention(nn.Module):
 
 def rotated(x: Tensor, angles: Tensor) -> Tensor:
     one, two = x.chunk(2, -1)
-    return torch.cat([one * angles.cos() - two * angles.sin(), two * angles.cos() + one * angles.sin()], -1)
+    return torch.cat(
+        [one * angles.cos() - two * angles.sin(), two * angles.cos() + one * angles.sin()], -1
+    )
 
 
 HEADS = {"{query,key,value}.weight": P("tensor", "fsdp"), "out.weight": P("fsdp", "tensor")}
@@ -280,7 +338,13 @@ def views_of_split_dims() -> Report:
 
 def norms_of_heads() -> Report:
     specs = {**HEADS, "{query,key}_norm.weight": P()}
-    return report(Attention(), (randn(*TOKENS, WIDTH), randn(*TOKENS, WIDTH)), specs, units=[], extra_data_axis="data")
+    return report(
+        Attention(),
+        (randn(*TOKENS, WIDTH), randn(*TOKENS, WIDTH)),
+        specs,
+        units=[],
+        extra_data_axis="data",
+    )
 
 
 def positions_of_a_split_sequence() -> Report:
@@ -301,7 +365,9 @@ class Squeezed(nn.Module):
 
 
 def squeezed_shards() -> Report:
-    return report(Squeezed(), (randn(ROWS, 1, WIDTH),), {"weight": P(("data", "fsdp", "tensor"), None, None)})
+    return report(
+        Squeezed(), (randn(ROWS, 1, WIDTH),), {"weight": P(("data", "fsdp", "tensor"), None, None)}
+    )
 
 
 class Ordered(nn.Module):
@@ -313,18 +379,23 @@ class Ordered(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         scale = torch.arange(16, dtype=x.dtype, device=x.device)
-        return ((x @ self.weight.T) * scale).square().mean() + self.weight[3:6].sum() * self.weight[11, 2]
+        return ((x @ self.weight.T) * scale).square().mean() + self.weight[3:6].sum() * self.weight[
+            11, 2
+        ]
 
 
 def order_of_shards() -> Report:
-    return report(Ordered(), (randn(ROWS, WIDTH),), {"weight": P(("tensor", "fsdp"), None)}, units=[])
+    return report(
+        Ordered(), (randn(ROWS, WIDTH),), {"weight": P(("tensor", "fsdp"), None)}, units=[]
+    )
 
 
 # -- Random numbers and statistics.
 
 
 class Dropped(nn.Module):
-    """Dropout before and inside of what is split; the result of each element shows which are kept."""
+    """Dropout before and inside of what is split; the result of each element shows which are
+    kept."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -336,7 +407,9 @@ class Dropped(nn.Module):
 
 
 def dropout_on_shards() -> Report:
-    def step(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor) -> tuple[Tensor, Tensor]:
+    def step(
+        model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor
+    ) -> tuple[Tensor, Tensor]:
         loss, kept = model(x)
         loss.backward()
         optimizer.step()
@@ -346,7 +419,8 @@ def dropout_on_shards() -> Report:
 
 
 class Normalised(nn.Module):
-    """Batch norm in training, of a number of rows that the devices do not divide; then in evaluation."""
+    """Batch norm in training, of a number of rows that the devices do not divide; then in
+    evaluation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -356,7 +430,9 @@ class Normalised(nn.Module):
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         loss = F.mse_loss(self.head(self.norm(self.convolution(x)).relu().mean((2, 3))), target)
         self.eval()
-        return loss + F.mse_loss(self.head(self.norm(self.convolution(x)).relu().mean((2, 3))), target)
+        return loss + F.mse_loss(
+            self.head(self.norm(self.convolution(x)).relu().mean((2, 3))), target
+        )
 
 
 def statistics_of_the_batch() -> Report:
@@ -374,7 +450,9 @@ class Counted(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         values = x * self.scale
         counts = torch.histc(values.detach(), bins=7)
-        return (counts * torch.arange(7, dtype=x.dtype, device=x.device)).sum() * values.quantile(0.3) + values.median()
+        return (counts * torch.arange(7, dtype=x.dtype, device=x.device)).sum() * values.quantile(
+            0.3
+        ) + values.median()
 
 
 def histogram_of_shards() -> Report:
@@ -385,7 +463,8 @@ def histogram_of_shards() -> Report:
 
 
 class Partial(nn.Module):
-    """What is not linear in a sum over devices: relu, constants of its shape, a bias, a residual."""
+    """What is not linear in a sum over devices: relu, constants of its shape, a bias, a
+    residual."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -393,7 +472,12 @@ class Partial(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         summed = self.down(self.up(x))
-        return (x + summed.relu() + torch.full_like(summed, 0.5) + torch.ones_like(summed) / (1 + summed.exp())).mean()
+        return (
+            x
+            + summed.relu()
+            + torch.full_like(summed, 0.5)
+            + torch.ones_like(summed) / (1 + summed.exp())
+        ).mean()
 
 
 def partial_sums() -> Report:
@@ -401,19 +485,27 @@ def partial_sums() -> Report:
 
 
 class Tied(nn.Module):
-    """Embeddings split over words, with one for padding, which are the last layer's weight as well."""
+    """Embeddings split over words, with one for padding, which are the last layer's weight as
+    well."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.embed, self.head = nn.Embedding(NUM_CLASSES, WIDTH, padding_idx=0), nn.Linear(WIDTH, NUM_CLASSES)
+        self.embed, self.head = (
+            nn.Embedding(NUM_CLASSES, WIDTH, padding_idx=0),
+            nn.Linear(WIDTH, NUM_CLASSES),
+        )
         self.head.weight = self.embed.weight
 
     def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(self.head(self.embed(tokens).cumsum(1)).flatten(0, 1), labels.flatten())
+        return F.cross_entropy(
+            self.head(self.embed(tokens).cumsum(1)).flatten(0, 1), labels.flatten()
+        )
 
 
 def tied_words() -> Report:
-    return report(Tied(), (words(), words()), {"embed.weight": P("tensor", "fsdp"), "head.bias": P("tensor")})
+    return report(
+        Tied(), (words(), words()), {"embed.weight": P("tensor", "fsdp"), "head.bias": P("tensor")}
+    )
 
 
 class Sloped(nn.Module):
@@ -421,7 +513,9 @@ class Sloped(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.LeakyReLU(n / 8)) for n in range(6))
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.LeakyReLU(n / 8)) for n in range(6)
+        )
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         for layer in self.layers:
@@ -455,7 +549,9 @@ def written_in_place() -> Report:
 def backward_twice() -> Report:
     """Two backward passes before the optimizer's step add up, also to a gradient that is there."""
 
-    def step(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, target: Tensor) -> Tensor:
+    def step(
+        model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, target: Tensor
+    ) -> Tensor:
         model(x, target).backward()
         loss = model(x.flip(0), target)
         loss.backward()

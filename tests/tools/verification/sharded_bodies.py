@@ -1,6 +1,8 @@
-"""Correct bodies of `spmd.shard_map`, each with its specs and shapes: what `mutated_bodies.py` breaks.
+"""Correct bodies of `spmd.shard_map`, each with its specs and shapes: what `mutated_bodies.py`
+breaks.
 
-Every collective is called by its own name with its axis as text, so that a program can find and change it.
+Every collective is called by its own name with its axis as text, so that a program can find and
+change it.
 """
 
 from collections.abc import Callable
@@ -28,8 +30,8 @@ D, M = "data", "model"
 
 @dataclass(frozen=True)
 class Case:
-    """A body over a mesh with the axes "data" and "model". shapes: of its float arguments; classes: where not 0, the
-    last argument is of integers below it."""
+    """A body over a mesh with the axes "data" and "model". shapes: of its float arguments; classes:
+    where not 0, the last argument is of integers below it."""
 
     body: Callable[..., Any]
     in_specs: Any
@@ -98,8 +100,12 @@ def ring_attention(q: Any, k: Any, v: Any) -> Any:
         weights = (q @ k.transpose(-1, -2) / 4).exp()
         top = top + weights @ v
         bottom = bottom + weights.sum(-1, keepdim=True)
-        k = collective_permute(k, [(i, (i + 1) % axis_size("model")) for i in range(axis_size("model"))], "model")
-        v = collective_permute(v, [(i, (i + 1) % axis_size("model")) for i in range(axis_size("model"))], "model")
+        k = collective_permute(
+            k, [(i, (i + 1) % axis_size("model")) for i in range(axis_size("model"))], "model"
+        )
+        v = collective_permute(
+            v, [(i, (i + 1) % axis_size("model")) for i in range(axis_size("model"))], "model"
+        )
     return top / bottom
 
 
@@ -134,8 +140,12 @@ def split_embedding(table: Any, scale: Any, ids: Any) -> Any:
 
 def halo(x: Any, weight: Any) -> Any:
     count = axis_size("model")
-    from_left = collective_permute(x[..., -1:], [(i, i + 1) for i in range(axis_size("model") - 1)], "model")
-    from_right = collective_permute(x[..., :1], [(i + 1, i) for i in range(axis_size("model") - 1)], "model")
+    from_left = collective_permute(
+        x[..., -1:], [(i, i + 1) for i in range(axis_size("model") - 1)], "model"
+    )
+    from_right = collective_permute(
+        x[..., :1], [(i + 1, i) for i in range(axis_size("model") - 1)], "model"
+    )
     assert count == axis_size("model")
     return F.conv1d(torch.cat([from_left, x, from_right], -1), weight)
 
@@ -147,7 +157,9 @@ def split_softmax(x: Any) -> Any:
 
 
 def clipped_by_norm(x: Any, one: Any, two: Any) -> Any:
-    squares = all_reduce(one.square().sum(), "sum", "model") + all_reduce(two.square().sum(), "sum", "data")
+    squares = all_reduce(one.square().sum(), "sum", "model") + all_reduce(
+        two.square().sum(), "sum", "data"
+    )
     return x * torch.rsqrt(squares)
 
 
@@ -197,14 +209,24 @@ def balanced_router(x: Any, router: Any) -> Any:
 
 CASES = (
     Case(column_and_row, (P(D), P(None, M), P(M)), P(D), ((8, 12), (12, 16), (16, 12))),
-    Case(bias_after_the_sum, (P(D), P(M), P(M), P(None, M), P()), P(D), ((8, 12), (16, 12), (16,), (12, 16), (12,))),
+    Case(
+        bias_after_the_sum,
+        (P(D), P(M), P(M), P(None, M), P()),
+        P(D),
+        ((8, 12), (16, 12), (16,), (12, 16), (12,)),
+    ),
     Case(sequence_parallel, (P(D, M), P(None, M), P(M)), P(D, M), ((4, 8, 12), (12, 16), (16, 12))),
     Case(mean_loss, (P(D), P()), P(), ((8, 12), (12, 6))),
     Case(split_classes, (P(D, M), P(D)), P(), ((8, 16),), 16),
     Case(layer_norm, (P(D, M), P(M)), P(D, M), ((8, 16), (16,))),
     Case(batch_norm, (P(D, M), P(M)), P(D, M), ((8, 16), (16,))),
     Case(ring_attention, (P(D, M), P(D, M), P(D, M)), P(D, M), ((4, 8, 6), (4, 8, 6), (4, 8, 6))),
-    Case(heads_for_rows, (P(D, None, M), P(D, None, M), P(D, None, M)), P(D, None, M), 3 * ((4, 4, 8, 6),)),
+    Case(
+        heads_for_rows,
+        (P(D, None, M), P(D, None, M), P(D, None, M)),
+        P(D, None, M),
+        3 * ((4, 4, 8, 6),),
+    ),
     Case(experts, (P(None, (D, M)), P(M)), P(None, (D, M)), ((4, 16, 6), (4, 6, 6))),
     Case(gathered_weights, (P((D, M)), P(D), P(D)), P((D, M)), ((8, 12), (12, 16), (16, 6))),
     Case(split_embedding, (P(M), P(), P(D)), P(D), ((16, 6), (6,)), 16),
@@ -212,31 +234,40 @@ CASES = (
     Case(split_softmax, (P(D, M),), P(D, M), ((8, 16),)),
     Case(clipped_by_norm, (P(D), P(M), P(None, D)), P(D), ((8, 6), (8, 6), (6, 8))),
     Case(attention_of_heads, (P(D), P(None, M), P(M)), P(D), ((4, 6, 16), (16, 48), (16, 16))),
-    Case(two_layers, (P(D), P(None, None, M), P(None, M)), P(D), ((8, 12), (2, 12, 16), (2, 16, 12))),
+    Case(
+        two_layers, (P(D), P(None, None, M), P(None, M)), P(D), ((8, 12), (2, 12, 16), (2, 16, 12))
+    ),
     Case(own_gradient_step, (P(D), P(D), P()), P(), ((8, 12), (8, 6), (12, 6))),
     Case(running_sum, (P(D, M),), P(D, M), ((8, 16),)),
     Case(product_in_blocks, (P(D, M), P(M, D)), P(D, M), ((8, 16), (16, 8))),
     Case(loss_over_all, (P((D, M)), P(M)), P(), ((16, 12), (12, 6))),
     Case(balanced_router, (P(D), P()), P(D), ((8, 12), (12, 4))),
-)  # fmt: skip
+)
 
 
 def inputs_of(case: Case, seed: int) -> list[Tensor]:
     """Random arguments of a case, on the CPU; the floats need gradients."""
     generator = torch.Generator().manual_seed(seed)
-    made = [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in case.shapes]
+    made = [
+        torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
+        for shape in case.shapes
+    ]
     if case.classes:
         made.append(torch.randint(case.classes, (8,), generator=generator))
     return made
 
 
-def step_of(case: Case, body: Callable[..., Any] | None = None, mesh: Any = None) -> Callable[..., Any]:
+def step_of(
+    case: Case, body: Callable[..., Any] | None = None, mesh: Any = None
+) -> Callable[..., Any]:
     """A step that takes the gradients of a weighted sum of the body's result."""
     mapped = spmd.shard_map(body or case.body, mesh, case.in_specs, case.out_specs)
 
     def step(*given: Tensor) -> Tensor:
         made = mapped(*given)
-        weights = torch.arange(1, made.numel() + 1, dtype=made.dtype, device=made.device).reshape(made.shape)
+        weights = torch.arange(1, made.numel() + 1, dtype=made.dtype, device=made.device).reshape(
+            made.shape
+        )
         (made * weights.sqrt()).sum().backward()
         return made
 

@@ -1,7 +1,9 @@
-"""spmd.verify on bodies of `spmd.shard_map`: correct ones pass; a wrong collective is found, and the right one named.
+"""spmd.verify on bodies of `spmd.shard_map`: correct ones pass; a wrong collective is found, and
+the right one named.
 
-`mutated_bodies.py` draws hundreds of wrong ones; here are some of each kind. spmd-types, which infers types of its own,
-says of each collective in the correct bodies along which axes its operand and its result differ between shards.
+`mutated_bodies.py` draws hundreds of wrong ones; here are some of each kind. spmd-types, which
+infers types of its own, says of each collective in the correct bodies along which axes its operand
+and its result differ between shards.
 """
 
 import sys
@@ -81,7 +83,8 @@ class TestMutants:
         assert len(CASES) >= 15 and len(list(every_mutant())) >= 300
 
     def test_a_result_that_may_differ(self) -> None:
-        """out_specs has it the same on all shards: an error wherever the body runs; verify names what is missing."""
+        """out_specs has it the same on all shards: an error wherever the body runs; verify names
+        what is missing."""
 
         def body(x: Any, w: Any) -> Any:
             return x @ w
@@ -89,9 +92,14 @@ class TestMutants:
         mesh = Mesh(range(8), (8,), ("model",))
         product = spmd.shard_map(body, None, (P(None, "model"), P("model")), P())
         with pytest.raises(ValueError, match="may differ") as raised:
-            spmd.verify(product, torch.randn(4, 16), torch.randn(16, 4), meshes=[mesh], progress=False)
+            spmd.verify(
+                product, torch.randn(4, 16), torch.randn(16, 4), meshes=[mesh], progress=False
+            )
         (note,) = raised.value.__notes__
-        assert "on model=8 all_reduce(x, 'sum', 'model') of the result of matmul" in note and "is missing" in note
+        assert (
+            "on model=8 all_reduce(x, 'sum', 'model') of the result of matmul" in note
+            and "is missing" in note
+        )
 
     def test_no_single_change(self) -> None:
         """Two wrong collectives: the difference is reported, and no change of one is proposed."""
@@ -101,17 +109,20 @@ class TestMutants:
 
         mesh = Mesh(range(8), (8,), ("model",))
         wrong = spmd.shard_map(body, None, (P("model"), P("model")), P())
-        found = spmd.verify(wrong, torch.rand(8) + 1, torch.rand(8) + 1, meshes=[mesh], progress=False)
+        found = spmd.verify(
+            wrong, torch.rand(8) + 1, torch.rand(8) + 1, meshes=[mesh], progress=False
+        )
         assert not found and "spmd.shard_map" in found.first and found.repair == ""
 
 
-# --- a second opinion -------------------------------------------------------------------------------------------------
+# --- a second opinion -----------------------------------------------------------------------------
 
 Over = tuple[str, ...]
 
 
 class Typed:
-    """The collectives by spmd-types: notes for each call the axes along which its operand and its result vary."""
+    """The collectives by spmd-types: notes for each call the axes along which its operand and its
+    result vary."""
 
     def __init__(self, mesh: Any):
         self.mesh = mesh
@@ -137,7 +148,9 @@ class Typed:
 
     def noted(self, name: str, tensor: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
         frame = sys._getframe(2)
-        self.found.setdefault(CallSite(name, frame.f_code, frame.f_lasti), (self.varies(tensor), self.varies(made)))
+        self.found.setdefault(
+            CallSite(name, frame.f_code, frame.f_lasti), (self.varies(tensor), self.varies(made))
+        )
         return made
 
     def all_reduce(self, x: Any, op: str, axis: Any) -> Any:
@@ -146,8 +159,12 @@ class Typed:
             if op == "max":
                 made = self.emulated(made, set(self.varies(made)) - {one})
             else:
-                partial = spmd_types.reinterpret(made, self.groups[one], src=spmd_types.V, dst=spmd_types.P)
-                made = spmd_types.all_reduce(partial, self.groups[one], src=spmd_types.P, dst=spmd_types.R)
+                partial = spmd_types.reinterpret(
+                    made, self.groups[one], src=spmd_types.V, dst=spmd_types.P
+                )
+                made = spmd_types.all_reduce(
+                    partial, self.groups[one], src=spmd_types.P, dst=spmd_types.R
+                )
         return self.noted("all_reduce", x, made)
 
     def all_gather(self, x: Any, dim: int, axis: str) -> Any:
@@ -161,7 +178,9 @@ class Typed:
 
     def all_to_all(self, x: Any, split_dim: int, concat_dim: int, axis: str) -> Any:
         source, target = spmd_types.S(concat_dim), spmd_types.S(split_dim)
-        return self.noted("all_to_all", x, spmd_types.all_to_all(x, self.groups[axis], src=source, dst=target))
+        return self.noted(
+            "all_to_all", x, spmd_types.all_to_all(x, self.groups[axis], src=source, dst=target)
+        )
 
     def collective_permute(self, x: Any, pairs: Any, axis: str) -> Any:
         return self.noted("collective_permute", x, self.emulated(x, {*self.varies(x), axis}))
@@ -186,7 +205,9 @@ def typed() -> Iterator[Typed]:
 
 
 def names_in(spec: Any) -> set[str]:
-    return {axis for entry in spec for axis in ((entry,) if isinstance(entry, str) else entry or ())}
+    return {
+        axis for entry in spec for axis in ((entry,) if isinstance(entry, str) else entry or ())
+    }
 
 
 # spmd-types has no rule for a gradient that is taken inside of the typed program.
@@ -200,16 +221,23 @@ def test_types_agree(case: Case, typed: Typed, monkeypatch: pytest.MonkeyPatch) 
     calls = BodyCalls()
     with noting(calls):
         given = [one.detach().to("xla") for one in inputs_of(case, 1)]
-        spmd.shard_map(case.body, Mesh(range(8), SHAPES[0], AXES), case.in_specs, case.out_specs)(*given)
+        spmd.shard_map(case.body, Mesh(range(8), SHAPES[0], AXES), case.in_specs, case.out_specs)(
+            *given
+        )
     ours = {
         site: (call.operand.over, call.result.over)
         for site, call in calls.calls.items()
         if call.operand is not None and call.result is not None
     }
     kinds: dict[str, Callable[..., Any]] = {
-        name: getattr(typed, name) for name in (*("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
-                                                "collective_permute", "axis_index", "axis_size")
-    }  # fmt: skip
+        name: getattr(typed, name)
+        for name in (
+            *("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
+            "collective_permute",
+            "axis_index",
+            "axis_size",
+        )
+    }
     for name, function in kinds.items():
         monkeypatch.setattr(sharded_bodies, name, function)
     sizes = dict(zip(AXES, SHAPES[0], strict=True))
@@ -221,6 +249,11 @@ def test_types_agree(case: Case, typed: Typed, monkeypatch: pytest.MonkeyPatch) 
                 shape[dim] //= sizes[axis]
         shards.append(one.detach()[tuple(slice(0, length) for length in shape)].clone())
     with spmd_types.set_current_mesh(typed.mesh), spmd_types.checker.typecheck():
-        case.body(*(typed.typed(shard, names_in(spec)) for shard, spec in zip(shards, case.in_specs, strict=True)))
+        case.body(
+            *(
+                typed.typed(shard, names_in(spec))
+                for shard, spec in zip(shards, case.in_specs, strict=True)
+            )
+        )
     assert typed.found == ours and ours
     assert axes_of(calls_of(case)[0])

@@ -1,4 +1,5 @@
-"""verify of a step whose rows one axis of two does not divide, as it is and without the padding of scatters."""
+"""verify of a step whose rows one axis of two does not divide, as it is and without the padding of
+scatters."""
 
 from collections.abc import Iterator
 
@@ -33,6 +34,8 @@ def test_uneven_rows(is_padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         return loss
 
     mesh = spmd.Mesh(range(8), (4, 2), ("data", "model"))
-    found = spmd.verify(step, torch.randn(13, 6), torch.randint(5, (13,)), meshes=[mesh], progress=False)
+    found = spmd.verify(
+        step, torch.randn(13, 6), torch.randint(5, (13,)), meshes=[mesh], progress=False
+    )
     assert bool(found) == is_padded, found
     assert is_padded or any("weight" in str(row) for row in found.differences)

@@ -1,4 +1,5 @@
-"""spmd.verify: correct layouts pass in every dtype, silently wrong steps fail and are named, nothing changes."""
+"""spmd.verify: correct layouts pass in every dtype, silently wrong steps fail and are named,
+nothing changes."""
 
 import importlib.metadata
 import json
@@ -20,10 +21,14 @@ ROWS, WIDTH = 24, 16
 
 
 def model_of(dtype: torch.dtype = torch.float32) -> nn.Module:
-    return nn.Sequential(nn.Linear(WIDTH, 32), nn.GELU(), nn.Dropout(0.25), nn.Linear(32, 4)).to(dtype)
+    return nn.Sequential(nn.Linear(WIDTH, 32), nn.GELU(), nn.Dropout(0.25), nn.Linear(32, 4)).to(
+        dtype
+    )
 
 
-def training(dtype: torch.dtype = torch.float32) -> tuple[nn.Module, torch.optim.Optimizer, Callable[..., Any]]:
+def training(
+    dtype: torch.dtype = torch.float32,
+) -> tuple[nn.Module, torch.optim.Optimizer, Callable[..., Any]]:
     model = model_of(dtype)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
 
@@ -47,12 +52,21 @@ class TestEqual:
         assert found, str(found)
         found.raise_on_difference()
         names = {(row.kind, row.path) for row in found.rows}
-        assert ("result", "") in names and ("gradient", "0.weight") in names and ("parameter", "3.bias") in names
+        assert (
+            ("result", "") in names
+            and ("gradient", "0.weight") in names
+            and ("parameter", "3.bias") in names
+        )
         assert {(row.dtype, row.partitioner) for row in found.rows} == {
-            (dtype, partitioner) for dtype in ("float64", "own") for partitioner in ("gspmd", "shardy")
+            (dtype, partitioner)
+            for dtype in ("float64", "own")
+            for partitioner in ("gspmd", "shardy")
         }
-        # Tolerances that would accept anything prove nothing: in float64 they are a small part of each value.
-        assert all(row.tolerance < 1e-11 * row.magnitude for row in found.rows if row.dtype == "float64")
+        # Tolerances that would accept anything prove nothing: in float64 they are a small part of
+        # each value.
+        assert all(
+            row.tolerance < 1e-11 * row.magnitude for row in found.rows if row.dtype == "float64"
+        )
 
     def test_equal_rows_are_one(self, mesh8: Mesh) -> None:
         _, _, step = training()
@@ -68,7 +82,8 @@ class TestEqual:
         assert found and {row.layout for row in found.rows} == {"data=2, fsdp=4, rules"}
 
     def test_cancelling_terms(self, mesh8: Mesh) -> None:
-        """A sum that is almost 0 has the error of its terms: the measured part of the tolerance covers it."""
+        """A sum that is almost 0 has the error of its terms: the measured part of the tolerance
+        covers it."""
         x = torch.randn(4096)
         found = spmd.verify(lambda x: torch.cat([x, -x + 1e-6]).sum(), x, meshes=[mesh8])
         own = [row for row in found.rows if row.dtype == "own"]
@@ -76,7 +91,8 @@ class TestEqual:
         assert all(row.tolerance > 1e-7 for row in own) and max(row.magnitude for row in own) < 0.1
 
     def test_a_long_loop(self, mesh8: Mesh) -> None:
-        """Iterations of a loop do not run before the step ends: their roundings, here of float32, count."""
+        """Iterations of a loop do not run before the step ends: their roundings, here of float32,
+        count."""
         assert spmd.config.loop_search_ops <= 1_024
         x = torch.randn(ROWS, WIDTH)
 
@@ -104,7 +120,7 @@ class TestDifferent:
         def step(x: torch.Tensor) -> torch.Tensor:
             product = spmd.shard_map(
                 body, None, (P(None, "fsdp"), P("fsdp", None)), P(), check_vma=False
-            )(x.exp(), weight)  # fmt: skip
+            )(x.exp(), weight)
             loss = product.square().mean()
             loss.backward()
             return loss
@@ -113,12 +129,15 @@ class TestDifferent:
         assert not found
         wrong = {(row.kind, row.path, row.dtype) for row in found.differences}
         assert ("result", "", "float64") in wrong and ("result", "", "own") in wrong
-        assert "test_verify.py" in found.first and "in step: product = spmd.shard_map(" in found.first
+        assert (
+            "test_verify.py" in found.first and "in step: product = spmd.shard_map(" in found.first
+        )
         with pytest.raises(AssertionError, match=r"the first op that differs: .*shard_map"):
             found.raise_on_difference()
 
     def test_mean_of_means(self, mesh8: Mesh) -> None:
-        """Rows that count differ in number from shard to shard: the mean of the shards' means is another number."""
+        """Rows that count differ in number from shard to shard: the mean of the shards' means is
+        another number."""
 
         def body(x: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
             mean = (x * kept).sum() / kept.sum()
@@ -135,7 +154,8 @@ class TestDifferent:
         assert not found and "shard_map" in found.first
 
     def test_only_on_the_mesh(self, mesh8: Mesh) -> None:
-        """A gradient scaled by the mesh's size, far behind an exact forward pass, is found in parameters alone."""
+        """A gradient scaled by the mesh's size, far behind an exact forward pass, is found in
+        parameters alone."""
         model = nn.Linear(WIDTH, 4)
 
         def step(x: torch.Tensor) -> torch.Tensor:
@@ -150,7 +170,8 @@ class TestDifferent:
 
 
 class TestUnchanged:
-    """Parameters, optimizer, gradients and random streams are as before, also where the step raises."""
+    """Parameters, optimizer, gradients and random streams are as before, also where the step
+    raises."""
 
     @pytest.mark.parametrize("device", ["cpu", "xla"])
     def test_state(self, mesh8: Mesh, device: str) -> None:
@@ -169,16 +190,22 @@ class TestUnchanged:
         torch.manual_seed(5)
         assert torch.rand((), device="xla").item() == drawn != next_number
         assert not optimizer.state and x.device.type == device and torch.equal(x.cpu(), given)
-        assert torch.equal(model[0].weight.grad.cpu(), torch.ones(32, WIDTH)) and model[3].bias.grad is None
+        assert (
+            torch.equal(model[0].weight.grad.cpu(), torch.ones(32, WIDTH))
+            and model[3].bias.grad is None
+        )
         for parameter, was in zip(model.parameters(), before, strict=True):
             assert parameter.device.type == device and torch.equal(parameter.detach().cpu(), was)
             assert spmd.get_sharding(parameter) is None if device == "xla" else True
 
     def test_hooks_run(self, mesh8: Mesh) -> None:
-        """A gradient hook of the user's runs in each run, and stays: without it a step would be another one."""
+        """A gradient hook of the user's runs in each run, and stays: without it a step would be
+        another one."""
         model, seen = nn.Linear(WIDTH, 2), []
         model.bias.register_hook(lambda gradient: seen.append(gradient.device.type))
-        assert spmd.verify(lambda x: model(x).sum().backward(), torch.randn(8, WIDTH), meshes=[mesh8])
+        assert spmd.verify(
+            lambda x: model(x).sum().backward(), torch.randn(8, WIDTH), meshes=[mesh8]
+        )
         assert len(seen) == 12 and set(seen) == {"xla"}
         model(torch.randn(8, WIDTH)).sum().backward()
         assert len(seen) == 13 and seen[-1] == "cpu"
@@ -201,10 +228,24 @@ class TestEvidence:
 
     def test_file(self, mesh1: Mesh, tmp_path: Path) -> None:
         x = torch.randn(8)
-        found = spmd.verify(lambda x: x.sum(), x, meshes=[mesh1], evidence=tmp_path / "evidence.json")
+        found = spmd.verify(
+            lambda x: x.sum(), x, meshes=[mesh1], evidence=tmp_path / "evidence.json"
+        )
         kept = json.loads((tmp_path / "evidence.json").read_text())
-        assert kept["equal"] is True and kept["first_difference"] == "" and len(kept["rows"]) == len(found.rows) == 4
-        assert {"digest", "seeds", "versions", "tolerance", "meshes", "partitioners", "flags"} <= kept.keys()
+        assert (
+            kept["equal"] is True
+            and kept["first_difference"] == ""
+            and len(kept["rows"]) == len(found.rows) == 4
+        )
+        assert {
+            "digest",
+            "seeds",
+            "versions",
+            "tolerance",
+            "meshes",
+            "partitioners",
+            "flags",
+        } <= kept.keys()
         assert kept["versions"]["torch"] == importlib.metadata.version("torch")
         assert kept["meshes"][0]["axes"] == {"fsdp": 1}
         again = spmd.verify(lambda x: x.sum(), x, meshes=[mesh1]).evidence["digest"]
@@ -242,7 +283,9 @@ class TestRefused:
     def test_arguments(self, mesh8: Mesh) -> None:
         with pytest.raises(TypeError, match="expected a function that does a step, got int"):
             spmd.verify(3, meshes=[mesh8])
-        with pytest.raises(ValueError, match="expected meshes to compare with one device, got none"):
+        with pytest.raises(
+            ValueError, match="expected meshes to compare with one device, got none"
+        ):
             spmd.verify(lambda: None)
         with pytest.raises(TypeError, match=r"expected meshes as a list of spmd\.Mesh"):
             spmd.verify(lambda: None, meshes=mesh8)
@@ -250,7 +293,9 @@ class TestRefused:
             spmd.verify(lambda: None, meshes=[Mesh(range(16), (16,), ("a",), target="cpu:16")])
 
     def test_no_values(self, mesh8: Mesh) -> None:
-        with pytest.raises(ValueError, match=r"expected tensors with values, got one of shape \(2, 3\) on the meta"):
+        with pytest.raises(
+            ValueError, match=r"expected tensors with values, got one of shape \(2, 3\) on the meta"
+        ):
             spmd.verify(nn.Linear(3, 2, device="meta"), torch.ones(1, 3), meshes=[mesh8])
 
     def test_nothing_sharded(self, mesh8: Mesh) -> None:
@@ -260,7 +305,11 @@ class TestRefused:
 
     def test_a_dtype_of_its_own(self, mesh8: Mesh) -> None:
         with pytest.raises(RuntimeError) as raised:
-            spmd.verify(lambda x: x @ torch.ones(4, 2, dtype=torch.float32).to("xla"), torch.ones(8, 4), meshes=[mesh8])
+            spmd.verify(
+                lambda x: x @ torch.ones(4, 2, dtype=torch.float32).to("xla"),
+                torch.ones(8, 4),
+                meshes=[mesh8],
+            )
         assert "the step's tensors are torch.float64 in this run" in raised.value.__notes__[0]
 
     def test_nothing_returned(self, mesh8: Mesh) -> None:
@@ -270,5 +319,7 @@ class TestRefused:
     def test_sharded(self, mesh8: Mesh) -> None:
         model = nn.Linear(8, 8).to("xla")
         spmd.mark_sharding(model.weight, mesh8, ("fsdp", None))
-        with pytest.raises(ValueError, match="expected a model without shardings, but weight of the Linear"):
+        with pytest.raises(
+            ValueError, match="expected a model without shardings, but weight of the Linear"
+        ):
             spmd.verify(model, torch.ones(8, 8), meshes=[mesh8])

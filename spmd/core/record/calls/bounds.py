@@ -1,8 +1,10 @@
-"""Checks of data on the host: ranges of indices, chances, counts and lengths, as torch's kernels check them.
+"""Checks of data on the host: ranges of indices, chances, counts and lengths, as torch's kernels
+check them.
 
-An index out of range raises at the user's line where it is host data, as a batch before its first use. XLA has no such
-error: a gather takes the nearest element, a scatter drops the value. Where only the device has the index, the result is
-NaN instead, if its rule has NaN to give (see `ops.floats.missing`).
+An index out of range raises at the user's line where it is host data, as a batch before its first
+use. XLA has no such error: a gather takes the nearest element, a scatter drops the value. Where
+only the device has the index, the result is NaN instead, if its rule has NaN to give (see
+`ops.floats.missing`).
 """
 
 import math
@@ -50,7 +52,8 @@ def _known(value: TorchValue) -> np.ndarray | None:
 
 
 class Range(NamedTuple):
-    """Bounds of a number or of a tensor's elements, and torch's error: `{0}` is a value outside, `{op}` the op's name.
+    """Bounds of a number or of a tensor's elements, and torch's error: `{0}` is a value outside,
+    `{op}` the op's name.
 
     ignored: a value outside that is allowed.
     """
@@ -77,13 +80,18 @@ def check_ranges(op: str, ranges: Iterable[Range]) -> None:
             raise error(text.format(outside[0], op=op))
 
 
-# --- indices of a dim -------------------------------------------------------------------------------------------------
+# --- indices of a dim -----------------------------------------------------------------------------
 
 
 def _index(
-    index: Tensor, size: int, dim: int = 0, *, lowest: int = 0, error: type[Exception] = IndexError,
+    index: Tensor,
+    size: int,
+    dim: int = 0,
+    *,
+    lowest: int = 0,
+    error: type[Exception] = IndexError,
     ignored: int | None = None,
-) -> Range:  # fmt: skip
+) -> Range:
     text = f"{{op}}: index {{0}} is out of bounds for dim {dim} with size {size}"
     return Range(index, lowest, size - 1, text, error, ignored)
 
@@ -92,17 +100,24 @@ def _size(tensor: Tensor, dim: int) -> int:
     return tensor.shape[dim] if tensor.dim() else 1
 
 
-def _along(error: type[Exception], self: Tensor, dim: int, index: Tensor, *_: object, **__: object) -> list[Range]:
+def _along(
+    error: type[Exception], self: Tensor, dim: int, index: Tensor, *_: object, **__: object
+) -> list[Range]:
     return [_index(index, _size(self, dim), dim, error=error)]
 
 
-def _with_elements(ranges: _Ranges, self: Tensor, dim: int, *args: object, **kwargs: object) -> Iterable[Range]:
-    """The ranges; none for a tensor without elements in its other dims: torch does not look at the index then."""
+def _with_elements(
+    ranges: _Ranges, self: Tensor, dim: int, *args: object, **kwargs: object
+) -> Iterable[Range]:
+    """The ranges; none for a tensor without elements in its other dims: torch does not look at the
+    index then."""
     sizes = [size for i, size in enumerate(self.shape) if i != dim % self.dim()]
     return () if 0 in sizes else ranges(self, dim, *args, **kwargs)
 
 
-def _by_dim(self: Tensor, indices: Sequence[Tensor | None], *_: object, **__: object) -> Iterator[Range]:
+def _by_dim(
+    self: Tensor, indices: Sequence[Tensor | None], *_: object, **__: object
+) -> Iterator[Range]:
     indexed = {dim: index for dim, index in enumerate(indices) if index is not None}
     unindexed = [size for dim, size in enumerate(self.shape) if dim not in indexed]
     if 0 in unindexed or not all(index.numel() for index in indexed.values()):
@@ -116,12 +131,18 @@ def _elements(self: Tensor, index: Tensor, *_: object, **__: object) -> list[Ran
     return [_index(index, self.numel(), lowest=-self.numel())]
 
 
-def _classes(error: type[Exception], self: Tensor, target: Tensor, ignored: int | None = None) -> list[Range]:
+def _classes(
+    error: type[Exception], self: Tensor, target: Tensor, ignored: int | None = None
+) -> list[Range]:
     dim = 1 if self.dim() > 1 else 0
-    return [] if target.is_floating_point() else [_index(target, _size(self, dim), dim, error=error, ignored=ignored)]
+    return (
+        []
+        if target.is_floating_point()
+        else [_index(target, _size(self, dim), dim, error=error, ignored=ignored)]
+    )
 
 
-# --- chances, counts and lengths --------------------------------------------------------------------------------------
+# --- chances, counts and lengths ------------------------------------------------------------------
 
 
 def _multinomial(self: Tensor, *_: object, **__: object) -> Iterator[Range]:
@@ -141,16 +162,21 @@ def _masked_scatter(self: Tensor, mask: Tensor, source: Tensor, **_: object) -> 
         yield Range(source.numel(), count, _INF, text)
 
 
-def _embedding_bag(weight: Tensor, indices: Tensor, offsets: Tensor, *_: object, **__: object) -> Iterator[Range]:
+def _embedding_bag(
+    weight: Tensor, indices: Tensor, offsets: Tensor, *_: object, **__: object
+) -> Iterator[Range]:
     yield _index(indices, weight.shape[0], error=RuntimeError)
     starts, count = _known(offsets), indices.shape[0]
     if starts is not None:
         text = (
-            "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0. However, "
-            "got {0}"
+            "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from "
+            "position 0. However, got {0}"
         )
         yield Range(starts[0], 0, 0, text)
-        text = f"offsets[-1] can not be greater than input's length {count} but got offsets[-1] of {{0}}"
+        text = (
+            f"offsets[-1] can not be greater than input's length {count} but got offsets[-1] of "
+            "{0}"
+        )
         yield Range(starts[-1], -_INF, count, text)
 
 
@@ -160,14 +186,19 @@ def _repeat_interleave(
     counts = _known(repeats) if output_size is not None and not of_another else None
     if counts is not None:
         text = (
-            f"{{op}}: allocated size does not match required size: output_size is {output_size}, the sum of repeats "
-            "{0}"
+            f"{{op}}: allocated size does not match required size: output_size is {output_size}, "
+            "the sum of repeats {0}"
         )
         yield Range(counts.sum(), output_size, output_size, text)  # type: ignore[arg-type]  # not None
 
 
 def _ctc_loss(
-    log_probs: Tensor, targets: Tensor, input_lengths: TorchValue, target_lengths: TorchValue, *_: object, **__: object
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: TorchValue,
+    target_lengths: TorchValue,
+    *_: object,
+    **__: object,
 ) -> Iterator[Range]:
     if isinstance(input_lengths, Tensor):
         yield _elements_of("ctc_loss", "input_lengths", input_lengths, 0, log_probs.shape[0])
@@ -183,36 +214,47 @@ def _elements_of(call: str, argument: str, value: TorchValue, low: float, high: 
     return Range(value, low, high, text)
 
 
-# --- the table --------------------------------------------------------------------------------------------------------
+# --- the table ------------------------------------------------------------------------------------
 
 _STD = "normal expects all elements of std >= 0.0, but got {0}"
 _CHANCE = "bernoulli_ expects p to be in [0, 1], but got p={0}"
 _UNPOOLED = "max_unpool: found an invalid max index: it"
 
-# The ranges of an op's arguments, by the op's name, or by its in-place form's where that checks other arguments.
+# The ranges of an op's arguments, by the op's name, or by its in-place form's where that checks
+# other arguments.
 _RANGES: dict[str, _Ranges] = {
     "embedding": lambda weight, indices, *_, **__: [_index(indices, weight.shape[0])],
     **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), _embedding_bag),
-    **dict.fromkeys(("gather", "scatter", "scatter_add", "scatter_reduce"), partial(_along, RuntimeError)),
+    **dict.fromkeys(
+        ("gather", "scatter", "scatter_add", "scatter_reduce"), partial(_along, RuntimeError)
+    ),
     **dict.fromkeys(("index_select", "index_reduce"), partial(_along, IndexError)),
     "index_add": partial(_with_elements, partial(_along, RuntimeError)),
     "index_copy": partial(_with_elements, partial(_along, IndexError)),
-    "index_fill": partial(_with_elements, lambda self, dim, index, *_, **__: [
-        _index(index, _size(self, dim), dim, lowest=-_size(self, dim))
-    ]),
+    "index_fill": partial(
+        _with_elements,
+        lambda self, dim, index, *_, **__: [
+            _index(index, _size(self, dim), dim, lowest=-_size(self, dim))
+        ],
+    ),
     **dict.fromkeys(("take", "put"), _elements),
     **dict.fromkeys(("index", "index_put", "_index_put_impl", "_unsafe_index"), _by_dim),
     **dict.fromkeys(
         ("nll_loss_forward", "nll_loss2d_forward", "cross_entropy"),
-        lambda self, target, weight, reduction, ignored, *_, **__: _classes(IndexError, self, target, ignored),
+        lambda self, target, weight, reduction, ignored, *_, **__: _classes(
+            IndexError, self, target, ignored
+        ),
     ),
-    "linear_cross_entropy": lambda input, weight, target, bias, class_weight, reduction, ignored, *_, **__: [
-        _index(target, weight.shape[0], ignored=ignored)
-    ],
+    "linear_cross_entropy": (
+        lambda input, weight, target, bias, class_weight, reduction, ignored, *_, **__: [
+            _index(target, weight.shape[0], ignored=ignored)
+        ]
+    ),
     "multi_margin_loss": lambda self, target, *_, **__: _classes(RuntimeError, self, target),
     "normal": lambda mean, std=1.0, *_, **__: [Range(std, 0, _INF, _STD)],
     **dict.fromkeys(
-        ("normal_", "normal_functional"), lambda self, mean=0.0, std=1.0, **_: [Range(std, 0, _INF, _STD)]
+        ("normal_", "normal_functional"),
+        lambda self, mean=0.0, std=1.0, **_: [Range(std, 0, _INF, _STD)],
     ),
     "log_normal": lambda self, mean=1.0, std=2.0, **_: [
         Range(std, _LEAST, _INF, "log_normal_ expects std > 0.0, but found std={0}")
@@ -222,7 +264,12 @@ _RANGES: dict[str, _Ranges] = {
     ],
     # The difference of symbolic numbers is not compared: it is no number.
     "uniform": lambda self, low=0.0, high=1.0, **_: [
-        Range(high - low, 0, _INF, f"uniform_ expects to return a [from, to) range, but found from={low} > to={high}")
+        Range(
+            high - low,
+            0,
+            _INF,
+            f"uniform_ expects to return a [from, to) range, but found from={low} > to={high}",
+        )
     ],
     "bernoulli": lambda self, p=None, **_: [Range(self if p is None else p, 0, 1, _CHANCE)],
     "bernoulli_": lambda self, p=0.5, **_: [Range(p, 0, 1, _CHANCE)],
@@ -240,17 +287,24 @@ _RANGES: dict[str, _Ranges] = {
         _elements_of("binary_cross_entropy", argument, value, 0, 1)
         for argument, value in (("input", self), ("target", target))
     ],
-    **dict.fromkeys(("max_unpool2d", "max_unpool3d"), lambda self, indices, size, *_, **__: [
-        _elements_of(_UNPOOLED, "indices", indices, 0, math.prod(size) - 1)
-    ]),
+    **dict.fromkeys(
+        ("max_unpool2d", "max_unpool3d"),
+        lambda self, indices, size, *_, **__: [
+            _elements_of(_UNPOOLED, "indices", indices, 0, math.prod(size) - 1)
+        ],
+    ),
     "lu_unpack": lambda packed, pivots, data=True, unpack_pivots=True, **_: (
         [_elements_of("lu_unpack", "pivots", pivots, 1, packed.shape[-2])] if unpack_pivots else []
     ),
-}  # fmt: skip
+}
 
 
 def check_of(plan: Plan) -> Callable[..., None] | None:
     """The check of the data among an op's arguments, or None."""
     in_place = f"{plan.base}_" if plan.overload._schema.name.endswith("_") else plan.base
     ranges = _RANGES.get(in_place) or _RANGES.get(plan.base)
-    return None if ranges is None else lambda *args, **kwargs: check_ranges(plan.base, ranges(*args, **kwargs))
+    return (
+        None
+        if ranges is None
+        else lambda *args, **kwargs: check_ranges(plan.base, ranges(*args, **kwargs))
+    )

@@ -38,7 +38,8 @@ def changes_values(view: View | None) -> bool:
 
 
 def host_copy(tensor: XlaTensor, call: str = "a read", *, together: bool = False) -> torch.Tensor:
-    """The tensor's value as a CPU tensor of its own; a sync. `call` is the user's call, for messages.
+    """The tensor's value as a CPU tensor of its own; a sync. `call` is the user's call, for
+    messages.
 
     together: all processes read it at once (see `reads.host_value`).
     """
@@ -49,19 +50,32 @@ def host_copy(tensor: XlaTensor, call: str = "a read", *, together: bool = False
     base = host_tensor(host_value(storage, call, together=together))
     if tensor._view is None:
         # The device's own layout is dense; the copy gets the strides that torch gives a copy.
-        return base if meta.strides == base.stride() else base.clone().as_strided_(meta.shape, base.stride())
+        return (
+            base
+            if meta.strides == base.stride()
+            else base.clone().as_strided_(meta.shape, base.stride())
+        )
     result = strided(tensor, base)
-    return host_copy(aten.clone.default(tensor), call, together=together) if result is None else result.clone()
+    return (
+        host_copy(aten.clone.default(tensor), call, together=together)
+        if result is None
+        else result.clone()
+    )
 
 
 def strided(tensor: XlaTensor, base: torch.Tensor) -> torch.Tensor | None:
-    """A view on the host, given the host's copy of its base; None for a complex view of another dtype."""
+    """A view on the host, given the host's copy of its base; None for a complex view of another
+    dtype."""
     meta, storage_meta = tensor._meta, tensor._storage.meta
     if not meta.numel:  # numpy's strides of an empty array are not torch's
         return torch.empty_strided(meta.shape, meta.strides, dtype=meta.dtype, device="cpu")
     order = sorted(range(base.dim()), key=lambda dim: (-storage_meta.strides[dim], dim))
     storage = base.permute(order).contiguous().reshape(-1)
-    storage = storage.view(meta.dtype) if storage.dtype != meta.dtype and not meta.dtype.is_complex else storage
+    storage = (
+        storage.view(meta.dtype)
+        if storage.dtype != meta.dtype and not meta.dtype.is_complex
+        else storage
+    )
     if meta.dtype != storage.dtype:
         return None
     return storage.as_strided(meta.shape, meta.strides, meta.offset - storage_meta.offset)
@@ -77,11 +91,13 @@ def _copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
         return target.copy_(host_copy(source, "copy_ into a CPU tensor"))
     if isinstance(source, XlaTensor):
         return _copy_on_device(target, source, args, kwargs)
-    if not isinstance(source, torch.Tensor):  # torch's parser takes numbers for a schema's tensors, and passes them on
+    # torch's parser takes numbers for a schema's tensors, and passes them on
+    if not isinstance(source, torch.Tensor):
         source = torch.from_numpy(np.asarray(source))
     refuse_tensor(source)
     if source.is_meta:
-        raise NotImplementedError("Cannot copy out of meta tensor; no data!")  # `Module.to` searches for these words
+        # `Module.to` searches for these words
+        raise NotImplementedError("Cannot copy out of meta tensor; no data!")
     if source.device.type != "cpu":
         raise RuntimeError(f"copy_: expected a tensor on xla or cpu, got one on {source.device}")
     check_targets("aten.copy_", "copy", [target])
@@ -106,27 +122,39 @@ def _copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
 
 
 def _copy_on_device(target: XlaTensor, source: XlaTensor, args: Args, kwargs: Kwargs) -> object:
-    """`copy_` between tensors of the device: the target keeps its sharding, whatever the source's."""
+    """`copy_` between tensors of the device: the target keeps its sharding, whatever the
+    source's."""
     storage = target._storage
     if source._view is target._view is None and source._meta is target._meta:
-        if source._storage is storage:  # a state dict that was loaded in place is loaded into its own tensors
+        # a state dict that was loaded in place is loaded into its own tensors
+        if source._storage is storage:
             return target
         with LOCK:
             data = source._storage.value
             # Not uploaded yet: no program is needed to take it. A replay repeats programs.
-            if type(data) is DeviceData and data.host is not None and active_observation.value is None:
+            if (
+                type(data) is DeviceData
+                and data.host is not None
+                and active_observation.value is None
+            ):
                 write(target, DeviceData(data.meta, host=data.host, source=data.source))
                 return target
     sharding = _across_devices(target, source)
     if sharding is None:
         return NotImplemented
     is_same = target._view is None and source.shape == target.shape
-    return target.copy_(with_sharding(source, sharding if is_same else sharding.replicated()), *args[2:], **kwargs)
+    return target.copy_(
+        with_sharding(source, sharding if is_same else sharding.replicated()), *args[2:], **kwargs
+    )
 
 
 def _across_devices(target: torch.Tensor, source: torch.Tensor) -> Sharding | None:
     """The sharding of a target on other devices than its source; else None."""
-    if not isinstance(target, XlaTensor) or not isinstance(source, XlaTensor) or target._storage.sharding is None:
+    if (
+        not isinstance(target, XlaTensor)
+        or not isinstance(source, XlaTensor)
+        or target._storage.sharding is None
+    ):
         return None
     # A view's base: reading the view here would record it too early.
     view = source._view
@@ -137,8 +165,8 @@ def _across_devices(target: torch.Tensor, source: torch.Tensor) -> Sharding | No
 
 
 def _foreach_copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
-    """The list op, but pair by pair where a source is on other devices than its target, or is cast to integers: a NaN
-    guard distinguishes these by op."""
+    """The list op, but pair by pair where a source is on other devices than its target, or is cast
+    to integers: a NaN guard distinguishes these by op."""
     pairs = [*zip(*args[:2], strict=True)]
     for target, source in pairs:
         is_cast = target.dtype is not source.dtype and is_integer(target.dtype)
@@ -204,15 +232,26 @@ def _repeats(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
 
 # Ops whose result has a shape that depends on data.
 _OF_DATA = (
-    aten.nonzero.default, aten.masked_select.default, aten._unique.default, aten._unique2.default,
-    aten.unique_dim.default, aten.unique_consecutive.default, aten.unique_dim_consecutive.default,
+    aten.nonzero.default,
+    aten.masked_select.default,
+    aten._unique.default,
+    aten._unique2.default,
+    aten.unique_dim.default,
+    aten.unique_consecutive.default,
+    aten.unique_dim_consecutive.default,
     aten.bincount.default,
-)  # fmt: skip
+)
 _FACTORIES = (
-    aten.new_zeros.default, aten.new_ones.default, aten.new_full.default, aten.new_empty.default,
-    aten.new_empty_strided.default, aten.zeros_like.default, aten.ones_like.default, aten.full_like.default,
+    aten.new_zeros.default,
+    aten.new_ones.default,
+    aten.new_full.default,
+    aten.new_empty.default,
+    aten.new_empty_strided.default,
+    aten.zeros_like.default,
+    aten.ones_like.default,
+    aten.full_like.default,
     aten.empty_like.default,
-)  # fmt: skip
+)
 HANDLERS: dict[OpOverload, Handler] = {
     aten.copy_.default: _copy_,
     aten._foreach_copy_.default: _foreach_copy_,

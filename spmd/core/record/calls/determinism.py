@@ -1,7 +1,8 @@
-"""Determinism as torch's own setting has it: only the effects on the CPU, as XLA's own programs always repeat.
+"""Determinism as torch's own setting has it: only the effects on the CPU, as XLA's own programs
+always repeat.
 
-torch itself decides at each call, and words the error: it refuses ops with a result by the order of their writes
-(two to one place), and fills uninitialized memory.
+torch itself decides at each call, and words the error: it refuses ops with a result by the order of
+their writes (two to one place), and fills uninitialized memory.
 """
 
 from collections.abc import Callable
@@ -32,7 +33,10 @@ def _put(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
 
 def fill_of(dtype: torch.dtype) -> TorchValue:
     """torch's fill value for uninitialized memory of this dtype; None if the setting is off."""
-    if torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory:  # type: ignore[attr-defined]
+    if (
+        torch.are_deterministic_algorithms_enabled()
+        and torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    ):
         return torch.empty((), dtype=dtype, device="cpu").item()
     return None
 
@@ -42,12 +46,20 @@ def filled(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> TorchValu
     if func not in _EMPTY:
         return NotImplemented
     value = fill_of(kwargs.get("dtype") or args[0].dtype)
-    return NotImplemented if value is None else _EMPTY[func](value, args, {**kwargs, "device": torch.device("xla")})
+    return (
+        NotImplemented
+        if value is None
+        else _EMPTY[func](value, args, {**kwargs, "device": torch.device("xla")})
+    )
 
 
 _EMPTY: dict[torch._ops.OpOverload, Callable[[TorchValue, Args, Kwargs], torch.Tensor]] = {
-    aten.empty_like.default: lambda value, args, kwargs: aten.full_like.default(*args, value, **kwargs),
-    aten.new_empty.default: lambda value, args, kwargs: aten.new_full.default(*args, value, **kwargs),
+    aten.empty_like.default: lambda value, args, kwargs: aten.full_like.default(
+        *args, value, **kwargs
+    ),
+    aten.new_empty.default: lambda value, args, kwargs: aten.new_full.default(
+        *args, value, **kwargs
+    ),
     aten.new_empty_strided.default: lambda value, args, kwargs: torch.empty_strided(
         *args[1:], **{"dtype": args[0].dtype, **kwargs}
     ),

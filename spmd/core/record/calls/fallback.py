@@ -1,4 +1,5 @@
-"""The CPU fallback: of ops without a rule where `config.fallback` allows it, and of the table `ops.ON_CPU` always."""
+"""The CPU fallback: of ops without a rule where `config.fallback` allows it, and of the table
+`ops.ON_CPU` always."""
 
 import functools
 from collections.abc import Callable
@@ -29,7 +30,9 @@ def runs_on_cpu(func: OpOverload) -> bool:
 def on_cpu(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     """Copies operands to the host, and results (and what the op wrote) back to the device."""
     _tell(str(func._overloadpacket))
-    leaving(str(func), "its operands, as it has no lowering rule (spmd.register_lowering gives it one),")
+    leaving(
+        str(func), "its operands, as it has no lowering rule (spmd.register_lowering gives it one),"
+    )
     counters.add_fallback(str(func))
     copy_of: dict[int, tuple[XlaTensor, torch.Tensor]] = {}
 
@@ -37,22 +40,32 @@ def on_cpu(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
         if isinstance(value, XlaTensor):
             # One copy per tensor: it finds what the op wrote.
             return copy_of.setdefault(id(value), (value, value.cpu()))[1]
-        return torch.device("cpu") if isinstance(value, torch.device) and value.type == "xla" else value
+        return (
+            torch.device("cpu")
+            if isinstance(value, torch.device) and value.type == "xla"
+            else value
+        )
 
     started = counters.now()
     try:
         copies, keywords = tree_map(to_cpu, (args, kwargs))
     except (AbstractError, body.BodyError) as error:
-        inside = f"the body of {body.names.value[-1]}" if body.names.value else "spmd.plan and spmd.export"
+        inside = (
+            f"the body of {body.names.value[-1]}"
+            if body.names.value
+            else "spmd.plan and spmd.export"
+        )
         raise type(error)(
-            f"{func} at {user_line()} runs on the CPU, and in {inside} its operands have no value yet; give it a "
-            "lowering rule with spmd.register_lowering, or take it out of there"
+            f"{func} at {user_line()} runs on the CPU, and in {inside} its operands have no value "
+            "yet; give it a lowering rule with spmd.register_lowering, or take it out of there"
         ) from None
     result = func(*copies, **keywords)
     for note in after_fallback:
         note(str(func), user_line(), counters.now() - started)
     by_copy = {id(copy): tensor for tensor, copy in copy_of.values()}
-    for target, source in zip(written(func, args, kwargs), written(func, copies, keywords), strict=True):
+    for target, source in zip(
+        written(func, args, kwargs), written(func, copies, keywords), strict=True
+    ):
         target.copy_(source)
 
     def to_device(value: object) -> object:
@@ -66,4 +79,7 @@ def on_cpu(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
 @functools.cache
 def _tell(op: str) -> None:
     """Prints, once an op, a line about its run on the CPU."""
-    messages.say(f"{op} runs on the CPU; spmd.register_lowering gives it a rule, at {user_line().short()}", op)
+    messages.say(
+        f"{op} runs on the CPU; spmd.register_lowering gives it a rule, at {user_line().short()}",
+        op,
+    )

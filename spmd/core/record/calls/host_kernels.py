@@ -1,4 +1,5 @@
-"""Ops as kernels of torch's on the CPU, for small values computed on the host: rows of `graph.op.host_kernels`."""
+"""Ops as kernels of torch's on the CPU, for small values computed on the host: rows of
+`graph.op.host_kernels`."""
 
 from collections.abc import Sequence
 
@@ -12,7 +13,8 @@ from ..overloads import fill, makes_tensors
 
 @host_kernels.register
 def _kernel(lowering: Call, op: OpSpec) -> OnHost | None:
-    """torch's own CPU kernel, for integers, booleans and ops without rounding: equal bits on every device."""
+    """torch's own CPU kernel, for integers, booleans and ops without rounding: equal bits on every
+    device."""
     overload = lowering.overload
     # A float that the host rounds may differ from the device's in the last bit.
     is_exact = _is_exact(op) or overload.overloadpacket in _EXACT_OF_FLOATS
@@ -22,7 +24,10 @@ def _kernel(lowering: Call, op: OpSpec) -> OnHost | None:
     placed = {"device": torch.device("cpu")} if makes_tensors(overload) else {}
 
     def run(operands: list[torch.Tensor], numbers: Sequence[float | int]) -> list[torch.Tensor]:
-        arguments = {name: fill(value, operands.__getitem__, numbers.__getitem__) for name, value in lowering.arguments}
+        arguments = {
+            name: fill(value, operands.__getitem__, numbers.__getitem__)
+            for name, value in lowering.arguments
+        }
         result = overload(**arguments, **placed)
         result = result if isinstance(result, (tuple, list)) else [result]
         return [item for item in result if isinstance(item, torch.Tensor)]
@@ -43,13 +48,15 @@ def _filled(lowering: Fill, op: OpSpec) -> OnHost | None:
     return run
 
 
-# Ops that compare or move floats, and round none: their results are the same wherever they are computed.
+# Ops that compare or move floats, and round none: their results are the same wherever they are
+# computed.
 _EXACT_OF_FLOATS = frozenset(
     getattr(torch.ops.aten, name)
     for name in (
-        "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "any", "all", "_is_all_true", "_is_any_true",
-        "max", "min", "amax", "amin", "abs", "neg", "where", "clone", "detach", "alias", "select", "slice", "view",
-        "_unsafe_view", "unsqueeze", "squeeze", "expand", "permute", "transpose", "t", "diagonal",
+        "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "any", "all",
+        "_is_all_true", "_is_any_true", "max", "min", "amax", "amin", "abs", "neg", "where",
+        "clone", "detach", "alias", "select", "slice", "view", "_unsafe_view", "unsqueeze",
+        "squeeze", "expand", "permute", "transpose", "t", "diagonal",
     )
 )  # fmt: skip
 

@@ -36,7 +36,7 @@ from ..views import ViewRule
 aten = torch.ops.aten
 
 
-# --- lowering ---------------------------------------------------------------------------------------------------------
+# --- lowering -------------------------------------------------------------------------------------
 
 
 class _ElementGroup(NamedTuple):
@@ -57,23 +57,34 @@ class EachElement(Lowering):
     def elements(self) -> tuple[Part, ...]:
         return self.parts
 
-    def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
+    def lower(
+        self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts
+    ) -> tuple[Any, ...]:
         results: dict[int, Made] = {}
         for group in self._groups(op, operands):
             self._lower_group(group, operands, numbers, layouts, results)
-        return tuple(map(results.get, range(len(op.metas))))  # None: of elements that a loop has computed
+        # None: of elements that a loop has computed
+        return tuple(map(results.get, range(len(op.metas))))
 
     def _lower_group(
-        self, group: _ElementGroup, operands: Sequence[Made], numbers: Arrays, layouts: Layouts,
+        self,
+        group: _ElementGroup,
+        operands: Sequence[Made],
+        numbers: Arrays,
+        layouts: Layouts,
         results: dict[int, Made],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Sets the results of a group's elements among those of all."""
         if len(group.elements) == 1:
-            results.update(zip(group.part.results, _single(group, operands, numbers, layouts), strict=True))
+            results.update(
+                zip(group.part.results, _single(group, operands, numbers, layouts), strict=True)
+            )
             return
         stacks = _together(self.parts, group, operands, numbers, layouts)
         for row, i in enumerate(group.elements):
-            results.update(zip(self.parts[i].results, (StackRow(stack, row) for stack in stacks), strict=True))
+            results.update(
+                zip(self.parts[i].results, (StackRow(stack, row) for stack in stacks), strict=True)
+            )
 
     def _groups(self, op: OpSpec, operands: Sequence[Made]) -> Iterator[_ElementGroup]:
         """The groups of elements: those of the same op on the same stacks together, row by row."""
@@ -82,7 +93,10 @@ class EachElement(Lowering):
             metas = tuple(map(op.metas.__getitem__, part.results))
             part_operands = map(operands.__getitem__, part.operands)
             stacks = tuple(
-                [id(operand.stack if isinstance(operand, StackRow) else operand) for operand in part_operands]
+                [
+                    id(operand.stack if isinstance(operand, StackRow) else operand)
+                    for operand in part_operands
+                ]
             )
             by_op.setdefault((part.op, metas, stacks, len(part.numbers)), []).append(i)
         for (_, metas, _, _), members in by_op.items():
@@ -108,7 +122,9 @@ def _is_next(previous: list[int], following: list[int]) -> bool:
     return all(b == a + 1 for a, b in zip(previous, following, strict=True))
 
 
-def _single(group: _ElementGroup, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+def _single(
+    group: _ElementGroup, operands: Sequence[Made], numbers: Arrays, layouts: Layouts
+) -> tuple[jax.Array, ...]:
     part = group.part
     result = part.op.lowering.lower(
         part.op,
@@ -121,25 +137,34 @@ def _single(group: _ElementGroup, operands: Sequence[Made], numbers: Arrays, lay
 
 def _cast(arrays: Arrays, group: _ElementGroup) -> tuple[jax.Array, ...]:
     dtypes = map(attrgetter("struct.dtype"), group.metas)
-    return tuple([x if x.dtype == dtype else cast(x, dtype) for x, dtype in zip(arrays, dtypes, strict=True)])
+    return tuple(
+        [x if x.dtype == dtype else cast(x, dtype) for x, dtype in zip(arrays, dtypes, strict=True)]
+    )
 
 
 def _together(
-    parts: Sequence[Part], group: _ElementGroup, operands: Sequence[Made], numbers: Arrays, layouts: Layouts
+    parts: Sequence[Part],
+    group: _ElementGroup,
+    operands: Sequence[Made],
+    numbers: Arrays,
+    layouts: Layouts,
 ) -> tuple[jax.Array, ...]:
     """The results of all elements of a group: one stack for each result of the element's op."""
     count, part = len(group.elements), group.part
     arrays = [_taken(operands[index], count) for index in part.operands]
     axes = [0 if isinstance(operands[index], StackRow) else None for index in part.operands]
-    scalar_args = [_numbers(numbers, [parts[i].numbers[k] for i in group.elements]) for k in range(len(part.numbers))]
+    scalar_args = [
+        _numbers(numbers, [parts[i].numbers[k] for i in group.elements])
+        for k in range(len(part.numbers))
+    ]
     shardings = [layouts[index] for index in part.operands]
 
     def element(arrays: list[jax.Array], scalar_args: list[jax.Array]) -> tuple[jax.Array, ...]:
         return _cast(part.op.lowering.lower(part.op, arrays, scalar_args, shardings), group)
 
-    return jax.vmap(element, (axes, [number.ndim - 1 if number.ndim else None for number in scalar_args]))(
-        arrays, scalar_args
-    )
+    return jax.vmap(
+        element, (axes, [number.ndim - 1 if number.ndim else None for number in scalar_args])
+    )(arrays, scalar_args)
 
 
 def _taken(operand: Made, count: int) -> jax.Array:
@@ -151,11 +176,16 @@ def _taken(operand: Made, count: int) -> jax.Array:
 
 def _numbers(numbers: Arrays, indices: list[int]) -> jax.Array:
     """The scalar arguments at these indices: one array, or the single one of equal indices."""
-    return numbers[indices[0]] if len(set(indices)) == 1 else jnp.stack([numbers[index] for index in indices])
+    return (
+        numbers[indices[0]]
+        if len(set(indices)) == 1
+        else jnp.stack([numbers[index] for index in indices])
+    )
 
 
 def _sums_of_squares(arrays: Sequence[jax.Array], cuts: Sequence[EvenCut]) -> jax.Array:
-    """The sum of squares of each array, and of each row of a stack of them, by one all-reduce of a vector.
+    """The sum of squares of each array, and of each row of a stack of them, by one all-reduce of a
+    vector.
 
     All cuts have the same rows. Of a stack on the host one row at a time is fetched.
     """
@@ -178,21 +208,31 @@ def _sums_of_squares(arrays: Sequence[jax.Array], cuts: Sequence[EvenCut]) -> ja
 class Norms(EachElement):
     """The lowering of the 2-norms of many tensors: equal cuts of the mesh share one all-reduce."""
 
-    def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
+    def lower(
+        self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts
+    ) -> tuple[Any, ...]:
         results: dict[int, Made] = {}
         shared: dict[object, list[tuple[_ElementGroup, EvenCut]]] = {}
         for group in self._groups(op, operands):
             indices = [self.parts[i].operands[0] for i in group.elements]
             meta = op.operands[indices[0]]
             shardings = [layouts[index] for index in indices]
-            cuts = {cut_of(meta.shape, None if sharding is None else near(sharding)) for sharding in shardings}
+            cuts = {
+                cut_of(meta.shape, None if sharding is None else near(sharding))
+                for sharding in shardings
+            }
             cut = cuts.pop() if len(cuts) == 1 else None
             if cut is not None and meta.dtype in (torch.float32, torch.float64):
                 shared.setdefault((cut.rows, meta.dtype), []).append((group, cut))
             else:
-                self._lower_group(group, fetched(operands, indices, layouts), numbers, layouts, results)
+                self._lower_group(
+                    group, fetched(operands, indices, layouts), numbers, layouts, results
+                )
         for members in shared.values():
-            arrays = [_taken(operands[group.part.operands[0]], len(group.elements)) for group, _ in members]
+            arrays = [
+                _taken(operands[group.part.operands[0]], len(group.elements))
+                for group, _ in members
+            ]
             squares = _sums_of_squares(arrays, [cut for _, cut in members])
             norms = jnp.sqrt(squares)
             elements = itertools.chain.from_iterable(group.elements for group, _ in members)
@@ -200,7 +240,7 @@ class Norms(EachElement):
         return tuple(results[index] for index in range(len(self.parts)))
 
 
-# --- recording --------------------------------------------------------------------------------------------------------
+# --- recording ------------------------------------------------------------------------------------
 
 
 TAKE_ROWS |= {EachElement, Norms}
@@ -208,7 +248,8 @@ ANY_MEMORY.add(Norms)
 
 
 def op_for(plan: Plan, args: Args, kwargs: Kwargs) -> OpSpec | ViewRule:
-    """The OpSpec (for a view op: the ViewRule) of one new combination of operands and statics, list ops included."""
+    """The OpSpec (for a view op: the ViewRule) of one new combination of operands and statics, list
+    ops included."""
     if is_foreach(plan.overload):
         return _list_op(plan, args, kwargs)
     op: OpSpec | ViewRule = new_op(plan, args, kwargs)
@@ -234,14 +275,22 @@ def _by_parameter(op: OpSpec) -> OpSpec:
         )
         results = range(i, len(op.metas), count)
         element = OpSpec.of(
-            op.name, dataclasses.replace(call, arguments=arguments), tuple([op.metas[k] for k in results]),
-            tuple([op.operands[index] for index in indices]), numbers=op.numbers,
-        )  # fmt: skip
+            op.name,
+            dataclasses.replace(call, arguments=arguments),
+            tuple([op.metas[k] for k in results]),
+            tuple([op.operands[index] for index in indices]),
+            numbers=op.numbers,
+        )
         parts.append(Part(element, tuple(indices), tuple(range(len(op.numbers))), tuple(results)))
     return OpSpec.of(
-        op.name, EachElement(tuple(parts)), op.metas, op.operands, numbers=op.numbers, statics=op.statics,
+        op.name,
+        EachElement(tuple(parts)),
+        op.metas,
+        op.operands,
+        numbers=op.numbers,
+        statics=op.statics,
         layout=op.layout,
-    )  # fmt: skip
+    )
 
 
 def _list_op(plan: Plan, args: Args, kwargs: Kwargs) -> OpSpec:
@@ -256,7 +305,9 @@ def _list_op(plan: Plan, args: Args, kwargs: Kwargs) -> OpSpec:
     bound = bind(plan, args, kwargs)
     for value in tree_iter([*bound.arguments.values()]):
         if type(value) is Large:
-            raise RuntimeError(f"{plan.name}: value {value} cannot be converted to type int64_t without overflow")
+            raise RuntimeError(
+                f"{plan.name}: value {value} cannot be converted to type int64_t without overflow"
+            )
     parts: list[Part] = []
     metas: list[Meta] = []
     for i in range(count):
@@ -266,38 +317,55 @@ def _list_op(plan: Plan, args: Args, kwargs: Kwargs) -> OpSpec:
         op = _element_op(plan, elements)
         entries = [_element(value, i) for value in bound.arguments.values()]
         operands = tuple(int(entry) for entry in entries if type(entry) is Operand)
-        parts.append(Part(op, operands, tuple(int(entry) for entry in entries if type(entry) is Number), (i,)))
+        parts.append(
+            Part(
+                op, operands, tuple(int(entry) for entry in entries if type(entry) is Number), (i,)
+            )
+        )
         target = meta_of(args[0][i]).layout if is_mutation else op.metas[0]
         if not torch.can_cast(op.metas[0].dtype, target.dtype):
             raise RuntimeError(
-                f"{plan.name}: result type {op.metas[0].dtype} can't be cast to the desired output type {target.dtype}"
+                f"{plan.name}: result type {op.metas[0].dtype} can't be cast to the desired "
+                f"output type {target.dtype}"
             )
         if target.shape != op.metas[0].shape:
             raise RuntimeError(
-                f"{plan.name}: output with shape {list(target.shape)} doesn't match the broadcast shape "
-                f"{list(op.metas[0].shape)}"
+                f"{plan.name}: output with shape {list(target.shape)} doesn't match the broadcast "
+                f"shape {list(op.metas[0].shape)}"
             )
         metas.append(target)
     if is_mutation:
         run_on_meta(plan, args, kwargs)  # a value that an element cannot hold is torch's own error
         check_targets(plan.name, plan.base, args[0])
     is_norm = plan.base == "norm" and float(passed.get("ord", 2)) == 2.0
-    lowering = Norms(tuple(parts)) if is_norm and "dtype" not in passed else EachElement(tuple(parts))
+    lowering = (
+        Norms(tuple(parts)) if is_norm and "dtype" not in passed else EachElement(tuple(parts))
+    )
     return OpSpec.of(
-        plan.name, lowering, tuple(metas), tuple(meta.layout for meta in bound.metas), numbers=bound.kinds,
-        statics=f"{count} tensors", layout=(Slot,) * count,
-    )  # fmt: skip
+        plan.name,
+        lowering,
+        tuple(metas),
+        tuple(meta.layout for meta in bound.metas),
+        numbers=bound.kinds,
+        statics=f"{count} tensors",
+        layout=(Slot,) * count,
+    )
 
 
 def _element_op(plan: Plan, elements: Kwargs) -> OpSpec:
     """The op spec of one element, in the table of the list op."""
     overload, args, kwargs = _element_call(plan, elements)
-    keys = [(name, _element_key(value, name in plan.scalar_argument_names)) for name, value in elements.items()]
+    keys = [
+        (name, _element_key(value, name in plan.scalar_argument_names))
+        for name, value in elements.items()
+    ]
 
     def new_element_op() -> OpSpec:
         element_plan = Plan(overload)
         if element_plan.rule is None:
-            raise NotImplementedError(f"{plan.name}: {overload} has no lowering rule on xla; use foreach=False")
+            raise NotImplementedError(
+                f"{plan.name}: {overload} has no lowering rule on xla; use foreach=False"
+            )
         return new_op(element_plan, args, kwargs)
 
     # The default dtype may decide those of an element.
@@ -320,7 +388,10 @@ def _element_key(value: object, is_scalar_argument: bool) -> object:
 
 def _element_call(plan: Plan, elements: Kwargs) -> tuple[OpOverload, Args, Kwargs]:
     """The element's op for one element of a list op: (overload, arguments, keyword arguments)."""
-    base, keywords = plan.base, {name: elements[name] for name in ("alpha", "dtype") if elements.get(name) is not None}
+    base, keywords = (
+        plan.base,
+        {name: elements[name] for name in ("alpha", "dtype") if elements.get(name) is not None},
+    )
     values = [value for name, value in elements.items() if name not in ("alpha", "dtype")]
     if base in ("maximum", "minimum") and not isinstance(values[1], torch.Tensor):
         base = {"maximum": "clamp_min", "minimum": "clamp_max"}[base]
@@ -328,18 +399,21 @@ def _element_call(plan: Plan, elements: Kwargs) -> tuple[OpOverload, Args, Kwarg
         keywords["value"] = values.pop()
         if isinstance(keywords["value"], torch.Tensor):
             raise NotImplementedError(
-                f"{plan.overload}: scalars as one tensor are not supported on xla; pass a list of numbers"
+                f"{plan.overload}: scalars as one tensor are not supported on xla; pass a list of "
+                "numbers"
             )
     elif base == "norm":
         base, values = "linalg_vector_norm", [values[0], elements.get("ord", 2)]
     packet = getattr(aten, base, None)
     if packet is None:
-        raise NotImplementedError(f"{plan.name}: torch has no op of one element, {base!r}; compute it tensor by tensor")
+        raise NotImplementedError(
+            f"{plan.name}: torch has no op of one element, {base!r}; compute it tensor by tensor"
+        )
     name = torch._C._jit_resolve_packet(packet._qualified_op_name, *values, **keywords)
     return getattr(packet, name), tuple(values), keywords
 
 
-# --- several meshes ---------------------------------------------------------------------------------------------------
+# --- several meshes -------------------------------------------------------------------------------
 
 
 def by_mesh(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
@@ -347,17 +421,29 @@ def by_mesh(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     if len(MESHES) < 2:
         return NotImplemented
     elements = [*zip(*filter(_is_tensors, (*args, *kwargs.values())), strict=False)]
-    storages = [[tensor._storage for tensor in tensors if isinstance(tensor, XlaTensor)] for tensors in elements]
-    homes = mesh_homes(topological([storage.value for element in storages for storage in element])[0])
+    storages = [
+        [tensor._storage for tensor in tensors if isinstance(tensor, XlaTensor)]
+        for tensors in elements
+    ]
+    homes = mesh_homes(
+        topological([storage.value for element in storages for storage in element])[0]
+    )
     by_home: dict[frozenset[int] | None, list[int]] = {}
     for i, element in enumerate(storages):
         met = (x.sharding.devices if x.sharding else home_of(x.value, homes) for x in element)
         by_home.setdefault(next(filter(None, met), None), []).append(i)
-    return in_groups(func, args, kwargs, [*by_home.values()]) if len(by_home.keys() - {None}) > 1 else NotImplemented
+    return (
+        in_groups(func, args, kwargs, [*by_home.values()])
+        if len(by_home.keys() - {None}) > 1
+        else NotImplemented
+    )
 
 
-def in_groups(func: OpOverload, args: Args, kwargs: Kwargs, groups: Sequence[Sequence[int]]) -> object:
-    """Records a list op as one op for each group of its elements, by index: each reads the writes before it."""
+def in_groups(
+    func: OpOverload, args: Args, kwargs: Kwargs, groups: Sequence[Sequence[int]]
+) -> object:
+    """Records a list op as one op for each group of its elements, by index: each reads the writes
+    before it."""
     count = sum(map(len, groups))
     results: dict[int, object] = {}
     for indices in groups:
@@ -373,6 +459,11 @@ def in_groups(func: OpOverload, args: Args, kwargs: Kwargs, groups: Sequence[Seq
 
 # The ops of fused optimizers; list ops all have the same handler.
 HANDLERS = dict.fromkeys(
-    (aten._fused_adam_.default, aten._fused_adamw_.default, aten._fused_sgd_.default, aten._fused_adagrad_.default),
+    (
+        aten._fused_adam_.default,
+        aten._fused_adamw_.default,
+        aten._fused_sgd_.default,
+        aten._fused_adagrad_.default,
+    ),
     by_mesh,
 )

@@ -10,8 +10,8 @@ def only_device(device: torch.device | None) -> None:
     """Raises for an index other than 0: there is one logical device."""
     if device is not None and device.index:
         raise RuntimeError(
-            f"there is no device {device}: the one logical device xla:0 stands for all physical devices. Use 'xla', "
-            "and spmd.mark_sharding to place data on them."
+            f"there is no device {device}: the one logical device xla:0 stands for all physical "
+            "devices. Use 'xla', and spmd.mark_sharding to place data on them."
         )
 
 
@@ -20,7 +20,8 @@ _Class = TypeVar("_Class", bound=type)
 
 
 def unseen(function: _Function) -> _Function:
-    """Excludes a function from Dynamo's tracing where it is called between two graphs, and returns it."""
+    """Excludes a function from Dynamo's tracing where it is called between two graphs, and returns
+    it."""
     frames = torch._C._dynamo.eval_frame
     if hasattr(frames, "set_code_exec_strategy"):
         skip = frames._FrameAction.SKIP
@@ -29,7 +30,8 @@ def unseen(function: _Function) -> _Function:
 
 
 def check_index(device: torch.types.Device, call: str) -> int:
-    """Returns 0 for any name of the one logical device; an index below 0 means none, as in torch.cuda."""
+    """Returns 0 for any name of the one logical device; an index below 0 means none, as in
+    torch.cuda."""
     if isinstance(device, (str, torch.device)):
         named = torch.device(device)
         if named.type != "xla":
@@ -52,10 +54,20 @@ def choosing(torchs: _Class, ours: type, is_ours: Callable[..., bool]) -> _Class
             return (ours if is_ours(*args, **kwargs) else torchs)(*args, **kwargs)
 
         def __instancecheck__(cls, instance: object) -> bool:
-            return isinstance(instance, torchs) if cls is chooser else super().__instancecheck__(instance)
+            return (
+                isinstance(instance, torchs)
+                if cls is chooser
+                else super().__instancecheck__(instance)
+            )
 
         def __subclasscheck__(cls, subclass: type) -> bool:
-            return issubclass(subclass, torchs) if cls is chooser else super().__subclasscheck__(subclass)
+            return (
+                issubclass(subclass, torchs)
+                if cls is chooser
+                else super().__subclasscheck__(subclass)
+            )
 
-    chooser: _Class = Chooser(torchs.__name__, (torchs,), {"__module__": "torch", "__doc__": torchs.__doc__})
+    chooser: _Class = Chooser(
+        torchs.__name__, (torchs,), {"__module__": "torch", "__doc__": torchs.__doc__}
+    )
     return chooser

@@ -12,13 +12,18 @@ aten = torch.ops.aten
 _SMALLEST = torch.tensor(6.1e-5, dtype=torch.float32).item()  # scale, in torch's kernel
 
 
-def _levels(low: Tensor, high: Tensor, least: int, most: int, is_symmetric: bool) -> tuple[Tensor, Tensor]:
+def _levels(
+    low: Tensor, high: Tensor, least: int, most: int, is_symmetric: bool
+) -> tuple[Tensor, Tensor]:
     """(scale, zero point) as of torch's `ChooseQuantizationParams`, in double precision."""
     half = (most - least) // 2
     crosses = (low < 0) & (high > 0)
     if is_symmetric:
         widest = torch.maximum((low / (half + 1)).abs(), (high / half).abs())
-        low, high = torch.where(crosses, -widest * (half + 1), low), torch.where(crosses, widest * half, high)
+        low, high = (
+            torch.where(crosses, -widest * (half + 1), low),
+            torch.where(crosses, widest * half, high),
+        )
     low, high = low.clamp(max=0).double(), high.clamp(min=0).double()
     scale = (high - low) / (most - least)
     scale = torch.where(scale.float().reciprocal().isinf(), 0.1, scale)
@@ -32,22 +37,44 @@ def _levels(low: Tensor, high: Tensor, least: int, most: int, is_symmetric: bool
 
 
 def _observe(
-    self: Tensor, observer_on: Tensor, fake_quant_on: Tensor, running_min: Tensor, running_max: Tensor, scale: Tensor,
-    zero_point: Tensor, averaging_const: float, quant_min: int, quant_max: int, ch_axis: int,
-    per_row_fake_quant: bool = False, symmetric_quant: bool = False,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """`_fused_moving_avg_obs_fq_helper`: writes range, scale and zero point without a read of its switches."""
+    self: Tensor,
+    observer_on: Tensor,
+    fake_quant_on: Tensor,
+    running_min: Tensor,
+    running_max: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    averaging_const: float,
+    quant_min: int,
+    quant_max: int,
+    ch_axis: int,
+    per_row_fake_quant: bool = False,
+    symmetric_quant: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """`_fused_moving_avg_obs_fq_helper`: writes range, scale and zero point without a read of its
+    switches."""
     rows = self.movedim(ch_axis, 0).flatten(1) if per_row_fake_quant else self.reshape(1, -1)
     if per_row_fake_quant and running_min.numel() == 0:
-        for empty, number in ((running_min, math.inf), (running_max, -math.inf), (scale, 1), (zero_point, 0)):
+        for empty, number in (
+            (running_min, math.inf),
+            (running_max, -math.inf),
+            (scale, 1),
+            (zero_point, 0),
+        ):
             empty.resize_(len(rows)).fill_(number)
     is_observed, is_on = (switch.reshape(()) != 0 for switch in (observer_on, fake_quant_on))
-    for running, extreme in zip((running_min, running_max), torch.aminmax(rows, dim=1), strict=True):
+    for running, extreme in zip(
+        (running_min, running_max), torch.aminmax(rows, dim=1), strict=True
+    ):
         extreme = extreme.reshape(running.shape)
-        moved = torch.where(running.isinf(), extreme, running + averaging_const * (extreme - running))
+        moved = torch.where(
+            running.isinf(), extreme, running + averaging_const * (extreme - running)
+        )
         running.copy_(torch.where(is_observed, moved, running))
     for state, value in zip(
-        (scale, zero_point), _levels(running_min, running_max, quant_min, quant_max, symmetric_quant), strict=True
+        (scale, zero_point),
+        _levels(running_min, running_max, quant_min, quant_max, symmetric_quant),
+        strict=True,
     ):
         state.copy_(torch.where(is_on, value.reshape(state.shape), state))
     if not per_row_fake_quant:

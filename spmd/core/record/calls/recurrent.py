@@ -1,4 +1,5 @@
-"""Recurrent layers (LSTM, GRU, RNN): torch's composite ops written with one scan per layer and direction."""
+"""Recurrent layers (LSTM, GRU, RNN): torch's composite ops written with one scan per layer and
+direction."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial, update_wrapper
@@ -18,13 +19,23 @@ _Result = TypeVar("_Result")
 
 
 class _Recurrence(torch.autograd.Function):
-    """`spmd::recurrence` with its gradient. Results: output, final state, the values saved for the gradient."""
+    """`spmd::recurrence` with its gradient.
+
+    Results: output, final state, the values saved for the gradient.
+    """
 
     @staticmethod
     def forward(
-        mode: str, reverse: bool, gates: Tensor, h: Tensor, c: Maybe, weight: Tensor, bias: Maybe, projection: Maybe,
+        mode: str,
+        reverse: bool,
+        gates: Tensor,
+        h: Tensor,
+        c: Maybe,
+        weight: Tensor,
+        bias: Maybe,
+        projection: Maybe,
         mask: Maybe,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
+    ) -> tuple[Tensor, ...]:
         state = [h] if c is None else [h, c]
         return tuple(RECURRENCE(mode, gates, state, weight, bias, projection, mask, reverse))
 
@@ -43,13 +54,17 @@ class _Recurrence(torch.autograd.Function):
         inputs = gates, h, c, weight, bias, projection
         if torch.is_grad_enabled():  # create_graph: the gradients of the unrolled layer
             result = _unrolled(ctx.mode, ctx.reverse, *inputs, mask=mask)
-            differentiated = [value for value in inputs if value is not None and value.requires_grad]
+            differentiated = [
+                value for value in inputs if value is not None and value.requires_grad
+            ]
             values = torch.autograd.grad(result, differentiated, grads, create_graph=True)
             by_input = {id(value): grad for value, grad in zip(differentiated, values, strict=True)}
             return None, None, *(by_input.get(id(value)) for value in inputs), None
         state = [h] if c is None else [h, c]
         operands = weight, bias, projection, mask, output, saved, ctx.reverse
-        of_inputs: Iterator[Tensor] = iter(RECURRENCE_BACKWARD(ctx.mode, list(grads), state, *operands))
+        of_inputs: Iterator[Tensor] = iter(
+            RECURRENCE_BACKWARD(ctx.mode, list(grads), state, *operands)
+        )
         return None, None, *(None if value is None else next(of_inputs) for value in inputs), None
 
 
@@ -71,23 +86,35 @@ def _step(
 
 
 def _unrolled(
-    mode: str, reverse: bool, gates: Tensor, h: Tensor, c: Maybe, weight: Tensor, bias: Maybe, projection: Maybe,
+    mode: str,
+    reverse: bool,
+    gates: Tensor,
+    h: Tensor,
+    c: Maybe,
+    weight: Tensor,
+    bias: Maybe,
+    projection: Maybe,
     mask: Maybe,
-) -> tuple[Tensor, ...]:  # fmt: skip
+) -> tuple[Tensor, ...]:
     """`_Recurrence` step by step, differentiable any number of times."""
     outputs = []
     for step in reversed(range(len(gates))) if reverse else range(len(gates)):
         new_h, new_c = _step(mode, gates[step], h, c, weight, bias, projection)
         is_active = None if mask is None else mask[step][:, None]
         h = new_h if is_active is None else torch.where(is_active, new_h, h)
-        c = new_c if is_active is None or c is None or new_c is None else torch.where(is_active, new_c, c)
+        c = (
+            new_c
+            if is_active is None or c is None or new_c is None
+            else torch.where(is_active, new_c, c)
+        )
         outputs.append(h)
     output = torch.stack(outputs[::-1] if reverse else outputs)
     return (output, h) if c is None else (output, h, c)
 
 
 class _Packed:
-    """The places of a packed sequence's rows in a padded one: the batch sizes are known on the host."""
+    """The places of a packed sequence's rows in a padded one: the batch sizes are known on the
+    host."""
 
     def __init__(self, batch_sizes: Tensor, device: torch.device):
         sizes = batch_sizes.cpu()
@@ -108,17 +135,24 @@ class _Packed:
 
 
 def pack(padded: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
-    """`pack_padded_sequence`: (rows in packed order, batch sizes on the host, where the lengths are)."""
+    """`pack_padded_sequence`: (rows in packed order, batch sizes on the host, where the lengths
+    are)."""
     padded = padded.transpose(0, 1) if batch_first else padded
     of_this_batch = torch.zeros((), dtype=torch.bool, device="cpu").expand(*padded.shape[:2], 1)
-    _, sizes = aten._pack_padded_sequence(of_this_batch, lengths.cpu(), False)  # with torch's own errors
+    # with torch's own errors
+    _, sizes = aten._pack_padded_sequence(of_this_batch, lengths.cpu(), False)
     return _Packed(sizes, padded.device).pack(padded[: len(sizes)]), sizes
 
 
 def _direction(
-    mode: str, x: Tensor, state: list[Tensor], weights: Sequence[Tensor], has_biases: bool, reverse: bool,
+    mode: str,
+    x: Tensor,
+    state: list[Tensor],
+    weights: Sequence[Tensor],
+    has_biases: bool,
+    reverse: bool,
     packed: _Packed | None,
-) -> tuple[Tensor, tuple[Tensor, ...]]:  # fmt: skip
+) -> tuple[Tensor, tuple[Tensor, ...]]:
     """(output, final state) of one layer in one direction; x is [T, B, F], or packed rows."""
     w_ih, w_hh, *optional = weights
     b_ih, b_hh = (optional.pop(0), optional.pop(0)) if has_biases else (None, None)
@@ -126,7 +160,8 @@ def _direction(
     gates = gates if packed is None else packed.pad(gates)
     recurrent = [w_hh, b_hh, optional[0] if optional else None]
     h, c, weight, bias, projection = (
-        None if value is None else value.to(gates.dtype) for value in [*state, *[None] * (2 - len(state)), *recurrent]
+        None if value is None else value.to(gates.dtype)
+        for value in [*state, *[None] * (2 - len(state)), *recurrent]
     )
     mask = None if packed is None else packed.mask
     run: Layer = _unrolled if is_transformed() else _Recurrence.apply
@@ -136,9 +171,17 @@ def _direction(
 
 
 def _layers(
-    mode: str, x: Tensor, hx: Tensor | Sequence[Tensor], params: Sequence[Tensor], has_biases: bool, num_layers: int,
-    dropout: float, train: bool, bidirectional: bool, packed: _Packed | None = None,
-) -> tuple[Tensor, ...]:  # fmt: skip
+    mode: str,
+    x: Tensor,
+    hx: Tensor | Sequence[Tensor],
+    params: Sequence[Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    packed: _Packed | None = None,
+) -> tuple[Tensor, ...]:
     """(output, *final states): states are [layers * directions, B, H] each."""
     states = [hx] if isinstance(hx, Tensor) else hx
     directions = 2 if bidirectional else 1
@@ -165,24 +208,37 @@ Layer = Callable[..., tuple[Tensor, ...]]
 # settings: those of `_layers`, in torch's order.
 def _on_inputs(layers: Layer, mode: str, input: Tensor, *settings: object) -> tuple[Tensor, ...]:
     *settings_of_all, batch_first = settings
-    output, *finals = layers(mode, input.transpose(0, 1) if batch_first else input, *settings_of_all)
+    output, *finals = layers(
+        mode, input.transpose(0, 1) if batch_first else input, *settings_of_all
+    )
     return output.transpose(0, 1) if batch_first else output, *finals
 
 
-def _on_packed(layers: Layer, mode: str, data: Tensor, batch_sizes: Tensor, *settings: object) -> tuple[Tensor, ...]:
+def _on_packed(
+    layers: Layer, mode: str, data: Tensor, batch_sizes: Tensor, *settings: object
+) -> tuple[Tensor, ...]:
     return layers(mode, data, *settings, _Packed(batch_sizes, data.device))
 
 
 def _single_step(
-    mode: str, input: Tensor, hx: Tensor | Sequence[Tensor], w_ih: Tensor, w_hh: Tensor, b_ih: Maybe = None,
+    mode: str,
+    input: Tensor,
+    hx: Tensor | Sequence[Tensor],
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Maybe = None,
     b_hh: Maybe = None,
-) -> tuple[Tensor, ...] | Tensor:  # fmt: skip
+) -> tuple[Tensor, ...] | Tensor:
     """A layer's op for a single step."""
     state = [hx] if isinstance(hx, Tensor) else [*hx]
-    fits = input.shape[1:] == w_ih.shape[1:] and {x.shape for x in state} == {(len(input), w_hh.shape[1])}
+    fits = input.shape[1:] == w_ih.shape[1:] and {x.shape for x in state} == {
+        (len(input), w_hh.shape[1])
+    }
     if not fits:  # torch's own error
         composite = getattr(aten, f"{mode}_cell").default
-        return composite._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, input, hx, w_ih, w_hh, b_ih, b_hh)
+        return composite._op_dk(
+            torch._C.DispatchKey.CompositeImplicitAutograd, input, hx, w_ih, w_hh, b_ih, b_hh
+        )
     weights = [w_ih, w_hh] if b_ih is None or b_hh is None else [w_ih, w_hh, b_ih, b_hh]
     _, last = _direction(mode, input[None], state, weights, len(weights) == 4, False, None)
     return last if mode == "lstm" else last[0]

@@ -1,4 +1,5 @@
-"""Calls that give memory another shape: aliases, parts, strided views, and in-place changes of a shape.
+"""Calls that give memory another shape: aliases, parts, strided views, and in-place changes of a
+shape.
 
 `t_` turns a tensor into the view of itself that `t` returns.
 """
@@ -30,7 +31,9 @@ def _split(func: OpOverload, args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
     """split, split_with_sizes, unbind: several slices or selections."""
     base = args[0]
     arguments = (*args[1:], *kwargs.values())
-    count = _part_count(func, base._meta, *(tuple(value) if type(value) is list else value for value in arguments))
+    count = _part_count(
+        func, base._meta, *(tuple(value) if type(value) is list else value for value in arguments)
+    )
     parts = [part(func, base._meta.shape, arguments, index) for index in range(count)]
     return [overload(base, *static) for overload, static in parts]
 
@@ -41,7 +44,9 @@ def _part_count(func: OpOverload, meta: Meta, *arguments: Hashable) -> int:
     return len(func(meta.make(), *arguments))
 
 
-def _as_strided(base: XlaTensor, size: Sizes, stride: Sizes, storage_offset: int | None = None) -> XlaTensor:
+def _as_strided(
+    base: XlaTensor, size: Sizes, stride: Sizes, storage_offset: int | None = None
+) -> XlaTensor:
     meta = meta_of(base._meta.make().as_strided(size, stride, storage_offset))
     with LOCK:
         code, instruction = user_frame(2)
@@ -51,7 +56,8 @@ def _as_strided(base: XlaTensor, size: Sizes, stride: Sizes, storage_offset: int
         except (RuntimeError, NotImplementedError) as error:
             if (meta.shape, meta.strides, meta.offset) not in base.__dict__.get("_places", ()):
                 raise
-            rule = refused_rule(meta, error)  # autograd needs the gradient of a view of the base as it was
+            # autograd needs the gradient of a view of the base as it was
+            rule = refused_rule(meta, error)
         result = alias(base, meta, View(rule, None, code, instruction))
         if base.requires_grad:
             view_rebase.follow(base._storage, result)
@@ -59,16 +65,19 @@ def _as_strided(base: XlaTensor, size: Sizes, stride: Sizes, storage_offset: int
 
 
 def _check_bounds(base: Meta, meta: Meta) -> None:
-    """Raises RuntimeError for a view beyond its base's memory: torch's meta device lets `as_strided` make it, every
-    real device refuses."""
+    """Raises RuntimeError for a view beyond its base's memory: torch's meta device lets
+    `as_strided` make it, every real device refuses."""
     # The bounds are bytes, as a view may show memory in another dtype.
     begin, end = reach(meta)
-    first, size_held = base.offset * base.dtype.itemsize, base.offset * base.dtype.itemsize + base.nbytes
+    first, size_held = (
+        base.offset * base.dtype.itemsize,
+        base.offset * base.dtype.itemsize + base.nbytes,
+    )
     if meta.numel and (end > size_held or begin < first):
         raise RuntimeError(
-            f"setStorage: sizes {list(meta.shape)}, strides {list(meta.strides)}, storage offset {meta.offset}, and "
-            f"itemsize {meta.dtype.itemsize} requiring a storage size of {end} are out of bounds for storage of size "
-            f"{size_held}"
+            f"setStorage: sizes {list(meta.shape)}, strides {list(meta.strides)}, storage offset "
+            f"{meta.offset}, and itemsize {meta.dtype.itemsize} requiring a storage size of {end} "
+            f"are out of bounds for storage of size {size_held}"
         )
 
 
@@ -81,7 +90,10 @@ def _set_(tensor: XlaTensor, source: torch.Tensor | None = None) -> XlaTensor:
     """Makes the tensor an alias of its source."""
     source = tensor.new_empty(0) if source is None else source
     if not isinstance(source, XlaTensor) or source.dtype != tensor.dtype:
-        raise RuntimeError(f"set_: expected a {tensor.dtype} tensor on xla:0, got {source.dtype} on {source.device}")
+        raise RuntimeError(
+            f"set_: expected a {tensor.dtype} tensor on xla:0, got {source.dtype} on "
+            f"{source.device}"
+        )
     return _become(tensor, alias(source, source._meta, source._view))
 
 
@@ -91,7 +103,9 @@ def _is_set_to(tensor: XlaTensor, source: XlaTensor) -> bool:
 
 def _same_storage_numel(*tensors: torch.Tensor) -> bool:
     sizes = [
-        x._storage.meta.numel if isinstance(x, XlaTensor) else x.untyped_storage().nbytes() // x.itemsize
+        x._storage.meta.numel
+        if isinstance(x, XlaTensor)
+        else x.untyped_storage().nbytes() // x.itemsize
         for x in tensors
     ]
     return sizes[0] == sizes[1]
@@ -110,21 +124,31 @@ def _view_in_place(view: OpOverload) -> Handler:
     return lambda func, args, kwargs: _become(args[0], view(*args, **kwargs))
 
 
-def _resize_(tensor: XlaTensor, size: Sizes, *, memory_format: torch.memory_format | None = None) -> XlaTensor:
-    """Gives the tensor's memory, from its first element on, another shape. New elements are zeros, or torch's fill
-    value under deterministic algorithms."""
+def _resize_(
+    tensor: XlaTensor, size: Sizes, *, memory_format: torch.memory_format | None = None
+) -> XlaTensor:
+    """Gives the tensor's memory, from its first element on, another shape. New elements are zeros,
+    or torch's fill value under deterministic algorithms."""
     size = torch.Size(size)
     if memory_format is torch.preserve_format:
-        raise RuntimeError("resize_: unsupported memory format preserve_format; pass another, or none")
+        raise RuntimeError(
+            "resize_: unsupported memory format preserve_format; pass another, or none"
+        )
     if size == tensor.shape and memory_format is None:
         return tensor
     memory = tensor._storage.meta
     stored = (
-        memory.numel - (tensor.storage_offset() - memory.offset) if tensor.dtype == memory.dtype else tensor.numel()
+        memory.numel - (tensor.storage_offset() - memory.offset)
+        if tensor.dtype == memory.dtype
+        else tensor.numel()
     )
     missing = size.numel() - stored
     if missing > 0:
-        flat = tensor.as_strided((stored,), (1,)) if tensor.dtype == memory.dtype else tensor.reshape(-1)
+        flat = (
+            tensor.as_strided((stored,), (1,))
+            if tensor.dtype == memory.dtype
+            else tensor.reshape(-1)
+        )
         fresh = tensor.new_full((missing,), fill_of(tensor.dtype) or 0)
         flat = torch.cat([flat, fresh]) if stored else fresh
     else:
@@ -144,7 +168,11 @@ def _resize_as_(
 
 
 def _as_strided_scatter(
-    tensor: XlaTensor, source: torch.Tensor, size: Sizes, stride: Sizes, storage_offset: int | None = None
+    tensor: XlaTensor,
+    source: torch.Tensor,
+    size: Sizes,
+    stride: Sizes,
+    storage_offset: int | None = None,
 ) -> torch.Tensor:
     """A copy of all memory of the tensor's base: the layout may name any element of it."""
     memory, begin = tensor._storage.meta, tensor._storage.meta.offset
@@ -163,7 +191,8 @@ HANDLERS: dict[OpOverload, Handler] = {
     aten.set_.default: by_arguments(_set_),
     aten.set_.source_Tensor: by_arguments(_set_),
     **{
-        getattr(aten.squeeze_, form): _view_in_place(getattr(aten.squeeze, form)) for form in ("default", "dim", "dims")
+        getattr(aten.squeeze_, form): _view_in_place(getattr(aten.squeeze, form))
+        for form in ("default", "dim", "dims")
     },
     aten.unsqueeze_.default: _view_in_place(aten.unsqueeze.default),
     aten.transpose_.default: _view_in_place(aten.transpose.int),
@@ -174,7 +203,8 @@ HANDLERS: dict[OpOverload, Handler] = {
     aten.as_strided_scatter.default: by_arguments(_as_strided_scatter),
     aten._has_same_storage_numel.default: by_arguments(_same_storage_numel),
     aten.as_strided.default: by_arguments(_as_strided),
-    aten.detach_.default: lambda func, args, kwargs: args[0],  # in inference mode; else autograd does all of it
+    # in inference mode; else autograd does all of it
+    aten.detach_.default: lambda func, args, kwargs: args[0],
     aten.set_.source_Storage: no_bytes,
     aten.set_.source_Storage_storage_offset: no_bytes,
 }

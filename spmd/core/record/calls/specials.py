@@ -1,6 +1,7 @@
 """Calls that are more than an op, as rows of one table.
 
-Copies and reads are in `copies`, changes of shape in `reshaping`, ops made of other ops in files of their own.
+Copies and reads are in `copies`, changes of shape in `reshaping`, ops made of other ops in files of
+their own.
 """
 
 from collections.abc import Sequence
@@ -18,8 +19,9 @@ aten = torch.ops.aten
 
 
 COMPOSITE = (
-    torch._C.DispatchKey.CompositeExplicitAutograd, torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional,
-)  # fmt: skip
+    torch._C.DispatchKey.CompositeExplicitAutograd,
+    torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional,
+)
 
 
 def by_torchs_kernel(func: OpOverload, args: Args, kwargs: Kwargs) -> torch.Tensor:
@@ -29,25 +31,39 @@ def by_torchs_kernel(func: OpOverload, args: Args, kwargs: Kwargs) -> torch.Tens
 
 
 def attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
-) -> torch.Tensor:  # fmt: skip
-    """`scaled_dot_product_attention` as torch's fused op for other backends, for its derivative formula."""
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """`scaled_dot_product_attention` as torch's fused op for other backends, for its derivative
+    formula."""
     if min(query.dim(), key.dim(), value.dim()) < 2:
         raise RuntimeError(
-            "scaled_dot_product_attention: expected query, key and value of at least 2 dims, got shapes "
-            f"{list(query.shape)}, {list(key.shape)} and {list(value.shape)}"
+            "scaled_dot_product_attention: expected query, key and value of at least 2 dims, got "
+            f"shapes {list(query.shape)}, {list(key.shape)} and {list(value.shape)}"
         )
-    # Grouped heads stay as they are; without groups heads are a batch dim like any other, which broadcasts.
+    # Grouped heads stay as they are; without groups heads are a batch dim like any other, which
+    # broadcasts.
     num_inner = 3 if enable_gqa else 2
     try:
-        outer = torch.broadcast_shapes(*(tensor.shape[:-num_inner] for tensor in (query, key, value)))
+        outer = torch.broadcast_shapes(
+            *(tensor.shape[:-num_inner] for tensor in (query, key, value))
+        )
     except RuntimeError:
         raise RuntimeError(
-            f"scaled_dot_product_attention: {query.shape[-3]} query heads and {key.shape[-3]} key heads need "
-            f"enable_gqa=True (shapes {list(query.shape)}, {list(key.shape)} and {list(value.shape)})"
+            f"scaled_dot_product_attention: {query.shape[-3]} query heads and {key.shape[-3]} key "
+            f"heads need enable_gqa=True (shapes {list(query.shape)}, {list(key.shape)} and "
+            f"{list(value.shape)})"
         ) from None
-    query, key, value = (tensor.expand(*outer, *tensor.shape[-num_inner:]) for tensor in (query, key, value))
+    query, key, value = (
+        tensor.expand(*outer, *tensor.shape[-num_inner:]) for tensor in (query, key, value)
+    )
     shape = query.shape
     if query.dim() != 4:
         query, key, value = map(_to_4d, (query, key, value))
@@ -63,9 +79,15 @@ def _to_4d(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _batch_norm(
-    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, running_mean: torch.Tensor | None,
-    running_var: torch.Tensor | None, training: bool, momentum: float, eps: float,
-) -> object:  # fmt: skip
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> object:
     """`native_batch_norm` writes its running statistics, undeclared in its schema."""
     if running_mean is None or running_var is None or not training:
         return NotImplemented
@@ -78,23 +100,32 @@ def _batch_norm(
 
 
 def _rrelu(
-    self: torch.Tensor, noise: torch.Tensor, lower: float = 0.125, upper: float = 1 / 3, training: bool = False,
+    self: torch.Tensor,
+    noise: torch.Tensor,
+    lower: float = 0.125,
+    upper: float = 1 / 3,
+    training: bool = False,
     generator: torch.Generator | None = None,
-) -> torch.Tensor:  # fmt: skip
-    """`rrelu_with_noise` leaves the slopes it drew in its second argument, for the backward pass."""
+) -> torch.Tensor:
+    """`rrelu_with_noise` leaves the slopes it drew in its second argument, for the backward
+    pass."""
     if not training:
         return torch.nn.functional.leaky_relu(self, (lower + upper) / 2)
-    slopes = torch.where(self <= 0, torch.empty_like(self).uniform_(lower, upper, generator=generator), 1)
+    slopes = torch.where(
+        self <= 0, torch.empty_like(self).uniform_(lower, upper, generator=generator), 1
+    )
     noise.copy_(slopes)
     return self * slopes
 
 
-def _extremes(self: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> tuple[torch.Tensor, ...]:
+def _extremes(
+    self: torch.Tensor, dim: int | None = None, keepdim: bool = False
+) -> tuple[torch.Tensor, ...]:
     """`_aminmax`, the older `aminmax` with a positional dim."""
     return tuple(torch.aminmax(self, dim=dim, keepdim=keepdim))
 
 
-# --- indexing by tensors: torch's refusals, and masks, whose hits the host counts -------------------------------------
+# --- indexing by tensors: torch's refusals, and masks, whose hits the host counts -----------------
 
 Indices = Sequence[torch.Tensor | None]
 _MASKS = (torch.bool, torch.uint8)
@@ -109,14 +140,17 @@ def _check(tensor: torch.Tensor, indices: Indices) -> list[torch.Tensor]:
             dim += 1
             continue
         if index.dtype not in _KINDS:
-            raise IndexError(f"tensors used as indices must be long, int, byte or bool tensors, got {index.dtype}")
+            raise IndexError(
+                "tensors used as indices must be long, int, byte or bool tensors, got "
+                f"{index.dtype}"
+            )
         if index.dtype not in _MASKS:
             dim += 1
             continue
         if index.shape != tensor.shape[dim : dim + index.dim()]:
             raise IndexError(
-                f"The shape of the mask {list(index.shape)} at index {dim} does not match the shape of the indexed "
-                f"tensor {list(tensor.shape)} at index {dim}"
+                f"The shape of the mask {list(index.shape)} at index {dim} does not match the "
+                f"shape of the indexed tensor {list(tensor.shape)} at index {dim}"
             )
         dim += index.dim()
         masks.append(index)
@@ -124,11 +158,16 @@ def _check(tensor: torch.Tensor, indices: Indices) -> list[torch.Tensor]:
 
 
 def _index(func: OpOverload, args: Args, kwargs: Kwargs) -> torch.Tensor:
-    """Indexing by masks: the host counts their hits. A write of one value through one mask stays on the device."""
+    """Indexing by masks: the host counts their hits.
+
+    A write of one value through one mask stays on the device.
+    """
     tensor, indices, *values = args
     masks = _check(tensor, indices)
     is_single = len([index for index in indices if index is not None]) == 1
-    if not masks or (values and is_single and masks[0].dtype == torch.bool and values[0].dim() == 0):
+    if not masks or (
+        values and is_single and masks[0].dtype == torch.bool and values[0].dim() == 0
+    ):
         return NotImplemented
     return func(tensor, _as_integers(tensor, indices), *values, **kwargs)
 
@@ -146,7 +185,8 @@ def _as_integers(tensor: torch.Tensor, indices: Indices) -> list[torch.Tensor | 
     return expanded
 
 
-# --- custom ops of other libraries whose own kernel reads a value: the same computation without a read ----------------
+# --- custom ops of other libraries whose own kernel reads a value: the same computation without a
+# read
 
 
 def _grouped(input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
@@ -158,28 +198,44 @@ def _grouped_backward(
     input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor, grad_output: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     ends = offs.int()
-    return aten._grouped_mm(grad_output, weight.mT, ends), aten._grouped_mm(input.mT, grad_output, ends)
+    return aten._grouped_mm(grad_output, weight.mT, ends), aten._grouped_mm(
+        input.mT, grad_output, ends
+    )
 
 
 # Handlers by name, of ops whose overloads may be made later.
-# transformers multiplies experts' rows by these in a graph of Dynamo, where their dtype is not bfloat16.
+# transformers multiplies experts' rows by these in a graph of Dynamo, where their dtype is not
+# bfloat16.
 BY_NAME: dict[str, Handler] = {
     "transformers::grouped_mm_fallback": by_arguments(_grouped),
     "transformers::grouped_mm_fallback_backward": by_arguments(_grouped_backward),
 }
 
 
-# --- the tables -------------------------------------------------------------------------------------------------------
+# --- the tables -----------------------------------------------------------------------------------
 
 _BY_TORCHS_KERNEL = (
     # Those with a generator are newer than the oldest torch that is taken.
-    *(getattr(packet, name) for packet in (aten.rand_like, aten.randn_like, aten.randint_like)
-      for name in packet.overloads() if "out" not in name),
-    aten._reshape_copy.default, aten.polygamma_.default, aten._is_all_true.default, aten._is_any_true.default,
+    *(
+        getattr(packet, name)
+        for packet in (aten.rand_like, aten.randn_like, aten.randint_like)
+        for name in packet.overloads()
+        if "out" not in name
+    ),
+    aten._reshape_copy.default,
+    aten.polygamma_.default,
+    aten._is_all_true.default,
+    aten._is_any_true.default,
     aten.conv_tbc.default,
-)  # fmt: skip
+)
 
-_INDEX_PUTS = ("index_put", "index_put_", "_unsafe_index_put", "_index_put_impl", "_index_put_impl_")
+_INDEX_PUTS = (
+    "index_put",
+    "index_put_",
+    "_unsafe_index_put",
+    "_index_put_impl",
+    "_index_put_impl_",
+)
 _SPECIALS: dict[OpOverload, Handler] = {
     **dict.fromkeys(_BY_TORCHS_KERNEL, by_torchs_kernel),
     aten.scaled_dot_product_attention.default: by_arguments(attention),
@@ -190,9 +246,13 @@ _SPECIALS: dict[OpOverload, Handler] = {
     aten._aminmax.default: by_arguments(_extremes),
     aten._aminmax.dim: by_arguments(_extremes),
     aten.native_batch_norm.default: by_arguments(_batch_norm),
-    aten._native_batch_norm_legit.default: lambda func, args, kwargs: aten.native_batch_norm.default(*args, **kwargs),
+    aten._native_batch_norm_legit.default: lambda func, args, kwargs: (
+        aten.native_batch_norm.default(*args, **kwargs)
+    ),
     aten.rrelu_with_noise.default: by_arguments(_rrelu),
-    aten.rrelu_with_noise_.default: lambda func, args, kwargs: args[0].copy_(_rrelu(*args, **kwargs)),
+    aten.rrelu_with_noise_.default: lambda func, args, kwargs: args[0].copy_(
+        _rrelu(*args, **kwargs)
+    ),
     aten._weight_norm_interface_backward.default: lambda func, args, kwargs: (
         aten._weight_norm_differentiable_backward.default.decompose(*args, **kwargs)
     ),
@@ -209,7 +269,8 @@ SPECIALS: dict[OpOverload, Handler] = {
     **lists.HANDLERS,
     **composites.HANDLERS,
     **determinism.HANDLERS,
-    # Composites arrive undecomposed in inference mode; elsewhere torch calls the same kernels, with autograd inside.
+    # Composites arrive undecomposed in inference mode; elsewhere torch calls the same kernels, with
+    # autograd inside.
     **{
         overload: by_arguments(kernel)
         for name, kernel in (fused.KERNELS | recurrent.KERNELS).items()

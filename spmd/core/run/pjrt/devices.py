@@ -33,7 +33,8 @@ is_running = backends_are_initialized
 
 
 def use_cpu_devices(count: int) -> None:
-    """Gives this process so many CPU devices, whatever the environment says; before its first use of a device."""
+    """Gives this process so many CPU devices, whatever the environment says; before its first use
+    of a device."""
     global _prepared
     _prepared = True
     # XLA reads its flags once, when the backend starts.
@@ -44,11 +45,12 @@ def use_cpu_devices(count: int) -> None:
 
 
 def prepare() -> None:
-    """Applies PJRT_DEVICE, CPU_NUM_DEVICES and GPU_NUM_DEVICES once, unless `use_cpu_devices` or a running backend has
-    decided already."""
+    """Applies PJRT_DEVICE, CPU_NUM_DEVICES and GPU_NUM_DEVICES once, unless `use_cpu_devices` or a
+    running backend has decided already."""
     global _prepared
     with _prepare_lock:
-        # A backend that runs has its devices; changing the settings now would do nothing, in silence.
+        # A backend that runs has its devices; changing the settings now would do nothing, in
+        # silence.
         if _prepared or is_running():
             _prepared = True
             return
@@ -79,7 +81,8 @@ def devices() -> tuple[jax.Device, ...]:
 
 
 def default_sharding() -> Sharding:
-    """Returns the sharding of an array without a mesh: the first device; with several processes, replicated on all."""
+    """Returns the sharding of an array without a mesh: the first device; with several processes,
+    replicated on all."""
     if not _prepared:
         prepare()
     # A program of one process's device alone would be one that the others never run.
@@ -94,9 +97,11 @@ def _everywhere() -> Sharding:
 
 @functools.cache
 def host_memory() -> int | None:
-    """Returns the bytes that all CPU devices of this process share, swap and the process's own limit included.
+    """Returns the bytes that all CPU devices of this process share, swap and the process's own
+    limit included.
 
-    None for other devices, whose clients raise at once where memory runs out, and where the system does not report it.
+    None for other devices, whose clients raise at once where memory runs out, and where the system
+    does not report it.
     """
     if jax.default_backend() != "cpu" or not hasattr(os, "sysconf"):
         return None

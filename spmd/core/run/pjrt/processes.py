@@ -1,7 +1,7 @@
 """Several processes that run one program: their rendezvous, number and index."""
 
-# Why every mesh holds all processes' devices: jax moves nothing between meshes of different processes, and a program
-# that only some processes launch waits forever in its first collective.
+# Why every mesh holds all processes' devices: jax moves nothing between meshes of different
+# processes, and a program that only some processes launch waits forever in its first collective.
 
 import gc
 import hmac
@@ -35,14 +35,15 @@ def index() -> int:
 
 
 def client() -> Any:
-    """Returns jax's client of the key-value store that all processes share; None when it has ended."""
+    """Returns jax's client of the key-value store that all processes share; None when it has
+    ended."""
     return distributed_state.client
 
 
-# --- the store --------------------------------------------------------------------------------------------------------
+# --- the store ------------------------------------------------------------------------------------
 
-# Whoever connects to jax's coordinator may write into its store. So each text there begins with a digest of itself and
-# its key, for which the job's secret is needed.
+# Whoever connects to jax's coordinator may write into its store. So each text there begins with a
+# digest of itself and its key, for which the job's secret is needed.
 
 
 def seal(key: str, text: str) -> str:
@@ -55,9 +56,10 @@ def opened(key: str, sealed: str) -> str:
     text = sealed[_SEAL:]
     if not hmac.compare_digest(seal(key, text).encode(), sealed.encode()):
         raise ProcessError(
-            f"expected a text of this job's processes under {key!r}, got one without their secret: a stranger has "
-            "written it, or SPMD_JOB_SECRET differs between the processes; set it to the same in all, and keep the "
-            "coordinator's port inside of a network of yours"
+            f"expected a text of this job's processes under {key!r}, got one without their "
+            "secret: a stranger has written it, or SPMD_JOB_SECRET differs between the processes; "
+            "set it to the same in all, and keep the coordinator's port inside of a network of "
+            "yours"
         )
     return text
 
@@ -91,12 +93,12 @@ def published(folder: str) -> dict[str, str]:
     return texts
 
 
-# --- the rendezvous ---------------------------------------------------------------------------------------------------
+# --- the rendezvous -------------------------------------------------------------------------------
 
 
 class Place(NamedTuple):
-    """The address of the first process, the number of processes, the index of this one; and its accelerators, where a
-    launcher gives each process its own."""
+    """The address of the first process, the number of processes, the index of this one; and its
+    accelerators, where a launcher gives each process its own."""
 
     address: str
     num_processes: int
@@ -104,7 +106,9 @@ class Place(NamedTuple):
     local_device_ids: tuple[int, ...] | None
 
 
-def start(process: Place, *, heartbeat_timeout_seconds: int, initialization_timeout_seconds: int) -> None:
+def start(
+    process: Place, *, heartbeat_timeout_seconds: int, initialization_timeout_seconds: int
+) -> None:
     """Connects to the other processes; returns when all have come."""
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
@@ -131,17 +135,18 @@ def is_local() -> bool:
 
 
 def reached_preemption(step: int) -> bool:
-    """Returns True at the step that the processes have agreed on after one of them got SIGTERM or its cluster's notice;
-    all call it with each step."""
+    """Returns True at the step that the processes have agreed on after one of them got SIGTERM or
+    its cluster's notice; all call it with each step."""
     manager = distributed_state.preemption_sync_manager
     return manager is not None and bool(manager.reached_sync_point(step))
 
 
-# --- events -----------------------------------------------------------------------------------------------------------
+# --- events ---------------------------------------------------------------------------------------
 
 
 class ProcessError(RuntimeError):
-    """The processes do not do the same, or some have not arrived; the message says what each does, and where.
+    """The processes do not do the same, or some have not arrived; the message says what each does,
+    and where.
 
     It cannot be mended inside of the process: let it end, and restore the last checkpoint in all.
 
@@ -175,19 +180,21 @@ def join() -> None:
 def note(event: str, mark: bytes, line: Line) -> int:
     """Notes an event of all processes, such as a run; returns its number.
 
-    event: its description, which differs wherever the mark does (see `digest`). Raises ProcessError where the processes
-    were found to differ.
+    event: its description, which differs wherever the mark does (see `digest`). Raises ProcessError
+    where the processes were found to differ.
     """
     return proofs[-1].note(event, mark, line) if proofs else 0
 
 
 def agree(event: str, mark: bytes, line: Line) -> None:
-    """Notes an event, and waits until every process has come to it; raises ProcessError where one does something
-    else."""
+    """Notes an event, and waits until every process has come to it; raises ProcessError where one
+    does something else."""
     if proofs:
         proofs[-1].agree(event, mark, line)
     else:
-        client().wait_at_barrier(f"spmd/agree/{next(_barriers)}", config.process_timeout_seconds * 1000)
+        client().wait_at_barrier(
+            f"spmd/agree/{next(_barriers)}", config.process_timeout_seconds * 1000
+        )
 
 
 _agreed_marks: Bounded[bytes, bool] = Bounded(1024)
@@ -203,11 +210,12 @@ def agree_once(event: str, mark: bytes, line: Line) -> None:
 
 
 def digest(name: str, content: bytes) -> str:
-    """Returns words of an event for what its text cannot hold; a mismatch says which of them differ."""
+    """Returns words of an event for what its text cannot hold; a mismatch says which of them
+    differ."""
     return f"{name} #{zlib.crc32(content):08x}"
 
 
-# --- garbage ----------------------------------------------------------------------------------------------------------
+# --- garbage --------------------------------------------------------------------------------------
 
 _syncs = itertools.count(1)
 _FULL_EVERY = 64  # syncs
@@ -216,9 +224,10 @@ _FULL_EVERY = 64  # syncs
 def collect_garbage() -> None:
     """Collects garbage at each sync, so that in all processes the same tensors are alive there.
 
-    Python's collector runs by counts of allocations, which differ between processes; a dead tensor in a reference cycle
-    would be a result of one process's program and not of another's. With several processes it runs here alone: a
-    generation is then the objects made between the same two syncs in all of them.
+    Python's collector runs by counts of allocations, which differ between processes; a dead tensor
+    in a reference cycle would be a result of one process's program and not of another's. With
+    several processes it runs here alone: a generation is then the objects made between the same two
+    syncs in all of them.
     """
     gc.disable()
     gc.collect(2 if next(_syncs) % _FULL_EVERY == 1 else 0)  # the first sync is a full collection

@@ -1,7 +1,8 @@
 """Buffers uploaded, downloaded, and resharded by the devices themselves."""
 
-# Why not `jax.device_put` for all moves: between two shardings over several devices it assembles the array on the host.
-# Arrays may be larger than the host's memory, and on a slice of a pod no host has all of it.
+# Why not `jax.device_put` for all moves: between two shardings over several devices it assembles
+# the array on the host. Arrays may be larger than the host's memory, and on a slice of a pod no
+# host has all of it.
 
 import functools
 import math
@@ -35,12 +36,14 @@ def _is_narrow(dtype: np.dtype) -> bool:
 
 
 def host_array(tensor: torch.Tensor) -> np.ndarray:
-    """Returns a CPU tensor as a numpy array of the same dtype, sharing memory where the layout allows it."""
+    """Returns a CPU tensor as a numpy array of the same dtype, sharing memory where the layout
+    allows it."""
     dtype = to_numpy_dtype(tensor.dtype)
     # A lazy conjugate or negative has other bytes than its values.
     tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
     if _is_narrow(dtype):
-        # numpy has no dtype for these that torch accepts: the bytes travel as integers of the width.
+        # numpy has no dtype for these that torch accepts: the bytes travel as integers of the
+        # width.
         carrier = {1: torch.uint8, 2: torch.int16}[dtype.itemsize]
         return tensor.view(carrier).numpy().view(dtype)
     return tensor.numpy()
@@ -50,7 +53,8 @@ def host_tensor(array: np.ndarray) -> torch.Tensor:
     """Returns a numpy array as a CPU tensor that owns its memory."""
     dtype = to_torch_dtype(array.dtype)
     if not array.size:
-        return torch.empty(array.shape, dtype=dtype, device="cpu")  # numpy's strides of an empty array are not torch's
+        # numpy's strides of an empty array are not torch's
+        return torch.empty(array.shape, dtype=dtype, device="cpu")
     # A buffer that numpy shares with PJRT may be donated by the next program.
     array = np.array(array, order="C", copy=True)
     if _is_narrow(array.dtype):
@@ -61,7 +65,9 @@ def host_tensor(array: np.ndarray) -> torch.Tensor:
 
 def _check_here(sharding: Sharding) -> None:
     if sharding.target is not None:
-        raise AbstractError(f"no data can be placed as {sharding!r} (at {user_line()}): its devices are not here")
+        raise AbstractError(
+            f"no data can be placed as {sharding!r} (at {user_line()}): its devices are not here"
+        )
 
 
 def _uploaded(num_bytes: int) -> counters.Transfer:
@@ -69,15 +75,27 @@ def _uploaded(num_bytes: int) -> counters.Transfer:
 
 
 def upload(array: np.ndarray, sharding: Sharding) -> jax.Array:
-    """Uploads host data shard by shard: no device receives more than its own shard. Uneven dims are zero-padded."""
+    """Uploads host data shard by shard: no device receives more than its own shard.
+
+    Uneven dims are zero-padded.
+    """
     forking.check()
     _check_here(sharding)
     padded = sharding.padded_shape(array.shape)
-    with _Room(padded, array.dtype, sharding), compiler_context(), trace_rows.span("upload"), _uploaded(array.nbytes):
+    with (
+        _Room(padded, array.dtype, sharding),
+        compiler_context(),
+        trace_rows.span("upload"),
+        _uploaded(array.nbytes),
+    ):
         # jax refuses shards of different sizes; the padding is cut off inside the program.
         if padded != array.shape:
-            array = np.pad(array, [(0, wide - narrow) for wide, narrow in zip(padded, array.shape, strict=True)])
-        if processes.several():  # jax's device_put would compare the data of all processes in a program of its own
+            array = np.pad(
+                array,
+                [(0, wide - narrow) for wide, narrow in zip(padded, array.shape, strict=True)],
+            )
+        # jax's device_put would compare the data of all processes in a program of its own
+        if processes.several():
             return jax.make_array_from_callback(padded, sharding.jax, lambda index: array[index])
         return jax.device_put(array, sharding.jax)
 
@@ -92,8 +110,8 @@ def global_shape(part: tuple[int, ...], sharding: Sharding) -> tuple[int, ...]:
     shape = tuple(dim or 0 for dim in local_to_global_shape(sharding.jax, part))
     if 0 in shape or sharding.padded_shape(shape) != shape:
         raise ValueError(
-            f"a part of shape {list(part)} cannot be split over the devices of a process as {sharding!r}; each dim "
-            "must be a multiple of the number of its shards there"
+            f"a part of shape {list(part)} cannot be split over the devices of a process as "
+            f"{sharding!r}; each dim must be a multiple of the number of its shards there"
         )
     return shape
 
@@ -103,12 +121,18 @@ def upload_part(array: np.ndarray, shape: tuple[int, ...], sharding: Sharding) -
     if not processes.several():
         return upload(array, sharding)
     forking.check()
-    with _Room(shape, array.dtype, sharding), compiler_context(), trace_rows.span("upload"), _uploaded(array.nbytes):
+    with (
+        _Room(shape, array.dtype, sharding),
+        compiler_context(),
+        trace_rows.span("upload"),
+        _uploaded(array.nbytes),
+    ):
         return jax.make_array_from_process_local_data(sharding.jax, array, shape)
 
 
 class ShardSlice(NamedTuple):
-    """A distinct shard of an array on devices of this process: its indices, without padding, and its devices."""
+    """A distinct shard of an array on devices of this process: its indices, without padding, and
+    its devices."""
 
     indices: tuple[slice, ...]
     devices: tuple[jax.Device, ...]
@@ -128,28 +152,45 @@ def shards_of(shape: tuple[int, ...], sharding: Sharding, process: int) -> list[
     """Returns the distinct shards of an array of this shape on a process's devices."""
     padded = sharding.padded_shape(shape)
     places: Mapping[jax.Device, tuple[slice, ...] | None] = sharding.jax.devices_indices_map(padded)
-    holders: dict[tuple[tuple[int, int], ...], list[jax.Device]] = {}  # a slice is no key before Python 3.12
+    # a slice is no key before Python 3.12
+    holders: dict[tuple[tuple[int, int], ...], list[jax.Device]] = {}
     for device, index in places.items():
         if device.process_index != process:
             continue
         bounds = [part.indices(wide)[:2] for part, wide in zip(index or (), padded, strict=True)]
         # A device may hold nothing but padding: its slice is empty, and no device is left out.
-        within = tuple((min(a, dim), min(b, dim)) for (a, b), dim in zip(bounds, shape, strict=True))
+        within = tuple(
+            (min(a, dim), min(b, dim)) for (a, b), dim in zip(bounds, shape, strict=True)
+        )
         holders.setdefault(within, []).append(device)
-    return [ShardSlice(tuple(slice(*bound) for bound in within), tuple(devices)) for within, devices in holders.items()]
+    return [
+        ShardSlice(tuple(slice(*bound) for bound in within), tuple(devices))
+        for within, devices in holders.items()
+    ]
 
 
-def upload_shard(array: np.ndarray, shard: ShardSlice, shape: tuple[int, ...], sharding: Sharding) -> list[jax.Array]:
-    """Uploads one shard of an array of this shape to each of its devices, padded as it is stored."""
+def upload_shard(
+    array: np.ndarray, shard: ShardSlice, shape: tuple[int, ...], sharding: Sharding
+) -> list[jax.Array]:
+    """Uploads one shard of an array of this shape to each of its devices, padded as it is
+    stored."""
     forking.check()
     wide = sharding.shard_shape(shape)
     size = array.nbytes * len(shard.devices)
-    with _Room(shape, array.dtype, sharding), compiler_context(), trace_rows.span("upload"), _uploaded(size):
+    with (
+        _Room(shape, array.dtype, sharding),
+        compiler_context(),
+        trace_rows.span("upload"),
+        _uploaded(size),
+    ):
         # The last shard of an uneven dim is shorter in a file than on its device.
         if array.shape != wide:
-            array = np.pad(array, [(0, to - dim) for to, dim in zip(wide, array.shape, strict=True)])
+            array = np.pad(
+                array, [(0, to - dim) for to, dim in zip(wide, array.shape, strict=True)]
+            )
         shardings = [
-            jax.sharding.SingleDeviceSharding(device, memory_kind=sharding.jax.memory_kind) for device in shard.devices
+            jax.sharding.SingleDeviceSharding(device, memory_kind=sharding.jax.memory_kind)
+            for device in shard.devices
         ]
         return [jax.device_put(array, destination) for destination in shardings]
 
@@ -167,16 +208,20 @@ _SAMPLE = 1 << 18  # elements
 
 
 def sample(array: np.ndarray) -> bytes:
-    """Returns a checksum of the first elements, at a bounded cost: it differs for nearly all different host data."""
-    return zlib.crc32(np.ascontiguousarray(array.reshape(-1)[:_SAMPLE]).data.cast("B")).to_bytes(4, "little")
+    """Returns a checksum of the first elements, at a bounded cost: it differs for nearly all
+    different host data."""
+    return zlib.crc32(np.ascontiguousarray(array.reshape(-1)[:_SAMPLE]).data.cast("B")).to_bytes(
+        4, "little"
+    )
 
 
 @dataclass(frozen=True)
 class _Room:
-    """A context that raises torch's OutOfMemoryError where there is no memory for data of this shape.
+    """A context that raises torch's OutOfMemoryError where there is no memory for data of this
+    shape.
 
-    No generator: raised through one, the errors' frames hold each other in Python 3.13, and the tensors of the call
-    would live until the next collection.
+    No generator: raised through one, the errors' frames hold each other in Python 3.13, and the
+    tensors of the call would live until the next collection.
     """
 
     shape: tuple[int, ...]
@@ -186,20 +231,25 @@ class _Room:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: Any
+    ) -> None:
         # jaxlib has one error class for all; the status is in its text.
-        is_refused = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+        is_refused = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(
+            error
+        )
         if is_refused or isinstance(error, MemoryError):
             size = math.prod(self.sharding.shard_shape(self.shape)) * self.dtype.itemsize / 2**30
             raise torch.OutOfMemoryError(
-                f"out of memory: there is no room for a shard of {size:,.2f} GiB on each device, of a {self.dtype} "
-                f"array of shape {list(self.shape)} sharded as {self.sharding!r}; split it over more devices with "
-                "mark_sharding"
+                f"out of memory: there is no room for a shard of {size:,.2f} GiB on each device, "
+                f"of a {self.dtype} array of shape {list(self.shape)} sharded as "
+                f"{self.sharding!r}; split it over more devices with mark_sharding"
             ) from error
 
 
 def filled(shape: tuple[int, ...], dtype: np.dtype, value: float, sharding: Sharding) -> jax.Array:
-    """Returns a constant on devices, made without compiling anything and without an unsharded copy on the host."""
+    """Returns a constant on devices, made without compiling anything and without an unsharded copy
+    on the host."""
     _check_here(sharding)
     if processes.several():
         event_text = f"a filling of {dtype}{list(shape)} as {sharding!r} with {value!r}"
@@ -211,11 +261,16 @@ def filled(shape: tuple[int, ...], dtype: np.dtype, value: float, sharding: Shar
     with _Room(physical, dtype, sharding), compiler_context():
         # One shard of the host serves all devices: the whole array may not fit.
         shard = np.full(sharding.shard_shape(shape), content, dtype)
-        return jax.make_array_from_callback(physical, sharding.jax, lambda index: shard, dtype=dtype)
+        return jax.make_array_from_callback(
+            physical, sharding.jax, lambda index: shard, dtype=dtype
+        )
 
 
-def move(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: Sharding) -> jax.Array:
-    """Returns a buffer resharded, between any two meshes, always in new memory: one of the two may be donated."""
+def move(
+    buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: Sharding
+) -> jax.Array:
+    """Returns a buffer resharded, between any two meshes, always in new memory: one of the two may
+    be donated."""
     _check_here(target)
     if processes.several():
         event_text = f"a move of {buffer.dtype}{list(shape)} from {source!r} to {target!r}"
@@ -236,14 +291,16 @@ def download(buffer: jax.Array, shape: tuple[int, ...]) -> np.ndarray:
     return array[tuple(slice(0, dim) for dim in shape)]
 
 
-# --- moves between devices --------------------------------------------------------------------------------------------
+# --- moves between devices ------------------------------------------------------------------------
 
 
-def moved(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: Sharding) -> jax.Array:
+def moved(
+    buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: Sharding
+) -> jax.Array:
     """Returns a new buffer of an array of this shape, sharded as `target`; the old one stays.
 
-    Where the devices are others, the exchange runs on the larger set of devices. Where neither number of devices
-    divides the other, the array is replicated on each device for a moment.
+    Where the devices are others, the exchange runs on the larger set of devices. Where neither
+    number of devices divides the other, the array is replicated on each device for a moment.
     """
     if source.memory != DEVICE:  # programs compute in device memory
         near = source.with_spec(source.spec)
@@ -257,42 +314,59 @@ def moved(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: S
     # Only its own shard goes to each device: `device_put` of the whole would send all of it to all.
     if num_old == 1:
         if source.padded_shape(shape) != target.padded_shape(shape):
-            buffer = _program(shape, source.device_ids, target, Sharding.single(source.device_ids[0]).jax)(buffer)
+            buffer = _program(
+                shape, source.device_ids, target, Sharding.single(source.device_ids[0]).jax
+            )(buffer)
         return _dealt(buffer, target)
     if source.devices == target.devices:
         is_same = source.is_as(target, len(shape))
         return copied(buffer, target) if is_same else _exchanged(buffer, shape, source, target)
-    # Exchange first, on the larger set: what is handed over then is each device's own shard, and nothing twice.
+    # Exchange first, on the larger set: what is handed over then is each device's own shard, and
+    # nothing twice.
     if num_old % num_new == 0:
         destination = _repeated(target, source.device_ids)
-        return _handed_over(_exchanged(buffer, shape, source, destination), shape, destination, target)
+        return _handed_over(
+            _exchanged(buffer, shape, source, destination), shape, destination, target
+        )
     if num_new % num_old == 0:
         destination = _repeated(source, target.device_ids)
-        return _exchanged(_handed_over(buffer, shape, source, destination), shape, destination, target)
+        return _exchanged(
+            _handed_over(buffer, shape, source, destination), shape, destination, target
+        )
     # 7 devices and 4: no grouping has whole shards on both sides.
     replicated = source.replicated()
     destination = target.replicated()
     gathered = _exchanged(buffer, shape, source, replicated)
-    return _exchanged(_handed_over(gathered, shape, replicated, destination), shape, destination, target)
+    return _exchanged(
+        _handed_over(gathered, shape, replicated, destination), shape, destination, target
+    )
 
 
 def copied(buffer: jax.Array, target: Sharding) -> jax.Array:
-    """Returns the same shards on the same devices in new buffers, perhaps in another memory; compiles nothing."""
+    """Returns the same shards on the same devices in new buffers, perhaps in another memory;
+    compiles nothing."""
     return jax.device_put(buffer, target.jax, may_alias=False)
 
 
 def _repeated(sharding: Sharding, device_ids: tuple[int, ...]) -> Sharding:
-    """Returns the sharding over more devices, with each shard replicated on equally many neighbours."""
-    # The copies are the last axis, so that those of a shard are neighbours in the order of the devices.
+    """Returns the sharding over more devices, with each shard replicated on equally many
+    neighbours."""
+    # The copies are the last axis, so that those of a shard are neighbours in the order of the
+    # devices.
     times = len(device_ids) // len(sharding.device_ids)
     axis = "copies"
     while axis in sharding.axis_names:
         axis += "_"
-    return Sharding.of(device_ids, (*sharding.mesh_shape, times), (*sharding.axis_names, axis), sharding.spec)
+    return Sharding.of(
+        device_ids, (*sharding.mesh_shape, times), (*sharding.axis_names, axis), sharding.spec
+    )
 
 
-def _exchanged(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: Sharding) -> jax.Array:
-    """Returns the array resharded over the same devices by a program; the same array where the sharding is equal."""
+def _exchanged(
+    buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: Sharding
+) -> jax.Array:
+    """Returns the array resharded over the same devices by a program; the same array where the
+    sharding is equal."""
     if source.is_as(target, len(shape)):
         return respelled(buffer, target.jax)
     in_flight.make_room(len(source.device_ids))
@@ -302,9 +376,11 @@ def _exchanged(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, targ
 
 
 @functools.lru_cache(256)
-def _program(shape: tuple[int, ...], order: tuple[int, ...], target: Sharding, result: jax.sharding.Sharding) -> Any:
-    """Returns a program over the devices in this order that replaces an array's padding by that of `target`. result:
-    the sharding in which it returns the array."""
+def _program(
+    shape: tuple[int, ...], order: tuple[int, ...], target: Sharding, result: jax.sharding.Sharding
+) -> Any:
+    """Returns a program over the devices in this order that replaces an array's padding by that of
+    `target`. result: the sharding in which it returns the array."""
 
     def reshard(array: jax.Array) -> jax.Array:
         with program_devices(order):
@@ -323,7 +399,9 @@ def _dealt(buffer: jax.Array, target: Sharding) -> jax.Array:
     parts: dict[tuple[int, ...], jax.Array] = {}
     arrays, size = [], target.jax.shard_shape(buffer.shape)
     for device, index in target.jax.addressable_devices_indices_map(buffer.shape).items():
-        starts = tuple(part.indices(wide)[0] for part, wide in zip(index or (), buffer.shape, strict=True))
+        starts = tuple(
+            part.indices(wide)[0] for part, wide in zip(index or (), buffer.shape, strict=True)
+        )
         if starts not in parts:
             parts[starts] = _cutting(size)(buffer, np.array(starts, np.int64))
         single = jax.sharding.SingleDeviceSharding(device, memory_kind=target.jax.memory_kind)
@@ -341,11 +419,13 @@ def _cutting(size: tuple[int, ...]) -> Any:
     return SmallProgram(block, size)
 
 
-def _handed_over(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: Sharding) -> jax.Array:
+def _handed_over(
+    buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: Sharding
+) -> jax.Array:
     """Returns the same shards on other devices.
 
-    Between meshes of one size each shard moves to one device; else the copies of a shard on neighbouring devices of the
-    larger mesh move to or from one device of the other.
+    Between meshes of one size each shard moves to one device; else the copies of a shard on
+    neighbouring devices of the larger mesh move to or from one device of the other.
     """
     shards = {shard.device: shard.data for shard in buffer.addressable_shards}
     old, new = list(device_order(source.jax)), list(device_order(target.jax))
@@ -357,12 +437,19 @@ def _handed_over(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, ta
         # A copy that is there already is not sent.
         giver = device if device in group else group[0]
         # New memory in any case: the caller may donate one of the two.
-        parts.append(jax.device_put(shards[giver], jax.sharding.SingleDeviceSharding(device), may_alias=False))
+        parts.append(
+            jax.device_put(
+                shards[giver], jax.sharding.SingleDeviceSharding(device), may_alias=False
+            )
+        )
     return jax.make_array_from_single_device_arrays(target.padded_shape(shape), target.jax, parts)
 
 
 def respelled(buffer: jax.Array, sharding: jax.sharding.Sharding) -> jax.Array:
-    """Returns the same shards on the same devices, under an equal sharding of another name or order of devices."""
+    """Returns the same shards on the same devices, under an equal sharding of another name or order
+    of devices."""
     shards = {shard.device: shard.data for shard in buffer.addressable_shards}
     order = [device for device in device_order(sharding) if device in shards]
-    return jax.make_array_from_single_device_arrays(buffer.shape, sharding, [shards[device] for device in order])
+    return jax.make_array_from_single_device_arrays(
+        buffer.shape, sharding, [shards[device] for device in order]
+    )

@@ -1,4 +1,5 @@
-"""Indices out of range: refused as on CPU where they are host data, and no number where only the device knows them."""
+"""Indices out of range: refused as on CPU where they are host data, and no number where only the
+device knows them."""
 
 from collections.abc import Callable
 from math import nan
@@ -34,7 +35,9 @@ OPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "put": lambda x, i: x[:, 0].clone().put_(i, x[0, :1]),
     "write": lambda x, i: write(x.clone(), i),
     "cross_entropy": lambda x, i: F.cross_entropy(x.t()[:1], i),
-    "cross_entropy of probabilities' logs": lambda x, i: F.nll_loss(x.t()[:1], i, weight=x[:, 0] + 1),
+    "cross_entropy of probabilities' logs": lambda x, i: F.nll_loss(
+        x.t()[:1], i, weight=x[:, 0] + 1
+    ),
     "multi_margin_loss": lambda x, i: F.multi_margin_loss(x.t()[:1], i),
 }
 
@@ -44,7 +47,9 @@ def write(x: Tensor, index: Tensor) -> Tensor:
     return x
 
 
-def outcome(function: Callable[[Tensor, Tensor], Tensor], index: Tensor, device: str) -> Tensor | type[Exception]:
+def outcome(
+    function: Callable[[Tensor, Tensor], Tensor], index: Tensor, device: str
+) -> Tensor | type[Exception]:
     try:
         return function(TABLE.to(device), index.to(device)).cpu()
     except (IndexError, RuntimeError) as error:
@@ -65,23 +70,29 @@ class TestHostData:
             torch.testing.assert_close(made, expected)
 
     def test_the_message(self) -> None:
-        with pytest.raises(IndexError, match=r"embedding: index 9 is out of bounds for dim 0 with size 6"):
+        with pytest.raises(
+            IndexError, match=r"embedding: index 9 is out of bounds for dim 0 with size 6"
+        ):
             F.embedding(torch.tensor([[1, 9]]).to("xla"), TABLE.to("xla"))
 
     def test_an_ignored_target(self) -> None:
         logits = torch.randn(4, 6)
         target = torch.tensor([1, -100, 5, -100])
         torch.testing.assert_close(
-            F.cross_entropy(logits.to("xla"), target.to("xla")).cpu(), F.cross_entropy(logits, target)
+            F.cross_entropy(logits.to("xla"), target.to("xla")).cpu(),
+            F.cross_entropy(logits, target),
         )
         with pytest.raises(IndexError, match="index -1 is out of bounds"):
             F.cross_entropy(logits.to("xla"), torch.tensor([1, -1, 5, -100]).to("xla"))
 
     def test_only_what_a_view_shows(self) -> None:
-        """A batch of tokens whose last column is no input: the labels are another view of the same data."""
+        """A batch of tokens whose last column is no input: the labels are another view of the same
+        data."""
         tokens = torch.tensor([[1, 2, 9], [3, 4, 9]]).to("xla")
         table = TABLE.to("xla")
-        torch.testing.assert_close(F.embedding(tokens[:, :-1], table).cpu(), TABLE[torch.tensor([[1, 2], [3, 4]])])
+        torch.testing.assert_close(
+            F.embedding(tokens[:, :-1], table).cpu(), TABLE[torch.tensor([[1, 2], [3, 4]])]
+        )
         tokens = torch.tensor([[1, 2, 9], [3, 4, 9]]).to("xla")
         with pytest.raises(IndexError, match="index 9"):
             F.embedding(tokens[:, 1:], table)
@@ -96,7 +107,9 @@ class TestHostData:
             F.embedding(index, TABLE.to("xla"))
 
 
-def placed(*values: float | list[float], dtype: torch.dtype = torch.float32) -> Callable[[str], Tensor]:
+def placed(
+    *values: float | list[float], dtype: torch.dtype = torch.float32
+) -> Callable[[str], Tensor]:
     return lambda device: torch.tensor(values, dtype=dtype).to(device)
 
 
@@ -118,24 +131,40 @@ REFUSED: dict[str, Callable[[str], object]] = {
         torch.ones(5, device=d), "sum", lengths=placed(-1, 6, dtype=torch.int64)(d)
     ),
     "offsets": lambda d: F.embedding_bag(
-        torch.zeros(3, device=d).long(), torch.ones(3, 2, device=d), placed(1, 2, dtype=torch.int64)(d)
+        torch.zeros(3, device=d).long(),
+        torch.ones(3, 2, device=d),
+        placed(1, 2, dtype=torch.int64)(d),
     ),
     "offsets past the end": lambda d: F.embedding_bag(
-        torch.zeros(3, device=d).long(), torch.ones(3, 2, device=d), placed(0, 5, dtype=torch.int64)(d)
+        torch.zeros(3, device=d).long(),
+        torch.ones(3, 2, device=d),
+        placed(0, 5, dtype=torch.int64)(d),
     ),
-    "binary_cross_entropy": lambda d: F.binary_cross_entropy(placed(2.0)(d), torch.ones(1, device=d)),
-    "binary_cross_entropy's target": lambda d: F.binary_cross_entropy(torch.ones(1, device=d), placed(2.0)(d)),
+    "binary_cross_entropy": lambda d: F.binary_cross_entropy(
+        placed(2.0)(d), torch.ones(1, device=d)
+    ),
+    "binary_cross_entropy's target": lambda d: F.binary_cross_entropy(
+        torch.ones(1, device=d), placed(2.0)(d)
+    ),
     "multilabel_margin_loss": lambda d: F.multilabel_margin_loss(
         torch.ones(1, 3, device=d), placed([0, 5, -1], dtype=torch.int64)(d)
     ),
-    "max_unpool1d": lambda d: F.max_unpool1d(torch.ones(1, 2, device=d), placed([0, 9], dtype=torch.int64)(d), 2),
-    "lu_unpack": lambda d: torch.lu_unpack(torch.eye(2, device=d), placed(1, 5, dtype=torch.int32)(d)),
+    "max_unpool1d": lambda d: F.max_unpool1d(
+        torch.ones(1, 2, device=d), placed([0, 9], dtype=torch.int64)(d), 2
+    ),
+    "lu_unpack": lambda d: torch.lu_unpack(
+        torch.eye(2, device=d), placed(1, 5, dtype=torch.int32)(d)
+    ),
     "searchsorted": lambda d: torch.searchsorted(
         torch.ones(2, device=d), torch.ones(2, device=d), sorter=placed(0, 7, dtype=torch.int64)(d)
     ),
-    "repeat_interleave": lambda d: torch.repeat_interleave(placed(1, 2, dtype=torch.int64)(d), output_size=7),
+    "repeat_interleave": lambda d: torch.repeat_interleave(
+        placed(1, 2, dtype=torch.int64)(d), output_size=7
+    ),
     "ctc_loss": lambda d: F.ctc_loss(
-        torch.zeros(5, 2, 4, device=d), torch.ones(2, 2, device=d).long(), *[placed(9, 1, dtype=torch.int64)(d)] * 2
+        torch.zeros(5, 2, 4, device=d),
+        torch.ones(2, 2, device=d).long(),
+        *[placed(9, 1, dtype=torch.int64)(d)] * 2,
     ),
 }
 
@@ -163,13 +192,23 @@ class TestHostValues:
             x, i, none = torch.rand(10, 0, 10, 10).to(device), index.to(device), nothing.to(device)
             assert x[:, none, :, i].shape == (5, 0, 5, 10, 10)
             assert torch.rand(3, 0).to(device)[torch.tensor([7]).to(device)].shape == (1, 0)
-            assert torch.rand(3, 0).to(device).index_fill_(0, torch.tensor([7]).to(device), 1.0).shape == (3, 0)
+            assert torch.rand(3, 0).to(device).index_fill_(
+                0, torch.tensor([7]).to(device), 1.0
+            ).shape == (3, 0)
 
 
 class TestDeviceData:
-    """The device cannot raise: what is read at an index out of range is NaN, and a NaN guard names the op."""
+    """The device cannot raise: what is read at an index out of range is NaN, and a NaN guard names
+    the op."""
 
-    READS: ClassVar[list[str]] = ["embedding", "index_select", "gather", "index", "take", "cross_entropy"]
+    READS: ClassVar[list[str]] = [
+        "embedding",
+        "index_select",
+        "gather",
+        "index",
+        "take",
+        "cross_entropy",
+    ]
 
     @pytest.mark.parametrize("name", READS)
     def test_no_number(self, name: str) -> None:
@@ -177,9 +216,13 @@ class TestDeviceData:
         assert torch.isnan(OPS[name](TABLE.to("xla"), index)).all()
 
     def test_sharded(self, mesh8: spmd.Mesh) -> None:
-        table = spmd.mark_sharding(torch.arange(32.0).reshape(16, 2).to("xla"), mesh8, ("fsdp", None))
+        table = spmd.mark_sharding(
+            torch.arange(32.0).reshape(16, 2).to("xla"), mesh8, ("fsdp", None)
+        )
         made = F.embedding(torch.tensor([3, 16, 15, -1], device="xla") + 0, table).cpu()
-        torch.testing.assert_close(made, torch.tensor([[6.0, 7], [nan, nan], [30, 31], [nan, nan]]), equal_nan=True)
+        torch.testing.assert_close(
+            made, torch.tensor([[6.0, 7], [nan, nan], [30, 31], [nan, nan]]), equal_nan=True
+        )
 
     def test_the_guard_names_it(self) -> None:
         with pytest.raises(FloatingPointError, match="embedding"), spmd.nan_guard():
@@ -191,6 +234,10 @@ class TestOtherLibraries:
 
     def test_an_embedding_of_its_own(self) -> None:
         torch.library.define("bounds::embedding", "(Tensor weight, Tensor indices) -> Tensor")
-        torch.library.impl("bounds::embedding", "CompositeExplicitAutograd", lambda weight, indices: weight + indices)
+        torch.library.impl(
+            "bounds::embedding",
+            "CompositeExplicitAutograd",
+            lambda weight, indices: weight + indices,
+        )
         made = torch.ops.bounds.embedding(torch.ones(2).to("xla"), torch.tensor([9, 9]).to("xla"))
         assert made.tolist() == [10.0, 10.0]

@@ -1,4 +1,5 @@
-"""Kernels that a package registers for the device: by torch's key of "xla", by PrivateUse1's, and by `custom_op`."""
+"""Kernels that a package registers for the device: by torch's key of "xla", by PrivateUse1's, and
+by `custom_op`."""
 
 from typing import Any
 
@@ -103,7 +104,10 @@ class TestKernels:
         check(y, x.detach().cpu().sin() * 2)
         check(x.grad, x.detach().cpu().cos() * 2)
         with torch.no_grad():
-            check(torch.compile(lambda x: scaled_sin(x, 3.0) + 1, backend="xla")(x), x.detach().cpu().sin() * 3 + 1)
+            check(
+                torch.compile(lambda x: scaled_sin(x, 3.0) + 1, backend="xla")(x),
+                x.detach().cpu().sin() * 3 + 1,
+            )
 
     @pytest.mark.parametrize(("op", "expected"), [(five_times_, 5), (thrice_, 3)])
     def test_writes(self, op: Any, expected: int) -> None:
@@ -111,10 +115,14 @@ class TestKernels:
         op(x[1])
         assert x.tolist() == [[1, 1], [expected, expected]]
 
-    @pytest.mark.filterwarnings("ignore:.*an autograd kernel was not registered")  # torch's, on the CPU as well
-    @pytest.mark.parametrize("name", ["part", "composite_part", "below", "above", "composite", "sevenfold"])
+    # torch's, on the CPU as well
+    @pytest.mark.filterwarnings("ignore:.*an autograd kernel was not registered")
+    @pytest.mark.parametrize(
+        "name", ["part", "composite_part", "below", "above", "composite", "sevenfold"]
+    )
     def test_gradients_as_on_the_cpu(self, name: str) -> None:
-        """A kernel's own ops have their gradients, without a formula of the op; AutogradXLA's kernel comes first."""
+        """A kernel's own ops have their gradients, without a formula of the op; AutogradXLA's
+        kernel comes first."""
         op, data = getattr(torch.ops.spmdkernels, name), torch.randn(2, 3)
         grads = []
         for device in ("cpu", "xla"):

@@ -1,4 +1,5 @@
-"""`config.fallback`: an op without a rule raises by default; on request it runs on the CPU, is counted and listed."""
+"""`config.fallback`: an op without a rule raises by default; on request it runs on the CPU, is
+counted and listed."""
 
 import functools
 
@@ -24,7 +25,9 @@ def ops():
         "twice(Tensor x, *, int shift=0) -> Tensor": lambda x, shift=0: x * 2 + shift,
         "pair(Tensor[] xs) -> (Tensor, Tensor)": lambda xs: (sum(xs), xs[0].clone()),
         "bump_(Tensor(a!) x, float by) -> Tensor(a!)": lambda x, by: x.add_(by),
-        "fill_both(Tensor(a!) x, Tensor(b!) y) -> ()": lambda x, y: (x.fill_(3), y.fill_(4), None)[2],
+        "fill_both(Tensor(a!) x, Tensor(b!) y) -> ()": lambda x, y: (x.fill_(3), y.fill_(4), None)[
+            2
+        ],
         "first(Tensor(a) x) -> Tensor(a)": lambda x: x[0],
         "parts(Tensor(a) x) -> Tensor(a)[]": lambda x: list(x),
     }.items():
@@ -46,9 +49,14 @@ class TestFallback:
         made = ops().twice(x, shift=1)
         assert made.device.type == "xla" and made.tolist() == (torch.arange(8.0) * 2 + 1).tolist()
         total, first = ops().pair([x, x + 1])
-        assert total.tolist() == (torch.arange(8.0) * 2 + 1).tolist() and first.tolist() == x.tolist()
+        assert (
+            total.tolist() == (torch.arange(8.0) * 2 + 1).tolist() and first.tolist() == x.tolist()
+        )
         assert spmd.metrics.counter("fallbacks") == 2
-        assert spmd.metrics.fallback_ops() == {"spmdfallback.twice.default": 1, "spmdfallback.pair.default": 1}
+        assert spmd.metrics.fallback_ops() == {
+            "spmdfallback.twice.default": 1,
+            "spmdfallback.pair.default": 1,
+        }
 
     def test_writes_come_back(self, fallback):
         x = torch.zeros(2, 3, device="xla")
@@ -62,7 +70,9 @@ class TestFallback:
     def test_a_view_is_no_copy(self, fallback):
         """A view that the CPU made would be detached from its base."""
         for op in (ops().first, ops().parts):
-            with pytest.raises(NotImplementedError, match="its result is a view, which no run on the CPU gives"):
+            with pytest.raises(
+                NotImplementedError, match="its result is a view, which no run on the CPU gives"
+            ):
                 op(torch.zeros(2, 3, device="xla"))
 
     def test_forbidden_inside_no_host_transfer(self, fallback):
@@ -74,14 +84,19 @@ class TestFallback:
 
 
 class TestTheDropIn:
-    """Under the drop-in, and after `spmd.use()`, which installs it, an op with a CPU kernel runs there."""
+    """Under the drop-in, and after `spmd.use()`, which installs it, an op with a CPU kernel runs
+    there."""
 
     def test_is_said_once(self, capfd):
         library = torch.library.Library("theirs", "FRAGMENT")
         library.define("update_(Tensor(a!) state, Tensor grad, float rate) -> ()")
-        library.impl("update_", lambda state, grad, rate: (state.sub_(grad, alpha=rate), None)[1], "CPU")
+        library.impl(
+            "update_", lambda state, grad, rate: (state.sub_(grad, alpha=rate), None)[1], "CPU"
+        )
         state, grad = torch.ones(2, device="xla"), torch.ones(2, device="xla")
-        with pytest.raises(NotImplementedError, match=r"theirs\.update_\.default has no lowering rule on xla"):
+        with pytest.raises(
+            NotImplementedError, match=r"theirs\.update_\.default has no lowering rule on xla"
+        ):
             torch.ops.theirs.update_(state, grad, 0.5)
         spmd.metrics.clear()
         spmd.compat.install()
@@ -90,6 +105,11 @@ class TestTheDropIn:
                 torch.ops.theirs.update_(state, grad, 0.5)
         finally:
             spmd.compat.uninstall()
-        assert state.tolist() == [-0.5, -0.5] and spmd.metrics.fallback_ops() == {"theirs.update_.default": 3}
-        text = "theirs.update_ runs on the CPU; spmd.register_lowering gives it a rule, at test_fallback.py:"
+        assert state.tolist() == [-0.5, -0.5] and spmd.metrics.fallback_ops() == {
+            "theirs.update_.default": 3
+        }
+        text = (
+            "theirs.update_ runs on the CPU; spmd.register_lowering gives it a rule, at "
+            "test_fallback.py:"
+        )
         assert capfd.readouterr().err.count(text) == 1

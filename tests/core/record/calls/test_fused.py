@@ -1,5 +1,6 @@
-"""Composite ops recorded as one op with one gradient (linear, cross entropy; silu, mish and rms_norm, whose gradients
-are): that they are, and that every other way of differentiating finds torch's own ops, with torch's own results."""
+"""Composite ops recorded as one op with one gradient (linear, cross entropy; silu, mish and
+rms_norm, whose gradients are): that they are, and that every other way of differentiating finds
+torch's own ops, with torch's own results."""
 
 import contextlib
 from collections.abc import Callable
@@ -20,8 +21,8 @@ import spmd
 
 Case = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
 
-# torch.func's forward mode compiles its decompositions with torch.jit.script, which warns: of a deprecation, and of a
-# change to come in torch 2.15.
+# torch.func's forward mode compiles its decompositions with torch.jit.script, which warns: of a
+# deprecation, and of a change to come in torch 2.15.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 
 
@@ -32,18 +33,32 @@ def target(x: torch.Tensor) -> torch.Tensor:
 def cases() -> dict[str, Case]:
     """Scalar functions; the first argument is what is differentiated."""
     generator = torch.Generator().manual_seed(0)
-    x, weight, vector, bias = (torch.randn(shape, generator=generator) for shape in ((4, 6), (5, 6), (6,), (5,)))
+    x, weight, vector, bias = (
+        torch.randn(shape, generator=generator) for shape in ((4, 6), (5, 6), (6,), (5,))
+    )
     classes = torch.rand(6, generator=generator) + 0.5
     return {
         "linear": (lambda x, w, b: F.linear(x, w, b).sin().sum(), (x, weight, bias)),
-        "linear, 3d": (lambda x, w, b: F.linear(x, w, b).sin().sum(), (x.view(2, 2, 6), weight, bias)),
+        "linear, 3d": (
+            lambda x, w, b: F.linear(x, w, b).sin().sum(),
+            (x.view(2, 2, 6), weight, bias),
+        ),
         "linear, no bias": (lambda x, w: F.linear(x, w).sin().sum(), (x, weight)),
         "linear, 1d input": (lambda x, w, b: F.linear(x, w, b).sin().sum(), (vector, weight, bias)),
         "linear, 1d weight": (lambda x, w: F.linear(x, w).sin().sum(), (x, vector)),
         "cross_entropy": (lambda x: F.cross_entropy(x, target(x)).sin(), (x,)),
-        "cross_entropy, smooth": (lambda x: F.cross_entropy(x, target(x), label_smoothing=0.1).sin(), (x,)),
-        "cross_entropy, weights": (lambda x: F.cross_entropy(x, target(x), classes.to(x.device)).sin(), (x,)),
-        "cross_entropy, probabilities": (lambda x, p: F.cross_entropy(x, p.softmax(-1)).sin(), (x, 2 * x)),
+        "cross_entropy, smooth": (
+            lambda x: F.cross_entropy(x, target(x), label_smoothing=0.1).sin(),
+            (x,),
+        ),
+        "cross_entropy, weights": (
+            lambda x: F.cross_entropy(x, target(x), classes.to(x.device)).sin(),
+            (x,),
+        ),
+        "cross_entropy, probabilities": (
+            lambda x, p: F.cross_entropy(x, p.softmax(-1)).sin(),
+            (x, 2 * x),
+        ),
         "rms_norm": (lambda x, w: F.rms_norm(x, (6,), w, 1e-3).sin().sum(), (x, vector)),
         "silu": (lambda x: F.silu(x).sin().sum(), (x,)),
         "mish": (lambda x: F.mish(x).sin().sum(), (x,)),
@@ -61,7 +76,9 @@ def second_derivative(function: Callable[..., Any], *args: torch.Tensor) -> Any:
 
 def dual(function: Callable[..., Any], x: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
     with forward_ad.dual_level():
-        return forward_ad.unpack_dual(function(forward_ad.make_dual(x, torch.ones_like(x)), *rest)).tangent
+        return forward_ad.unpack_dual(
+            function(forward_ad.make_dual(x, torch.ones_like(x)), *rest)
+        ).tangent
 
 
 WAYS: dict[str, Callable[..., Any]] = {
@@ -70,10 +87,12 @@ WAYS: dict[str, Callable[..., Any]] = {
     "func.grad": lambda f, *args: grad(f, tuple(range(len(args))))(*args),
     "func.jvp": lambda f, *args: jvp(f, args, tuple(torch.ones_like(arg) for arg in args)),
     "func.hessian": lambda f, *args: hessian(f)(*args),
-    "vmap of grad": lambda f, x, *rest: vmap(lambda row: grad(f)(row, *rest))(torch.stack([x, 2 * x])),
-    "grad of vmap": lambda f, x, *rest: grad(lambda rows: vmap(lambda row: f(row, *rest))(rows).sum())(
+    "vmap of grad": lambda f, x, *rest: vmap(lambda row: grad(f)(row, *rest))(
         torch.stack([x, 2 * x])
     ),
+    "grad of vmap": lambda f, x, *rest: grad(
+        lambda rows: vmap(lambda row: f(row, *rest))(rows).sum()
+    )(torch.stack([x, 2 * x])),
     "inference mode": lambda f, *args: torch.inference_mode()(f)(*args),
 }
 
@@ -87,7 +106,11 @@ class TestDerivatives:
         function, args = CASES[name]
         expected = WAYS[way](function, *args)
         actual = WAYS[way](function, *(arg.to("xla") for arg in args))
-        pairs = [(actual, expected)] if isinstance(expected, torch.Tensor) else zip(actual, expected, strict=True)
+        pairs = (
+            [(actual, expected)]
+            if isinstance(expected, torch.Tensor)
+            else zip(actual, expected, strict=True)
+        )
         for one, other in pairs:
             check(one, other)
 
@@ -101,7 +124,9 @@ class TestDerivatives:
 
         per_sample = vmap(grad(loss), (None, 0, 0))
         expected = per_sample(params, x, ys)
-        actual = per_sample({name: value.to("xla") for name, value in params.items()}, x.to("xla"), ys.to("xla"))
+        actual = per_sample(
+            {name: value.to("xla") for name, value in params.items()}, x.to("xla"), ys.to("xla")
+        )
         for name in params:
             check(actual[name], expected[name])
 
@@ -116,7 +141,10 @@ TARGET = torch.tensor([1, 3, 2, 0]).to("xla")
 ONE_OP: dict[str, Case] = {
     "linear": (F.linear, (torch.ones(2, 3, 6), torch.ones(5, 6), torch.ones(5))),
     "linear, no bias": (F.linear, (torch.ones(4, 6), torch.ones(5, 6))),
-    "cross_entropy": (lambda x: F.cross_entropy(x, TARGET, label_smoothing=0.1), (torch.ones(4, 6),)),
+    "cross_entropy": (
+        lambda x: F.cross_entropy(x, TARGET, label_smoothing=0.1),
+        (torch.ones(4, 6),),
+    ),
     "silu": (F.silu, (torch.ones(4, 6),)),
     "mish": (F.mish, (torch.ones(4, 6),)),
     "rms_norm": (lambda x, w: F.rms_norm(x, (6,), w), (torch.ones(4, 6), torch.ones(6))),
@@ -149,9 +177,14 @@ class TestErrors:
     def test_shapes(self, context: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
         with context():
             x = torch.ones(2, 4, device="xla")
-            with pytest.raises(RuntimeError, match=r"^group_norm: Expected number of channels .* \(input \[2, 4\]\)$"):
+            with pytest.raises(
+                RuntimeError,
+                match=r"^group_norm: Expected number of channels .* \(input \[2, 4\]\)$",
+            ):
                 F.group_norm(x, 3)
-            with pytest.raises(RuntimeError, match=r"^prelu: Mismatch .* \(self \[2, 4\], weight \[3\]\)$"):
+            with pytest.raises(
+                RuntimeError, match=r"^prelu: Mismatch .* \(self \[2, 4\], weight \[3\]\)$"
+            ):
                 F.prelu(x, torch.ones(3, device="xla"))
 
 
@@ -168,12 +201,15 @@ class _Seen(TorchDispatchMode):
 
 
 class TestDispatchModes:
-    """A tool that looks at the ops of a pass, to count or to choose, is shown those that torch has on CPU."""
+    """A tool that looks at the ops of a pass, to count or to choose, is shown those that torch has
+    on CPU."""
 
     def test_names(self) -> None:
         seen = []
         for device in ("cpu", "xla"):
-            x, weight = (torch.ones(shape).to(device).requires_grad_() for shape in ((4, 6), (5, 6)))
+            x, weight = (
+                torch.ones(shape).to(device).requires_grad_() for shape in ((4, 6), (5, 6))
+            )
             ys = torch.tensor([1, 3, 0, 4]).to(device)
             with _Seen() as mode:
                 F.cross_entropy(F.linear(x, weight), ys).backward()
@@ -196,7 +232,9 @@ class TestSaved:
     @contextlib.contextmanager
     def _kept(self) -> Any:
         kept: list[torch.Tensor] = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(t), t)[1], lambda t: t):
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t: (kept.append(t), t)[1], lambda t: t
+        ):
             yield kept
 
     def test_cross_entropy_keeps_its_logits_and_a_number_per_target(self) -> None:
@@ -214,9 +252,16 @@ class TestSaved:
         results = []
         for device in ("cpu", "xla"):
             torch.manual_seed(0)
-            model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.SiLU(), torch.nn.RMSNorm(8)).to(device)
-            x, ys = torch.randn(4, 6).to(device).requires_grad_(), torch.tensor([1, 3, -100, 0]).to(device)
-            loss = checkpoint.checkpoint(partial(self._loss, model, ys), x, use_reentrant=use_reentrant)
+            model = torch.nn.Sequential(
+                torch.nn.Linear(6, 8), torch.nn.SiLU(), torch.nn.RMSNorm(8)
+            ).to(device)
+            x, ys = (
+                torch.randn(4, 6).to(device).requires_grad_(),
+                torch.tensor([1, 3, -100, 0]).to(device),
+            )
+            loss = checkpoint.checkpoint(
+                partial(self._loss, model, ys), x, use_reentrant=use_reentrant
+            )
             loss.backward()
             results.append([loss, x.grad, *(parameter.grad for parameter in model.parameters())])
         for one, other in zip(*results, strict=True):

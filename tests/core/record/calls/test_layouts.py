@@ -16,13 +16,21 @@ SPARSE: dict[str, Callable[[torch.Tensor], object]] = {
     "csc.to": lambda x: X.to_sparse_csc().to(x),
     "bsr.to": lambda x: X.to_sparse_bsr((2, 2)).to("xla"),
     "bsc.to": lambda x: X.to_sparse_bsc((2, 2)).to("xla"),
-    "sparse_coo_tensor": lambda x: torch.sparse_coo_tensor([[0, 1]], [1.0, 2.0], (4,), device="xla"),
+    "sparse_coo_tensor": lambda x: torch.sparse_coo_tensor(
+        [[0, 1]], [1.0, 2.0], (4,), device="xla"
+    ),
     "sparse_coo_tensor of nothing": lambda x: torch.sparse_coo_tensor(size=(4, 4), device="xla"),
-    "sparse_coo_tensor of ours": lambda x: torch.sparse_coo_tensor(COLUMNS[None].to("xla"), VALUES.to("xla")),
+    "sparse_coo_tensor of ours": lambda x: torch.sparse_coo_tensor(
+        COLUMNS[None].to("xla"), VALUES.to("xla")
+    ),
     "sparse_csr_tensor": lambda x: torch.sparse_csr_tensor(ROWS, COLUMNS, VALUES, device="xla"),
-    "sparse_csr_tensor of ours": lambda x: torch.sparse_csr_tensor(ROWS.to("xla"), COLUMNS.to("xla"), VALUES.to("xla")),
+    "sparse_csr_tensor of ours": lambda x: torch.sparse_csr_tensor(
+        ROWS.to("xla"), COLUMNS.to("xla"), VALUES.to("xla")
+    ),
     "sparse_csc_tensor": lambda x: torch.sparse_csc_tensor(ROWS, COLUMNS, VALUES, device="xla"),
-    "sparse_bsr_tensor": lambda x: torch.sparse_bsr_tensor(ROWS, COLUMNS, VALUES[:, None, None], device="xla"),
+    "sparse_bsr_tensor": lambda x: torch.sparse_bsr_tensor(
+        ROWS, COLUMNS, VALUES[:, None, None], device="xla"
+    ),
     "to_sparse": lambda x: x.to_sparse(),
     "to_sparse(layout)": lambda x: x.to_sparse(layout=torch.sparse_csr),
     "to_sparse_csr": lambda x: x.to_sparse_csr(),
@@ -42,21 +50,33 @@ SPARSE: dict[str, Callable[[torch.Tensor], object]] = {
     "sparse.addmm": lambda x: torch.sparse.addmm(x, X.to_sparse(), x),
     "sparse.softmax": lambda x: torch.sparse.softmax(x, 0),
     "values": lambda x: x.values(),
-    "embedding": lambda x: F.embedding(COLUMNS.to("xla"), x.requires_grad_(), sparse=True).sum().backward(),
-    "gather": lambda x: torch.gather(x.requires_grad_(), 0, COLUMNS[None].to("xla"), sparse_grad=True).sum().backward(),
+    "embedding": lambda x: (
+        F.embedding(COLUMNS.to("xla"), x.requires_grad_(), sparse=True).sum().backward()
+    ),
+    "gather": lambda x: (
+        torch.gather(x.requires_grad_(), 0, COLUMNS[None].to("xla"), sparse_grad=True)
+        .sum()
+        .backward()
+    ),
 }
 NESTED: dict[str, Callable[[torch.Tensor], object]] = {
     "nested.to": lambda x: torch.nested.nested_tensor([X, X[:2]]).to("xla"),
     "nested_tensor": lambda x: torch.nested.nested_tensor([X, X[:2]], device="xla") * 2,
-    "nested_tensor, jagged": lambda x: torch.nested.nested_tensor([X, X[:2]], device="xla", layout=torch.jagged),
+    "nested_tensor, jagged": lambda x: torch.nested.nested_tensor(
+        [X, X[:2]], device="xla", layout=torch.jagged
+    ),
     "nested_tensor of ours": lambda x: torch.nested.nested_tensor([x, x]),
     "as_nested_tensor": lambda x: torch.nested.as_nested_tensor([x, x]),
 }
 QUANTIZED: dict[str, Callable[[torch.Tensor], object]] = {
     "quantized.to": lambda x: torch.quantize_per_tensor(X, 0.1, 0, torch.qint8).to("xla"),
-    "per channel.to": lambda x: torch.quantize_per_channel(X, torch.ones(4), torch.zeros(4), 0, torch.qint8).to("xla"),
+    "per channel.to": lambda x: torch.quantize_per_channel(
+        X, torch.ones(4), torch.zeros(4), 0, torch.qint8
+    ).to("xla"),
     "quantize_per_tensor": lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8),
-    "quantize_per_channel": lambda x: torch.quantize_per_channel(x, torch.ones(4), torch.zeros(4), 0, torch.qint8),
+    "quantize_per_channel": lambda x: torch.quantize_per_channel(
+        x, torch.ones(4), torch.zeros(4), 0, torch.qint8
+    ),
     "dynamic": lambda x: torch.quantize_per_tensor_dynamic(x, torch.qint8, False),
     "empty": lambda x: torch.empty(3, dtype=torch.qint8, device="xla"),
     "+ quantized": lambda x: x + torch.quantize_per_tensor(X, 0.1, 0, torch.qint8),
@@ -65,20 +85,31 @@ QUANTIZED: dict[str, Callable[[torch.Tensor], object]] = {
 
 
 class TestRefused:
-    """The error names the kind and what to do; torch's beta notices of such tensors are not ours."""
+    """The error names the kind and what to do; torch's beta notices of such tensors are not
+    ours."""
 
-    @pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:Sparse BSR", "ignore:Sparse CSC", "ignore:Sparse BSC")
+    @pytest.mark.filterwarnings(
+        "ignore:Sparse CSR", "ignore:Sparse BSR", "ignore:Sparse CSC", "ignore:Sparse BSC"
+    )
     @pytest.mark.filterwarnings("ignore:The PyTorch API of nested", "ignore:torch.quantize_per")
     @pytest.mark.parametrize(
         ("sentence", "ways"),
         [
             ("sparse tensors are not supported on xla: call `.to_dense()` first", SPARSE),
-            ("nested tensors are not supported on xla: pad them with `.to_padded_tensor(0.0)` first", NESTED),
+            (
+                (
+                    "nested tensors are not supported on xla: pad them with "
+                    "`.to_padded_tensor(0.0)` first"
+                ),
+                NESTED,
+            ),
             ("quantized tensors are not supported on xla: call `.dequantize()` first", QUANTIZED),
         ],
         ids=("sparse", "nested", "quantized"),
     )
-    def test_sentence(self, sentence: str, ways: dict[str, Callable[[torch.Tensor], object]]) -> None:
+    def test_sentence(
+        self, sentence: str, ways: dict[str, Callable[[torch.Tensor], object]]
+    ) -> None:
         said = {}
         for name, way in ways.items():
             try:

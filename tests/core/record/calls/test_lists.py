@@ -21,10 +21,14 @@ class TestScalarLists:
     """A list of numbers some of which are part of the program, as bools and complex ones are."""
 
     @pytest.mark.parametrize("numbers", NUMBERS.values(), ids=NUMBERS)
-    @pytest.mark.parametrize("function", [torch._foreach_add, torch._foreach_mul, torch._foreach_div])
+    @pytest.mark.parametrize(
+        "function", [torch._foreach_add, torch._foreach_mul, torch._foreach_div]
+    )
     def test_mixed(self, numbers, function) -> None:
         x = [torch.linspace(1, 2, size) for size in (3, 2, 4)]
-        for one, other in zip(function([t.to("xla") for t in x], numbers), function(x, numbers), strict=True):
+        for one, other in zip(
+            function([t.to("xla") for t in x], numbers), function(x, numbers), strict=True
+        ):
             check(one, other)
 
 
@@ -34,9 +38,15 @@ REFUSED: dict[str, Callable[[str], object]] = {
     "a float tensor into int": lambda d: torch._foreach_mul_(
         [torch.ones(2, dtype=torch.int32, device=d)], torch.tensor(0.5, device=d)
     ),
-    "growth": lambda d: torch._foreach_pow_([torch.ones(3, device=d)], [torch.ones(1, 3, device=d)]),
-    "lists of two lengths": lambda d: torch._foreach_add([torch.ones(3, device=d)], [torch.ones(3, device=d)] * 2),
-    "numbers of another length": lambda d: torch._foreach_add([torch.ones(3, device=d)], [1.0, 2.0]),
+    "growth": lambda d: torch._foreach_pow_(
+        [torch.ones(3, device=d)], [torch.ones(1, 3, device=d)]
+    ),
+    "lists of two lengths": lambda d: torch._foreach_add(
+        [torch.ones(3, device=d)], [torch.ones(3, device=d)] * 2
+    ),
+    "numbers of another length": lambda d: torch._foreach_add(
+        [torch.ones(3, device=d)], [1.0, 2.0]
+    ),
 }
 
 
@@ -56,7 +66,9 @@ class TestRefused:
         for name in names - {"_foreach_norm"}:
             element = name.removeprefix("_foreach_")
             if not hasattr(torch.ops.aten, element):
-                with pytest.raises(NotImplementedError, match=rf"no op of one element, '{element}'"):
+                with pytest.raises(
+                    NotImplementedError, match=rf"no op of one element, '{element}'"
+                ):
                     getattr(torch, name)([torch.ones(2, device="xla")])
 
 
@@ -73,7 +85,9 @@ OPTIMIZERS = {
 }
 
 
-def stage_weights(optimizer: Callable[..., torch.optim.Optimizer], device: str) -> list[torch.Tensor]:
+def stage_weights(
+    optimizer: Callable[..., torch.optim.Optimizer], device: str
+) -> list[torch.Tensor]:
     """The weights of two stages on devices of their own after three steps of one optimizer."""
     torch.manual_seed(0)
     stages = [nn.Linear(8, 8).to(device) for _ in range(2)]
@@ -95,16 +109,25 @@ def stage_weights(optimizer: Callable[..., torch.optim.Optimizer], device: str) 
 
 
 class TestTwoMeshes:
-    """Lists of tensors on several meshes are computed mesh by mesh, as torch groups them by device."""
+    """Lists of tensors on several meshes are computed mesh by mesh, as torch groups them by
+    device."""
 
     @pytest.mark.parametrize("name", OPTIMIZERS)
     def test_optimizers(self, name: str) -> None:
         weights = stage_weights(OPTIMIZERS[name], "xla")
-        torch.testing.assert_close([w.detach().cpu() for w in weights], stage_weights(OPTIMIZERS[name], "cpu"))
-        assert [spmd.get_sharding(w).devices for w in weights[::2]] == [frozenset(range(4)), frozenset(range(4, 8))]
+        torch.testing.assert_close(
+            [w.detach().cpu() for w in weights], stage_weights(OPTIMIZERS[name], "cpu")
+        )
+        assert [spmd.get_sharding(w).devices for w in weights[::2]] == [
+            frozenset(range(4)),
+            frozenset(range(4, 8)),
+        ]
 
     def test_results_are_in_the_order_of_the_list(self) -> None:
-        tensors = [spmd.mark_sharding(torch.full((4,), float(i)).to("xla"), STAGES[i % 2], ("data",)) for i in range(5)]
+        tensors = [
+            spmd.mark_sharding(torch.full((4,), float(i)).to("xla"), STAGES[i % 2], ("data",))
+            for i in range(5)
+        ]
         plain = torch.full((4,), 9.0, device="xla")
         for result in (
             torch._foreach_add([*tensors, plain], 1.0),
@@ -112,7 +135,9 @@ class TestTwoMeshes:
             torch._foreach_sqrt(torch._foreach_mul([*tensors, plain], [*tensors, plain])),
         ):
             torch._foreach_neg_(result)
-            assert [value[0].item() for value in result] == sorted((value[0].item() for value in result), reverse=True)
+            assert [value[0].item() for value in result] == sorted(
+                (value[0].item() for value in result), reverse=True
+            )
         norms = torch._foreach_norm(tensors)
         assert [norm.item() for norm in norms] == [2.0 * i for i in range(5)]
         torch._foreach_copy_(tensors, torch._foreach_add(tensors, 1.0))

@@ -1,4 +1,5 @@
-"""torch.optim on the device: every optimizer and scheduler against CPU, without recompiling from the third step on."""
+"""torch.optim on the device: every optimizer and scheduler against CPU, without recompiling from
+the third step on."""
 
 import copy
 import math
@@ -19,7 +20,9 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "Adadelta": lambda p: torch.optim.Adadelta(p, lr=0.5),
     "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1, lr_decay=0.1),
     "Adam": lambda p: torch.optim.Adam(p, lr=0.01, eps=1e-4),
-    "Adam amsgrad": lambda p: torch.optim.Adam(p, lr=0.01, eps=1e-4, amsgrad=True, weight_decay=0.1),
+    "Adam amsgrad": lambda p: torch.optim.Adam(
+        p, lr=0.01, eps=1e-4, amsgrad=True, weight_decay=0.1
+    ),
     "Adam maximize": lambda p: torch.optim.Adam(p, lr=0.01, eps=1e-4, maximize=True),
     "Adam for loop": lambda p: torch.optim.Adam(p, lr=0.01, eps=1e-4, foreach=False),
     "Adam foreach": lambda p: torch.optim.Adam(p, lr=0.01, eps=1e-4, foreach=True),
@@ -31,10 +34,12 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.01, eps=1e-4, momentum=0.9, centered=True),
     "Rprop": lambda p: torch.optim.Rprop(p, lr=0.01),
     "SGD": lambda p: torch.optim.SGD(p, lr=0.1),
-    "SGD nesterov": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
+    "SGD nesterov": lambda p: torch.optim.SGD(
+        p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1
+    ),
     "SGD momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.1),
     "Adafactor": lambda p: torch.optim.Adafactor(p, lr=0.1),
-}  # fmt: skip
+}
 
 
 def model() -> nn.Module:
@@ -90,13 +95,19 @@ class TestOptimizers:
         actual, compiles = train(mine, OPTIMIZERS[name](mine.parameters()), "xla", steps=5)
         for one, other in zip(actual, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-        assert compiles[2] == compiles[-1], [record.cause for record in spmd.metrics.compiles()[-3:]]
+        assert compiles[2] == compiles[-1], [
+            record.cause for record in spmd.metrics.compiles()[-3:]
+        ]
 
     def test_lbfgs(self) -> None:
         reference = model()
         mine = copy.deepcopy(reference).to("xla")
-        expected, _ = train(reference, torch.optim.LBFGS(reference.parameters(), lr=0.1, max_iter=3), "cpu", steps=3)
-        actual, _ = train(mine, torch.optim.LBFGS(mine.parameters(), lr=0.1, max_iter=3), "xla", steps=3)
+        expected, _ = train(
+            reference, torch.optim.LBFGS(reference.parameters(), lr=0.1, max_iter=3), "cpu", steps=3
+        )
+        actual, _ = train(
+            mine, torch.optim.LBFGS(mine.parameters(), lr=0.1, max_iter=3), "xla", steps=3
+        )
         for one, other in zip(actual, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 
@@ -105,7 +116,8 @@ class TestOptimizers:
         mine = copy.deepcopy(reference).to("xla")
         expected, _ = train(reference, torch.optim.Muon(reference.parameters(), lr=0.1), "cpu")
         actual, compiles = train(mine, torch.optim.Muon(mine.parameters(), lr=0.1), "xla")
-        torch.testing.assert_close(actual[0], expected[0], rtol=2e-2, atol=2e-2)  # its iteration is in bfloat16
+        # its iteration is in bfloat16
+        torch.testing.assert_close(actual[0], expected[0], rtol=2e-2, atol=2e-2)
         assert compiles[2] == compiles[-1]
 
     def test_sparse_adam_is_refused(self) -> None:
@@ -117,9 +129,13 @@ class TestOptimizers:
     def test_capturable_and_tensor_lr(self) -> None:
         reference = model()
         mine = copy.deepcopy(reference).to("xla")
-        expected, _ = train(reference, torch.optim.AdamW(reference.parameters(), lr=0.01, eps=1e-4), "cpu")
+        expected, _ = train(
+            reference, torch.optim.AdamW(reference.parameters(), lr=0.01, eps=1e-4), "cpu"
+        )
         rate = torch.tensor(0.01, device="xla")
-        actual, compiles = train(mine, torch.optim.AdamW(mine.parameters(), lr=rate, eps=1e-4, capturable=True), "xla")
+        actual, compiles = train(
+            mine, torch.optim.AdamW(mine.parameters(), lr=rate, eps=1e-4, capturable=True), "xla"
+        )
         for one, other in zip(actual, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
         assert compiles[2] == compiles[-1]
@@ -145,7 +161,7 @@ SCHEDULERS: dict[str, Callable[[Any], Any]] = {
         [lr_scheduler.LinearLR(o), lr_scheduler.ExponentialLR(o, 0.9)]
     ),
     "SWALR": lambda o: swa_utils.SWALR(o, 0.05, anneal_epochs=3),
-}  # fmt: skip
+}
 
 
 class TestSchedulers:
@@ -157,13 +173,18 @@ class TestSchedulers:
         for device in ("cpu", "xla"):
             made = model().to(device)
             optimizer = torch.optim.SGD(made.parameters(), lr=0.1, momentum=0.9)
-            results.append(train(made, optimizer, device, scheduler=SCHEDULERS[name](optimizer), steps=6))
+            results.append(
+                train(made, optimizer, device, scheduler=SCHEDULERS[name](optimizer), steps=6)
+            )
         for one, other in zip(results[1][0], results[0][0], strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-        assert results[1][1][2] == results[1][1][-1], [record.cause for record in spmd.metrics.compiles()[-3:]]
+        assert results[1][1][2] == results[1][1][-1], [
+            record.cause for record in spmd.metrics.compiles()[-3:]
+        ]
 
     def test_averaged_buffers(self) -> None:
-        """torch's list form of the average raises for the count of batches, an integer; the CPU has it one by one."""
+        """torch's list form of the average raises for the count of batches, an integer; the CPU has
+        it one by one."""
         buffers = {}
         for device in ("cpu", "xla"):
             torch.manual_seed(0)
@@ -172,7 +193,9 @@ class TestSchedulers:
             for i in range(3):
                 normed(torch.arange(8.0, device=device).reshape(2, 4) + i)
                 average.update_parameters(normed)
-            buffers[device] = [value.detach().cpu() for value in (*average.buffers(), *average.parameters())]
+            buffers[device] = [
+                value.detach().cpu() for value in (*average.buffers(), *average.parameters())
+            ]
         torch.testing.assert_close(buffers["xla"], buffers["cpu"])
 
     @pytest.mark.parametrize(
@@ -181,8 +204,12 @@ class TestSchedulers:
     def test_a_beta_that_cycles(self, options: dict[str, bool]) -> None:
         made = model().to("xla")
         optimizer = torch.optim.AdamW(made.parameters(), lr=0.1, **options)
-        _, compiles = train(made, optimizer, "xla", scheduler=SCHEDULERS["OneCycleLR"](optimizer), steps=6)
-        assert compiles[2] == compiles[-1], [record.cause for record in spmd.metrics.compiles()[-3:]]
+        _, compiles = train(
+            made, optimizer, "xla", scheduler=SCHEDULERS["OneCycleLR"](optimizer), steps=6
+        )
+        assert compiles[2] == compiles[-1], [
+            record.cause for record in spmd.metrics.compiles()[-3:]
+        ]
 
     def test_on_plateau(self) -> None:
         optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2, device="xla"))], lr=1.0)
@@ -206,11 +233,15 @@ class TestAround:
                 else swa_utils.AveragedModel(made)
             )
             optimizer = torch.optim.SGD(made.parameters(), lr=0.1)
-            _, compiles = train(made, optimizer, device, after=partial(average.update_parameters, made), steps=6)
+            _, compiles = train(
+                made, optimizer, device, after=partial(average.update_parameters, made), steps=6
+            )
             results.append(([p.detach().cpu() for p in average.parameters()], compiles))
         for one, other in zip(results[1][0], results[0][0], strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-        assert results[1][1][2] == results[1][1][-1], [record.cause for record in spmd.metrics.compiles()[-3:]]
+        assert results[1][1][2] == results[1][1][-1], [
+            record.cause for record in spmd.metrics.compiles()[-3:]
+        ]
 
     def test_clipping(self) -> None:
         results = []
@@ -221,7 +252,9 @@ class TestAround:
             total = nn.utils.clip_grad_norm_(made.parameters(), 0.5)
             norms = [p.grad.clone() for p in made.parameters()]
             nn.utils.clip_grad_value_(made.parameters(), 0.05)
-            largest = nn.utils.clip_grad_norm_(made.parameters(), 0.01, norm_type=math.inf, error_if_nonfinite=True)
+            largest = nn.utils.clip_grad_norm_(
+                made.parameters(), 0.01, norm_type=math.inf, error_if_nonfinite=True
+            )
             vector = nn.utils.parameters_to_vector(made.parameters()).detach()
             results.append([total, *norms, *(p.grad for p in made.parameters()), largest, vector])
         for one, other in zip(results[1], results[0], strict=True):
@@ -229,16 +262,23 @@ class TestAround:
 
     @pytest.mark.parametrize(
         "wrap",
-        [parametrizations.weight_norm, parametrizations.orthogonal, nn.utils.weight_norm, nn.utils.spectral_norm],
+        [
+            parametrizations.weight_norm,
+            parametrizations.orthogonal,
+            nn.utils.weight_norm,
+            nn.utils.spectral_norm,
+        ],
         ids=["weight_norm", "orthogonal", "old weight_norm", "old spectral_norm"],
-    )  # fmt: skip
+    )
     @pytest.mark.filterwarnings("ignore:.*deprecated.*:FutureWarning")
     def test_parametrizations(self, wrap: Any) -> None:
         torch.manual_seed(0)
         reference = wrap(nn.Linear(5, 3))
         mine = wrap(nn.Linear(5, 3).to("xla"))
         mine.load_state_dict(reference.state_dict())
-        expected, _ = train(reference, torch.optim.SGD(reference.parameters(), lr=0.1), "cpu", steps=3)
+        expected, _ = train(
+            reference, torch.optim.SGD(reference.parameters(), lr=0.1), "cpu", steps=3
+        )
         actual, _ = train(mine, torch.optim.SGD(mine.parameters(), lr=0.1), "xla", steps=3)
         for one, other in zip(actual, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
@@ -264,25 +304,38 @@ class TestAround:
         results = []
         for module, device in ((reference, "cpu"), (mine, "xla")):
             given = x.clone().to(device).requires_grad_()
-            out, weights = module(given, given, given, attn_mask=None if mask is None else mask.to(device))
+            out, weights = module(
+                given, given, given, attn_mask=None if mask is None else mask.to(device)
+            )
             fast, _ = module(given, given, given, need_weights=False)
             (out.square().sum() + weights.sum() + fast.sum()).backward()
             padded, _ = module.eval()(
-                given, given, given, key_padding_mask=torch.tensor([[False] * 4 + [True]] * 2).to(device)
+                given,
+                given,
+                given,
+                key_padding_mask=torch.tensor([[False] * 4 + [True]] * 2).to(device),
             )
-            results.append([out, weights, fast, padded, given.grad, *(p.grad for p in module.parameters())])
+            results.append(
+                [out, weights, fast, padded, given.grad, *(p.grad for p in module.parameters())]
+            )
         for one, other in zip(results[1], results[0], strict=True):
             torch.testing.assert_close(one.detach().cpu(), other.detach(), rtol=1e-4, atol=1e-5)
 
 
-# torch writes its rules for forward mode with torch.jit.script, which it has deprecated; 2.15 says FutureWarning.
+# torch writes its rules for forward mode with torch.jit.script, which it has deprecated; 2.15 says
+# FutureWarning.
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 class TestFunc:
     """torch.func: forward-mode, Jacobians, per-sample gradients, ensembles."""
 
     def test_jvp(self) -> None:
         x, t = torch.linspace(-1, 1, 4), torch.linspace(1, 2, 4)
-        for function in (torch.sin, lambda x: (x * x).sum(), lambda x: torch.softmax(x, 0), lambda x: x[1:] @ x[:-1]):
+        for function in (
+            torch.sin,
+            lambda x: (x * x).sum(),
+            lambda x: torch.softmax(x, 0),
+            lambda x: x[1:] @ x[:-1],
+        ):
             for one, other in zip(
                 torch.func.jvp(function, (x.to("xla"),), (t.to("xla"),)),
                 torch.func.jvp(function, (x,), (t,)),
@@ -315,5 +368,7 @@ class TestFunc:
         models = [nn.Linear(3, 2).to("xla") for _ in range(4)]
         parameters, buffers = torch.func.stack_module_state(models)
         x = torch.ones(5, 3, device="xla")
-        out = torch.func.vmap(lambda p, b: torch.func.functional_call(models[0], (p, b), (x,)))(parameters, buffers)
+        out = torch.func.vmap(lambda p, b: torch.func.functional_call(models[0], (p, b), (x,)))(
+            parameters, buffers
+        )
         check(out, torch.stack([made(x) for made in models]).cpu())

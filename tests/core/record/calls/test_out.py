@@ -49,15 +49,23 @@ class TestOut:
 
     @pytest.mark.parametrize("inference", [False, True])
     def test_composite_forms_fill_it(self, inference: bool) -> None:
-        """torch writes the Kronecker product and the rank into a reshaped `out`, which must not be a copy."""
+        """torch writes the Kronecker product and the rank into a reshaped `out`, which must not be
+        a copy."""
         x, y = torch.rand(3, 5), torch.rand(2, 2)
         with torch.inference_mode(inference):
             for function in (
                 lambda d, out: torch.kron(x.to(d), y.to(d), out=out(6, 10)),
                 lambda d, out: torch.linalg.matrix_rank(x.to(d), out=out(dtype=torch.int64)),
-                lambda d, out: torch.linalg.matrix_rank(x.to(d), tol=torch.tensor(0.1, device=d), out=out()),
+                lambda d, out: torch.linalg.matrix_rank(
+                    x.to(d), tol=torch.tensor(0.1, device=d), out=out()
+                ),
             ):
-                check(*(function(d, lambda *s, d=d, **k: torch.ones(s, device=d, **k)) for d in (X, "cpu")))
+                check(
+                    *(
+                        function(d, lambda *s, d=d, **k: torch.ones(s, device=d, **k))
+                        for d in (X, "cpu")
+                    )
+                )
 
     def test_a_composite_form_has_no_gradient(self) -> None:
         with pytest.raises(RuntimeError, match="don't support automatic differentiation"):
@@ -73,7 +81,16 @@ class TestOut:
             running = [torch.zeros(4, device=d), torch.ones(4, device=d)]
             out = [torch.empty(0, device=d) for _ in range(3)]
             torch.ops.aten._native_batch_norm_legit.out(
-                x, None, None, *running, True, 0.1, 1e-5, out=out[0], save_mean=out[1], save_invstd=out[2]
+                x,
+                None,
+                None,
+                *running,
+                True,
+                0.1,
+                1e-5,
+                out=out[0],
+                save_mean=out[1],
+                save_invstd=out[2],
             )
             return out + running
 
@@ -83,12 +100,17 @@ class TestOut:
     @pytest.mark.parametrize(
         ("function", "dtype"),
         [
-            (lambda x, out: torch.gather(x, 0, torch.zeros_like(x, dtype=torch.int64), out=out), torch.float64),
+            (
+                lambda x, out: torch.gather(x, 0, torch.zeros_like(x, dtype=torch.int64), out=out),
+                torch.float64,
+            ),
             (lambda x, out: torch.mm(x, x, out=out), torch.float64),
             (lambda x, out: torch.abs(x, out=out), torch.float64),
             (lambda x, out: torch.all(x, dim=0, out=out), torch.float64),
             (
-                lambda x, out: torch.max(x, 0, out=(out, torch.empty(0, dtype=torch.int64, device=x.device))),
+                lambda x, out: torch.max(
+                    x, 0, out=(out, torch.empty(0, dtype=torch.int64, device=x.device))
+                ),
                 torch.float64,
             ),
             (lambda x, out: torch.linalg.inv(x, out=out), torch.float64),
@@ -100,7 +122,8 @@ class TestOut:
         ],
     )
     def test_dtypes_are_taken_as_on_cpu(self, function, dtype) -> None:
-        """Which dtypes `out` may have is the op's own affair; sin takes a wider one, abs does not."""
+        """Which dtypes `out` may have is the op's own affair; sin takes a wider one, abs does
+        not."""
 
         def run(d: str) -> torch.Tensor | type[Exception]:
             out = torch.empty(0, dtype=dtype, device=d)
@@ -124,13 +147,17 @@ class TestOut:
             lambda x, memory: torch.sin(x, out=memory[:1].expand(3)),
             lambda x, memory: torch.sin(memory[:3], out=memory[1:4]),
             lambda x, memory: torch.bernoulli(x, out=memory[:1].expand(3)),
-            lambda x, memory: torch.take(memory, torch.tensor([0, 1, 2], device=x.device), out=memory[:3]),
+            lambda x, memory: torch.take(
+                memory, torch.tensor([0, 1, 2], device=x.device), out=memory[:3]
+            ),
             lambda x, memory: torch.cat([memory, memory], out=memory),
         ],
     )
     def test_shared_memory_is_refused(self, function) -> None:
         for d in ("cpu", X):
-            with pytest.raises(RuntimeError, match=r"unsupported operation: .* refers? to a single memory location"):
+            with pytest.raises(
+                RuntimeError, match=r"unsupported operation: .* refers? to a single memory location"
+            ):
                 function(torch.ones(3, device=d), torch.ones(6, device=d))
 
     def test_the_operand_itself_may_be_it(self) -> None:
@@ -176,7 +203,9 @@ class TestInPlaceShapes:
             y.sum().backward()
             return leaf.grad
 
-        check(run(torch.ones(2, 3).to(X).requires_grad_()), run(torch.ones(2, 3, requires_grad=True)))
+        check(
+            run(torch.ones(2, 3).to(X).requires_grad_()), run(torch.ones(2, 3, requires_grad=True))
+        )
 
     def test_resize_keeps_elements_in_order(self) -> None:
         x = torch.arange(6.0).to(X)
@@ -205,10 +234,13 @@ VIEWS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized", "ignore:.*is resized to")
+@pytest.mark.filterwarnings(
+    "ignore:An output with one or more elements was resized", "ignore:.*is resized to"
+)
 @pytest.mark.filterwarnings("ignore:torch.range is deprecated")
 class TestOutIsAView:
-    """A view takes as many elements as it has, and what lies beside it stays; resized, it takes those that follow."""
+    """A view takes as many elements as it has, and what lies beside it stays; resized, it takes
+    those that follow."""
 
     @pytest.mark.parametrize("view", VIEWS)
     @pytest.mark.parametrize("name", FACTORIES)
@@ -238,8 +270,12 @@ class TestResize:
                 x = torch.arange(120.0, device=device).reshape(2, 3, 4, 5)
                 x = x.transpose(1, 2) if transposed else x
                 x.resize_(size, memory_format=form)
-                like = torch.empty(size, device=device).contiguous(memory_format=form or torch.contiguous_format)
-                y = torch.arange(120.0, device=device).resize_as_(like, memory_format=torch.preserve_format)
+                like = torch.empty(size, device=device).contiguous(
+                    memory_format=form or torch.contiguous_format
+                )
+                y = torch.arange(120.0, device=device).resize_as_(
+                    like, memory_format=torch.preserve_format
+                )
                 made.append((x.cpu(), x.stride(), y.cpu(), y.stride()))
             (x, strides, y, more), (actual, actual_strides, actual_y, actual_more) = made
             check(actual, x)

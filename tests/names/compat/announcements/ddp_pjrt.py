@@ -1,4 +1,5 @@
-"""DistributedDataParallel by the names of PyTorch/XLA 2.0: the rendezvous pjrt://, its module, and a shared model.
+"""DistributedDataParallel by the names of PyTorch/XLA 2.0: the rendezvous pjrt://, its module, and
+a shared model.
 
 python ddp_pjrt.py --save saved.pt
 """

@@ -1,4 +1,5 @@
-"""The shape of PyTorch/XLA's ImageNet test: an image classifier on fake data, launched on all devices.
+"""The shape of PyTorch/XLA's ImageNet test: an image classifier on fake data, launched on all
+devices.
 
 PJRT_DEVICE=TPU python imagenet.py --fake_data --batch_size=256 --num_epochs=1
 PJRT_DEVICE=CPU python imagenet.py --fake_data --batch_size=256 --num_epochs=1
@@ -24,10 +25,11 @@ from torch_xla.amp import autocast, syncfree
 
 parser = argparse.ArgumentParser()
 for name, kind, default in (
-    ("batch_size", int, 128), ("num_epochs", int, 18), ("num_batches", int, 8), ("image_size", int, 8),
-    ("log_steps", int, 1), ("num_cores", int, None), ("lr", float, 0.05), ("momentum", float, 0.9),
-    ("loader_prefetch_size", int, 8), ("device_prefetch_size", int, 4), ("host_to_device_transfer_threads", int, 1),
-    ("logdir", str, None), ("save", str, None), ("target_accuracy", float, 0.0),
+    ("batch_size", int, 128), ("num_epochs", int, 18), ("num_batches", int, 8),
+    ("image_size", int, 8), ("log_steps", int, 1), ("num_cores", int, None), ("lr", float, 0.05),
+    ("momentum", float, 0.9), ("loader_prefetch_size", int, 8), ("device_prefetch_size", int, 4),
+    ("host_to_device_transfer_threads", int, 1), ("logdir", str, None), ("save", str, None),
+    ("target_accuracy", float, 0.0),
 ):  # fmt: skip
     parser.add_argument(f"--{name}", type=kind, default=default)
 for name in ("fake_data", "metrics_debug", "profile", "amp", "use_syncfree_optim"):
@@ -39,13 +41,20 @@ SAVED = {"losses": []}
 def _train_update(device, step, loss, tracker, epoch, writer):
     SAVED["losses"].append(loss.item())
     test_utils.print_training_update(
-        device, step, loss.item(), tracker.rate(), tracker.global_rate(), epoch, summary_writer=writer
+        device,
+        step,
+        loss.item(),
+        tracker.rate(),
+        tracker.global_rate(),
+        epoch,
+        summary_writer=writer,
     )
 
 
 def fake_loader(count):
     return xu.SampleGenerator(
-        data=images(1, FLAGS.image_size, batch_size=FLAGS.batch_size)[0], sample_count=count // xr.world_size()
+        data=images(1, FLAGS.image_size, batch_size=FLAGS.batch_size)[0],
+        sample_count=count // xr.world_size(),
     )
 
 
@@ -75,7 +84,9 @@ def train_imagenet():
                 tracker.add(FLAGS.batch_size)
                 scheduler.step()
             if step % FLAGS.log_steps == 0:
-                xm.add_step_closure(_train_update, args=(device, step, loss, tracker, epoch, writer))
+                xm.add_step_closure(
+                    _train_update, args=(device, step, loss, tracker, epoch, writer)
+                )
 
     def test_loop_fn(loader, epoch):
         total_samples, correct = 0, 0
@@ -90,7 +101,11 @@ def train_imagenet():
 
     loader_options = {
         name: getattr(FLAGS, name)
-        for name in ("loader_prefetch_size", "device_prefetch_size", "host_to_device_transfer_threads")
+        for name in (
+            "loader_prefetch_size",
+            "device_prefetch_size",
+            "host_to_device_transfer_threads",
+        )
     }
     train_device_loader = pl.MpDeviceLoader(train_loader, device, **loader_options)
     test_device_loader = pl.MpDeviceLoader(test_loader, device, **loader_options)
@@ -102,7 +117,10 @@ def train_imagenet():
         accuracy = test_loop_fn(test_device_loader, epoch)
         xm.master_print(f"Epoch {epoch} test end, Accuracy={accuracy:.2f}")
         test_utils.write_to_summary(
-            writer, epoch, dict_to_write={"Accuracy/test": accuracy}, write_xla_metrics=FLAGS.metrics_debug
+            writer,
+            epoch,
+            dict_to_write={"Accuracy/test": accuracy},
+            write_xla_metrics=FLAGS.metrics_debug,
         )
         if FLAGS.metrics_debug:
             xm.master_print(met.metrics_report())

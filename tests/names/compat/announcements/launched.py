@@ -1,4 +1,5 @@
-"""`torch_xla.launch`, a loader for devices and `optimizer_step(barrier=True)`; a server, trace blocks and a capture.
+"""`torch_xla.launch`, a loader for devices and `optimizer_step(barrier=True)`; a server, trace
+blocks and a capture.
 
 python launched.py debug --save saved.pt
 """
@@ -27,7 +28,9 @@ def train(index, model, batches, optimizer):
                 loss = nn.functional.mse_loss(model(data), target)
             loss.backward()
             xm.optimizer_step(optimizer, barrier=True)
-        xm.add_step_closure(lambda loss: saved["losses"].append(loss.item()), args=(loss.detach(),), run_async=False)
+        xm.add_step_closure(
+            lambda loss: saved["losses"].append(loss.item()), args=(loss.detach(),), run_async=False
+        )
     xm.mark_step()
 
 
@@ -52,7 +55,9 @@ def capture(folder):
     model = simple_linear().to(device)
     optimizer = optim.SGD(model.parameters(), lr=0.01)
     while thread.is_alive():
-        train(0, model, [(data.to(device), target.to(device)) for data, target in rows(1)], optimizer)
+        train(
+            0, model, [(data.to(device), target.to(device)) for data, target in rows(1)], optimizer
+        )
     thread.join()
     del server
     return glob.glob(f"{folder}/**/*.trace.json.gz", recursive=True)

@@ -1,4 +1,5 @@
-"""What PyTorch/XLA 2.6 brought: 64 layers made under a device and scanned, and values placed on the host.
+"""What PyTorch/XLA 2.6 brought: 64 layers made under a device and scanned, and values placed on the
+host.
 
 python layers_and_places.py --save saved.pt
 """
@@ -42,5 +43,11 @@ def place(device):
     return {"value": b.detach().cpu(), "grad": a.grad.cpu()}
 
 
-saved = {"x": x.cpu(), "out": out.cpu(), "loop": loop.cpu(), "first": first, "placed": place(torch_xla.device())}
+saved = {
+    "x": x.cpu(),
+    "out": out.cpu(),
+    "loop": loop.cpu(),
+    "first": first,
+    "placed": place(torch_xla.device()),
+}
 torch.save(saved, sys.argv[-1])

@@ -1,4 +1,5 @@
-"""The programs of the debugging posts: sums whose shapes grow or stay, their graph's text, and special scalars.
+"""The programs of the debugging posts: sums whose shapes grow or stay, their graph's text, and
+special scalars.
 
 XLA_NO_SPECIAL_SCALARS=1 python lazy_tensors.py --save saved.pt
 """
@@ -50,5 +51,11 @@ y1 = torch.einsum("bs,st->bt", torch.ones(3, 3).to(dev), torch.ones(3, 8).to(dev
 text = torch_xla._XLAC._get_xla_tensors_text([y1])
 hlo = torch_xla._XLAC._get_xla_tensors_hlo([y1])
 pairs = [(torch.ones(8).to(dev), torch.ones(8).to(dev)) for _ in range(5)]
-results = {"dynamic": measure(True), "static": measure(False), "sums": add_all(pairs), "text": text, "hlo": hlo}
+results = {
+    "dynamic": measure(True),
+    "static": measure(False),
+    "sums": add_all(pairs),
+    "text": text,
+    "hlo": hlo,
+}
 torch.save({**results, "report": met.metrics_report()}, sys.argv[-1])

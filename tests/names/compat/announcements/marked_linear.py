@@ -1,4 +1,5 @@
-"""GSPMD by the names of PyTorch/XLA 2.0: a weight and batches marked over a mesh, in a loop that ends in mark_step.
+"""GSPMD by the names of PyTorch/XLA 2.0: a weight and batches marked over a mesh, in a loop that
+ends in mark_step.
 
 python marked_linear.py --save saved.pt
 """

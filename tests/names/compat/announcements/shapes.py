@@ -9,7 +9,8 @@ from torch import nn
 
 
 class BasicBlock(nn.Module):
-    """Two convolutions around which the input goes, through a third where the width or the size changes."""
+    """Two convolutions around which the input goes, through a third where the width or the size
+    changes."""
 
     def __init__(self, before: int, width: int, stride: int):
         super().__init__()
@@ -19,7 +20,9 @@ class BasicBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(width)
         self.downsample = None
         if stride != 1 or before != width:
-            self.downsample = nn.Sequential(nn.Conv2d(before, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+            self.downsample = nn.Sequential(
+                nn.Conv2d(before, width, 1, stride, bias=False), nn.BatchNorm2d(width)
+            )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         identity = x if self.downsample is None else self.downsample(x)
@@ -38,7 +41,10 @@ class ResNet18(nn.Module):
         blocks, before = [], width
         for stage in range(4):
             after = width << stage
-            blocks += [BasicBlock(before, after, 1 if stage == 0 else 2), BasicBlock(after, after, 1)]
+            blocks += [
+                BasicBlock(before, after, 1 if stage == 0 else 2),
+                BasicBlock(after, after, 1),
+            ]
             before = after
         self.layers = nn.Sequential(*blocks)
         self.fc = nn.Linear(before, num_classes)
@@ -81,12 +87,16 @@ def simple_linear() -> SimpleLinear:
 def wide() -> nn.Module:
     """A model with one module of more than 1e7 parameters."""
     torch.manual_seed(5)
-    return nn.Sequential(nn.Linear(16, 2560), nn.ReLU(), nn.Sequential(nn.Linear(2560, 4000)), nn.Linear(4000, 4))
+    return nn.Sequential(
+        nn.Linear(16, 2560), nn.ReLU(), nn.Sequential(nn.Linear(2560, 4000)), nn.Linear(4000, 4)
+    )
 
 
 def convolutions() -> nn.Module:
     torch.manual_seed(6)
-    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(8 * 4 * 4, 4))
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(8 * 4 * 4, 4)
+    )
 
 
 def images(
@@ -103,7 +113,9 @@ def images(
     ]
 
 
-def rows(num_batches: int, width: int = 128, size: int = 16) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def rows(
+    num_batches: int, width: int = 128, size: int = 16
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Batches of rows, and a number for each."""
     generator = torch.Generator().manual_seed(8)
     return [
@@ -126,22 +138,38 @@ def diffusion_pipeline() -> Any:
     diffusers = importlib.import_module("diffusers")
     torch.manual_seed(10)
     unet = diffusers.UNet2DConditionModel(
-        sample_size=8, block_out_channels=(8, 16), layers_per_block=1, norm_num_groups=4, cross_attention_dim=16,
-        attention_head_dim=4, down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+        sample_size=8,
+        block_out_channels=(8, 16),
+        layers_per_block=1,
+        norm_num_groups=4,
+        cross_attention_dim=16,
+        attention_head_dim=4,
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
         up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
-    )  # fmt: skip
+    )
     vae = diffusers.AutoencoderKL(
-        block_out_channels=(8, 16), norm_num_groups=4, down_block_types=("DownEncoderBlock2D",) * 2,
-        up_block_types=("UpDecoderBlock2D",) * 2, latent_channels=4,
-    )  # fmt: skip
+        block_out_channels=(8, 16),
+        norm_num_groups=4,
+        down_block_types=("DownEncoderBlock2D",) * 2,
+        up_block_types=("UpDecoderBlock2D",) * 2,
+        latent_channels=4,
+    )
     return diffusers.StableDiffusionPipeline(
-        vae=vae, text_encoder=None, tokenizer=None, unet=unet, safety_checker=None, feature_extractor=None,
-        scheduler=diffusers.DPMSolverMultistepScheduler(steps_offset=1), requires_safety_checker=False,
-    )  # fmt: skip
+        vae=vae,
+        text_encoder=None,
+        tokenizer=None,
+        unet=unet,
+        safety_checker=None,
+        feature_extractor=None,
+        scheduler=diffusers.DPMSolverMultistepScheduler(steps_offset=1),
+        requires_safety_checker=False,
+    )
 
 
 def prompts(count: int) -> list[tuple[torch.Tensor, ...]]:
     """For each image the embeddings of its prompt and of an empty one, and its noise."""
     generator = torch.Generator().manual_seed(11)
     shapes = ((1, 16, 16), (1, 16, 16), (1, 4, 8, 8))
-    return [tuple(torch.randn(shape, generator=generator) for shape in shapes) for _ in range(count)]
+    return [
+        tuple(torch.randn(shape, generator=generator) for shape in shapes) for _ in range(count)
+    ]

@@ -1,4 +1,5 @@
-"""Stable Diffusion over all devices by `torch_xla.launch`: a loader gives each its prompt and its noise.
+"""Stable Diffusion over all devices by `torch_xla.launch`: a loader gives each its prompt and its
+noise.
 
 python stable_diffusion.py --save saved.pt
 """
@@ -22,9 +23,12 @@ def inference(index):
     pipe.set_progress_bar_config(disable=True)
     for prompt, negative, noise in pl.MpDeviceLoader(prompts(4), device):
         latents = pipe(
-            prompt_embeds=prompt, negative_prompt_embeds=negative, latents=noise, num_inference_steps=2,
+            prompt_embeds=prompt,
+            negative_prompt_embeds=negative,
+            latents=noise,
+            num_inference_steps=2,
             output_type="latent",
-        ).images  # fmt: skip
+        ).images
         with torch.no_grad():
             images = pipe.vae.decode(latents / pipe.vae.config.scaling_factor).sample
         xm.mark_step()

@@ -1,4 +1,5 @@
-"""torch.compile by the backends of PyTorch/XLA 2.0: a resnet18 in evaluation, and a function that trains it.
+"""torch.compile by the backends of PyTorch/XLA 2.0: a resnet18 in evaluation, and a function that
+trains it.
 
 python trace_once.py --save saved.pt
 """
@@ -32,7 +33,10 @@ def train_model_main(loader):
     xla_resnet18 = resnet18().to(device)
     xla_resnet18.train()
     dynamo_train_model = torch.compile(train_model, backend="aot_torchxla_trace_once")
-    outputs = [dynamo_train_model(xla_resnet18, data.to(device), target.to(device)).cpu() for data, target in loader]
+    outputs = [
+        dynamo_train_model(xla_resnet18, data.to(device), target.to(device)).cpu()
+        for data, target in loader
+    ]
     return outputs, {name: param.grad.cpu() for name, param in xla_resnet18.named_parameters()}
 
 

@@ -11,7 +11,10 @@ import torch_xla.core.xla_model as xm
 from shapes import convolutions, images, labelled_rows, wide
 from torch import nn, optim
 from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as FSDP
-from torch_xla.distributed.fsdp.wrap import size_based_auto_wrap_policy, transformer_auto_wrap_policy
+from torch_xla.distributed.fsdp.wrap import (
+    size_based_auto_wrap_policy,
+    transformer_auto_wrap_policy,
+)
 
 
 def train(model, auto_wrap_policy, batches):

@@ -1,4 +1,5 @@
-"""Checkpoints, traces and metrics as PyTorch/XLA's users write them: planners, a manager, another mesh, preemption.
+"""Checkpoints, traces and metrics as PyTorch/XLA's users write them: planners, a manager, another
+mesh, preemption.
 
 python checkpoint_and_profile.py --save saved.pt
 """
@@ -69,7 +70,9 @@ def same(one, two):
     assert list(one) == list(two)
     for name in one:
         a, b = one[name], two[name]
-        same(a, b) if isinstance(a, dict) else torch.testing.assert_close(a.cpu(), b.cpu(), rtol=0, atol=0)
+        same(a, b) if isinstance(a, dict) else torch.testing.assert_close(
+            a.cpu(), b.cpu(), rtol=0, atol=0
+        )
 
 
 results = {}
@@ -81,10 +84,14 @@ for saved, into in (((1, NUM), None), (None, (1, NUM)), ((1, NUM), (2, NUM // 2)
     with tempfile.TemporaryDirectory() as folder:
         model = Net().to(torch_xla.device()) if saved is None else sharded(saved)
         state = {"model": model.state_dict()}
-        dist_cp.save(state, storage_writer=dist_cp.FileSystemWriter(folder), planner=xc.SPMDSavePlanner())
+        dist_cp.save(
+            state, storage_writer=dist_cp.FileSystemWriter(folder), planner=xc.SPMDSavePlanner()
+        )
         other = Net().to(torch_xla.device()) if into is None else sharded(into, seed=1)
         loaded = {"model": other.state_dict()}
-        dist_cp.load(loaded, storage_reader=dist_cp.FileSystemReader(folder), planner=xc.SPMDLoadPlanner())
+        dist_cp.load(
+            loaded, storage_reader=dist_cp.FileSystemReader(folder), planner=xc.SPMDLoadPlanner()
+        )
         other.load_state_dict(loaded["model"])
         same(model.state_dict(), other.state_dict())
 
@@ -99,7 +106,9 @@ same(model.state_dict(), untouched.state_dict())
 
 # The manager: interval, eviction, async, restore into another mesh with an optimizer.
 with tempfile.TemporaryDirectory() as folder:
-    manager = xc.CheckpointManager(folder, save_interval=10, max_to_keep=2, chkpt_on_preemption=False)
+    manager = xc.CheckpointManager(
+        folder, save_interval=10, max_to_keep=2, chkpt_on_preemption=False
+    )
     state_dict = {"model": model.state_dict(), "optim": optimizer.state_dict()}
     assert manager.all_steps() == []
     for step in range(31):
@@ -111,7 +120,10 @@ with tempfile.TemporaryDirectory() as folder:
     assert manager.save_async(40, state_dict)
     manager.join()
     assert sorted(manager.all_steps()) == [31, 40]
-    assert sorted(xc.CheckpointManager(folder, 10, chkpt_on_preemption=False).all_steps()) == [31, 40]
+    assert sorted(xc.CheckpointManager(folder, 10, chkpt_on_preemption=False).all_steps()) == [
+        31,
+        40,
+    ]
     losses = [train_step(model, optimizer, data) for _ in range(3)]
 
     resumed = sharded((2, NUM // 2), seed=5)
@@ -131,7 +143,11 @@ with tempfile.TemporaryDirectory() as folder:
     state_dict = {"model": model.state_dict()}
     assert not manager.reached_preemption(1)
     os.kill(os.getpid(), signal.SIGTERM)
-    reached = [step for step in range(2, 6) if manager.save(step, state_dict) and manager.reached_preemption(step)]
+    reached = [
+        step
+        for step in range(2, 6)
+        if manager.save(step, state_dict) and manager.reached_preemption(step)
+    ]
     assert len(reached) == 1 and manager.all_steps() == reached, reached
 
 # A trace of steps through a server, from a thread.

@@ -1,4 +1,5 @@
-"""A decoder under FSDP v2 as PyTorch/XLA's users write it: a wrap policy, checkpointed layers, accumulated gradients.
+"""A decoder under FSDP v2 as PyTorch/XLA's users write it: a wrap policy, checkpointed layers,
+accumulated gradients.
 
 python decoder_fsdp_v2.py --steps 3 --accumulate 2
 """
@@ -18,7 +19,9 @@ from torch import nn
 from torch_xla.distributed.fsdp import checkpoint_module
 from torch_xla.distributed.fsdp.wrap import transformer_auto_wrap_policy
 from torch_xla.experimental.gradient_accumulation import gradient_accumulation
-from torch_xla.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel as FSDPv2
+from torch_xla.experimental.spmd_fully_sharded_data_parallel import (
+    SpmdFullyShardedDataParallel as FSDPv2,
+)
 
 VOCABULARY, LENGTH, WIDTH, HEADS = 32, 8, 16, 2
 
@@ -55,7 +58,10 @@ class Decoder(nn.Module):
 def batches(steps, accumulate, batch_size):
     generator = torch.Generator().manual_seed(1)
     shape = (accumulate, batch_size, LENGTH) if accumulate > 1 else (batch_size, LENGTH)
-    return [{"input_ids": torch.randint(0, VOCABULARY, shape, generator=generator)} for _ in range(steps)]
+    return [
+        {"input_ids": torch.randint(0, VOCABULARY, shape, generator=generator)}
+        for _ in range(steps)
+    ]
 
 
 def loss_of(model, tokens):
@@ -74,7 +80,9 @@ def main():
     xr.use_spmd()
     torch.manual_seed(42)
     num_devices = xr.global_runtime_device_count()
-    mesh = xs.Mesh(np.array(range(num_devices)), (num_devices // 2, 2), axis_names=("fsdp", "tensor"))
+    mesh = xs.Mesh(
+        np.array(range(num_devices)), (num_devices // 2, 2), axis_names=("fsdp", "tensor")
+    )
     xs.set_global_mesh(mesh)
     device = xm.xla_device()
 
@@ -87,12 +95,20 @@ def main():
     def shard_output(output, mesh):
         xs.mark_sharding(output, mesh, ("fsdp", None, None))
 
-    model = FSDPv2(model, mesh=mesh, shard_output=shard_output, auto_wrap_policy=policy, auto_wrapper_callable=wrap)
+    model = FSDPv2(
+        model,
+        mesh=mesh,
+        shard_output=shard_output,
+        auto_wrap_policy=policy,
+        auto_wrapper_callable=wrap,
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 
     entries = (None, "fsdp", None) if args.accumulate > 1 else ("fsdp", None)
     specs = {"input_ids": xs.ShardingSpec(mesh, entries)}
-    loader = pl.MpDeviceLoader(batches(args.steps, args.accumulate, args.batch_size), device, input_sharding=specs)
+    loader = pl.MpDeviceLoader(
+        batches(args.steps, args.accumulate, args.batch_size), device, input_sharding=specs
+    )
 
     losses = []
     for batch in loader:

@@ -1,4 +1,5 @@
-"""A decoder as torchprime trains it: scanned layers, offloaded activations, pure modules, a mixture of experts.
+"""A decoder as torchprime trains it: scanned layers, offloaded activations, pure modules, a mixture
+of experts.
 
 python -m spmd run --devices 8 decoder_scanned.py --kind scanned --save out.pt
 """
@@ -23,7 +24,9 @@ HIDDEN, HEADS, VOCABULARY = 16, 2, 32
 class Attention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(HIDDEN, HIDDEN, bias=False) for _ in range(4))
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (
+            nn.Linear(HIDDEN, HIDDEN, bias=False) for _ in range(4)
+        )
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         rows, length, _ = x.shape
@@ -31,7 +34,9 @@ class Attention(nn.Module):
             projection(x).view(rows, length, HEADS, -1).transpose(1, 2)
             for projection in (self.q_proj, self.k_proj, self.v_proj)
         )
-        q, k = (part * cos + torch.cat([-part[..., 4:], part[..., :4]], -1) * sin for part in (q, k))
+        q, k = (
+            part * cos + torch.cat([-part[..., 4:], part[..., :4]], -1) * sin for part in (q, k)
+        )
         scores = q @ k.transpose(2, 3) / (HIDDEN // HEADS) ** 0.5
         mask = torch.full((length, length), float("-inf"), device=x.device).triu(1)
         weights = nn.functional.softmax(scores + mask, dim=-1, dtype=torch.float32).to(q.dtype)
@@ -49,7 +54,8 @@ class Dense(nn.Module):
 
 
 class Experts(nn.Module):
-    """Tokens go to two of four experts by a mask of bools, whose products with activations are `einsum`s."""
+    """Tokens go to two of four experts by a mask of bools, whose products with activations are
+    `einsum`s."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +77,9 @@ class Experts(nn.Module):
         combine = torch.einsum("bske,bsk->bse", chosen_mask, weights)[..., None] * slots
         inputs = torch.einsum("bsm,bsec->ebcm", x, dispatch_mask)
         hidden = nn.functional.silu(torch.einsum("ebcm,emh->ebch", inputs, self.w1))
-        return torch.einsum("ebcm,bsec->bsm", torch.einsum("ebch,ehm->ebcm", hidden, self.w2), combine)
+        return torch.einsum(
+            "ebcm,bsec->bsm", torch.einsum("ebch,ehm->ebcm", hidden, self.w2), combine
+        )
 
 
 class Layer(nn.Module):
@@ -83,7 +91,9 @@ class Layer(nn.Module):
         self.mlp = Experts() if kind == "experts" else Dense()
         self.offloads = kind == "offloaded"
 
-    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(
+        self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         if self.offloads:
             x = offloaded(x)
         x = x + self.attention(self.norm1(x), cos, sin)
@@ -142,7 +152,11 @@ def main(flags: argparse.Namespace) -> dict[str, Any]:
     model = build_model(flags.kind).to(torch_xla.device())
     for name, parameter in model.named_parameters():
         if parameter.dim() == 2:
-            spec = ("fsdp", "tensor") if name.endswith(("o_proj.weight", "down.weight")) else ("tensor", "fsdp")
+            spec = (
+                ("fsdp", "tensor")
+                if name.endswith(("o_proj.weight", "down.weight"))
+                else ("tensor", "fsdp")
+            )
             xs.mark_sharding(parameter, mesh, spec)
     if flags.kind == "checkpointed":
         model.layers = nn.ModuleList(checkpoint_module(layer) for layer in model.layers)
@@ -150,7 +164,9 @@ def main(flags: argparse.Namespace) -> dict[str, Any]:
         model.layers = nn.ModuleList(PureModule(layer) for layer in model.layers)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     loader = pl.MpDeviceLoader(
-        batches(flags.steps), torch_xla.device(), input_sharding=xs.ShardingSpec(mesh, ("fsdp", None))
+        batches(flags.steps),
+        torch_xla.device(),
+        input_sharding=xs.ShardingSpec(mesh, ("fsdp", None)),
     )
     losses: list[float] = []
 
@@ -172,7 +188,9 @@ def main(flags: argparse.Namespace) -> dict[str, Any]:
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--kind", choices=["scanned", "checkpointed", "offloaded", "pure", "experts"])
+    parser.add_argument(
+        "--kind", choices=["scanned", "checkpointed", "offloaded", "pure", "experts"]
+    )
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--save")
     return parser.parse_args(arguments)

@@ -1,4 +1,5 @@
-"""A classifier as PyTorch/XLA's users train it on all devices: `launch`, a sampler by rank, a loader of each device.
+"""A classifier as PyTorch/XLA's users train it on all devices: `launch`, a sampler by rank, a
+loader of each device.
 
 python -m spmd run --devices 8 mnist_launch.py --save out.pt
 """
@@ -26,7 +27,9 @@ def build_model() -> nn.Module:
 def dataset(rows: int) -> TensorDataset:
     generator = torch.Generator().manual_seed(7)
     return TensorDataset(
-        torch.randn(rows, 12, generator=generator), torch.randint(4, (rows,), generator=generator), torch.arange(rows)
+        torch.randn(rows, 12, generator=generator),
+        torch.randint(4, (rows,), generator=generator),
+        torch.arange(rows),
     )
 
 
@@ -39,9 +42,15 @@ def train(index: int, flags: argparse.Namespace, saved: dict[str, Any]) -> None:
     device = torch_xla.device()
     data = dataset(flags.rows)
     sampler = DistributedSampler(
-        data, num_replicas=xr.world_size(), rank=xr.global_ordinal(), shuffle=True, drop_last=flags.sampler_drops
+        data,
+        num_replicas=xr.world_size(),
+        rank=xr.global_ordinal(),
+        shuffle=True,
+        drop_last=flags.sampler_drops,
     )
-    loader = DataLoader(data, batch_size=flags.batch_size, sampler=sampler, drop_last=flags.drop_last)
+    loader = DataLoader(
+        data, batch_size=flags.batch_size, sampler=sampler, drop_last=flags.drop_last
+    )
     model = build_model().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     loss_of = nn.CrossEntropyLoss()

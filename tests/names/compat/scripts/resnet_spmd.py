@@ -1,4 +1,5 @@
-"""A small ResNet on fake data as PyTorch/XLA's users write it: SPMD, data parallel or by --sharding.
+"""A small ResNet on fake data as PyTorch/XLA's users write it: SPMD, data parallel or by
+--sharding.
 
 python resnet_spmd.py --sharding batch --num_epochs 2
 python resnet_spmd.py --sharding spatial
@@ -65,7 +66,9 @@ def fake_batch(batch_size):
 
 def _train_update(step, loss, tracker, epoch, losses):
     losses.append(loss.item())
-    xm.master_print(f"Epoch {epoch} step {step}, loss: {losses[-1]:.7f}, rate {tracker.rate():.1f}", flush=True)
+    xm.master_print(
+        f"Epoch {epoch} step {step}, loss: {losses[-1]:.7f}, rate {tracker.rate():.1f}", flush=True
+    )
 
 
 def train_spmd():
@@ -80,7 +83,9 @@ def train_spmd():
         mesh = xs.Mesh(device_ids, (num_devices, 1, 1, 1), ("N", "C", "H", "W"))
     assert mesh.device_ids.tolist() == list(range(num_devices))
 
-    train_loader = xu.SampleGenerator(data=fake_batch(FLAGS.batch_size), sample_count=FLAGS.num_steps)
+    train_loader = xu.SampleGenerator(
+        data=fake_batch(FLAGS.batch_size), sample_count=FLAGS.num_steps
+    )
     test_loader = xu.SampleGenerator(data=fake_batch(FLAGS.batch_size), sample_count=1)
     image_sharding = xs.ShardingSpec(mesh, ("N", "C", "H", "W"))
     if FLAGS.sharding == ["batch"]:
@@ -126,7 +131,10 @@ def train_spmd():
         xm.master_print(f"Epoch {epoch} test end, Accuracy={accuracy:.2f}")
     if FLAGS.metrics_debug:
         xm.master_print(met.metrics_report())
-        assert met.counter_value("UncachedCompile") is not None and met.metric_data("CompileTime")[0] > 0
+        assert (
+            met.counter_value("UncachedCompile") is not None
+            and met.metric_data("CompileTime")[0] > 0
+        )
     sharding = torch_xla._XLAC._get_xla_sharding_spec(next(iter(train_device_loader))[0])
     xm.master_print("input sharding", sharding)
     if FLAGS.save:

@@ -2,8 +2,9 @@
 
     PYTHONPATH=. python tests/tools/hlo/programs/record.py
 
-Two blocks of width 1,024 over v5p:2x2x2 (libtpu 0.0.42), once with collectives on the SparseCore, once without. Of each
-line the parts stay that are read: shapes, calls, groups, threads, rings and estimated cycles.
+Two blocks of width 1,024 over v5p:2x2x2 (libtpu 0.0.42), once with collectives on the SparseCore,
+once without. Of each line the parts stay that are read: shapes, calls, groups, threads, rings and
+estimated cycles.
 """
 
 import re
@@ -30,7 +31,10 @@ READ = re.compile(r'"estimated_cycles":"?\d+"?|"phase_rings"|"emitter":"\w+"|act
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH, bias=False), nn.Linear(4 * WIDTH, WIDTH, bias=False)
+        self.up, self.down = (
+            nn.Linear(WIDTH, 4 * WIDTH, bias=False),
+            nn.Linear(4 * WIDTH, WIDTH, bias=False),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.down(gelu(self.up(x)))
@@ -59,7 +63,9 @@ def text_of(options: str) -> str:
 
     texts: list[str] = []
     read = Module.of.__func__  # type: ignore[attr-defined]  # of a class method
-    Module.of = classmethod(lambda cls, executable: texts.append(executable.as_text()) or read(cls, executable))  # type: ignore[assignment]
+    Module.of = classmethod(
+        lambda cls, executable: texts.append(executable.as_text()) or read(cls, executable)
+    )  # type: ignore[assignment]
     spmd.plan(step, torch.empty(4096 * NUM_DEVICES, WIDTH, device="meta"))
     return texts[-1]
 
