@@ -166,8 +166,8 @@ class TestRunFails:
             weight, optimizer = weights[which], optimizers[which]
             optimizer.zero_grad()
             column = torch.ones(size, 1, device=weight.device) * weight.mean()
-            # this line takes the memory
-            square = (column * torch.ones(1, size, device=weight.device)).cumsum(0)
+            row = torch.ones(1, size, device=weight.device)
+            square = (column * row).cumsum(0)  # this line takes the memory
             loss = (square @ square).mean()
             loss.backward()
             optimizer.step()

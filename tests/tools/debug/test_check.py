@@ -164,10 +164,9 @@ class TestNanGuard:
     def test_what_comes_in(self, where, kind):
         """The origin of a NaN or an infinity in a step is named with its line; nothing is
         overwritten."""
-        made = torch.ones(3, 2)
-        weight = nn.Parameter(
-            made.fill_(kind).to("xla") if where == "parameter" else made.to("xla")
-        )
+        ones = torch.ones(3, 2)
+        values = ones.fill_(kind) if where == "parameter" else ones
+        weight = nn.Parameter(values.to("xla"))
         optimizer = torch.optim.SGD([weight], lr=kind if where == "rate" else 0.1, momentum=0.9)
         state = torch.full((3, 2), kind if where == "moment" else 0.0).to("xla")
         optimizer.state[weight]["momentum_buffer"] = state
