@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs without being installed, too
+
 from spmd.names.compat.finder import served
 from spmd.names.compat.torch_xla_names import HINTS, NAMES, VERSION, Row
 
