@@ -109,7 +109,7 @@ def _note_added(parent: nn.Module, name: str, module: nn.Module | None) -> None:
 
 
 def _above(modules: Sequence[nn.Module]) -> list[Unit]:
-    """The units above these modules that have parameters of them."""
+    """The units above these modules that own parameters of the modules."""
     owners = {OWNERS.get(id(parameter)) for module in modules for parameter in module.parameters()}
     # A parameter may be tied to one of a unit that stands elsewhere.
     return [

@@ -60,7 +60,7 @@ Table = Mapping[str, Meaning]
 def translate(
     caller: str, keywords: Keywords, table: Table, parameters: Mapping[str, object]
 ) -> Keywords:
-    """Returns our keywords for a caller's, of which some are another library's.
+    """Returns a caller's keywords, some of them another library's, as ours.
 
     Raises TypeError for an unknown keyword, and for two that set the same one of ours.
     """

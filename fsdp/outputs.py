@@ -88,8 +88,8 @@ def is_time_first(module: nn.Module) -> bool:
 
 
 def time_first_note(module: nn.Module) -> str:
-    """A line that says that dim 0 is taken for the batch, of a module with a time-first one inside;
-    "" for others."""
+    """A line on a time-first module inside this one, whose dim 0 is taken for the batch; "" without
+    one."""
     name = next(
         (name for name, below in module.named_modules() if name and is_time_first(below)), None
     )
@@ -119,8 +119,8 @@ class BatchSplit:
         self._of_length: dict[int, _Entry] = {}  # the entry of the spec of dim 1, by its size
 
     def note_sequences(self, inputs: object) -> None:
-        """Takes over the sharding of sequences, dim 1 of an input that the user has marked: outputs
-        of that length and three dims or more have it, too."""
+        """Takes over the user's sharding of an input's dim 1 (sequences): outputs of that length,
+        with three or more dims, get it, too."""
         entries: dict[int, _Entry] = {}
         for tensor in tensors(inputs):
             sharding = spmd.get_sharding(tensor) if tensor.dim() > 1 else None

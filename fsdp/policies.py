@@ -135,8 +135,8 @@ def resolve(
 
 
 def refuse_absent(policy: AnyPolicy, root: nn.Module) -> None:
-    """Raises ValueError for a policy of module classes of which a model has none: only the root
-    would be a unit."""
+    """Raises ValueError if a model has no module of a policy's classes: only the root would be a
+    unit."""
     if isinstance(policy, partial) and policy.func is transformer_auto_wrap_policy:
         layer_classes = policy.keywords.get("transformer_layer_cls", ())
         # the policy's own error says it

@@ -134,6 +134,7 @@ def _parameter(
     *,
     is_ignored: bool = False,
 ) -> ParameterSummary:
+    """The summary of a parameter; one in `counted_ids` has its kept bytes counted elsewhere."""
     is_above = id(parameter) in counted_ids
     counted_ids.add(id(parameter))
     sharding = None if parameter.device.type != "xla" else spmd.get_sharding(parameter)
