@@ -53,6 +53,8 @@ def check() -> None:
 
 
 def _enter_child() -> None:
+    """Runs in each forked child: frees the locks, and forbids the device if the parent had started
+    it."""
     global _is_bad
     for lock in _locks:
         lock._at_fork_reinit()

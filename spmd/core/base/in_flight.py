@@ -54,7 +54,7 @@ _LOCK = forking.survives_fork(threading.Lock())
 
 
 def make_room(num_devices: int) -> None:
-    """Waits, at the limit of programs in flight, until a program over so many devices may be
+    """Waits, at the limit of programs in flight, until a program over this number of devices may be
     launched.
 
     Errors of a program are raised where its results are read.
@@ -120,8 +120,8 @@ _num_runs = 0
 
 
 def stamp() -> int:
-    """Returns a number that changes when a program has run: values read before are not in a graph
-    recorded now."""
+    """Returns a number that changes when a program has run. A value read under an older number does
+    not belong to the graph that is recorded now."""
     return _num_runs
 
 

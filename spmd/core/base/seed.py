@@ -21,8 +21,8 @@ _shared: Draw = (0, 0)  # the seed, and the draws so far
 
 
 class _ThreadDraws(threading.local):
-    """A thread's own stream, its number of shared draws, draws to repeat, and those that note its
-    draws."""
+    """A thread's own stream, its number of shared draws, draws to repeat, and the listeners that
+    note its draws."""
 
     stream: Draw | None = None
     num_forks = 0
@@ -66,6 +66,7 @@ def next_draw(generator: torch.Generator | None = None) -> Draw:
 
 
 def _new_draw(generator: torch.Generator | None) -> Draw:
+    """The next draw: of the generator, else of the thread's own stream, else of the shared one."""
     if generator is not None:
         if generator.device.type not in ("cpu", "xla"):
             raise TypeError(f"generator: expected one on xla or cpu, got one on {generator.device}")
@@ -80,7 +81,7 @@ def _new_draw(generator: torch.Generator | None) -> Draw:
 
 
 def _advance(count: int) -> Draw:
-    """The next draw of the shared stream, which advances past so many."""
+    """Returns the next draw of the shared stream, and advances the stream by a number of draws."""
     global _shared
     with _lock:
         draw = _shared
@@ -90,8 +91,8 @@ def _advance(count: int) -> Draw:
 
 
 def take(count: int) -> Draw | None:
-    """The first of so many consecutive draws from the shared stream, which advances past them. None
-    inside fork() or a seeded scope."""
+    """Returns the first of a number of consecutive draws from the shared stream, and advances the
+    stream past all of them. None inside fork() or a seeded scope."""
     is_apart = _thread.stream is not None or _thread.repeated is not None or _thread.num_forks
     return None if is_apart else _advance(count)
 

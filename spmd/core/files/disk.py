@@ -75,8 +75,7 @@ def read(digest: str, header: dict[str, str]) -> bytes | None:
 
 
 def loaded(digest: str, header: dict[str, str], decode: Callable[[bytes], T]) -> T | None:
-    """Returns what the body under a digest is decoded to; None if there is none, or if it does not
-    load."""
+    """Returns the decoded body of a digest; None if there is none, or if it does not load."""
     body = read(digest, header)
     if body is None:
         return None
@@ -236,8 +235,8 @@ def is_read() -> bool:
 
 
 def is_on() -> bool:
-    """True if programs are stored; starts no device. On a system without owners of files, and by
-    one of several processes, none are."""
+    """True if programs are stored; starts no device. False on a system without owners of files, and
+    in one of several processes."""
     is_wanted = bool(config.program_cache and config.program_cache_dir) and hasattr(os, "geteuid")
     return is_wanted and distributed_state.num_processes == 1
 
