@@ -29,8 +29,8 @@ class Entering(NamedTuple):
     """An operand that is no result of the same iteration.
 
     kind: "carry", from the iteration before, in the first one the initial value of
-    `Candidate.carry[slot]`; "consts", `Candidate.consts[slot]` in every iteration; "xs", another
-    value from outside in each: of `Candidate.xs[slot]`.
+    `Candidate.carry[slot]`; "consts", `Candidate.consts[slot]` in every iteration; "xs", a
+    different value from outside in each iteration, `Candidate.xs[slot]`.
     """
 
     kind: str
@@ -83,7 +83,7 @@ class Candidate:
         return self.nodes[self.start + iteration * self.period + index]
 
     def at(self, index: int) -> Sequence[Node]:
-        """Returns the ops of all iterations at one place."""
+        """Returns the op at one place of an iteration, for all iterations."""
         return self.nodes[self.start + index : self.stop : self.period]
 
     def positions(self, index: int) -> Sequence[int] | None:
@@ -95,7 +95,8 @@ class Candidate:
         return [op.dynamic_start[1] for op in ops if op.dynamic_start is not None]
 
     def row(self, iteration: int) -> int:
-        """Returns the row of an iteration in the stacks of the ys; and the iteration of a row."""
+        """Returns the row of an iteration in the stacks of the ys; the same function maps a row to
+        its iteration."""
         return self.iterations - 1 - iteration if self.backwards else iteration
 
     def name(self, iteration: int, result: Result) -> Name:
@@ -293,8 +294,8 @@ def found_loop(
 
 
 def _entered(candidate: Candidate, result: Result, slot: int) -> tuple[Y, dict[int, Name]]:
-    """Returns the y of a carried value that is read outside for more than the last iteration, as
-    each iteration receives it, and the names of the values in its rows."""
+    """Returns the y of a carry that is read outside for more than the last iteration, stacked as
+    each iteration receives it, and the names of its rows."""
     count = candidate.iterations
     has_end = result in candidate.ended and candidate.node(0, result[0]).op.memory == DEVICE
     rows_before = int(has_end and candidate.backwards)

@@ -210,6 +210,8 @@ class _Trace:
 
     @staticmethod
     def of(loop: Loop, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> "_Trace":
+        """Prepares a loop's operands: constants and carry as arrays, xs as rows of one array each,
+        scalar arguments by iteration."""
         carry = list(map(plain, operands[loop.num_constants : loop.num_fixed]))
         # Constants are taken to the device once, before the loop.
         outside = list(map(plain, operands[: loop.num_constants]))
@@ -271,6 +273,8 @@ class _Trace:
         on_device = [k for k in range(len(loop.ys)) if k not in on_host and k not in x_of]
 
         def iteration(state: _State, _: None) -> tuple[_State, list[jax.Array]]:
+            """One iteration: reads a row of each x, runs the body, and writes a row of each stack
+            that is written in place."""
             number, carry, last, arrays = state
             row = loop.iterations - 1 - number if loop.reverse else number
             targets = [
@@ -394,6 +398,8 @@ ANY_MEMORY.add(Loop)
 
 @draws_of.register
 def _draws(lowering: Loop, op: OpSpec) -> Sequence[tuple[int, int]]:
+    """The places of the draws' seeds and counts among the loop's scalar arguments, for each
+    iteration (see `OpSpec.draws`)."""
     starts, counts, start = [], [], 0
     for step in lowering.steps:
         starts.append(start)

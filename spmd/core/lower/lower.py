@@ -160,8 +160,8 @@ def lower_nodes(
 def lower_region(
     region: Region, index: int, arrays: Sequence[jax.Array], numbers: Vectors, layouts: Layouts
 ) -> list[jax.Array]:
-    """Lowers a region to its results for these arrays, one for each of its inputs. index: of the
-    region among its op's.
+    """Lowers a region to its results for these arrays, one for each of its inputs. index: the
+    region's place among those of its op.
 
     layouts: the known sharding of each array (None: unknown).
     """
@@ -174,7 +174,7 @@ def lower_region(
     with contextlib.ExitStack() as stack:
         if in_region is not None:
             stack.enter_context(held(_thread, dims=in_region))
-        else:  # a manual computation: of the values outside of it, its own are shards
+        else:  # a manual computation: its values are shards, of which nothing is known
             stack.enter_context(sharded.tracing(sharded.facts()._replace(mesh=_mesh_inside())))
             stack.enter_context(known_in(region.nodes, {}))
         sources = None

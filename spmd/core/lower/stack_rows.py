@@ -25,8 +25,8 @@ ANY_MEMORY: set[type[Lowering]] = set()
 
 
 def stretch(values: Sequence[Made], layout: Sharding | None) -> Stacked:
-    """Returns values as rows of one array: of their own, or of a new one, sharded as all of them
-    are known to be."""
+    """Returns values as rows of one array: of the array that has them as rows, or of a new one, in
+    the sharding that all of them are known to have."""
     # On the host rows are read in any order: a new array would be a copy there.
     is_on_host = isinstance(values[0], StackRow) and space_of(values[0].stack) == HOST
     stacked = Stacked.of(values, in_any_order=is_on_host)
@@ -116,7 +116,7 @@ def move_rows(
 
 
 def rows_on_device(values: Sequence[Made], layouts: Layouts) -> list[Made]:
-    """Returns the values in device memory, the rows of one stack again as rows of one.
+    """Returns the values in device memory; rows of one stack stay rows of one array.
 
     layouts: the known sharding of each. The fetched values are annotated with it again: XLA would
     otherwise reshard a value before it is on the device, by collectives between the hosts.
@@ -141,7 +141,7 @@ def rows_on_device(values: Sequence[Made], layouts: Layouts) -> list[Made]:
 
 
 def fetched(values: Sequence[Made], places: Sequence[int], layouts: Layouts) -> list[Made]:
-    """Returns the values, those at these places on the device: see `rows_on_device`."""
+    """Returns the values, with those at these places in device memory (see `rows_on_device`)."""
     result = list(values)
     near_values = rows_on_device(
         [values[index] for index in places], [layouts[index] for index in places]
