@@ -67,8 +67,8 @@ class _Loops:
                 )
 
     def _early(self, candidate: Candidate, new: Rewrite) -> None:
-        """Adds the ops of all iterations that have another start in each and read no result of the
-        loop."""
+        """Adds, for all iterations, the ops whose dynamic start differs per iteration and that read
+        no result of the loop."""
         sliced: set[int] = set()
         for index in sorted(candidate.early):
             nodes, positions = candidate.at(index), candidate.positions(index)
@@ -89,10 +89,10 @@ class _Loops:
 def _put(
     rule: Rule, names: Mapping[int, Name], rows: list[int], row: int, new: Rewrite, node: Node
 ) -> None:
-    """Adds an op by its rule, and another that writes its result into a row of the stack of a y.
+    """Adds an op by its rule, and a second op that writes the result into a row of a y's stack.
 
-    names: of the stack's values, by row. rows: those that are there so far; the row is added to
-    them.
+    names: the names of the stack's values, by row. rows: the rows that are filled so far; the new
+    row is added.
     """
     rule(new, node)
     value = new.now[names[row]]
@@ -120,8 +120,8 @@ class _Hoisted(NamedTuple):
 
 
 def hoist(graph: Graph) -> tuple[Graph, str]:
-    """Returns the graph with these values computed before its loops begin: an op waits for them and
-    for the carry; and their number, in words."""
+    """Returns the graph with these values computed before its loops, and their number, in words. An
+    op in front of a loop waits for the values and for the carry."""
     hoisted = find(graph)
     if not hoisted:
         return graph, ""
@@ -150,8 +150,8 @@ def _wait(late: _Hoisted, new: Rewrite, node: Node) -> None:
 
 
 def find(graph: Graph) -> dict[Node, _Hoisted]:
-    """Returns, by each loop with a carry, the late values that are smaller than the operands
-    that their computation keeps alive."""
+    """Returns, by each loop with a carry, the late values that are smaller than the operands kept
+    alive to compute them."""
     loops = [(index, node) for index, node in enumerate(graph.nodes) if _has_carry(node)]
     if not loops:
         return {}
@@ -187,8 +187,8 @@ def _has_carry(node: Node) -> bool:
 
 
 def _readers(graph: Graph, outside: set[Node]) -> dict[Name, list[int]]:
-    """Returns, by name, the places of the readers of values that no loop makes; of a result one
-    behind all ops."""
+    """Returns, by name, the places of the readers of values that no loop computes; a result of the
+    graph is read behind all ops."""
     readers: defaultdict[Name, list[int]] = defaultdict(list)
     for index, operands in enumerate([*(node.operands for node in graph.nodes), graph.roots]):
         for operand in operands:
@@ -200,8 +200,8 @@ def _readers(graph: Graph, outside: set[Node]) -> dict[Name, list[int]]:
 def _late(
     nodes: Sequence[tuple[int, Node]], loop: int, readers: Mapping[Name, list[int]]
 ) -> dict[Name, Value]:
-    """Returns the results of these ops, each with its place, that the loop does not need, also not
-    through other ops.
+    """Returns the results of these ops that the loop needs neither directly nor through other ops,
+    each with its place.
 
     Each result of an op is taken by itself: XLA computes the others without it.
     """

@@ -150,8 +150,8 @@ def _stacks(graph: Graph) -> tuple[dict[Name, Place], set[Hashable]]:
 def _loops(
     chains: Sequence[Chain], places: Mapping[Name, Place], on_host: Container[Hashable]
 ) -> list[tuple[Chain, Candidate]]:
-    """Returns the loops of the chains on rows of the same stacks, one of them on the host; with
-    their elements."""
+    """Returns, with their elements, the loops over chains on rows of the same stacks, one of which
+    is on the host."""
     isomorphic: defaultdict[Hashable, list[tuple[list[int], Chain]]] = defaultdict(list)
     for chain in chains:
         wiring, stacks, rows = _wiring(chain, places)

@@ -77,8 +77,8 @@ def _chosen(graph: Graph, least: float | None = _LARGE) -> tuple[Graph, list[Can
     """Returns the graph with its stack groups, the candidates that become loops, and why there are
     none.
 
-    least: the fewest ops that a loop of few layers next to one of enough spares; None: there are to
-    be no loops.
+    least: the fewest ops that a loop of few layers must save beside a loop of enough layers; None:
+    no loops.
     """
     loops, reason = (
         ([], "XLA would copy the stacks of their weights")
@@ -166,27 +166,28 @@ _Peeled = list[dict[Result, dict[int, Value]]]  # by loop, see `Candidate.peeled
 def columns_of(
     graph: Graph, loops: Sequence[Candidate]
 ) -> tuple[list[StackGroup], list[StackGroup], _Peeled]:
-    """Returns the stack groups of a graph's inputs and of its roots: places of equal metas and
-    shardings, row by row; and for each loop, the values from outside it that belong to the stacks
-    of its ys."""
+    """Returns the stack groups of a graph's inputs and of its roots, each the indices of its rows,
+    equal in meta and sharding; and for each loop its `Candidate.peeled`."""
     inputs: dict[Name, int] = {device_data: i for i, device_data in enumerate(graph.inputs)}
     roots = {value_name(root): i for i, root in enumerate(graph.roots)}
-    groups = _found(graph, loops)
-    named = [[name for _, name in sorted(column.items())] for column in groups]
+    columns = _found(graph, loops)
+    names_by_column = [[name for _, name in sorted(column.items())] for column in columns]
 
-    def within(places: dict[Name, int], kind_of: Callable[[int], Hashable]) -> list[StackGroup]:
-        all_there = [
-            tuple([places[name] for name in names])
-            for names in named
-            if places.keys() >= set(names)
+    def groups_among(
+        indices: dict[Name, int], kind_of: Callable[[int], Hashable]
+    ) -> list[StackGroup]:
+        complete = [
+            tuple([indices[name] for name in names])
+            for names in names_by_column
+            if indices.keys() >= set(names)
         ]
         return [
-            group for group in all_there if len(group) > 1 and len(set(map(kind_of, group))) == 1
+            group for group in complete if len(group) > 1 and len(set(map(kind_of, group))) == 1
         ]
 
-    of_inputs = within(inputs, lambda i: (graph.inputs[i].meta, graph.shardings[i]))
-    of_roots = within(roots, lambda i: (graph.roots[i].meta, graph.pinned[i]))
-    return of_inputs, of_roots, _peeled(graph, loops, groups)
+    of_inputs = groups_among(inputs, lambda i: (graph.inputs[i].meta, graph.shardings[i]))
+    of_roots = groups_among(roots, lambda i: (graph.roots[i].meta, graph.pinned[i]))
+    return of_inputs, of_roots, _peeled(graph, loops, columns)
 
 
 def _found(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
@@ -249,21 +250,25 @@ def _found(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
 
 
 def _peeled(graph: Graph, loops: Sequence[Candidate], columns: Sequence[_Column]) -> _Peeled:
-    """Returns, for each loop, the values from outside it in the groups of its ys, where no row
-    between is missing."""
+    """Returns `Candidate.peeled` for each loop: the values from outside the loop in the stack
+    groups of its ys, where no row is missing in between."""
     inside = {node for loop in loops for node in graph.nodes[loop.start : loop.stop]}
-    by_first = {column[0]: column for column in columns if 0 in column}
+    by_first_row = {column[0]: column for column in columns if 0 in column}
     peeled: _Peeled = []
     for loop in loops:
         peeled.append({})
         for result in loop.ys:
-            column = by_first.get(loop.names(result)[0], {})
-            more = {
+            column = by_first_row.get(loop.names(result)[0], {})
+            outside = {
                 row: _value(name) for row, name in column.items() if not 0 <= row < loop.iterations
             }
             is_complete = len(column) == max(column, default=0) - min(column, default=0) + 1
-            if more and is_complete and not any(origin(value) in inside for value in more.values()):
-                peeled[-1][result] = more
+            if (
+                outside
+                and is_complete
+                and not any(origin(value) in inside for value in outside.values())
+            ):
+                peeled[-1][result] = outside
     return peeled
 
 
