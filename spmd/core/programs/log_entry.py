@@ -21,8 +21,8 @@ Notes = tuple[tuple[str, str], ...]
 
 
 class Reading:
-    """Reads the text of a program for its line of the compile log, when someone reads that line, or
-    when the program leaves the cache: so a line keeps no program alive."""
+    """Reads the text of a program for its line of the compile log, at the first read of the line or
+    when the program leaves the cache: a line keeps no program alive."""
 
     __slots__ = ("_above", "_found", "_program")
 

@@ -338,9 +338,9 @@ def _label(root: Value) -> str:
     return f"result of {'an input' if node is None else describe(node)}"
 
 
-# XLA's CPU compiler joins all reductions into one that waits for every gradient, and removes
-# optimization barriers before it decides where a gradient is sharded and what is recomputed: memory
-# that a program frees in between would then be allocated all at once.
+# By default XLA's CPU compiler combines all reductions into one, which waits for every gradient,
+# and removes optimization barriers before it decides on recompute and on the sharding of gradients:
+# memory that a program would free in between is then allocated all at once.
 _KEEPING_BARRIERS = {"xla_disable_hlo_passes": "cpu-all-reduce-combiner,cse_barrier_expander"}
 # It also runs gathers as early as it can. With recomputed activations its default order still needs
 # least memory, and the memory-optimized one defers every product that makes a weight's gradient.
@@ -435,6 +435,8 @@ _NEEDED = "auto"
 
 
 def _needed(graph: Graph) -> dict[str, str | float]:
+    """The options that 'auto' stands for, by platform; on CPUs by what the program holds back with
+    barriers."""
     platform = graph.mesh.platform
     if platform == "tpu":
         options = of_tpus(_kind(graph)) if len(graph.mesh.device_ids) > 1 else {}
@@ -446,6 +448,7 @@ def _needed(graph: Graph) -> dict[str, str | float]:
     if platform != "cpu":
         return {}
     names = {node.op.name for node in graph.nodes}
+    # Recompute and `renew` hold values back by optimization barriers.
     if "spmd.loops.recompute" in names:
         return {**_KEEPING_BARRIERS}
     if "spmd.renew" in names:
@@ -512,6 +515,7 @@ _NAME = re.compile(r"\w+")
 
 
 def _text(name: object, value: object) -> str:
+    """Returns an option as `name=value`; raises TypeError or ValueError for what cannot be one."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(
             "compiler_options: expected the name of an option of XLA's, such as 'xla_dump_to', "
