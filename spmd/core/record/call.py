@@ -338,6 +338,7 @@ def _scalar_op(dtype: torch.dtype) -> OpSpec:
 
 
 def _several(node: Node, plan: Plan) -> TorchValue:
+    """The return value of an op with several results, with what is no tensor in its place."""
     result = tensors_of(node)
     layout = node.op.layout
     if layout is not None:
@@ -359,6 +360,7 @@ def _inherit(storage: Storage, like: torch.Tensor) -> None:
 
 
 def _mutate(plan: Plan, node: Node, args: Args, kwargs: Kwargs) -> TorchValue:
+    """Writes the results of an in-place op into its targets, and returns them."""
     targets = written(plan.overload, args, kwargs)
     if len(targets) == 1 and len(args) > 1 and isinstance(targets[0], XlaTensor):
         check_operands(plan.name, targets[0], args[1:])

@@ -227,11 +227,11 @@ def operand_of(storage: Storage) -> Value:
 def keep(
     reads: Sequence[Read], layouts: Sequence[Sharding], reader: XlaTensor
 ) -> list[XlaTensor | None]:
-    """The gathered value of each read, in the given sharding, for `renew`; None where it is stored
-    in the read's sharding.
+    """The gathered value of each read, resharded to its layout, for `renew` to gather from; None
+    for a value stored in the read's sharding.
 
-    It is sharded before any op reads `reader`; else a compiler shards it where it is read, and
-    keeps it unsharded until then.
+    The resharding comes before every op that reads `reader`; else a compiler reshards a value where
+    `renew` reads it, and keeps it unsharded until then.
     """
     with LOCK:
         sharded = [_cut(read, layout) for read, layout in zip(reads, layouts, strict=True)]
@@ -245,6 +245,7 @@ def keep(
 
 
 def _cut(read: Read, layout: Sharding) -> XlaTensor | None:
+    """The gathered value of a read, resharded; None for a value stored in the read's sharding."""
     storage = read.owner()
     if storage is None or storage.sharding is read.layout:
         return None

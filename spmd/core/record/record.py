@@ -25,10 +25,10 @@ class AtOnce(Protocol):
     def computed(
         self, op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int]
     ) -> DeviceData | None:
-        """The result of an op, in place of a recorded one; None: it is recorded."""
+        """The result of an op if it is computed at once; None: the op is recorded."""
 
     def viewed(self, op: OpSpec, base: Value) -> Value | None:
-        """The same for the read of a view."""
+        """`computed` for the read of a view."""
 
     def left_out(self, roots: Sequence[tuple[Value, Storage]]) -> list[Node]:
         """Ops to leave pending in a sync of these roots. It may settle storages."""
@@ -37,7 +37,8 @@ class AtOnce(Protocol):
         """True for a value among those."""
 
     def finish(self, storage: Storage) -> None:
-        """Settles a storage with such a value, after a sync for a read of it."""
+        """Settles a storage with a value computed at once, after a sync for a read of the
+        storage."""
 
     def reads(self, data: Iterable[DeviceData]) -> bool:
         """True if a pending op among those reads one of these data."""

@@ -193,6 +193,8 @@ def _kernel(overload: OpOverload) -> Handler | None:
 
 
 def _decomposition(plan: Plan) -> Handler:
+    """The handler of an op without a rule: its decomposition, its functional twin's, or an
+    error."""
     overload = plan.overload
     # Of the rare ops some are decomposed into themselves.
     decompose = None if overload._schema.name in ON_CPU else decomposition_table.get(overload)

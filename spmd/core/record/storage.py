@@ -300,8 +300,8 @@ def forget_reads(ran: Collection[Node] | None = None) -> None:
 
 
 def _waited(value: Value, ran: Collection[Node]) -> bool:
-    """True for the value of a view, among ops that have run, that is not of its storage's data
-    alone: `reads.renew` has it wait for other ops, whose own data may be overwritten by now."""
+    """True for a view's value, among ops that have run, that depends on more than its storage's
+    data: `reads.renew` has it wait for other ops, whose own data may be overwritten by now."""
     node = origin(value)
     while node is not None and node in ran:
         makers = [maker for maker in map(origin, node.operands) if maker is not None]

@@ -104,6 +104,8 @@ class XlaTensor(torch.Tensor):
             self._take(new)
 
     def _take(self, new: "XlaTensor") -> None:
+        """Makes this tensor an alias of `new` (`.data =`); its views, its reads and, where it fits,
+        its sharding go on."""
         for view in view_rebase.living(self):
             view_rebase.follow(new._storage, view)  # it stays a view of this tensor
         torch._C.TensorBase.data.__set__(self, new)  # type: ignore[attr-defined]
@@ -122,6 +124,8 @@ class XlaTensor(torch.Tensor):
     )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "XlaTensor":
+        """Copies a leaf tensor with its gradient, its hook for gradients' shardings, and the user's
+        attributes."""
         if id(self) in memo:
             return memo[id(self)]
         if not self.is_leaf:

@@ -118,6 +118,7 @@ def _with_elements(
 def _by_dim(
     self: Tensor, indices: Sequence[Tensor | None], *_: object, **__: object
 ) -> Iterator[Range]:
+    """Indices of several dims, None for dims that are not indexed."""
     indexed = {dim: index for dim, index in enumerate(indices) if index is not None}
     unindexed = [size for dim, size in enumerate(self.shape) if dim not in indexed]
     if 0 in unindexed or not all(index.numel() for index in indexed.values()):
@@ -200,6 +201,8 @@ def _ctc_loss(
     *_: object,
     **__: object,
 ) -> Iterator[Range]:
+    """Lengths as tensors: yields the range of the input lengths; the overload for lists checks the
+    target lengths itself."""
     if isinstance(input_lengths, Tensor):
         yield _elements_of("ctc_loss", "input_lengths", input_lengths, 0, log_probs.shape[0])
         lengths = _known(target_lengths)

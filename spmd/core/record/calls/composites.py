@@ -195,6 +195,9 @@ def _encoder_block(
     mask: Tensor | None = None,
     mask_type: int | None = None,
 ) -> Tensor:
+    """One block of torch's transformer encoder: attention and a feed-forward layer, each with
+    residual and norm."""
+
     def norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return F.layer_norm(x, (embed_dim,), weight, bias, eps)
 

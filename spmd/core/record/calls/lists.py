@@ -211,6 +211,7 @@ class Norms(EachElement):
     def lower(
         self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts
     ) -> tuple[Any, ...]:
+        """Norms of arrays with equal cuts by one all-reduce, those of others by their own op."""
         results: dict[int, Made] = {}
         shared: dict[object, list[tuple[_ElementGroup, EvenCut]]] = {}
         for group in self._groups(op, operands):

@@ -94,6 +94,7 @@ def _fill_out(overload: OpOverload, name: str, target: XlaTensor, value: torch.T
 def _check_dtype(
     overload: OpOverload, base: str, name: str, target: XlaTensor, value: torch.Tensor
 ) -> None:
+    """Raises torch's error if the dtype of `out` cannot take the result."""
     if target.dtype == value.dtype or base in _ANY:
         return
     kind = _KINDS.get(base, RuntimeError)

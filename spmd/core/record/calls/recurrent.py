@@ -49,6 +49,7 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Maybe, ...]:
+        """The gradients of the operands; under create_graph those of the unrolled layer."""
         grads = grads[: 1 + ctx.num_state]
         gates, h, c, weight, bias, projection, mask, output, *saved = ctx.saved_tensors
         inputs = gates, h, c, weight, bias, projection
