@@ -131,6 +131,7 @@ def _with_step(storage: Storage) -> list[Storage]:
 
 
 def _run_needed(storage: Storage) -> None:
+    """Runs only the ops that a value needs, after a sync of all has failed."""
     with SYNC_LOCK, LOCK, interrupt.later():
         watch = Watch()
         storages = _with_step(storage)
@@ -300,6 +301,7 @@ def _without_padding(array: np.ndarray, storage: Storage) -> np.ndarray:
 
 
 def _download(lease: Lease, storage: Storage, call: str, *, together: bool) -> np.ndarray:
+    """The unsharded value of a lease on the host; shards of other processes are gathered first."""
     buffer, sharding = lease.placed()
     shape = lease.device_data.meta.shape
     if not transfer.is_readable_here(buffer):

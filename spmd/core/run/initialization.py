@@ -117,7 +117,7 @@ def initialize_state(
 def initial_values(storages: list[Storage], unused: Sequence[Storage] = ()) -> dict[Storage, Value]:
     """The initial value of each storage that was made since the last sync: a constant or, for
     parameters and buffers, a value that depends on constants and random keys alone. unused:
-    storages whose present value is one."""
+    storages whose present value is an initial one."""
     fixed: dict[Storage, list[Value]] = {storage: [storage.value] for storage in unused}
     histories = [
         (storage, value)
@@ -173,8 +173,8 @@ def _unused(storages: Sequence[Storage]) -> list[Storage]:
 def _by_mesh(
     initial: dict[Storage, Value], storages: Sequence[Storage]
 ) -> list[tuple[Sharding, dict[Storage, Value]]]:
-    """The meshes of initial values, each with its own: where there are several, a storage without
-    an annotation is of the mesh on which it is written first."""
+    """Groups initial values by mesh: where there are several, a storage without an annotation
+    belongs to the mesh on which it is first written."""
     meshes = meshes_met(initial, topological(list(initial.values()))[0], ())
     if len(meshes) == 1:
         return [(mesh, initial) for mesh in meshes.values()]

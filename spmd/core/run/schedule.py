@@ -136,10 +136,12 @@ class Flow:
         roots: Sequence[Root],
         passed: set[DeviceData],
     ):
+        """Finds the readers of values across the subgraphs. Subgraph -1 takes the roots that no op
+        of these computes."""
         self.roots = roots
         self.subgraphs = subgraphs
         self.passed = passed
-        # of a subgraph, what later ones read
+        # by subgraph, the values that later subgraphs read
         self.carried: defaultdict[int, list[Value]] = defaultdict(list)
         self.readers: dict[Hashable, list[Node]] = {}
         self.last: dict[Hashable, int] = {}
@@ -413,8 +415,8 @@ def is_placed_in(device_data: DeviceData, mesh: Sharding) -> Sharding:
 
 
 def is_handed_over(device_data: DeviceData, sharding: Sharding) -> bool:
-    """True for integers of the host that a program takes as they are while tokens are decoded: each
-    has others."""
+    """True for host integers that a program takes without an upload: while tokens are decoded, each
+    token has new ones."""
     meta = device_data.meta
     is_list = at_once.value is not None and meta.numel <= LARGEST and is_exact(meta.dtype)
     return (
@@ -428,8 +430,7 @@ def is_handed_over(device_data: DeviceData, sharding: Sharding) -> bool:
 def bring(
     inputs: Iterable[DeviceData], shardings: Iterable[Sharding], *, stays: bool = True
 ) -> None:
-    """Moves each input to the devices of the program that is about to read it; without `stays`, but
-    small host data."""
+    """Transfers inputs to the program's devices. stays=False: skips small host data."""
     for device_data, sharding in zip(inputs, shardings, strict=True):
         if device_data.host is not None:
             if not stays and is_handed_over(device_data, sharding):

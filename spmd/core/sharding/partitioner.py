@@ -138,8 +138,9 @@ def shard_as(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _lower_shard_as(context: mlir.LoweringRuleContext, x: ir.Value, y: ir.Value) -> list[ir.Value]:
-    # Counted by module, so that all processes lower the same text: this list of a module's is
-    # shared by all its functions.
+    """Lowers `shard_as`: both values join a new shard group of the module."""
+    # Groups are numbered by module, so that all processes lower the same text: a module's list of
+    # keepalives is shared by all its functions.
     group = sum(keepalive is _GROUP for keepalive in context.module_context.keepalives)
     context.module_context.add_keepalive(_GROUP)
     if config.partitioner == "shardy":
@@ -163,12 +164,12 @@ mlir.register_lowering(_shard_as_p, _lower_shard_as, cacheable=False)
 
 
 def hide(module: Any) -> None:
-    """Puts optimization barriers into a module where XLA could find that one number fills a complex
-    array.
+    """Puts optimization barriers into a module wherever XLA could find that a complex array is
+    filled with one number.
 
-    XLA replaces the sum over devices of an array of one number by an array of another; for a
-    complex one it makes that number without a shape, and aborts the process. Both partitioners make
-    such sums, also to move a part of zeros.
+    XLA folds the sum over devices of such an array into a constant; a complex constant it makes
+    without a shape, and aborts the process. Both partitioners write such sums, also to move a part
+    of zeros.
     """
     constants: set[ir.Value] = set()
     for op in ops_of(module):
@@ -231,11 +232,13 @@ def manual_parts(module: ir.Module) -> Callable[[ir.Operation], bool]:
     num_devices = max((math.prod(mesh.values()) for mesh in sizes), default=0)
 
     def is_manual(op: Any) -> bool:
+        """True if all devices are split by the manual axes around the op, or around all calls of
+        its function."""
         while op.name != "func.func":
             if op.name == "sdy.manual_computation":
                 axes = re.findall(r'"([^"]+)"', str(op.attributes["manual_axes"]))
-                # Of meshes with an axis of one name, the smaller: what is not known to be manual is
-                # the partitioner's.
+                # Meshes may share the name of an axis: the smallest size counts, as a region not
+                # known to be manual is left to the partitioner.
                 if (
                     math.prod(min(mesh[axis] for mesh in sizes if axis in mesh) for axis in axes)
                     == num_devices
@@ -277,7 +280,7 @@ def ops_of(module: ir.Module, *names: str) -> list[ir.Operation]:
 
 
 def function_of(op: Any) -> str:
-    """The name of the function that an op stands in."""
+    """The name of the function that contains an op."""
     while op.name != "func.func":
         op = op.parent.operation
     return str(op.attributes["sym_name"].value)

@@ -77,6 +77,8 @@ def _devices_here() -> Sequence[jax.Device]:
 
 
 def _devices(target: Target) -> Sequence[jax.Device]:
+    """The devices of a target: those here, simulated ones, described GPUs, or a TPU slice described
+    by libtpu."""
     if target is None:
         return _devices_here()
     if is_simulated(target):
