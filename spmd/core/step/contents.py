@@ -143,7 +143,8 @@ class Held:
         return vars(self.container) if self.kind is Kind.CLASS else self.container
 
     def changes(self, same: Callable[[object, object], bool]) -> Iterator[Change]:
-        """The changes since then. same: whether a value counts as the one before."""
+        """The changes since the container was looked at. same: decides whether a value counts as
+        the former one."""
         keys, values = self.read()
         if (
             len(keys) == len(self.keys)
@@ -195,8 +196,8 @@ def _is_identical(values: Sequence[object], old_values: Sequence[object]) -> boo
 
 
 class Contents:
-    """A comparison of containers by the contents that they had. A class: a function that calls
-    itself is a reference cycle, which would hold what the call has dropped."""
+    """Compares containers by their former contents. A class, because a recursive closure is a
+    reference cycle, which would keep alive what the call has dropped."""
 
     def __init__(self, snapshots: dict[int, Held]):
         self._held = snapshots

@@ -103,6 +103,8 @@ def _widest(values: Sequence[object]) -> torch.dtype:
 def _autocast_kernel(
     name: str, dtype_of: Callable[[Sequence[object]], torch.dtype]
 ) -> Callable[..., object]:
+    """An op's kernel under autocast: casts its floating-point operands on the device, then runs the
+    op."""
     packet, _, overload_name = name.partition(".")
     overload = getattr(getattr(aten, packet), overload_name or "default")
 

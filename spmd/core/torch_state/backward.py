@@ -63,7 +63,8 @@ def _pin_parameter(tensor: torch.Tensor) -> None:
 
 
 def leave(tensor: torch.Tensor) -> None:
-    """Leaves the sharding of a tensor's gradient to the partitioner, until `follow(again=True)`."""
+    """Leaves the sharding of a tensor's gradient to the partitioner, until
+    `follow(after_leave=True)`."""
     if tensor.is_leaf:
         hooks = tensor._post_accumulate_grad_hooks or {}
         for key in [key for key, hook in hooks.items() if hook is pin_gradient]:
@@ -138,6 +139,7 @@ _num_backward = 0
 
 @contextlib.contextmanager
 def _guarded() -> Iterator[None]:
+    """Replaces `_Guard.type_` while a backward pass of any thread runs."""
     global _num_backward
     with _backward_lock:
         _num_backward += 1

@@ -82,6 +82,7 @@ def _replace(tensor: torch.Tensor, moved: torch.Tensor) -> Any:
 
 
 def _move_parameter(module: nn.Module, name: str, fn: Function) -> None:
+    """Moves a module's parameter and its gradient; on an error both stay."""
     parameter: Any = module._parameters[name]
     if isinstance(parameter, UninitializedTensorMixin):
         move_uninitialized(parameter, fn)
@@ -121,6 +122,8 @@ def _keeping(module: nn.Module, fn: Function) -> Function:
     that names it."""
 
     def kept(tensor: torch.Tensor) -> torch.Tensor:
+        """Applies `fn` to a tensor; a buffer of an unsupported layout stays, a parameter of one
+        raises."""
         try:
             result = fn(tensor)
             if not isinstance(result, XlaTensor) and result.device.type == "xla":

@@ -114,8 +114,8 @@ class _Reduced:
 
 
 def shared_host_copy(tensor: XlaTensor) -> torch.Tensor:
-    """Returns the tensor on the CPU, on the same CPU storage as others over its storage that are
-    being saved."""
+    """Returns a CPU copy of the tensor; tensors over one storage that are saved together share one
+    CPU storage."""
     storage, meta = tensor._storage, tensor._meta
     base = storage.meta
     if (
@@ -239,8 +239,8 @@ def set_tensor_metadata(
 
 
 def _within(tensor: torch.Tensor, moved: dict[_Memory, torch.Tensor]) -> torch.Tensor | None:
-    """Returns a view of a tensor loaded before from the same storage, where that one holds all of
-    this one's memory."""
+    """Returns a view of a tensor loaded earlier from the same storage, if its memory contains that
+    of this tensor."""
     begin = tensor.storage_offset()
     end = begin + sum(
         (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)

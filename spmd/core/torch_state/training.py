@@ -144,6 +144,6 @@ def join_staging() -> None:
 
 
 def averaging_devices(devices: Callable[[], list[str]]) -> list[str]:
-    """The devices on which averages of weights are list ops: torch's for integers, a buffer's,
-    raise on all of them."""
+    """torch's devices with list ops for averages of weights, without xla: these list ops raise for
+    integer buffers, on every device."""
     return [device for device in devices() if device != "xla"]

@@ -103,6 +103,7 @@ class Patch(NamedTuple):
 
 
 def _lack(need: str) -> str | None:
+    """What is missing of a needed name or its parameters, in words; None if all is there."""
     path, _, expected = need.rstrip(")").partition("(")
     try:
         value = pkgutil.resolve_name(path)
