@@ -172,7 +172,7 @@ def _accumulated(
 
 
 def _checked_rows(batch: object, num_micro_batches: int) -> int:
-    """The rows of a micro-batch; raises ValueError where the batch has no equal ones."""
+    """The rows of a micro-batch; raises ValueError if the batch does not divide into equal ones."""
     tensors = [value for value in tree_leaves(batch) if isinstance(value, torch.Tensor)]
     if not tensors or any(tensor.device.type != "xla" for tensor in tensors):
         raise ValueError("accumulate_gradients: expected a batch of tensors on xla")

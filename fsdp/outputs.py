@@ -133,8 +133,8 @@ class BatchSplit:
             self._of_length = entries
 
     def __call__(self, output: object, dim: int = 0, *, is_batch: bool = False) -> None:
-        """Shards a dim of the tensors in an output; dim 1 is dim 0 of the rows of a stack.
-        is_batch: a line says where none is sharded."""
+        """Shards a dim of the tensors in an output (dim 1: that of the rows of a stack). is_batch:
+        prints a line if none can be sharded."""
         whole = []
         # Vectors and scalars, such as a loss, have no rows of the batch that a mark could name.
         batches = [
@@ -155,7 +155,7 @@ class BatchSplit:
 # Cached: a unit marks its inputs and outputs in each pass, and a spec is checked when it is made.
 @functools.cache
 def _spec(rank: int, dim: int, axes: tuple[str, ...], rows: _Entry = None) -> spmd.PartitionSpec:
-    """The spec that shards one dim over axes; rows: the entry of dim 1, where that is another."""
+    """The spec that shards one dim over axes; rows: the entry of dim 1, for sequences."""
     return spmd.PartitionSpec(
         *(axes if i == dim else rows if i == 1 else None for i in range(rank))
     )

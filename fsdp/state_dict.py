@@ -186,8 +186,8 @@ def _sharded(options: StateDictOptions) -> StateDictOptions:
 def _gathered(
     options: Options, get: Callable[..., StateDict], *args: object, **kwargs: object
 ) -> StateDict:
-    """The result of a function of torch's, gathered over all processes where the options ask for a
-    full one."""
+    """The result of a function of torch's, gathered over all processes if the options ask for a
+    full state dict."""
     options = options or StateDictOptions()
     state = get(*args, options=_sharded(options), **kwargs)
     if not options.full_state_dict:

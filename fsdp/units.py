@@ -352,8 +352,8 @@ class Unit:
         return inputs
 
     def _split(self, values: Sequence[torch.Tensor], *, is_batch: bool = False) -> None:
-        """Shards the batch of inputs or outputs: of time-first modules dim 1, and of no matrix,
-        such as a mask."""
+        """Shards the batch dim of inputs or outputs; for time-first modules that is dim 1, and
+        matrices, such as a mask, stay."""
         if self._time_first:
             self.split([tensor for tensor in values if tensor.dim() > 2], dim=1, is_batch=is_batch)
         else:
@@ -383,8 +383,8 @@ class Unit:
         )
 
     def post_forward(self, module: nn.Module, args: object, output: object) -> object:
-        """Ends a forward pass; returns its output. output: None where forward raised, as it does
-        where a recomputation has all values that it needs."""
+        """Ends a forward pass; returns its output. output: None where forward raised, as a
+        recomputation does once it has all values that it needs."""
         if not self._passes:
             return output
         # Also where forward raised: torch calls the hook always, and a retry must find the
@@ -443,7 +443,7 @@ class Unit:
                     gradient, forward_pass.saved_shards[index] if forward_pass.saved_shards else ()
                 )
         if forward_pass.casts and not self._passes:
-            # Not the casts of a nested pass.
+            # Kept from the first time on: later the slots may hold the casts of a nested pass.
             self._masters = self._masters or {slot: _held(*slot) for slot in forward_pass.casts}
             _hold(forward_pass.casts)
             self._arrived = forward_pass

@@ -67,8 +67,8 @@ def make_room(num_devices: int) -> None:
             _wait(next((array for array in list(_over_several) if not array.is_deleted()), None))
             forget_done()
     elif len(_on_one) >= _MOST_ON_ONE:
-        # A donated result is an input of a program whose result was not donated, or was donated as
-        # well.
+        # It is enough to wait for results that were not donated: a donated one was an input of a
+        # later program.
         for array in list(_on_one):
             if not array.is_deleted():
                 _wait(array)
@@ -95,6 +95,7 @@ def forget_done() -> None:
             _started.popleft()
         if all(map(is_done, _on_one)):
             _on_one.clear()
+        # One by one, in the order of their launches: all before the last that has ended have ended.
         ended = [
             i
             for i, array in enumerate(list(_over_several), 1)

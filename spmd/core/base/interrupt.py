@@ -133,6 +133,7 @@ def _must_wait(frame: FrameType | None) -> bool:
         if code.co_name in ("remove", "_remove") and code.co_filename in _WEAK_DICTIONARIES:
             return True
         package = frame.f_globals.get("__name__", "").partition(".")[0]
+        # Frames come from the inside out: jax's first, then this library's that called it.
         if is_in_jax and package == "spmd":
             return True
         is_in_jax = is_in_jax or package in ("jax", "jaxlib")
@@ -164,6 +165,7 @@ def raise_held() -> None:
     while HELD and _is_main():
         presses = list(HELD)
         _forget(presses)
+        # `_hold` set -1; at 0 the next op looks again, and sets the pace anew.
         pace.look_at = 0
         _call(presses)
 

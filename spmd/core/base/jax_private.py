@@ -112,7 +112,8 @@ def compile_lowered(lowered: Any, options: Mapping[str, object]) -> Any:
             map(_is_named, arguments["in_shardings"])
         ):
             raise
-    # A result with a named sharding names the mesh, too.
+    # Without names jax keeps each tiling as XLA has it; a named sharding of a result names the
+    # mesh, too.
     for shardings, avals in (
         ("in_shardings", "global_in_avals"),
         ("out_shardings", "global_out_avals"),

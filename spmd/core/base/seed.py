@@ -56,7 +56,7 @@ def next_draw(generator: torch.Generator | None = None) -> Draw:
         elif observing is not None:
             observing.other_draws = True
     for body in _thread.bodies:
-        # else repeated, or apart from the stream
+        # Bodies note the draws made in them: neither repeated ones, nor those of a fork inside.
         if body.source is source and body.num_forks == _thread.num_forks:
             body.draws.append(draw)
             body.generators.append(generator)
@@ -133,6 +133,7 @@ def fork() -> Iterator[None]:
         _thread.num_forks -= 1
         _thread.stream = stream
         with _lock:
+            # No other thread has drawn or seeded since: the shared stream goes back.
             if _shared == (start[0], start[1] + _thread.num_shared - num_shared):
                 _shared = start
                 _thread.num_shared = num_shared

@@ -78,10 +78,12 @@ def spare(buffers: list[Any], donated: Iterable[int]) -> None:
         return
     places = list(donated)
     with _changed:
-        while late := _short_of_room([LENT[id(buffers[i])] for i in places if is_lent(buffers[i])]):
+        while short := _short_of_room(
+            [LENT[id(buffers[i])] for i in places if is_lent(buffers[i])]
+        ):
             begin = time.perf_counter()
             _changed.wait()
-            late.waited += time.perf_counter() - begin
+            short.waited += time.perf_counter() - begin
         places = [i for i in places if is_lent(buffers[i])]
         lenders = {lender for i in places for lender in LENT[id(buffers[i])].lenders}
     begin = time.perf_counter()

@@ -148,7 +148,7 @@ def forward_ring(number: int, line: Line | None) -> Ring:
     """
     thread_ring: Ring = THREADS.ring
     if line is not None and len(_rings) > 1:
-        # other threads add more
+        # copied first, as other threads add rings
         rings = [ring for ref in reversed(_rings.valuerefs()) if (ring := ref()) is not None]
         for ring in (thread_ring, *rings):
             recorded = ring.line(number)
@@ -234,6 +234,7 @@ def at_user_line(error: Exception) -> Exception:
                 # an error that came through here before has a frame twice
                 of_user[entry.tb_frame] = entry
             entry = entry.tb_next
+        # Linked anew from the last frame on, without the library's.
         for last in reversed(
             of_user.values() or (TracebackType(None, frame, frame.f_lasti, frame.f_lineno),)
         ):
@@ -308,7 +309,8 @@ def describe(node: Node) -> str:
 
 
 def plain_name(root: nn.Module, name: str) -> str:
-    """The name of a module inside another one, without that of a wrapper of one `module`."""
+    """The name of a module inside `root`; of a root that only wraps one `module`, without that
+    prefix."""
     modules = root._modules
     return (
         name.removeprefix("module").removeprefix(".")

@@ -165,8 +165,8 @@ class DeviceData:
         return None if self.store is None else (self.store, self.row)
 
     def take_place(self, row_of: "tuple[Store, int] | None", sharding: Sharding) -> None:
-        """Moves a value that is on the devices of a block to this row, if it lies there, else to
-        all devices."""
+        """Moves a value from the devices of a block into this row of a store if the row lies on
+        them, else to all devices."""
         if row_of is not None and row_of[0].lies_as(row_of[1]) is self.sharding:
             row_of[0].put(row_of[1], self)
         else:
@@ -297,6 +297,7 @@ def full_stores(inputs: Sequence["DeviceData"], among: Iterable[int]) -> tuple[S
 
 def stacked(rows: Sequence[jax.Array], sharding: Sharding) -> jax.Array:
     """Returns a new array whose rows are these arrays, each of this sharding."""
+    # Each block of devices gets equally many rows: copies of the last row fill up the last block.
     blocks = sharding.blocks()
     size = -(-len(rows) // len(blocks))
     padded = [*rows, *[rows[-1]] * (size * len(blocks) - len(rows))]

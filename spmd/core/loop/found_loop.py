@@ -151,6 +151,8 @@ def candidate_of(
             if (local := inside(operand)) is not None:
                 operand_sources.append(local)
                 continue
+            # An operand from outside of the first iteration: a carry if the second one reads a
+            # result of the first.
             values = tuple([nodes[i].operands[k] for i in range(index, stop, period)])
             if (result := inside(values[1])) is not None:
                 key = (result, value_name(operand))
@@ -159,6 +161,7 @@ def candidate_of(
                 )
                 continue
             names = tuple(map(value_name, values))
+            # One value in all iterations: a constant; else an x.
             if all(name is names[0] or name == names[0] for name in names):
                 operand_sources.append(
                     Entering("consts", same.setdefault(names[0], (len(same), operand))[0])
@@ -179,11 +182,11 @@ def candidate_of(
 class FoundLoop(NamedTuple):
     """The op of a stretch.
 
-    operands: in its order. body: the ops of the first iteration that the body's are made of.
-    numbers: its scalar arguments, each as (place in an iteration, iteration, index among those of
-    the op). results: by the name of a value of the graph, the index of the result that it becomes.
-    stacks: the ys whose stacks have rows for values that later ops make: the y, the names of its
-    rows, those of these values too, and these values by row.
+    operands: the loop's, in its order. body: the ops of the first iteration that became the body.
+    numbers: the loop's scalar arguments, each as (place in an iteration, iteration, index among
+    those of the op). results: by the name of a value of the graph, the index of the result that it
+    becomes. stacks: the ys whose stacks have rows for values that later ops make: the y, the names
+    of its rows, those of these values too, and these values by row.
     """
 
     op: OpSpec
@@ -236,10 +239,12 @@ def found_loop(
         for k in range(len(node.op.numbers)):
             steps.append(EACH)
             numbers += [(index, iteration, k) for iteration in order]
+        # The body has no numbers of its own: the loop's op has them for each iteration.
         nodes[index] = Node(
             op, tuple(operands), (0,) * len(op.numbers), node.code, node.instruction, node.sequence
         )
 
+    # The results: the carry, the last values, then the rows of each y.
     carried = {result: slot for slot, (result, _) in reversed(list(enumerate(candidate.carry)))}
     last = [result for result in candidate.last if result not in carried]
     roots = [value_of(result) for result, _ in candidate.carry] + [
@@ -297,6 +302,8 @@ def _entered(candidate: Candidate, result: Result, slot: int) -> tuple[Y, dict[i
     """Returns the y of a carry that is read outside for more than the last iteration, stacked as
     each iteration receives it, and the names of its rows."""
     count = candidate.iterations
+    # Rows: the initial value, then the result of each iteration but the last; with has_end that
+    # one, too, behind them or, if rows run backwards, before them.
     has_end = result in candidate.ended and candidate.node(0, result[0]).op.memory == DEVICE
     rows_before = int(has_end and candidate.backwards)
     names = {rows_before + candidate.row(0): value_name(candidate.carry[slot][1])}
@@ -312,7 +319,7 @@ def _entered(candidate: Candidate, result: Result, slot: int) -> tuple[Y, dict[i
 def _kept(
     candidate: Candidate, result: Result, over: Over, is_before: Callable[[Value], bool]
 ) -> tuple[Y, dict[int, Name], list[Value], dict[int, Value]]:
-    """Returns the y of another result, the names of the values in its rows, the operands that fill
+    """Returns the y of a result that is no carry, the names of its rows, the operands that fill
     rows of it, and the values that later ops write into others."""
     peeled = (
         {} if candidate.node(0, result[0]).op.memory == HOST else candidate.peeled.get(result, {})

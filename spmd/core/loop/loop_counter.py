@@ -38,6 +38,7 @@ def by_iteration(vector: jax.Array, steps: Sequence[Step], iterations: int) -> j
         np.zeros_like(places),
         np.array([isinstance(step, tuple) for step in steps], bool),
     )
+    # A tuple's integers are constants here; EACH takes a scalar argument per iteration, others one.
     start = 0
     for column, step in enumerate(steps):
         if isinstance(step, tuple):

@@ -264,7 +264,9 @@ class _Trace:
             self.loop.num_carried + self.loop.num_last,
         )
         roots, is_from_host, (floats, integers) = loop.body.roots, self.is_from_host(), self.tables
+        # By the index of a y, the x on the host whose rows it is written over.
         x_of = {k: y.over for k, y in enumerate(loop.ys) if is_from_host and y.over is not None}
+        # The ys whose stacks jax.lax.scan makes on the host.
         on_host = [
             k
             for k, y in enumerate(loop.ys)
@@ -336,6 +338,7 @@ class _Trace:
         """Returns the results of a y. after: the carry behind the last iteration."""
         loop = self.loop
         y, root = loop.ys[k], loop.body.roots[loop.num_carried + loop.num_last + k]
+        # A y that is the carry as an iteration receives it: some of its rows are known values.
         slot = loop.body.inputs.index(root) - loop.num_constants if root in loop.body.inputs else -1
         if y.has_end:
             stack = write_row(stack, after[slot], y.end_of(loop.iterations))

@@ -191,13 +191,14 @@ def lower_region(
 def known_in(
     nodes: Sequence[Node], inputs: Mapping[DeviceData, sharded.Dims | None]
 ) -> contextlib.AbstractContextManager[None]:
-    """A context in which the ops of a graph or a region are lowered, with what is known of their
-    values."""
+    """Context for lowering the ops of a graph or a region, whose known dims of values this thread
+    then has."""
     return held(_thread, dims=known_of[0](nodes, inputs) if known_of else sharded.Values({}, {}))
 
 
 def _mesh_inside() -> jax.sharding.AbstractMesh | None:
-    """Returns the mesh inside of a manual computation; None where it has all axes."""
+    """Returns the mesh of the axes that are left inside of a manual computation; None if it has
+    taken all."""
     mesh = jax.sharding.get_abstract_mesh()
     return mesh if program.manual_axes and set(mesh.axis_names) - program.manual_axes else None
 

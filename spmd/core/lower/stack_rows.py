@@ -54,6 +54,7 @@ def joined(values: Sequence[Made]) -> jax.Array:
     one slice."""
 
     def stretch_of(numbered: tuple[int, Made]) -> tuple[int, int]:
+        # Equal for neighbours: rows of one stack at one distance from their numbers.
         number, value = numbered
         return (
             (id(value.stack), value.index - number) if isinstance(value, StackRow) else (0, number)

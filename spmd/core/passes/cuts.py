@@ -167,6 +167,8 @@ class _Wiring:
                     if maker_index is not None and maker_index >= start:
                         kind.append((maker_index - start, result))
                     else:
+                        # Values from outside are numbered below 0, in the order of their first
+                        # reads.
                         kind.append(~outside.setdefault(name, len(outside)))
             kinds.setdefault(tuple(kind), []).append((start, stop))
         return kinds

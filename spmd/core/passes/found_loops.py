@@ -231,6 +231,7 @@ def _is_wanted(
     kept for it."""
     if all(reader <= loop for reader in readers.get(name, ())):
         return False
+    # Back through the late ops, to the operands that nothing else reads behind the loop.
     cone: set[Name] = set()
     kept_bytes: dict[Name, int] = {}
     pending = [value]
@@ -255,6 +256,7 @@ def _smallest(
     """Returns the value with the smallest shard among a value and the chain of ops that read it
     alone, and the ops up to there: a gradient is smallest when it is sharded like its weight."""
     ops: list[Node] = []
+    # share: the part of the value that one device has.
     share, best, count = 1.0, float(value.meta.nbytes), 0
     read_by = readers.get(value_name(value), ())
     while len(read_by) == 1 and read_by[0] < len(graph.nodes):

@@ -69,6 +69,7 @@ def element_chains(run: Sequence[Node]) -> tuple[list[Chain], dict[Name, Value]]
             node = Node(
                 part.op, operands, numbers, list_op.code, list_op.instruction, list_op.sequence
             )
+            # The chains that this element reads from become one, under the number of the first.
             read = sorted(
                 {number_of[maker] for maker in map(origin, operands) if maker in number_of}
             )

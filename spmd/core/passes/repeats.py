@@ -87,6 +87,7 @@ def _fit(
     """Returns the longest loop in a stretch of equal ops, or None where its iterations are wired
     differently."""
     iterations = (stop - start) // period
+    # The first iteration may begin at any of the first `spare` ops.
     spare = stop - start - iterations * period
     if iterations < FEWEST_ITERATIONS or (iterations - 1) * period < FEWEST_OPS:
         return None
@@ -118,6 +119,7 @@ def _least_carried(
             if result >= max(start, index - period):
                 reach[value_name(operand)] = (result, index, operand.meta.nbytes)
     carried = np.zeros(period, np.int64)
+    # A value is carried over every cut between the op that makes it and its last reader.
     for result, read, nbytes in reach.values():
         for cut in range(result + 1, read + 1):
             carried[(cut - start) % period] += nbytes
@@ -147,8 +149,8 @@ def _wiring(
 
 
 def _stretches(wiring: list[tuple[_Wired, ...]]) -> Iterator[tuple[int, int]]:
-    """Yields isomorphic iterations (first, behind the last), and the one before where it may be the
-    first of them."""
+    """Yields runs of isomorphic iterations as (first, behind the last); the iteration before a run
+    belongs to it if it may be the first of the loop."""
     first = 0
     while first < len(wiring):
         last = first + 1
@@ -275,6 +277,8 @@ def _note_readers(
     for loop in loops:
         for result, iterations in read[id(loop)].items():
             (loop.last if iterations == {loop.iterations - 1} else loop.ys).append(result)
+            # The last row is one of the stack, too, if it is read as a row, or is a root like the
+            # one before it.
             second_last, end = (
                 loop.name(loop.iterations - 2, result),
                 loop.name(loop.iterations - 1, result),
@@ -288,6 +292,7 @@ def _orient_rows(loops: Sequence[Candidate]) -> None:
     reverse order."""
     row: dict[object, int] = {}
     for loop in loops:
+        # The direction in which the rows of the xs go, as earlier loops have numbered them.
         votes: Counter[int] = Counter()
         for values in loop.xs:
             first, second = (row.get(value_name(value)) for value in values[:2])

@@ -119,6 +119,7 @@ def _exceeds_budget(
     Copied are values that are rows of no loop, list op or store. One row is that of a layer which
     differs (T5's first).
     """
+    # Rows already: of stores, of these loops' results, of list ops.
     rows: set[Name] = {graph.inputs[i] for group in stack_groups for i in group}
     for loop in loops:
         rows.update(node for index in loop.early for node in loop.at(index))
@@ -137,9 +138,7 @@ def _exceeds_budget(
             for name, value in zip(names, values, strict=True)
         ]
         copied += sum(
-            value.meta.nbytes
-            for value, is_there in zip(values, are_rows, strict=True)
-            if not is_there
+            value.meta.nbytes for value, is_row in zip(values, are_rows, strict=True) if not is_row
         )
         one_row += values[0].meta.nbytes if any(are_rows) else 0
     return copied > one_row
@@ -280,15 +279,17 @@ def _value(name: Name) -> Value:
 def _aligned(node: Node, places: Mapping[object, _Place]) -> Iterator[_Column]:
     """Yields the stack groups among the operands and results of a list op that follow from the
     known ones."""
+    # By an operand or result of the element's op and its stack group: by row, the names of all of
+    # the element's operands and results.
     groups: defaultdict[Hashable, dict[int, list[Name]]] = defaultdict(dict)
     several = len(node.op.metas) > 1
     for part in node.op.lowering.elements:
-        names = [value_name(node.operands[row_of_group]) for row_of_group in part.operands]
+        names = [value_name(node.operands[index]) for index in part.operands]
         names += [(node, result) if several else node for result in part.results]
         for k, name in enumerate(names):
             if name in places:
-                row_of_group = places[name]
-                groups[part.op, k, row_of_group[0]][row_of_group[1]] = names
+                place = places[name]
+                groups[part.op, k, place[0]][place[1]] = names
     for rows in groups.values():
         for column in zip(*rows.values(), strict=True):
             if len(column) > 1 and not places.keys() >= set(column):

@@ -317,6 +317,7 @@ def _formed_and_made(
     """Compiles or loads a program that the cache does not have, its layers scanned unless that
     costs copies."""
     key = graph.key()
+    # Scanning was given up before, for this graph or for the most similar one.
     is_given_up = any(map(attrgetter("is_unrolled"), _programs.get(key, _NONE)))
     is_given_up = is_given_up or (key not in _programs and _is_scanned_in_vain(graph, line))
     formed, single, stores = grouped(graph, form, may_scan=not is_given_up)

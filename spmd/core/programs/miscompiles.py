@@ -74,6 +74,7 @@ def scatters_in_loop(lowered: Lowered, text: str) -> bool:
     module = lowered.compiler_ir()
     assert module is not None, "jax lowers to MLIR"
     calls, scatters = ops_of(module, "func.call"), ops_of(module, "stablehlo.scatter")
+    # The functions that have a scatter, themselves or through a call.
     holders = {function_of(op) for op in scatters}
     while more := {function_of(call) for call in calls if callee_of(call) in holders} - holders:
         holders |= more

@@ -60,7 +60,7 @@ class Program:
 
     inputs, outputs: the ports of a run. donated: per input, whether a run takes its buffer;
     foreign: the inputs whose mesh has the devices in another order than the program, with their
-    sharding in its order; respelled: the outputs of which that is true, with their own sharding.
+    sharding in its order; respelled: the outputs on such a mesh, with their own sharding.
     calls_host: whether a run calls Python, which may raise. smallest: the output with fewest bytes.
     bytes_needed: the bytes that a run allocates on the devices of this process, over all of them.
     is_planned: it was compiled for a plan, and no run has needed it yet. is_loaded: it was not
@@ -69,8 +69,8 @@ class Program:
     `lines`. fingerprint: the digest that several processes compared. loops: (first op, trip count,
     ops of an iteration) of each. requested: the graph, for the description of later changes (see
     `Requested`). numbers: for the floats and the integers, the order in which the program takes the
-    scalar arguments of the recorded ops; None for theirs. graph: as it was recorded, without data
-    (see `without_data`). paths: the module of each op, where they were noted
+    scalar arguments of the recorded ops; None: as they were recorded. graph: as it was recorded,
+    without data (see `without_data`). paths: the module of each op, where they were noted
     (`config.module_paths`).
     """
 

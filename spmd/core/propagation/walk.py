@@ -337,6 +337,7 @@ class _Walk:
             _Walk(self.values.regions.setdefault((node, index), Values({}, {})), self.flows)
             for index in range(len(node.op.lowering.regions))
         ]
+        # Into the regions, through their ops, from the next carry to the carry, and out again.
         entering, leaving, carried = _STEPS[type(node.op.lowering)](node)
         for region, outside, value, num_rows in entering if is_forward else [*entering, *leaving]:
             dims = self.dims(outside)

@@ -164,6 +164,7 @@ def _record_view(plan: Plan, args: Args, kwargs: Kwargs) -> XlaTensor:
     """A view: a new tensor over the same storage; its op is recorded when the view is first
     read."""
     base = args[0]
+    # Only the key is filled: a view has one operand and no scalar arguments.
     key: Key = [base._meta]
     for value in args[1:]:
         _scan(value, False, key, [], [], plan)

@@ -178,8 +178,8 @@ def read_in(storage: Storage, layout: Sharding) -> Read:
 
 
 def join(reads: Sequence[Read]) -> None:
-    """Groups the small ones among reads of unsharded values, by dtype and by how they are sharded:
-    a group is gathered together."""
+    """Groups those of the reads that gather small values, by dtype and by sharding: a group is
+    gathered together."""
     groups: dict[object, list[Read]] = {}
     for read in reads:
         storage = read.owner()
@@ -296,14 +296,15 @@ def renew(
         members = _members(reads)
         gathered = _gathered_still(members)
         members = {read: storage for read, storage in members.items() if read not in gathered}
-        nearer = {
+        source_of = {
             read: tensor
             for read, tensor in zip(reads, sources, strict=bool(sources))
             if tensor is not None
         }
+        # For each read: the value to gather from, the ops of a cast behind it, and its sharding.
         stored, casts, shardings = [], [], []
         for read, storage in members.items():
-            tensor = nearer.get(read)
+            tensor = source_of.get(read)
             base, ops = _cast_behind(storage.value) if tensor is None else (value_of(tensor), [])
             stored.append(base)
             casts.append(ops)

@@ -34,14 +34,14 @@ class AtOnce(Protocol):
         """Ops to leave pending in a sync of these roots. It may settle storages."""
 
     def is_list(self, value: Value) -> TypeGuard[Node]:
-        """True for a value among those."""
+        """True for a value that was left pending."""
 
     def finish(self, storage: Storage) -> None:
-        """Settles a storage with a value computed at once, after a sync for a read of the
+        """Settles a storage whose value was left pending, after a sync for a read of the
         storage."""
 
     def reads(self, data: Iterable[DeviceData]) -> bool:
-        """True if a pending op among those reads one of these data."""
+        """True if one of the ops left pending reads one of these data."""
 
 
 at_once = PerThread[AtOnce | None](None)
@@ -72,6 +72,8 @@ def record_here(
     """`record` at the user's present line; the place of a forward op is noted for its backward op.
     The caller has called `enter_thread`, too (see `threads`). task: the number of autograd's graph
     task, -1 outside backward."""
+    # A forward op notes its line in the ring under autograd's number, by which its backward op
+    # finds it.
     number = -1
     if task != -1:
         code, instruction = backward_line(task)

@@ -105,8 +105,8 @@ class Storage:
             self.listed = True
 
     def __deepcopy__(self, memo: object) -> None:
-        """Stays behind where code copies all attributes of a tensor, as fastai does;
-        `deepcopy(tensor)` copies it."""
+        """Returns None where code copies all attributes of a tensor, as fastai does: the storage is
+        not copied with them. `deepcopy(tensor)` copies it."""
 
     # A signal's handler may raise between any two lines: in this order nothing is lost then.
 
@@ -249,8 +249,8 @@ ASIDE: list["weakref.ref[Storage]"] = []
 
 
 def take_up(is_mended: Callable[[Sequence[Node], Sequence[DeviceData]], bool]) -> None:
-    """Returns storages set aside to the next sync, where `is_mended` accepts the ops and data
-    behind them."""
+    """Has the next sync run the storages that were set aside and whose ops and data `is_mended`
+    accepts."""
     with LOCK:
         aside, ASIDE[:] = ASIDE[:], ()
         for ref in aside:
@@ -305,6 +305,7 @@ def _waited(value: Value, ran: Collection[Node]) -> bool:
     node = origin(value)
     while node is not None and node in ran:
         makers = [maker for maker in map(origin, node.operands) if maker is not None]
+        # A view's op has one operand: with more it waits for other values.
         if makers and len(node.operands) > 1:
             return True
         node = makers[0] if makers else None

@@ -64,7 +64,7 @@ class View:
         self.sharding: Sharding | None = None
 
     def __deepcopy__(self, memo: object) -> None:
-        """Stays behind where code copies a tensor's attributes: see `Storage.__deepcopy__`."""
+        """Returns None where code copies a tensor's attributes: see `Storage.__deepcopy__`."""
 
     def elsewhere(self) -> "View":
         """The same view of another storage."""

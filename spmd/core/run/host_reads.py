@@ -115,9 +115,8 @@ def _run_all_or_needed(storage: Storage) -> None:
 
 
 def _with_step(storage: Storage) -> list[Storage]:
-    """The storages to be run for a value: where another thread has written it over data, in the
-    middle of a step, all that this step has written, so that the next of them to be read is data by
-    then."""
+    """The storages to run for a read of one: if another thread has written it in the middle of a
+    step, all that the step has written, so that the next read of them finds data."""
     if not recorders.is_several or storage.data is None:
         return [storage]
     # No sync sees a storage that was set aside after a failure; the one that is read is run all the

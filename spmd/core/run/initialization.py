@@ -221,6 +221,7 @@ def _programs(initial: Sequence[Initial], mesh: Sharding) -> list[list[Initial]]
         kinds.setdefault(kind, []).append((storage, value))
     if ops - fewest <= _FEW:
         return [list(initial)] if initial else []
+    # Kinds with equally many values: the n-th program makes the n-th value of each kind.
     by_number: dict[int, list[list[Initial]]] = {}
     for equal in kinds.values():
         by_number.setdefault(len(equal), []).append(equal)

@@ -153,8 +153,8 @@ def _noted(
 
 
 def _with_own_nodes(graph: Graph, earlier: set[Node]) -> None:
-    """Gives a kept program copies of the ops that were recorded before the context: those are put
-    back to what they were, with operands that ran in other programs of the recording."""
+    """Gives a kept program copies of the ops recorded before the context: the ops themselves get
+    back their operands of before, which other programs of the recording have replaced."""
     replaced: dict[object, Value] = {}
     for index, node in enumerate(graph.nodes):
         if node in earlier:

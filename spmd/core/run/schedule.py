@@ -61,6 +61,7 @@ def by_mesh(
         (mesh,) = meshes.values()
         return [Subgraph(nodes, mesh)]
     homes = mesh_homes(nodes)
+    # The number of crossings between meshes on the way to an op.
     depth: dict[Node, int] = {}
     claimed: dict[tuple[int, frozenset[int]], list[Node]] = {}
     for node in nodes:
@@ -117,6 +118,7 @@ def around_host(subgraph: Subgraph, host_computed: set[Node]) -> list[Subgraph]:
         stage[node] = max(
             (stage[maker] + (on_host and maker not in host_computed) for maker in makers), default=0
         )
+        # Within a stage the host computes first.
         stages.setdefault((stage[node], not on_host), []).append(node)
     return [Subgraph(stages[key], subgraph.where if key[1] else None) for key in sorted(stages)]
 
@@ -242,8 +244,8 @@ class Flow:
                 node.operands = ()
 
     def add_others(self, values: Sequence[Value]) -> None:
-        """Takes into account the ops that other threads have recorded: these read results, and of
-        the values inside a subgraph all that is behind them."""
+        """Adds the ops that other threads have recorded as readers, and the ops behind these up to
+        the graph's roots."""
         root_names = {value_name(value) for value, _ in self.roots}
         visited: set[Node] = set()
         stack = [maker for maker in map(origin, values) if maker is not None]

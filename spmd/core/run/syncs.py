@@ -158,7 +158,7 @@ def _is_far_state(storage: Storage) -> bool:
 
 
 def _forget_what_ran() -> None:
-    """Drops the live storages whose values have run; those of other threads are still to be run."""
+    """Drops the live storages whose values have run; those that other threads recorded stay."""
     pending_refs = []
     for ref in LIVE:
         storage = ref()

@@ -209,8 +209,8 @@ def _may_be_known(value: ir.Value) -> bool:
 def mark_manual_sorts(module: ir.Module) -> None:
     """States that sorts of several operands in fully manual regions are manual; for GSPMD.
 
-    Of such a sort whose result is an index of a scatter in a loop, GSPMD loses that by itself, and
-    ends the process (`hlo_sharding.cc`: "Check failed: !IsManualLeaf()").
+    GSPMD loses the manual sharding of such a sort if its result is an index of a scatter in a loop,
+    and ends the process (`hlo_sharding.cc`: "Check failed: !IsManualLeaf()").
     """
     sorts = [sort for sort in ops_of(module, "stablehlo.sort") if len(sort.results) > 1]
     if not sorts:
@@ -247,6 +247,7 @@ def manual_parts(module: ir.Module) -> Callable[[ir.Operation], bool]:
             op = op.parent.operation
         return function_of(op) in functions
 
+    # The functions all of whose calls are in manual regions, or in such functions.
     callers: dict[str, list[ir.Operation]] = {}
     for call in ops_of(module, "func.call"):
         callers.setdefault(callee_of(call), []).append(call)

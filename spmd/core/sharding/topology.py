@@ -173,9 +173,9 @@ def slices(target: Target = None) -> tuple[int, ...]:
     """The slice of each device, by ordinal. Devices of a slice are linked fast; a network links the
     slices.
 
-    TPUs report it, and are one slice where they do not, of however many hosts; elsewhere the
+    TPUs report their slices; those that do not are one slice, on however many hosts. Elsewhere the
     devices of one process are a slice. `config.num_slices` sets the number of slices, of equal
-    size. Raises ValueError where it does not divide the devices.
+    size; ValueError if it does not divide the devices.
     """
     if target is not None and is_simulated(target):
         num_slices = _parsed(target).slices

@@ -35,6 +35,7 @@ def pad_scatters(module: ir.Module, num_devices: int) -> None:
         for op in scatters:
             if not is_manual(op):
                 with op.location, ir.InsertionPoint(op):
+                    # A region of one op, its return, overwrites; others combine.
                     if len(op.regions[0].blocks[0].operations) > 1:
                         _combine_apart(op)
                         _pad_rows(op, num_devices)

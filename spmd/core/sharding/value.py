@@ -261,6 +261,7 @@ class Sharding:
                 named = mesh.with_spec(Spec.of(*axes)._replace(unreduced=unreduced), memory)
                 if named._groups() == groups:
                     return named
+        # No mesh has it: an axis for each dim, one for summands, one for copies.
         sizes = {f"dim{i}": size for i, size in enumerate(tiles)} | {"sums": sums}
         cut = {axis: size for axis, size in sizes.items() if size > 1} | {"copies": copies}
         dims = tuple(Dim((f"dim{i}",) if size > 1 else ()) for i, size in enumerate(tiles))
@@ -338,6 +339,7 @@ class Sharding:
             return sharding
         flat, sorting, names = self._factors()
         index_of = {device: i for i, device in enumerate(order)}
+        # The mesh with its prime factors in ascending order, as places in the program's order.
         ids = np.array(self.device_ids).reshape(flat).transpose(sorting).reshape(-1)
         logical = tuple(index_of[device] for device in ids.tolist())
         sizes = tuple(sorted(flat))
@@ -540,7 +542,7 @@ def _tiles_of(
             f"a result came back with a sharding that is no tiling of its mesh: {tiling}"
         )
     tiles = tuple(tiling.tile_assignment_dimensions())
-    # of the dims behind the array's; none where they are one, of copies
+    # the kinds of the tile dims behind the array's own; empty for a single one, of copies
     kinds = tiling.subgroup_types()
     sums_at = [rank + i for i, kind in enumerate(kinds) if kind == _UNREDUCED]
     sums = math.prod(tiles[i] for i in sums_at)

@@ -166,7 +166,8 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def restore_module(root: nn.Module) -> None:
-    """Has what follows the moves of a module know that its tensors are back where they were."""
+    """Tells the functions that follow the moves of a module that its tensors are back where they
+    were."""
     for after in after_move:
         # Devices written into an exported program are the CPU's again.
         after(root, _same)

@@ -118,8 +118,8 @@ def _move(module: nn.Module, fn: Function) -> None:
 
 
 def _keeping(module: nn.Module, fn: Function) -> Function:
-    """Returns `fn` that leaves a buffer that the device cannot hold where it is, with a warning
-    that names it."""
+    """Returns `fn`, except that a buffer that the device cannot hold stays where it is, with a
+    warning that names it."""
 
     def kept(tensor: torch.Tensor) -> torch.Tensor:
         """Applies `fn` to a tensor; a buffer of an unsupported layout stays, a parameter of one
@@ -159,6 +159,7 @@ def _apply_to_own(module: nn.Module, fn: Function, original: Callable[..., nn.Mo
     with torch.set_grad_enabled(torch.is_grad_enabled() and not parameters):
         results = [fn(first)]
 
+    # `fn` that has been called with the first tensor already.
     def once(tensor: torch.Tensor) -> torch.Tensor:
         return results.pop() if results and tensor is first else fn(tensor)
 
@@ -253,8 +254,8 @@ warned_of_cpu: list[bool] = []
 
 
 def _warn_of_cpu() -> None:
-    """Warns, once in a process, where the call of `model.to`, outside torch and this library, is
-    one that places it."""
+    """Warns, once in a process, if a framework's call of `model.to` moves the model to the CPU to
+    train it there."""
     frame = outside(sys._getframe(1))
     # a model's class has its own, as transformers' have
     while frame is not None and frame.f_code.co_name == "to":

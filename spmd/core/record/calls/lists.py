@@ -103,6 +103,7 @@ class EachElement(Lowering):
             if len(members) == 1:
                 yield _ElementGroup(members, self.parts[members[0]], metas)
                 continue
+            # A group is a run of elements that read neighbouring rows.
             rows_of = {i: _rows_read(self.parts[i], operands) for i in members}
             members.sort(key=lambda i: rows_of[i])
             start = 0
@@ -264,6 +265,7 @@ def _by_parameter(op: OpSpec) -> OpSpec:
     count = len(call.arguments[0][1])
     parts = []
     for i in range(count):
+        # Element i has the i-th tensor of each list; its operands are numbered anew.
         indices: list[int] = []
 
         def operand(index: int, indices: list[int] = indices) -> Operand:
@@ -394,6 +396,7 @@ def _element_call(plan: Plan, elements: Kwargs) -> tuple[OpOverload, Args, Kwarg
         {name: elements[name] for name in ("alpha", "dtype") if elements.get(name) is not None},
     )
     values = [value for name, value in elements.items() if name not in ("alpha", "dtype")]
+    # List ops take numbers where the op of one element has another name.
     if base in ("maximum", "minimum") and not isinstance(values[1], torch.Tensor):
         base = {"maximum": "clamp_min", "minimum": "clamp_max"}[base]
     elif base in ("addcmul", "addcdiv") and len(values) > 3:

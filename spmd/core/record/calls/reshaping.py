@@ -141,6 +141,7 @@ def _resize_(
     if size == tensor.shape and memory_format is None:
         return tensor
     memory = tensor._storage.meta
+    # The elements from the tensor's first one to the end of its memory.
     stored = (
         memory.numel - (tensor.storage_offset() - memory.offset)
         if tensor.dtype == memory.dtype

@@ -432,6 +432,7 @@ def _handed_over(
     num_old, num_new = len(old), len(new)
     parts = []
     for index, device in enumerate(new):
+        # The old devices from which this new one may take its shard.
         first = index * num_old // num_new
         group = old[first : first + max(num_old // num_new, 1)]
         # A copy that is there already is not sent.
