@@ -124,7 +124,7 @@ def _take_wrapped_names(
     module: nn.Module, state: dict[str, object], prefix: str, *_: object
 ) -> None:
     """The pre-hook of `load_state_dict`: renames keys that other wrappers saved (PyTorch/XLA's
-    FSDPv2, for example) to the module's own."""
+    FSDPv2, for example) to those of the module."""
     names = {
         key: prefix + bare_name(key.removeprefix(prefix)) for key in state if key.startswith(prefix)
     }

@@ -52,6 +52,7 @@ def cast(output: _T, dtype: torch.dtype | None) -> _T:
 
 
 def _mapped(function: Callable[[torch.Tensor], torch.Tensor], value: object) -> object:
+    """`map_tensors` for one leaf of the structure: a tensor, a dataclass or another value."""
     # Not inside `map_tensors`: a closure that calls itself would be a reference cycle that keeps
     # the tensors alive.
     if isinstance(value, torch.Tensor):

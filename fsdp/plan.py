@@ -84,8 +84,9 @@ def visit(
     """Appends the modules at and below a module that a policy chooses, children first; returns the
     number of their parameter elements.
 
-    visited: modules that are not visited again. ignored_ids: of parameters that do not count.
-    asks_root: the policy also decides on the root, whose name is ""; else it is never among them.
+    visited: modules that are not visited again. ignored_ids: the ids of parameters that do not
+    count. asks_root: the policy also decides on the root, whose name is ""; else it is never among
+    them.
     """
     # torch's policies count so: elements below the module that are not ignored, then without those
     # of child units.

@@ -109,8 +109,8 @@ def _unit(
     names: dict[int, list[str]],
     counted_ids: set[int],
 ) -> UnitSummary:
-    """The summary of a unit. counted_ids: of parameters of the units before, whose kept bytes are
-    counted only once."""
+    """The summary of a unit. counted_ids: the ids of parameters of former units, whose kept bytes
+    are counted there."""
     rows = [_parameter(parameter, names, counted_ids) for parameter in unit.parameters]
     rows += [
         _parameter(parameter, names, counted_ids, is_ignored=True) for parameter in unit.ignored

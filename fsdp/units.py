@@ -471,6 +471,7 @@ class Unit:
             )
 
     def _gather_stored(self) -> spmd.use_sharding:
+        """The gather of the parameters that are read as they are stored, made once."""
         if self._gathered is None:
             cast_later = {id(parameter) for parameter in self._stored_slots().values()}
             whole = [parameter for parameter in self.parameters if id(parameter) not in cast_later]

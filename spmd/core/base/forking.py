@@ -78,6 +78,7 @@ def _quiet_for_loaders(warn: Callable[[], None]) -> Callable[[], None]:
     the device."""
 
     def at_fork() -> None:
+        """Warns unless a loader's frame is among the callers."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             if frame.f_code.co_filename.endswith(_LOADERS):

@@ -28,8 +28,8 @@ Maker = Callable[[], Any]  # returns the program, a class of a floor above, or N
 
 
 class Started(NamedTuple):
-    """A program that was started: one of its results, a function that returns it, when, and as
-    which event of all processes (0: of none)."""
+    """A started program: one of its results, a function that returns the program, its start, and
+    its number among the events of all processes (0: none)."""
 
     result: jax.Array
     maker: Maker

@@ -61,6 +61,7 @@ class _Patient:
         self.handler = handler
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
+        """A signal that came waits; one that `_press_again` sent brings those that are due."""
         is_ours, due = _take(number)
         if due and not _must_wait(frame):
             _forget(due)
@@ -171,7 +172,7 @@ def raise_held() -> None:
 
 
 def _call(presses: list[_Press]) -> None:
-    """Calls handlers; raises the first of their exceptions when all were called."""
+    """Calls handlers; raises the first of their exceptions after all calls."""
     raised = None
     for press in presses:
         try:

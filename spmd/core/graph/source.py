@@ -281,6 +281,7 @@ def lines_of(nodes: Sequence[Node]) -> list[Line]:
     """Returns the user's line of each op; for an op that FSDP records by itself, that of its
     result's first reader."""
     lines = dict(zip(nodes, map(node_line, nodes), strict=True))
+    # Ops without a line of their own get one from their readers, which come later.
     of_readers: dict[Node, Line] = {}
     for node in reversed(nodes) if None in map(attrgetter("code"), lines.values()) else ():
         line = lines[node]

@@ -128,11 +128,10 @@ def candidate_of(
     iterations: int,
     early: frozenset[int] = frozenset(),
 ) -> Candidate:
-    """Returns the candidate of isomorphic iterations, without the results that are read outside;
-    early: as in it.
+    """Returns the candidate of isomorphic iterations, without `ys` and `last`, the results that are
+    read outside; early: see `Candidate`.
 
-    position: of the nodes; a value of an op that has none, or of one before the start, is from
-    outside.
+    position: node -> its place. Values of ops without a place, or before `start`, are from outside.
     """
 
     def inside(value: Value) -> Result | None:
@@ -321,6 +320,7 @@ def _kept(
 ) -> tuple[Y, dict[int, Name], list[Value], dict[int, Value]]:
     """Returns the y of a result that is no carry, the names of its rows, the operands that fill
     rows of it, and the values that later ops write into others."""
+    # A stack on the host has no rows but those of the iterations.
     peeled = (
         {} if candidate.node(0, result[0]).op.memory == HOST else candidate.peeled.get(result, {})
     )
@@ -331,6 +331,7 @@ def _kept(
         rows_before + row: value for row, value in sorted(peeled.items()) if not is_before(value)
     }
     names |= {row: value_name(value) for row, value in (filled | late).items()}
+    # If each row is written over the matching row of one of the xs, the stack is written in place.
     inputs = tuple(
         [over.get(candidate.name(iteration, result)) for iteration in range(candidate.iterations)]
     )

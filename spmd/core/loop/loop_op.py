@@ -166,6 +166,7 @@ class Loop(Lowering):
         """Returns the memory of a root of the body; what is carried stays in the memory of its next
         value, if an op makes one: a carry may stay the same, or change places with another."""
         carried = self.body.inputs[self.num_constants : self.num_fixed]
+        # A carry may take another one's place in each iteration: followed at most once through all.
         for _ in carried:
             root = self.body.roots[carried.index(root)] if root in carried else root
         maker = origin(root)
@@ -283,6 +284,7 @@ class _Trace:
                 target._replace(array=array)
                 for target, array in zip(written.values(), arrays, strict=True)
             ]
+            # A stack that is written in place is read where it is written.
             current = dict(enumerate(self.xs)) | dict(zip(x_of.values(), targets, strict=False))
             read = [x.read(row) for x in current.values()]
             if is_from_host:

@@ -91,6 +91,7 @@ class WaitForAll(Lowering):
     def lower(
         self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts
     ) -> tuple[Any, ...]:
+        """Puts one barrier around the arrays on the device."""
         result = list(operands)
         arrays = {
             k: value

@@ -187,6 +187,7 @@ def _by_line(nodes: Sequence[Node], length: int) -> list[int]:
     carried = carried_bytes(nodes, {node: i for i, node in enumerate(nodes)})
     ends, start = [], 0
     while len(nodes) - start > length:
+        # The last half of a stretch: within it, between two lines where the fewest bytes cross.
         places = range(start + length // 2 + 1, start + length + 1)
         start = min(places, key=lambda end: (is_within_line(nodes, end), carried[end], -end))
         ends.append(start)

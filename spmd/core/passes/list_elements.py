@@ -151,8 +151,8 @@ def _stacks(graph: Graph) -> tuple[dict[Name, Place], set[Hashable]]:
 def _loops(
     chains: Sequence[Chain], places: Mapping[Name, Place], on_host: Container[Hashable]
 ) -> list[tuple[Chain, Candidate]]:
-    """Returns, with their elements, the loops over chains on rows of the same stacks, one of which
-    is on the host."""
+    """Returns the loops over chains on rows of the same stacks, one of which is on the host, each
+    with its elements."""
     isomorphic: defaultdict[Hashable, list[tuple[list[int], Chain]]] = defaultdict(list)
     for chain in chains:
         wiring, stacks, rows = _wiring(chain, places)

@@ -91,6 +91,7 @@ def compute(
 
 
 def _host_tensor(device_data: DeviceData) -> torch.Tensor:
+    """The data as a CPU tensor."""
     array = device_data.host
     # the op only reads it
     if array is not None and array.dtype.kind in "iub" and array.flags.writeable:

@@ -207,6 +207,7 @@ def _found(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
         layers but the first, whose input needs no gradient."""
         if len(set(names.values())) < len(names):
             return
+        # The known groups among these values, and by how many rows they are shifted there.
         offsets = {
             (places[name][0], places[name][1] - row)
             for row, name in names.items()
@@ -238,6 +239,7 @@ def _found(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
             )
         for result in loop.ys:
             add(dict(enumerate(loop.names(result))))
+    # Through list ops, such as an optimizer's, until no more groups follow.
     lists = [node for node in graph.nodes if node.op.lowering.elements]
     size = -1
     while size < len(places):

@@ -248,7 +248,8 @@ MOST_ITERATIONS = 1 << 17  # longer loops are not simulated
 
 
 class UnknownError(Exception):
-    """A value depends on data, or on an op that is not among those below."""
+    """A value that cannot be computed: it depends on data, or on an op that `_Reader` does not
+    know."""
 
 
 Scalar = np.ndarray  # of no dims
@@ -283,6 +284,8 @@ def _simulated(module: Module, around: Computation, loop: Instruction) -> int | 
 
     needed: set[int] = set()
     try:
+        # Runs condition and body on the carried values that the condition needs; the body may need
+        # more of them, which only the first iteration can still add.
         for iteration in range(MOST_ITERATIONS):
             while True:  # a counter found late had its first value at the first iteration
                 read = set(needed)

@@ -32,6 +32,7 @@ class Reading:
         self._found: TextFacts | None = None
 
     def __call__(self) -> TextFacts:
+        """Reads the program's text once; without the program, empty facts."""
         program = self._program()
         if self._found is None and program is not None:
             traffic, moves = PROGRAM_READERS.tables(program, self._above)

@@ -112,6 +112,7 @@ def has_moved_scatter(executable: Executable) -> bool:
 
 
 def _with_called(module: Module, name: str) -> Iterator[Instruction]:
+    """Yields the lines of a computation, those of fusions and calls included."""
     for line in module.computations[name].lines:
         yield line
         for kind, called in line.called:

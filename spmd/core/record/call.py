@@ -146,8 +146,8 @@ def dispatch(
 
 
 def _find(plan: Plan, signature: tuple[Hashable, ...], args: Args, kwargs: Kwargs) -> OpSpec:
-    """The op spec of a new signature, or of one with dtypes by torch's default dtype, which joins
-    the key then."""
+    """Looks up the op spec under a new signature, or under one with torch's default dtype, if that
+    decides a dtype of the op; else makes it."""
     with_default = ("default", torch.get_default_dtype(), signature)
     op: OpSpec | None = plan.entries.get(with_default)
     if op is None:
@@ -261,7 +261,8 @@ def _scan(
 def _look_at_data(
     plan: Plan, op: OpSpec, operands: list[Value], numbers: Numbers, args: Args, kwargs: Kwargs
 ) -> list[Value]:
-    """Checks host data of an op that is not plain, and adds the key of a draw.
+    """Checks the host data of an op that is not plain, and adds a draw's key to its scalar
+    arguments.
 
     Returns the op's operands.
     """

@@ -141,6 +141,7 @@ class Reads:
         return self.latest if len(self.known) == 1 else self._by_forward()
 
     def _by_forward(self) -> Read | None:
+        """The read of a backward op: the shortest context around its forward op."""
         node = _autograd_node()
         number = -1 if node is None else node._sequence_nr()
         spans = [
@@ -293,6 +294,7 @@ def renew(
     recorded again, too, and not kept for the second gather. Small arrays stay: see `HELD_PART`.
     """
     with LOCK:
+        # Without the reads that stay gathered, their groups included.
         members = _members(reads)
         gathered = _gathered_still(members)
         members = {read: storage for read, storage in members.items() if read not in gathered}
@@ -310,6 +312,8 @@ def renew(
             casts.append(ops)
             shardings.append((storage if tensor is None else tensor._storage).sharding)
         parts = [(base.meta, sharding) for base, sharding in zip(stored, shardings, strict=True)]
+        # The barrier; then each value is gathered again from what it returns, alone or with its
+        # group.
         shards = _behind(parts, stored, after) if members else ()
         if not shards:
             return
@@ -353,7 +357,8 @@ def _gathered_still(members: dict[Read, Storage]) -> set[Read]:
 
 
 def _cast_behind(value: Value) -> tuple[Value, list[OpSpec]]:
-    """(operand, ops from the last to the cast) of a cast value; (value, []) of another."""
+    """(operand of the cast, ops from the last one back to the cast) of a cast value; (value, []) of
+    any other."""
     base, ops = value, []
     while type(base) is Node and base.op.name == "mark_sharding":
         ops.append(base.op)

@@ -220,6 +220,7 @@ def _decomposition(plan: Plan) -> Handler:
 
 
 def _through_twin(plan: Plan, twin: OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
+    """Runs the functional twin, and copies its results into the targets."""
     result = twin(*args, **{name: value for name, value in kwargs.items() if name not in plan.outs})
     targets = written(plan.overload, args, kwargs)
     for target, value in zip(targets, as_list(result), strict=True):

@@ -191,7 +191,8 @@ class UndoLog:
             )
 
     def values(self) -> dict[Storage, Value]:
-        """The noted living storages, with their values before, by their first writes."""
+        """The noted storages that are alive, in the order of their first writes, each with its
+        value from before."""
         return {
             storage: state[0]
             for ref, state in self.storages.items()

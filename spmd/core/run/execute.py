@@ -98,6 +98,7 @@ def _completed(needed: Sequence[Storage]) -> list[Storage]:
     waiting = [storage for storage in needed if type(storage.value) is not DeviceData]
     in_step = {storage.recorder for storage in waiting if storage.data is not None}
     for storage in waiting:
+        # Counts the syncs that have needed this value.
         stamp, times = storage.needed
         storage.needed = storage.stamp, times + 1 if stamp == storage.stamp else 1
     return [

@@ -234,6 +234,7 @@ def _place(value: Value, places: dict[Node, int]) -> tuple[int, int]:
 
 
 def _graph_of(initial: Sequence[Initial], mesh: Sharding) -> Graph:
+    """The graph of initial values over a mesh; nothing is donated."""
     roots = [value for _, value in initial]
     nodes, inputs = topological(roots)
     pinned = [pinned_sharding(storage, mesh) for storage, _ in initial]

@@ -50,9 +50,8 @@ class Recording:
     """The programs that syncs would have run, in order.
 
     layouts: (program, result) -> the sharding that the compiler chooses for a result, as far as it
-    is known. unknown: the device data that are such results and whose sharding is not known; they
-    count as replicated. made: all results. has_values: reads of what no program computes return
-    (see `read`).
+    is known. unknown: the results whose sharding is not known; they count as replicated. made: all
+    results. has_values: a read of a value that no program computes returns one (see `read`).
     """
 
     # A step that is planned reads nothing, as its programs would be others; a script that is

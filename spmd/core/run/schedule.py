@@ -397,6 +397,7 @@ def placed_like(tensor: XlaTensor, target: XlaTensor) -> XlaTensor:
 
 
 def wanted(device_data: DeviceData) -> Sharding | None:
+    """The sharding that device data has, or is to have at its upload: its storage's."""
     if device_data.host is None:
         return device_data.sharding
     storage = device_data.holder() if device_data.holder is not None else None
@@ -484,8 +485,8 @@ def written_over(
     sharding: Sharding,
     requested: dict[Storage, tuple[int, Sharding | None]],
 ) -> int | None:
-    """The index of the result, of the same layout, that this program gives the only holder of this
-    buffer."""
+    """The index of the result, of the same layout, that takes this buffer; None unless the storage
+    of the result is the buffer's only holder."""
     storage = device_data.holder() if device_data.holder is not None else None
     if (
         storage is None

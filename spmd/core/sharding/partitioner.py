@@ -223,8 +223,8 @@ def mark_manual_sorts(module: ir.Module) -> None:
 
 
 def manual_parts(module: ir.Module) -> Callable[[ir.Operation], bool]:
-    """Returns a test of an op: True in a fully manual region, and in a function that only such
-    regions call."""
+    """Returns a function that is True for an op in a fully manual region, or in a function that
+    only such regions call."""
     texts = [str(mesh.attributes["mesh"]) for mesh in ops_of(module, "sdy.mesh")]
     sizes = [
         {axis: int(size) for axis, size in re.findall(r'"([^"]+)"=(\d+)', text)} for text in texts

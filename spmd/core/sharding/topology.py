@@ -101,7 +101,7 @@ def _devices(target: Target) -> Sequence[jax.Device]:
 
 
 def _gpus(target: str, nodes: int, size: int) -> Sequence[jax.Device]:
-    """The GPUs of so many nodes, each a process and a slice."""
+    """The GPUs of this number of nodes, each a process and a slice."""
     prepare_cuda()
     text = GPU_DESCRIPTIONS[_parsed(target).kind]
     try:
@@ -127,8 +127,8 @@ _DIMS = {"v2": 2, "v3": 2, "v4": 3, "v5e": 2, "v5p": 3, "v6e": 2, "tpu7x": 3}
 
 
 class _Parsed(NamedTuple):
-    """A target: its slices, the kind of their devices, the name of one slice; and of "cpu:8" and
-    "h100:8" the number of devices in a slice, where the kind may be one that is counted."""
+    """A target's parts: the number of slices, the kind of their devices, the name of one slice; and
+    of "cpu:8" and "h100:8" the number of devices in a slice."""
 
     slices: int
     kind: str

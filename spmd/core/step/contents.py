@@ -203,6 +203,8 @@ class Contents:
         self._held = snapshots
 
     def same(self, value: object, old_value: object) -> bool:
+        """True for equal plain values, and for a new dict or list with the contents that the old
+        one had."""
         snapshot = (
             self._held.get(id(old_value))
             if type(value) is type(old_value) and value is not old_value

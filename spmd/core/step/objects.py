@@ -62,15 +62,14 @@ _Object = TypeVar("_Object")
 
 @dataclass(eq=False)
 class Objects:
-    """The objects that some roots reach, each root with the path that its objects' paths begin
-    with.
+    """The objects that some roots reach, each with a path that begins with its root's.
 
-    names: the attributes that count; None: all. ran: the code that ran; what only other functions
-    refer to is left out. None: all. scope: the only globals that are followed, with no class and
-    all instances; None: those of the user's functions, with his classes. snapshots: of the
-    containers. tensors: each with its path. arrays, iterators, generators: numpy's arrays,
-    iterators that are under way, and random generators of the host, by path. opaque: the paths of
-    objects too large to be followed.
+    names: the attributes that count; None: all. ran: the code that ran, without which a function
+    counts as referring to nothing; None: all functions count. scope: for a plan, the only globals
+    that are followed, with all instances and no classes; None: for a guard, the globals of all of
+    the user's functions, with the user's classes. snapshots: the containers. tensors: each with its
+    path. arrays, iterators, generators: numpy's arrays, started iterators, and random generators of
+    the host, by path. opaque: the paths of objects too large to be followed.
     """
 
     roots: Sequence[tuple[str, object]]
@@ -327,6 +326,7 @@ def _is_library(scope: Mapping[str, object]) -> bool:
 
 
 def _globals_of(step: object) -> Mapping[str, object]:
+    """The globals that `of_step` follows."""
     # The globals that count are those of the function that the user wrote.
     while isinstance(step, functools.partial):
         step = step.func

@@ -69,6 +69,8 @@ def register_autocast() -> None:
     # there.
     @functools.wraps(torch.autocast.__init__)
     def make(cls: type[torch.autocast], *args: object, **kwargs: object) -> torch.autocast:
+        """`torch.autocast.__new__`: sets the thread's default dtype, or warns of autocast for
+        cuda."""
         kind = args[0] if args else kwargs.get("device_type")
         if kind == NAME:
             _begin_thread()

@@ -231,8 +231,8 @@ def _own(module: nn.Module) -> dict[str, torch.Tensor | None]:
 
 
 def _own_shardings(module: nn.Module) -> dict[str, Sharding]:
-    """The shardings of a module's own tensors, also future ones, without those of tensors that have
-    no annotation."""
+    """The shardings of a module's own tensors, for those elsewhere the ones that they will have;
+    without tensors that have none."""
     shardings = {}
     for name, tensor in _own(module).items():
         if isinstance(tensor, XlaTensor) and tensor._view is None:

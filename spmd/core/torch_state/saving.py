@@ -222,9 +222,11 @@ def get_restore_location(restoring: Callable[..., _Restore], map_location: objec
 def set_tensor_metadata(
     set_metadata: Callable[..., None], tensor: torch.Tensor, metadata: dict[str, object]
 ) -> None:
-    """Has a marked tensor go to the device where the load restores devices."""
+    """Marks the storage of a tensor that was saved from the device, so that the tensor goes back
+    there; its sharding is kept for `restore_device`."""
     if _MARK in metadata:
         storage: Any = tensor.untyped_storage()
+        # In a load that restores devices the storage's tensors move to xla.
         if hasattr(storage, "_restores_device") and not hasattr(storage, "_tensors_on_xla"):
             storage._tensors_on_xla = {}
         tensor.__dict__[_SHARDINGS] = next(
@@ -284,8 +286,8 @@ _late = PerThread[list[tuple[torch.Tensor, torch.Tensor]] | None](None)
 
 
 def legacy_load(load: Callable[..., object], *args: object, **kwargs: object) -> object:
-    """Writes moved tensors again at the end of a load: old files hold the bytes behind the
-    tensors."""
+    """Copies the values of moved tensors again at the end of a load: old files hold their bytes
+    behind the tensors."""
     moved_tensors: list[tuple[torch.Tensor, torch.Tensor]] = []
     with _late.held(moved_tensors):
         loaded = load(*args, **kwargs)

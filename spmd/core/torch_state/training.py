@@ -121,6 +121,8 @@ def join_save_on_cpu() -> None:
 
 
 def _stage_ours(stager: ModuleType) -> None:
+    """Has the stager copy tensors of the device by a read."""
+
     @replaces(stager.StateDictStager, "_offload_tensor")
     def offload_tensor(
         offload: Callable[..., torch.Tensor],

@@ -96,6 +96,7 @@ class Patch(NamedTuple):
         guarded(needs, self.why, functools.partial(self._install, needs))
 
     def _install(self, needs: Sequence[str]) -> None:
+        """Installs the replacements, then calls `put`."""
         for need, function in zip(needs, self.replacements, strict=False):
             owner, _, name = need.partition("(")[0].rpartition(".")
             replaces(pkgutil.resolve_name(owner), name)(function)

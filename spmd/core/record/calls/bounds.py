@@ -147,6 +147,7 @@ def _classes(
 
 
 def _multinomial(self: Tensor, *_: object, **__: object) -> Iterator[Range]:
+    """Chances, finite and not below 0, with a sum above 0."""
     chances = _known(self)
     if chances is not None:
         text = "{op}: probability tensor contains either `inf`, `nan` or element < 0"
@@ -156,6 +157,7 @@ def _multinomial(self: Tensor, *_: object, **__: object) -> Iterator[Range]:
 
 
 def _masked_scatter(self: Tensor, mask: Tensor, source: Tensor, **_: object) -> Iterator[Range]:
+    """The source has an element for each hit of the mask."""
     hits = _known(mask) if mask.dtype == torch.bool else None
     if hits is not None:
         count = int(np.count_nonzero(hits)) * (self.numel() // mask.numel())
@@ -166,6 +168,7 @@ def _masked_scatter(self: Tensor, mask: Tensor, source: Tensor, **_: object) -> 
 def _embedding_bag(
     weight: Tensor, indices: Tensor, offsets: Tensor, *_: object, **__: object
 ) -> Iterator[Range]:
+    """The indices, and the first and the last of the offsets."""
     yield _index(indices, weight.shape[0], error=RuntimeError)
     starts, count = _known(offsets), indices.shape[0]
     if starts is not None:

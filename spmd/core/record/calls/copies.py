@@ -188,6 +188,7 @@ def _is_here(device: torch.device | None) -> bool:
 
 
 def _to_copy(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
+    """`to()` and `cpu()`: a copy on another device by a read; else an op."""
     device = kwargs.get("device")
     if _is_here(device):
         return NotImplemented

@@ -41,6 +41,7 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
+        """Saves the operands, the output and the values that the op has made for its gradient."""
         ctx.mode, ctx.reverse, gates, h, c, *operands = inputs
         ctx.num_state = 1 if c is None else 2
         saved = output[1 + ctx.num_state :]

@@ -133,7 +133,8 @@ _KINDS = (*_MASKS, torch.int64, torch.int32)
 
 
 def _check(tensor: torch.Tensor, indices: Indices) -> list[torch.Tensor]:
-    """The masks among the indices. Raises torch's IndexError for a misfit or another dtype."""
+    """Returns the masks among the indices; raises torch's IndexError for a mask of another shape
+    and for an index of another dtype."""
     masks, dim = [], 0
     for index in indices:
         if index is None:
