@@ -288,6 +288,7 @@ class UnreducedSums:
     def take(self, loss: torch.Tensor) -> torch.Tensor:
         """Adds the gradients of a backward pass to the stacks; returns the loss, or zero if the
         loss is added up unreduced, too."""
+        # One walk over the graph finds the summands of all gradients and of the loss.
         named = {
             name: tensor.grad for name, tensor in self.parameters.items() if tensor.grad is not None
         }

@@ -51,6 +51,7 @@ def plan_overrides(
     """
     if policy is not None:
         refuse_absent(policy, module)
+    # Without a policy the classes `alone` are one.
     policy = tuple(alone) or None if policy is None else policy
     if policy is None:
         return []

@@ -163,6 +163,7 @@ class FullyShardedDataParallel(nn.Module):
             *ignored_params,
             *(below for ignored_module in ignored_modules for below in ignored_module.parameters()),
         ]
+        # Modules that are units already are left to those.
         wrapped = [below for places in units_in(module).values() for _, below in places]
         full = tuple(full_precision_modules)
         planned = plan_overrides(module, auto_wrap_policy, (*ignored_modules, *wrapped), full)

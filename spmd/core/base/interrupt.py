@@ -205,6 +205,7 @@ def later() -> Iterator[None]:
         yield
         return
     try:
+        # Inside, a signal is only noted.
         for number in _SIGNALS:
             handler = _signal.getsignal(number)  # signal's own makes an enum of each, at 46 a step
             if callable(handler):
@@ -238,6 +239,7 @@ def soon() -> Iterator[None]:
     if not _put_off or not _is_main():
         yield
         return
+    # The handlers of before `later`, wrapped so that their exceptions are known here.
     handlers = dict(_put_off)
     raised: list[BaseException] = []
 

@@ -45,6 +45,7 @@ def next_draw(generator: torch.Generator | None = None) -> Draw:
 
     A generator gives a seed of its own and advances by one number.
     """
+    # A repeated draw, while there are some; else a new one.
     source = _thread.repeated
     draw = None if source is None else next(source, None)
     if draw is None:

@@ -78,6 +78,7 @@ def spare(buffers: list[Any], donated: Iterable[int]) -> None:
         return
     places = list(donated)
     with _changed:
+        # A lender without room for copies must give arrays back first.
         while short := _short_of_room(
             [LENT[id(buffers[i])] for i in places if is_lent(buffers[i])]
         ):

@@ -221,6 +221,7 @@ def found_loop(
 
     steps: list[Step] = []
     numbers: list[tuple[int, int, int]] = []
+    # The ops of the first iteration, over the body's inputs.
     for index, node in enumerate(candidate.body()):
         if index in candidate.early:
             continue

@@ -84,6 +84,7 @@ def as_stack(values: Sequence[Made]) -> jax.Array:
             return value.stack
         return None
 
+    # By row, the array in which the value is in its place.
     homes = list(map(home_of, range(len(values))))
     ids = [id(home) for home in homes if home is not None]
     if not ids:
@@ -126,6 +127,7 @@ def rows_on_device(values: Sequence[Made], layouts: Layouts) -> list[Made]:
     result: list[Made] = []
     for value, sharding in zip(values, layouts, strict=True):
         array = value.stack if isinstance(value, StackRow) else value
+        # Each array once, for all of its rows.
         target = fetched_arrays.get(id(array))
         if target is None:
             target = on_device(array)
@@ -157,6 +159,7 @@ def scalars(values: Sequence[Made]) -> jax.Array:
     stacked = Stacked.of(values)
     if stacked is not None:
         return stacked.alone()
+    # The arrays that the numbers are in, one after the other; then each number by its place there.
     starts: dict[int, int] = {}
     parts: list[jax.Array] = []
     places, size = [], 0

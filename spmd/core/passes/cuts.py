@@ -72,6 +72,7 @@ def stretches(nodes: Sequence[Node], length: int, *, recurs: bool = True) -> lis
         kinds = wiring.kinds(ends)
         new = [places[0] for kind, places in kinds.items() if recurs or kind not in _met.rows]
         to_compile = sum(_PER_PROGRAM + wiring.num_ops(start, stop) for start, stop in new)
+        # For a graph that recurs, twice the ops to compile cost four times as much.
         cost = (
             2 * to_compile**2 / length + _PER_STRETCH * len(ends)
             if recurs
@@ -210,6 +211,7 @@ def carried_bytes(nodes: Sequence[Node], position: dict[Node, int]) -> list[int]
             maker = origin(operand)
             if maker is not None:
                 last[maker, result_index(operand)] = (position[maker], index, operand.meta)
+    # By place, the bytes that begin to be carried there, less those that end.
     change = [0] * (len(nodes) + 2)
     for result, read, meta in last.values():
         change[result + 1] += meta.nbytes

@@ -57,6 +57,7 @@ class _Loops:
         body = [new.old.sources.get(node, (node,))[0] for node in loop.body]
         result = results(new.add(loop.op, loop.operands, first, numbers, body))
         new.now |= {name: result[index] for name, index in loop.results.items()}
+        # Later values of a stack are written into it where they are computed.
         for y, names, late in loop.stacks:
             rows = y.rows_of(candidate.iterations)
             for row, value in late.items():
@@ -74,6 +75,7 @@ class _Loops:
             nodes, positions = candidate.at(index), candidate.positions(index)
             operands = {value_name(node.operands[0]) for node in nodes if node.operands}
             assert positions is not None, "its start differs between iterations"
+            # Slices of one array, side by side, are one op whose results are rows.
             rows = TakeRows.of(nodes[0].op, positions)
             if rows is not None and len(operands) == 1 and not nodes[0].numbers:
                 metas = (dense_meta(nodes[0].meta.shape, nodes[0].meta.dtype),) * len(nodes)
@@ -158,6 +160,7 @@ def find(graph: Graph) -> dict[Node, _Hoisted]:
     outside = {node for node in graph.nodes if node.op.name != FOUND_LOOP}
     readers = _readers(graph, outside)
     hoisted = {}
+    # The late values of a loop stand between the loop before it and itself.
     start = 0
     for loop, node in loops:
         nodes = [

@@ -56,6 +56,7 @@ def is_split(node: Node) -> bool:
 def element_chains(run: Sequence[Node]) -> tuple[list[Chain], dict[Name, Value]]:
     """Returns the elements of consecutive list ops, those that read each other's results together,
     in order; and by the name of a list op's result the element's result."""
+    # By the number of its first element, a chain; number_of: by element, the number of its chain.
     chains: dict[int, Chain] = {}
     number_of: dict[Node | None, int] = {}
     by_name: dict[Name, Value] = {}
@@ -104,6 +105,7 @@ def loops_over_rows(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
             readers[value_name(operand)].add(node)
     rules: dict[Node, Rule] = {}
     num_loops = 0
+    # Runs of consecutive list ops.
     for is_list, group in itertools.groupby(graph.nodes, _is_fetched):
         run = list(group)
         chains, by_name = element_chains(run) if is_list else ([], {})
@@ -130,6 +132,7 @@ def _is_fetched(node: Node) -> bool:
 def _stacks(graph: Graph) -> tuple[dict[Name, Place], set[Hashable]]:
     """Returns the stack and the row of each value that is a row, and the stacks on the host."""
     groups = [*graph.stack_groups, *graph.columns]
+    # Inputs in no group may be the rows of a store.
     single = set(range(len(graph.inputs))).difference(*groups)
     groups += full_stores(graph.inputs, single)
     places: dict[Name, Place] = {
@@ -155,6 +158,8 @@ def _loops(
     with its elements."""
     isomorphic: defaultdict[Hashable, list[tuple[list[int], Chain]]] = defaultdict(list)
     for chain in chains:
+        # Chains of one wiring on the same stacks are iterations of one loop, in the order of their
+        # rows.
         wiring, stacks, rows = _wiring(chain, places)
         if any(stack in on_host for stack in stacks):
             isomorphic[wiring, stacks].append((rows, chain))
@@ -204,6 +209,7 @@ def _put(
 ) -> None:
     """Adds loops, and the other elements of consecutive list ops. outside: the results that other
     ops read."""
+    # The elements' results are written over what the list ops' were.
     over_list = written_over(new.old)
     over = {
         value_name(value): over_list[name] for name, value in by_name.items() if name in over_list

@@ -59,6 +59,7 @@ def few_small(value: Value, largest: int = LARGEST) -> list[Node] | None:
     this one was the last (`if timestep - 20 >= 0`), and would wait for the whole network. largest:
     the elements of an array that is small.
     """
+    # Back from the value, until an op is one too many or has no kernel on the host.
     makers: set[Node] = set()
     stack = [value]
     while stack:

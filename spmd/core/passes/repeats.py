@@ -56,6 +56,7 @@ def _longest(
     loops: list[Candidate] = []
     enough = 0
     for start, stop, period in repeated(symbols, in_loop, FEWEST_OPS):
+        # The stretches come in the order of what they save.
         if (stop - start) // period * period - period < enough:
             break
         for stretch in _free(in_loop, start, stop):
@@ -372,6 +373,8 @@ def _stretches_of(
 def _periods(symbols: np.ndarray, least: int) -> list[int]:
     """Candidate periods: the commonest distances between equal ops, without multiples; and those of
     the rarest ops, which an iteration with layers inside has once."""
+    # Equal ops are neighbours in this order; `lag` is the distance there, the result one in the
+    # graph.
     order = np.argsort(symbols, kind="stable")
     _, kinds, occurrences = np.unique(symbols, return_inverse=True, return_counts=True)
     rarest = np.argsort(np.where(occurrences > 1, occurrences, len(symbols)), kind="stable")[

@@ -90,6 +90,7 @@ def _chosen(graph: Graph, least: float | None = _LARGE) -> tuple[Graph, list[Can
     inputs, roots, all_peeled = columns_of(graph, loops)
     stack_groups = tuple(group for group in inputs if _stays(graph, group))
     if loops and config.scan_layers == "auto" and _exceeds_budget(loops, graph, stack_groups):
+        # First without the loops of few layers, then without any.
         if least != math.inf:
             return _chosen(graph, math.inf)
         result, _, _ = _chosen(graph, None)

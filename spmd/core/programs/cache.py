@@ -93,6 +93,7 @@ def _complete(graph: Graph) -> Graph:
     donated = list(graph.donated)
     paired: list[StackGroup] = []
     for group in graph.stack_groups:
+        # A group is donated if each of its donated rows has a replacement.
         kinds = {(graph.inputs[i].meta.struct, graph.shardings[i]) for i in group}
         assert len(kinds) == 1, "rows have one meta and one sharding"
         returned = _returned(graph, group) if any(donated[i] for i in group) else None
@@ -257,6 +258,7 @@ def program_for(
     cached = find(graph)
     if cached is not None:
         return cached
+    # A miss: the programs of this graph over other stores, if any.
     programs = _programs.get(graph.key(), _NONE)
     cause, is_first = (_MOVED, False) if programs.is_run() else _cause(graph, name, line)
     if why_not:

@@ -182,6 +182,7 @@ class Module:
         order = self._callers_first()
         self.computations[self.entry].count = 1
         self.computations[self.entry].is_inner = False
+        # Callers come first, so that a computation's own count is complete.
         for computation in order:
             for line in computation.lines:
                 if not line.called or line.opcode.endswith(("-done", "-update")):

@@ -211,6 +211,7 @@ def compile_right(
     stays as it is there."""
     rows = [row for row in MISCOMPILES if row.applies(platform, options)]
     text = lowered.as_text()
+    # Patterns seen before XLA's passes need one compilation; those seen after them need a second.
     early = [row for row in rows if row.in_lowered(lowered, text)]
     if early:
         options = _avoiding(early, options)

@@ -120,8 +120,10 @@ def _by_size(op: OpShapes) -> DimWords:
     for index, shape in enumerate(op.operands):
         if len(shape) == rank or (op.is_elementwise and len(shape) < rank):
             operands[index] = range(-len(shape), 0)
+        # The op takes out the dims `axes` of this operand.
         elif len(shape) - len(axes) == rank and axes:
             operands[index] = _with_holes(len(shape), axes, rank)
+    # The op puts the dims `axes` into the result.
     if not operands and axes and all(len(shape) + len(axes) == rank for shape in op.operands):
         holes = {axis % rank for axis in axes}
         result_dims = [dim - rank for dim in range(rank) if dim not in holes]
@@ -269,6 +271,7 @@ class _Walk:
             if type(op.lowering) in _STEPS:
                 self._through(node, is_forward=True)
                 continue
+            # An annotation states its dims, and ends the search if it leaves none open.
             if op.sharding is not None and not op.lowering.regions and node not in self.fixed:
                 for index, meta in enumerate(op.metas):
                     self.learn(node, index, sharded.dims_in(op.sharding.in_program(), meta.shape))

@@ -364,6 +364,7 @@ def _inherit(storage: Storage, like: torch.Tensor) -> None:
 def _mutate(plan: Plan, node: Node, args: Args, kwargs: Kwargs) -> TorchValue:
     """Writes the results of an in-place op into its targets, and returns them."""
     targets = written(plan.overload, args, kwargs)
+    # torch refuses a write that changes what the op still reads.
     if len(targets) == 1 and len(args) > 1 and isinstance(targets[0], XlaTensor):
         check_operands(plan.name, targets[0], args[1:])
     if plan.is_list:

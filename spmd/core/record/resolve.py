@@ -80,6 +80,8 @@ def _handler(plan: Plan) -> Handler | None:
     Ops without a rule are decomposed, or raise an error.
     """
     overload = plan.overload
+    # In order: a handler of ours, an out= form, the rule (None), a package's kernel, torch's
+    # decomposition.
     special = SPECIALS.get(overload) or BY_NAME.get(overload._schema.name)
     if special is not None or plan.is_list:
         return special or by_mesh

@@ -115,6 +115,7 @@ class Storage:
         if UNDO:
             for log in UNDO:
                 log.note(self)
+        # Device data goes on as what a failed run takes back, a recorded value as one of the past.
         old = self.value
         if type(old) is DeviceData:
             self.data = old

@@ -98,6 +98,7 @@ def replace(tensor: Any, new: Any) -> None:
     A view whose memory has been written since autograd last looked at it gets its grad_fn again
     afterwards, on the new base.
     """
+    # These views see the new base only once the tensor has taken it.
     late = []
     for view in living(tensor):
         num_followed = _num_followed

@@ -224,6 +224,7 @@ def lent_to(
     """Lends a storage's value until `lender.give_back(lease.array)`; see `leased`. with_store: a
     row of a store is lent with its store, as copying it out would double a deep model's memory."""
     while True:  # once, unless another thread writes the storage just now
+        # Padded data is lent as it is: the unpadded view needs no program.
         if not padded or not is_unpadded(storage.value):
             materialise(storage, call, together=together)
         with LOCK:

@@ -249,6 +249,7 @@ def _first_read(
     which are not pure."""
     read: set[Value] = set()
     visited: set[Value] = set()
+    # From the step's values back, not beyond a candidate.
     stack = [storage.value for storage in storages if origin(storage.value) in step]
     while stack:
         value = stack.pop()

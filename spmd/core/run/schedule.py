@@ -246,6 +246,7 @@ class Flow:
     def add_others(self, values: Sequence[Value]) -> None:
         """Adds the ops that other threads have recorded as readers, and the ops behind these up to
         the graph's roots."""
+        # A root has data when this schedule has run: what is behind it is not read by others.
         root_names = {value_name(value) for value, _ in self.roots}
         visited: set[Node] = set()
         stack = [maker for maker in map(origin, values) if maker is not None]
@@ -378,6 +379,7 @@ def placed_like(tensor: XlaTensor, target: XlaTensor) -> XlaTensor:
     needs no move."""
     requested, present = target._storage.sharding, tensor._storage.sharding
     sharding = requested or current_sharding(target) or devices.default_sharding()
+    # A tensor of another shape needs a move only from other devices.
     if tensor.shape != target.shape:
         if present is None or present.devices == sharding.devices:
             return tensor
@@ -439,6 +441,7 @@ def bring(
             if not stays and is_handed_over(device_data, sharding):
                 continue
             if processes.several():
+                # All processes must upload the same values.
                 values = transfer.sample(device_data.host)
                 event_text = (
                     f"the upload of {device_data.meta!r}, its {processes.digest('values', values)},"

@@ -236,6 +236,7 @@ class Sharding:
             (device,) = sharding.device_set
             return Sharding.single(ordinal(device, device_target), memory, target)
         order = tuple(ordinal(device, device_target) for device in device_order(sharding))
+        # Devices as ordinals; then the tiling, in whichever axes name it.
         tiling = hlo_sharding(sharding, rank)
         if tiling.is_replicated():
             return (first_mesh or Sharding.of(order, (len(order),), ("devices",))).with_spec(

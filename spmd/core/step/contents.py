@@ -121,6 +121,7 @@ class Held:
                     [*methods.keys(box), *methods.values(box)], [*self.keys, *self.values]
                 ):
                     methods.clear(box)
+                    # Cleared and filled again, as the order of keys counts.
                     for key, old in zip(self.keys, self.values, strict=True):
                         methods.__setitem__(box, key, old)
             case Kind.LIST:

@@ -152,6 +152,7 @@ class Objects:
         ..."""
         if isinstance(thing, torch.Tensor):
             self.tensors[id(thing)] = path, thing
+            # Only a guard looks at the attributes that a user has set on a tensor.
             is_named = self.scope is None and not _OURS.issuperset(vars(thing))
             return self._hold(path, vars(thing), Kind.ATTRIBUTES, self.names) if is_named else []
         if isinstance(thing, np.ndarray):

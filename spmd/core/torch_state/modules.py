@@ -71,6 +71,8 @@ def _replace(tensor: torch.Tensor, moved: torch.Tensor) -> Any:
             "a tensor that was computed cannot be moved in place; make it an nn.Parameter, or "
             "detach it"
         )
+    # Between the device and others, or between dtypes, the data is exchanged; else `.data =`
+    # suffices.
     are_ours = isinstance(tensor, XlaTensor), isinstance(moved, XlaTensor)
     if any(are_ours) and not (all(are_ours) and tensor.dtype == moved.dtype):
         swap(tensor, moved)
@@ -130,6 +132,7 @@ def _keeping(module: nn.Module, fn: Function) -> Function:
                 refuse_tensor(result)
             return result
         except UnsupportedLayout as error:
+            # The layout is not supported: a buffer stays, a parameter cannot.
             for name, value in module._buffers.items():
                 if value is tensor:
                     warn(

@@ -268,6 +268,7 @@ def restore_device(
     if moved is None:
         return tensor
     key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset())
+    # Tensors of equal memory are one on the device, and one inside another's memory is its view.
     if key not in moved:
         shared = _within(tensor, moved) if tensor.numel() else None
         moved[key] = tensor.detach().to("xla") if shared is None else shared

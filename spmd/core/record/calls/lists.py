@@ -214,6 +214,7 @@ class Norms(EachElement):
     ) -> tuple[Any, ...]:
         """Norms of arrays with equal cuts by one all-reduce, those of others by their own op."""
         results: dict[int, Made] = {}
+        # By cut and dtype, the groups that share an all-reduce.
         shared: dict[object, list[tuple[_ElementGroup, EvenCut]]] = {}
         for group in self._groups(op, operands):
             indices = [self.parts[i].operands[0] for i in group.elements]
@@ -313,6 +314,7 @@ def _list_op(plan: Plan, args: Args, kwargs: Kwargs) -> OpSpec:
             )
     parts: list[Part] = []
     metas: list[Meta] = []
+    # Element by element: its op, its places among the list op's operands and numbers, its result.
     for i in range(count):
         elements = {name: _element(value, i) for name, value in passed.items()}
         if is_mutation:

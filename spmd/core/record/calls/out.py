@@ -121,6 +121,7 @@ _OUT_TWINS = {aten._native_batch_norm_legit.out: aten._native_batch_norm_legit.d
 def out_form(plan: Plan) -> Handler | None:
     """The handler of an `out=` overload, else None: runs the op without it and writes its results
     into the passed tensors, resized where they do not fit."""
+    # A factory has no functional twin: it makes its tensor from sizes.
     twin = plan.twin or _OUT_TWINS.get(plan.overload)
     factory = None if twin is not None else _factory_of(plan.overload)
     if twin is None and factory is None:

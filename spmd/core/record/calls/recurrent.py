@@ -195,6 +195,7 @@ def _layers(
         outputs = []
         for direction in range(directions):
             index = layer * directions + direction
+            # The parameters are listed layer by layer, the backward direction after the forward.
             weights = params[index * per_direction : (index + 1) * per_direction]
             state = [part[index] for part in states]
             output, last = _direction(mode, x, state, weights, has_biases, direction == 1, packed)
