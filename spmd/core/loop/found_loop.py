@@ -184,8 +184,8 @@ class FoundLoop(NamedTuple):
     operands: the loop's, in its order. body: the ops of the first iteration that became the body.
     numbers: the loop's scalar arguments, each as (place in an iteration, iteration, index among
     those of the op). results: by the name of a value of the graph, the index of the result that it
-    becomes. stacks: the ys whose stacks have rows for values that later ops make: the y, the names
-    of its rows, those of these values too, and these values by row.
+    becomes. stacks: the ys whose stacks have rows for late values, made by later ops: (the y, the
+    names of all of its rows, the late values by row).
     """
 
     op: OpSpec

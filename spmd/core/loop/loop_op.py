@@ -136,8 +136,8 @@ class Loop(Lowering):
         )
 
     def root_of(self, index: int) -> Value:
-        """Returns the root of the body that a result of the loop comes from; of the carry its next
-        value."""
+        """Returns the root of the body behind a result of the loop; for a y that is the carry, the
+        carry's next value."""
         single = self.num_carried + self.num_last
         root_index = index
         if index >= single:

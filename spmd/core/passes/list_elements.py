@@ -221,6 +221,7 @@ def _put(
 
     looped = set[Node]()
     for elements, candidate in loops:
+        # The ys: results of the body that ops outside read in any iteration.
         results_of_body = [
             (i, k) for i, node in enumerate(candidate.body()) for k in range(len(node.op.metas))
         ]
@@ -228,6 +229,7 @@ def _put(
             result for result in results_of_body if not read.isdisjoint(candidate.names(result))
         ]
         loop = found_loop(candidate, over)
+        # The loop's scalar arguments, out of those of the list ops.
         numbers = [
             numbers_of(elements[iteration * candidate.period + i])[k]
             for i, iteration, k in loop.numbers

@@ -393,6 +393,7 @@ def placed_like(tensor: XlaTensor, target: XlaTensor) -> XlaTensor:
     with LOCK:
         device_data = tensor._storage.value
         data = moved(device_data, sharding)
+        # Host data is not moved yet: its upload goes where it is requested.
         if data.host is not None:
             data.sharding = requested
         return wrap(tensor._meta, Storage(data, tensor._storage.meta, requested))
