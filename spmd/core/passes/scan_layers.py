@@ -291,8 +291,8 @@ def _aligned(node: Node, places: Mapping[object, _Place]) -> Iterator[_Column]:
         names += [(node, result) if several else node for result in part.results]
         for k, name in enumerate(names):
             if name in places:
-                place = places[name]
-                groups[part.op, k, place[0]][place[1]] = names
+                group_row = places[name]
+                groups[part.op, k, group_row[0]][group_row[1]] = names
     for rows in groups.values():
         for column in zip(*rows.values(), strict=True):
             if len(column) > 1 and not places.keys() >= set(column):
