@@ -140,6 +140,7 @@ def _accumulated(
     def iteration(
         carry: tuple[torch.Tensor, tuple[object, ...]], part: object
     ) -> tuple[object, None]:
+        """Forward and backward of one micro-batch; checks what `loss_fn` returns."""
         total, state = carry
         with torch.enable_grad():
             result = loss_fn(part, *state)
@@ -171,7 +172,7 @@ def _accumulated(
 
 
 def _checked_rows(batch: object, num_micro_batches: int) -> int:
-    """The rows of a micro-batch; raises ValueError where the batch has no equal ones."""
+    """The rows of a micro-batch; raises ValueError if the batch does not divide into equal ones."""
     tensors = [value for value in tree_leaves(batch) if isinstance(value, torch.Tensor)]
     if not tensors or any(tensor.device.type != "xla" for tensor in tensors):
         raise ValueError("accumulate_gradients: expected a batch of tensors on xla")
@@ -242,9 +243,9 @@ class ReducedSums:
 
 
 class UnreducedSums:
-    """Gradients that are taken from `.grad` after each backward pass, inside of `with`, and added
-    up unreduced: a stack of summands a parameter, of which a device has one, in the size of the
-    parameter over the other axes."""
+    """Sums of gradients, unreduced: after each backward pass inside `with`, `.grad` is added to a
+    stack of summands per parameter. A device has one summand, of the parameter's size over the
+    other axes."""
 
     # The stacks are added up without a collective: each device adds its own summand to its own row.
 
@@ -285,8 +286,9 @@ class UnreducedSums:
         )
 
     def take(self, loss: torch.Tensor) -> torch.Tensor:
-        """Adds up what a backward pass has left; returns the loss, or zero where it is added up
-        unreduced, too."""
+        """Adds the gradients of a backward pass to the stacks; returns the loss, or zero if the
+        loss is added up unreduced, too."""
+        # One walk over the graph finds the summands of all gradients and of the loss.
         named = {
             name: tensor.grad for name, tensor in self.parameters.items() if tensor.grad is not None
         }
@@ -320,8 +322,8 @@ class UnreducedSums:
 def _once(
     model: nn.Module, batch: object, reduce: str | Mapping[str, str]
 ) -> tuple[BatchSplit | None, tuple[str, ...]]:
-    """Returns how the batch is split, and the axes among its own over which gradients are reduced
-    once, in their order, by the argument `reduce`; (None, ()) for "each"."""
+    """Returns the batch's split, and those of its axes over which `reduce` reduces gradients once,
+    in the split's order; (None, ()) for "each"."""
     words = reduce.values() if isinstance(reduce, Mapping) else (reduce,)
     if any(word not in ("once", "each") for word in words):
         raise ValueError(

@@ -162,6 +162,8 @@ class Settings:
         self.checked_reshard(self.reshard_after_forward)
 
     def _check(self, name: str, kind: type, expected: str) -> None:
+        """Checks the type of a setting; a policy of torch's FSDP2 is replaced by ours of the same
+        name."""
         value = getattr(self, name)
         if (
             type(value).__module__.startswith("torch.distributed.fsdp")

@@ -109,7 +109,7 @@ def _note_added(parent: nn.Module, name: str, module: nn.Module | None) -> None:
 
 
 def _above(modules: Sequence[nn.Module]) -> list[Unit]:
-    """The units above these modules that have parameters of them."""
+    """The units above these modules that own parameters of the modules."""
     owners = {OWNERS.get(id(parameter)) for module in modules for parameter in module.parameters()}
     # A parameter may be tied to one of a unit that stands elsewhere.
     return [
@@ -124,7 +124,7 @@ def _take_wrapped_names(
     module: nn.Module, state: dict[str, object], prefix: str, *_: object
 ) -> None:
     """The pre-hook of `load_state_dict`: renames keys that other wrappers saved (PyTorch/XLA's
-    FSDPv2, for example) to the module's own."""
+    FSDPv2, for example) to those of the module."""
     names = {
         key: prefix + bare_name(key.removeprefix(prefix)) for key in state if key.startswith(prefix)
     }

@@ -182,6 +182,7 @@ def _check_archive(path: str) -> None:
 
 
 def _rank(path: str, loaded: object) -> int:
+    """The rank's number in a loaded file; raises ValueError for a file of another kind."""
     if not isinstance(loaded, Mapping) or not {"model", "shard_metadata"} <= {*loaded}:
         entries = (
             ", ".join(map(repr, loaded))

@@ -228,8 +228,8 @@ class FSDPModule(_Module):
             unit.defer_gradients(() if requires_gradient_sync else unit.split.axes)
 
     def set_requires_all_reduce(self, requires_all_reduce: bool, *, recurse: bool = True) -> None:
-        """The same for the axes of the batch over which parameters are replicated (hybrid
-        sharding); over the axis that shards them backward passes go on to reduce."""
+        """`set_requires_gradient_sync` for the batch axes over which parameters are replicated
+        (hybrid sharding); over the axis that shards parameters, backward passes still reduce."""
         for unit in self._units(recurse):
             # A gradient's reduce-scatter within a group of shards goes on; the all-reduce between
             # the groups waits.

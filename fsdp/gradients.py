@@ -29,8 +29,8 @@ _num_loops = 0  # of `accumulate_gradients`, which decides itself when its gradi
 
 @contextmanager
 def loop_of_passes() -> Iterator[None]:
-    """The backward passes inside are those of a loop's body: their gradients are left as they
-    arrive."""
+    """Context: the backward passes inside belong to a loop's body, and leave their gradients as
+    they arrive."""
     global _num_loops
     _num_loops += 1
     try:
@@ -89,11 +89,11 @@ class GradientHooks:
 class UnsyncedGradients:
     """The gradients of a unit's parameters while some backward passes add to them unreduced.
 
-    `.grad` is always the gradient of all passes so far, and what reads it gets that. It is recorded
-    as a sum over a stack of summands; the next pass adds its own summands to the stack, and the
-    former sum is never computed where nothing has read it.
+    `.grad` is always the gradient of all passes so far, for every reader. It is recorded as a sum
+    over a stack of summands; the next pass adds its own summands to the stack, and an unread former
+    sum is never computed.
 
-    over: the axes over which passes do not reduce now; empty: they do.
+    over: the axes over which passes leave gradients unreduced now; empty: none.
     """
 
     def __init__(self) -> None:
@@ -116,8 +116,8 @@ class UnsyncedGradients:
         batch_axes: Sequence[str],
         over: Sequence[str],
     ) -> None:
-        """Has the backward passes from now on not reduce over these axes; of none: reduce, with
-        what was left."""
+        """Has later backward passes leave gradients unreduced over these axes; without axes: reduce
+        them, together with the unreduced ones so far."""
         self.over = tuple(axis for axis in over if mesh.shape()[axis] > 1)
         if not self.over:
             return
@@ -132,6 +132,8 @@ class UnsyncedGradients:
         ]
 
     def _arrive(self, parameter: torch.Tensor) -> None:
+        """Notes a parameter whose gradient has been accumulated unreduced; `_keep` runs at the end
+        of the backward pass."""
         # A gradient that requires a gradient has a history, which the sum of a stack would not
         # have.
         if _num_loops or parameter.grad is None or parameter.grad.requires_grad:
@@ -148,8 +150,8 @@ class UnsyncedGradients:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The axes over which the gradients of the pass that ends are not reduced, or reduced with
-        the former ones."""
+        """The axes over which the gradients of the ending pass stay unreduced, or are reduced with
+        earlier ones."""
         return self.over or self._former
 
     def keep(
@@ -175,8 +177,8 @@ class UnsyncedGradients:
 
 
 def _keep(task: int) -> None:
-    """Records the gradients that a backward pass has left as sums of stacks, those of equal axes
-    together."""
+    """Records the gradients of an ended backward pass as sums of stacks, by one op for those of
+    equal axes."""
     groups: dict[_Axes, dict[int, tuple[UnsyncedGradients, torch.Tensor, torch.Tensor]]] = {}
     for unsynced, ref in _arrived.pop(task):
         parameter = ref()

@@ -60,7 +60,7 @@ Table = Mapping[str, Meaning]
 def translate(
     caller: str, keywords: Keywords, table: Table, parameters: Mapping[str, object]
 ) -> Keywords:
-    """Returns our keywords for a caller's, of which some are another library's.
+    """Returns a caller's keywords, some of them another library's, as ours.
 
     Raises TypeError for an unknown keyword, and for two that set the same one of ours.
     """
@@ -113,6 +113,7 @@ def takes(table: Table) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Returns a decorator that makes a constructor accept the keywords of another library, too."""
 
     def wrapped(init: Callable[..., None]) -> Callable[..., None]:
+        """The constructor with the other library's keywords translated."""
         parameters = dict.fromkeys(list(inspect.signature(init).parameters)[2:])
 
         @functools.wraps(init)
@@ -215,6 +216,7 @@ def _cpu_offload(value: Any, _: Keywords) -> Keywords:
 
 
 def _ignored_states(value: Iterable[object] | None, _: Keywords) -> Keywords:
+    """torch's `ignored_states`, modules or parameters, as ours."""
     states = list(value or ())
     modules = [state for state in states if isinstance(state, nn.Module)]
     parameters = [state for state in states if isinstance(state, torch.Tensor)]

@@ -52,6 +52,7 @@ def cast(output: _T, dtype: torch.dtype | None) -> _T:
 
 
 def _mapped(function: Callable[[torch.Tensor], torch.Tensor], value: object) -> object:
+    """`map_tensors` for one leaf of the structure: a tensor, a dataclass or another value."""
     # Not inside `map_tensors`: a closure that calls itself would be a reference cycle that keeps
     # the tensors alive.
     if isinstance(value, torch.Tensor):
@@ -88,8 +89,8 @@ def is_time_first(module: nn.Module) -> bool:
 
 
 def time_first_note(module: nn.Module) -> str:
-    """A line that says that dim 0 is taken for the batch, of a module with a time-first one inside;
-    "" for others."""
+    """A line on a time-first module inside this one, whose dim 0 is taken for the batch; "" without
+    one."""
     name = next(
         (name for name, below in module.named_modules() if name and is_time_first(below)), None
     )
@@ -119,8 +120,8 @@ class BatchSplit:
         self._of_length: dict[int, _Entry] = {}  # the entry of the spec of dim 1, by its size
 
     def note_sequences(self, inputs: object) -> None:
-        """Takes over the sharding of sequences, dim 1 of an input that the user has marked: outputs
-        of that length and three dims or more have it, too."""
+        """Takes over the user's sharding of an input's dim 1 (sequences): outputs of that length,
+        with three or more dims, get it, too."""
         entries: dict[int, _Entry] = {}
         for tensor in tensors(inputs):
             sharding = spmd.get_sharding(tensor) if tensor.dim() > 1 else None
@@ -133,8 +134,8 @@ class BatchSplit:
             self._of_length = entries
 
     def __call__(self, output: object, dim: int = 0, *, is_batch: bool = False) -> None:
-        """Shards a dim of the tensors in an output; dim 1 is dim 0 of the rows of a stack.
-        is_batch: a line says where none is sharded."""
+        """Shards a dim of the tensors in an output (dim 1: that of the rows of a stack). is_batch:
+        prints a line if none can be sharded."""
         whole = []
         # Vectors and scalars, such as a loss, have no rows of the batch that a mark could name.
         batches = [
@@ -155,7 +156,7 @@ class BatchSplit:
 # Cached: a unit marks its inputs and outputs in each pass, and a spec is checked when it is made.
 @functools.cache
 def _spec(rank: int, dim: int, axes: tuple[str, ...], rows: _Entry = None) -> spmd.PartitionSpec:
-    """The spec that shards one dim over axes; rows: the entry of dim 1, where that is another."""
+    """The spec that shards one dim over axes; rows: the entry of dim 1, for sequences."""
     return spmd.PartitionSpec(
         *(axes if i == dim else rows if i == 1 else None for i in range(rank))
     )

@@ -51,6 +51,7 @@ def plan_overrides(
     """
     if policy is not None:
         refuse_absent(policy, module)
+    # Without a policy the classes `alone` are one.
     policy = tuple(alone) or None if policy is None else policy
     if policy is None:
         return []
@@ -84,8 +85,9 @@ def visit(
     """Appends the modules at and below a module that a policy chooses, children first; returns the
     number of their parameter elements.
 
-    visited: modules that are not visited again. ignored_ids: of parameters that do not count.
-    asks_root: the policy also decides on the root, whose name is ""; else it is never among them.
+    visited: modules that are not visited again. ignored_ids: the ids of parameters that do not
+    count. asks_root: the policy also decides on the root, whose name is ""; else it is never among
+    them.
     """
     # torch's policies count so: elements below the module that are not ignored, then without those
     # of child units.

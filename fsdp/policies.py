@@ -135,8 +135,8 @@ def resolve(
 
 
 def refuse_absent(policy: AnyPolicy, root: nn.Module) -> None:
-    """Raises ValueError for a policy of module classes of which a model has none: only the root
-    would be a unit."""
+    """Raises ValueError if a model has no module of a policy's classes: only the root would be a
+    unit."""
     if isinstance(policy, partial) and policy.func is transformer_auto_wrap_policy:
         layer_classes = policy.keywords.get("transformer_layer_cls", ())
         # the policy's own error says it
@@ -162,6 +162,7 @@ def _refuse_class(caller: str, classes: object) -> None:
 
 
 def _callable(policy: AnyPolicy) -> Policy:
+    """A user's policy as a function; module classes become `transformer_auto_wrap_policy`."""
     if isinstance(policy, _CLASSES):
         return partial(transformer_auto_wrap_policy, transformer_layer_cls=policy)
     _refuse_class("auto_wrap_policy", policy)
@@ -189,6 +190,8 @@ class ClassNamePolicy:
         ignored_modules: set[nn.Module],
         root_kwargs: dict[str, object],
     ) -> dict[nn.Module, dict[str, object]]:
+        """The chosen modules of a model, each with the keywords of the root (torch's protocol of
+        policies)."""
         classes = {type(module).__name__ for module in root_module.modules()}
         missing = [name for name in self.names if name not in classes]
         if missing:

@@ -186,8 +186,8 @@ def _sharded(options: StateDictOptions) -> StateDictOptions:
 def _gathered(
     options: Options, get: Callable[..., StateDict], *args: object, **kwargs: object
 ) -> StateDict:
-    """The result of a function of torch's, gathered over all processes where the options ask for a
-    full one."""
+    """The result of a function of torch's, gathered over all processes if the options ask for a
+    full state dict."""
     options = options or StateDictOptions()
     state = get(*args, options=_sharded(options), **kwargs)
     if not options.full_state_dict:
@@ -219,8 +219,8 @@ def _of_all_processes(options: Options) -> StateDictOptions:
 def _of_optimizer(
     optimizer: torch.optim.Optimizer, names: Mapping[int, list[str]], state: State
 ) -> StateDict:
-    """One optimizer's part of a state by names, as its `load_state_dict` takes it: by the indices
-    of parameters."""
+    """One optimizer's part of a state by names, in the form of its `load_state_dict`: by the
+    indices of parameters."""
     values: dict[int, object] = {}
     groups = []
     for group, numbered in zip(

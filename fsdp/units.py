@@ -88,8 +88,7 @@ OWNERS: "weakref.WeakValueDictionary[int, Unit]" = weakref.WeakValueDictionary()
 
 
 def warn_of_dropped_axis(tensor: torch.Tensor, sharding: Any) -> None:
-    """Warns before a mark of a unit's parameter that leaves out the axis over which FSDP shards
-    it."""
+    """Warns if a new sharding of a unit's parameter drops the axis over which FSDP shards it."""
     unit, present = OWNERS.get(id(tensor)), spmd.get_sharding(tensor)
     if unit is None or present is None or unit._stored is not UnitState.SHARDED:
         return
@@ -147,6 +146,7 @@ class Unit:
         self._restart()
 
     def _restart(self) -> None:
+        """The state between passes: no pass runs, and no gather is made yet."""
         # One gather object for all passes: a compiled step has a guard on it, and would see a new
         # one in each.
         # the gather of parameters that are not cast; None: not made
@@ -250,6 +250,8 @@ class Unit:
             self._gather_stored()
 
     def _placed(self, parameter: nn.Parameter) -> spmd.PartitionSpec:
+        """The spec of a parameter: that over other axes, sharded over the shard axis as well unless
+        it is small."""
         spec, settings = self._spec_of_others(parameter), self.settings
         if parameter.numel() < settings.min_shard_numel:
             return spec
@@ -274,6 +276,8 @@ class Unit:
     def _store(
         self, specs: Sequence[spmd.PartitionSpec], memory: str, with_gradients: bool
     ) -> None:
+        """Stores the parameters, and their gradients if requested, in these specs and this
+        memory."""
         self._stored = UnitState.UNSHARDED  # from here on, as its own marks may drop an axis
         for parameter, spec in zip(self.parameters, specs, strict=bool(specs)):
             for tensor in (parameter, parameter.grad if with_gradients else None):
@@ -289,15 +293,15 @@ class Unit:
         return parameter.numel() * dtype.itemsize
 
     def divide_gradients(self, factor: float | None) -> None:
-        """Sets the factor that divides the sum of gradients over the batch's shards; None: their
-        number, a mean."""
+        """Sets the divisor of the gradients' sum over the batch's shards; None: the number of
+        shards, a mean."""
         self.divide_factor = factor
         if self.is_on_device:
             self._hook_gradients()
 
     def defer_gradients(self, over: Sequence[str]) -> None:
-        """Has the backward passes from now on not reduce gradients over these axes of the batch
-        (see `unsynced`)."""
+        """Has later backward passes leave gradients unreduced over these axes of the batch (see
+        `unsynced`)."""
         self.unsynced.set([*self.parameters, *self.ignored], self.split.mesh, self.split.axes, over)
 
     def _hook_gradients(self) -> None:
@@ -348,8 +352,8 @@ class Unit:
         return inputs
 
     def _split(self, values: Sequence[torch.Tensor], *, is_batch: bool = False) -> None:
-        """Shards the batch of inputs or outputs: of time-first modules dim 1, and of no matrix,
-        such as a mask."""
+        """Shards the batch dim of inputs or outputs; for time-first modules that is dim 1, and
+        matrices, such as a mask, stay."""
         if self._time_first:
             self.split([tensor for tensor in values if tensor.dim() > 2], dim=1, is_batch=is_batch)
         else:
@@ -379,8 +383,8 @@ class Unit:
         )
 
     def post_forward(self, module: nn.Module, args: object, output: object) -> object:
-        """Ends a forward pass; returns its output. output: None where forward raised, as it does
-        where a recomputation has all values that it needs."""
+        """Ends a forward pass; returns its output. output: None where forward raised, as a
+        recomputation does once it has all values that it needs."""
         if not self._passes:
             return output
         # Also where forward raised: torch calls the hook always, and a retry must find the
@@ -439,7 +443,7 @@ class Unit:
                     gradient, forward_pass.saved_shards[index] if forward_pass.saved_shards else ()
                 )
         if forward_pass.casts and not self._passes:
-            # Not the casts of a nested pass.
+            # Kept from the first time on: later the slots may hold the casts of a nested pass.
             self._masters = self._masters or {slot: _held(*slot) for slot in forward_pass.casts}
             _hold(forward_pass.casts)
             self._arrived = forward_pass
@@ -467,6 +471,7 @@ class Unit:
             )
 
     def _gather_stored(self) -> spmd.use_sharding:
+        """The gather of the parameters that are read as they are stored, made once."""
         if self._gathered is None:
             cast_later = {id(parameter) for parameter in self._stored_slots().values()}
             whole = [parameter for parameter in self.parameters if id(parameter) not in cast_later]
@@ -496,7 +501,7 @@ class Unit:
 
 
 def unit_of(module: nn.Module) -> Unit | None:
-    """The unit that a module is, or None."""
+    """The unit of a module, or None."""
     return module.__dict__.get(ATTRIBUTE)
 
 
@@ -533,7 +538,7 @@ def root_of(module: nn.Module) -> Unit | None:
 
 
 def spec_of_others(tensor: torch.Tensor, mesh: spmd.Mesh, *axes: str) -> spmd.PartitionSpec:
-    """The spec of a tensor over the mesh's other axes than these (tensor parallel)."""
+    """The spec of a tensor over the axes of the mesh that are not among these (tensor parallel)."""
     sharding = spmd.get_sharding(tensor)
     if sharding is None or sharding.mesh_axes() != mesh.shape():
         return spmd.PartitionSpec(*(None for _ in tensor.shape))
@@ -549,7 +554,7 @@ def _held(module: nn.Module, name: str) -> torch.Tensor:
 
 
 def _hold(values: _Held | None) -> None:
-    """Puts tensors into the slots of modules; they need not be parameters."""
+    """Puts tensors, parameters or not, into the slots of modules."""
     values = values or {}
     for (module, name), value in values.items():
         module._parameters[name] = value  # type: ignore[assignment]  # a cast is no parameter

@@ -163,6 +163,7 @@ class FullyShardedDataParallel(nn.Module):
             *ignored_params,
             *(below for ignored_module in ignored_modules for below in ignored_module.parameters()),
         ]
+        # Modules that are units already are left to those.
         wrapped = [below for places in units_in(module).values() for _, below in places]
         full = tuple(full_precision_modules)
         planned = plan_overrides(module, auto_wrap_policy, (*ignored_modules, *wrapped), full)
@@ -201,9 +202,9 @@ class FullyShardedDataParallel(nn.Module):
         callable_: AutoWrapper,
         ignored: list[nn.Parameter],
     ) -> None:
-        """Replaces a module by the result of the user's function and makes it a unit; where the
-        result is a wrapper of this class, the module inside takes its place."""
-        how = {
+        """Replaces a module by the result of `auto_wrapper_callable` and makes it a unit; of a
+        result of this class, only the module inside is put in."""
+        overrides = {
             field.name: getattr(settings, field.name)
             for field in fields(settings)
             if field.name in OVERRIDABLE
@@ -211,7 +212,7 @@ class FullyShardedDataParallel(nn.Module):
         # The user's function makes a root of its own, for which None would mean to keep its
         # parameters.
         reshards = settings.reshard_after_forward
-        how["reshard_after_forward"] = True if reshards is None else reshards
+        overrides["reshard_after_forward"] = True if reshards is None else reshards
         extra = (axis for axis in settings.batch_axes if axis != settings.shard_axis)
         wrapper = callable_(
             unit,
@@ -219,7 +220,7 @@ class FullyShardedDataParallel(nn.Module):
             shard_axis=settings.shard_axis,
             extra_data_axis=next(extra, None),
             ignored_params=ignored,
-            **how,
+            **overrides,
         )
         inner = wrapper.module if isinstance(wrapper, FullyShardedDataParallel) else wrapper
         if not isinstance(inner, nn.Module):
@@ -450,8 +451,8 @@ _CHOSEN: "WeakSet[nn.Module]" = WeakSet()
 
 
 class _WithUnits(type):
-    """A class of wrappers whose instances, for `isinstance`, are the modules that its
-    auto_wrap_policy chose, too."""
+    """Metaclass of the wrappers: for `isinstance`, the modules chosen by an auto_wrap_policy are
+    instances, too."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return super().__instancecheck__(instance) or (

@@ -76,7 +76,7 @@ def num_since_clear() -> int:
 
 
 def place_of_code(code: CodeType) -> str:
-    """Returns the name of a function in `CompileRecord.functions`."""
+    """Returns the text by which `CompileRecord.functions` names a function."""
     return f"{code.co_filename}:{code.co_firstlineno}"
 
 

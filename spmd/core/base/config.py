@@ -16,8 +16,8 @@ Setting = bool | int | str
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag: its name, default, whose type its values have, one line of help, and permitted
-    values (empty: all)."""
+    """One flag: its name, its default (whose type is that of its values), one line of help, and
+    permitted values (empty: all)."""
 
     name: str
     default: Setting
@@ -142,11 +142,12 @@ _THEIRS = {
 
 
 def _start_of(flag: Flag) -> Setting:
-    """The first value of a flag: of its variable, else of PyTorch/XLA's, else its default."""
+    """The initial value of a flag: from its environment variable, else from PyTorch/XLA's, else its
+    default."""
     for variable in (flag.variable, *_THEIRS.get(flag.name, ())):
         text = os.environ.get(variable)
         if text is not None:
-            # its level has no upper bound, and its switch words
+            # PyTorch/XLA's level has no upper bound, and its switch is a word
             if flag.name == "hints" and variable != flag.variable:
                 text = {"true": "1", "false": "0"}.get(
                     text.lower(), "2" if text.isdigit() and int(text) > 2 else text
@@ -314,13 +315,13 @@ def _known_to(package: str, names: Sequence[str]) -> set[str]:
 
 @functools.cache
 def is_known_to_libtpu(option: str) -> bool:
-    """True if the installed libtpu has an option; it raises for one that it does not have."""
+    """True if the installed libtpu has an option; libtpu raises for an unknown one."""
     return option in _known_to("libtpu", [option])
 
 
 def prepare_libtpu(*, has_tpu: bool) -> None:
-    """Has libtpu, where there is no TPU, neither query the network for one nor lock it; variables
-    of the user stay."""
+    """Keeps libtpu, where there is no TPU, from querying the network for one and from taking its
+    lock; the user's variables stay."""
     for name, value in _WITHOUT_TPU.items() if not has_tpu else ():
         os.environ.setdefault(name, value)
 
@@ -337,8 +338,8 @@ _WITHOUT_TPU = {
 
 
 def prepare_cuda() -> None:
-    """Has CUDA's plugin of jax, where there is no GPU and it only compiles, not look for the
-    driver's libraries."""
+    """Keeps jax's CUDA plugin from looking for the driver's libraries where there is no GPU and it
+    only compiles."""
     if not has_gpu():
         os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
 
@@ -351,7 +352,7 @@ LOGS_WARNINGS = os.environ.get(_LOG_LEVEL, "1") == "1"
 
 @contextlib.contextmanager
 def loading_plugins() -> Iterator[None]:
-    """Has the plugins of jax that are loaded inside, on a machine without a GPU, log errors alone.
+    """Context: plugins of jax loaded inside, on a machine without a GPU, log only errors.
 
     CUDA's has a log of its own, whose level it reads when it is loaded: it would write XLA's notice
     on GSPMD at each compile. A level that the user has set stays.
@@ -401,8 +402,8 @@ def known_variables() -> dict[str, str]:
 
 
 def unknown_variables() -> dict[str, list[str]]:
-    """The variables named as flags of this library that are none, and the names of those that there
-    are."""
+    """The set variables that have the prefix of this library's flags and are none of them; each
+    with the names of all flags."""
     names = [flag.variable for flag in FLAGS]
     declared_names = (*names, _SECRET)
     return {
@@ -452,7 +453,7 @@ def requested_hardware() -> Hardware:
     """Reads PJRT_DEVICE, CPU_NUM_DEVICES and GPU_NUM_DEVICES as PyTorch/XLA's users set them; jax's
     own variables win.
 
-    Of several processes on a machine (LOCAL_RANK) each has so many GPUs of its own.
+    With several processes on a machine (LOCAL_RANK), GPU_NUM_DEVICES is the number of each.
     """
     kind = os.environ.get("PJRT_DEVICE")
     platforms = {"CPU": "cpu", "GPU": "cuda", "CUDA": "cuda", "TPU": "tpu"}

@@ -68,7 +68,7 @@ def add_sample(name: str, value: float) -> None:
 class Transfer:
     """A context that adds its time to a metric, and the bytes to another; nothing where it raises.
 
-    No generator: raised through one, an error's frames hold each other in Python 3.13.
+    Not a generator: an error raised through one leaves a reference cycle of frames in Python 3.13.
     """
 
     __slots__ = ("data", "metric", "num_bytes", "started")

@@ -61,6 +61,7 @@ def check_fits(name: str, number: complex, dtype: torch.dtype) -> None:
     else:
         low, high = _RANGES[dtype]
         if type(number) is float and not dtype.is_signed:
+            # A float must not be negative for an unsigned dtype; an int may (see `_range_of`).
             low = 0
         if low <= number <= high or (
             not is_exact(dtype) and (number != number or abs(number) == math.inf)

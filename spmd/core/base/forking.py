@@ -53,6 +53,8 @@ def check() -> None:
 
 
 def _enter_child() -> None:
+    """Runs in each forked child: frees the locks, and forbids the device if the parent had started
+    it."""
     global _is_bad
     for lock in _locks:
         lock._at_fork_reinit()
@@ -76,6 +78,7 @@ def _quiet_for_loaders(warn: Callable[[], None]) -> Callable[[], None]:
     the device."""
 
     def at_fork() -> None:
+        """Warns unless a loader's frame is among the callers."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             if frame.f_code.co_filename.endswith(_LOADERS):

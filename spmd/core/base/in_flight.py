@@ -28,8 +28,8 @@ Maker = Callable[[], Any]  # returns the program, a class of a floor above, or N
 
 
 class Started(NamedTuple):
-    """A program that was started: one of its results, a function that returns it, when, and as
-    which event of all processes (0: of none)."""
+    """A started program: one of its results, a function that returns the program, its start, and
+    its number among the events of all processes (0: none)."""
 
     result: jax.Array
     maker: Maker
@@ -54,7 +54,7 @@ _LOCK = forking.survives_fork(threading.Lock())
 
 
 def make_room(num_devices: int) -> None:
-    """Waits, at the limit of programs in flight, until a program over so many devices may be
+    """Waits, at the limit of programs in flight, until a program over this number of devices may be
     launched.
 
     Errors of a program are raised where its results are read.
@@ -67,8 +67,8 @@ def make_room(num_devices: int) -> None:
             _wait(next((array for array in list(_over_several) if not array.is_deleted()), None))
             forget_done()
     elif len(_on_one) >= _MOST_ON_ONE:
-        # A donated result is an input of a program whose result was not donated, or was donated as
-        # well.
+        # It is enough to wait for results that were not donated: a donated one was an input of a
+        # later program.
         for array in list(_on_one):
             if not array.is_deleted():
                 _wait(array)
@@ -95,6 +95,7 @@ def forget_done() -> None:
             _started.popleft()
         if all(map(is_done, _on_one)):
             _on_one.clear()
+        # One by one, in the order of their launches: all before the last that has ended have ended.
         ended = [
             i
             for i, array in enumerate(list(_over_several), 1)
@@ -120,8 +121,8 @@ _num_runs = 0
 
 
 def stamp() -> int:
-    """Returns a number that changes when a program has run: values read before are not in a graph
-    recorded now."""
+    """Returns a number that changes when a program has run. A value read under an older number does
+    not belong to the graph that is recorded now."""
     return _num_runs
 
 

@@ -37,7 +37,7 @@ Handler = Callable[[int, FrameType | None], object]
 
 
 class _Press(NamedTuple):
-    """A signal that came: an id of its own, its number, and its handler.
+    """A received signal: an id of its own, its number, and its handler.
 
     Without the frame that ran: it has tensors, and a thread that reads a press while the process
     ends would drop them in a dying interpreter, which aborts. A handler gets the frame that runs
@@ -61,6 +61,7 @@ class _Patient:
         self.handler = handler
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
+        """A signal that came waits; one that `_press_again` sent brings those that are due."""
         is_ours, due = _take(number)
         if due and not _must_wait(frame):
             _forget(due)
@@ -82,11 +83,12 @@ def _forget(presses: list[_Press]) -> None:
 
 
 def _press_again(name: int, number: int, num_ops: int) -> None:
-    """Sends the signal to the main thread until its handler has run: a real one, which ends a
-    blocking system call.
+    """Sends the main thread a real signal, which ends a blocking system call, until the handler has
+    run.
 
-    One is not enough: a signal that comes on the way into a system call does not end it. While more
-    ops are recorded than the `num_ops` of when it came, nothing is sent: the next op takes it.
+    One signal is not enough: it does not end a system call that the thread is about to enter.
+    Nothing is sent while recording goes on (more ops than `num_ops`, their number at the signal's
+    arrival): the next op runs the handler.
     """
     time.sleep(PATIENCE)
     main = threading.main_thread().ident
@@ -106,8 +108,7 @@ _sent: set[int] = set()  # by `_press_again`, and not received yet
 
 
 def _take(number: int) -> tuple[bool, list[_Press]]:
-    """Returns whether a signal is one that `_press_again` sent, and the presses that are due by
-    now."""
+    """Returns whether `_press_again` sent a signal, and the presses that are due by now."""
     is_ours = number in _sent
     _sent.discard(number)
     return is_ours, [press for press in _due if press.number == number and press in HELD]
@@ -133,6 +134,7 @@ def _must_wait(frame: FrameType | None) -> bool:
         if code.co_name in ("remove", "_remove") and code.co_filename in _WEAK_DICTIONARIES:
             return True
         package = frame.f_globals.get("__name__", "").partition(".")[0]
+        # Frames come from the inside out: jax's first, then this library's that called it.
         if is_in_jax and package == "spmd":
             return True
         is_in_jax = is_in_jax or package in ("jax", "jaxlib")
@@ -159,17 +161,18 @@ def watch() -> None:
 
 
 def raise_held() -> None:
-    """Handles the signals that wait, and those that their handlers send; between two ops these may
-    raise."""
+    """Runs the handlers of held signals, and of the signals that these handlers send; between two
+    ops, where a handler may raise."""
     while HELD and _is_main():
         presses = list(HELD)
         _forget(presses)
+        # `_hold` set -1; at 0 the next op looks again, and sets the pace anew.
         pace.look_at = 0
         _call(presses)
 
 
 def _call(presses: list[_Press]) -> None:
-    """Calls handlers; raises the first of their exceptions when all were called."""
+    """Calls handlers; raises the first of their exceptions after all calls."""
     raised = None
     for press in presses:
         try:
@@ -188,7 +191,7 @@ NOTED: list[_Press] = []
 
 def _note(number: int, frame: FrameType | None) -> None:
     is_ours, _ = _take(number)
-    handler = None if is_ours else _put_off.get(number)  # ours is delivered with those that are due
+    handler = None if is_ours else _put_off.get(number)  # ours delivers presses that are due
     if handler is not None:
         NOTED.append(
             _Press(next(_names), number, handler.handler if type(handler) is _Patient else handler)
@@ -202,6 +205,7 @@ def later() -> Iterator[None]:
         yield
         return
     try:
+        # Inside, a signal is only noted.
         for number in _SIGNALS:
             handler = _signal.getsignal(number)  # signal's own makes an enum of each, at 46 a step
             if callable(handler):
@@ -216,8 +220,8 @@ def later() -> Iterator[None]:
 
 
 def _deliver() -> None:
-    """Handles the signals that were put off, and those that their handlers send: an alarm's may
-    send Ctrl-C."""
+    """Runs the handlers of delayed signals, and of the signals that these handlers send (an alarm's
+    may send Ctrl-C)."""
     while presses := [*HELD, *NOTED]:
         NOTED.clear()
         _forget(presses)
@@ -226,15 +230,16 @@ def _deliver() -> None:
 
 @contextlib.contextmanager
 def soon() -> Iterator[None]:
-    """In `later`: handles signals at once again, the ones that waited first, in code that may be
-    left at any place.
+    """Inside `later`: handles signals at once again, waiting ones first, in code that may be left
+    at any place.
 
-    An exception of a handler leaves this block as it was raised, whatever an `except` on the way
-    has made of it.
+    A handler's exception leaves this block as it was raised, even if an `except` on the way has
+    replaced it.
     """
     if not _put_off or not _is_main():
         yield
         return
+    # The handlers of before `later`, wrapped so that their exceptions are known here.
     handlers = dict(_put_off)
     raised: list[BaseException] = []
 
@@ -242,6 +247,8 @@ def soon() -> Iterator[None]:
         plain = handler.handler if type(handler) is _Patient else handler
 
         def call(number: int, frame: FrameType | None) -> None:
+            """The handler while the block runs: calls the user's handler now, unless Python would
+            drop its exception."""
             is_ours, due = _take(number)
             if _must_wait(frame) or (is_ours and not due):
                 if not is_ours:

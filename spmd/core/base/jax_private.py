@@ -100,9 +100,9 @@ def compile_lowered(lowered: Any, options: Mapping[str, object]) -> Any:
     """Compiles a `jax.stages.Lowered`; every tiling that the partitioner chooses for a result is
     taken.
 
-    jax 0.10 spells such tilings over the mesh of the first argument, and raises IndivisibleError
-    for one that no axes of it name. Where no sharding has names it keeps the tiling as XLA has it.
-    0.10, 0.11, 0.12.
+    jax 0.10 names each tiling by the axes of the first argument's mesh, and raises IndivisibleError
+    for a tiling that these cannot name. If no sharding has names, jax keeps the tilings as XLA has
+    them. 0.10, 0.11, 0.12.
     """
     try:
         return lowered.compile(compiler_options=options)
@@ -112,7 +112,8 @@ def compile_lowered(lowered: Any, options: Mapping[str, object]) -> Any:
             map(_is_named, arguments["in_shardings"])
         ):
             raise
-    # A result with a named sharding names the mesh, too.
+    # Without names jax keeps each tiling as XLA has it; a named sharding of a result names the
+    # mesh, too.
     for shardings, avals in (
         ("in_shardings", "global_in_avals"),
         ("out_shardings", "global_out_avals"),

@@ -43,7 +43,7 @@ def _line(text: str) -> str:
 
 
 def fitted(text: str, spare: int = 0) -> str:
-    """Returns a text as one line that leaves so many columns of the terminal free."""
+    """Returns a text as one line, shortened to leave this number of the terminal's columns free."""
     return shortened(_line(text), width() - spare)
 
 
@@ -79,7 +79,7 @@ def width() -> int:
 
 
 def shortened(text: str, room: int) -> str:
-    """Returns a text of at most so many characters, cut between words where it has several.
+    """Returns a text cut to this number of characters, between words where possible.
 
     >>> shortened("a long line", 9), shortened("a long line", 8)
     ('a long...', 'a...')

@@ -9,12 +9,12 @@ from .state import held
 class Pace:
     """The number of recorded ops, and the number at which the recorder looks for ops that must run.
 
-    Plain numbers: the recorder adds to them under its own lock. recorded_ops: since the start.
-    synced_ops: their number at the last sync. look_at: the number at which the recorder looks.
-    wait: from the last look to this one. longest: of the graphs that were synced: a step of this
-    length has no loop in it. has_cut: whether finished iterations of a loop have run since the last
-    sync. early: ops of two iterations of the loop found last, 0 since a look found none: so many
-    may be the loop again.
+    Plain numbers of ops: the recorder adds to them under its own lock. recorded_ops: since the
+    start. synced_ops: `recorded_ops` at the last sync. look_at: `recorded_ops` at the next look.
+    wait: from the last look to the next one. longest: the length of the longest synced graph, a
+    step without a loop in it. has_cut: finished iterations of a loop have run since the last sync.
+    early: the length of two iterations of the loop found last, after which the next look may find
+    it again; 0 if the last look found none.
     """
 
     __slots__ = ("early", "has_cut", "longest", "look_at", "recorded_ops", "synced_ops", "wait")
@@ -26,15 +26,15 @@ class Pace:
         self.has_cut = False
 
     def look_after(self, num_ops: int) -> None:
-        """Has the recorder look again after so many ops, at the latest `config.max_pending_ops`
-        after the last sync."""
+        """Schedules the recorder's next look after this number of ops, at the latest
+        `config.max_pending_ops` after the last sync."""
         self.wait = num_ops
         limit = self.synced_ops + config.max_pending_ops
         self.look_at = min(self.recorded_ops + num_ops, limit) if config.loop_search_ops else limit
 
     def rest(self, num_ops: int, *, had_loop: bool) -> None:
-        """Resets the counts after a sync over the first `num_ops` ops. A step is as long as the
-        longest so far; only one of three times that length may have a loop in it."""
+        """Restarts the counts after a sync of the first `num_ops` ops. A step has at most `longest`
+        ops; only a graph of three times that length may contain a loop."""
         self.has_cut = False
         if not had_loop:
             self.longest = max(self.longest, num_ops - self.synced_ops)

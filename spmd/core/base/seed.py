@@ -21,8 +21,8 @@ _shared: Draw = (0, 0)  # the seed, and the draws so far
 
 
 class _ThreadDraws(threading.local):
-    """A thread's own stream, its number of shared draws, draws to repeat, and those that note its
-    draws."""
+    """A thread's own stream, its number of shared draws, draws to repeat, and the listeners that
+    note its draws."""
 
     stream: Draw | None = None
     num_forks = 0
@@ -45,6 +45,7 @@ def next_draw(generator: torch.Generator | None = None) -> Draw:
 
     A generator gives a seed of its own and advances by one number.
     """
+    # A repeated draw, while there are some; else a new one.
     source = _thread.repeated
     draw = None if source is None else next(source, None)
     if draw is None:
@@ -56,7 +57,7 @@ def next_draw(generator: torch.Generator | None = None) -> Draw:
         elif observing is not None:
             observing.other_draws = True
     for body in _thread.bodies:
-        # else repeated, or apart from the stream
+        # Bodies note the draws made in them: neither repeated ones, nor those of a fork inside.
         if body.source is source and body.num_forks == _thread.num_forks:
             body.draws.append(draw)
             body.generators.append(generator)
@@ -66,6 +67,7 @@ def next_draw(generator: torch.Generator | None = None) -> Draw:
 
 
 def _new_draw(generator: torch.Generator | None) -> Draw:
+    """The next draw: of the generator, else of the thread's own stream, else of the shared one."""
     if generator is not None:
         if generator.device.type not in ("cpu", "xla"):
             raise TypeError(f"generator: expected one on xla or cpu, got one on {generator.device}")
@@ -80,7 +82,7 @@ def _new_draw(generator: torch.Generator | None) -> Draw:
 
 
 def _advance(count: int) -> Draw:
-    """The next draw of the shared stream, which advances past so many."""
+    """Returns the next draw of the shared stream, and advances the stream by a number of draws."""
     global _shared
     with _lock:
         draw = _shared
@@ -90,8 +92,8 @@ def _advance(count: int) -> Draw:
 
 
 def take(count: int) -> Draw | None:
-    """The first of so many consecutive draws from the shared stream, which advances past them. None
-    inside fork() or a seeded scope."""
+    """Returns the first of a number of consecutive draws from the shared stream, and advances the
+    stream past all of them. None inside fork() or a seeded scope."""
     is_apart = _thread.stream is not None or _thread.repeated is not None or _thread.num_forks
     return None if is_apart else _advance(count)
 
@@ -132,6 +134,7 @@ def fork() -> Iterator[None]:
         _thread.num_forks -= 1
         _thread.stream = stream
         with _lock:
+            # No other thread has drawn or seeded since: the shared stream goes back.
             if _shared == (start[0], start[1] + _thread.num_shared - num_shared):
                 _shared = start
                 _thread.num_shared = num_shared

@@ -12,7 +12,8 @@ _T = TypeVar("_T")
 
 @contextlib.contextmanager
 def held(owner: object, **values: object) -> Iterator[None]:
-    """Gives attributes of an object these values inside, and after it their former ones."""
+    """Context: sets attributes of an object to these values, and restores the former ones at the
+    end."""
     former = {name: getattr(owner, name) for name in values}
     for name, value in values.items():
         setattr(owner, name, value)
@@ -24,7 +25,7 @@ def held(owner: object, **values: object) -> Iterator[None]:
 
 
 class PerThread(threading.local, Generic[_T]):
-    """A value of each thread: the one that it was made with, until the thread has another."""
+    """A value per thread: the initial one, until the thread sets another."""
 
     def __init__(self, value: _T):  # called again in each thread, with the same argument
         self.value = value
@@ -60,11 +61,11 @@ class Observation:
     """The notes on one call of one thread.
 
     reads: the calls that read a value on the host. ran: the programs that the call's syncs ran over
-    its graph, in order. num_runs: of all programs, initialization included. uploads: the host data
-    that was made of CPU tensors, each as (CPU tensor, device data). derived: the device data that
-    was made of other device data by no program: from which, and by which function. filled: the
-    numbers that fill new device data. draws: the draws from the shared stream. other_draws: whether
-    there were others.
+    its graph, in order. num_runs: the runs of all programs, initialization included. uploads: the
+    host data that was made of CPU tensors, each as (CPU tensor, device data). derived: the device
+    data that was made of other device data by no program: from which, and by which function.
+    filled: the numbers that fill new device data. draws: the draws from the shared stream.
+    other_draws: whether there were draws from other streams.
     """
 
     def __init__(self) -> None:
@@ -78,16 +79,18 @@ class Observation:
         self.other_draws = False
 
     def plain(self, value: object) -> object:
-        """A number that Python computed from ones that may change as the number that it is now;
-        else the value."""
+        """Returns the present value of a number that Python computed from changing ones; other
+        values as they are."""
         return value
 
     def scalar(self, value: SupportsFloat) -> object:
-        """Such a number as a scalar argument of an op."""
+        """Returns a number that Python computed from changing ones as a scalar argument of an
+        op."""
         return float(value)
 
     def scalars(self, values: Sequence[object]) -> Sequence[object]:
-        """A list of scalar arguments, with such numbers among them."""
+        """`scalar` for a list of scalar arguments, some of which were computed from changing
+        numbers."""
         return values
 
     def draw(self, draw: tuple[int, int]) -> tuple[int, int]:
@@ -102,8 +105,8 @@ active_observation = PerThread[Observation | None](None)  # of a call of the thr
 
 
 def derived(result: _T, source: object, function: Callable[[Any], Any]) -> _T:
-    """Notes that a function made this device data of other data, of which a replay has another
-    value; returns it."""
+    """Notes that a function derived this device data from other data, which a replay replaces;
+    returns the derived data."""
     observing = active_observation.value
     if observing is not None:
         observing.derived[result] = source, function

@@ -58,9 +58,9 @@ class Interned(Bounded[Key, Item]):
     """A bounded table of items that are compared by identity: a key has one item for as long as any
     reference to it.
 
-    An item that the table has dropped and a compiled program, a pending op or a tensor still holds
-    is found again, so that a steady program stays the same program however many others come and go.
-    Without a reference it is freed.
+    A dropped item is found again as long as a compiled program, a pending op or a tensor holds it,
+    so that a steady program stays the same program however many others come and go. Without a
+    reference it is freed.
     """
 
     __slots__ = ("_alive",)

@@ -17,8 +17,8 @@ _is_torch_on = torch.autograd._profiler_enabled
 
 
 def span(name: str, about: Callable[[], dict[str, str]] = dict) -> AbstractContextManager[object]:
-    """A context that is a row of the traces that are on. about: makes its arguments, only where it
-    is one."""
+    """A context that is a row of the running traces. about: makes the row's arguments; called only
+    while a trace runs."""
     if not _is_jax_on():
         return torch.profiler.record_function(PREFIX + name) if _is_torch_on() else _NOTHING
     stack = contextlib.ExitStack()

@@ -51,6 +51,7 @@ def read(digest: str, header: dict[str, str]) -> bytes | None:
     """Returns the body stored under a digest, here or in a folder that the process was given; None
     if there is none, or if its header differs or its bytes are not the written ones: such a file of
     the cache is removed."""
+    # A given folder first: its files are not removed.
     content_given = next(filter(None, (content_of(digest) for content_of in given_by)), None)
     if content_given is not None:
         body = _checked(content_given, {"digest": digest, **header})
@@ -75,8 +76,7 @@ def read(digest: str, header: dict[str, str]) -> bytes | None:
 
 
 def loaded(digest: str, header: dict[str, str], decode: Callable[[bytes], T]) -> T | None:
-    """Returns what the body under a digest is decoded to; None if there is none, or if it does not
-    load."""
+    """Returns the decoded body of a digest; None if there is none, or if it does not load."""
     body = read(digest, header)
     if body is None:
         return None
@@ -153,6 +153,7 @@ def write(digest: str, header: dict[str, str], body: bytes) -> bool:
             return False
         name = f"{_UNFINISHED}{os.urandom(16).hex()}"
         try:
+            # Written under another name and renamed, so that a reader finds all of it or nothing.
             _make_room(folder, len(content))
             file = os.open(
                 name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder
@@ -188,6 +189,7 @@ def _make_room(folder: int, size: int) -> None:
     for name in os.listdir(folder):
         with contextlib.suppress(FileNotFoundError):  # another process was faster
             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            # Another process may be writing an unfinished file, unless it is old.
             is_being_written = (
                 name.startswith(_UNFINISHED) and time.time() - status.st_mtime < _PATIENCE
             )
@@ -236,8 +238,8 @@ def is_read() -> bool:
 
 
 def is_on() -> bool:
-    """True if programs are stored; starts no device. On a system without owners of files, and by
-    one of several processes, none are."""
+    """True if programs are stored; starts no device. False on a system without owners of files, and
+    in one of several processes."""
     is_wanted = bool(config.program_cache and config.program_cache_dir) and hasattr(os, "geteuid")
     return is_wanted and distributed_state.num_processes == 1
 

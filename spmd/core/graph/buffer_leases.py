@@ -18,9 +18,9 @@ from ..base import counters, forking
 
 @dataclass(eq=False)
 class Lender:
-    """A reader of arrays over some time. room: the bytes that copies of its arrays may take, of
-    which one launch makes no more: it waits until enough of them are given back. waited, copying:
-    the seconds of such waits and copies."""
+    """A reader that keeps arrays for some time. room: the most bytes that copies of its arrays may
+    take; a launch that needs more waits until enough arrays are given back. waited, copying: the
+    seconds of these waits and copies."""
 
     room: Callable[[], float] = lambda: math.inf
     waited: float = field(default=0.0, init=False)
@@ -71,17 +71,20 @@ def is_lent(array: jax.Array | None) -> bool:
 
 
 def spare(buffers: list[Any], donated: Iterable[int]) -> None:
-    """Replaces those of the buffers at these places that are lent by copies, which may be
+    """Replaces the lent ones among the buffers at these places by copies, which may be
     overwritten."""
     # Without the lock, as this runs at each launch, and nothing is lent at most of them.
     if not LENT:
         return
     places = list(donated)
     with _changed:
-        while late := _short_of_room([LENT[id(buffers[i])] for i in places if is_lent(buffers[i])]):
+        # A lender without room for copies must give arrays back first.
+        while short := _short_of_room(
+            [LENT[id(buffers[i])] for i in places if is_lent(buffers[i])]
+        ):
             begin = time.perf_counter()
             _changed.wait()
-            late.waited += time.perf_counter() - begin
+            short.waited += time.perf_counter() - begin
         places = [i for i in places if is_lent(buffers[i])]
         lenders = {lender for i in places for lender in LENT[id(buffers[i])].lenders}
     begin = time.perf_counter()
@@ -93,7 +96,7 @@ def spare(buffers: list[Any], donated: Iterable[int]) -> None:
 
 
 def _short_of_room(loans: list[_Lent]) -> Lender | None:
-    """A lender that has less room than copies of its arrays would take."""
+    """A lender whose room is smaller than copies of its arrays would be."""
     for lender in {lender for loan in loans for lender in loan.lenders}:
         if sum(loan.nbytes for loan in loans if lender in loan.lenders) > lender.room():
             return lender

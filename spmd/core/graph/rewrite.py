@@ -18,8 +18,8 @@ class Rewrite:
     the values of the old graph are now, by name.
 
     All nodes are new: their scalar arguments are places among those of the recorded ops.
-    is_recorded: the new graph counts as recorded, as that of a sync on other data would: its ops
-    have the scalar arguments and the serial numbers of the old ones.
+    is_recorded: the new graph counts as a recorded one: its ops keep the scalar arguments and the
+    serial numbers of the old ones.
     """
 
     def __init__(self, old: Graph, *, is_recorded: bool = False):
@@ -47,8 +47,8 @@ class Rewrite:
         numbers: Sequence[float | int] = (),
         sources: Sequence[Node] = (),
     ) -> Node:
-        """Adds an op at the user's line of a node of the old graph; sources: as that node's, unless
-        given."""
+        """Adds an op at the user's line of a node of the old graph. sources: default: those of that
+        node."""
         result = Node(
             op,
             tuple(map(self.value, operands)),
@@ -122,8 +122,8 @@ def rewrite(
 
 
 def _places_of_numbers(nodes: Sequence[Node]) -> dict[Node, Sequence[float | int]]:
-    """Returns the places of the scalar arguments of each op among the floats and among the integers
-    of all."""
+    """Returns the places of each op's scalar arguments in the vectors of all floats and of all
+    integers."""
     # Places and not values: a rewritten program takes the same two vectors as the graph that was
     # recorded.
     count = {"f": 0, "i": 0}

@@ -142,13 +142,13 @@ def new_ring() -> Ring:
 def forward_ring(number: int, line: Line | None) -> Ring:
     """Returns the ring of the thread that recorded the result from which a backward pass starts.
 
-    number: autograd's of that result. line: that of its recording, where known: only one thread is
-    likely to have recorded this line at this number. If there are several, the calling thread's
-    ring is returned.
+    number: autograd's sequence number of that result. line: the line that recorded it, where known:
+    only one thread is likely to have recorded this line at this number. If there are several, the
+    calling thread's ring is returned.
     """
     thread_ring: Ring = THREADS.ring
     if line is not None and len(_rings) > 1:
-        # other threads add more
+        # copied first, as other threads add rings
         rings = [ring for ref in reversed(_rings.valuerefs()) if (ring := ref()) is not None]
         for ring in (thread_ring, *rings):
             recorded = ring.line(number)
@@ -167,7 +167,8 @@ def is_library(code: CodeType) -> bool:
 
 
 def _hashable(code: CodeType) -> CodeType:
-    """Returns code as a key: that which Dynamo has made may hold dicts among its constants."""
+    """Returns a code object as a dict key: Dynamo's may have dicts, which have no hash, among its
+    constants."""
     try:
         hash(code)
     except TypeError:
@@ -220,8 +221,8 @@ def outside(frame: FrameType | None) -> FrameType | None:
 
 
 def at_user_line(error: Exception) -> Exception:
-    """Leaves the user's frames in an error's traceback, and ends it at his: the last line printed
-    is the one to change.
+    """Leaves only the user's frames in an error's traceback, and ends it at the user's line: the
+    last line printed is the one to change.
 
     `config.traceback_filtering` (JAX's word) leaves out the frames of this library and of torch.
     """
@@ -233,6 +234,7 @@ def at_user_line(error: Exception) -> Exception:
                 # an error that came through here before has a frame twice
                 of_user[entry.tb_frame] = entry
             entry = entry.tb_next
+        # Linked anew from the last frame on, without the library's.
         for last in reversed(
             of_user.values() or (TracebackType(None, frame, frame.f_lasti, frame.f_lineno),)
         ):
@@ -260,7 +262,7 @@ def node_line(node: Node) -> Line:
 
 
 def source_of(node: Node) -> Node:
-    """Returns the op whose value an annotation is about; the annotation itself if that value is
+    """Returns the op whose value an annotation annotates; the annotation itself if that value is
     data."""
     value: Value = node
     while (maker := origin(value)) is not None and maker.op.name in ("mark_sharding", "spmd.renew"):
@@ -269,8 +271,8 @@ def source_of(node: Node) -> Node:
 
 
 def line_of(node: Node, nodes: Sequence[Node]) -> Line:
-    """Returns the user's line of an op, of an annotation that of the op whose value it is about;
-    see `lines_of`."""
+    """Returns the user's line of an op; for an annotation, that of the op it annotates (see
+    `lines_of`)."""
     line = node_line(source_of(node))
     return line if line.code is not None else lines_of(nodes)[nodes.index(node)]
 
@@ -279,6 +281,7 @@ def lines_of(nodes: Sequence[Node]) -> list[Line]:
     """Returns the user's line of each op; for an op that FSDP records by itself, that of its
     result's first reader."""
     lines = dict(zip(nodes, map(node_line, nodes), strict=True))
+    # Ops without a line of their own get one from their readers, which come later.
     of_readers: dict[Node, Line] = {}
     for node in reversed(nodes) if None in map(attrgetter("code"), lines.values()) else ():
         line = lines[node]
@@ -307,7 +310,8 @@ def describe(node: Node) -> str:
 
 
 def plain_name(root: nn.Module, name: str) -> str:
-    """The name of a module inside another one, without that of a wrapper of one `module`."""
+    """The name of a module inside `root`; of a root that only wraps one `module`, without that
+    prefix."""
     modules = root._modules
     return (
         name.removeprefix("module").removeprefix(".")

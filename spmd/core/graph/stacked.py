@@ -74,7 +74,8 @@ class Stacked(NamedTuple):
         return Stacked(first.stack, stretch if rows == list(stretch) else rows)
 
     def index_of(self, number: Index) -> Index:
-        """Returns the row that a number, as of an iteration, stands for."""
+        """Returns the row of the array that is the given one among these rows, such as an
+        iteration's."""
         if not isinstance(self.rows, range):
             return jnp.asarray(np.array(self.rows, np.int32))[number]
         if self.rows.step == 1:

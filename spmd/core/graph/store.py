@@ -165,8 +165,8 @@ class DeviceData:
         return None if self.store is None else (self.store, self.row)
 
     def take_place(self, row_of: "tuple[Store, int] | None", sharding: Sharding) -> None:
-        """Moves a value that is on the devices of a block to this row, if it lies there, else to
-        all devices."""
+        """Moves a value from the devices of a block into this row of a store if the row lies on
+        them, else to all devices."""
         if row_of is not None and row_of[0].lies_as(row_of[1]) is self.sharding:
             row_of[0].put(row_of[1], self)
         else:
@@ -179,16 +179,17 @@ class DeviceData:
         self.host = self.buffer = None
 
     def placed(self) -> tuple[jax.Array, Sharding]:
-        """Returns the buffer of a value on devices, or a copy of its row, on all devices of its
-        sharding."""
+        """Returns the buffer of a value on devices, or a copy of its row on all devices of its
+        sharding; and the sharding."""
         assert self.sharding is not None
         if self.store is None:
             assert self.buffer is not None
             return self.buffer, self.sharding
         buffer, sharding = self.store.copy_of(self.row)
-        return buffer if sharding is self.sharding else _spread(
-            buffer, sharding, self.sharding
-        ), self.sharding
+        return (
+            (buffer if sharding is self.sharding else _spread(buffer, sharding, self.sharding)),
+            self.sharding,
+        )
 
     def lying(self) -> tuple[jax.Array, Sharding]:
         """Returns the buffer of a value on devices, or a copy of its row on the devices where it
@@ -196,7 +197,7 @@ class DeviceData:
         return self.placed() if self.store is None else self.store.copy_of(self.row)
 
     def held(self) -> tuple[jax.Array, int | None]:
-        """Returns the buffer that has a value on devices, and the value's row in it where it is a
+        """Returns the buffer of a value on devices, and the value's row in it if the buffer is a
         store's."""
         owner = self if self.store is None else self.store
         assert owner.buffer is not None
@@ -295,7 +296,8 @@ def full_stores(inputs: Sequence["DeviceData"], among: Iterable[int]) -> tuple[S
 
 
 def stacked(rows: Sequence[jax.Array], sharding: Sharding) -> jax.Array:
-    """Returns a new array with these, each of this sharding, as its rows."""
+    """Returns a new array whose rows are these arrays, each of this sharding."""
+    # Each block of devices gets equally many rows: copies of the last row fill up the last block.
     blocks = sharding.blocks()
     size = -(-len(rows) // len(blocks))
     padded = [*rows, *[rows[-1]] * (size * len(blocks) - len(rows))]
@@ -311,7 +313,7 @@ def stacked(rows: Sequence[jax.Array], sharding: Sharding) -> jax.Array:
 
 
 def stack_program(count: int, sharding: Sharding) -> SmallProgram:
-    """Returns the program that stacks so many arrays of this sharding."""
+    """Returns the program that stacks this number of arrays of this sharding."""
     named = sharding.jax
     return _program(_stack, named.mesh, (named.spec,) * count, sharding.behind_rows().jax.spec, 0)
 
@@ -345,7 +347,7 @@ def block_of(sharding: Sharding, count: int, index: int) -> tuple[Sharding, int]
 
 
 def _spread(buffer: jax.Array, block: Sharding, sharding: Sharding) -> jax.Array:
-    """Returns a row on all devices of its sharding, of one on the devices of its block."""
+    """Copies a row from the devices of its block to all devices of its sharding."""
     shards, devices = _shards(buffer), device_order(block.jax)
     copies: dict[jax.Device, jax.Array] = {}
     for target in sharding.blocks():

@@ -29,8 +29,8 @@ class Entering(NamedTuple):
     """An operand that is no result of the same iteration.
 
     kind: "carry", from the iteration before, in the first one the initial value of
-    `Candidate.carry[slot]`; "consts", `Candidate.consts[slot]` in every iteration; "xs", another
-    value from outside in each: of `Candidate.xs[slot]`.
+    `Candidate.carry[slot]`; "consts", `Candidate.consts[slot]` in every iteration; "xs", a
+    different value from outside in each iteration, `Candidate.xs[slot]`.
     """
 
     kind: str
@@ -83,7 +83,7 @@ class Candidate:
         return self.nodes[self.start + iteration * self.period + index]
 
     def at(self, index: int) -> Sequence[Node]:
-        """Returns the ops of all iterations at one place."""
+        """Returns the op at one place of an iteration, for all iterations."""
         return self.nodes[self.start + index : self.stop : self.period]
 
     def positions(self, index: int) -> Sequence[int] | None:
@@ -95,7 +95,8 @@ class Candidate:
         return [op.dynamic_start[1] for op in ops if op.dynamic_start is not None]
 
     def row(self, iteration: int) -> int:
-        """Returns the row of an iteration in the stacks of the ys; and the iteration of a row."""
+        """Returns the row of an iteration in the stacks of the ys; the same function maps a row to
+        its iteration."""
         return self.iterations - 1 - iteration if self.backwards else iteration
 
     def name(self, iteration: int, result: Result) -> Name:
@@ -127,11 +128,10 @@ def candidate_of(
     iterations: int,
     early: frozenset[int] = frozenset(),
 ) -> Candidate:
-    """Returns the candidate of isomorphic iterations, without the results that are read outside;
-    early: as in it.
+    """Returns the candidate of isomorphic iterations, without `ys` and `last`, the results that are
+    read outside; early: see `Candidate`.
 
-    position: of the nodes; a value of an op that has none, or of one before the start, is from
-    outside.
+    position: node -> its place. Values of ops without a place, or before `start`, are from outside.
     """
 
     def inside(value: Value) -> Result | None:
@@ -150,6 +150,8 @@ def candidate_of(
             if (local := inside(operand)) is not None:
                 operand_sources.append(local)
                 continue
+            # An operand from outside of the first iteration: a carry if the second one reads a
+            # result of the first.
             values = tuple([nodes[i].operands[k] for i in range(index, stop, period)])
             if (result := inside(values[1])) is not None:
                 key = (result, value_name(operand))
@@ -158,6 +160,7 @@ def candidate_of(
                 )
                 continue
             names = tuple(map(value_name, values))
+            # One value in all iterations: a constant; else an x.
             if all(name is names[0] or name == names[0] for name in names):
                 operand_sources.append(
                     Entering("consts", same.setdefault(names[0], (len(same), operand))[0])
@@ -178,11 +181,11 @@ def candidate_of(
 class FoundLoop(NamedTuple):
     """The op of a stretch.
 
-    operands: in its order. body: the ops of the first iteration that the body's are made of.
-    numbers: its scalar arguments, each as (place in an iteration, iteration, index among those of
-    the op). results: by the name of a value of the graph, the index of the result that it becomes.
-    stacks: the ys whose stacks have rows for values that later ops make: the y, the names of its
-    rows, those of these values too, and these values by row.
+    operands: the loop's, in its order. body: the ops of the first iteration that became the body.
+    numbers: the loop's scalar arguments, each as (place in an iteration, iteration, index among
+    those of the op). results: by the name of a value of the graph, the index of the result that it
+    becomes. stacks: the ys whose stacks have rows for late values, made by later ops: (the y, the
+    names of all of its rows, the late values by row).
     """
 
     op: OpSpec
@@ -218,6 +221,7 @@ def found_loop(
 
     steps: list[Step] = []
     numbers: list[tuple[int, int, int]] = []
+    # The ops of the first iteration, over the body's inputs.
     for index, node in enumerate(candidate.body()):
         if index in candidate.early:
             continue
@@ -235,10 +239,12 @@ def found_loop(
         for k in range(len(node.op.numbers)):
             steps.append(EACH)
             numbers += [(index, iteration, k) for iteration in order]
+        # The body has no numbers of its own: the loop's op has them for each iteration.
         nodes[index] = Node(
             op, tuple(operands), (0,) * len(op.numbers), node.code, node.instruction, node.sequence
         )
 
+    # The results: the carry, the last values, then the rows of each y.
     carried = {result: slot for slot, (result, _) in reversed(list(enumerate(candidate.carry)))}
     last = [result for result in candidate.last if result not in carried]
     roots = [value_of(result) for result, _ in candidate.carry] + [
@@ -293,9 +299,11 @@ def found_loop(
 
 
 def _entered(candidate: Candidate, result: Result, slot: int) -> tuple[Y, dict[int, Name]]:
-    """Returns the y of a carried value that is read outside for more than the last iteration, as
-    each iteration receives it, and the names of the values in its rows."""
+    """Returns the y of a carry that is read outside for more than the last iteration, stacked as
+    each iteration receives it, and the names of its rows."""
     count = candidate.iterations
+    # Rows: the initial value, then the result of each iteration but the last; with has_end that
+    # one, too, behind them or, if rows run backwards, before them.
     has_end = result in candidate.ended and candidate.node(0, result[0]).op.memory == DEVICE
     rows_before = int(has_end and candidate.backwards)
     names = {rows_before + candidate.row(0): value_name(candidate.carry[slot][1])}
@@ -311,8 +319,9 @@ def _entered(candidate: Candidate, result: Result, slot: int) -> tuple[Y, dict[i
 def _kept(
     candidate: Candidate, result: Result, over: Over, is_before: Callable[[Value], bool]
 ) -> tuple[Y, dict[int, Name], list[Value], dict[int, Value]]:
-    """Returns the y of another result, the names of the values in its rows, the operands that fill
+    """Returns the y of a result that is no carry, the names of its rows, the operands that fill
     rows of it, and the values that later ops write into others."""
+    # A stack on the host has no rows but those of the iterations.
     peeled = (
         {} if candidate.node(0, result[0]).op.memory == HOST else candidate.peeled.get(result, {})
     )
@@ -323,6 +332,7 @@ def _kept(
         rows_before + row: value for row, value in sorted(peeled.items()) if not is_before(value)
     }
     names |= {row: value_name(value) for row, value in (filled | late).items()}
+    # If each row is written over the matching row of one of the xs, the stack is written in place.
     inputs = tuple(
         [over.get(candidate.name(iteration, result)) for iteration in range(candidate.iterations)]
     )

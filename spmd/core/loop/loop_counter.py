@@ -38,6 +38,7 @@ def by_iteration(vector: jax.Array, steps: Sequence[Step], iterations: int) -> j
         np.zeros_like(places),
         np.array([isinstance(step, tuple) for step in steps], bool),
     )
+    # A tuple's integers are constants here; EACH takes a scalar argument per iteration, others one.
     start = 0
     for column, step in enumerate(steps):
         if isinstance(step, tuple):
@@ -51,5 +52,6 @@ def by_iteration(vector: jax.Array, steps: Sequence[Step], iterations: int) -> j
     if is_known.any():
         result = jnp.where(is_known, constants.astype(vector.dtype), result)
     increments = np.array([step if isinstance(step, int) else 0 for step in steps], vector.dtype)
+    # An int is an increment per iteration.
     by_row = np.arange(iterations).astype(vector.dtype)[:, None]
     return result + increments * by_row if increments.any() else result

@@ -136,8 +136,8 @@ class Loop(Lowering):
         )
 
     def root_of(self, index: int) -> Value:
-        """Returns the root of the body that a result of the loop comes from; of the carry its next
-        value."""
+        """Returns the root of the body behind a result of the loop; for a y that is the carry, the
+        carry's next value."""
         single = self.num_carried + self.num_last
         root_index = index
         if index >= single:
@@ -166,6 +166,7 @@ class Loop(Lowering):
         """Returns the memory of a root of the body; what is carried stays in the memory of its next
         value, if an op makes one: a carry may stay the same, or change places with another."""
         carried = self.body.inputs[self.num_constants : self.num_fixed]
+        # A carry may take another one's place in each iteration: followed at most once through all.
         for _ in carried:
             root = self.body.roots[carried.index(root)] if root in carried else root
         maker = origin(root)
@@ -210,11 +211,14 @@ class _Trace:
 
     @staticmethod
     def of(loop: Loop, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> "_Trace":
+        """Prepares a loop's operands: constants and carry as arrays, xs as rows of one array each,
+        scalar arguments by iteration."""
         carry = list(map(plain, operands[loop.num_constants : loop.num_fixed]))
         # Constants are taken to the device once, before the loop.
         outside = list(map(plain, operands[: loop.num_constants]))
         constants = list(map(plain, rows_on_device(outside, layouts[: loop.num_constants])))
         xs, row_layouts, end = list[Stacked](), list[Sharding | None](), loop.num_fixed
+        # Each x as the rows of one array, in the sharding that all of its rows have.
         for run, is_stacked in zip(loop.operand_runs(), loop.xs, strict=True):
             end = run.stop
             if is_stacked:
@@ -262,7 +266,9 @@ class _Trace:
             self.loop.num_carried + self.loop.num_last,
         )
         roots, is_from_host, (floats, integers) = loop.body.roots, self.is_from_host(), self.tables
+        # By the index of a y, the x on the host whose rows it is written over.
         x_of = {k: y.over for k, y in enumerate(loop.ys) if is_from_host and y.over is not None}
+        # The ys whose stacks jax.lax.scan makes on the host.
         on_host = [
             k
             for k, y in enumerate(loop.ys)
@@ -271,12 +277,15 @@ class _Trace:
         on_device = [k for k in range(len(loop.ys)) if k not in on_host and k not in x_of]
 
         def iteration(state: _State, _: None) -> tuple[_State, list[jax.Array]]:
+            """One iteration: reads a row of each x, runs the body, and writes a row of each stack
+            that is written in place."""
             number, carry, last, arrays = state
             row = loop.iterations - 1 - number if loop.reverse else number
             targets = [
                 target._replace(array=array)
                 for target, array in zip(written.values(), arrays, strict=True)
             ]
+            # A stack that is written in place is read where it is written.
             current = dict(enumerate(self.xs)) | dict(zip(x_of.values(), targets, strict=False))
             read = [x.read(row) for x in current.values()]
             if is_from_host:
@@ -332,6 +341,7 @@ class _Trace:
         """Returns the results of a y. after: the carry behind the last iteration."""
         loop = self.loop
         y, root = loop.ys[k], loop.body.roots[loop.num_carried + loop.num_last + k]
+        # A y that is the carry as an iteration receives it: some of its rows are known values.
         slot = loop.body.inputs.index(root) - loop.num_constants if root in loop.body.inputs else -1
         if y.has_end:
             stack = write_row(stack, after[slot], y.end_of(loop.iterations))
@@ -394,6 +404,8 @@ ANY_MEMORY.add(Loop)
 
 @draws_of.register
 def _draws(lowering: Loop, op: OpSpec) -> Sequence[tuple[int, int]]:
+    """The places of the draws' seeds and counts among the loop's scalar arguments, for each
+    iteration (see `OpSpec.draws`)."""
     starts, counts, start = [], [], 0
     for step in lowering.steps:
         starts.append(start)
@@ -420,6 +432,7 @@ def loop_op(name: str, loop: Loop, operands: Sequence[Meta], *, statics: str = "
     ValueError if the body returns another carry than it is given, or is given rows of another kind.
     """
     body, iterations = loop.body, loop.iterations
+    # What the body takes: the constants and the carry, and a row of each x.
     operand_structs = [meta.struct for meta in operands[: loop.num_fixed]]
     for run, is_stacked in zip(loop.operand_runs(), loop.xs, strict=True):
         meta = operands[run.start]
@@ -435,6 +448,7 @@ def loop_op(name: str, loop: Loop, operands: Sequence[Meta], *, statics: str = "
             f"{name}: the carry goes in as {expected[loop.num_constants : loop.num_fixed]}, out "
             f"as {carried}"
         )
+    # What the loop returns: the carry, the last values, and for each y a stack or its rows.
     metas = [dense_meta(root.meta.shape, root.meta.dtype) for root in body.roots]
     single = loop.num_carried + loop.num_last
     results = metas[:single]

@@ -26,11 +26,12 @@ SHARDED_AS |= {
 
 @dataclass(frozen=True, slots=True)
 class PutRow(Lowering):
-    """Writes the last operand into a row of the stack whose other rows the operands before it are.
+    """Writes the last operand into a row of a stack; the operands before it are the stack's other
+    rows.
 
-    The results are all these rows, in order. row: of the new one in the stack. result: its index
-    among the results. Where the operands are rows of no stack with room for one more, each stays as
-    it is.
+    The results are all these rows, in order. row: the place of the new row in the stack. result:
+    its index among the results. If the operands are not rows of one stack that has this row free,
+    each stays as it is.
     """
 
     row: int
@@ -56,7 +57,7 @@ class PutRow(Lowering):
 
 @dataclass(frozen=True, slots=True)
 class TakeRows(Lowering):
-    """Takes adjacent runs of an array, each a result: rows of one array."""
+    """Takes adjacent runs of an array as results, which are rows of one array."""
 
     run: ElementRun
     positions: tuple[int, ...]
@@ -70,10 +71,10 @@ class TakeRows(Lowering):
             else getattr(op.dynamic_start[0].lowering, "move", None)
         )
         run = move.run if isinstance(move, TakeRun) else None
-        by = positions[1] - positions[0]
-        if run is None or run.step != 1 or abs(by) != run.count:
+        distance = positions[1] - positions[0]
+        if run is None or run.step != 1 or abs(distance) != run.count:
             return None
-        is_regular = all(b - a == by for a, b in itertools.pairwise(positions))
+        is_regular = all(b - a == distance for a, b in itertools.pairwise(positions))
         return TakeRows(run, tuple(positions)) if is_regular else None
 
     def lower(
@@ -84,12 +85,13 @@ class TakeRows(Lowering):
 
 @dataclass(frozen=True, slots=True)
 class WaitForAll(Lowering):
-    """Returns the operands, no array on the device available before all are; rows and what is on
-    the host as it is."""
+    """Returns the operands behind one barrier: no array on the device is available before all are.
+    Rows and arrays on the host pass as they are."""
 
     def lower(
         self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts
     ) -> tuple[Any, ...]:
+        """Puts one barrier around the arrays on the device."""
         result = list(operands)
         arrays = {
             k: value

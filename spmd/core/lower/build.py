@@ -28,6 +28,7 @@ def build(
         *map(attrgetter("op.memory"), walk(graph.nodes)),
         *map(attrgetter("memory"), graph.shardings),
     }
+    # Errors and reports name the recorded ops, which passes may have replaced.
     recorded = graph.recorded or graph
     sources = [graph.sources.get(node, (node,)) for node in graph.nodes]
     reporting = Reporting(
@@ -49,6 +50,7 @@ def build(
         }
         facts = sharded.Facts.of(placed)
         with reports_to(reporting), sharded.tracing(facts), known_in(graph.nodes, dims):
+            # Stack groups that arrive as separate arguments become rows of one array here.
             for column in graph.columns:
                 _stack([graph.inputs[i] for i in column], shardings, values)
             lower_nodes(graph.nodes, values, (floats, integers), shardings, sources)

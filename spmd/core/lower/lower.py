@@ -160,8 +160,8 @@ def lower_nodes(
 def lower_region(
     region: Region, index: int, arrays: Sequence[jax.Array], numbers: Vectors, layouts: Layouts
 ) -> list[jax.Array]:
-    """Lowers a region to its results for these arrays, one for each of its inputs. index: of the
-    region among its op's.
+    """Lowers a region to its results for these arrays, one for each of its inputs. index: the
+    region's place among those of its op.
 
     layouts: the known sharding of each array (None: unknown).
     """
@@ -174,7 +174,7 @@ def lower_region(
     with contextlib.ExitStack() as stack:
         if in_region is not None:
             stack.enter_context(held(_thread, dims=in_region))
-        else:  # a manual computation: of the values outside of it, its own are shards
+        else:  # a manual computation: its values are shards, of which nothing is known
             stack.enter_context(sharded.tracing(sharded.facts()._replace(mesh=_mesh_inside())))
             stack.enter_context(known_in(region.nodes, {}))
         sources = None
@@ -191,13 +191,14 @@ def lower_region(
 def known_in(
     nodes: Sequence[Node], inputs: Mapping[DeviceData, sharded.Dims | None]
 ) -> contextlib.AbstractContextManager[None]:
-    """A context in which the ops of a graph or a region are lowered, with what is known of their
-    values."""
+    """Context for lowering the ops of a graph or a region, whose known dims of values this thread
+    then has."""
     return held(_thread, dims=known_of[0](nodes, inputs) if known_of else sharded.Values({}, {}))
 
 
 def _mesh_inside() -> jax.sharding.AbstractMesh | None:
-    """Returns the mesh inside of a manual computation; None where it has all axes."""
+    """Returns the mesh of the axes that are left inside of a manual computation; None if it has
+    taken all."""
     mesh = jax.sharding.get_abstract_mesh()
     return mesh if program.manual_axes and set(mesh.axis_names) - program.manual_axes else None
 

@@ -25,8 +25,8 @@ ANY_MEMORY: set[type[Lowering]] = set()
 
 
 def stretch(values: Sequence[Made], layout: Sharding | None) -> Stacked:
-    """Returns values as rows of one array: of their own, or of a new one, sharded as all of them
-    are known to be."""
+    """Returns values as rows of one array: of the array that has them as rows, or of a new one, in
+    the sharding that all of them are known to have."""
     # On the host rows are read in any order: a new array would be a copy there.
     is_on_host = isinstance(values[0], StackRow) and space_of(values[0].stack) == HOST
     stacked = Stacked.of(values, in_any_order=is_on_host)
@@ -54,6 +54,7 @@ def joined(values: Sequence[Made]) -> jax.Array:
     one slice."""
 
     def stretch_of(numbered: tuple[int, Made]) -> tuple[int, int]:
+        # Equal for neighbours: rows of one stack at one distance from their numbers.
         number, value = numbered
         return (
             (id(value.stack), value.index - number) if isinstance(value, StackRow) else (0, number)
@@ -83,6 +84,7 @@ def as_stack(values: Sequence[Made]) -> jax.Array:
             return value.stack
         return None
 
+    # By row, the array in which the value is in its place.
     homes = list(map(home_of, range(len(values))))
     ids = [id(home) for home in homes if home is not None]
     if not ids:
@@ -116,7 +118,7 @@ def move_rows(
 
 
 def rows_on_device(values: Sequence[Made], layouts: Layouts) -> list[Made]:
-    """Returns the values in device memory, the rows of one stack again as rows of one.
+    """Returns the values in device memory; rows of one stack stay rows of one array.
 
     layouts: the known sharding of each. The fetched values are annotated with it again: XLA would
     otherwise reshard a value before it is on the device, by collectives between the hosts.
@@ -125,6 +127,7 @@ def rows_on_device(values: Sequence[Made], layouts: Layouts) -> list[Made]:
     result: list[Made] = []
     for value, sharding in zip(values, layouts, strict=True):
         array = value.stack if isinstance(value, StackRow) else value
+        # Each array once, for all of its rows.
         target = fetched_arrays.get(id(array))
         if target is None:
             target = on_device(array)
@@ -141,7 +144,7 @@ def rows_on_device(values: Sequence[Made], layouts: Layouts) -> list[Made]:
 
 
 def fetched(values: Sequence[Made], places: Sequence[int], layouts: Layouts) -> list[Made]:
-    """Returns the values, those at these places on the device: see `rows_on_device`."""
+    """Returns the values, with those at these places in device memory (see `rows_on_device`)."""
     result = list(values)
     near_values = rows_on_device(
         [values[index] for index in places], [layouts[index] for index in places]
@@ -156,6 +159,7 @@ def scalars(values: Sequence[Made]) -> jax.Array:
     stacked = Stacked.of(values)
     if stacked is not None:
         return stacked.alone()
+    # The arrays that the numbers are in, one after the other; then each number by its place there.
     starts: dict[int, int] = {}
     parts: list[jax.Array] = []
     places, size = [], 0

@@ -9,7 +9,7 @@ from ..lower.region import Called
 
 
 def inlined(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
-    """Returns the graph with the ops of each call in its place, and how many calls there were, in
+    """Returns the graph with the ops of its body in place of each call, and the number of calls, in
     words."""
     calls = sum(isinstance(node.op.lowering, Called) for node in graph.nodes)
     result = rewrite(
@@ -19,8 +19,8 @@ def inlined(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
 
 
 def _inline(new: Rewrite, call: Node, recorded: Node, numbers: Sequence[float | int]) -> None:
-    """Adds the ops of a call. recorded: the op of the graph that it is part of; numbers: its own
-    scalar arguments."""
+    """Adds the ops of a call. recorded: the graph's op that contains the call; numbers: the call's
+    own scalar arguments."""
     assert isinstance(call.op.lowering, Called)
     body = call.op.lowering.body
     new.now |= {

@@ -81,6 +81,7 @@ def _values(
 
 
 def _operand(value: Value, defined_values: set[Value]) -> Iterator[str]:
+    """Yields the fault of an operand or root that no input and no earlier op defines."""
     maker = origin(value)
     if (value if maker is None else maker) not in defined_values:
         label = repr(value.meta) if maker is None else maker.op.name

@@ -19,11 +19,12 @@ from .repeats import symbol
 
 # The places where a graph was cut, by its key: a warm step searches nothing.
 _long: Bounded[Hashable, list[int]] = Bounded(512)
-# A cut stores what crosses it, and gathers and recomputes nothing later: a step that loops make
-# this much shorter, as that of a model with a few layers of another kind, stays one program.
+# A cut keeps the values that cross it in memory, gathered, and forgoes recompute. So a step that
+# loops shorten by this factor stays one program, even if it is long (a model with a few layers of
+# another kind).
 _SHARE_OF_LOWERED = 8
-# The rest of a graph whose loop iterations have run is no program of a step anyway: the limit
-# divided by this makes it long.
+# Once iterations of a loop have run by themselves, the rest of the graph is no usual step: it is
+# cut above this part of the limit.
 _SHARE_OF_REST = 4
 
 
@@ -39,10 +40,11 @@ def long_again(graph: Graph, sync: Sync) -> Outcome:
 
 
 def long(graph: Graph, sync: Sync) -> Outcome:
-    """Cuts a graph that has more ops than one program may have, equal layers counted once."""
+    """Cuts a graph of more than `config.max_program_ops` ops, equal layers counted once."""
     nodes, limit = graph.nodes, config.max_program_ops
     if sync.is_rest or pace.has_cut:
         limit //= _SHARE_OF_REST
+    # Of a graph with loops only one iteration of each is compiled (`num_lowered`).
     if len(nodes) <= limit or scan_layers.num_lowered(graph) <= max(
         limit, len(nodes) // _SHARE_OF_LOWERED
     ):
@@ -54,11 +56,11 @@ def long(graph: Graph, sync: Sync) -> Outcome:
 def stretches(nodes: Sequence[Node], length: int, *, recurs: bool = True) -> list[int]:
     """Returns the cuts of a graph without a loop into stretches of at most `length` ops.
 
-    Equal stretches are one program, compiled once. So of several lengths the one is taken that
-    costs least: compiling each kind of stretch that is new, and running each stretch in every step.
-    recurs: the graph is a long one that will run often; waiting twice as long for it counts four
-    times. Else it may run once: its new stretches count most, and stretches are short, so that
-    other graphs have them, too.
+    Equal stretches are one program, compiled once. So the cheapest of several lengths is taken, at
+    the cost of compiling each new kind of stretch and of running each stretch in every step.
+    recurs: the graph will run often; twice the time to compile it counts four times. Else it may
+    run once: its new stretches count most, and stretches are short, so that other graphs have them,
+    too.
     """
     symbols = [symbol(node) for node in nodes]
     lines = [index for index in range(1, len(nodes)) if not is_within_line(nodes, index)]
@@ -70,6 +72,7 @@ def stretches(nodes: Sequence[Node], length: int, *, recurs: bool = True) -> lis
         kinds = wiring.kinds(ends)
         new = [places[0] for kind, places in kinds.items() if recurs or kind not in _met.rows]
         to_compile = sum(_PER_PROGRAM + wiring.num_ops(start, stop) for start, stop in new)
+        # For a graph that recurs, twice the ops to compile cost four times as much.
         cost = (
             2 * to_compile**2 / length + _PER_STRETCH * len(ends)
             if recurs
@@ -86,7 +89,7 @@ def stretches(nodes: Sequence[Node], length: int, *, recurs: bool = True) -> lis
     return best[1]
 
 
-# The kinds of stretches into which graphs that may run once were cut lately.
+# The kinds of stretches from recent cuts of graphs that may run only once.
 _Kinds = dict[tuple[Hashable, ...], list[tuple[int, int]]]
 _met: Bounded[tuple[Hashable, ...], bool] = Bounded(4096)
 # The average ops of a stretch, for several ways to cut a graph.
@@ -153,7 +156,7 @@ class _Wiring:
         return self.ops[stop] - self.ops[start]
 
     def kinds(self, ends: Sequence[int]) -> "_Kinds":
-        """Returns the stretches that end at these places and the one behind them, by the key of
+        """Groups the stretches that end at these places, and the one behind the last, by the key of
         their program."""
         kinds: _Kinds = {}
         for start, stop in itertools.pairwise([0, *ends, len(self.symbols)]):
@@ -165,6 +168,8 @@ class _Wiring:
                     if maker_index is not None and maker_index >= start:
                         kind.append((maker_index - start, result))
                     else:
+                        # Values from outside are numbered below 0, in the order of their first
+                        # reads.
                         kind.append(~outside.setdefault(name, len(outside)))
             kinds.setdefault(tuple(kind), []).append((start, stop))
         return kinds
@@ -183,6 +188,7 @@ def _by_line(nodes: Sequence[Node], length: int) -> list[int]:
     carried = carried_bytes(nodes, {node: i for i, node in enumerate(nodes)})
     ends, start = [], 0
     while len(nodes) - start > length:
+        # The last half of a stretch: within it, between two lines where the fewest bytes cross.
         places = range(start + length // 2 + 1, start + length + 1)
         start = min(places, key=lambda end: (is_within_line(nodes, end), carried[end], -end))
         ends.append(start)
@@ -205,6 +211,7 @@ def carried_bytes(nodes: Sequence[Node], position: dict[Node, int]) -> list[int]
             maker = origin(operand)
             if maker is not None:
                 last[maker, result_index(operand)] = (position[maker], index, operand.meta)
+    # By place, the bytes that begin to be carried there, less those that end.
     change = [0] * (len(nodes) + 2)
     for result, read, meta in last.values():
         change[result + 1] += meta.nbytes

@@ -88,8 +88,8 @@ class Unpad(Lowering):
 
 
 def unpadded(device_data: DeviceData, value: Value) -> Node:
-    """Returns a padded result as the user sees it: through an op that unpads it, at the place of
-    its maker."""
+    """Returns a padded result as the user sees it: an `Unpad` op with the line and the serial of
+    the op that made the result."""
     padded, shape = device_data.meta.shape, value.meta.shape
     node = origin(value)
     assert node is not None, "results are computed by ops"

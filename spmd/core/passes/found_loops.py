@@ -57,6 +57,7 @@ class _Loops:
         body = [new.old.sources.get(node, (node,))[0] for node in loop.body]
         result = results(new.add(loop.op, loop.operands, first, numbers, body))
         new.now |= {name: result[index] for name, index in loop.results.items()}
+        # Later values of a stack are written into it where they are computed.
         for y, names, late in loop.stacks:
             rows = y.rows_of(candidate.iterations)
             for row, value in late.items():
@@ -67,13 +68,14 @@ class _Loops:
                 )
 
     def _early(self, candidate: Candidate, new: Rewrite) -> None:
-        """Adds the ops of all iterations that have another start in each and read no result of the
-        loop."""
+        """Adds, for all iterations, the ops whose dynamic start differs per iteration and that read
+        no result of the loop."""
         sliced: set[int] = set()
         for index in sorted(candidate.early):
             nodes, positions = candidate.at(index), candidate.positions(index)
             operands = {value_name(node.operands[0]) for node in nodes if node.operands}
             assert positions is not None, "its start differs between iterations"
+            # Slices of one array, side by side, are one op whose results are rows.
             rows = TakeRows.of(nodes[0].op, positions)
             if rows is not None and len(operands) == 1 and not nodes[0].numbers:
                 metas = (dense_meta(nodes[0].meta.shape, nodes[0].meta.dtype),) * len(nodes)
@@ -89,10 +91,10 @@ class _Loops:
 def _put(
     rule: Rule, names: Mapping[int, Name], rows: list[int], row: int, new: Rewrite, node: Node
 ) -> None:
-    """Adds an op by its rule, and another that writes its result into a row of the stack of a y.
+    """Adds an op by its rule, and a second op that writes the result into a row of a y's stack.
 
-    names: of the stack's values, by row. rows: those that are there so far; the row is added to
-    them.
+    names: the names of the stack's values, by row. rows: the rows that are filled so far; the new
+    row is added.
     """
     rule(new, node)
     value = new.now[names[row]]
@@ -120,8 +122,8 @@ class _Hoisted(NamedTuple):
 
 
 def hoist(graph: Graph) -> tuple[Graph, str]:
-    """Returns the graph with these values computed before its loops begin: an op waits for them and
-    for the carry; and their number, in words."""
+    """Returns the graph with these values computed before its loops, and their number, in words. An
+    op in front of a loop waits for the values and for the carry."""
     hoisted = find(graph)
     if not hoisted:
         return graph, ""
@@ -150,14 +152,15 @@ def _wait(late: _Hoisted, new: Rewrite, node: Node) -> None:
 
 
 def find(graph: Graph) -> dict[Node, _Hoisted]:
-    """Returns, by each loop with a carry, the late values that are smaller than the operands
-    that their computation keeps alive."""
+    """Returns, by each loop with a carry, the late values that are smaller than the operands kept
+    alive to compute them."""
     loops = [(index, node) for index, node in enumerate(graph.nodes) if _has_carry(node)]
     if not loops:
         return {}
     outside = {node for node in graph.nodes if node.op.name != FOUND_LOOP}
     readers = _readers(graph, outside)
     hoisted = {}
+    # The late values of a loop stand between the loop before it and itself.
     start = 0
     for loop, node in loops:
         nodes = [
@@ -187,8 +190,8 @@ def _has_carry(node: Node) -> bool:
 
 
 def _readers(graph: Graph, outside: set[Node]) -> dict[Name, list[int]]:
-    """Returns, by name, the places of the readers of values that no loop makes; of a result one
-    behind all ops."""
+    """Returns, by name, the places of the readers of values that no loop computes; a result of the
+    graph is read behind all ops."""
     readers: defaultdict[Name, list[int]] = defaultdict(list)
     for index, operands in enumerate([*(node.operands for node in graph.nodes), graph.roots]):
         for operand in operands:
@@ -200,8 +203,8 @@ def _readers(graph: Graph, outside: set[Node]) -> dict[Name, list[int]]:
 def _late(
     nodes: Sequence[tuple[int, Node]], loop: int, readers: Mapping[Name, list[int]]
 ) -> dict[Name, Value]:
-    """Returns the results of these ops, each with its place, that the loop does not need, also not
-    through other ops.
+    """Returns the results of these ops that the loop needs neither directly nor through other ops,
+    each with its place.
 
     Each result of an op is taken by itself: XLA computes the others without it.
     """
@@ -231,6 +234,7 @@ def _is_wanted(
     kept for it."""
     if all(reader <= loop for reader in readers.get(name, ())):
         return False
+    # Back through the late ops, to the operands that nothing else reads behind the loop.
     cone: set[Name] = set()
     kept_bytes: dict[Name, int] = {}
     pending = [value]
@@ -255,6 +259,7 @@ def _smallest(
     """Returns the value with the smallest shard among a value and the chain of ops that read it
     alone, and the ops up to there: a gradient is smallest when it is sharded like its weight."""
     ops: list[Node] = []
+    # share: the part of the value that one device has.
     share, best, count = 1.0, float(value.meta.nbytes), 0
     read_by = readers.get(value_name(value), ())
     while len(read_by) == 1 and read_by[0] < len(graph.nodes):

@@ -56,6 +56,7 @@ def is_split(node: Node) -> bool:
 def element_chains(run: Sequence[Node]) -> tuple[list[Chain], dict[Name, Value]]:
     """Returns the elements of consecutive list ops, those that read each other's results together,
     in order; and by the name of a list op's result the element's result."""
+    # By the number of its first element, a chain; number_of: by element, the number of its chain.
     chains: dict[int, Chain] = {}
     number_of: dict[Node | None, int] = {}
     by_name: dict[Name, Value] = {}
@@ -69,6 +70,7 @@ def element_chains(run: Sequence[Node]) -> tuple[list[Chain], dict[Name, Value]]
             node = Node(
                 part.op, operands, numbers, list_op.code, list_op.instruction, list_op.sequence
             )
+            # The chains that this element reads from become one, under the number of the first.
             read = sorted(
                 {number_of[maker] for maker in map(origin, operands) if maker in number_of}
             )
@@ -103,6 +105,7 @@ def loops_over_rows(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
             readers[value_name(operand)].add(node)
     rules: dict[Node, Rule] = {}
     num_loops = 0
+    # Runs of consecutive list ops.
     for is_list, group in itertools.groupby(graph.nodes, _is_fetched):
         run = list(group)
         chains, by_name = element_chains(run) if is_list else ([], {})
@@ -129,6 +132,7 @@ def _is_fetched(node: Node) -> bool:
 def _stacks(graph: Graph) -> tuple[dict[Name, Place], set[Hashable]]:
     """Returns the stack and the row of each value that is a row, and the stacks on the host."""
     groups = [*graph.stack_groups, *graph.columns]
+    # Inputs in no group may be the rows of a store.
     single = set(range(len(graph.inputs))).difference(*groups)
     groups += full_stores(graph.inputs, single)
     places: dict[Name, Place] = {
@@ -150,10 +154,12 @@ def _stacks(graph: Graph) -> tuple[dict[Name, Place], set[Hashable]]:
 def _loops(
     chains: Sequence[Chain], places: Mapping[Name, Place], on_host: Container[Hashable]
 ) -> list[tuple[Chain, Candidate]]:
-    """Returns the loops of the chains on rows of the same stacks, one of them on the host; with
-    their elements."""
+    """Returns the loops over chains on rows of the same stacks, one of which is on the host, each
+    with its elements."""
     isomorphic: defaultdict[Hashable, list[tuple[list[int], Chain]]] = defaultdict(list)
     for chain in chains:
+        # Chains of one wiring on the same stacks are iterations of one loop, in the order of their
+        # rows.
         wiring, stacks, rows = _wiring(chain, places)
         if any(stack in on_host for stack in stacks):
             isomorphic[wiring, stacks].append((rows, chain))
@@ -203,6 +209,7 @@ def _put(
 ) -> None:
     """Adds loops, and the other elements of consecutive list ops. outside: the results that other
     ops read."""
+    # The elements' results are written over what the list ops' were.
     over_list = written_over(new.old)
     over = {
         value_name(value): over_list[name] for name, value in by_name.items() if name in over_list
@@ -214,6 +221,7 @@ def _put(
 
     looped = set[Node]()
     for elements, candidate in loops:
+        # The ys: results of the body that ops outside read in any iteration.
         results_of_body = [
             (i, k) for i, node in enumerate(candidate.body()) for k in range(len(node.op.metas))
         ]
@@ -221,6 +229,7 @@ def _put(
             result for result in results_of_body if not read.isdisjoint(candidate.names(result))
         ]
         loop = found_loop(candidate, over)
+        # The loop's scalar arguments, out of those of the list ops.
         numbers = [
             numbers_of(elements[iteration * candidate.period + i])[k]
             for i, iteration, k in loop.numbers

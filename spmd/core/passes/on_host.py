@@ -43,9 +43,8 @@ def known(value: Value, nodes: Sequence[Node]) -> DeviceData:
 
 
 def constant(value: Value) -> list[Node] | None:
-    """Returns the ops behind a value that every call of the same code makes, as there is no data
-    and no number of Python's behind it that may change, where the host can compute them; else
-    None."""
+    """Returns the ops behind a value that is the same in every call of the code, without data or a
+    changing Python number behind it, if the host can compute them; else None."""
     nodes = few_small(value, LARGEST_IN_A_PLAN) or []
     is_known = all(origin(operand) is not None for node in nodes for operand in node.operands)
     is_known &= not any(type(number) is Scalar for node in nodes for number in node.numbers)
@@ -60,6 +59,7 @@ def few_small(value: Value, largest: int = LARGEST) -> list[Node] | None:
     this one was the last (`if timestep - 20 >= 0`), and would wait for the whole network. largest:
     the elements of an array that is small.
     """
+    # Back from the value, until an op is one too many or has no kernel on the host.
     makers: set[Node] = set()
     stack = [value]
     while stack:
@@ -92,6 +92,7 @@ def compute(
 
 
 def _host_tensor(device_data: DeviceData) -> torch.Tensor:
+    """The data as a CPU tensor."""
     array = device_data.host
     # the op only reads it
     if array is not None and array.dtype.kind in "iub" and array.flags.writeable:

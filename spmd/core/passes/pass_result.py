@@ -20,7 +20,7 @@ class Changed(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """The programs that run in place of one, in words; they are `nodes` between these places.
+    """Several programs in place of one, described in words: `nodes`, cut at `ends`.
 
     ends: places in `nodes`, each the number of ops before it. has_rest: the ops behind the last
     place are looked at again, and not a program as they are. replaced: the values that stand for
@@ -46,10 +46,10 @@ Outcome = Changed | Cut | OnHost | str
 
 
 class Sync(NamedTuple):
-    """The sync that a graph is of.
+    """The sync of a graph.
 
-    line: the user's. key: of the graph as it was recorded; counts: the number of scalar arguments
-    of its ops, then. written: the ops of the values of state that several steps have written since
+    line: the user's line. key, counts: of the recorded graph, its key and the numbers of its ops'
+    scalar arguments. written: the ops of the values of state that several steps have written since
     the sync before. is_rest: iterations of a loop were cut out of the graph.
     """
 

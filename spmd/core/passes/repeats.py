@@ -33,8 +33,8 @@ def find_loops(nodes: Sequence[Node], roots: Sequence[Value]) -> list[Candidate]
     in_loop = np.zeros(len(nodes), bool)
     tried: set[tuple[int, int, int]] = set()
     loops: list[Candidate] = []
-    # Much shorter loops than the longest are searched again without it: most distances are within
-    # its iterations.
+    # Loops much shorter than the longest one are searched again outside of it: most distances
+    # between equal ops are within its iterations.
     while longest := _longest(nodes, symbols, position, in_loop, tried):
         loops += longest
     loops.sort(key=lambda loop: loop.start)
@@ -51,11 +51,12 @@ def _longest(
     in_loop: np.ndarray,
     tried: set[tuple[int, int, int]],
 ) -> list[Candidate]:
-    """Finds the loop that spares most ops of those not in a loop, and the loops that spare half as
-    many; takes them."""
+    """Takes the loop that saves most ops among those in no loop yet, and the loops that save half
+    as many."""
     loops: list[Candidate] = []
     enough = 0
     for start, stop, period in repeated(symbols, in_loop, FEWEST_OPS):
+        # The stretches come in the order of what they save.
         if (stop - start) // period * period - period < enough:
             break
         for stretch in _free(in_loop, start, stop):
@@ -87,6 +88,7 @@ def _fit(
     """Returns the longest loop in a stretch of equal ops, or None where its iterations are wired
     differently."""
     iterations = (stop - start) // period
+    # The first iteration may begin at any of the first `spare` ops.
     spare = stop - start - iterations * period
     if iterations < FEWEST_ITERATIONS or (iterations - 1) * period < FEWEST_OPS:
         return None
@@ -118,6 +120,7 @@ def _least_carried(
             if result >= max(start, index - period):
                 reach[value_name(operand)] = (result, index, operand.meta.nbytes)
     carried = np.zeros(period, np.int64)
+    # A value is carried over every cut between the op that makes it and its last reader.
     for result, read, nbytes in reach.values():
         for cut in range(result + 1, read + 1):
             carried[(cut - start) % period] += nbytes
@@ -147,8 +150,8 @@ def _wiring(
 
 
 def _stretches(wiring: list[tuple[_Wired, ...]]) -> Iterator[tuple[int, int]]:
-    """Yields isomorphic iterations (first, behind the last), and the one before where it may be the
-    first of them."""
+    """Yields runs of isomorphic iterations as (first, behind the last); the iteration before a run
+    belongs to it if it may be the first of the loop."""
     first = 0
     while first < len(wiring):
         last = first + 1
@@ -208,8 +211,8 @@ def _loop(
 def _early(
     nodes: Sequence[Node], position: dict[Node, int], start: int, period: int, iterations: int
 ) -> tuple[frozenset[int], bool]:
-    """Returns the places of an iteration whose op has another start in each iteration and reads no
-    result of the loop; and whether any op has another start."""
+    """Returns the places in an iteration of ops whose dynamic start differs per iteration and that
+    read no result of the loop; and whether any op's start differs."""
     early: set[int] = set()
     has_dynamic_start = False
     for index in range(period):
@@ -225,8 +228,8 @@ def _early(
 
 
 def _is_weight(value: Value) -> bool:
-    """True if a value is data, or an annotation of data, as a gather of a weight, or of its cast,
-    is."""
+    """True for data, and for an annotation of data, such as the gather of a weight or of its
+    cast."""
     maker = origin(value)
     return maker is None or is_annotation(maker)
 
@@ -248,6 +251,8 @@ def _note_readers(
     read: defaultdict[int, dict[Result, set[int]]] = defaultdict(dict)
 
     def note(value: Value, reader: Candidate | None) -> None:
+        """Notes a value's iteration and place if a loop makes it and its reader is outside of that
+        loop."""
         maker = origin(value)
         if maker is None:
             return
@@ -273,6 +278,8 @@ def _note_readers(
     for loop in loops:
         for result, iterations in read[id(loop)].items():
             (loop.last if iterations == {loop.iterations - 1} else loop.ys).append(result)
+            # The last row is one of the stack, too, if it is read as a row, or is a root like the
+            # one before it.
             second_last, end = (
                 loop.name(loop.iterations - 2, result),
                 loop.name(loop.iterations - 1, result),
@@ -286,6 +293,7 @@ def _orient_rows(loops: Sequence[Candidate]) -> None:
     reverse order."""
     row: dict[object, int] = {}
     for loop in loops:
+        # The direction in which the rows of the xs go, as earlier loops have numbered them.
         votes: Counter[int] = Counter()
         for values in loop.xs:
             first, second = (row.get(value_name(value)) for value in values[:2])
@@ -302,7 +310,8 @@ def _orient_rows(loops: Sequence[Candidate]) -> None:
 
 # The fewest iterations of a loop.
 FEWEST_ITERATIONS = 3
-# The most equal ops after an op to which its distance is counted; the most periods that are tried.
+# For an op, the number of the next equal ops whose distances are counted; the most periods that are
+# tried.
 _LAGS = 12
 _PERIODS = 16
 # The rarest kinds of ops whose distances are tried, too; the distances of them that are tried for
@@ -349,7 +358,7 @@ def repeated(
 def _stretches_of(
     symbols: np.ndarray, in_loop: np.ndarray, least: int, fewest: int, shortest: int
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Yields such stretches as (ops spared, -period, start, stop)."""
+    """Yields the stretches of `repeated` as (ops saved, -period, start, stop)."""
     # an op in a loop is equal to no other
     symbols = np.where(in_loop, -1 - np.arange(len(symbols)), symbols)
     for period in {period * -(-shortest // period) for period in _periods(symbols, least)}:
@@ -362,9 +371,10 @@ def _stretches_of(
 
 
 def _periods(symbols: np.ndarray, least: int) -> list[int]:
-    """Returns the candidate periods: the distances at which most ops have an equal one, no
-    multiples of such; and those of the rarest ops, which an iteration that has layers inside has
-    once."""
+    """Candidate periods: the commonest distances between equal ops, without multiples; and those of
+    the rarest ops, which an iteration with layers inside has once."""
+    # Equal ops are neighbours in this order; `lag` is the distance there, the result one in the
+    # graph.
     order = np.argsort(symbols, kind="stable")
     _, kinds, occurrences = np.unique(symbols, return_inverse=True, return_counts=True)
     rarest = np.argsort(np.where(occurrences > 1, occurrences, len(symbols)), kind="stable")[
@@ -389,7 +399,7 @@ def _periods(symbols: np.ndarray, least: int) -> list[int]:
 
 
 def _distances(symbols: np.ndarray, places: np.ndarray, lag: int) -> np.ndarray:
-    """Returns the distances of those of these places, in order of their symbols, that are of one
-    and `lag` apart."""
+    """Returns the distances between places of one symbol, `lag` apart in this list, which is sorted
+    by symbol."""
     is_same = symbols[places[lag:]] == symbols[places[:-lag]]
     return (places[lag:] - places[:-lag])[is_same]

@@ -77,8 +77,8 @@ def _chosen(graph: Graph, least: float | None = _LARGE) -> tuple[Graph, list[Can
     """Returns the graph with its stack groups, the candidates that become loops, and why there are
     none.
 
-    least: the fewest ops that a loop of few layers next to one of enough spares; None: there are to
-    be no loops.
+    least: the fewest ops that a loop of few layers must save beside a loop of enough layers; None:
+    no loops.
     """
     loops, reason = (
         ([], "XLA would copy the stacks of their weights")
@@ -90,6 +90,7 @@ def _chosen(graph: Graph, least: float | None = _LARGE) -> tuple[Graph, list[Can
     inputs, roots, all_peeled = columns_of(graph, loops)
     stack_groups = tuple(group for group in inputs if _stays(graph, group))
     if loops and config.scan_layers == "auto" and _exceeds_budget(loops, graph, stack_groups):
+        # First without the loops of few layers, then without any.
         if least != math.inf:
             return _chosen(graph, math.inf)
         result, _, _ = _chosen(graph, None)
@@ -119,6 +120,7 @@ def _exceeds_budget(
     Copied are values that are rows of no loop, list op or store. One row is that of a layer which
     differs (T5's first).
     """
+    # Rows already: of stores, of these loops' results, of list ops.
     rows: set[Name] = {graph.inputs[i] for group in stack_groups for i in group}
     for loop in loops:
         rows.update(node for index in loop.early for node in loop.at(index))
@@ -137,9 +139,7 @@ def _exceeds_budget(
             for name, value in zip(names, values, strict=True)
         ]
         copied += sum(
-            value.meta.nbytes
-            for value, is_there in zip(values, are_rows, strict=True)
-            if not is_there
+            value.meta.nbytes for value, is_row in zip(values, are_rows, strict=True) if not is_row
         )
         one_row += values[0].meta.nbytes if any(are_rows) else 0
     return copied > one_row
@@ -166,27 +166,28 @@ _Peeled = list[dict[Result, dict[int, Value]]]  # by loop, see `Candidate.peeled
 def columns_of(
     graph: Graph, loops: Sequence[Candidate]
 ) -> tuple[list[StackGroup], list[StackGroup], _Peeled]:
-    """Returns the stack groups of a graph's inputs and of its roots: places of equal metas and
-    shardings, row by row; and for each loop, the values from outside it that belong to the stacks
-    of its ys."""
+    """Returns the stack groups of a graph's inputs and of its roots, each the indices of its rows,
+    equal in meta and sharding; and for each loop its `Candidate.peeled`."""
     inputs: dict[Name, int] = {device_data: i for i, device_data in enumerate(graph.inputs)}
     roots = {value_name(root): i for i, root in enumerate(graph.roots)}
-    groups = _found(graph, loops)
-    named = [[name for _, name in sorted(column.items())] for column in groups]
+    columns = _found(graph, loops)
+    names_by_column = [[name for _, name in sorted(column.items())] for column in columns]
 
-    def within(places: dict[Name, int], kind_of: Callable[[int], Hashable]) -> list[StackGroup]:
-        all_there = [
-            tuple([places[name] for name in names])
-            for names in named
-            if places.keys() >= set(names)
+    def groups_among(
+        indices: dict[Name, int], kind_of: Callable[[int], Hashable]
+    ) -> list[StackGroup]:
+        complete = [
+            tuple([indices[name] for name in names])
+            for names in names_by_column
+            if indices.keys() >= set(names)
         ]
         return [
-            group for group in all_there if len(group) > 1 and len(set(map(kind_of, group))) == 1
+            group for group in complete if len(group) > 1 and len(set(map(kind_of, group))) == 1
         ]
 
-    of_inputs = within(inputs, lambda i: (graph.inputs[i].meta, graph.shardings[i]))
-    of_roots = within(roots, lambda i: (graph.roots[i].meta, graph.pinned[i]))
-    return of_inputs, of_roots, _peeled(graph, loops, groups)
+    of_inputs = groups_among(inputs, lambda i: (graph.inputs[i].meta, graph.shardings[i]))
+    of_roots = groups_among(roots, lambda i: (graph.roots[i].meta, graph.pinned[i]))
+    return of_inputs, of_roots, _peeled(graph, loops, columns)
 
 
 def _found(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
@@ -207,6 +208,7 @@ def _found(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
         layers but the first, whose input needs no gradient."""
         if len(set(names.values())) < len(names):
             return
+        # The known groups among these values, and by how many rows they are shifted there.
         offsets = {
             (places[name][0], places[name][1] - row)
             for row, name in names.items()
@@ -238,6 +240,7 @@ def _found(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
             )
         for result in loop.ys:
             add(dict(enumerate(loop.names(result))))
+    # Through list ops, such as an optimizer's, until no more groups follow.
     lists = [node for node in graph.nodes if node.op.lowering.elements]
     size = -1
     while size < len(places):
@@ -249,21 +252,25 @@ def _found(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
 
 
 def _peeled(graph: Graph, loops: Sequence[Candidate], columns: Sequence[_Column]) -> _Peeled:
-    """Returns, for each loop, the values from outside it in the groups of its ys, where no row
-    between is missing."""
+    """Returns `Candidate.peeled` for each loop: the values from outside the loop in the stack
+    groups of its ys, where no row is missing in between."""
     inside = {node for loop in loops for node in graph.nodes[loop.start : loop.stop]}
-    by_first = {column[0]: column for column in columns if 0 in column}
+    by_first_row = {column[0]: column for column in columns if 0 in column}
     peeled: _Peeled = []
     for loop in loops:
         peeled.append({})
         for result in loop.ys:
-            column = by_first.get(loop.names(result)[0], {})
-            more = {
+            column = by_first_row.get(loop.names(result)[0], {})
+            outside = {
                 row: _value(name) for row, name in column.items() if not 0 <= row < loop.iterations
             }
             is_complete = len(column) == max(column, default=0) - min(column, default=0) + 1
-            if more and is_complete and not any(origin(value) in inside for value in more.values()):
-                peeled[-1][result] = more
+            if (
+                outside
+                and is_complete
+                and not any(origin(value) in inside for value in outside.values())
+            ):
+                peeled[-1][result] = outside
     return peeled
 
 
@@ -275,15 +282,17 @@ def _value(name: Name) -> Value:
 def _aligned(node: Node, places: Mapping[object, _Place]) -> Iterator[_Column]:
     """Yields the stack groups among the operands and results of a list op that follow from the
     known ones."""
+    # By an operand or result of the element's op and its stack group: by row, the names of all of
+    # the element's operands and results.
     groups: defaultdict[Hashable, dict[int, list[Name]]] = defaultdict(dict)
     several = len(node.op.metas) > 1
     for part in node.op.lowering.elements:
-        names = [value_name(node.operands[row_of_group]) for row_of_group in part.operands]
+        names = [value_name(node.operands[index]) for index in part.operands]
         names += [(node, result) if several else node for result in part.results]
         for k, name in enumerate(names):
             if name in places:
-                row_of_group = places[name]
-                groups[part.op, k, row_of_group[0]][row_of_group[1]] = names
+                group_row = places[name]
+                groups[part.op, k, group_row[0]][group_row[1]] = names
     for rows in groups.values():
         for column in zip(*rows.values(), strict=True):
             if len(column) > 1 and not places.keys() >= set(column):

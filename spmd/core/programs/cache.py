@@ -50,8 +50,8 @@ _SHARE = 0.75
 
 
 def are_scarce() -> bool:
-    """True if three quarters of the maps that this process may have are taken; never outside of
-    Linux."""
+    """True if three quarters of the memory maps that this process may have are in use; never
+    outside of Linux."""
     if not (_MAPS.exists() and _LIMIT.exists()):
         return False
     return _MAPS.read_bytes().count(b"\n") > _SHARE * int(_LIMIT.read_text())
@@ -69,8 +69,8 @@ def ungrouped(graph: Graph, may_scan: bool = True) -> Graph:
 def grouped(
     graph: Graph, form: Form, *, may_scan: bool = True
 ) -> tuple[Graph, list[int], tuple[StackGroup, ...]]:
-    """Returns the graph with its stack groups; the places of the inputs that `form` leaves alone,
-    and the groups among these that are all the rows of a store."""
+    """Returns the graph with its stack groups; the indices of the inputs that `form` leaves alone;
+    and the groups of these inputs that are full stores."""
     formed = form(graph, may_scan)
     grouped_indices = set().union(*formed.stack_groups)
     single = [index for index in range(len(graph.inputs)) if index not in grouped_indices]
@@ -83,8 +83,8 @@ def grouped(
 
 
 def _complete(graph: Graph) -> Graph:
-    """Returns the graph, each stack group donated as a whole or not at all: to the stack of the
-    values that replace its rows.
+    """Returns the graph with each stack group donated as a whole, to the stack of the values that
+    replace its rows, or not at all.
 
     A row that is not written over comes out as it went in. The stacked results are in the order of
     the groups whose memory they take, as jax pairs them in order. A result that takes the memory of
@@ -93,6 +93,7 @@ def _complete(graph: Graph) -> Graph:
     donated = list(graph.donated)
     paired: list[StackGroup] = []
     for group in graph.stack_groups:
+        # A group is donated if each of its donated rows has a replacement.
         kinds = {(graph.inputs[i].meta.struct, graph.shardings[i]) for i in group}
         assert len(kinds) == 1, "rows have one meta and one sharding"
         returned = _returned(graph, group) if any(donated[i] for i in group) else None
@@ -102,29 +103,33 @@ def _complete(graph: Graph) -> Graph:
         else:
             paired.append(returned)
     in_groups = {i for group in graph.stack_groups for i in group}
-    alone = {graph.onto[i] for i, is_given in enumerate(donated) if is_given and i not in in_groups}
-    aliased_indices = alone.union(index for places in paired for index in places)
+    single_targets = {
+        graph.onto[i] for i, is_donated in enumerate(donated) if is_donated and i not in in_groups
+    }
+    aliased_indices = single_targets.union(index for places in paired for index in places)
     unpaired_stacks = [
         places
         for places in graph.stacked
         if aliased_indices.isdisjoint(places) and _is_even(graph, places)
     ]
     stacked = (*paired, *unpaired_stacks)
-    _keep_unusable(graph, donated, alone.union(index for places in stacked for index in places))
+    _keep_unusable(
+        graph, donated, single_targets.union(index for places in stacked for index in places)
+    )
     return dataclasses.replace(graph, donated=tuple(donated), stacked=stacked)
 
 
 def _keep_unusable(graph: Graph, donated: list[bool], aliased_indices: set[int | None]) -> None:
-    """Donates an input that no result is written over only if a result of its kind is left that is
-    in no stack."""
+    """Takes back the donation of inputs that no result can use: none is written over them, and no
+    result of their kind is left outside of stacks."""
     unused = Counter(
         (root.meta.struct, shardings)
         for index, (root, shardings) in enumerate(zip(graph.roots, graph.pinned, strict=True))
         if index not in aliased_indices
     )
     in_groups = {i for group in graph.stack_groups for i in group}
-    for i, is_given in enumerate(donated):
-        if is_given and graph.onto[i] is None and i not in in_groups:
+    for i, is_donated in enumerate(donated):
+        if is_donated and graph.onto[i] is None and i not in in_groups:
             kind = graph.inputs[i].meta.struct, graph.shardings[i]
             donated[i] = unused[kind] > 0
             unused[kind] -= 1
@@ -162,11 +167,11 @@ def _group_summary(graph: Graph) -> str:
 
 @dataclass(slots=True)
 class _Known:
-    """The programs of one recorded graph. They differ in the inputs that are taken as all rows of a
-    store: those of a trained model are, those of its average, which runs the same graph, are not.
+    """The programs of one recorded graph. They differ in which inputs are the rows of full stores:
+    the weights of a trained model are, those of its average, on which the same graph runs, are not.
 
-    programs: by the places of the inputs that are in no other stack group, and by the stores among
-    these; some may have been compiled for a plan and not be needed by a run yet.
+    programs: by the indices of the inputs outside of stack groups, then by the full stores among
+    these inputs. A program compiled for a plan may not have run yet.
     """
 
     programs: dict[tuple[int, ...], dict[tuple[StackGroup, ...], Program]] = field(
@@ -174,10 +179,9 @@ class _Known:
     )
 
     def program_of(self, graph: Graph) -> Program | None:
-        """Returns the program for the stores that the inputs of a graph are in now; None where
-        there is none."""
-        for single, programs in self.programs.items():
-            program = programs.get(full_stores(graph.inputs, single))
+        """Returns the program for the stores that hold a graph's inputs now, or None."""
+        for single_inputs, programs in self.programs.items():
+            program = programs.get(full_stores(graph.inputs, single_inputs))
             if program is not None:
                 return program
         return None
@@ -186,7 +190,7 @@ class _Known:
         return itertools.chain.from_iterable(map(dict.values, self.programs.values()))
 
     def is_run(self) -> bool:
-        """True if a run has needed one of them."""
+        """True if a run has needed one of the programs."""
         return not all(map(attrgetter("is_planned"), self))
 
 
@@ -254,6 +258,7 @@ def program_for(
     cached = find(graph)
     if cached is not None:
         return cached
+    # A miss: the programs of this graph over other stores, if any.
     programs = _programs.get(graph.key(), _NONE)
     cause, is_first = (_MOVED, False) if programs.is_run() else _cause(graph, name, line)
     if why_not:
@@ -314,6 +319,7 @@ def _formed_and_made(
     """Compiles or loads a program that the cache does not have, its layers scanned unless that
     costs copies."""
     key = graph.key()
+    # Scanning was given up before, for this graph or for the most similar one.
     is_given_up = any(map(attrgetter("is_unrolled"), _programs.get(key, _NONE)))
     is_given_up = is_given_up or (key not in _programs and _is_scanned_in_vain(graph, line))
     formed, single, stores = grouped(graph, form, may_scan=not is_given_up)

@@ -71,6 +71,8 @@ def lower_graph(graph: Graph, choices: Chosen | None = None) -> jax.stages.Lower
         assert module is not None, "it is StableHLO"
         if has_complex(graph):
             hide(module)
+        # The module as XLA gets it: what the partitioners and XLA compute wrongly is written in
+        # another way.
         pad_scatters(module, len(graph.mesh.device_ids))
         alias_by_memory(graph, module)
         if config.partitioner == "gspmd":
@@ -196,6 +198,7 @@ def alias_by_memory(graph: Graph, module: ir.Module) -> None:
         for op in module.body.operations
         if ir.StringAttr(op.attributes["sym_name"]).value == "main"
     )
+    # jax's own choices are removed; a donated argument gets the result that is written over it.
     arguments = list(ir.ArrayAttr(main.attributes["arg_attrs"]))
     with module.context:
         number = ir.IntegerType.get_signless(32)

@@ -84,6 +84,8 @@ def _index(program: Program, text: str) -> int | None:
 
 
 def _place(program: Program, text: str) -> str:
+    """The op named in an error's text, inside of loop bodies too, and its line; else the line of
+    the program's run."""
     index = _index(program, text)
     if index is None:
         return f"the program run at {program.line}"
@@ -106,6 +108,7 @@ def _out_of_memory(program: Program, location: str, reason: str) -> torch.OutOfM
 
 
 def _largest(program: Program) -> Iterator[str]:
+    """Yields the three largest values of a program, in words."""
     values = [(meta, i) for i, op in enumerate(program.entries) for meta in op.metas]
     shown_values = set()
     for meta, i in sorted(values, key=lambda value: -value[0].nbytes):

@@ -122,8 +122,8 @@ class Executable(Protocol):
 
 
 def text_of(executable: Executable) -> str:
-    """The optimised program as text; of one with kernels with all constants, among them the masks
-    of attention."""
+    """The optimised program as text; a program with kernels is printed with all constants (an
+    attention mask is one)."""
     text = executable.as_text() or ""
     has_masks = 'custom_call_target="tpu_custom_call"' in text and "constant({...})" in text
     return text_with_constants(executable) if has_masks else text
@@ -162,7 +162,8 @@ class Module:
 
     @classmethod
     def of(cls, executable: Executable) -> "Module":
-        """The program of an executable. The last one is kept, as several checks read the same."""
+        """The program of an executable; the last one is cached, as several checks read the same
+        program."""
         if executable not in _LAST:
             _LAST.clear()
             _LAST[executable] = cls(text_of(executable))
@@ -181,6 +182,7 @@ class Module:
         order = self._callers_first()
         self.computations[self.entry].count = 1
         self.computations[self.entry].is_inner = False
+        # Callers come first, so that a computation's own count is complete.
         for computation in order:
             for line in computation.lines:
                 if not line.called or line.opcode.endswith(("-done", "-update")):
@@ -210,8 +212,8 @@ class Module:
         return [self.computations[name] for name in reversed(done)]
 
     def iterations(self, computation: Computation, loop: Instruction) -> int:
-        """The trip count of a loop; for one that is not known, which `unknown` lists, what its
-        scope expects, or 1."""
+        """The trip count of a loop; for an unknown one (see `unknown`) the number that its scope
+        expects, or 1."""
         stated = _TRIPS.search(loop.tail)
         if stated is not None:
             return int(stated[1])
@@ -247,7 +249,8 @@ MOST_ITERATIONS = 1 << 17  # longer loops are not simulated
 
 
 class UnknownError(Exception):
-    """A value depends on data, or on an op that is not among those below."""
+    """A value that cannot be computed: it depends on data, or on an op that `_Reader` does not
+    know."""
 
 
 Scalar = np.ndarray  # of no dims
@@ -272,6 +275,7 @@ def _simulated(module: Module, around: Computation, loop: Instruction) -> int | 
     carried: dict[int, Scalar] = {}
 
     def before(_: int, index: int | None) -> Scalar:
+        """A carried value before the first iteration: a constant, or else UnknownError."""
         if index is None:
             raise UnknownError
         if index not in carried:
@@ -281,6 +285,8 @@ def _simulated(module: Module, around: Computation, loop: Instruction) -> int | 
 
     needed: set[int] = set()
     try:
+        # Runs condition and body on the carried values that the condition needs; the body may need
+        # more of them, which only the first iteration can still add.
         for iteration in range(MOST_ITERATIONS):
             while True:  # a counter found late had its first value at the first iteration
                 read = set(needed)
@@ -330,6 +336,7 @@ class _Reader:
         return self.known[key]
 
     def _compute(self, line: Instruction, index: int | None) -> Scalar:
+        """Computes an instruction that passes on operands' values; others by `_scalar`."""
         opcode, operands = line.opcode, line.operands
         if opcode == "parameter":
             return self.parameter(int(line.arguments), index)
@@ -354,6 +361,7 @@ class _Reader:
             return self._scalar(line, _DTYPES[scalar[1]])
 
     def _scalar(self, line: Instruction, dtype: np.dtype) -> Scalar:
+        """Computes a scalar instruction from its operands' values."""
         opcode, text = line.opcode, line.arguments
         if opcode == "constant":
             return np.array(text == "true" if text in ("true", "false") else int(text)).astype(

@@ -21,8 +21,8 @@ Notes = tuple[tuple[str, str], ...]
 
 
 class Reading:
-    """Reads the text of a program for its line of the compile log, when someone reads that line, or
-    when the program leaves the cache: so a line keeps no program alive."""
+    """Reads the text of a program for its line of the compile log, at the first read of the line or
+    when the program leaves the cache: a line keeps no program alive."""
 
     __slots__ = ("_above", "_found", "_program")
 
@@ -32,6 +32,7 @@ class Reading:
         self._found: TextFacts | None = None
 
     def __call__(self) -> TextFacts:
+        """Reads the program's text once; without the program, empty facts."""
         program = self._program()
         if self._found is None and program is not None:
             traffic, moves = PROGRAM_READERS.tables(program, self._above)

@@ -25,11 +25,11 @@ Options = dict[str, str | float]
 
 
 class Miscompile(NamedTuple):
-    """One row. in_lowered, in_optimized: True for a program with the pattern, before XLA's passes
-    (with its text, which is written once for all rows) and after them. fixed: the first version of
-    the package that is right; "" where none is known. needs: options without which the pattern is
-    right. avoided_by: options that avoid it; none where our lowering does not write the pattern.
-    instead: what holds without such options.
+    """One row of the table. in_lowered, in_optimized: True for a program with the pattern, before
+    XLA's passes (with its text, which is written once for all rows) and after them. fixed: the
+    first version of the package that is right; "" where none is known. needs: options without which
+    the pattern is right. avoided_by: options that avoid it; none where our lowering does not write
+    the pattern. instead: what holds without such options.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Miscompile(NamedTuple):
     instead: str = "may be wrong under GSPMD; Shardy is right"
 
     def is_here(self) -> bool:
-        """True if the installed version of the package has it."""
+        """True if the installed version of the package has this miscompile."""
         return not self.fixed or _is_older(self.package, self.fixed)
 
     def applies(self, platform: str, options: Options) -> bool:
@@ -74,6 +74,7 @@ def scatters_in_loop(lowered: Lowered, text: str) -> bool:
     module = lowered.compiler_ir()
     assert module is not None, "jax lowers to MLIR"
     calls, scatters = ops_of(module, "func.call"), ops_of(module, "stablehlo.scatter")
+    # The functions that have a scatter, themselves or through a call.
     holders = {function_of(op) for op in scatters}
     while more := {function_of(call) for call in calls if callee_of(call) in holders} - holders:
         holders |= more
@@ -89,8 +90,8 @@ def _is_in_loop(op: ir.Operation) -> bool:
 
 
 def has_moved_scatter(executable: Executable) -> bool:
-    """True if the body of a loop adds by a scatter to what one partition alone keeps of the loop's
-    carry (a `select` between it and zero by `partition-id`), and does not reduce it over the
+    """True if the body of a loop scatter-adds to the part of the carry that one partition keeps (a
+    `select` between it and zero by `partition-id`), and does not reduce the sum over the
     devices."""
     text = executable.as_text() or ""
     if not all(f" {opcode}(" in text for opcode in ("while", "scatter", "partition-id")):
@@ -111,6 +112,7 @@ def has_moved_scatter(executable: Executable) -> bool:
 
 
 def _with_called(module: Module, name: str) -> Iterator[Instruction]:
+    """Yields the lines of a computation, those of fusions and calls included."""
     for line in module.computations[name].lines:
         yield line
         for kind, called in line.called:
@@ -119,7 +121,8 @@ def _with_called(module: Module, name: str) -> Iterator[Instruction]:
 
 
 def _says(*patterns: str, word: str = "") -> Callable[[Lowered, str], bool]:
-    """True for a text with all patterns; word: in each that has them, and found faster."""
+    """True for a text that matches all patterns; word: a literal of every such text, found
+    faster."""
     return lambda _, text: word in text and all(re.search(pattern, text) for pattern in patterns)
 
 
@@ -131,12 +134,12 @@ def has_all_to_all(executable: Executable) -> bool:
 
 
 def has_filled_product(executable: Executable) -> bool:
-    """True for an executable in which a fusion by YNNPACK has a product with an operand that one
-    number fills.
+    """True for an executable in which a YNNPACK fusion has a product with an operand filled with
+    one constant.
 
-    YNNPACK's packing reads beyond that number: the results of
-    `jnp.matmul(x, jnp.full((64, 64), 0.5)).max(-1)` are arbitrary, or the process ends (jaxlib
-    0.10.2). Without these fusions the results are right.
+    YNNPACK's packing reads beyond that constant: the results of `jnp.matmul(x, jnp.full((64, 64),
+    0.5)).max(-1)` are arbitrary, or the process ends (jaxlib 0.10.2). Without these fusions the
+    results are right.
     """
     text = executable.as_text() or ""
     # Most programs have no computation with both, which is seen in their text alone.
@@ -208,6 +211,7 @@ def compile_right(
     stays as it is there."""
     rows = [row for row in MISCOMPILES if row.applies(platform, options)]
     text = lowered.as_text()
+    # Patterns seen before XLA's passes need one compilation; those seen after them need a second.
     early = [row for row in rows if row.in_lowered(lowered, text)]
     if early:
         options = _avoiding(early, options)

@@ -60,7 +60,7 @@ class Program:
 
     inputs, outputs: the ports of a run. donated: per input, whether a run takes its buffer;
     foreign: the inputs whose mesh has the devices in another order than the program, with their
-    sharding in its order; respelled: the outputs of which that is true, with their own sharding.
+    sharding in its order; respelled: the outputs on such a mesh, with their own sharding.
     calls_host: whether a run calls Python, which may raise. smallest: the output with fewest bytes.
     bytes_needed: the bytes that a run allocates on the devices of this process, over all of them.
     is_planned: it was compiled for a plan, and no run has needed it yet. is_loaded: it was not
@@ -69,8 +69,8 @@ class Program:
     `lines`. fingerprint: the digest that several processes compared. loops: (first op, trip count,
     ops of an iteration) of each. requested: the graph, for the description of later changes (see
     `Requested`). numbers: for the floats and the integers, the order in which the program takes the
-    scalar arguments of the recorded ops; None for theirs. graph: as it was recorded, without data
-    (see `without_data`). paths: the module of each op, where they were noted
+    scalar arguments of the recorded ops; None: as they were recorded. graph: as it was recorded,
+    without data (see `without_data`). paths: the module of each op, where they were noted
     (`config.module_paths`).
     """
 
@@ -338,9 +338,9 @@ def _label(root: Value) -> str:
     return f"result of {'an input' if node is None else describe(node)}"
 
 
-# XLA's CPU compiler joins all reductions into one that waits for every gradient, and removes
-# optimization barriers before it decides where a gradient is sharded and what is recomputed: memory
-# that a program frees in between would then be allocated all at once.
+# By default XLA's CPU compiler combines all reductions into one, which waits for every gradient,
+# and removes optimization barriers before it decides on recompute and on the sharding of gradients:
+# memory that a program would free in between is then allocated all at once.
 _KEEPING_BARRIERS = {"xla_disable_hlo_passes": "cpu-all-reduce-combiner,cse_barrier_expander"}
 # It also runs gathers as early as it can. With recomputed activations its default order still needs
 # least memory, and the memory-optimized one defers every product that makes a weight's gradient.
@@ -435,6 +435,8 @@ _NEEDED = "auto"
 
 
 def _needed(graph: Graph) -> dict[str, str | float]:
+    """The options that 'auto' stands for, by platform; on CPUs by what the program holds back with
+    barriers."""
     platform = graph.mesh.platform
     if platform == "tpu":
         options = of_tpus(_kind(graph)) if len(graph.mesh.device_ids) > 1 else {}
@@ -446,6 +448,7 @@ def _needed(graph: Graph) -> dict[str, str | float]:
     if platform != "cpu":
         return {}
     names = {node.op.name for node in graph.nodes}
+    # Recompute and `renew` hold values back by optimization barriers.
     if "spmd.loops.recompute" in names:
         return {**_KEEPING_BARRIERS}
     if "spmd.renew" in names:
@@ -512,6 +515,7 @@ _NAME = re.compile(r"\w+")
 
 
 def _text(name: object, value: object) -> str:
+    """Returns an option as `name=value`; raises TypeError or ValueError for what cannot be one."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(
             "compiler_options: expected the name of an option of XLA's, such as 'xla_dump_to', "

@@ -27,6 +27,8 @@ def rows_read(graph: Graph) -> Iterator[tuple[str, Node]]:
 
 
 def _sentence(sharding: Sharding, shape: list[int], dim: int) -> str:
+    """The advice on a stack whose rows are read one by one: another dim to shard, if one
+    divides."""
     ways, entries = (
         sharding.tiles(len(shape))[dim],
         dict(enumerate(sharding.partition_spec(len(shape)))),

@@ -90,6 +90,7 @@ def _encoded(program: Program) -> bytes:
 
 
 def _decoded(body: bytes, graph: Graph, name: str, line: Line) -> Program:
+    """Loads a program from the body of its file: a line of JSON, then the pickled executable."""
     plain, _, pickled = body.partition(b"\n")
     facts = json.loads(plain)
     num_inputs = len(graph.arguments()) + 2  # the vectors of scalar arguments
@@ -109,7 +110,7 @@ def _decoded(body: bytes, graph: Graph, name: str, line: Line) -> Program:
 
 
 def _sharding(parts: Any) -> Sharding:
-    """Returns the sharding with these parts, tuples of which JSON has made lists."""
+    """Rebuilds a sharding from its parts, whose tuples JSON has turned into lists."""
     ids, shape, names, spec, *memory_and_target = parts
     return Sharding.of(tuple(ids), tuple(shape), tuple(names), _spec(*spec), *memory_and_target)
 

@@ -85,6 +85,7 @@ def flow_of(name: str, op: OpShapes) -> DimWords:
 
 
 def _parsed(text: str, op: OpShapes) -> DimWords:
+    """The words of operands and results from the text of a rule, `name: words, ... -> words`."""
     named, results = text.split(" -> ")
     operands: dict[int, Words] = {}
     for entry in named.split(", "):
@@ -96,6 +97,8 @@ def _parsed(text: str, op: OpShapes) -> DimWords:
 
 
 def _words(text: str, shape: Shape) -> Words:
+    """One word per dim of a shape: `...` stands for dims counted from the last, dims behind the
+    words have None."""
     words: list[Word] = list(text.split())
     if "..." in words:
         ellipsis_index, num_dims = words.index("..."), len(shape) - len(words) + 1
@@ -104,8 +107,8 @@ def _words(text: str, shape: Shape) -> Words:
 
 
 def _by_size(op: OpShapes) -> DimWords:
-    """Dims of equal place and size, counted from the last; or all but those of `dim`, which are
-    taken out or put in."""
+    """Words for dims of equal size and equal place, counted from the last; the dims of the argument
+    `dim`, reduced or added by the op, have none."""
     if not op.results:
         return DimWords({}, [])
     rank = len(op.results[0])
@@ -117,8 +120,10 @@ def _by_size(op: OpShapes) -> DimWords:
     for index, shape in enumerate(op.operands):
         if len(shape) == rank or (op.is_elementwise and len(shape) < rank):
             operands[index] = range(-len(shape), 0)
+        # The op takes out the dims `axes` of this operand.
         elif len(shape) - len(axes) == rank and axes:
             operands[index] = _with_holes(len(shape), axes, rank)
+    # The op puts the dims `axes` into the result.
     if not operands and axes and all(len(shape) + len(axes) == rank for shape in op.operands):
         holes = {axis % rank for axis in axes}
         result_dims = [dim - rank for dim in range(rank) if dim not in holes]
@@ -129,13 +134,16 @@ def _by_size(op: OpShapes) -> DimWords:
 
 
 def _with_holes(rank: int, axes: Sequence[int], result_rank: int) -> Words:
-    """Words for an operand's dims, those of `axes` None, the others counted from the last."""
+    """Words for an operand's dims: None for those in `axes`, the result's dims, counted from the
+    last, for the others."""
     holes = {axis % rank for axis in axes}
     words = iter(range(-result_rank, 0))
     return [None if dim in holes else next(words, None) for dim in range(rank)]
 
 
 def _permuted(op: OpShapes) -> DimWords:
+    """Words of a transposition: the operand's dims are numbers, the result has these in the new
+    order."""
     rank = len(op.operands[0])
     order = list(range(rank))
     if "dims" in op.arguments:
@@ -149,7 +157,7 @@ def _permuted(op: OpShapes) -> DimWords:
 
 
 def _indexed(op: OpShapes) -> DimWords:
-    """One array of indices, of any dims: these take the place of the dim that it indexes."""
+    """One array of indices, of any rank: its dims take the place of the indexed dim."""
     indices = op.places["indices"]
     tensors = [operand_index for operand_index in indices if operand_index is not None]
     if len(tensors) != 1 or op.places["self"] != 0:
@@ -216,8 +224,8 @@ def walk(nodes: Sequence[Node], inputs: Mapping[DeviceData, Dims | None]) -> Val
 
 
 class _Step(NamedTuple):
-    """A value outside of a region that is a value inside it. num_rows: of dims in front of it
-    outside: 1 of a stack."""
+    """A value outside of a region, and its counterpart inside. num_rows: the number of leading dims
+    that only the outer value has: 1 for a stack."""
 
     region: int
     outside: Value
@@ -242,8 +250,8 @@ class _Walk:
         self.learn(*_owner(value), dims)
 
     def learn(self, owner: Owner, index: int, dims: Dims | None) -> None:
-        """Adds what is known of a result of an op, or of data: for dims without axes, and axes that
-        it has not."""
+        """Adds known axes to the dims of a value that have none yet; axes that the value has
+        already are left out."""
         if dims is None or owner in self.fixed:
             return
         dims_so_far = self.values.dims.get((owner, index), ((),) * len(dims))
@@ -257,11 +265,13 @@ class _Walk:
         self.values.dims[owner, index] = tuple(after)
 
     def forward(self, nodes: Sequence[Node]) -> None:
+        """Learns the dims of results from those of operands, op by op."""
         for node in nodes:
             op = node.op
             if type(op.lowering) in _STEPS:
                 self._through(node, is_forward=True)
                 continue
+            # An annotation states its dims, and ends the search if it leaves none open.
             if op.sharding is not None and not op.lowering.regions and node not in self.fixed:
                 for index, meta in enumerate(op.metas):
                     self.learn(node, index, sharded.dims_in(op.sharding.in_program(), meta.shape))
@@ -279,6 +289,7 @@ class _Walk:
         return None if dims is None else sharded.reshaped_dims(dims, source.meta.shape, shape)
 
     def _forward(self, node: Node) -> None:
+        """Learns one op's result dims from its operands' dims by their common words."""
         sources: dict[Sized, Factors] = {}
         for number, operand in enumerate(node.operands):
             dims = self.dims(operand)
@@ -296,6 +307,7 @@ class _Walk:
                 self.learn(node, index, _spread(sources, words, meta.shape))
 
     def backward(self, nodes: Sequence[Node]) -> None:
+        """Learns the dims of operands from those of results, the last op first."""
         for node in reversed(nodes):
             if type(node.op.lowering) in _STEPS:
                 self._through(node, is_forward=False)
@@ -305,6 +317,7 @@ class _Walk:
                 self._backward(node)
 
     def _backward(self, node: Node) -> None:
+        """Learns one op's operand dims from its results' dims by their common words."""
         sources: dict[Sized, Factors] = {}
         for index, meta in enumerate(node.op.metas):
             dims = self.values.dims.get((node, index))
@@ -327,6 +340,7 @@ class _Walk:
             _Walk(self.values.regions.setdefault((node, index), Values({}, {})), self.flows)
             for index in range(len(node.op.lowering.regions))
         ]
+        # Into the regions, through their ops, from the next carry to the carry, and out again.
         entering, leaving, carried = _STEPS[type(node.op.lowering)](node)
         for region, outside, value, num_rows in entering if is_forward else [*entering, *leaving]:
             dims = self.dims(outside)
@@ -365,6 +379,8 @@ def _spread(sources: Mapping[Sized, Factors], words: Words, shape: Sequence[int]
 
 
 def _shapes_of(node: Node) -> OpShapes:
+    """The operands' places, static arguments and shapes of a node; without names unless a `Call`
+    lowers it."""
     operands, results = list(map(_shape, node.op.operands)), list(map(_shape, node.op.metas))
     lowering: Lowering = node.op.lowering
     call = getattr(lowering, "call", lowering)  # of an op on padded operands
@@ -389,6 +405,8 @@ _Steps = tuple[list[_Step], list[_Step], list[tuple[int, Value, Value]]]
 
 
 def _of_loop(node: Node) -> _Steps:
+    """The steps into and out of the body of a loop, and those from an iteration's carry to the
+    next."""
     loop = node.op.lowering
     assert isinstance(loop, Loop)
     body, single = loop.body, loop.num_carried + loop.num_last

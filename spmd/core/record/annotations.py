@@ -187,6 +187,7 @@ def clear_annotation(tensor: Annotated) -> None:
         note_layout(storage)
         storage.sharding = storage.home = None
         value = storage.value
+        # An annotation that is being compiled must stay: another op lifts it.
         if type(value) is Node and value.op.name == "mark_sharding" and not may_change(value):
             _record_after(storage, unmarked_op(storage.meta))
         elif type(value) is Node and value.op.name == "mark_sharding":

@@ -70,6 +70,5 @@ def _stand_in_op(meta: Meta) -> OpSpec:
 
 
 def on_stand_ins(values: Sequence[Value], *, since: int = 0) -> dict[Node, None]:
-    """Ops behind these values, recorded from `since` on, with a stand-in among their operands or
-    theirs."""
+    """Ops behind these values, recorded from `since` on, that depend on a stand-in."""
     return depending(values, lambda node: isinstance(node.op.lowering, _StandIn), since=since)

@@ -146,8 +146,8 @@ def dispatch(
 
 
 def _find(plan: Plan, signature: tuple[Hashable, ...], args: Args, kwargs: Kwargs) -> OpSpec:
-    """The op spec of a new signature, or of one with dtypes by torch's default dtype, which joins
-    the key then."""
+    """Looks up the op spec under a new signature, or under one with torch's default dtype, if that
+    decides a dtype of the op; else makes it."""
     with_default = ("default", torch.get_default_dtype(), signature)
     op: OpSpec | None = plan.entries.get(with_default)
     if op is None:
@@ -164,6 +164,7 @@ def _record_view(plan: Plan, args: Args, kwargs: Kwargs) -> XlaTensor:
     """A view: a new tensor over the same storage; its op is recorded when the view is first
     read."""
     base = args[0]
+    # Only the key is filled: a view has one operand and no scalar arguments.
     key: Key = [base._meta]
     for value in args[1:]:
         _scan(value, False, key, [], [], plan)
@@ -260,7 +261,8 @@ def _scan(
 def _look_at_data(
     plan: Plan, op: OpSpec, operands: list[Value], numbers: Numbers, args: Args, kwargs: Kwargs
 ) -> list[Value]:
-    """Checks host data of an op that is not plain, and adds the key of a draw.
+    """Checks the host data of an op that is not plain, and adds a draw's key to its scalar
+    arguments.
 
     Returns the op's operands.
     """
@@ -338,6 +340,7 @@ def _scalar_op(dtype: torch.dtype) -> OpSpec:
 
 
 def _several(node: Node, plan: Plan) -> TorchValue:
+    """The return value of an op with several results, with what is no tensor in its place."""
     result = tensors_of(node)
     layout = node.op.layout
     if layout is not None:
@@ -359,7 +362,9 @@ def _inherit(storage: Storage, like: torch.Tensor) -> None:
 
 
 def _mutate(plan: Plan, node: Node, args: Args, kwargs: Kwargs) -> TorchValue:
+    """Writes the results of an in-place op into its targets, and returns them."""
     targets = written(plan.overload, args, kwargs)
+    # torch refuses a write that changes what the op still reads.
     if len(targets) == 1 and len(args) > 1 and isinstance(targets[0], XlaTensor):
         check_operands(plan.name, targets[0], args[1:])
     if plan.is_list:

@@ -92,6 +92,8 @@ def bind(plan: Plan, args: Args, kwargs: Kwargs) -> _Binding:
 
 
 def _place(value: TorchValue, is_scalar_argument: bool, binding: _Binding) -> TorchValue:
+    """Returns an argument with tensors and scalar arguments replaced by their places, and adds them
+    to the binding."""
     if isinstance(value, torch.Tensor):
         binding.metas.append(
             value._meta if isinstance(value, XlaTensor) else dense_meta(value.shape, value.dtype)
@@ -318,6 +320,8 @@ def _call(plan: Plan, binding: _Binding) -> Call:
 
 
 def _compute_dtype(twin: OpOverload, rule: Rule, binding: _Binding) -> np.dtype | None:
+    """The dtype in which a rule computes, by torch's promotion of its positional operands; None
+    without promotion."""
     if rule.promote is None:
         return None
     promoted = []

@@ -63,9 +63,12 @@ class Call(Lowering):
     def lower(
         self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
     ) -> tuple[jax.Array, ...]:
+        """Calls the rule on promoted arrays, and casts its results to torch's dtypes."""
         rule = self.rule
 
         def put_back(value: TorchValue) -> TorchValue:
+            """Replaces an argument's places of operands and numbers by arrays in the dtype of
+            computation."""
             if type(value) is Operand:
                 return (
                     op.operands[value].struct
@@ -131,7 +134,8 @@ class Join(Call):
     def lower(
         self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts
     ) -> tuple[jax.Array, ...]:
-        # A loop's stack is an array already; joining its rows again would copy it.
+        # Rows of a loop's stack: the stack is an array already, and joining its rows again would
+        # copy it.
         (meta,), shape = op.metas, op.operands[0].shape
         if not shape and any(isinstance(operand, StackRow) for operand in operands):
             return (scalars(operands),)
@@ -187,6 +191,8 @@ def _contains_function(lowering: Call) -> bool:
 
 @starts.register
 def _start(lowering: Call, op: OpSpec) -> tuple[OpSpec, int] | None:
+    """The op with its dynamic start as a scalar argument, and that start; None for a call without
+    one."""
     shapes = [meta.shape for meta in op.operands]
     moved = move_of(lowering.overload, dict(lowering.arguments), shapes, op.metas[0].struct)
     if moved is None:

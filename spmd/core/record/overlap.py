@@ -111,6 +111,8 @@ def reach(meta: Meta) -> tuple[int, int]:
 
 
 def _overlap(operand: XlaTensor, target: XlaTensor, reads_late: bool) -> bool:
+    """True if a write to `target` would change `operand` in part. reads_late: the op reads while it
+    writes, so that equal memory counts, too."""
     if operand._meta is target._meta:
         return reads_late
     if not fills_memory(operand._meta) or not fills_memory(target._meta):

@@ -208,6 +208,7 @@ def parameters_of(overload: OpOverload, without: Collection[str] = ()) -> list[t
 
 
 def kind_of(overload: OpOverload) -> str:
+    """The kind of an overload by the aliases in its schema: MUTATION, VIEW or FUNCTION."""
     schema = overload._schema
     if any(
         argument.alias_info is not None and argument.alias_info.is_write

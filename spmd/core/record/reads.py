@@ -141,6 +141,7 @@ class Reads:
         return self.latest if len(self.known) == 1 else self._by_forward()
 
     def _by_forward(self) -> Read | None:
+        """The read of a backward op: the shortest context around its forward op."""
         node = _autograd_node()
         number = -1 if node is None else node._sequence_nr()
         spans = [
@@ -178,8 +179,8 @@ def read_in(storage: Storage, layout: Sharding) -> Read:
 
 
 def join(reads: Sequence[Read]) -> None:
-    """Groups the small ones among reads of unsharded values, by dtype and by how they are sharded:
-    a group is gathered together."""
+    """Groups those of the reads that gather small values, by dtype and by sharding: a group is
+    gathered together."""
     groups: dict[object, list[Read]] = {}
     for read in reads:
         storage = read.owner()
@@ -227,11 +228,11 @@ def operand_of(storage: Storage) -> Value:
 def keep(
     reads: Sequence[Read], layouts: Sequence[Sharding], reader: XlaTensor
 ) -> list[XlaTensor | None]:
-    """The gathered value of each read, in the given sharding, for `renew`; None where it is stored
-    in the read's sharding.
+    """The gathered value of each read, resharded to its layout, for `renew` to gather from; None
+    for a value stored in the read's sharding.
 
-    It is sharded before any op reads `reader`; else a compiler shards it where it is read, and
-    keeps it unsharded until then.
+    The resharding comes before every op that reads `reader`; else a compiler reshards a value where
+    `renew` reads it, and keeps it unsharded until then.
     """
     with LOCK:
         sharded = [_cut(read, layout) for read, layout in zip(reads, layouts, strict=True)]
@@ -245,6 +246,7 @@ def keep(
 
 
 def _cut(read: Read, layout: Sharding) -> XlaTensor | None:
+    """The gathered value of a read, resharded; None for a value stored in the read's sharding."""
     storage = read.owner()
     if storage is None or storage.sharding is read.layout:
         return None
@@ -292,22 +294,26 @@ def renew(
     recorded again, too, and not kept for the second gather. Small arrays stay: see `HELD_PART`.
     """
     with LOCK:
+        # Without the reads that stay gathered, their groups included.
         members = _members(reads)
         gathered = _gathered_still(members)
         members = {read: storage for read, storage in members.items() if read not in gathered}
-        nearer = {
+        source_of = {
             read: tensor
             for read, tensor in zip(reads, sources, strict=bool(sources))
             if tensor is not None
         }
+        # For each read: the value to gather from, the ops of a cast behind it, and its sharding.
         stored, casts, shardings = [], [], []
         for read, storage in members.items():
-            tensor = nearer.get(read)
+            tensor = source_of.get(read)
             base, ops = _cast_behind(storage.value) if tensor is None else (value_of(tensor), [])
             stored.append(base)
             casts.append(ops)
             shardings.append((storage if tensor is None else tensor._storage).sharding)
         parts = [(base.meta, sharding) for base, sharding in zip(stored, shardings, strict=True)]
+        # The barrier; then each value is gathered again from what it returns, alone or with its
+        # group.
         shards = _behind(parts, stored, after) if members else ()
         if not shards:
             return
@@ -351,7 +357,8 @@ def _gathered_still(members: dict[Read, Storage]) -> set[Read]:
 
 
 def _cast_behind(value: Value) -> tuple[Value, list[OpSpec]]:
-    """(operand, ops from the last to the cast) of a cast value; (value, []) of another."""
+    """(operand of the cast, ops from the last one back to the cast) of a cast value; (value, []) of
+    any other."""
     base, ops = value, []
     while type(base) is Node and base.op.name == "mark_sharding":
         ops.append(base.op)

@@ -25,22 +25,23 @@ class AtOnce(Protocol):
     def computed(
         self, op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int]
     ) -> DeviceData | None:
-        """The result of an op, in place of a recorded one; None: it is recorded."""
+        """The result of an op if it is computed at once; None: the op is recorded."""
 
     def viewed(self, op: OpSpec, base: Value) -> Value | None:
-        """The same for the read of a view."""
+        """`computed` for the read of a view."""
 
     def left_out(self, roots: Sequence[tuple[Value, Storage]]) -> list[Node]:
         """Ops to leave pending in a sync of these roots. It may settle storages."""
 
     def is_list(self, value: Value) -> TypeGuard[Node]:
-        """True for a value among those."""
+        """True for a value that was left pending."""
 
     def finish(self, storage: Storage) -> None:
-        """Settles a storage with such a value, after a sync for a read of it."""
+        """Settles a storage whose value was left pending, after a sync for a read of the
+        storage."""
 
     def reads(self, data: Iterable[DeviceData]) -> bool:
-        """True if a pending op among those reads one of these data."""
+        """True if one of the ops left pending reads one of these data."""
 
 
 at_once = PerThread[AtOnce | None](None)
@@ -71,6 +72,8 @@ def record_here(
     """`record` at the user's present line; the place of a forward op is noted for its backward op.
     The caller has called `enter_thread`, too (see `threads`). task: the number of autograd's graph
     task, -1 outside backward."""
+    # A forward op notes its line in the ring under autograd's number, by which its backward op
+    # finds it.
     number = -1
     if task != -1:
         code, instruction = backward_line(task)

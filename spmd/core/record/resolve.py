@@ -80,6 +80,8 @@ def _handler(plan: Plan) -> Handler | None:
     Ops without a rule are decomposed, or raise an error.
     """
     overload = plan.overload
+    # In order: a handler of ours, an out= form, the rule (None), a package's kernel, torch's
+    # decomposition.
     special = SPECIALS.get(overload) or BY_NAME.get(overload._schema.name)
     if special is not None or plan.is_list:
         return special or by_mesh
@@ -193,6 +195,8 @@ def _kernel(overload: OpOverload) -> Handler | None:
 
 
 def _decomposition(plan: Plan) -> Handler:
+    """The handler of an op without a rule: its decomposition, its functional twin's, or an
+    error."""
     overload = plan.overload
     # Of the rare ops some are decomposed into themselves.
     decompose = None if overload._schema.name in ON_CPU else decomposition_table.get(overload)
@@ -218,6 +222,7 @@ def _decomposition(plan: Plan) -> Handler:
 
 
 def _through_twin(plan: Plan, twin: OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
+    """Runs the functional twin, and copies its results into the targets."""
     result = twin(*args, **{name: value for name, value in kwargs.items() if name not in plan.outs})
     targets = written(plan.overload, args, kwargs)
     for target, value in zip(targets, as_list(result), strict=True):

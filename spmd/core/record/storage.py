@@ -105,8 +105,8 @@ class Storage:
             self.listed = True
 
     def __deepcopy__(self, memo: object) -> None:
-        """Stays behind where code copies all attributes of a tensor, as fastai does;
-        `deepcopy(tensor)` copies it."""
+        """Returns None where code copies all attributes of a tensor, as fastai does: the storage is
+        not copied with them. `deepcopy(tensor)` copies it."""
 
     # A signal's handler may raise between any two lines: in this order nothing is lost then.
 
@@ -115,6 +115,7 @@ class Storage:
         if UNDO:
             for log in UNDO:
                 log.note(self)
+        # Device data goes on as what a failed run takes back, a recorded value as one of the past.
         old = self.value
         if type(old) is DeviceData:
             self.data = old
@@ -191,7 +192,8 @@ class UndoLog:
             )
 
     def values(self) -> dict[Storage, Value]:
-        """The noted living storages, with their values before, by their first writes."""
+        """The noted storages that are alive, in the order of their first writes, each with its
+        value from before."""
         return {
             storage: state[0]
             for ref, state in self.storages.items()
@@ -249,8 +251,8 @@ ASIDE: list["weakref.ref[Storage]"] = []
 
 
 def take_up(is_mended: Callable[[Sequence[Node], Sequence[DeviceData]], bool]) -> None:
-    """Returns storages set aside to the next sync, where `is_mended` accepts the ops and data
-    behind them."""
+    """Has the next sync run the storages that were set aside and whose ops and data `is_mended`
+    accepts."""
     with LOCK:
         aside, ASIDE[:] = ASIDE[:], ()
         for ref in aside:
@@ -300,11 +302,12 @@ def forget_reads(ran: Collection[Node] | None = None) -> None:
 
 
 def _waited(value: Value, ran: Collection[Node]) -> bool:
-    """True for the value of a view, among ops that have run, that is not of its storage's data
-    alone: `reads.renew` has it wait for other ops, whose own data may be overwritten by now."""
+    """True for a view's value, among ops that have run, that depends on more than its storage's
+    data: `reads.renew` has it wait for other ops, whose own data may be overwritten by now."""
     node = origin(value)
     while node is not None and node in ran:
         makers = [maker for maker in map(origin, node.operands) if maker is not None]
+        # A view's op has one operand: with more it waits for other values.
         if makers and len(node.operands) > 1:
             return True
         node = makers[0] if makers else None

@@ -73,6 +73,7 @@ class XlaTensor(torch.Tensor):
 
     @property
     def _is_param(self) -> bool:
+        """Set by `nn.Parameter`: the storage becomes a module's."""
         return self.__dict__.get("_is_param", False)
 
     @_is_param.setter
@@ -87,6 +88,8 @@ class XlaTensor(torch.Tensor):
 
     @property
     def data(self) -> torch.Tensor:
+        """Another tensor over the same memory; set, it makes this tensor an alias of the new
+        one."""
         # Unlike `detach()` it has a version counter of its own, so that autograd does not see its
         # writes.
         return alias(self, self._meta, self._view)
@@ -104,6 +107,8 @@ class XlaTensor(torch.Tensor):
             self._take(new)
 
     def _take(self, new: "XlaTensor") -> None:
+        """Makes this tensor an alias of `new` (`.data =`); its views, its reads and, where it fits,
+        its sharding go on."""
         for view in view_rebase.living(self):
             view_rebase.follow(new._storage, view)  # it stays a view of this tensor
         torch._C.TensorBase.data.__set__(self, new)  # type: ignore[attr-defined]
@@ -122,6 +127,8 @@ class XlaTensor(torch.Tensor):
     )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "XlaTensor":
+        """Copies a leaf tensor with its gradient, its hook for gradients' shardings, and the user's
+        attributes."""
         if id(self) in memo:
             return memo[id(self)]
         if not self.is_leaf:
@@ -151,6 +158,7 @@ class XlaTensor(torch.Tensor):
         return copied
 
     def _copied_alone(self) -> "XlaTensor":
+        """A copy of the tensor's elements alone, with its sharding."""
         with torch.no_grad():
             copied: XlaTensor = self.detach().clone()  # type: ignore[assignment]
         if self._view is None and self._storage.sharding is not None:
@@ -200,6 +208,7 @@ class XlaTensor(torch.Tensor):
     # no memory to point at, so its address is a number of its own, far from every other one's;
     # there is nothing at it.
     def untyped_storage(self) -> torch.UntypedStorage:
+        """torch's storage object with an address of its own and no bytes."""
         storage = super().untyped_storage()
         address = _address(self._storage)
         storage.data_ptr = lambda: address  # type: ignore[method-assign]

@@ -24,6 +24,7 @@ def enter_thread() -> Ring:
     if ring is not None:
         return ring
     forking.check()
+    # The functions that wait for the first use of the device, by whichever thread.
     with LOCK:
         while AT_FIRST_USE:
             AT_FIRST_USE.pop()()

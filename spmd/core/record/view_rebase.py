@@ -74,7 +74,7 @@ def by_memory(view: Any) -> None:
         result: Any = torch.as_strided(base, *memory)
     torch._C._autograd._set_creation_meta(result, torch._C._autograd._get_creation_meta(view))
     torch._C._swap_tensor_impl(view, result)
-    # a graph that has saved the view goes on with `made`
+    # a graph that has saved the view goes on with `result`
     for name in ("_storage", "_view", "_meta"):
         setattr(result, name, getattr(view, name))
 
@@ -98,12 +98,13 @@ def replace(tensor: Any, new: Any) -> None:
     A view whose memory has been written since autograd last looked at it gets its grad_fn again
     afterwards, on the new base.
     """
+    # These views see the new base only once the tensor has taken it.
     late = []
     for view in living(tensor):
         num_followed = _num_followed
         if _has_own_gradient(view):
             continue
-        # autograd has just made its grad_fn again
+        # reading the view's grad_fn has just had autograd make it again
         if _num_followed != num_followed and new.dtype is view.dtype:
             late.append(view)
         else:

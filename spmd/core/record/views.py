@@ -64,7 +64,7 @@ class View:
         self.sharding: Sharding | None = None
 
     def __deepcopy__(self, memo: object) -> None:
-        """Stays behind where code copies a tensor's attributes: see `Storage.__deepcopy__`."""
+        """Returns None where code copies a tensor's attributes: see `Storage.__deepcopy__`."""
 
     def elsewhere(self) -> "View":
         """The same view of another storage."""
@@ -154,7 +154,7 @@ def view_rule(overload: OpOverload, read_op: OpSpec, parent: Meta, arguments: Kw
     function, meta = WRITE_BACK.get(overload), read_op.metas[0]
     dtype_shown = (meta.struct.dtype,) if meta.dtype is not parent.dtype else ()
     shows: tuple[Shown, ...] = (SIGNS[overload],) if overload in SIGNS else dtype_shown
-    # torch names these elements by stride and offset alone.
+    # Without a write-back rule the elements are known by strides and offset alone.
     if function is None:
         return ViewRule(read_op, None, meta, shows)
     write_back = _WriteBack(overload, tuple(arguments.items()))
@@ -178,6 +178,8 @@ class _WriteBack(Lowering):
 
 @starts.register
 def _start(lowering: _WriteBack, op: OpSpec) -> tuple[OpSpec, int] | None:
+    """The write with its dynamic start as a scalar argument, and that start; None for a write
+    without one."""
     (base,) = op.metas
     overload = lowering.overload
     started = (

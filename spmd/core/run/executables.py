@@ -194,9 +194,9 @@ def bring_rows(members: Sequence[DeviceData], sharding: Sharding) -> None:
 
 
 def full_store(members: Sequence[DeviceData], sharding: Sharding) -> Store | None:
-    """The store of these device data alone. The first time it is made of their buffers, and they
-    are rows of it from then on; data that was written by itself since is set into it. None for rows
-    of another store."""
+    """The store whose rows are exactly these device data; None if some are rows of another store.
+    The first call makes it of their buffers; later ones put back rows that were written one by
+    one."""
     store = store_of(members) or _mended(members)
     is_new = store is None and all(device_data.store is None for device_data in members)
     return Store.of(members, sharding) if is_new else store
@@ -212,8 +212,8 @@ def stacked(members: Sequence[DeviceData], sharding: Sharding) -> jax.Array:
 
 
 def _mended(members: Sequence[DeviceData]) -> Store | None:
-    """The store that most of these are rows of, in their places, after the others took the rows
-    that are unused."""
+    """The store in which most of these are rows at their places, with the others moved into its
+    unused rows."""
     stores = Counter(
         device_data.store
         for i, device_data in enumerate(members)
@@ -240,8 +240,8 @@ def _mended(members: Sequence[DeviceData]) -> Store | None:
 def _outputs(
     program: Program, graph: Graph, buffers: Sequence[jax.Array], maker: ref[Program]
 ) -> list[DeviceData]:
-    """Device data for each root of a program that has run; those returned as one stack are rows of
-    a new store, with those that came out as they went in."""
+    """Device data for each root of a program that has run. Rows of a stacked output, and rows that
+    the program returned unchanged, share a new store."""
     outputs: list[DeviceData | None] = [None] * len(graph.roots)
     for port, buffer in zip(program.outputs, buffers, strict=True):
         if isinstance(port.places, int):

@@ -98,6 +98,7 @@ def _completed(needed: Sequence[Storage]) -> list[Storage]:
     waiting = [storage for storage in needed if type(storage.value) is not DeviceData]
     in_step = {storage.recorder for storage in waiting if storage.data is not None}
     for storage in waiting:
+        # Counts the syncs that have needed this value.
         stamp, times = storage.needed
         storage.needed = storage.stamp, times + 1 if stamp == storage.stamp else 1
     return [
@@ -471,8 +472,8 @@ def _donate_passed(
     values: Sequence[Value],
     pinned: Sequence[Sharding | None],
 ) -> None:
-    """Donates data that only this subgraph holds to results of the same shape and sharding that
-    have no memory yet."""
+    """Donates data held by this subgraph alone to results of the same shape and sharding that take
+    no other input's memory."""
     free = Counter(
         (value.meta.struct, sharding) for value, sharding in zip(values, pinned, strict=True)
     )
@@ -502,8 +503,8 @@ def _unread(
     mesh: Sharding,
     dies: Callable[[DeviceData], bool],
 ) -> list[DeviceData]:
-    """The data of storages that were overwritten and not read: kept until now should the program
-    fail, it gives its memory to the new value."""
+    """Data of storages overwritten without a read: kept until now in case the program failed, it
+    gives its memory to the new value."""
     unread = {
         data: None
         for storage in storages

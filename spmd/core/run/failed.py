@@ -123,7 +123,7 @@ def _part_of_failure(nodes: Sequence[Node], error: Exception) -> set[Node]:
 
 
 def _connected(nodes: Sequence[Node]) -> list[set[Node]]:
-    """The ops in disjoint sets: each reads only data and its own results."""
+    """The ops in disjoint sets; a set reads only data and results of its own ops."""
     set_of: dict[Node, set[Node]] = {}
     for node in nodes:
         joined = {node}

@@ -115,9 +115,8 @@ def _run_all_or_needed(storage: Storage) -> None:
 
 
 def _with_step(storage: Storage) -> list[Storage]:
-    """The storages to be run for a value: where another thread has written it over data, in the
-    middle of a step, all that this step has written, so that the next of them to be read is data by
-    then."""
+    """The storages to run for a read of one: if another thread has written it in the middle of a
+    step, all that the step has written, so that the next read of them finds data."""
     if not recorders.is_several or storage.data is None:
         return [storage]
     # No sync sees a storage that was set aside after a failure; the one that is read is run all the
@@ -131,6 +130,7 @@ def _with_step(storage: Storage) -> list[Storage]:
 
 
 def _run_needed(storage: Storage) -> None:
+    """Runs only the ops that a value needs, after a sync of all has failed."""
     with SYNC_LOCK, LOCK, interrupt.later():
         watch = Watch()
         storages = _with_step(storage)
@@ -224,6 +224,7 @@ def lent_to(
     """Lends a storage's value until `lender.give_back(lease.array)`; see `leased`. with_store: a
     row of a store is lent with its store, as copying it out would double a deep model's memory."""
     while True:  # once, unless another thread writes the storage just now
+        # Padded data is lent as it is: the unpadded view needs no program.
         if not padded or not is_unpadded(storage.value):
             materialise(storage, call, together=together)
         with LOCK:
@@ -300,6 +301,7 @@ def _without_padding(array: np.ndarray, storage: Storage) -> np.ndarray:
 
 
 def _download(lease: Lease, storage: Storage, call: str, *, together: bool) -> np.ndarray:
+    """The unsharded value of a lease on the host; shards of other processes are gathered first."""
     buffer, sharding = lease.placed()
     shape = lease.device_data.meta.shape
     if not transfer.is_readable_here(buffer):

@@ -117,7 +117,7 @@ def initialize_state(
 def initial_values(storages: list[Storage], unused: Sequence[Storage] = ()) -> dict[Storage, Value]:
     """The initial value of each storage that was made since the last sync: a constant or, for
     parameters and buffers, a value that depends on constants and random keys alone. unused:
-    storages whose present value is one."""
+    storages whose present value is an initial one."""
     fixed: dict[Storage, list[Value]] = {storage: [storage.value] for storage in unused}
     histories = [
         (storage, value)
@@ -173,8 +173,8 @@ def _unused(storages: Sequence[Storage]) -> list[Storage]:
 def _by_mesh(
     initial: dict[Storage, Value], storages: Sequence[Storage]
 ) -> list[tuple[Sharding, dict[Storage, Value]]]:
-    """The meshes of initial values, each with its own: where there are several, a storage without
-    an annotation is of the mesh on which it is written first."""
+    """Groups initial values by mesh: where there are several, a storage without an annotation
+    belongs to the mesh on which it is first written."""
     meshes = meshes_met(initial, topological(list(initial.values()))[0], ())
     if len(meshes) == 1:
         return [(mesh, initial) for mesh in meshes.values()]
@@ -221,6 +221,7 @@ def _programs(initial: Sequence[Initial], mesh: Sharding) -> list[list[Initial]]
         kinds.setdefault(kind, []).append((storage, value))
     if ops - fewest <= _FEW:
         return [list(initial)] if initial else []
+    # Kinds with equally many values: the n-th program makes the n-th value of each kind.
     by_number: dict[int, list[list[Initial]]] = {}
     for equal in kinds.values():
         by_number.setdefault(len(equal), []).append(equal)
@@ -233,6 +234,7 @@ def _place(value: Value, places: dict[Node, int]) -> tuple[int, int]:
 
 
 def _graph_of(initial: Sequence[Initial], mesh: Sharding) -> Graph:
+    """The graph of initial values over a mesh; nothing is donated."""
     roots = [value for _, value in initial]
     nodes, inputs = topological(roots)
     pinned = [pinned_sharding(storage, mesh) for storage, _ in initial]
@@ -247,6 +249,7 @@ def _first_read(
     which are not pure."""
     read: set[Value] = set()
     visited: set[Value] = set()
+    # From the step's values back, not beyond a candidate.
     stack = [storage.value for storage in storages if origin(storage.value) in step]
     while stack:
         value = stack.pop()

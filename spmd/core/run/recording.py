@@ -50,9 +50,8 @@ class Recording:
     """The programs that syncs would have run, in order.
 
     layouts: (program, result) -> the sharding that the compiler chooses for a result, as far as it
-    is known. unknown: the device data that are such results and whose sharding is not known; they
-    count as replicated. made: all results. has_values: reads of what no program computes return
-    (see `read`).
+    is known. unknown: the results whose sharding is not known; they count as replicated. made: all
+    results. has_values: a read of a value that no program computes returns one (see `read`).
     """
 
     # A step that is planned reads nothing, as its programs would be others; a script that is
@@ -153,8 +152,8 @@ def _noted(
 
 
 def _with_own_nodes(graph: Graph, earlier: set[Node]) -> None:
-    """Gives a kept program copies of the ops that were recorded before the context: those are put
-    back to what they were, with operands that ran in other programs of the recording."""
+    """Gives a kept program copies of the ops recorded before the context: the ops themselves get
+    back their operands of before, which other programs of the recording have replaced."""
     replaced: dict[object, Value] = {}
     for index, node in enumerate(graph.nodes):
         if node in earlier:

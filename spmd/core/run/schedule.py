@@ -61,6 +61,7 @@ def by_mesh(
         (mesh,) = meshes.values()
         return [Subgraph(nodes, mesh)]
     homes = mesh_homes(nodes)
+    # The number of crossings between meshes on the way to an op.
     depth: dict[Node, int] = {}
     claimed: dict[tuple[int, frozenset[int]], list[Node]] = {}
     for node in nodes:
@@ -117,6 +118,7 @@ def around_host(subgraph: Subgraph, host_computed: set[Node]) -> list[Subgraph]:
         stage[node] = max(
             (stage[maker] + (on_host and maker not in host_computed) for maker in makers), default=0
         )
+        # Within a stage the host computes first.
         stages.setdefault((stage[node], not on_host), []).append(node)
     return [Subgraph(stages[key], subgraph.where if key[1] else None) for key in sorted(stages)]
 
@@ -136,10 +138,12 @@ class Flow:
         roots: Sequence[Root],
         passed: set[DeviceData],
     ):
+        """Finds the readers of values across the subgraphs. Subgraph -1 takes the roots that no op
+        of these computes."""
         self.roots = roots
         self.subgraphs = subgraphs
         self.passed = passed
-        # of a subgraph, what later ones read
+        # by subgraph, the values that later subgraphs read
         self.carried: defaultdict[int, list[Value]] = defaultdict(list)
         self.readers: dict[Hashable, list[Node]] = {}
         self.last: dict[Hashable, int] = {}
@@ -240,8 +244,9 @@ class Flow:
                 node.operands = ()
 
     def add_others(self, values: Sequence[Value]) -> None:
-        """Takes into account the ops that other threads have recorded: these read results, and of
-        the values inside a subgraph all that is behind them."""
+        """Adds the ops that other threads have recorded as readers, and the ops behind these up to
+        the graph's roots."""
+        # A root has data when this schedule has run: what is behind it is not read by others.
         root_names = {value_name(value) for value, _ in self.roots}
         visited: set[Node] = set()
         stack = [maker for maker in map(origin, values) if maker is not None]
@@ -374,6 +379,7 @@ def placed_like(tensor: XlaTensor, target: XlaTensor) -> XlaTensor:
     needs no move."""
     requested, present = target._storage.sharding, tensor._storage.sharding
     sharding = requested or current_sharding(target) or devices.default_sharding()
+    # A tensor of another shape needs a move only from other devices.
     if tensor.shape != target.shape:
         if present is None or present.devices == sharding.devices:
             return tensor
@@ -387,12 +393,14 @@ def placed_like(tensor: XlaTensor, target: XlaTensor) -> XlaTensor:
     with LOCK:
         device_data = tensor._storage.value
         data = moved(device_data, sharding)
+        # Host data is not moved yet: its upload goes where it is requested.
         if data.host is not None:
             data.sharding = requested
         return wrap(tensor._meta, Storage(data, tensor._storage.meta, requested))
 
 
 def wanted(device_data: DeviceData) -> Sharding | None:
+    """The sharding that device data has, or is to have at its upload: its storage's."""
     if device_data.host is None:
         return device_data.sharding
     storage = device_data.holder() if device_data.holder is not None else None
@@ -413,8 +421,8 @@ def is_placed_in(device_data: DeviceData, mesh: Sharding) -> Sharding:
 
 
 def is_handed_over(device_data: DeviceData, sharding: Sharding) -> bool:
-    """True for integers of the host that a program takes as they are while tokens are decoded: each
-    has others."""
+    """True for host integers that a program takes without an upload: while tokens are decoded, each
+    token has new ones."""
     meta = device_data.meta
     is_list = at_once.value is not None and meta.numel <= LARGEST and is_exact(meta.dtype)
     return (
@@ -428,13 +436,13 @@ def is_handed_over(device_data: DeviceData, sharding: Sharding) -> bool:
 def bring(
     inputs: Iterable[DeviceData], shardings: Iterable[Sharding], *, stays: bool = True
 ) -> None:
-    """Moves each input to the devices of the program that is about to read it; without `stays`, but
-    small host data."""
+    """Transfers inputs to the program's devices. stays=False: skips small host data."""
     for device_data, sharding in zip(inputs, shardings, strict=True):
         if device_data.host is not None:
             if not stays and is_handed_over(device_data, sharding):
                 continue
             if processes.several():
+                # All processes must upload the same values.
                 values = transfer.sample(device_data.host)
                 event_text = (
                     f"the upload of {device_data.meta!r}, its {processes.digest('values', values)},"
@@ -481,8 +489,8 @@ def written_over(
     sharding: Sharding,
     requested: dict[Storage, tuple[int, Sharding | None]],
 ) -> int | None:
-    """The index of the result, of the same layout, that this program gives the only holder of this
-    buffer."""
+    """The index of the result, of the same layout, that takes this buffer; None unless the storage
+    of the result is the buffer's only holder."""
     storage = device_data.holder() if device_data.holder is not None else None
     if (
         storage is None

@@ -81,8 +81,8 @@ def sync(*, wait: bool = False, for_read: bool = False) -> None:
 
     Ops that other threads have recorded run where these ops need them, or where the threads have
     ended. State that depends on constants and random keys alone (initialization) runs first, as a
-    program of its own. With `wait` it returns when the devices are done. for_read: it is for the
-    sake of a value. Errors: see `spmd.sync`.
+    program of its own. With `wait` it returns when the devices are done. for_read: the sync is for
+    the read of a value. Errors: see `spmd.sync`.
     """
     if body.names.value:
         raise body.refused(
@@ -99,6 +99,8 @@ after_wait: list[Callable[[], None]] = []
 
 
 def _sync(*, wait: bool, for_read: bool) -> None:
+    """`sync` without its checks: collects the pending storages, runs them, and restarts the
+    counts."""
     # At each sync: a notebook restores Python's own handlers whenever it runs code.
     interrupt.watch()
     if processes.several():
@@ -156,7 +158,7 @@ def _is_far_state(storage: Storage) -> bool:
 
 
 def _forget_what_ran() -> None:
-    """Drops the live storages whose values have run; those of other threads are still to be run."""
+    """Drops the live storages whose values have run; those that other threads recorded stay."""
     pending_refs = []
     for ref in LIVE:
         storage = ref()
@@ -181,7 +183,8 @@ def stablehlo(tensors: Sequence[XlaTensor] | None = None, dialect: str = "stable
 
 
 def hlo(tensors: Sequence[XlaTensor] | None = None) -> str:
-    """The HLO of the same as XLA has partitioned and optimised it: compiled, and not run."""
+    """The HLO of these values, or of what the next sync would compile, as XLA has partitioned and
+    optimised it: compiled, not run."""
     with SYNC_LOCK, LOCK:
         graph = _graph_of(tensors, "get_hlo")
         return (

@@ -40,7 +40,7 @@ def in_memory(array: jax.Array, memory: str) -> jax.Array:
 
 
 def space_of(array: jax.Array) -> str:
-    """The memory of a value of a program."""
+    """The memory kind of a traced array: `HOST` or `DEVICE`."""
     return HOST if jax.typeof(array).memory_space == jax.memory.Space.Host else DEVICE
 
 
@@ -88,13 +88,12 @@ def pad(array: jax.Array, sharding: Sharding | None, shape: tuple[int, ...]) -> 
 
 
 def _apart(array: jax.Array, sharding: Sharding) -> jax.Array:
-    """Returns the array; a slice of another one as a slice of its copy (which XLA removes after
-    partitioning).
+    """Returns the array; a slice is taken of a copy of its source instead (XLA removes the copy
+    after partitioning).
 
-    The first elements of a sharded dim may be on the devices as the full array is, in shards of the
-    same size. XLA then has one array for both, and remembers with it the result of its resharding:
-    the second of the two that is resharded so has the first one's shape (jaxlib 0.10.2, both
-    partitioners). Only such a slice is made of the copy.
+    A slice may have shards of the same size as its source. XLA then takes both for one array and
+    caches its resharding, so that the second of the two to be resharded gets the shape of the first
+    (jaxlib 0.10.2, both partitioners).
     """
     if not is_slice(array):
         return array

@@ -138,8 +138,9 @@ def shard_as(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _lower_shard_as(context: mlir.LoweringRuleContext, x: ir.Value, y: ir.Value) -> list[ir.Value]:
-    # Counted by module, so that all processes lower the same text: this list of a module's is
-    # shared by all its functions.
+    """Lowers `shard_as`: both values join a new shard group of the module."""
+    # Groups are numbered by module, so that all processes lower the same text: a module's list of
+    # keepalives is shared by all its functions.
     group = sum(keepalive is _GROUP for keepalive in context.module_context.keepalives)
     context.module_context.add_keepalive(_GROUP)
     if config.partitioner == "shardy":
@@ -163,12 +164,12 @@ mlir.register_lowering(_shard_as_p, _lower_shard_as, cacheable=False)
 
 
 def hide(module: Any) -> None:
-    """Puts optimization barriers into a module where XLA could find that one number fills a complex
-    array.
+    """Puts optimization barriers into a module wherever XLA could find that a complex array is
+    filled with one number.
 
-    XLA replaces the sum over devices of an array of one number by an array of another; for a
-    complex one it makes that number without a shape, and aborts the process. Both partitioners make
-    such sums, also to move a part of zeros.
+    XLA folds the sum over devices of such an array into a constant; a complex constant it makes
+    without a shape, and aborts the process. Both partitioners write such sums, also to move a part
+    of zeros.
     """
     constants: set[ir.Value] = set()
     for op in ops_of(module):
@@ -208,8 +209,8 @@ def _may_be_known(value: ir.Value) -> bool:
 def mark_manual_sorts(module: ir.Module) -> None:
     """States that sorts of several operands in fully manual regions are manual; for GSPMD.
 
-    Of such a sort whose result is an index of a scatter in a loop, GSPMD loses that by itself, and
-    ends the process (`hlo_sharding.cc`: "Check failed: !IsManualLeaf()").
+    GSPMD loses the manual sharding of such a sort if its result is an index of a scatter in a loop,
+    and ends the process (`hlo_sharding.cc`: "Check failed: !IsManualLeaf()").
     """
     sorts = [sort for sort in ops_of(module, "stablehlo.sort") if len(sort.results) > 1]
     if not sorts:
@@ -222,8 +223,8 @@ def mark_manual_sorts(module: ir.Module) -> None:
 
 
 def manual_parts(module: ir.Module) -> Callable[[ir.Operation], bool]:
-    """Returns a test of an op: True in a fully manual region, and in a function that only such
-    regions call."""
+    """Returns a function that is True for an op in a fully manual region, or in a function that
+    only such regions call."""
     texts = [str(mesh.attributes["mesh"]) for mesh in ops_of(module, "sdy.mesh")]
     sizes = [
         {axis: int(size) for axis, size in re.findall(r'"([^"]+)"=(\d+)', text)} for text in texts
@@ -231,11 +232,13 @@ def manual_parts(module: ir.Module) -> Callable[[ir.Operation], bool]:
     num_devices = max((math.prod(mesh.values()) for mesh in sizes), default=0)
 
     def is_manual(op: Any) -> bool:
+        """True if all devices are split by the manual axes around the op, or around all calls of
+        its function."""
         while op.name != "func.func":
             if op.name == "sdy.manual_computation":
                 axes = re.findall(r'"([^"]+)"', str(op.attributes["manual_axes"]))
-                # Of meshes with an axis of one name, the smaller: what is not known to be manual is
-                # the partitioner's.
+                # Meshes may share the name of an axis: the smallest size counts, as a region not
+                # known to be manual is left to the partitioner.
                 if (
                     math.prod(min(mesh[axis] for mesh in sizes if axis in mesh) for axis in axes)
                     == num_devices
@@ -244,6 +247,7 @@ def manual_parts(module: ir.Module) -> Callable[[ir.Operation], bool]:
             op = op.parent.operation
         return function_of(op) in functions
 
+    # The functions all of whose calls are in manual regions, or in such functions.
     callers: dict[str, list[ir.Operation]] = {}
     for call in ops_of(module, "func.call"):
         callers.setdefault(callee_of(call), []).append(call)
@@ -277,7 +281,7 @@ def ops_of(module: ir.Module, *names: str) -> list[ir.Operation]:
 
 
 def function_of(op: Any) -> str:
-    """The name of the function that an op stands in."""
+    """The name of the function that contains an op."""
     while op.name != "func.func":
         op = op.parent.operation
     return str(op.attributes["sym_name"].value)

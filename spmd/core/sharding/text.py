@@ -48,6 +48,7 @@ def _as_iota(devices: tuple[int, ...]) -> str | None:
     `<=[2,2]T(1,0)`."""
     ids, dims = np.array(devices), list[tuple[int, int]]()  # (stride, size), the outermost first
     while ids.size > 1:
+        # Splits off the innermost dim that is left: a run of equal steps.
         stride = int(ids[1] - ids[0])
         breaks = np.flatnonzero(np.diff(ids) != stride)
         size = int(breaks[0]) + 1 if breaks.size else ids.size

@@ -77,6 +77,8 @@ def _devices_here() -> Sequence[jax.Device]:
 
 
 def _devices(target: Target) -> Sequence[jax.Device]:
+    """The devices of a target: those here, simulated ones, described GPUs, or a TPU slice described
+    by libtpu."""
     if target is None:
         return _devices_here()
     if is_simulated(target):
@@ -99,7 +101,7 @@ def _devices(target: Target) -> Sequence[jax.Device]:
 
 
 def _gpus(target: str, nodes: int, size: int) -> Sequence[jax.Device]:
-    """The GPUs of so many nodes, each a process and a slice."""
+    """The GPUs of this number of nodes, each a process and a slice."""
     prepare_cuda()
     text = GPU_DESCRIPTIONS[_parsed(target).kind]
     try:
@@ -125,8 +127,8 @@ _DIMS = {"v2": 2, "v3": 2, "v4": 3, "v5e": 2, "v5p": 3, "v6e": 2, "tpu7x": 3}
 
 
 class _Parsed(NamedTuple):
-    """A target: its slices, the kind of their devices, the name of one slice; and of "cpu:8" and
-    "h100:8" the number of devices in a slice, where the kind may be one that is counted."""
+    """A target's parts: the number of slices, the kind of their devices, the name of one slice; and
+    of "cpu:8" and "h100:8" the number of devices in a slice."""
 
     slices: int
     kind: str
@@ -171,9 +173,9 @@ def slices(target: Target = None) -> tuple[int, ...]:
     """The slice of each device, by ordinal. Devices of a slice are linked fast; a network links the
     slices.
 
-    TPUs report it, and are one slice where they do not, of however many hosts; elsewhere the
+    TPUs report their slices; those that do not are one slice, on however many hosts. Elsewhere the
     devices of one process are a slice. `config.num_slices` sets the number of slices, of equal
-    size. Raises ValueError where it does not divide the devices.
+    size; ValueError if it does not divide the devices.
     """
     if target is not None and is_simulated(target):
         num_slices = _parsed(target).slices

@@ -35,6 +35,7 @@ def pad_scatters(module: ir.Module, num_devices: int) -> None:
         for op in scatters:
             if not is_manual(op):
                 with op.location, ir.InsertionPoint(op):
+                    # A region of one op, its return, overwrites; others combine.
                     if len(op.regions[0].blocks[0].operations) > 1:
                         _combine_apart(op)
                         _pad_rows(op, num_devices)
@@ -86,6 +87,7 @@ def _combine_apart(op: ir.Operation) -> None:
 
 
 def _bound(kind: Any, *, is_lowest: bool) -> float:
+    """The least or the greatest value of an element type."""
     if not isinstance(kind, ir.IntegerType):
         return -math.inf if is_lowest else math.inf
     is_signed = not kind.is_unsigned and kind.width > 1
@@ -113,6 +115,8 @@ def _is_zero(value: ir.Value) -> bool:
 
 
 def _pad_rows(op: ir.Operation, multiple: int) -> None:
+    """Pads the rows of a scatter to a multiple; the index of a padded row is past the end, so that
+    XLA drops it."""
     scatter: Any = op.opview
     numbers = hlo.ScatterDimensionNumbers(scatter.scatter_dimension_numbers)
     index, updates, batching = (
@@ -163,7 +167,7 @@ def _pad_rows(op: ir.Operation, multiple: int) -> None:
 
 
 def _merge(value: ir.Value, first: int, num_merged: int) -> ir.Value:
-    """Merges a dim with so many that follow."""
+    """Merges a dim with this number of dims behind it."""
     shape, end = value.type.shape, first + num_merged + 1
     return hlo.reshape(
         _typed(value, [*shape[:first], math.prod(shape[first:end]), *shape[end:]]), value

@@ -39,11 +39,12 @@ OPEN = Dim(is_open=True)
 
 
 class Spec(NamedTuple):
-    """The dims in order, unsharded after the last one; unreduced: the mesh axes whose summands are
-    still to be summed.
+    """The dims in order; dims behind the last one are unsharded. unreduced: the mesh axes over
+    which the array is still to be summed.
 
-    stack: the mesh axes that shard the rows of a stack of such arrays. A row lies on the devices of
-    its block alone; an array by itself is replicated over these axes.
+    stack: for an array that is a row of a stack, the mesh axes that divide the stack into blocks of
+    rows. A row in a stack lies on the devices of its block alone; outside of it the array is
+    replicated over these axes.
 
     >>> Spec.of((), ("data", "fsdp")).entries(3)
     (None, ('data', 'fsdp'), None)
@@ -187,7 +188,7 @@ class Sharding:
         )
 
     def behind_rows(self) -> "Sharding":
-        """Returns the sharding of a stack of arrays that have this one."""
+        """Returns the sharding of a stack of arrays with this sharding."""
         return self.with_spec(
             Spec((Dim(self.spec.stack), *self.spec.dims), self.spec.unreduced), self.memory
         )
@@ -221,7 +222,8 @@ class Sharding:
     def from_jax(
         sharding: jax.sharding.Sharding, rank: int, meshes: "Iterable[Sharding]" = ()
     ) -> "Sharding":
-        """Returns the value of a sharding that the compiler chose for a result of `rank` dims.
+        """Returns the Sharding for the jax sharding that the compiler chose for a result of `rank`
+        dims.
 
         It is named by the axes of the first of these meshes that can express it, else by axes of
         its own: every way to cut an array into tiles is a mesh, in some order of the devices.
@@ -234,6 +236,7 @@ class Sharding:
             (device,) = sharding.device_set
             return Sharding.single(ordinal(device, device_target), memory, target)
         order = tuple(ordinal(device, device_target) for device in device_order(sharding))
+        # Devices as ordinals; then the tiling, in whichever axes name it.
         tiling = hlo_sharding(sharding, rank)
         if tiling.is_replicated():
             return (first_mesh or Sharding.of(order, (len(order),), ("devices",))).with_spec(
@@ -250,8 +253,8 @@ class Sharding:
         memory: str = DEVICE,
         target: Target = None,
     ) -> "Sharding":
-        """Returns the value of a tiling, named by the axes of the first mesh that can express it,
-        else by its own."""
+        """Returns the Sharding of a tiling in the axes of the first mesh that can express it, else
+        in axes of its own."""
         tiles, sums, copies, devices = tiling
         groups = _in_order(np.array(devices), sums, copies)
         for mesh in meshes:
@@ -259,6 +262,7 @@ class Sharding:
                 named = mesh.with_spec(Spec.of(*axes)._replace(unreduced=unreduced), memory)
                 if named._groups() == groups:
                     return named
+        # No mesh has it: an axis for each dim, one for summands, one for copies.
         sizes = {f"dim{i}": size for i, size in enumerate(tiles)} | {"sums": sums}
         cut = {axis: size for axis, size in sizes.items() if size > 1} | {"copies": copies}
         dims = tuple(Dim((f"dim{i}",) if size > 1 else ()) for i, size in enumerate(tiles))
@@ -266,13 +270,14 @@ class Sharding:
         return Sharding.of(groups, tuple(cut.values()), tuple(cut), spec, memory, target)
 
     def specs(self, tiles: tuple[int, ...]) -> "Iterator[tuple[tuple[str, ...], ...]]":
-        """Yields the axes of this mesh that cut the dims of an array into so many tiles, in every
-        way."""
+        """Yields every choice of this mesh's axes for the dims of an array that divides the dims
+        into these numbers of tiles."""
         size = {axis: n for axis, n in self.mesh_axes().items() if n > 1}
 
         def split(
             dims: tuple[int, ...], free_axes: tuple[str, ...]
         ) -> "Iterator[tuple[tuple[str, ...], ...]]":
+            """Yields the choices for the rest of the dims from the axes that are left."""
             if not dims:
                 yield ()
                 return
@@ -335,6 +340,7 @@ class Sharding:
             return sharding
         flat, sorting, names = self._factors()
         index_of = {device: i for i, device in enumerate(order)}
+        # The mesh with its prime factors in ascending order, as places in the program's order.
         ids = np.array(self.device_ids).reshape(flat).transpose(sorting).reshape(-1)
         logical = tuple(index_of[device] for device in ids.tolist())
         sizes = tuple(sorted(flat))
@@ -378,8 +384,8 @@ class Sharding:
         )
 
     def by_axis(self) -> tuple[Any, dict[str, tuple[str, ...]]]:
-        """Returns this mesh as the mesh of the program that is being traced, and the axes there of
-        each axis."""
+        """Returns the mesh of the traced program, and for each axis of this mesh the axes there
+        that stand for it: one per prime factor where several meshes meet (see `over`)."""
         if (order := program.order) is None or len(order) == 1:
             return self.replicated().jax.mesh, {axis: (axis,) for axis in self.axis_names}
         in_order = self.replicated().over(order)
@@ -392,7 +398,8 @@ class Sharding:
         return in_order.mesh, self._factors()[2]
 
     def is_as(self, other: "Sharding", rank: int) -> bool:
-        """True if an array of `rank` dims has the same shard on each device in both."""
+        """True if an array of `rank` dims has the same shard on each device under both
+        shardings."""
         if self is other:
             return True
         return (
@@ -518,7 +525,7 @@ def _auto_mesh(
 
 
 def _number(entry: object) -> object:
-    """Returns an entry of a spec over a mesh without names with its axes as numbers."""
+    """Returns an entry of a spec with its axes as numbers, for a mesh without names."""
     if isinstance(entry, tuple):
         return tuple(map(int, entry))
     return int(entry) if isinstance(entry, str) else entry
@@ -536,7 +543,7 @@ def _tiles_of(
             f"a result came back with a sharding that is no tiling of its mesh: {tiling}"
         )
     tiles = tuple(tiling.tile_assignment_dimensions())
-    # of the dims behind the array's; none where they are one, of copies
+    # the kinds of the tile dims behind the array's own; empty for a single one, of copies
     kinds = tiling.subgroup_types()
     sums_at = [rank + i for i, kind in enumerate(kinds) if kind == _UNREDUCED]
     sums = math.prod(tiles[i] for i in sums_at)
@@ -561,8 +568,8 @@ def memory_of(sharding: jax.sharding.Sharding) -> str:
 
 
 def _in_order(ids: np.ndarray, sums: int, copies: int) -> tuple[int, ...]:
-    """The devices by tile, summand and copy: those of a summand in order, and a tile's summands by
-    their first."""
+    """The devices by tile, summand and copy: the copies of a summand in ascending order, the
+    summands of a tile by their first device."""
     tiles = np.sort(ids.reshape(-1, sums, copies), axis=2)
     return tuple(
         device for tile in tiles.tolist() for summand in sorted(tile) for device in summand

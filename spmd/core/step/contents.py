@@ -121,6 +121,7 @@ class Held:
                     [*methods.keys(box), *methods.values(box)], [*self.keys, *self.values]
                 ):
                     methods.clear(box)
+                    # Cleared and filled again, as the order of keys counts.
                     for key, old in zip(self.keys, self.values, strict=True):
                         methods.__setitem__(box, key, old)
             case Kind.LIST:
@@ -143,7 +144,8 @@ class Held:
         return vars(self.container) if self.kind is Kind.CLASS else self.container
 
     def changes(self, same: Callable[[object, object], bool]) -> Iterator[Change]:
-        """The changes since then. same: whether a value counts as the one before."""
+        """The changes since the container was looked at. same: decides whether a value counts as
+        the former one."""
         keys, values = self.read()
         if (
             len(keys) == len(self.keys)
@@ -195,13 +197,15 @@ def _is_identical(values: Sequence[object], old_values: Sequence[object]) -> boo
 
 
 class Contents:
-    """A comparison of containers by the contents that they had. A class: a function that calls
-    itself is a reference cycle, which would hold what the call has dropped."""
+    """Compares containers by their former contents. A class, because a recursive closure is a
+    reference cycle, which would keep alive what the call has dropped."""
 
     def __init__(self, snapshots: dict[int, Held]):
         self._held = snapshots
 
     def same(self, value: object, old_value: object) -> bool:
+        """True for equal plain values, and for a new dict or list with the contents that the old
+        one had."""
         snapshot = (
             self._held.get(id(old_value))
             if type(value) is type(old_value) and value is not old_value

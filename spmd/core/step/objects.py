@@ -62,15 +62,14 @@ _Object = TypeVar("_Object")
 
 @dataclass(eq=False)
 class Objects:
-    """The objects that some roots reach, each root with the path that its objects' paths begin
-    with.
+    """The objects that some roots reach, each with a path that begins with its root's.
 
-    names: the attributes that count; None: all. ran: the code that ran; what only other functions
-    refer to is left out. None: all. scope: the only globals that are followed, with no class and
-    all instances; None: those of the user's functions, with his classes. snapshots: of the
-    containers. tensors: each with its path. arrays, iterators, generators: numpy's arrays,
-    iterators that are under way, and random generators of the host, by path. opaque: the paths of
-    objects too large to be followed.
+    names: the attributes that count; None: all. ran: the code that ran, without which a function
+    counts as referring to nothing; None: all functions count. scope: for a plan, the only globals
+    that are followed, with all instances and no classes; None: for a guard, the globals of all of
+    the user's functions, with the user's classes. snapshots: the containers. tensors: each with its
+    path. arrays, iterators, generators: numpy's arrays, started iterators, and random generators of
+    the host, by path. opaque: the paths of objects too large to be followed.
     """
 
     roots: Sequence[tuple[str, object]]
@@ -91,7 +90,8 @@ class Objects:
     _mentioned: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        # Dispatch of a module reads its own state by C code, which names none of it.
+        # `nn.Module.__call__` reads the module's own state (hooks, parameters) in code whose names
+        # are not collected: these attributes always count.
         self._names_of_modules = None if self.names is None else _MODULE_STATE.union(self.names)
         # Breadth first, so that an object has the shortest of its paths.
         todo = collections.deque(self.roots)
@@ -100,7 +100,8 @@ class Objects:
             if isinstance(thing, (*_PLAIN, *_CLOSED)) or id(thing) in self._visited:
                 continue
             self._visited[id(thing)] = thing
-            # A guard over more would take longer than recording the step again.
+            # A guard (scope is None) over more containers would take longer than recording the step
+            # again.
             if len(self.snapshots) > _MOST and self.scope is None:
                 self.opaque.append(path)
                 return
@@ -117,8 +118,8 @@ class Objects:
         return [thing for thing in self._visited.values() if isinstance(thing, kind)]
 
     def changes(self) -> list[Change]:
-        """The changes since then; a container with the contents that the one before had is no
-        change."""
+        """The changes since these were looked at; a new container with the contents of the former
+        one is no change."""
         comparison = Contents({id(snapshot.container): snapshot for snapshot in self.snapshots})
         return [
             change for snapshot in self.snapshots for change in snapshot.changes(comparison.same)
@@ -132,6 +133,8 @@ class Objects:
     def _hold(
         self, path: str, container: Any, kind: Kind, names: Collection[str] | None = None
     ) -> list[tuple[str, object]]:
+        """Takes a snapshot of a container; returns its items by path, or none of a very long
+        one."""
         snapshot = Held(container, path, kind, names)
         self.snapshots.append(snapshot)
         # A plan restores what it finds, however large; a guard only compares.
@@ -145,8 +148,11 @@ class Objects:
         ]
 
     def _inside(self, path: str, thing: object) -> Sequence[tuple[str, object]]:
+        """The items of an object by path, after it is noted by its kind: tensor, array, generator,
+        ..."""
         if isinstance(thing, torch.Tensor):
             self.tensors[id(thing)] = path, thing
+            # Only a guard looks at the attributes that a user has set on a tensor.
             is_named = self.scope is None and not _OURS.issuperset(vars(thing))
             return self._hold(path, vars(thing), Kind.ATTRIBUTES, self.names) if is_named else []
         if isinstance(thing, np.ndarray):
@@ -193,6 +199,7 @@ class Objects:
         return None
 
     def _of_object(self, path: str, thing: object) -> Sequence[tuple[str, object]]:
+        """The attributes of an object of any other class."""
         kind = type(thing)
         package = str(kind.__module__).partition(".")[0]
         state = getattr(thing, "__dict__", None)
@@ -236,7 +243,8 @@ class Objects:
         return [*children, (path, type(kind))]
 
     def _in_modules(self) -> collections.deque[tuple[str, object]]:
-        """The attributes of the user's modules that functions name: last, when these are known."""
+        """The attributes of the user's modules that functions name; visited last, when all these
+        names are known."""
         mentioned_names, result = (
             set(self._mentioned if self.names is None else self.names),
             collections.deque[Any](),
@@ -250,6 +258,7 @@ class Objects:
         return result
 
     def _of_function(self, path: str, function: types.FunctionType) -> Sequence[tuple[str, object]]:
+        """What a function refers to: defaults, attributes, captured variables, globals."""
         # A function that did not run has read nothing.
         if self.ran is not None and function.__code__ not in self.ran:
             return []
@@ -318,6 +327,7 @@ def _is_library(scope: Mapping[str, object]) -> bool:
 
 
 def _globals_of(step: object) -> Mapping[str, object]:
+    """The globals that `of_step` follows."""
     # The globals that count are those of the function that the user wrote.
     while isinstance(step, functools.partial):
         step = step.func

@@ -116,6 +116,7 @@ def without_data(reachable: Objects, arguments: Any) -> Iterator[None]:
     roots: list[nn.Module] = []
 
     def stand_in(tensor: Any, stand_in_tensor: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Exchanges a tensor, with its gradient, for a stand-in; each tensor once."""
         if (
             isinstance(tensor, torch.Tensor)
             and _is_elsewhere(tensor)
@@ -166,7 +167,8 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def restore_module(root: nn.Module) -> None:
-    """Has what follows the moves of a module know that its tensors are back where they were."""
+    """Tells the functions that follow the moves of a module that its tensors are back where they
+    were."""
     for after in after_move:
         # Devices written into an exported program are the CPU's again.
         after(root, _same)
@@ -182,6 +184,7 @@ def _is_elsewhere(tensor: torch.Tensor) -> bool:
 
 
 def _abstract(tensor: torch.Tensor) -> XlaTensor:
+    """A tensor of the device with this shape and dtype, without data."""
     meta = dense_meta(tuple(tensor.shape), tensor.dtype)
     # without an annotation, as data on the host
     result = wrap(meta, Storage(DeviceData(meta, is_abstract=True), meta))

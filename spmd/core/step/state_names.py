@@ -48,6 +48,7 @@ class StateNames:
             self._add(f"state.{len(self.named)}", "state", tensor)
 
     def _add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Names the tensors of an optimizer's groups and state."""
         for number, group in enumerate(optimizer.param_groups):
             # A parameter of no module is known by its optimizer alone.
             for tensor in group["params"]:
@@ -62,6 +63,7 @@ class StateNames:
                     )
 
     def _add(self, name: str, role: str, tensor: object) -> None:
+        """Names a tensor's storage, unless it has a name already."""
         if isinstance(tensor, XlaTensor) and tensor._storage not in self.named:
             unique, number = name, 1
             # Two models of one step may have the same paths.

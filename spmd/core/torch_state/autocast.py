@@ -69,6 +69,8 @@ def register_autocast() -> None:
     # there.
     @functools.wraps(torch.autocast.__init__)
     def make(cls: type[torch.autocast], *args: object, **kwargs: object) -> torch.autocast:
+        """`torch.autocast.__new__`: sets the thread's default dtype, or warns of autocast for
+        cuda."""
         kind = args[0] if args else kwargs.get("device_type")
         if kind == NAME:
             _begin_thread()
@@ -103,6 +105,8 @@ def _widest(values: Sequence[object]) -> torch.dtype:
 def _autocast_kernel(
     name: str, dtype_of: Callable[[Sequence[object]], torch.dtype]
 ) -> Callable[..., object]:
+    """An op's kernel under autocast: casts its floating-point operands on the device, then runs the
+    op."""
     packet, _, overload_name = name.partition(".")
     overload = getattr(getattr(aten, packet), overload_name or "default")
 

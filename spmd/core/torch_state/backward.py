@@ -53,6 +53,7 @@ def follow(tensor: Any, *, after_leave: bool = False) -> None:
 
 
 def _pin_parameter(tensor: torch.Tensor) -> None:
+    """Adds `pin_gradient` to a leaf tensor, once."""
     tensor.__dict__[PINNED] = pin_gradient
     hooks = tensor._post_accumulate_grad_hooks
     # Module.to() swaps autograd's record of a parameter, but leaves the parameter this dict: set
@@ -63,7 +64,8 @@ def _pin_parameter(tensor: torch.Tensor) -> None:
 
 
 def leave(tensor: torch.Tensor) -> None:
-    """Leaves the sharding of a tensor's gradient to the partitioner, until `follow(again=True)`."""
+    """Leaves the sharding of a tensor's gradient to the partitioner, until
+    `follow(after_leave=True)`."""
     if tensor.is_leaf:
         hooks = tensor._post_accumulate_grad_hooks or {}
         for key in [key for key, hook in hooks.items() if hook is pin_gradient]:
@@ -82,6 +84,7 @@ def shard_gradient(storage: Storage, grad: XlaTensor) -> None:
         # Backward often ends in a view (a transposed product). The gradient that stays is stored
         # itself, not its base.
         grad._storage, grad._view = Storage(read(grad), grad._meta), None
+    # Constrained first to the sharding in which ops read the parameter (see `annotate`).
     annotate(grad, sharding, None if storage.reads is None else storage.reads.latest.layout)
 
 
@@ -119,10 +122,10 @@ class _Guard(torch._C._acc.DeviceGuard):
 def _type_in_backward() -> torch._C._autograd.DeviceType:
     """Replaces `_Guard.type_` during a backward pass.
 
-    The engine calls it also while it unwinds from a Python exception (a hook that raised), from a
-    C++ destructor; a return with that exception still set would abort the process. Python raises a
-    SystemError caused by it for a call made with an exception set: so the exception is found and
-    kept, and `run_backward` raises it.
+    The engine also calls it from a C++ destructor, while it unwinds from a Python exception (of a
+    hook); a return with this exception still set would abort the process. A call of Python made
+    with an exception set raises SystemError, whose cause the exception is: there it is found, and
+    kept for `run_backward` to raise.
     """
     try:
         _probe()
@@ -138,6 +141,7 @@ _num_backward = 0
 
 @contextlib.contextmanager
 def _guarded() -> Iterator[None]:
+    """Replaces `_Guard.type_` while a backward pass of any thread runs."""
     global _num_backward
     with _backward_lock:
         _num_backward += 1

@@ -121,7 +121,7 @@ def _of_torchs_dtype(
     device: Device = None,
     **placement: object,
 ) -> XlaTensor:
-    """A factory whose dtype, where none is passed, torch's meta kernel says."""
+    """A factory; without a dtype argument, torch's meta kernel determines the dtype."""
     dtype = dtype or overload(*args, device="meta").dtype
     return _make(overload, *args, dtype=dtype, device=device)
 
@@ -206,6 +206,8 @@ _library = torch.library.Library("aten", "IMPL")
 
 
 def register_factories() -> None:
+    """Registers the kernels of factories, and of ops with a gradient of their own, for the
+    device."""
     kernels: dict[Callable[..., object], tuple[str, ...]] = {
         _empty: ("empty.memory_format",),
         _empty_strided: ("empty_strided",),

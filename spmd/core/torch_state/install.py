@@ -87,8 +87,8 @@ def _loaded_state(
     *args: object,
     **kwargs: object,
 ) -> torch.Tensor:
-    """State that `Optimizer.load_state_dict` loads, sharded like its parameter, whose device torch
-    moves it to, whatever the mesh of the file: the tensors passed to it stay as they are."""
+    """State loaded by `Optimizer.load_state_dict`, sharded like its parameter, whatever the mesh of
+    the file; torch moves it to the parameter's device. The tensors passed in stay as they are."""
     result = process(param, value, *args, **kwargs)
     if isinstance(result, XlaTensor) and isinstance(param, XlaTensor) and param._view is None:
         return placed_like(result, param)

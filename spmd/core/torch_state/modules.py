@@ -71,6 +71,8 @@ def _replace(tensor: torch.Tensor, moved: torch.Tensor) -> Any:
             "a tensor that was computed cannot be moved in place; make it an nn.Parameter, or "
             "detach it"
         )
+    # Between the device and others, or between dtypes, the data is exchanged; else `.data =`
+    # suffices.
     are_ours = isinstance(tensor, XlaTensor), isinstance(moved, XlaTensor)
     if any(are_ours) and not (all(are_ours) and tensor.dtype == moved.dtype):
         swap(tensor, moved)
@@ -82,6 +84,7 @@ def _replace(tensor: torch.Tensor, moved: torch.Tensor) -> Any:
 
 
 def _move_parameter(module: nn.Module, name: str, fn: Function) -> None:
+    """Moves a module's parameter and its gradient; on an error both stay."""
     parameter: Any = module._parameters[name]
     if isinstance(parameter, UninitializedTensorMixin):
         move_uninitialized(parameter, fn)
@@ -117,16 +120,19 @@ def _move(module: nn.Module, fn: Function) -> None:
 
 
 def _keeping(module: nn.Module, fn: Function) -> Function:
-    """Returns `fn` that leaves a buffer that the device cannot hold where it is, with a warning
-    that names it."""
+    """Returns `fn`, except that a buffer that the device cannot hold stays where it is, with a
+    warning that names it."""
 
     def kept(tensor: torch.Tensor) -> torch.Tensor:
+        """Applies `fn` to a tensor; a buffer of an unsupported layout stays, a parameter of one
+        raises."""
         try:
             result = fn(tensor)
             if not isinstance(result, XlaTensor) and result.device.type == "xla":
                 refuse_tensor(result)
             return result
         except UnsupportedLayout as error:
+            # The layout is not supported: a buffer stays, a parameter cannot.
             for name, value in module._buffers.items():
                 if value is tensor:
                     warn(
@@ -156,6 +162,7 @@ def _apply_to_own(module: nn.Module, fn: Function, original: Callable[..., nn.Mo
     with torch.set_grad_enabled(torch.is_grad_enabled() and not parameters):
         results = [fn(first)]
 
+    # `fn` that has been called with the first tensor already.
     def once(tensor: torch.Tensor) -> torch.Tensor:
         return results.pop() if results and tensor is first else fn(tensor)
 
@@ -227,8 +234,8 @@ def _own(module: nn.Module) -> dict[str, torch.Tensor | None]:
 
 
 def _own_shardings(module: nn.Module) -> dict[str, Sharding]:
-    """The shardings of a module's own tensors, also future ones, without those of tensors that have
-    no annotation."""
+    """The shardings of a module's own tensors, for those elsewhere the ones that they will have;
+    without tensors that have none."""
     shardings = {}
     for name, tensor in _own(module).items():
         if isinstance(tensor, XlaTensor) and tensor._view is None:
@@ -250,8 +257,8 @@ warned_of_cpu: list[bool] = []
 
 
 def _warn_of_cpu() -> None:
-    """Warns, once in a process, where the call of `model.to`, outside torch and this library, is
-    one that places it."""
+    """Warns, once in a process, if a framework's call of `model.to` moves the model to the CPU to
+    train it there."""
     frame = outside(sys._getframe(1))
     # a model's class has its own, as transformers' have
     while frame is not None and frame.f_code.co_name == "to":

@@ -40,8 +40,8 @@ def distributed_init(
     *args: object,
     **kwargs: object,
 ) -> None:
-    """`DistributedDataParallel.__init__`, which requires a process group first; one of a single
-    process it takes."""
+    """`DistributedDataParallel.__init__`, which requires a process group first; a group of one
+    process is enough."""
     if _is_ours(module) and not (dist.is_initialized() and dist.get_world_size() == 1):
         raise NotImplementedError(
             "DistributedDataParallel: a module on xla needs no process group; shard its batch "

@@ -114,8 +114,8 @@ class _Reduced:
 
 
 def shared_host_copy(tensor: XlaTensor) -> torch.Tensor:
-    """Returns the tensor on the CPU, on the same CPU storage as others over its storage that are
-    being saved."""
+    """Returns a CPU copy of the tensor; tensors over one storage that are saved together share one
+    CPU storage."""
     storage, meta = tensor._storage, tensor._meta
     base = storage.meta
     if (
@@ -222,9 +222,11 @@ def get_restore_location(restoring: Callable[..., _Restore], map_location: objec
 def set_tensor_metadata(
     set_metadata: Callable[..., None], tensor: torch.Tensor, metadata: dict[str, object]
 ) -> None:
-    """Has a marked tensor go to the device where the load restores devices."""
+    """Marks the storage of a tensor that was saved from the device, so that the tensor goes back
+    there; its sharding is kept for `restore_device`."""
     if _MARK in metadata:
         storage: Any = tensor.untyped_storage()
+        # In a load that restores devices the storage's tensors move to xla.
         if hasattr(storage, "_restores_device") and not hasattr(storage, "_tensors_on_xla"):
             storage._tensors_on_xla = {}
         tensor.__dict__[_SHARDINGS] = next(
@@ -239,8 +241,8 @@ def set_tensor_metadata(
 
 
 def _within(tensor: torch.Tensor, moved: dict[_Memory, torch.Tensor]) -> torch.Tensor | None:
-    """Returns a view of a tensor loaded before from the same storage, where that one holds all of
-    this one's memory."""
+    """Returns a view of a tensor loaded earlier from the same storage, if its memory contains that
+    of this tensor."""
     begin = tensor.storage_offset()
     end = begin + sum(
         (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
@@ -266,6 +268,7 @@ def restore_device(
     if moved is None:
         return tensor
     key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset())
+    # Tensors of equal memory are one on the device, and one inside another's memory is its view.
     if key not in moved:
         shared = _within(tensor, moved) if tensor.numel() else None
         moved[key] = tensor.detach().to("xla") if shared is None else shared
@@ -284,8 +287,8 @@ _late = PerThread[list[tuple[torch.Tensor, torch.Tensor]] | None](None)
 
 
 def legacy_load(load: Callable[..., object], *args: object, **kwargs: object) -> object:
-    """Writes moved tensors again at the end of a load: old files hold the bytes behind the
-    tensors."""
+    """Copies the values of moved tensors again at the end of a load: old files hold their bytes
+    behind the tensors."""
     moved_tensors: list[tuple[torch.Tensor, torch.Tensor]] = []
     with _late.held(moved_tensors):
         loaded = load(*args, **kwargs)

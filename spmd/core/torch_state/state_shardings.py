@@ -30,8 +30,8 @@ def shard_state(parameter: XlaTensor, sharding: Sharding) -> None:
     """Shards the gradient and the optimizers' state of a parameter's shape like the parameter, in
     their own memory.
 
-    State of which a device would hold more then stays: ZeRO's, and that of parameters that are
-    unsharded for a while.
+    State that would then take more of a device's memory stays as it is: ZeRO's, and that of
+    parameters that are unsharded for a while.
     """
     if not parameter.is_leaf:
         return

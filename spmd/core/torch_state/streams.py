@@ -59,6 +59,7 @@ class Event(torch.Event):
     def __new__(
         cls, device: torch.types.Device = None, *, enable_timing: bool = False, **kwargs: object
     ) -> "Event":
+        """An event of the one device; `moment` is the time of its last record."""
         check_index(device, "Event")
         result = super().__new__(cls, device=torch.device("xla", 0), enable_timing=enable_timing)
         result.enable_timing = enable_timing
@@ -95,6 +96,7 @@ class Event(torch.Event):
 
 
 def _moment(event: torch.Event) -> float:
+    """The time of an event; ValueError if it has none."""
     if not isinstance(event, Event) or not event.enable_timing:
         raise ValueError(
             "elapsed_time: both events must be xla events made with enable_timing=True"

@@ -118,6 +118,8 @@ def _make_subclass(
     require_grad: bool = False,
     **how: object,
 ) -> torch.Tensor:
+    """`Tensor._make_subclass`: of a tensor of the device, an alias of the device's class for
+    `cls`."""
     if not isinstance(data, XlaTensor):
         return original(user_class(cls), data, require_grad, **how)
     with torch._C.DisableTorchFunctionSubclass():

@@ -35,6 +35,7 @@ def swap(tensor: torch.Tensor, source: torch.Tensor) -> None:
     )
     former = None if storage is None else storage.sharding
     exchange(tensor, source)
+    # The tensor has come back to the device, where it had a sharding before.
     if (
         storage is None
         and isinstance(tensor, XlaTensor)
@@ -53,6 +54,7 @@ def swap(tensor: torch.Tensor, source: torch.Tensor) -> None:
     if storage is not None and storage.reads is not None and isinstance(tensor, XlaTensor):
         storage.reads.move(storage, tensor._storage)
     renew_hooks(tensor)
+    # A graph recorded before still holds the old data, and leaves its gradient there.
     if requires_grad and source._use_count() > 1:  # type: ignore[attr-defined]
         source._post_accumulate_grad_hooks = OrderedDict({0: partial(_forward, tensor)})
 
@@ -62,6 +64,7 @@ def exchange(tensor: torch.Tensor, peer: torch.Tensor) -> None:
     with LOCK:
         torch._C._swap_tensor_impl(tensor, peer)
         tensor.__class__, peer.__class__ = peer.__class__, tensor.__class__
+        # What belongs to the data changes places; the tensor keeps the rest, the peer loses it.
         first, second = tensor.__dict__, peer.__dict__
         attributes = {name: second[name] for name in _HELD & {*second}}
         second.clear()
@@ -78,8 +81,8 @@ def renew_hooks(tensor: torch.Tensor) -> None:
 
 
 def _forward(tensor: torch.Tensor, old: torch.Tensor) -> None:
-    """The hook of a tensor that only an old graph holds: it adds the gradient to that of the
-    parameter it was."""
+    """The hook of a replaced tensor that only an old graph holds: adds its gradient to that of the
+    parameter."""
     gradient, old.grad = old.grad, None
     assert gradient is not None
     gradient = gradient.to(tensor.device, tensor.dtype)

@@ -121,6 +121,8 @@ def join_save_on_cpu() -> None:
 
 
 def _stage_ours(stager: ModuleType) -> None:
+    """Has the stager copy tensors of the device by a read."""
+
     @replaces(stager.StateDictStager, "_offload_tensor")
     def offload_tensor(
         offload: Callable[..., torch.Tensor],
@@ -144,6 +146,6 @@ def join_staging() -> None:
 
 
 def averaging_devices(devices: Callable[[], list[str]]) -> list[str]:
-    """The devices on which averages of weights are list ops: torch's for integers, a buffer's,
-    raise on all of them."""
+    """torch's devices with list ops for averages of weights, without xla: these list ops raise for
+    integer buffers, on every device."""
     return [device for device in devices() if device != "xla"]

@@ -49,8 +49,8 @@ def guarded(needs: Sequence[str], purpose: str, patch: Callable[[], object]) -> 
 
 
 def replaces(owner: object, name: str) -> Callable[[Callable[..., object]], None]:
-    """A decorator of the function that takes the place of another package's, once; it gets the
-    original one first.
+    """A decorator: the function takes the place of another package's, once, and gets the original
+    as its first argument.
 
     Modules that imported a function from its own package before, such as the user's script, get the
     new one, too.
@@ -70,6 +70,7 @@ def replaces(owner: object, name: str) -> Callable[[Callable[..., object]], None
         def replacement(*args: object, **kwargs: object) -> object:
             return function(original, *args, **kwargs)
 
+        # By the code: a second call with the same function changes nothing.
         replacement.by = function.__code__  # type: ignore[attr-defined]
         for importer in importers if getattr(original, "by", None) is not function.__code__ else ():
             setattr(importer, name, staticmethod(replacement) if is_static else replacement)
@@ -78,9 +79,9 @@ def replaces(owner: object, name: str) -> Callable[[Callable[..., object]], None
 
 
 class Patch(NamedTuple):
-    """A change of the process, which first checks for a tensor of the device or its name: its
-    object, its reason and the function that installs it. The names of torch in its object are those
-    that it needs (see `guarded`).
+    """A change to code of the process: the changed object, the reason, and the function that
+    installs the change. The patched code first checks for a tensor of the device or its name. The
+    names of torch in `target` are those that the change needs (see `guarded`).
 
     replacements: the functions that take the places of the first of these names (see `replaces`).
     """
@@ -95,6 +96,7 @@ class Patch(NamedTuple):
         guarded(needs, self.why, functools.partial(self._install, needs))
 
     def _install(self, needs: Sequence[str]) -> None:
+        """Installs the replacements, then calls `put`."""
         for need, function in zip(needs, self.replacements, strict=False):
             owner, _, name = need.partition("(")[0].rpartition(".")
             replaces(pkgutil.resolve_name(owner), name)(function)
@@ -103,6 +105,7 @@ class Patch(NamedTuple):
 
 
 def _lack(need: str) -> str | None:
+    """What is missing of a needed name or its parameters, in words; None if all is there."""
     path, _, expected = need.rstrip(")").partition("(")
     try:
         value = pkgutil.resolve_name(path)

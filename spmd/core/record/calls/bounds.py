@@ -118,6 +118,7 @@ def _with_elements(
 def _by_dim(
     self: Tensor, indices: Sequence[Tensor | None], *_: object, **__: object
 ) -> Iterator[Range]:
+    """Indices of several dims, None for dims that are not indexed."""
     indexed = {dim: index for dim, index in enumerate(indices) if index is not None}
     unindexed = [size for dim, size in enumerate(self.shape) if dim not in indexed]
     if 0 in unindexed or not all(index.numel() for index in indexed.values()):
@@ -146,6 +147,7 @@ def _classes(
 
 
 def _multinomial(self: Tensor, *_: object, **__: object) -> Iterator[Range]:
+    """Chances, finite and not below 0, with a sum above 0."""
     chances = _known(self)
     if chances is not None:
         text = "{op}: probability tensor contains either `inf`, `nan` or element < 0"
@@ -155,6 +157,7 @@ def _multinomial(self: Tensor, *_: object, **__: object) -> Iterator[Range]:
 
 
 def _masked_scatter(self: Tensor, mask: Tensor, source: Tensor, **_: object) -> Iterator[Range]:
+    """The source has an element for each hit of the mask."""
     hits = _known(mask) if mask.dtype == torch.bool else None
     if hits is not None:
         count = int(np.count_nonzero(hits)) * (self.numel() // mask.numel())
@@ -165,6 +168,7 @@ def _masked_scatter(self: Tensor, mask: Tensor, source: Tensor, **_: object) -> 
 def _embedding_bag(
     weight: Tensor, indices: Tensor, offsets: Tensor, *_: object, **__: object
 ) -> Iterator[Range]:
+    """The indices, and the first and the last of the offsets."""
     yield _index(indices, weight.shape[0], error=RuntimeError)
     starts, count = _known(offsets), indices.shape[0]
     if starts is not None:
@@ -200,6 +204,8 @@ def _ctc_loss(
     *_: object,
     **__: object,
 ) -> Iterator[Range]:
+    """Lengths as tensors: yields the range of the input lengths; the overload for lists checks the
+    target lengths itself."""
     if isinstance(input_lengths, Tensor):
         yield _elements_of("ctc_loss", "input_lengths", input_lengths, 0, log_probs.shape[0])
         lengths = _known(target_lengths)

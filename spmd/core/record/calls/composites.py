@@ -19,8 +19,8 @@ aten = torch.ops.aten
 
 
 def _factor(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(diagonal of U, sign of the permutation, packed factors, pivots), for torch's gradient
-    formula of a determinant: of a contiguous real matrix the transpose's."""
+    """(diagonal of U, sign of the permutation, packed factors, pivots) as torch's gradient formula
+    of a determinant takes them: of a contiguous real matrix they are those of its transpose."""
     transposed = matrix.is_contiguous() and not matrix.is_complex()
     packed, pivots, _ = aten.linalg_lu_factor_ex(matrix.mT if transposed else matrix)
     steps = torch.arange(1, pivots.shape[-1] + 1, dtype=pivots.dtype, device=pivots.device)
@@ -31,6 +31,7 @@ def _factor(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def _solve_ex(
     matrix: Tensor, right: Tensor, *, left: bool = True, check_errors: bool = False
 ) -> tuple[Tensor, ...]:
+    """`linalg.solve` by an LU factorization: (solution, packed factors, pivots, info)."""
     is_vector = right.dim() == 1 or (
         matrix.dim() - 1 == right.dim() and right.shape == matrix.shape[:-1]
     )
@@ -142,8 +143,8 @@ def _attention_block(
     average_attn_weights: bool = True,
     mask_type: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """torch's layer in eager mode. mask_type: 0 [query, key], 1 [batch, key], 2 the scores'
-    shape."""
+    """torch's attention layer in eager mode. mask_type: 0 is a mask [query, key], 1 is [batch,
+    key], 2 has the scores' shape."""
     # one tensor for all three is one product
     by_step = {id(x): x.transpose(0, 1) for x in (query, key, value)}
     query, key, value = (by_step[id(x)] for x in (query, key, value))
@@ -195,6 +196,9 @@ def _encoder_block(
     mask: Tensor | None = None,
     mask_type: int | None = None,
 ) -> Tensor:
+    """One block of torch's transformer encoder: attention and a feed-forward layer, each with
+    residual and norm."""
+
     def norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return F.layer_norm(x, (embed_dim,), weight, bias, eps)
 

@@ -86,6 +86,8 @@ after_upload: list[Callable[[XlaTensor, torch.Tensor], None]] = []
 
 
 def _copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
+    """`copy_` between devices: from the device by a read, on the device by an op, to it as host
+    data."""
     target, source = args[0], args[1]
     if not isinstance(target, XlaTensor):
         return target.copy_(host_copy(source, "copy_ into a CPU tensor"))
@@ -186,6 +188,7 @@ def _is_here(device: torch.device | None) -> bool:
 
 
 def _to_copy(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
+    """`to()` and `cpu()`: a copy on another device by a read; else an op."""
     device = kwargs.get("device")
     if _is_here(device):
         return NotImplemented

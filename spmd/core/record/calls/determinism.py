@@ -15,6 +15,8 @@ aten = torch.ops.aten
 
 
 def _unpool(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
+    """Has torch's CPU kernel raise (or warn) for an op that is not deterministic; the device's op
+    follows."""
     if torch.are_deterministic_algorithms_enabled():
         dims = 2 if func is aten.max_unpool2d.default else 3
         like, window = torch.zeros((1,) * (dims + 1), device="cpu"), [1] * dims
@@ -24,8 +26,10 @@ def _unpool(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> TorchVal
 
 
 def _put(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
+    """As `_unpool`, for a `put_` that does not accumulate."""
     accumulates = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
     if not accumulates and torch.are_deterministic_algorithms_enabled():
+        # torch's error, or its warning under warn_only.
         nothing = torch.zeros(0, device="cpu")
         nothing.put_(nothing.long(), nothing.clone())
     return NotImplemented

@@ -83,6 +83,8 @@ class Loss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Maybe, ...]:
+        """The gradients of the differentiable operands; under create_graph by torch's own
+        formulas."""
         kind, (*operands, logsumexp, total_weight) = ctx.kind, ctx.saved_tensors
         output_mask = [ctx.needs_input_grad[1 + index] for index in kind.differentiable]
         # create_graph: torch's formulas have a gradient of the gradient

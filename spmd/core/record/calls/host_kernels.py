@@ -37,6 +37,7 @@ def _kernel(lowering: Call, op: OpSpec) -> OnHost | None:
 
 @host_kernels.register
 def _filled(lowering: Fill, op: OpSpec) -> OnHost | None:
+    """The host's fill of an exact dtype; None for others."""
     if not _is_exact(op):
         return None
     (meta,), constant = op.metas, op.constant

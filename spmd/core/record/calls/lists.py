@@ -103,6 +103,7 @@ class EachElement(Lowering):
             if len(members) == 1:
                 yield _ElementGroup(members, self.parts[members[0]], metas)
                 continue
+            # A group is a run of elements that read neighbouring rows.
             rows_of = {i: _rows_read(self.parts[i], operands) for i in members}
             members.sort(key=lambda i: rows_of[i])
             start = 0
@@ -211,7 +212,9 @@ class Norms(EachElement):
     def lower(
         self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts
     ) -> tuple[Any, ...]:
+        """Norms of arrays with equal cuts by one all-reduce, those of others by their own op."""
         results: dict[int, Made] = {}
+        # By cut and dtype, the groups that share an all-reduce.
         shared: dict[object, list[tuple[_ElementGroup, EvenCut]]] = {}
         for group in self._groups(op, operands):
             indices = [self.parts[i].operands[0] for i in group.elements]
@@ -263,6 +266,7 @@ def _by_parameter(op: OpSpec) -> OpSpec:
     count = len(call.arguments[0][1])
     parts = []
     for i in range(count):
+        # Element i has the i-th tensor of each list; its operands are numbered anew.
         indices: list[int] = []
 
         def operand(index: int, indices: list[int] = indices) -> Operand:
@@ -310,6 +314,7 @@ def _list_op(plan: Plan, args: Args, kwargs: Kwargs) -> OpSpec:
             )
     parts: list[Part] = []
     metas: list[Meta] = []
+    # Element by element: its op, its places among the list op's operands and numbers, its result.
     for i in range(count):
         elements = {name: _element(value, i) for name, value in passed.items()}
         if is_mutation:
@@ -393,6 +398,7 @@ def _element_call(plan: Plan, elements: Kwargs) -> tuple[OpOverload, Args, Kwarg
         {name: elements[name] for name in ("alpha", "dtype") if elements.get(name) is not None},
     )
     values = [value for name, value in elements.items() if name not in ("alpha", "dtype")]
+    # List ops take numbers where the op of one element has another name.
     if base in ("maximum", "minimum") and not isinstance(values[1], torch.Tensor):
         base = {"maximum": "clamp_min", "minimum": "clamp_max"}[base]
     elif base in ("addcmul", "addcdiv") and len(values) > 3:

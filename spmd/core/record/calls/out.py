@@ -94,6 +94,7 @@ def _fill_out(overload: OpOverload, name: str, target: XlaTensor, value: torch.T
 def _check_dtype(
     overload: OpOverload, base: str, name: str, target: XlaTensor, value: torch.Tensor
 ) -> None:
+    """Raises torch's error if the dtype of `out` cannot take the result."""
     if target.dtype == value.dtype or base in _ANY:
         return
     kind = _KINDS.get(base, RuntimeError)
@@ -120,6 +121,7 @@ _OUT_TWINS = {aten._native_batch_norm_legit.out: aten._native_batch_norm_legit.d
 def out_form(plan: Plan) -> Handler | None:
     """The handler of an `out=` overload, else None: runs the op without it and writes its results
     into the passed tensors, resized where they do not fit."""
+    # A factory has no functional twin: it makes its tensor from sizes.
     twin = plan.twin or _OUT_TWINS.get(plan.overload)
     factory = None if twin is not None else _factory_of(plan.overload)
     if twin is None and factory is None:

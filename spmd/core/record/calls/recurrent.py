@@ -41,6 +41,7 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
+        """Saves the operands, the output and the values that the op has made for its gradient."""
         ctx.mode, ctx.reverse, gates, h, c, *operands = inputs
         ctx.num_state = 1 if c is None else 2
         saved = output[1 + ctx.num_state :]
@@ -49,6 +50,7 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Maybe, ...]:
+        """The gradients of the operands; under create_graph those of the unrolled layer."""
         grads = grads[: 1 + ctx.num_state]
         gates, h, c, weight, bias, projection, mask, output, *saved = ctx.saved_tensors
         inputs = gates, h, c, weight, bias, projection
@@ -193,6 +195,7 @@ def _layers(
         outputs = []
         for direction in range(directions):
             index = layer * directions + direction
+            # The parameters are listed layer by layer, the backward direction after the forward.
             weights = params[index * per_direction : (index + 1) * per_direction]
             state = [part[index] for part in states]
             output, last = _direction(mode, x, state, weights, has_biases, direction == 1, packed)

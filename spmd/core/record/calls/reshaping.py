@@ -47,6 +47,8 @@ def _part_count(func: OpOverload, meta: Meta, *arguments: Hashable) -> int:
 def _as_strided(
     base: XlaTensor, size: Sizes, stride: Sizes, storage_offset: int | None = None
 ) -> XlaTensor:
+    """`as_strided`: a view by places in memory; where these are out of bounds, it raises, now or
+    when it is read."""
     meta = meta_of(base._meta.make().as_strided(size, stride, storage_offset))
     with LOCK:
         code, instruction = user_frame(2)
@@ -56,7 +58,8 @@ def _as_strided(
         except (RuntimeError, NotImplementedError) as error:
             if (meta.shape, meta.strides, meta.offset) not in base.__dict__.get("_places", ()):
                 raise
-            # autograd needs the gradient of a view of the base as it was
+            # autograd makes such a view of the base's former layout for its gradient, and does not
+            # read it
             rule = refused_rule(meta, error)
         result = alias(base, meta, View(rule, None, code, instruction))
         if base.requires_grad:
@@ -112,6 +115,7 @@ def _same_storage_numel(*tensors: torch.Tensor) -> bool:
 
 
 def _become(tensor: XlaTensor, new: torch.Tensor) -> XlaTensor:
+    """Makes the tensor an alias of another one, in place."""
     assert isinstance(new, XlaTensor)
     view_rebase.before_write(tensor)
     # torch's sizes and strides of the tensor; its gradient and version stay.
@@ -137,6 +141,7 @@ def _resize_(
     if size == tensor.shape and memory_format is None:
         return tensor
     memory = tensor._storage.meta
+    # The elements from the tensor's first one to the end of its memory.
     stored = (
         memory.numel - (tensor.storage_offset() - memory.offset)
         if tensor.dtype == memory.dtype

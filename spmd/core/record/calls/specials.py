@@ -133,7 +133,9 @@ _KINDS = (*_MASKS, torch.int64, torch.int32)
 
 
 def _check(tensor: torch.Tensor, indices: Indices) -> list[torch.Tensor]:
-    """The masks among the indices. Raises torch's IndexError for a misfit or another dtype."""
+    """Returns the masks among the indices; raises torch's IndexError for a mask of another shape
+    and for an index of another dtype."""
+    # dim: the dim of the tensor that the next index takes; a mask takes as many as it has.
     masks, dim = [], 0
     for index in indices:
         if index is None:

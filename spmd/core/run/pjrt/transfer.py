@@ -220,8 +220,8 @@ class _Room:
     """A context that raises torch's OutOfMemoryError where there is no memory for data of this
     shape.
 
-    No generator: raised through one, the errors' frames hold each other in Python 3.13, and the
-    tensors of the call would live until the next collection.
+    Not a generator: errors raised through one leave a reference cycle of frames in Python 3.13, and
+    the tensors of the call would live until the next collection.
     """
 
     shape: tuple[int, ...]
@@ -390,7 +390,7 @@ def _program(
 
 
 def _dealt(buffer: jax.Array, target: Sharding) -> jax.Array:
-    """Returns an array of one device over several, each of which is sent its shard alone.
+    """Distributes an array from one device over several, each of which is sent only its shard.
 
     jax's `device_put` would cut it by a program that it compiles at each start.
     """
@@ -432,6 +432,7 @@ def _handed_over(
     num_old, num_new = len(old), len(new)
     parts = []
     for index, device in enumerate(new):
+        # The old devices from which this new one may take its shard.
         first = index * num_old // num_new
         group = old[first : first + max(num_old // num_new, 1)]
         # A copy that is there already is not sent.
