@@ -749,8 +749,15 @@ class TestErrors:
         mesh = mesh_of(2, 4)
         self.refuses(
             ValueError,
-            "all axes of its mesh are manual there",
+            "axis 'data' is manual there",
             lambda x: spmd.mark_sharding(x * 2, mesh, P("data")),
+            x,
+            **both,
+        )
+        self.refuses(
+            ValueError,
+            "all axes of its mesh are manual there",
+            lambda x: spmd.mark_sharding(x * 2, mesh, P(None)),
             x,
             **both,
         )
