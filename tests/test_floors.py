@@ -145,6 +145,31 @@ class TestShape:
                 )
 
 
+def recursive_closures(module: ast.AST) -> Iterator[str]:
+    """The names of the functions inside of functions that call themselves."""
+    for outer in ast.walk(module):
+        if isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            for inner in ast.walk(outer):
+                if isinstance(inner, ast.FunctionDef) and inner is not outer:
+                    names = {node.id for node in ast.walk(inner) if isinstance(node, ast.Name)}
+                    yield from {inner.name} & names
+
+
+class TestClosures:
+    """A function inside of another that calls itself is a reference cycle. Tensors that it holds
+    stay alive until the garbage collector runs, as results of programs that nobody reads."""
+
+    def test_is_seen(self) -> None:
+        text = "def walk(tree):\n    def visit(node):\n        return [*map(visit, node)]\n"
+        assert [*recursive_closures(ast.parse(text))] == ["visit"]
+
+    def test_none_calls_itself(self) -> None:
+        found = [
+            (module_name(path), name) for path in FILES for name in recursive_closures(tree(path))
+        ]
+        assert found == []
+
+
 class TestByCall:
     """An import by a call of importlib obeys the same rules: it is for what takes long to import,
     or is optional."""

@@ -67,8 +67,7 @@ class Call(Lowering):
         rule = self.rule
 
         def put_back(value: TorchValue) -> TorchValue:
-            """Replaces an argument's places of operands and numbers by arrays in the dtype of
-            computation."""
+            """Replaces the place of an operand or number by an array, promoted."""
             if type(value) is Operand:
                 return (
                     op.operands[value].struct
@@ -79,12 +78,12 @@ class Call(Lowering):
                 return self._promoted(numbers[value])
             if type(value) is Large:
                 return self._promoted(jnp.asarray(np.uint64(value)))
-            return list(map(put_back, value)) if type(value) is list else value
+            return value
 
         by_name = dict(self.arguments)
         positional, keywords = _rule_arguments(self.overload, by_name)
-        arguments = list(map(put_back, positional))
-        named = dict(zip(keywords, map(put_back, keywords.values()), strict=True))
+        arguments = jax.tree.map(put_back, list(positional))
+        named = {name: jax.tree.map(put_back, value) for name, value in keywords.items()}
         if rule.wants_returns:
             named["returns"] = _returns(op)
         if rule.wants_draw:

@@ -274,22 +274,7 @@ class Sharding:
         into these numbers of tiles."""
         size = {axis: n for axis, n in self.mesh_axes().items() if n > 1}
 
-        def split(
-            dims: tuple[int, ...], free_axes: tuple[str, ...]
-        ) -> "Iterator[tuple[tuple[str, ...], ...]]":
-            """Yields the choices for the rest of the dims from the axes that are left."""
-            if not dims:
-                yield ()
-                return
-            for count in range(len(free_axes) + 1):
-                for axes in itertools.permutations(free_axes, count):
-                    if math.prod(size[axis] for axis in axes) == dims[0]:
-                        for later_axes in split(
-                            dims[1:], tuple(axis for axis in free_axes if axis not in axes)
-                        ):
-                            yield (axes, *later_axes)
-
-        return split(tiles, tuple(size))
+        return _splits(tiles, size)
 
     @property
     def platform(self) -> str:
@@ -585,3 +570,18 @@ def _primes(number: int) -> list[int]:
             number //= prime
         prime += 1
     return primes
+
+
+def _splits(
+    dims: tuple[int, ...], size_of: dict[str, int]
+) -> Iterator[tuple[tuple[str, ...], ...]]:
+    """Yields every choice of axes for these dims whose sizes multiply to the dims'."""
+    if not dims:
+        yield ()
+        return
+    for count in range(len(size_of) + 1):
+        for axes in itertools.permutations(size_of, count):
+            if math.prod(size_of[axis] for axis in axes) == dims[0]:
+                free = {axis: size for axis, size in size_of.items() if axis not in axes}
+                for later_axes in _splits(dims[1:], free):
+                    yield (axes, *later_axes)

@@ -102,6 +102,16 @@ def _widest(values: Sequence[object]) -> torch.dtype:
     return torch.float32 if wide else torch.get_autocast_dtype(NAME)
 
 
+def _convert(value: object, target: torch.dtype) -> object:
+    """Casts floating-point tensors of the device, also in lists, to the target dtype."""
+    if isinstance(value, torch.Tensor):
+        narrow = (
+            value.is_floating_point() and value.dtype != torch.float64 and value.device.type == NAME
+        )
+        return value.to(target) if narrow and value.dtype != target else value
+    return [_convert(item, target) for item in value] if isinstance(value, (list, tuple)) else value
+
+
 def _autocast_kernel(
     name: str, dtype_of: Callable[[Sequence[object]], torch.dtype]
 ) -> Callable[..., object]:
@@ -110,24 +120,12 @@ def _autocast_kernel(
     packet, _, overload_name = name.partition(".")
     overload = getattr(getattr(aten, packet), overload_name or "default")
 
-    def convert(value: object, target: torch.dtype) -> object:
-        if isinstance(value, torch.Tensor):
-            narrow = (
-                value.is_floating_point()
-                and value.dtype != torch.float64
-                and value.device.type == NAME
-            )
-            return value.to(target) if narrow and value.dtype != target else value
-        return (
-            [convert(item, target) for item in value] if isinstance(value, (list, tuple)) else value
-        )
-
     ours = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
 
     def kernel(*args: object, **kwargs: object) -> object:
         target = dtype_of(args)
         with torch._C._ExcludeDispatchKeyGuard(ours):
-            converted = {key: convert(value, target) for key, value in kwargs.items()}
-            return overload(*(convert(value, target) for value in args), **converted)
+            converted = {key: _convert(value, target) for key, value in kwargs.items()}
+            return overload(*(_convert(value, target) for value in args), **converted)
 
     return kernel

@@ -12,6 +12,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -55,35 +56,11 @@ class Rows:
                 else (places[run][node], walks.result_index(value))
             )
 
-        def name(origin: Any) -> Hashable:
-            match origin:
-                case OfState(number):
-                    return id(recipe.storages[number])
-                case OfReplaced(number):
-                    container, key, _ = recipe.replaced[number]
-                    # in another dict at each call
-                    return id(container) if key is None else ("replaced", key)
-                case OfResult(run, index):
-                    return run, place(call.observation.ran[run].graph.roots[index], run)
-                case Constant(data):
-                    return _text_of(data)
-                case Filled(meta, number):
-                    return meta, repr(number)
-                case Uploaded(_, tensor):
-                    return tensor if isinstance(tensor, int) else id(tensor)
-                case Derived(of):
-                    return "derived", name(of)
-                case NewTensor(over, meta):
-                    return name(over), meta
-            # Other objects than plain values are new ones at each call.
-            return (
-                origin
-                if isinstance(origin, OfArgument)
-                else repr(origin)
-                if isinstance(origin, _COMPARED)
-                else None
-            )
+        def of_result(origin: OfResult) -> Hashable:
+            run, index = origin
+            return run, place(call.observation.ran[run].graph.roots[index], run)
 
+        name = partial(_name, recipe, of_result)
         new = [
             *(new for *_, new in recipe.gradients),
             *(new for *_, new in recipe.slots),
@@ -149,6 +126,37 @@ class Rows:
                 yield f"a result is {new}, and was {old}"
         if self._writes != later._writes:
             yield "it writes other tensors"
+
+
+def _name(recipe: Recipe, of_result: Callable[[OfResult], Hashable], origin: Any) -> Hashable:
+    """An origin in terms that another call has, too."""
+    match origin:
+        case OfState(number):
+            return id(recipe.storages[number])
+        case OfReplaced(number):
+            container, key, _ = recipe.replaced[number]
+            # in another dict at each call
+            return id(container) if key is None else ("replaced", key)
+        case OfResult():
+            return of_result(origin)
+        case Constant(data):
+            return _text_of(data)
+        case Filled(meta, number):
+            return meta, repr(number)
+        case Uploaded(_, tensor):
+            return tensor if isinstance(tensor, int) else id(tensor)
+        case Derived(of):
+            return "derived", _name(recipe, of_result, of)
+        case NewTensor(over, meta):
+            return _name(recipe, of_result, over), meta
+    # Other objects than plain values are new ones at each call.
+    return (
+        origin
+        if isinstance(origin, OfArgument)
+        else repr(origin)
+        if isinstance(origin, _COMPARED)
+        else None
+    )
 
 
 def _changes(old: Any, new: Any, passed: Callable[[Any], Any]) -> Iterator[str]:

@@ -129,22 +129,25 @@ def blocks_of(model: nn.Module) -> dict[str, tuple[str, ...]]:
     siblings of their class and shapes that are a large part of the model, and all others of these
     classes (the first of a stage, say, that has other shapes). Of a class of torch.nn only those
     with the shapes."""
-    kinds, blocks = _kinds(model), dict[str, tuple[str, ...]]()
-
-    def visit(path: str, module: nn.Module) -> None:
-        children = dict(module.named_children())
-        groups: dict[object, list[str]] = {}
-        for name, child in children.items():
-            if (kind := _kind(child)) in kinds:
-                groups.setdefault(kind, []).append(name)
-            else:
-                visit(f"{path}{name}.", child)
-        for names in groups.values():
-            pattern = "*" if len(names) == len(children) else "{" + ",".join(names) + "}"
-            blocks[path + pattern] = tuple(path + name for name in names)
-
-    visit("", model)
+    blocks = dict[str, tuple[str, ...]]()
+    _add_blocks(blocks, _kinds(model), "", model)
     return blocks
+
+
+def _add_blocks(
+    blocks: dict[str, tuple[str, ...]], kinds: set[object], path: str, module: nn.Module
+) -> None:
+    """Adds the blocks of these kinds below a module, by pattern."""
+    children = dict(module.named_children())
+    groups: dict[object, list[str]] = {}
+    for name, child in children.items():
+        if (kind := _kind(child)) in kinds:
+            groups.setdefault(kind, []).append(name)
+        else:
+            _add_blocks(blocks, kinds, f"{path}{name}.", child)
+    for names in groups.values():
+        pattern = "*" if len(names) == len(children) else "{" + ",".join(names) + "}"
+        blocks[path + pattern] = tuple(path + name for name in names)
 
 
 def _kinds(model: nn.Module) -> set[object]:
