@@ -1,4 +1,4 @@
-"""A stretch of isomorphic iterations (`ir.loops.Candidate`) as one op (`lower.loop_op.Loop`)."""
+"""A stretch of isomorphic iterations (`Candidate`) as one op (`loop_op.Loop`)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

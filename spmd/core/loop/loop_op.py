@@ -265,6 +265,7 @@ class _Trace:
             self.loop.num_carried,
             self.loop.num_carried + self.loop.num_last,
         )
+        # The roots are the carry [:count], the last values [count:end], a row of each y [end:].
         roots, is_from_host, (floats, integers) = loop.body.roots, self.is_from_host(), self.tables
         # By the index of a y, the x on the host whose rows it is written over.
         x_of = {k: y.over for k, y in enumerate(loop.ys) if is_from_host and y.over is not None}
@@ -285,7 +286,8 @@ class _Trace:
                 target._replace(array=array)
                 for target, array in zip(written.values(), arrays, strict=True)
             ]
-            # A stack that is written in place is read where it is written.
+            # An x that a y is written over is read from the stack as written so far; `targets` has
+            # these first.
             current = dict(enumerate(self.xs)) | dict(zip(x_of.values(), targets, strict=False))
             read = [x.read(row) for x in current.values()]
             if is_from_host:
@@ -406,15 +408,17 @@ ANY_MEMORY.add(Loop)
 def _draws(lowering: Loop, op: OpSpec) -> Sequence[tuple[int, int]]:
     """The places of the draws' seeds and counts among the loop's scalar arguments, for each
     iteration (see `OpSpec.draws`)."""
-    starts, counts, start = [], [], 0
+    # By scalar argument of the body: its first place among those of the op, and the number there.
+    starts, sizes, start = [], [], 0
     for step in lowering.steps:
         starts.append(start)
-        counts.append(lowering.iterations if step is EACH else 1)
-        start += 0 if isinstance(step, tuple) else counts[-1]
+        sizes.append(lowering.iterations if step is EACH else 1)
+        # A tuple holds the integers of the iterations: the op has no scalar argument for them.
+        start += 0 if isinstance(step, tuple) else sizes[-1]
     return [
-        (starts[seed] + iteration % counts[seed], starts[count] + iteration % counts[count])
+        (starts[seed] + iteration % sizes[seed], starts[count] + iteration % sizes[count])
         for seed, count in draws_in(lowering.body.nodes)
-        for iteration in range(max(counts[seed], counts[count]))
+        for iteration in range(max(sizes[seed], sizes[count]))
     ]
 
 

@@ -335,7 +335,8 @@ class _Walk:
         return self.flows[node]
 
     def _through(self, node: Node, *, is_forward: bool) -> None:
-        """Walks an op's regions."""
+        """Learns dims through an op's regions: into them from the operands, through their ops in
+        one direction, from an iteration's next carry to its carry, and out to the results."""
         inside = [
             _Walk(self.values.regions.setdefault((node, index), Values({}, {})), self.flows)
             for index in range(len(node.op.lowering.regions))

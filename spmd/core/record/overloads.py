@@ -198,7 +198,7 @@ def overloads_of(packet: OpOverloadPacket | None) -> list[OpOverload]:
 
 
 def parameters_of(overload: OpOverload, without: Collection[str] = ()) -> list[tuple[str, str]]:
-    """Names and types of an overload's parameters but `out`."""
+    """Names and types of an overload's parameters, except for `out` and those in `without`."""
     arguments = [argument for argument in overload._schema.arguments if not argument.is_out]
     return [
         (argument.name, str(argument.type))

@@ -340,7 +340,7 @@ def renew(
 
 
 def _gathered_still(members: dict[Read, Storage]) -> set[Read]:
-    """Members to leave gathered."""
+    """The members that may stay gathered: small ones, whole groups at a time."""
     at_hand = {
         read: storage.meta.nbytes
         for read, storage in members.items()

@@ -82,8 +82,8 @@ class Recording:
         return outputs
 
     def read(self, value: Value, error: AbstractError) -> np.ndarray:
-        """Returns the host's array for a value that is read and that no program computes; here
-        there is none, which is an error. It is called before the read's sync, where that is needed,
+        """Returns the host's array for a value that is read and that no program computes. Here
+        there is none: raises the error. It is called before the read's sync, where one is needed,
         and after it."""
         raise error
 
