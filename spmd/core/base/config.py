@@ -147,7 +147,7 @@ def _start_of(flag: Flag) -> Setting:
     for variable in (flag.variable, *_THEIRS.get(flag.name, ())):
         text = os.environ.get(variable)
         if text is not None:
-            # PyTorch/XLA's level has no upper bound, and its switch is a word
+            # Its level has no upper bound (ours ends at 2), and its switch is a word.
             if flag.name == "hints" and variable != flag.variable:
                 text = {"true": "1", "false": "0"}.get(
                     text.lower(), "2" if text.isdigit() and int(text) > 2 else text

@@ -128,17 +128,19 @@ def candidate_of(
     iterations: int,
     early: frozenset[int] = frozenset(),
 ) -> Candidate:
-    """Returns the candidate of isomorphic iterations, without `ys` and `last`, the results that are
-    read outside; early: see `Candidate`.
+    """Returns the candidate of isomorphic iterations. Its `ys` and `last` are still empty: the
+    caller adds the results that are read outside. early: see `Candidate`.
 
     position: node -> its place. Values of ops without a place, or before `start`, are from outside.
     """
 
     def inside(value: Value) -> Result | None:
+        # The place from `start` on and the result of a value that an iteration makes; else None.
         maker = origin(value)
         index = -1 if maker is None else position.get(maker, -1) - start
         return (index, result_index(value)) if index >= 0 and index % period not in early else None
 
+    # The slots of the carry, the consts and the xs, by what makes two operands share one.
     carried: dict[object, tuple[int, Result, Value]] = {}
     same: dict[object, tuple[int, Value]] = {}
     rows: dict[tuple[Name, ...], tuple[int, tuple[Value, ...]]] = {}
@@ -244,7 +246,8 @@ def found_loop(
             op, tuple(operands), (0,) * len(op.numbers), node.code, node.instruction, node.sequence
         )
 
-    # The results: the carry, the last values, then the rows of each y.
+    # The results: the carry, the last values, then the rows of each y. A result that is carried in
+    # several slots is read from the first.
     carried = {result: slot for slot, (result, _) in reversed(list(enumerate(candidate.carry)))}
     last = [result for result in candidate.last if result not in carried]
     roots = [value_of(result) for result, _ in candidate.carry] + [

@@ -298,6 +298,7 @@ def chosen_shardings(graph: Graph, executable: Any) -> list[Sharding]:
             compare(graph, lambda: "argument", port.meta, port.sharding, actual_sharding)
         for port, actual_sharding in outputs:
             if port.sharding is not None:
+                # of a stack group any root; inputs among its rows have places below 0
                 root = graph.roots[
                     port.places if isinstance(port.places, int) else max(port.places)
                 ]

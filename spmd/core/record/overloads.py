@@ -23,7 +23,7 @@ Handler = Callable[[OpOverload, Args, Kwargs], TorchValue]
 
 
 def by_arguments(function: Callable[..., TorchValue]) -> Handler:
-    """A function with the op's own parameters as its handler."""
+    """Returns a handler that calls a function with the op's own parameters."""
 
     @functools.wraps(function, updated=())
     def handler(func: OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:

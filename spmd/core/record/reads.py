@@ -103,8 +103,8 @@ class Read(View):
 class Reads:
     """All reads of one storage.
 
-    known: by sharding, the one that was entered last at the end. active: those entered and not
-    left, innermost last.
+    known: the reads by sharding, the one entered last at the end. active: the reads that are
+    entered and not left, innermost last.
     """
 
     __slots__ = ("active", "known")

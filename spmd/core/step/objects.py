@@ -258,7 +258,8 @@ class Objects:
         return result
 
     def _of_function(self, path: str, function: types.FunctionType) -> Sequence[tuple[str, object]]:
-        """What a function refers to: defaults, attributes, captured variables, globals."""
+        """The objects that a function refers to: defaults, attributes, captured variables,
+        globals."""
         # A function that did not run has read nothing.
         if self.ran is not None and function.__code__ not in self.ran:
             return []

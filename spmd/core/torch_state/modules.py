@@ -162,7 +162,7 @@ def _apply_to_own(module: nn.Module, fn: Function, original: Callable[..., nn.Mo
     with torch.set_grad_enabled(torch.is_grad_enabled() and not parameters):
         results = [fn(first)]
 
-    # `fn` that has been called with the first tensor already.
+    # `fn`, whose result for the first tensor is known.
     def once(tensor: torch.Tensor) -> torch.Tensor:
         return results.pop() if results and tensor is first else fn(tensor)
 

@@ -106,7 +106,7 @@ class Patch(NamedTuple):
 
 
 def _lack(need: str) -> str | None:
-    """What is missing of a needed name or its parameters, in words; None if all is there."""
+    """Describes what a needed name or its parameters lack; None if all is there."""
     path, _, expected = need.rstrip(")").partition("(")
     try:
         value = pkgutil.resolve_name(path)

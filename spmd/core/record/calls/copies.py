@@ -152,7 +152,7 @@ def _copy_on_device(target: XlaTensor, source: XlaTensor, args: Args, kwargs: Kw
 
 
 def _across_devices(target: torch.Tensor, source: torch.Tensor) -> Sharding | None:
-    """The sharding of a target on other devices than its source; else None."""
+    """The sharding of the target of a copy if its source is on other devices; else None."""
     if (
         not isinstance(target, XlaTensor)
         or not isinstance(source, XlaTensor)
