@@ -43,6 +43,7 @@ def attach(
     # Modules may be wrapped after the module above them: that unit then gives up the parameters
     # that it gathers.
     above = _above(modules)
+    # The units below, and their modules, which stay theirs.
     inner = {
         member for module in modules for places in units_in(module).values() for _, member in places
     }
@@ -53,7 +54,8 @@ def attach(
         for parameter in (*ignored, *(tensor for unit in above for tensor in unit.ignored))
     }
     by_id = {id(parameter): parameter for module in modules for parameter in module.parameters()}
-    memo = set(inner)  # with it torch's walk omits the units below
+    # All modules from these down to the units below: torch's walk omits the modules of its memo.
+    memo = set(inner)
     inside = [child for module in modules for _, child in module.named_modules(memo)]
     unit = Unit(
         parameters=[

@@ -93,7 +93,7 @@ def loaded(digest: str, header: dict[str, str], decode: Callable[[bytes], T]) ->
 
 
 def keep(digest: str, header: dict[str, str], encode: Callable[[], bytes]) -> None:
-    """Stores a program that was just compiled, as far as that is possible."""
+    """Stores a program that was just compiled; where that is not possible, `refuse` says why."""
     try:
         body = encode()
     except Exception as error:  # not every backend can serialize its executables

@@ -115,7 +115,7 @@ Over = Mapping[Name, DeviceData]
 
 
 def written_over(graph: Graph) -> Over:
-    """Returns, by the name of each result that takes an input's buffer, that input."""
+    """Returns the inputs whose buffers results take, by the results' names."""
     pairs = zip(graph.inputs, graph.onto, strict=False)
     return {value_name(graph.roots[root]): data for data, root in pairs if root is not None}
 

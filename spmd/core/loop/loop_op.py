@@ -44,10 +44,10 @@ class Y:
     """A result of the body, a row per iteration.
 
     is_stack: one result, [iterations, ...], instead of one per row. Else the stack may have more
-    rows: `before` those of the iterations and `after` them, for values from outside, of which
-    operands of the loop fill the rows `filled`, and later ops the others (`PutRow`). has_end: it is
-    a value of the carry as each iteration receives it, and its row before or after them is for the
-    last. over: the x whose rows are replaced.
+    rows, for values from outside: `first` of them before those of the iterations, and `after`
+    behind. Operands of the loop fill the rows `filled`, later ops the others (`PutRow`). has_end:
+    the y is a value of the carry as each iteration receives it; the row before or behind is for its
+    last value. over: the x whose rows are replaced.
     """
 
     is_stack: bool = False
@@ -239,6 +239,7 @@ class _Trace:
         floats, integers = (
             by_iteration(*pair, loop.iterations) for pair in zip(numbers, steps, strict=True)
         )
+        # The initial carry, in the memory of its next values: the first roots of the body.
         start = [
             in_memory(array, loop.memory_of(root))
             for array, root in zip(strong(carry), loop.body.roots, strict=False)
@@ -362,7 +363,8 @@ class _Trace:
         ]
 
     def _over(self, k: int, stack: jax.Array, rows: Stacked) -> list[Made]:
-        """Returns the results of a y whose rows are these of a stack; operands fill others."""
+        """Returns the results of a y: these rows of a stack, and the operands that fill its other
+        rows."""
         y = self.loop.ys[k]
         by_row: dict[int, Made] = {
             y.first + number: StackRow(stack, row) for number, row in enumerate(rows.rows)

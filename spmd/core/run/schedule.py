@@ -374,9 +374,9 @@ def moved(device_data: DeviceData, target: Sharding) -> DeviceData:
 
 
 def placed_like(tensor: XlaTensor, target: XlaTensor) -> XlaTensor:
-    """A tensor of the same value on the devices of another one: sharded as that is where the shapes
-    are equal, else replicated. It is annotated only if `target` is. The tensor itself where it
-    needs no move."""
+    """A tensor of the same value on the devices of `target`, or the tensor itself where it needs no
+    move. Of an equal shape it is sharded like `target`, else replicated; it is annotated only if
+    `target` is."""
     requested, present = target._storage.sharding, tensor._storage.sharding
     sharding = requested or current_sharding(target) or devices.default_sharding()
     # A tensor of another shape needs a move only from other devices.
