@@ -402,8 +402,8 @@ def known_variables() -> dict[str, str]:
 
 
 def unknown_variables() -> dict[str, list[str]]:
-    """The set variables that have the prefix of this library's flags and are none of them; each
-    with the names of all flags."""
+    """The set variables with the prefix of this library's flags that name no flag; each with the
+    names of all flags."""
     names = [flag.variable for flag in FLAGS]
     declared_names = (*names, _SECRET)
     return {

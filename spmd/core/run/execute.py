@@ -478,7 +478,8 @@ def _donate_passed(
         (value.meta.struct, sharding) for value, sharding in zip(values, pinned, strict=True)
     )
     kinds = [
-        (device_data.meta.struct, to) for device_data, to in zip(inputs, shardings, strict=True)
+        (device_data.meta.struct, sharding)
+        for device_data, sharding in zip(inputs, shardings, strict=True)
     ]
     free.subtract(itertools.compress(kinds, donated))
     for i, device_data in enumerate(inputs):

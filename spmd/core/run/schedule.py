@@ -88,7 +88,7 @@ def by_mesh(
 def _with_unclaimed(
     values: Iterable[Value], nodes: Sequence[Node], homes: Collection[Node]
 ) -> list[Node]:
-    """The nodes of a subgraph and the ops of no mesh behind these values."""
+    """The nodes of a subgraph together with the ops behind these values that belong to no mesh."""
     unclaimed = [maker for maker in map(origin, values) if maker is not None and maker not in homes]
     return sorted({*topological(unclaimed)[0], *nodes}, key=lambda node: node.serial)
 
