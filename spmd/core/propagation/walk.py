@@ -336,8 +336,9 @@ class _Walk:
         return self.flows[node]
 
     def _through(self, node: Node, *, is_forward: bool) -> None:
-        """Learns dims through an op's regions: into them from the operands, through their ops in
-        one direction, from an iteration's next carry to its carry, and out to the results."""
+        """Learns dims through an op's regions: into the regions, through their ops in one
+        direction, from an iteration's next carry to its carry, and out again, to the results
+        forward and to the operands backward."""
         inside = [
             _Walk(self.values.regions.setdefault((node, index), Values({}, {})), self.flows)
             for index in range(len(node.op.lowering.regions))
