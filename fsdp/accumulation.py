@@ -234,7 +234,7 @@ class ReducedSums:
         self._arrived.add(id(parameter))
 
     def take(self, loss: torch.Tensor) -> torch.Tensor:
-        """Returns the loss of a backward pass as the loop adds it up."""
+        """Returns the summand of the loop's loss for a backward pass: its whole loss."""
         return loss
 
     def reduced(self, loss: torch.Tensor) -> torch.Tensor:

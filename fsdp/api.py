@@ -105,7 +105,7 @@ class CPUOffloadPolicy(OffloadPolicy):
     device.
 
     `spmd.offload_optimizer(optimizer)` moves the optimizer's state there. Devices read pinned
-    memory alone: with `pin_memory=False` it is pinned all the same, in one line. Source:
+    memory alone: with `pin_memory=False` it is pinned all the same, and a line says so. Source:
     `torch.distributed.fsdp.CPUOffloadPolicy`.
 
     >>> import torch, spmd, fsdp

@@ -43,8 +43,9 @@ def attach(
     # Modules may be wrapped after the module above them: that unit then gives up the parameters
     # that it gathers.
     above = _above(modules)
+    # The units below, and their modules, which stay theirs.
     inner = {
-        below for module in modules for units in units_in(module).values() for _, below in units
+        member for module in modules for places in units_in(module).values() for _, member in places
     }
     below = [unit for module in modules for unit in units_in(module)]
     owned_ids = {id(parameter) for unit in below for parameter in (*unit.parameters, *unit.ignored)}
@@ -52,16 +53,17 @@ def attach(
         id(parameter)
         for parameter in (*ignored, *(tensor for unit in above for tensor in unit.ignored))
     }
-    every = {id(parameter): parameter for module in modules for parameter in module.parameters()}
-    memo = set(inner)  # with it torch's walk omits the units below
+    by_id = {id(parameter): parameter for module in modules for parameter in module.parameters()}
+    # All modules from these down to the units below: torch's walk omits the modules of its memo.
+    memo = set(inner)
     inside = [child for module in modules for _, child in module.named_modules(memo)]
     unit = Unit(
         parameters=[
             parameter
-            for key, parameter in every.items()
+            for key, parameter in by_id.items()
             if key not in owned_ids and key not in ignored_ids
         ],
-        ignored=[parameter for key, parameter in every.items() if key in ignored_ids],
+        ignored=[parameter for key, parameter in by_id.items() if key in ignored_ids],
         # Kept only where parameters are cast: a unit that holds modules, which hold it, is a
         # reference cycle.
         slots=_slots(inside, ignored_ids) if settings.mp_policy.param_dtype is not None else (),

@@ -29,8 +29,8 @@ _num_loops = 0  # of `accumulate_gradients`, which decides itself when its gradi
 
 @contextmanager
 def loop_of_passes() -> Iterator[None]:
-    """Context: the backward passes inside belong to a loop's body, and leave their gradients as
-    they arrive."""
+    """Context of a loop's body: `no_sync` has no effect on its backward passes, as
+    `accumulate_gradients` itself decides when gradients are reduced."""
     global _num_loops
     _num_loops += 1
     try:

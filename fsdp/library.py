@@ -1,4 +1,5 @@
-"""The package `spmd` that this one needs, or an error that names the other `spmd` that hides it."""
+"""The package `spmd` as `fsdp` needs it: an ImportError names another `spmd` that hides it. Also
+the names that `fsdp` imports at their first use."""
 
 import sys
 from types import ModuleType

@@ -236,8 +236,8 @@ def _of_optimizer(
 
 
 def _group_of(names_of: list[list[str]], groups: list[State]) -> StateDict:
-    """The group of a state that has all these parameters, without its "params"; a parameter may
-    have several names."""
+    """The group of a saved state with the parameters of these names, without its "params".
+    names_of: the names of each parameter, which may have several."""
     for group in groups:
         saved = {*group["params"]}
         if names_of and all(saved & {*names} for names in names_of):

@@ -250,8 +250,8 @@ class Unit:
             self._gather_stored()
 
     def _placed(self, parameter: nn.Parameter) -> spmd.PartitionSpec:
-        """The spec of a parameter: that over other axes, sharded over the shard axis as well unless
-        it is small."""
+        """The spec of a parameter: its spec over other axes and, unless it is small, one dim
+        sharded over the shard axis."""
         spec, settings = self._spec_of_others(parameter), self.settings
         if parameter.numel() < settings.min_shard_numel:
             return spec
@@ -360,8 +360,8 @@ class Unit:
             self.split(values, is_batch=is_batch)
 
     def _begun(self, stored: _Held) -> _Pass:
-        """A forward pass with the casts of parameters: sharded as these are, and gathered after the
-        cast, so that the all-gather moves the narrower dtype."""
+        """Begins a forward pass with casts of the parameters. A cast is sharded like its parameter
+        and then gathered, so that the all-gather moves the narrower dtype."""
         casts: dict[int, torch.Tensor] = {}
         for parameter in {id(parameter): parameter for parameter in stored.values()}.values():
             sharding = spmd.get_sharding(parameter)
@@ -417,8 +417,8 @@ class Unit:
         return output
 
     def restore(self) -> None:
-        """Puts parameters back in the place of their casts; a backward pass that raised has left
-        the casts there."""
+        """Puts parameters back in the place of their casts, where a backward pass has left casts
+        because it raised."""
         if self._masters:
             _hold(self._masters)
             self._masters = {}
@@ -471,7 +471,7 @@ class Unit:
             )
 
     def _gather_stored(self) -> spmd.use_sharding:
-        """The gather of the parameters that are read as they are stored, made once."""
+        """The gather of the parameters that forward reads in their own dtype, made once."""
         if self._gathered is None:
             cast_later = {id(parameter) for parameter in self._stored_slots().values()}
             whole = [parameter for parameter in self.parameters if id(parameter) not in cast_later]
@@ -538,7 +538,8 @@ def root_of(module: nn.Module) -> Unit | None:
 
 
 def spec_of_others(tensor: torch.Tensor, mesh: spmd.Mesh, *axes: str) -> spmd.PartitionSpec:
-    """The spec of a tensor over the axes of the mesh that are not among these (tensor parallel)."""
+    """The spec of a tensor without these axes: its sharding over the other axes of the mesh (tensor
+    parallel)."""
     sharding = spmd.get_sharding(tensor)
     if sharding is None or sharding.mesh_axes() != mesh.shape():
         return spmd.PartitionSpec(*(None for _ in tensor.shape))

@@ -309,7 +309,7 @@ class FullyShardedDataParallel(nn.Module):
     @contextmanager
     def no_sync(self, over: str | Sequence[str] | None = None) -> Iterator[None]:
         """A context of backward passes whose gradients are not reduced over the devices: the first
-        backward pass after it reduces those of all, once.
+        backward pass behind it reduces the gradients of all, once.
 
         over: the mesh axes over which they are not reduced; None: all of the batch. As in torch, a
         device has gradients of its own rows meanwhile, of the parameters' size over the other axes.

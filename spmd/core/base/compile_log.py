@@ -1,5 +1,5 @@
-"""The compile log: a record of each compiled or loaded program, and what is emptied or restored
-together with it."""
+"""The compile log: a record of each compiled or loaded program. Also the functions that clear or
+restore the log together with the counters."""
 
 import contextlib
 import itertools

@@ -54,10 +54,10 @@ class Move:
     def text(self) -> str:
         """The move in words, without its line."""
         of = f"{self.value} {list(self.shape)}" if self.value else "a value"
-        either = (
+        known_layout = (
             f", from {self.before}" if self.before else f", to {self.after}" if self.after else ""
         )
-        layouts = f", {self.before} -> {self.after}" if self.before and self.after else either
+        layouts = f", {self.before} -> {self.after}" if self.before and self.after else known_layout
         how = f"{' + '.join(self.collectives)} over {' x '.join(self.axes)}, moves {self.bytes:,} B"
         how += f" in {self.count:,} moves" if self.count > 1 else ""
         whole = "gathered and cut again, " if self.kind == "given up" else ""

@@ -147,7 +147,7 @@ def _start_of(flag: Flag) -> Setting:
     for variable in (flag.variable, *_THEIRS.get(flag.name, ())):
         text = os.environ.get(variable)
         if text is not None:
-            # PyTorch/XLA's level has no upper bound, and its switch is a word
+            # Its level has no upper bound (ours ends at 2), and its switch is a word.
             if flag.name == "hints" and variable != flag.variable:
                 text = {"true": "1", "false": "0"}.get(
                     text.lower(), "2" if text.isdigit() and int(text) > 2 else text
@@ -402,8 +402,8 @@ def known_variables() -> dict[str, str]:
 
 
 def unknown_variables() -> dict[str, list[str]]:
-    """The set variables that have the prefix of this library's flags and are none of them; each
-    with the names of all flags."""
+    """The set variables with the prefix of this library's flags that name no flag; each with the
+    names of all flags."""
     names = [flag.variable for flag in FLAGS]
     declared_names = (*names, _SECRET)
     return {

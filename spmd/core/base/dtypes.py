@@ -76,8 +76,8 @@ def is_exact(dtype: torch.dtype) -> bool:
 
 
 def is_integer(dtype: torch.dtype) -> bool:
-    """True for a dtype that has neither NaN nor infinity, and no one value that a cast gives for
-    them."""
+    """True for integers: they have neither NaN nor infinity, and no defined result of a cast from
+    these."""
     return is_exact(dtype) and dtype is not torch.bool
 
 

@@ -1,8 +1,8 @@
-"""The programs that were started and may still run; of XLA's CPU client so few that none waits for
-a thread.
+"""The programs in flight: started, and perhaps still running. On XLA's CPU client their number is
+limited, so that none waits for a thread.
 
-It takes 32 programs in flight on a device. The launch of another one over several devices waits on
-a thread of the client's pool, and a program in flight that needs this thread never ends
+The client takes 32 programs in flight on a device. The launch of another one over several devices
+waits on a thread of its pool, and a program in flight that needs this thread never ends
 (docs/decisions/thread-pools.md).
 """
 

@@ -61,7 +61,8 @@ class _Patient:
         self.handler = handler
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """A signal that came waits; one that `_press_again` sent brings those that are due."""
+        """Holds a signal of the user; at one that `_press_again` sent, calls the handler of the
+        held signals that are due."""
         is_ours, due = _take(number)
         if due and not _must_wait(frame):
             _forget(due)

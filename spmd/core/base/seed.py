@@ -153,6 +153,7 @@ def apart(draw: Draw) -> int:
     observing = active_observation.value
     if observing is not None:  # a replay has the draw, and not what is made of it
         observing.other_draws = True
+    # The mixing function of SplitMix64.
     mask, golden = (1 << 64) - 1, 0x9E3779B97F4A7C15
     word = (draw[0] * golden + draw[1] + 1) * golden & mask
     word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 & mask

@@ -48,9 +48,8 @@ given_by: list[Callable[[str], bytes | None]] = []
 
 
 def read(digest: str, header: dict[str, str]) -> bytes | None:
-    """Returns the body stored under a digest, here or in a folder that the process was given; None
-    if there is none, or if its header differs or its bytes are not the written ones: such a file of
-    the cache is removed."""
+    """Returns the body stored under a digest, in the cache or in a given folder (`given_by`), or
+    None. A file of the cache whose header differs, or whose bytes have changed, is removed."""
     # A given folder first: its files are not removed.
     content_given = next(filter(None, (content_of(digest) for content_of in given_by)), None)
     if content_given is not None:
@@ -94,7 +93,7 @@ def loaded(digest: str, header: dict[str, str], decode: Callable[[bytes], T]) ->
 
 
 def keep(digest: str, header: dict[str, str], encode: Callable[[], bytes]) -> None:
-    """Stores a program that was just compiled, as far as that is possible."""
+    """Stores a program that was just compiled; where that is not possible, `refuse` says why."""
     try:
         body = encode()
     except Exception as error:  # not every backend can serialize its executables
@@ -123,7 +122,7 @@ def _content(name: str, folder: int) -> bytes:
 
 
 def _checked(content: bytes, header: dict[str, str]) -> bytes | None:
-    """Returns the body of a file if its header is this one and its checksum holds; else None."""
+    """Returns the body of a file with this header and a right checksum; else None."""
     start, line, body = content[: len(MAGIC)], *(*content[len(MAGIC) :].split(b"\n", 1), b"")[:2]
     return body if start == MAGIC and line == _line(header, body) else None
 
@@ -170,7 +169,7 @@ def write(digest: str, header: dict[str, str], body: bytes) -> bool:
 
 
 def content_of(digest: str, header: dict[str, str], body: bytes) -> bytes:
-    """Returns the content of a file."""
+    """Returns the bytes of a file: its header with a checksum, and the body."""
     return b"".join((MAGIC, _line({"digest": digest, **header}, body), b"\n", body))
 
 

@@ -25,6 +25,7 @@ class Rewrite:
     def __init__(self, old: Graph, *, is_recorded: bool = False):
         self.old = old
         self.is_recorded = is_recorded
+        # Else the numbers become places: a graph made of a recorded one has places already.
         is_placed = is_recorded or old.recorded is not None
         self.numbers = (
             {node: node.numbers for node in old.nodes}

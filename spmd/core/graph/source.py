@@ -132,7 +132,7 @@ THREADS = threading.local()
 
 
 def new_ring() -> Ring:
-    """Returns a ring for the calling thread; see `tensor.enter_thread`."""
+    """Returns a ring for the calling thread; see `threads.enter_thread`."""
     ring = Ring(SMALL_RING if _rings else RING)
     _rings[ring.base] = ring
     _latest.append(ring)
@@ -143,8 +143,8 @@ def forward_ring(number: int, line: Line | None) -> Ring:
     """Returns the ring of the thread that recorded the result from which a backward pass starts.
 
     number: autograd's sequence number of that result. line: the line that recorded it, where known:
-    only one thread is likely to have recorded this line at this number. If there are several, the
-    calling thread's ring is returned.
+    hardly two threads record the same line under the same number. The calling thread's ring is
+    tried first; it is also returned where no ring has the line.
     """
     thread_ring: Ring = THREADS.ring
     if line is not None and len(_rings) > 1:

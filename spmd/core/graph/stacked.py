@@ -57,8 +57,8 @@ class Stacked(NamedTuple):
 
     @staticmethod
     def of(values: Sequence[Made], *, in_any_order: bool = False) -> "Stacked | None":
-        """Returns the array whose rows the values are, else None; in_any_order: also rows that are
-        no neighbours."""
+        """Returns values as rows of one array, or None if they are not. They must be neighbours in
+        order, forwards or backwards, unless `in_any_order`."""
         first = values[0]
         if not isinstance(first, StackRow):
             return None
@@ -74,8 +74,8 @@ class Stacked(NamedTuple):
         return Stacked(first.stack, stretch if rows == list(stretch) else rows)
 
     def index_of(self, number: Index) -> Index:
-        """Returns the row of the array that is the given one among these rows, such as an
-        iteration's."""
+        """Returns the index in the array of one of these rows, by its number among them (that of an
+        iteration)."""
         if not isinstance(self.rows, range):
             return jnp.asarray(np.array(self.rows, np.int32))[number]
         if self.rows.step == 1:

@@ -279,7 +279,8 @@ def store_of(inputs: Sequence["DeviceData"]) -> Store | None:
 
 
 def full_stores(inputs: Sequence["DeviceData"], among: Iterable[int]) -> tuple[StackGroup, ...]:
-    """Returns, for each store all of whose rows are inputs at these places, the places by row."""
+    """Returns a stack group for each store all of whose rows are among these inputs: the inputs'
+    places, by row."""
     # This runs at each sync, and most programs have no stores.
     if not _alive:
         return ()

@@ -1,4 +1,4 @@
-"""A stretch of isomorphic iterations (`ir.loops.Candidate`) as one op (`lower.loop_op.Loop`)."""
+"""A stretch of isomorphic iterations (`Candidate`) as one op (`loop_op.Loop`)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -115,7 +115,7 @@ Over = Mapping[Name, DeviceData]
 
 
 def written_over(graph: Graph) -> Over:
-    """Returns, by the name of each result that takes an input's buffer, that input."""
+    """Returns the inputs whose buffers results take, by the results' names."""
     pairs = zip(graph.inputs, graph.onto, strict=False)
     return {value_name(graph.roots[root]): data for data, root in pairs if root is not None}
 
@@ -128,17 +128,19 @@ def candidate_of(
     iterations: int,
     early: frozenset[int] = frozenset(),
 ) -> Candidate:
-    """Returns the candidate of isomorphic iterations, without `ys` and `last`, the results that are
-    read outside; early: see `Candidate`.
+    """Returns the candidate of isomorphic iterations. Its `ys` and `last` are still empty: the
+    caller adds the results that are read outside. early: see `Candidate`.
 
     position: node -> its place. Values of ops without a place, or before `start`, are from outside.
     """
 
     def inside(value: Value) -> Result | None:
+        # The place from `start` on and the result of a value that an iteration makes; else None.
         maker = origin(value)
         index = -1 if maker is None else position.get(maker, -1) - start
         return (index, result_index(value)) if index >= 0 and index % period not in early else None
 
+    # The slots of the carry, the consts and the xs, by what makes two operands share one.
     carried: dict[object, tuple[int, Result, Value]] = {}
     same: dict[object, tuple[int, Value]] = {}
     rows: dict[tuple[Name, ...], tuple[int, tuple[Value, ...]]] = {}
@@ -244,7 +246,8 @@ def found_loop(
             op, tuple(operands), (0,) * len(op.numbers), node.code, node.instruction, node.sequence
         )
 
-    # The results: the carry, the last values, then the rows of each y.
+    # The results: the carry, the last values, then the rows of each y. A result that is carried in
+    # several slots is read from the first.
     carried = {result: slot for slot, (result, _) in reversed(list(enumerate(candidate.carry)))}
     last = [result for result in candidate.last if result not in carried]
     roots = [value_of(result) for result, _ in candidate.carry] + [

@@ -44,10 +44,10 @@ class Y:
     """A result of the body, a row per iteration.
 
     is_stack: one result, [iterations, ...], instead of one per row. Else the stack may have more
-    rows: `before` those of the iterations and `after` them, for values from outside, of which
-    operands of the loop fill the rows `filled`, and later ops the others (`PutRow`). has_end: it is
-    a value of the carry as each iteration receives it, and its row before or after them is for the
-    last. over: the x whose rows are replaced.
+    rows, for values from outside: `first` of them before those of the iterations, and `after`
+    behind. Operands of the loop fill the rows `filled`, later ops the others (`PutRow`). has_end:
+    the y is a value of the carry as each iteration receives it; the row before or behind is for its
+    last value. over: the x whose rows are replaced.
     """
 
     is_stack: bool = False
@@ -239,6 +239,7 @@ class _Trace:
         floats, integers = (
             by_iteration(*pair, loop.iterations) for pair in zip(numbers, steps, strict=True)
         )
+        # The initial carry, in the memory of its next values: the first roots of the body.
         start = [
             in_memory(array, loop.memory_of(root))
             for array, root in zip(strong(carry), loop.body.roots, strict=False)
@@ -265,6 +266,7 @@ class _Trace:
             self.loop.num_carried,
             self.loop.num_carried + self.loop.num_last,
         )
+        # The roots are the carry [:count], the last values [count:end], a row of each y [end:].
         roots, is_from_host, (floats, integers) = loop.body.roots, self.is_from_host(), self.tables
         # By the index of a y, the x on the host whose rows it is written over.
         x_of = {k: y.over for k, y in enumerate(loop.ys) if is_from_host and y.over is not None}
@@ -285,7 +287,8 @@ class _Trace:
                 target._replace(array=array)
                 for target, array in zip(written.values(), arrays, strict=True)
             ]
-            # A stack that is written in place is read where it is written.
+            # An x that a y is written over is read from the stack as written so far; `targets` has
+            # these first.
             current = dict(enumerate(self.xs)) | dict(zip(x_of.values(), targets, strict=False))
             read = [x.read(row) for x in current.values()]
             if is_from_host:
@@ -360,7 +363,8 @@ class _Trace:
         ]
 
     def _over(self, k: int, stack: jax.Array, rows: Stacked) -> list[Made]:
-        """Returns the results of a y whose rows are these of a stack; operands fill others."""
+        """Returns the results of a y: these rows of a stack, and the operands that fill its other
+        rows."""
         y = self.loop.ys[k]
         by_row: dict[int, Made] = {
             y.first + number: StackRow(stack, row) for number, row in enumerate(rows.rows)
@@ -406,15 +410,17 @@ ANY_MEMORY.add(Loop)
 def _draws(lowering: Loop, op: OpSpec) -> Sequence[tuple[int, int]]:
     """The places of the draws' seeds and counts among the loop's scalar arguments, for each
     iteration (see `OpSpec.draws`)."""
-    starts, counts, start = [], [], 0
+    # By scalar argument of the body: its first place among those of the op, and the number there.
+    starts, sizes, start = [], [], 0
     for step in lowering.steps:
         starts.append(start)
-        counts.append(lowering.iterations if step is EACH else 1)
-        start += 0 if isinstance(step, tuple) else counts[-1]
+        sizes.append(lowering.iterations if step is EACH else 1)
+        # A tuple holds the integers of the iterations: the op has no scalar argument for them.
+        start += 0 if isinstance(step, tuple) else sizes[-1]
     return [
-        (starts[seed] + iteration % counts[seed], starts[count] + iteration % counts[count])
+        (starts[seed] + iteration % sizes[seed], starts[count] + iteration % sizes[count])
         for seed, count in draws_in(lowering.body.nodes)
-        for iteration in range(max(counts[seed], counts[count]))
+        for iteration in range(max(sizes[seed], sizes[count]))
     ]
 
 

@@ -191,8 +191,8 @@ def lower_region(
 def known_in(
     nodes: Sequence[Node], inputs: Mapping[DeviceData, sharded.Dims | None]
 ) -> contextlib.AbstractContextManager[None]:
-    """Context for lowering the ops of a graph or a region, whose known dims of values this thread
-    then has."""
+    """Context for lowering the ops of a graph or a region: this thread knows the dims of their
+    values, found from those of the inputs."""
     return held(_thread, dims=known_of[0](nodes, inputs) if known_of else sharded.Values({}, {}))
 
 
@@ -219,8 +219,8 @@ def _apply(
     """Returns the results of an op; errors name the recorded one."""
     is_narrow = any(meta.dtype in _NARROW for meta in node.op.operands)
     try:
-        # An accelerator's own default for float32 is less than float32; `core.precision` has the
-        # setting for that.
+        # An accelerator's own default for float32 is less than float32;
+        # `record.resolve.matmul_precision` has the user's setting.
         with jax.default_matmul_precision(None if is_narrow else "highest"):
             # If the op takes no rows, only the row that it reads is fetched of a stack on the host.
             arguments = (

@@ -150,13 +150,13 @@ def body_numbers(region: Region) -> list[float | int]:
 
 
 def _parts(numbers: Sequence[jax.Array], regions: Sequence[Region]) -> list[Vectors]:
-    """Returns the scalar arguments of each of the regions, out of those of all in order."""
+    """Divides the scalar arguments of an op, floats and integers, among its regions in order."""
     parts, floats, integers = [], 0, 0
     for region in regions:
         kinds = kinds_of(region.nodes)
-        to = floats + kinds.count("f"), integers + kinds.count("i")
-        parts.append((numbers[0][floats : to[0]], numbers[1][integers : to[1]]))
-        floats, integers = to
+        ends = floats + kinds.count("f"), integers + kinds.count("i")
+        parts.append((numbers[0][floats : ends[0]], numbers[1][integers : ends[1]]))
+        floats, integers = ends
     return parts
 
 

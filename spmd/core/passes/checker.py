@@ -1,5 +1,4 @@
-"""The checker: what a legal graph is. It runs after each pass where `config.check_graphs` is on, as
-in all tests.
+"""Checks that a graph is legal, after each pass where `config.check_graphs` is on, as in all tests.
 
 A wrong rewrite is found here, with the name of its pass, and not in XLA or in a number, as in
 tinygrad.

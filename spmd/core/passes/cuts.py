@@ -44,7 +44,8 @@ def long(graph: Graph, sync: Sync) -> Outcome:
     nodes, limit = graph.nodes, config.max_program_ops
     if sync.is_rest or pace.has_cut:
         limit //= _SHARE_OF_REST
-    # Of a graph with loops only one iteration of each is compiled (`num_lowered`).
+    # Of a graph with loops only one iteration of each is compiled (`num_lowered`); a graph that
+    # loops shorten enough is not cut.
     if len(nodes) <= limit or scan_layers.num_lowered(graph) <= max(
         limit, len(nodes) // _SHARE_OF_LOWERED
     ):

@@ -114,16 +114,16 @@ def _put(
 
 
 class _Hoisted(NamedTuple):
-    """values: computed before a loop begins. ops: the ops behind the loop that must be lowered for
-    them."""
+    """values: the late values that are computed before a loop begins. ops: the ops behind the loop
+    that are moved in front of it with them."""
 
     values: list[Value]
     ops: list[Node]
 
 
 def hoist(graph: Graph) -> tuple[Graph, str]:
-    """Returns the graph with these values computed before its loops, and their number, in words. An
-    op in front of a loop waits for the values and for the carry."""
+    """Returns the graph with late values (`find`) computed before its loops, and their number, in
+    words. An op in front of a loop waits for the values and for the carry."""
     hoisted = find(graph)
     if not hoisted:
         return graph, ""
@@ -152,8 +152,8 @@ def _wait(late: _Hoisted, new: Rewrite, node: Node) -> None:
 
 
 def find(graph: Graph) -> dict[Node, _Hoisted]:
-    """Returns, by each loop with a carry, the late values that are smaller than the operands kept
-    alive to compute them."""
+    """Returns the late values of each loop with a carry: those that are smaller than the operands
+    that would be kept alive to compute them after it."""
     loops = [(index, node) for index, node in enumerate(graph.nodes) if _has_carry(node)]
     if not loops:
         return {}

@@ -35,7 +35,7 @@ class Cut(NamedTuple):
 
 
 class OnHost(NamedTuple):
-    """Ops that the host computes, and the reason in words; programs are what is between them."""
+    """Ops that the host computes, and the reason in words. The ops between them become programs."""
 
     nodes: Collection[Node]
     reason: str

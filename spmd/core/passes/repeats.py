@@ -27,6 +27,7 @@ def find_loops(nodes: Sequence[Node], roots: Sequence[Value]) -> list[Candidate]
     if len(nodes) < FEWEST_OPS:
         return []
     position = {node: i for i, node in enumerate(nodes)}
+    # Ops as numbers: as they are and, where some have a dynamic start, with all starts equal.
     symbols = [numbered([node.op for node in nodes])]
     if any(node.op.dynamic_start is not None for node in nodes):
         symbols.append(numbered([symbol(node) for node in nodes]))
@@ -112,6 +113,8 @@ def _least_carried(
 ) -> int:
     """Returns the offset of the first iteration, in ops, at which iterations pass the fewest bytes
     to each other."""
+    # Of each value that the second iteration reads from itself or the first: the places of its op
+    # and of its last reader, and its bytes.
     reach: dict[object, tuple[int, int, int]] = {}
     for index in range(start + period, start + 2 * period):
         for operand in nodes[index].operands:

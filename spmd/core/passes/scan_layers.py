@@ -207,7 +207,7 @@ def _found(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
         """Adds a group, or more rows to the group of some of them: the backward runs through all
         layers but the first, whose input needs no gradient."""
         if len(set(names.values())) < len(names):
-            return
+            return  # a value would be two rows
         # The known groups among these values, and by how many rows they are shifted there.
         offsets = {
             (places[name][0], places[name][1] - row)

@@ -1,7 +1,7 @@
 """The optimised program as text: its computations, and the number of times that each of them runs.
 
-XLA states the trip count of a loop where it still knows it; a TPU has made two counters of 32 bits
-of one of 64 by then. It is found by simulating the counter: only the scalars that the loop's
+XLA states the trip count of a loop where it knows it. Elsewhere (on a TPU, which has made two
+counters of 32 bits of one of 64) the counter is simulated: only the scalars that the loop's
 condition needs are computed.
 """
 

@@ -154,10 +154,10 @@ class Program:
 class Readers:
     """The readers of programs, which packages replace (`spmd.packages`).
 
-    facts: of a program's text, once. tables: the collectives, and the moves above so many bytes,
-    for the run that recorded the graph. difference: between a program and a graph, at the line of
-    the sync (of another sync: the program's), with the number of programs of the sync that have the
-    graph's ops on any shapes.
+    facts: the facts in a program's text. tables: the collectives, and the moves above a number of
+    bytes. difference: how a graph differs from a program, in words; the arguments after these are
+    the line of the sync (for a program of another sync, the line of that), and the number of
+    programs of the sync that have the graph's ops on any shapes.
     """
 
     facts: Callable[[Program], ProgramFacts] = lambda program: ProgramFacts(
@@ -244,9 +244,10 @@ class Requested:
             return self._positions[value.node], value.index
         return self._positions[value], 0
 
-    def value(self, reference: Place) -> str:
-        """Describes the value of a reference."""
-        index, _ = reference
+    def value(self, place: Place) -> str:
+        """Describes the value at a place, for messages: an input, or the result of an op at its
+        line."""
+        index, _ = place
         if index < 0:
             return f"input {~index} ({self.inputs[~index][0]!r})"
         return f"the result of {self.entries[index].name} at {self.lines[index]}"
@@ -260,7 +261,7 @@ def listing(requested: Requested, program: Program | None = None) -> dict[str, A
         "inputs": [[repr(meta), repr(sharding)] for meta, sharding in requested.inputs],
         "ops": [_op(op) for op in requested.entries],
         "lines": [str(line) for line in requested.lines],
-        "wiring": [[list(reference) for reference in places] for places in requested.wiring],
+        "wiring": [[list(place) for place in places] for places in requested.wiring],
         "results": [
             [list(root), None if sharding is None else repr(sharding)]
             for root, sharding in zip(requested.roots, requested.graph.pinned, strict=True)
@@ -297,6 +298,7 @@ def chosen_shardings(graph: Graph, executable: Any) -> list[Sharding]:
             compare(graph, lambda: "argument", port.meta, port.sharding, actual_sharding)
         for port, actual_sharding in outputs:
             if port.sharding is not None:
+                # of a stack group any root; inputs among its rows have places below 0
                 root = graph.roots[
                     port.places if isinstance(port.places, int) else max(port.places)
                 ]

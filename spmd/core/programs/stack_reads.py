@@ -15,7 +15,7 @@ def rows_read(graph: Graph) -> Iterator[tuple[str, Node]]:
     readers: defaultdict[tuple[object, str], dict[str, Node]] = defaultdict(dict)
     for node in graph.nodes:
         shardings[node] = node.op.sharding
-        # no position that is an argument
+        # a static position: a dynamic start is a scalar argument, and not in `statics`
         if node.op.name == "aten.select.int" and node.op.statics.startswith("dim="):
             where, _, index = node.op.statics.partition(", ")
             readers[value_name(node.operands[0]), where].setdefault(index, node)

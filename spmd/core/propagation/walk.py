@@ -235,7 +235,8 @@ class _Step(NamedTuple):
 
 @dataclass(slots=True)
 class _Walk:
-    """fixed: inputs, and annotations that leave no dim open: nothing is learned of them."""
+    """A walk over one graph or region. fixed: inputs, and annotations that leave no dim open;
+    nothing is learned of them."""
 
     values: Values
     flows: dict[Node, DimWords] = field(default_factory=dict)
@@ -246,7 +247,7 @@ class _Walk:
         return self.values.dims.get(_owner(value))
 
     def know(self, value: Value, dims: Dims | None) -> None:
-        """Adds what is known of a value."""
+        """Adds known dims of a value."""
         self.learn(*_owner(value), dims)
 
     def learn(self, owner: Owner, index: int, dims: Dims | None) -> None:
@@ -335,7 +336,9 @@ class _Walk:
         return self.flows[node]
 
     def _through(self, node: Node, *, is_forward: bool) -> None:
-        """Walks an op's regions."""
+        """Learns dims through an op's regions: into the regions, through their ops in one
+        direction, from an iteration's next carry to its carry, and out again, to the results
+        forward and to the operands backward."""
         inside = [
             _Walk(self.values.regions.setdefault((node, index), Values({}, {})), self.flows)
             for index in range(len(node.op.lowering.regions))
@@ -455,8 +458,8 @@ def _of_regions(node: Node) -> _Steps:
 
 
 def _entering(node: Node) -> list[_Step]:
-    """Each region takes the last operands of its op: all of them, or those behind the condition of
-    a branch."""
+    """The steps into an op's regions. Each region takes the last operands of the op: all of them,
+    or those behind the condition of a branch."""
     return [
         _Step(index, *pair)
         for index, region in enumerate(node.op.lowering.regions)

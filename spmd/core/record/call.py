@@ -71,11 +71,11 @@ def dispatch(
         _poll()  # before any operand is read: a run may donate the buffers that they are read from
     try:
         if plan.handler is not None:
-            done = plan.handler(func, args, kwargs or {})
-            if type(done) is Plan:
-                plan = done  # the op is recorded as another one
-            elif done is not NotImplemented:
-                return done
+            result = plan.handler(func, args, kwargs or {})
+            if type(result) is Plan:
+                plan = result  # the op is recorded as another one
+            elif result is not NotImplemented:
+                return result
         if plan.kind is VIEW:
             return _record_view(plan, args, kwargs or {})
         LOCK.acquire()
@@ -116,6 +116,7 @@ def dispatch(
                 op = _find(plan, signature, args, kwargs or {})
             if not plan.is_plain:
                 operands = _look_at_data(plan, op, operands, numbers, args, kwargs or {})
+            # While tokens are decoded, the host computes small integers (see `AtOnce`).
             lists = at_once.value
             if (
                 lists
@@ -340,7 +341,8 @@ def _scalar_op(dtype: torch.dtype) -> OpSpec:
 
 
 def _several(node: Node, plan: Plan) -> TorchValue:
-    """The return value of an op with several results, with what is no tensor in its place."""
+    """Returns the results of an op with several as torch does: with its None and numbers between
+    the tensors (`OpSpec.layout`)."""
     result = tensors_of(node)
     layout = node.op.layout
     if layout is not None:
@@ -368,6 +370,7 @@ def _mutate(plan: Plan, node: Node, args: Args, kwargs: Kwargs) -> TorchValue:
     if len(targets) == 1 and len(args) > 1 and isinstance(targets[0], XlaTensor):
         check_operands(plan.name, targets[0], args[1:])
     if plan.is_list:
+        # Where an element reads what an earlier one writes: one op for each element, in order.
         if len(targets) > 1 and elements_meet(node.operands, targets, args[1:]):
             return in_groups(plan.overload, args, kwargs, [[i] for i in range(len(targets))])
         _count_writes(targets)

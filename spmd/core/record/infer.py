@@ -205,8 +205,8 @@ def new_op(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
         name: fill(x, binding.metas.__getitem__, lambda i: "lifted")
         for name, x in binding.arguments.items()
     }
+    # With the metas of the first call with this key, which has their layouts alone.
     statics = ", ".join(f"{name}={value}" for name, value in shown.items())
-    # of the calls with this key, those of the first
     operands = tuple(meta.layout for meta in binding.metas)
     op = OpSpec.of(
         plan.name,

@@ -23,7 +23,7 @@ Handler = Callable[[OpOverload, Args, Kwargs], TorchValue]
 
 
 def by_arguments(function: Callable[..., TorchValue]) -> Handler:
-    """A function with the op's own parameters as its handler."""
+    """Returns a handler that calls a function with the op's own parameters."""
 
     @functools.wraps(function, updated=())
     def handler(func: OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
@@ -198,7 +198,7 @@ def overloads_of(packet: OpOverloadPacket | None) -> list[OpOverload]:
 
 
 def parameters_of(overload: OpOverload, without: Collection[str] = ()) -> list[tuple[str, str]]:
-    """Names and types of an overload's parameters but `out`."""
+    """Names and types of an overload's parameters, except for `out` and those in `without`."""
     arguments = [argument for argument in overload._schema.arguments if not argument.is_out]
     return [
         (argument.name, str(argument.type))

@@ -103,8 +103,8 @@ class Read(View):
 class Reads:
     """All reads of one storage.
 
-    known: by sharding, the one that was entered last at the end. active: those entered and not
-    left, innermost last.
+    known: the reads by sharding, the one entered last at the end. active: the reads that are
+    entered and not left, innermost last.
     """
 
     __slots__ = ("active", "known")
@@ -340,7 +340,7 @@ def renew(
 
 
 def _gathered_still(members: dict[Read, Storage]) -> set[Read]:
-    """Members to leave gathered."""
+    """The members that may stay gathered: small ones, whole groups at a time."""
     at_hand = {
         read: storage.meta.nbytes
         for read, storage in members.items()

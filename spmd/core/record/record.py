@@ -14,13 +14,15 @@ from ..graph.source import THREADS, place_of, user_frame
 from .storage import Storage
 
 # The place of an op: the user's code and instruction, and for a backward op autograd's number of
-# its forward op (else -1; see `ir.source`).
+# its forward op (else -1; see `graph.source`).
 Place = tuple[CodeType | None, int, int]
 NOWHERE: Place = (None, 0, -1)
 
 
 class AtOnce(Protocol):
-    """A thread's values without a program: computed as their ops are recorded, or left pending."""
+    """The integers that the host computes while tokens are decoded
+    (`spmd.steps.decoding.host_lists`): small results at once; lists with a token of the device are
+    left pending."""
 
     def computed(
         self, op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int]

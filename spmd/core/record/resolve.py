@@ -172,9 +172,8 @@ _AUTOGRAD, _ALL_AUTOGRAD = (
 def _kernel(overload: OpOverload) -> Handler | None:
     """The kernel that a package has registered for this device; torch's own are in other tables.
 
-    It is called as torch calls that of another device: autograd records its ops, unless a kernel
-    above it hides them. Where it does not, that of AutogradXLA comes first, which torch does not
-    look up for this device.
+    Autograd records the kernel's ops, as those of any device. A kernel for AutogradXLA, which torch
+    does not look up for this device, comes first, unless a kernel above has excluded autograd.
     """
     if overload.namespace in ("aten", "c10d", "prims"):
         return None

@@ -267,7 +267,8 @@ class _Inner(metaclass=_InnerType):
 
 
 def no_bytes(*args: object, **kwargs: object) -> NoReturn:
-    """In place of methods of a torch storage on its bytes."""
+    """Raises NotImplementedError: replaces the methods of a torch storage that read or write its
+    bytes."""
     raise NotImplementedError(
         "an xla tensor has no storage to read or write bytes of; use the tensor itself: .clone(), "
         ".fill_(), .resize_(), .cpu().untyped_storage()"

@@ -37,7 +37,7 @@ _num_followed = 0  # since the start: a change shows that autograd has just made
 def follow(storage: Any, view: Any) -> None:
     """Adds a view to those autograd knows of a storage.
 
-    Dead ones go at eight views, at sixteen, and so on.
+    Dead views are dropped when the storage has eight, sixteen, and so on.
     """
     global _num_followed
     _num_followed += 1

@@ -67,7 +67,7 @@ class View:
         """Returns None where code copies a tensor's attributes: see `Storage.__deepcopy__`."""
 
     def elsewhere(self) -> "View":
-        """The same view of another storage."""
+        """Returns the chain of views without cached values, to be used over another storage."""
         parent = None if self.parent is None or self.parent.is_read else self.parent.elsewhere()
         result = View(self.rule, parent, self.code, self.instruction)
         result.sharding = self.sharding
@@ -79,8 +79,8 @@ class View:
             return self.value  # type: ignore[return-value]
         base = storage.value if self.parent is None else self.parent.value_of(storage)
         line = (self.code, self.instruction, -1)
-        # A list of tokens on the host is cut there: a program for it would have another length each
-        # time.
+        # The host itself takes parts of its lists of tokens: as programs these would differ in
+        # length.
         lists = at_once.value
         value = (lists and lists.viewed(self.rule.read, base)) or record(
             self.rule.read, (base,), (), line

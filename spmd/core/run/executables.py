@@ -222,17 +222,17 @@ def _mended(members: Sequence[DeviceData]) -> Store | None:
     if not stores:
         return None
     (store, _), *_ = stores.most_common(1)
-    late = [
+    misplaced = [
         i
         for i, device_data in enumerate(members)
         if device_data.store is not store or device_data.row != i
     ]
     # Rows of another length, or rows that others hold, would be a store of a different group.
     if len(store) != len(members) or any(
-        members[i].store is not None or store.device_data(i) is not None for i in late
+        members[i].store is not None or store.device_data(i) is not None for i in misplaced
     ):
         return None
-    for i in late:
+    for i in misplaced:
         store.put(i, members[i])
     return store
 
@@ -251,6 +251,7 @@ def _outputs(
                 meta, buffer=buffer, sharding=sharding, maker=maker, source=root
             )
             continue
+        # of any root of the stack; inputs among its rows have places below 0
         sharding = program.results[max(port.places)]
         members = []
         for root in port.places:

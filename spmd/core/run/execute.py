@@ -48,9 +48,9 @@ from .schedule import (
 def run(
     storages: Iterable[Storage], line: Line, *, donate: bool = True, for_read: bool = False
 ) -> int:
-    """Runs these storages: as one program, or several where they are on different devices, or where
-    it is not compiled and several shorter ones are better. Data that they overwrite is donated
-    where `donate` allows it. for_read: see `initialize_state`.
+    """Runs these storages: as one program, or as several where they are on different devices or
+    where a pass cuts the graph. The data that they overwrite is donated where `donate` allows it.
+    for_read: see `initialize_state`.
 
     Returns the number of their ops.
     """
@@ -70,7 +70,7 @@ def run(
         roots = [
             root for root in roots if type(root[1].value) is not DeviceData and root[0] not in lists
         ]
-        # A list that stays recorded reads tokens of this run: these are results of it, though no
+        # A list of tokens that stays recorded reads tokens of this run: they are roots, though no
         # storage holds them.
         read = [operand for node in lists for operand in node.operands if operand not in lists]
         values = [*(value for value, _ in roots), *read]
@@ -112,8 +112,8 @@ _OFTEN = 8
 
 
 class Ran(NamedTuple):
-    """A program that has run, for `observation`: its graph, the roots with their storages, and
-    their results."""
+    """A program that has run, as `Observation.ran` keeps it: its graph, the roots with their
+    storages, and their results."""
 
     program: cache.Program
     graph: Graph
@@ -150,11 +150,11 @@ def run_schedule(
     for note in on_schedule if recording.value is None else ():
         note(line)
     todo, roots_left = list(subgraphs), list(roots)
-    passed: set[DeviceData] = set()
+    passed: set[DeviceData] = set()  # made for later subgraphs alone
     done: set[Node | None] = set()
-    rerunnable_nodes: set[Node] | None = None  # once it is cut: the ops that may run another time
-    # A cut starts again from the first subgraph: its parts have other readers, and others behind
-    # them may run as one.
+    rerunnable_nodes: set[Node] | None = None  # set at the first cut: ops that may run again
+    # After a cut `todo` has the parts in place of their subgraph, and `flow` is found anew: values
+    # have other readers.
     flow, index = _flow(todo, deferred_nodes, roots_left, passed), 0
     try:
         while index < len(todo):
@@ -175,21 +175,20 @@ def run_schedule(
             else:
                 done.update(subgraph.nodes)
                 # Only after a cut: a graph that runs as one program drops its operands with its
-                # nodes.
-                # a recorded program is compiled later
+                # nodes. Not in a plan, which compiles its programs later.
                 if rerunnable_nodes is not None and recording.value is None:
                     flow.release(index, rerunnable_nodes)
                 index += 1
     finally:
-        # Values of the past are kept for a failure alone; those that have run cannot be run again.
+        # A storage keeps past values in case its program fails; ops that have run do not run again.
         for _, storage in roots:
             if storage.past:
                 storage.past = [value for value in storage.past if origin(value) not in done]
 
 
 def _kept(roots: Sequence[Root]) -> set[Node]:
-    """The ops that may run another time: behind values that were set aside, that other threads have
-    recorded, or that views keep."""
+    """The ops that may run again: those behind values set aside, recorded by other threads, or
+    cached by views."""
     aside = [storage.value for ref in ASIDE if (storage := ref()) is not None]
     views = [view.value for view, *_ in READ if view.value is not None]
     return set(topological([*aside, *views, *_recorded_elsewhere(roots)])[0])
@@ -210,8 +209,8 @@ def _flow(
 
 
 def _run_on_host(subgraph: Subgraph, roots: Sequence[Root], flow: Flow) -> Sequence[Subgraph]:
-    """Computes the results of a subgraph's ops without a program; the ops that read them find
-    data."""
+    """Computes a subgraph's results without a program, and gives them as data to the ops that read
+    them. Returns [], as it is never cut."""
     result: dict[Hashable, DeviceData] = {}
     for node in subgraph.nodes:
         node.operands = tuple(result.get(value_name(operand), operand) for operand in node.operands)
@@ -232,7 +231,7 @@ def _run_on_host(subgraph: Subgraph, roots: Sequence[Root], flow: Flow) -> Seque
 def _run_subgraph(
     subgraph: Subgraph, index: int, roots_left: list[Root], flow: Flow, line: Line, *, donate: bool
 ) -> Sequence[Subgraph]:
-    """Runs one subgraph, or returns those that run in its place."""
+    """Runs one subgraph; returns [], or the subgraphs to run in its place."""
     roots = flow.roots_of(index)
     guarding = _guards()
     if guarding is not None:
@@ -278,8 +277,8 @@ def _run_subgraph(
 
 
 class GuardError(FloatingPointError):
-    """Raised where a guard refuses what a program has computed, and nothing that was stored is
-    overwritten. `value`: the op, or the data, that it blames."""
+    """Raised where a guard refuses the results of a program; no storage has taken one. `value`: the
+    op or data that it blames."""
 
     def __init__(self, message: str, value: Value):
         super().__init__(message)
@@ -287,27 +286,28 @@ class GuardError(FloatingPointError):
 
 
 class ValueGuard(Protocol):
-    """A look at the values of a thread's programs before any storage takes a result
+    """Checks the values of a thread's programs before any storage takes a result
     (`spmd.nan_guard`)."""
 
     def watched(self, graph: Graph) -> tuple[Graph, list[Value]]:
-        """The graph with one more root, and the values of which it holds flags."""
+        """Returns the graph with one more root, a flag for each of some values, and these
+        values."""
 
     def look(
         self, graph: Graph, values: list[Value], flags: np.ndarray, targets: Sequence[Storage]
     ) -> None:
-        """Raises GuardError for flags that must not be. targets: the storages that take the graph's
-        results."""
+        """Raises GuardError for a value with a flag that must not be set. targets: the storages
+        that take the graph's results."""
 
     def check_cast(self, source: torch.Tensor, dtype: torch.dtype) -> None:
-        """Raises for CPU data that the host must not cast so."""
+        """Raises for CPU data that the host must not cast to this dtype."""
 
 
 guard = PerThread[ValueGuard | None](None)
 
 
 def _guards() -> ValueGuard | None:
-    """The guard of what is run."""
+    """The thread's guard; None in a recording, which runs nothing."""
     return None if recording.value is not None else guard.value
 
 
@@ -324,7 +324,7 @@ def _take_all(roots: Sequence[Root], outputs: Sequence[DeviceData], flow: Flow) 
 
 def _spared(graph: Graph, donated: Sequence[bool], flow: Flow) -> Graph:
     """The graph with copies of the inputs that its program writes over and other threads' ops still
-    read. Which these are is chance, so that they must not make it another program."""
+    read. The program is the same with and without copies: which inputs these are is chance."""
     if not flow.others:
         return graph
     # The graph keeps its donation and with it its key: the copy is what gives its memory.
@@ -349,7 +349,7 @@ def _copy_of(device_data: DeviceData) -> DeviceData:
 
 
 def _recorded_elsewhere(roots: Sequence[Root]) -> list[Value]:
-    """The recorded values that are not of this run."""
+    """The recorded values that are no roots of this run."""
     names = {value_name(value) for value, _ in roots}
     return [
         storage.value for storage in pending_elsewhere(()) if value_name(storage.value) not in names
@@ -478,7 +478,8 @@ def _donate_passed(
         (value.meta.struct, sharding) for value, sharding in zip(values, pinned, strict=True)
     )
     kinds = [
-        (device_data.meta.struct, to) for device_data, to in zip(inputs, shardings, strict=True)
+        (device_data.meta.struct, sharding)
+        for device_data, sharding in zip(inputs, shardings, strict=True)
     ]
     free.subtract(itertools.compress(kinds, donated))
     for i, device_data in enumerate(inputs):

@@ -46,10 +46,11 @@ def materialise(storage: Storage, call: str = "a read", *, together: bool = Fals
     """Computes a storage's value: on the host where it is a number that the host knows, else by a
     sync.
 
-    With several processes a read that starts a sync is one of all of them, and waits until all have
-    come. together: they have. The caller does not hold LOCK: the sync may be another thread's,
-    which needs it.
+    With several processes every process takes part in a sync: a read that starts one waits until
+    all have come to it. together: they have. The caller does not hold LOCK: the sync may be another
+    thread's, which needs it.
     """
+    # While the body of a loop is recorded, a read runs the value's ops alone, none of the body's.
     if type(storage.value) is not DeviceData and body.names.value:
         if body.on_stand_ins([storage.value]):
             raise body.refused(
@@ -81,6 +82,7 @@ def materialise(storage: Storage, call: str = "a read", *, together: bool = Fals
             storage.value,
             AbstractError(f"{call} at {user_line()} reads {describe(node)}, {_IN_A_PLAN}"),
         )
+    # A list of tokens: a sync computes its tokens, and the host then joins them.
     lists = at_once.value
     if lists is not None and lists.is_list(storage.value):
         sync(for_read=True)
@@ -94,7 +96,7 @@ def materialise(storage: Storage, call: str = "a read", *, together: bool = Fals
 
 
 def _come_together(storage: Storage, call: str) -> None:
-    """Waits until all processes have come to this read, as every program is one of all; raises
+    """Waits until all processes have come to this read, as all take part in its sync; raises
     ProcessError where one does something else."""
     event_text = f"{call} of {storage.meta!r}, a read that all processes must make"
     processes.agree(event_text, event_text.encode(), user_line())
@@ -115,8 +117,8 @@ def _run_all_or_needed(storage: Storage) -> None:
 
 
 def _with_step(storage: Storage) -> list[Storage]:
-    """The storages to run for a read of one: if another thread has written it in the middle of a
-    step, all that the step has written, so that the next read of them finds data."""
+    """The storages to run for a read of one. If another thread has written it in the middle of a
+    step, these are all that the step has written, so that the next read of them finds data."""
     if not recorders.is_several or storage.data is None:
         return [storage]
     # No sync sees a storage that was set aside after a failure; the one that is read is run all the
@@ -130,7 +132,8 @@ def _with_step(storage: Storage) -> list[Storage]:
 
 
 def _run_needed(storage: Storage) -> None:
-    """Runs only the ops that a value needs, after a sync of all has failed."""
+    """Runs only the ops that a value needs: inside a body, after a failed sync, or for
+    `config.sync_on_read`."""
     with SYNC_LOCK, LOCK, interrupt.later():
         watch = Watch()
         storages = _with_step(storage)
@@ -156,8 +159,7 @@ def _settle_by_host(storage: Storage) -> None:
 
 
 class Lease(NamedTuple):
-    """The place of a value's data during a read outside the lock: on the host, or in a buffer,
-    which is lent.
+    """The place of a value's data during a read outside the lock: on the host, or in a lent buffer.
 
     row: the value's row in the buffer, where that is a store's.
     """

@@ -40,14 +40,14 @@ def initialize_state(
     """Gives state its initial value before the step runs, so that the first step is the same
     program as all others.
 
-    Constants become buffers without compiling; values that depend on constants and random keys
-    alone, and are held by a parameter or buffer, run as one program, or several of which equal
-    layers share one. True where there was any.
+    Constants become buffers without compiling. Values that depend on constants and random keys
+    alone, and are held by a parameter or buffer, run as one program, or as several of which equal
+    layers share one. Returns True if there was any.
 
     for_read: the sync is for a read, perhaps in the middle of a step. New constants that nothing
     reads yet are initialized, too: an optimizer makes its state at its first step, and reads
-    numbers before it writes that state. needed, others: other threads' storages, those whose values
-    the storages need and all. Their initial values are computed, too.
+    numbers before it writes that state. foreign_storages: those of other threads; needed: the ones
+    among them whose values `storages` need. Their initial values are computed, too.
     """
     # The values of other threads that this sync needs: without data of their own they are initial,
     # too.
@@ -245,8 +245,8 @@ def _graph_of(initial: Sequence[Initial], mesh: Sharding) -> Graph:
 def _first_read(
     storages: Sequence[Storage], candidates: set[Value], step: dict[Node, None]
 ) -> set[Value]:
-    """The candidates that are read, directly or through other pure values, by ops of the step,
-    which are not pure."""
+    """The candidates that ops of the step read, directly or through other values that depend on
+    constants and random keys alone."""
     read: set[Value] = set()
     visited: set[Value] = set()
     # From the step's values back, not beyond a candidate.

@@ -76,7 +76,7 @@ def prepared(
 
 
 def formed(graph: Graph, may_scan: bool = True) -> Graph:
-    """The graph as it is compiled, after the passes for that."""
+    """Runs the passes that make a graph the one to be compiled."""
     for name, run, needs in COMPILE_PASSES:
         if needs is not None and not any(
             node.op.name in needs or type(node.op.lowering) in needs for node in graph.nodes
@@ -92,7 +92,7 @@ after_pass: list[Callable[[Graph, str], None]] = []
 
 
 def _checked(graph: Graph, note: str, *, name: str, is_changed: bool) -> Graph:
-    """The graph that a pass has returned, with the pass's note."""
+    """Checks the graph that a pass has returned; returns it with the pass's note."""
     if config.check_graphs:
         checker.check(graph, name)
     for look in after_pass if is_changed else ():

@@ -51,11 +51,11 @@ class Recording:
 
     layouts: (program, result) -> the sharding that the compiler chooses for a result, as far as it
     is known. unknown: the results whose sharding is not known; they count as replicated. made: all
-    results. has_values: a read of a value that no program computes returns one (see `read`).
+    results. has_values: `read` returns values, filled with the number 1, instead of an error.
     """
 
-    # A step that is planned reads nothing, as its programs would be others; a script that is
-    # planned reads ones.
+    # A planned step must read nothing, as its programs would be others. A planned script reads
+    # arrays of ones.
     has_values = False
 
     def __init__(self, layouts: dict[tuple[int, int], Sharding] | None = None):
@@ -82,8 +82,8 @@ class Recording:
         return outputs
 
     def read(self, value: Value, error: AbstractError) -> np.ndarray:
-        """Returns the host's array for a value that is read and that no program computes; here
-        there is none, which is an error. It is called before the read's sync, where that is needed,
+        """Returns the host's array for a value that is read and that no program computes. Here
+        there is none: raises the error. It is called before the read's sync, where one is needed,
         and after it."""
         raise error
 

@@ -88,7 +88,7 @@ def by_mesh(
 def _with_unclaimed(
     values: Iterable[Value], nodes: Sequence[Node], homes: Collection[Node]
 ) -> list[Node]:
-    """The nodes of a subgraph and the ops of no mesh behind these values."""
+    """The nodes of a subgraph together with the ops behind these values that belong to no mesh."""
     unclaimed = [maker for maker in map(origin, values) if maker is not None and maker not in homes]
     return sorted({*topological(unclaimed)[0], *nodes}, key=lambda node: node.serial)
 
@@ -374,9 +374,9 @@ def moved(device_data: DeviceData, target: Sharding) -> DeviceData:
 
 
 def placed_like(tensor: XlaTensor, target: XlaTensor) -> XlaTensor:
-    """A tensor of the same value on the devices of another one: sharded as that is where the shapes
-    are equal, else replicated. It is annotated only if `target` is. The tensor itself where it
-    needs no move."""
+    """A tensor of the same value on the devices of `target`, or the tensor itself where it needs no
+    move. Of an equal shape it is sharded like `target`, else replicated; it is annotated only if
+    `target` is."""
     requested, present = target._storage.sharding, tensor._storage.sharding
     sharding = requested or current_sharding(target) or devices.default_sharding()
     # A tensor of another shape needs a move only from other devices.

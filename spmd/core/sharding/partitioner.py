@@ -106,7 +106,7 @@ def _lower_report(
     callback: Callable[[xla_client.HloSharding], None],
 ) -> list[ir.Value]:
     key = xla_client.encode_inspect_sharding_callback(callback)
-    # as long as the program, which has only its address
+    # The program has the callback's address alone, and must keep it alive.
     context.module_context.add_keepalive(callback)
     _custom_call("InspectSharding", value, backend_config=key)
     return [value]

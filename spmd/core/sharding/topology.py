@@ -218,9 +218,9 @@ def grid(ordinals: tuple[int, ...], shape: tuple[int, ...], target: Target = Non
 
 
 class _Program(threading.local):
-    """order: the program's devices, where several meshes meet. manual_axes: its axes along which a
-    shard is traced, so that shardings are of that shard, over the other axes; shard: facts of that
-    shard (`lower.manual_lowering`)."""
+    """The program that this thread traces. order: its devices, where several meshes meet.
+    manual_axes: inside a manual computation the axes along which one shard is traced; shardings are
+    then over the other axes. shard: facts of that shard (`loops.manual_lowering`)."""
 
     order: tuple[int, ...] | None = None
     manual_axes: frozenset[str] = frozenset()

@@ -24,9 +24,9 @@ from .partitioner import manual_parts, mesh_names, ops_of, replicated
 
 
 def pad_scatters(module: ir.Module, num_devices: int) -> None:
-    """Rewrites the scatters of a program over several devices. Rows are padded to a multiple of
-    these, which every sharding divides. Rows of scatters that overwrite stay: XLA does not split
-    them, as their order counts."""
+    """Rewrites the scatters of a program over several devices. Rows are padded to a multiple of the
+    number of devices, which every sharding divides. Rows of scatters that overwrite stay: XLA does
+    not split them, as their order counts."""
     scatters = ops_of(module, "stablehlo.scatter")
     if num_devices == 1 or not scatters:
         return
@@ -39,7 +39,7 @@ def pad_scatters(module: ir.Module, num_devices: int) -> None:
                     if len(op.regions[0].blocks[0].operations) > 1:
                         _combine_apart(op)
                         _pad_rows(op, num_devices)
-                    elif _num_scattered(op) > 1:
+                    elif _num_scattered(op) > 1:  # it has no identity: its index is hidden
                         op.operands[1] = hlo.OptimizationBarrierOp([op.operands[1]]).results[0]
 
 

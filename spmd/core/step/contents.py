@@ -23,7 +23,7 @@ class Change:
     new: Any
 
     def settled(self) -> "Change":
-        """The change with its old value in words, which holds nothing that is gone."""
+        """Returns the change with its old value as text, so that it keeps no object alive."""
         return replace(self, old=missing if self.old is missing else _Words(_short(self.old)))
 
     def __str__(self) -> str:
@@ -62,9 +62,9 @@ class Kind(enum.Enum):
 
 @dataclass(eq=False, slots=True)
 class Held:
-    """One container: what it is, where it was found, and its contents when it was looked at.
+    """A snapshot of a container: its kind, its path, and its keys and values at that time.
 
-    names: the keys that count, there or not, for the kinds that have names; None: all.
+    names: the names that count, present or not, for the kinds that have names; None: all.
     """
 
     container: Any

@@ -118,8 +118,8 @@ class Objects:
         return [thing for thing in self._visited.values() if isinstance(thing, kind)]
 
     def changes(self) -> list[Change]:
-        """The changes since these were looked at; a new container with the contents of the former
-        one is no change."""
+        """The changes since the objects were looked at; a new container with the old one's contents
+        is no change."""
         comparison = Contents({id(snapshot.container): snapshot for snapshot in self.snapshots})
         return [
             change for snapshot in self.snapshots for change in snapshot.changes(comparison.same)
@@ -258,7 +258,8 @@ class Objects:
         return result
 
     def _of_function(self, path: str, function: types.FunctionType) -> Sequence[tuple[str, object]]:
-        """What a function refers to: defaults, attributes, captured variables, globals."""
+        """The objects that a function refers to: defaults, attributes, captured variables,
+        globals."""
         # A function that did not run has read nothing.
         if self.ran is not None and function.__code__ not in self.ran:
             return []

@@ -168,8 +168,8 @@ def _recorded_in(roots: Sequence[torch.Tensor]) -> Ring:
 def run_backward(
     engine: Callable[..., object], roots: Sequence[torch.Tensor], *args: object, **kwargs: object
 ) -> object:
-    """Raises the exception that `_type_in_backward` kept, which the engine itself has dropped by
-    then."""
+    """Runs autograd's engine for the caller. An exception that `_type_in_backward` kept is raised
+    in place of the engine's SystemError, which has lost it."""
     enter_thread()
     if torch._C._is_multithreading_enabled():  # by `torch.inference_mode(False)`
         torch.autograd.set_multithreading_enabled(False)

@@ -3,7 +3,7 @@ one thread alone.
 
 torch's C++ makes generators of the devices that it knows itself. Ours is a CPU generator whose
 device is xla: its next number is the seed of a draw on the device that takes it (see
-`core.seed.next_draw`).
+`base.seed.next_draw`).
 """
 
 import contextlib

@@ -162,7 +162,7 @@ def _apply_to_own(module: nn.Module, fn: Function, original: Callable[..., nn.Mo
     with torch.set_grad_enabled(torch.is_grad_enabled() and not parameters):
         results = [fn(first)]
 
-    # `fn` that has been called with the first tensor already.
+    # `fn`, whose result for the first tensor is known.
     def once(tensor: torch.Tensor) -> torch.Tensor:
         return results.pop() if results and tensor is first else fn(tensor)
 
@@ -234,8 +234,8 @@ def _own(module: nn.Module) -> dict[str, torch.Tensor | None]:
 
 
 def _own_shardings(module: nn.Module) -> dict[str, Sharding]:
-    """The shardings of a module's own tensors, for those elsewhere the ones that they will have;
-    without tensors that have none."""
+    """The shardings of a module's own tensors; of one that is not on the device yet, the sharding
+    that it will have. Tensors without one are left out."""
     shardings = {}
     for name, tensor in _own(module).items():
         if isinstance(tensor, XlaTensor) and tensor._view is None:

@@ -21,7 +21,8 @@ _OPTIMIZERS: "weakref.WeakSet[torch.optim.Optimizer]" = weakref.WeakSet()
 def know_optimizer(
     original: Callable[..., None], self: torch.optim.Optimizer, *args: object, **kwargs: object
 ) -> None:
-    """`Optimizer.__init__` and `__setstate__`, of a copy or an unpickled one."""
+    """Runs before `Optimizer.__init__` and before `__setstate__`, which copies and unpickled
+    optimizers call: notes the optimizer."""
     _OPTIMIZERS.add(self)
     original(self, *args, **kwargs)
 

@@ -23,16 +23,16 @@ _TORCHS = {XlaTensor, *nn.Parameter.__mro__}
 
 
 def user_class(cls: type) -> type:
-    """The class by which the user knows tensors of a class: `torch.Tensor` for those of the
-    device."""
+    """Returns the user's class behind a class of `device_class`, `torch.Tensor` for `XlaTensor`;
+    any other class as it is."""
     return getattr(cls, "_user_class", cls)
 
 
 class _UserTensor:
-    """The first base of each class of the device for a user's."""
+    """The first base of the classes that `device_class` makes."""
 
     def __init_subclass__(cls) -> None:
-        """Skips the user's own, which is for classes that the user writes."""
+        """Does nothing: a user's `__init_subclass__` is for subclasses that the user writes."""
 
     @property
     def __dict__(self: Any) -> dict[str, Any]:
@@ -62,11 +62,11 @@ class _UserTensor:
 
 @functools.cache
 def device_class(cls: type) -> type:
-    """The class of the device's tensors that are instances of a user's class; `type(x)` is it, and
-    not the user's.
+    """Returns the class of the device's tensors for a user's subclass of torch.Tensor, derived from
+    it and from `XlaTensor`.
 
-    It has the user's name, methods and `__torch_function__`, and calls of it make tensors of the
-    user's class.
+    `type(x)` is this class. It has the name, methods and `__torch_function__` of the user's class,
+    and a call of it makes a tensor of the user's class.
     """
     if issubclass(cls, XlaTensor) or cls in _TORCHS:
         return cls if issubclass(cls, XlaTensor) else XlaTensor
@@ -98,7 +98,7 @@ def device_class(cls: type) -> type:
 
 
 def _as_subclass(original: Callable[..., Any], self: torch.Tensor, cls: type) -> torch.Tensor:
-    """`Tensor.as_subclass`: of a tensor of the device, another tensor over its memory, which
+    """`Tensor.as_subclass`: makes a tensor of the device another one over its memory, which
     autograd knows."""
     if not isinstance(self, XlaTensor) or not (
         isinstance(cls, type) and issubclass(cls, torch.Tensor)
@@ -118,7 +118,7 @@ def _make_subclass(
     require_grad: bool = False,
     **how: object,
 ) -> torch.Tensor:
-    """`Tensor._make_subclass`: of a tensor of the device, an alias of the device's class for
+    """`Tensor._make_subclass`: makes a tensor of the device an alias, of the device's class for
     `cls`."""
     if not isinstance(data, XlaTensor):
         return original(user_class(cls), data, require_grad, **how)
@@ -133,7 +133,7 @@ def _make_subclass(
 def _new_parameter(
     original: Callable[..., Any], cls: type, *args: Any, **kwargs: Any
 ) -> torch.Tensor:
-    """`nn.Parameter.__new__`: of a tensor of the device, too, it makes an instance of the user's
+    """`nn.Parameter.__new__`: a parameter on the device, too, is an instance of the user's
     class."""
     parameter = original(cls, *args, **kwargs)
     if type(parameter) is XlaTensor:
@@ -142,8 +142,8 @@ def _new_parameter(
 
 
 def _new_tensor(original: Callable[..., Any], cls: type, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """`Tensor.__new__`: of a tensor of the device, as of another one, it makes an alias of the
-    user's class."""
+    """`Tensor.__new__`: a call with one tensor of the device returns an alias of the user's class,
+    as torch does for its own tensors."""
     if len(args) == 1 and isinstance(args[0], XlaTensor):
         return args[0].as_subclass(cls)
     return original(cls, *args, **kwargs)

@@ -27,7 +27,7 @@ def guarded(needs: Sequence[str], purpose: str, patch: Callable[[], object]) -> 
     is.
 
     Args:
-        needs: full names; with the parameters that the patch relies on, where it does:
+        needs: full names, with parameters where the patch relies on them:
             `torch.export.export(mod, ...)`.
         purpose: what the patch is for, as the warning says it.
     """
@@ -79,11 +79,12 @@ def replaces(owner: object, name: str) -> Callable[[Callable[..., object]], None
 
 
 class Patch(NamedTuple):
-    """A change to code of the process: the changed object, the reason, and the function that
-    installs the change. The patched code first checks for a tensor of the device or its name. The
-    names of torch in `target` are those that the change needs (see `guarded`).
+    """A change to code of the process. The new code first checks for a tensor of the device, or for
+    its name.
 
-    replacements: the functions that take the places of the first of these names (see `replaces`).
+    target: the changed objects, as text; its `torch....` names are those that the change needs (see
+    `guarded`). why: the reason. put: a function that makes the change. replacements: functions that
+    take the places of the first of these names (see `replaces`).
     """
 
     target: str
@@ -105,7 +106,7 @@ class Patch(NamedTuple):
 
 
 def _lack(need: str) -> str | None:
-    """What is missing of a needed name or its parameters, in words; None if all is there."""
+    """Describes what a needed name or its parameters lack; None if all is there."""
     path, _, expected = need.rstrip(")").partition("(")
     try:
         value = pkgutil.resolve_name(path)

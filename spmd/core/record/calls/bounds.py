@@ -109,8 +109,8 @@ def _along(
 def _with_elements(
     ranges: _Ranges, self: Tensor, dim: int, *args: object, **kwargs: object
 ) -> Iterable[Range]:
-    """The ranges; none for a tensor without elements in its other dims: torch does not look at the
-    index then."""
+    """Returns the ranges of an index along `dim`; none where another dim of the tensor is empty:
+    torch does not look at the index then."""
     sizes = [size for i, size in enumerate(self.shape) if i != dim % self.dim()]
     return () if 0 in sizes else ranges(self, dim, *args, **kwargs)
 

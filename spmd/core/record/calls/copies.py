@@ -41,7 +41,7 @@ def host_copy(tensor: XlaTensor, call: str = "a read", *, together: bool = False
     """The tensor's value as a CPU tensor of its own; a sync. `call` is the user's call, for
     messages.
 
-    together: all processes read it at once (see `reads.host_value`).
+    together: all processes read it at once (see `host_reads.host_value`).
     """
     storage, meta = tensor._storage, tensor._meta
     leaving(call, repr(meta))
@@ -49,12 +49,13 @@ def host_copy(tensor: XlaTensor, call: str = "a read", *, together: bool = False
         return host_copy(aten.clone.default(tensor), call, together=together)
     base = host_tensor(host_value(storage, call, together=together))
     if tensor._view is None:
-        # The device's own layout is dense; the copy gets the strides that torch gives a copy.
+        # The host's array is in the order of its dims, whatever strides torch has for the tensor.
         return (
             base
             if meta.strides == base.stride()
             else base.clone().as_strided_(meta.shape, base.stride())
         )
+    # None: the view is computed on the device, and its result copied.
     result = strided(tensor, base)
     return (
         host_copy(aten.clone.default(tensor), call, together=together)
@@ -151,7 +152,7 @@ def _copy_on_device(target: XlaTensor, source: XlaTensor, args: Args, kwargs: Kw
 
 
 def _across_devices(target: torch.Tensor, source: torch.Tensor) -> Sharding | None:
-    """The sharding of a target on other devices than its source; else None."""
+    """The sharding of the target of a copy if its source is on other devices; else None."""
     if (
         not isinstance(target, XlaTensor)
         or not isinstance(source, XlaTensor)

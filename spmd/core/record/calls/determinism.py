@@ -1,8 +1,8 @@
-"""Determinism as torch's own setting has it: only the effects on the CPU, as XLA's own programs
-always repeat.
+"""Effects of `torch.use_deterministic_algorithms` on the device: those that torch has on the CPU.
+XLA's programs always repeat their results.
 
-torch itself decides at each call, and words the error: it refuses ops with a result by the order of
-their writes (two to one place), and fills uninitialized memory.
+torch itself decides at each call, and words the error. It refuses ops whose result depends on the
+order of their writes to one place, and fills uninitialized memory.
 """
 
 from collections.abc import Callable

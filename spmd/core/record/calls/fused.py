@@ -179,7 +179,8 @@ def ctc_loss(
 
 
 def _checked(name: str) -> Callable[..., Tensor]:
-    """A composite of torch, with the errors of its own checks in the words of dispatch."""
+    """Returns the kernel of one of torch's composites. An error of its own checks is raised as one
+    of dispatch: with the op, the arguments' shapes and the user's line (`refusal`)."""
     overload = getattr(aten, name).default
 
     def layer(*args: object, **kwargs: object) -> Tensor:

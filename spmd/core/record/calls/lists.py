@@ -63,7 +63,7 @@ class EachElement(Lowering):
         results: dict[int, Made] = {}
         for group in self._groups(op, operands):
             self._lower_group(group, operands, numbers, layouts, results)
-        # None: of elements that a loop has computed
+        # in the order of the list op's results
         return tuple(map(results.get, range(len(op.metas))))
 
     def _lower_group(
@@ -436,8 +436,8 @@ def by_mesh(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     )
     by_home: dict[frozenset[int] | None, list[int]] = {}
     for i, element in enumerate(storages):
-        met = (x.sharding.devices if x.sharding else home_of(x.value, homes) for x in element)
-        by_home.setdefault(next(filter(None, met), None), []).append(i)
+        devices = (x.sharding.devices if x.sharding else home_of(x.value, homes) for x in element)
+        by_home.setdefault(next(filter(None, devices), None), []).append(i)
     return (
         in_groups(func, args, kwargs, [*by_home.values()])
         if len(by_home.keys() - {None}) > 1
@@ -448,8 +448,8 @@ def by_mesh(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
 def in_groups(
     func: OpOverload, args: Args, kwargs: Kwargs, groups: Sequence[Sequence[int]]
 ) -> object:
-    """Records a list op as one op for each group of its elements, by index: each reads the writes
-    before it."""
+    """Records a list op as one op for each group of its elements, by index. A group reads the
+    writes of the groups before it."""
     count = sum(map(len, groups))
     results: dict[int, object] = {}
     for indices in groups:

@@ -45,7 +45,8 @@ def check_index(device: torch.types.Device, call: str) -> int:
 
 
 def choosing(torchs: _Class, ours: type, is_ours: Callable[..., bool]) -> _Class:
-    """torch's class, but calls with `is_ours` arguments make an instance of `ours`."""
+    """Returns a class in place of torch's: a call with `is_ours` arguments makes an instance of
+    `ours`, any other call an instance of torch's class."""
 
     class Chooser(type(torchs)):  # type: ignore[misc]  # the metaclass of a class of torch's C++
         def __call__(cls, *args: object, **kwargs: object) -> object:

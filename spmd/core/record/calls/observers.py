@@ -51,8 +51,8 @@ def _observe(
     per_row_fake_quant: bool = False,
     symmetric_quant: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """`_fused_moving_avg_obs_fq_helper`: writes range, scale and zero point without a read of its
-    switches."""
+    """`_fused_moving_avg_obs_fq_helper`: updates range, scale and zero point on the device, whose
+    switches are not read on the host."""
     rows = self.movedim(ch_axis, 0).flatten(1) if per_row_fake_quant else self.reshape(1, -1)
     if per_row_fake_quant and running_min.numel() == 0:
         for empty, number in (

@@ -248,7 +248,7 @@ def _single_step(
 
 
 def _bound(function: Callable[..., _Result], *first: object) -> Callable[..., _Result]:
-    """The function without its first parameters; its place in the code is known."""
+    """A `partial` of the function, under its name, so that messages find its line."""
     return update_wrapper(partial(function, *first), function)
 
 

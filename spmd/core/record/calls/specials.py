@@ -25,7 +25,7 @@ COMPOSITE = (
 
 
 def by_torchs_kernel(func: OpOverload, args: Args, kwargs: Kwargs) -> torch.Tensor:
-    """An op as torch's own kernel for every backend composes it of others."""
+    """Runs torch's own kernel for every backend, which composes the op of others."""
     key = next(filter(func.has_kernel_for_dispatch_key, COMPOSITE))
     return func._op_dk(key, *args, **kwargs)
 

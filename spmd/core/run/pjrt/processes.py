@@ -172,7 +172,7 @@ _barriers = itertools.count()
 
 
 def join() -> None:
-    """Begins to prove it: the processes are connected."""
+    """Tells the proof that the processes are connected."""
     if proofs:
         proofs[-1].join()
 
@@ -210,8 +210,8 @@ def agree_once(event: str, mark: bytes, line: Line) -> None:
 
 
 def digest(name: str, content: bytes) -> str:
-    """Returns words of an event for what its text cannot hold; a mismatch says which of them
-    differ."""
+    """Returns a name with a checksum of its content, for an event's text: a mismatch names the
+    contents that differ."""
     return f"{name} #{zlib.crc32(content):08x}"
 
 

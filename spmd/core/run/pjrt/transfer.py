@@ -186,7 +186,7 @@ def upload_shard(
         # The last shard of an uneven dim is shorter in a file than on its device.
         if array.shape != wide:
             array = np.pad(
-                array, [(0, to - dim) for to, dim in zip(wide, array.shape, strict=True)]
+                array, [(0, padded - dim) for padded, dim in zip(wide, array.shape, strict=True)]
             )
         shardings = [
             jax.sharding.SingleDeviceSharding(device, memory_kind=sharding.jax.memory_kind)
