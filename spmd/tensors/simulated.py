@@ -5,10 +5,21 @@ import importlib.util
 
 import jax
 
-from ..core import config, hardware, jax_facts, messages, points, processes, variables
+from ..core import (
+    config,
+    ends_at_user_line,
+    hardware,
+    jax_facts,
+    messages,
+    points,
+    processes,
+    topology,
+    variables,
+)
 from ..mesh.hints import did_you_mean
 
 
+@ends_at_user_line
 def simulate(num_devices: int, *, slices: int = 1) -> None:
     """Makes this process see `num_devices` CPU devices, so that any mesh can be tried on one
     machine.
@@ -17,11 +28,11 @@ def simulate(num_devices: int, *, slices: int = 1) -> None:
     (`spmd.initialize`, `python -m spmd launch`) each gets its part of the devices, which must be
     what `launch --devices` has given it, if that was given. slices: the devices stand for so many
     slices of equal size, for a `HybridMesh`. Raises ValueError for a count below 1 or one that the
-    slices or the processes do not divide or that gives a process another number than it has, and
-    RuntimeError when JAX's backend is already up with another number of devices; a repeated call
-    with the same count does nothing. An accelerator that JAX_PLATFORMS or PJRT_DEVICE names is used
-    instead; one that is only present is not. Either, and a number of CPU devices in the environment
-    that is not this one, is a line on stderr.
+    slices or the processes do not divide or that gives a process another number than it has, or
+    more than 2,048, and RuntimeError when JAX's backend is already up with another number of
+    devices; a repeated call with the same count does nothing. An accelerator that JAX_PLATFORMS or
+    PJRT_DEVICE names is used instead; one that is only present is not. Either, and a number of CPU
+    devices in the environment that is not this one, is a line on stderr.
 
     >>> import spmd
     >>> spmd.simulate(8)
@@ -44,6 +55,7 @@ def simulate(num_devices: int, *, slices: int = 1) -> None:
         raise ValueError(
             f"simulate: {num_devices} devices cannot be split over {processes.count()} processes"
         )
+    topology.check_simulated(num_devices // processes.count(), f"simulate({num_devices})")
     if hardware.is_running():
         present = len(jax.devices())
         if present == num_devices and jax.default_backend() == "cpu":

@@ -154,7 +154,19 @@ def _parsed(target: str) -> _Parsed:
             "dim"
         )
     is_counted = (kind == "cpu" or kind in GPU_DESCRIPTIONS) and chips.isdigit() and int(chips) > 0
+    if is_counted and kind == "cpu":
+        check_simulated(count * int(chips), f"target: {target!r}")
     return _Parsed(count, kind, name, int(chips) if is_counted else None)
+
+
+def check_simulated(count: int, subject: str) -> None:
+    """Raises ValueError for more CPU devices than XLA numbers in one process: it takes others for
+    those of another process, on which no CPU program can run."""
+    if count > 2048:
+        raise ValueError(
+            f"{subject} has {count} devices, and XLA simulates at most 2048 in a process; plan "
+            'for a TPU slice of that size, such as "v5p:16x16x16"'
+        )
 
 
 def is_simulated(target: str) -> bool:

@@ -164,6 +164,9 @@ class TestTarget:
             spmd.plan(step, tokens(), target="cpu:4")
         with pytest.raises(ValueError, match="target 'abacus:2' is not known"):
             spmd.plan(step, tokens(), target="abacus:2")
+        for target in ("cpu:2049", "2xcpu:1025"):
+            with pytest.raises(ValueError, match=r"XLA simulates at most 2048 .* a TPU slice"):
+                Mesh(range(2), (2,), ("fsdp",), target=target)
         far = Mesh(range(16), (16,), ("fsdp",), target="cpu:16")
         _, _, other = training(far)
         with pytest.raises(
