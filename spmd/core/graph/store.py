@@ -38,6 +38,8 @@ from .stacked import read_row, write_row
 
 
 StackGroup = tuple[int, ...]
+# By the places of a result, or of a stack of them: each with the input that it replaces.
+Replaced = dict[int | StackGroup, list[tuple[int, int]]]
 
 
 # Returns a number above those of all values so far; nodes and device data share it.

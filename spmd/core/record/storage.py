@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from ..base import forking
-from ..graph.graph import DeviceData, Node, TupleElement, Value, is_data, origin, topological
+from ..graph.graph import DeviceData, Node, TupleElement, Value, is_unpadded, origin, topological
 from ..graph.meta import Meta
 from ..graph.store import next_serial
 from ..sharding.value import Sharding
@@ -287,11 +287,9 @@ def forget_reads(ran: Collection[Node] | None = None) -> None:
     is_run_here = recorders.is_run_here()
     remaining = []
     for view, ref, reader in READ:
-        storage = ref()
-        stays = ran is not None or not is_run_here(reader)
         if (
-            stays
-            and storage is not None
+            (ran is not None or not is_run_here(reader))
+            and (storage := ref()) is not None
             and view.stamp == storage.stamp
             and not _waited(view.value, ran or ())
         ):
@@ -317,7 +315,11 @@ def _waited(value: Value, ran: Collection[Node]) -> bool:
 def _waiting() -> list[Storage]:
     """Live storages with a pending value, of all threads."""
     return [
-        storage for ref in LIVE if (storage := ref()) is not None and not is_data(storage.value)
+        storage
+        for ref in LIVE
+        if (storage := ref()) is not None
+        and type(storage.value) is not DeviceData
+        and not is_unpadded(storage.value)
     ]
 
 
@@ -334,10 +336,10 @@ def pending() -> list[Storage]:
     """
     forking.check()
     is_run_here = recorders.is_run_here()
-    storages = {storage: None for storage in _waiting() if is_run_here(storage.recorder)}
+    storages = [storage for storage in _waiting() if is_run_here(storage.recorder)]
     for runs_of in can_run:
         runs = runs_of([storage.value for storage in storages])
-        storages = {storage: None for storage, is_run in zip(storages, runs, strict=True) if is_run}
+        storages = [storage for storage, is_run in zip(storages, runs, strict=True) if is_run]
     return sorted(storages, key=lambda storage: value_serial(storage.value))
 
 

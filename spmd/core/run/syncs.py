@@ -150,9 +150,9 @@ def _is_far_state(storage: Storage) -> bool:
     planned, never run."""
     sharding = storage.sharding
     return (
-        storage.is_state
-        and sharding is not None
+        sharding is not None
         and sharding.target is not None
+        and storage.is_state
         and not impure([storage.value])
     )
 
