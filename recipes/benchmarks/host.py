@@ -77,11 +77,11 @@ class Launch:
     """An executable whose calls are timed."""
 
     def __init__(self, executable: Any) -> None:
-        self._executable, self.seconds = executable, 0.0
+        self._call, self.seconds = executable, 0.0
 
     def __call__(self, *arguments: Any) -> Any:
         started = thread_time()
-        result = self._executable(*arguments)
+        result = self._call(*arguments)
         self.seconds = thread_time() - started
         return result
 

@@ -243,11 +243,11 @@ def lent_to(
                 return Lease(device_data, device_data.host, None, None, device_data.sharding)
             rows = device_data.store
             if rows is not None and not on_device:
-                if rows.host is not None and rows.host[0] is rows.buffer:
-                    host = rows.host[1][device_data.row, ...]
+                host = rows.on_host(device_data.row)
+                if host is not None:
                     return Lease(device_data, host, None, None, device_data.sharding)
                 is_small = len(rows) * device_data.meta.nbytes <= _SMALL
-                with_store = with_store or (is_small and transfer.is_readable_here(rows.buffer))
+                with_store = with_store or (is_small and transfer.is_readable_here(rows.placed()))
             array, row = device_data.held() if with_store else (None, None)
             array, lies_as = device_data.lying() if array is None else (array, device_data.sharding)
             lender.lend(array)
