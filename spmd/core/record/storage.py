@@ -139,8 +139,13 @@ class Storage:
         if UNDO:
             note_layout(self)
         device_data.holder = self.ref
-        self.reset(device_data)
-        self.set_sharding(device_data.sharding)
+        # `reset` and `set_sharding`, without their calls: this runs for each result of a step.
+        self.stamp += 1
+        self.value = device_data
+        self.past = self.data = None
+        self.home = device_data.sharding
+        if self.sharding is not None and self.sharding.is_open:
+            self.sharding = device_data.sharding
 
     def reset(self, value: Value) -> None:
         """Replaces the value and forgets its earlier ones."""

@@ -112,7 +112,11 @@ def _sync(*, wait: bool, for_read: bool) -> None:
         storages = (
             pending()
             if recording.value is not None
-            else [storage for storage in pending() if not _is_far_state(storage)]
+            else [
+                storage
+                for storage in pending()
+                if storage.sharding is None or not _is_far_state(storage)
+            ]
         )
         num_iterations, num_ops, num_nodes = (
             counters.counter("loop_iterations"),
