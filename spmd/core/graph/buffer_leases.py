@@ -31,7 +31,7 @@ class Lender:
         with _changed:
             name = id(array)
             if name not in LENT:
-                LENT[name] = _Lent(weakref.ref(array, partial(LENT.pop, name)), _bytes(array))
+                LENT[name] = _Lent(weakref.ref(array, partial(LENT.pop, name)))
             LENT[name].lenders.append(self)
 
     def give_back(self, array: jax.Array) -> None:
@@ -46,11 +46,16 @@ class Lender:
 
 @dataclass(eq=False)
 class _Lent:
-    """An array that is lent, weakly, with its bytes on the devices of this process."""
+    """An array that is lent, weakly."""
 
     ref: "weakref.ref[jax.Array]"
-    nbytes: int
     lenders: list[Lender] = field(default_factory=list)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes on the devices of this process."""
+        array = self.ref()
+        return 0 if array is None else _bytes(array)
 
 
 # Reentrant, as a collection inside may run a user's `__del__`, which reads a tensor.

@@ -22,7 +22,7 @@ from ..sharding.topology import stand_in
 from ..sharding.value import Sharding
 from .meta import Meta, dense_meta
 from .op import OpSpec, digest
-from .store import DeviceData, StackGroup, next_serial
+from .store import DeviceData, Replaced, StackGroup, next_serial
 
 # The flags that make two programs of one graph.
 SETTINGS = ("partitioner", "compiler_options", "scan_layers", "max_logits_bytes", "parallel")
@@ -216,8 +216,9 @@ class Graph:
     written over it (not in the key: it only decides which result takes which memory). free: data in
     no tensor that is not read after this program, so that a pass may donate it (not in the key,
     either). columns: stack groups of inputs that are separate arguments, and that the program
-    stacks. recorded: the graph as it was recorded, where passes have made other nodes of it (whose
-    scalar arguments are places among those of the recorded ops); sources: by each node, the
+    stacks. replaced: the results whose buffers the data of inputs takes, which have the same metas
+    and shardings. recorded: the graph as it was recorded, where passes have made other nodes of it
+    (whose scalar arguments are places among those of the recorded ops); sources: by each node, the
     recorded nodes that it was made of, of a loop that was found those of its first iteration.
     notes: of each pass that had something to say, its name and what it changed, or why it did not.
     """
@@ -234,6 +235,7 @@ class Graph:
     onto: Sequence[int | None] = ()
     free: Collection[DeviceData] = ()
     columns: Sequence[StackGroup] = ()
+    replaced: Replaced = field(default_factory=dict)
     recorded: "Graph | None" = None
     sources: Mapping[Node, Sequence[Node]] = field(default_factory=dict)
     notes: tuple[tuple[str, str], ...] = ()
@@ -288,9 +290,7 @@ class Graph:
         The scalar arguments are not in it. Op specs and metas are interned, so the key compares by
         identity.
         """
-        # The partition rules by name, too: with those of one more package the same graph lowers to
-        # another program.
-        key: list[Hashable] = [*settings(config), *NAMES, stand_in.value, self.donated, self.mesh]
+        key: list[Hashable] = [*flags(), self.donated, self.mesh]
         key.extend(self.shardings)
         key.extend(_wiring(self.nodes, self.inputs, self.roots))
         key += [tuple(self.pinned), self.stack_groups, self.stacked]
@@ -415,6 +415,13 @@ def _wiring(
                 key.append(position[operand])
     key.append(tuple([_place(root, position) for root in roots]))
     return key
+
+
+def flags() -> tuple[Hashable, ...]:
+    """Returns the parts of a program's key that are of no graph."""
+    # The partition rules by name, too: with those of one more package the same graph lowers to
+    # another program.
+    return *settings(config), *NAMES, stand_in.value
 
 
 def _place(value: Value, position: dict[Value, int]) -> int:

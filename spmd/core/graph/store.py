@@ -38,6 +38,8 @@ from .stacked import read_row, write_row
 
 
 StackGroup = tuple[int, ...]
+# By the places of a result, or of a stack of them: each with the input that it replaces.
+Replaced = dict[int | StackGroup, list[tuple[int, int]]]
 
 
 # Returns a number above those of all values so far; nodes and device data share it.
@@ -48,16 +50,18 @@ class Store:
     """A buffer [rows, *shape] and the device data of its rows. It lives as long as one of them
     does.
 
-    sharding: of each row; its `stack` axes shard the buffer's first dim. A dim that the mesh does
-    not divide is padded in the store as in a row. Device data in a store has no buffer of its own
-    and takes copies of its row (`DeviceData.placed`); it leaves the store when it gets a buffer
+    host: the buffer of which the host has a copy for reads of rows, and the copy. sharding: of each
+    row; its `stack` axes shard the buffer's first dim. A dim that the mesh does not divide is
+    padded in the store as in a row. Device data in a store has no buffer of its own and takes
+    copies of its row (`DeviceData.placed`); it leaves the store when it gets a buffer
     (`DeviceData.take`). When its value is overwritten, it is freed and its row is free.
     """
 
-    __slots__ = ("__weakref__", "_refs", "buffer", "sharding")
+    __slots__ = ("__weakref__", "_refs", "buffer", "host", "sharding")
 
     def __init__(self, buffer: jax.Array, sharding: Sharding, inputs: Sequence["DeviceData"]):
         self.buffer = buffer
+        self.host: tuple[jax.Array, np.ndarray] | None = None
         self.sharding = sharding
         # Weak, as the data refers to its store: a store ends with the last of its rows, without the
         # cyclic collector.
@@ -89,6 +93,11 @@ class Store:
     def placed(self) -> jax.Array:
         """Returns the buffer with all rows."""
         return self.buffer
+
+    def on_host(self, index: int) -> np.ndarray | None:
+        """Returns a row in the host's copy of the buffer; None if there is none."""
+        is_copied = self.host is not None and self.host[0] is self.buffer
+        return self.host[1][index, ...] if self.host is not None and is_copied else None
 
     def copy_of(self, index: int) -> tuple[jax.Array, Sharding]:
         """Returns a buffer with a copy of one row on the devices where it lies, and its sharding

@@ -9,7 +9,7 @@ import dataclasses
 import gc
 import itertools
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -165,18 +165,22 @@ def _group_summary(graph: Graph) -> str:
     )
 
 
+_uses = itertools.count().__next__
+
+
 @dataclass(slots=True)
-class _Known:
+class GraphPrograms:
     """The programs of one recorded graph. They differ in which inputs are the rows of full stores:
     the weights of a trained model are, those of its average, on which the same graph runs, are not.
 
     programs: by the indices of the inputs outside of stack groups, then by the full stores among
-    these inputs. A program compiled for a plan may not have run yet.
+    these inputs. A program compiled for a plan may not have run yet. used: rises with each use.
     """
 
     programs: dict[tuple[int, ...], dict[tuple[StackGroup, ...], Program]] = field(
         default_factory=dict
     )
+    used: int = field(default_factory=_uses)
 
     def program_of(self, graph: Graph) -> Program | None:
         """Returns the program for the stores that hold a graph's inputs now, or None."""
@@ -209,8 +213,8 @@ after_compiling: list[Callable[[Program, Graph, str], None]] = []
 refuse_loops: list[Callable[[jax.stages.Compiled, Graph], bool]] = []
 
 _MOVED = "the same ops, on data in other stores"
-_NONE = _Known()
-_programs: "OrderedDict[Hashable, _Known]" = OrderedDict()
+_NONE = GraphPrograms()
+_programs: dict[Hashable, GraphPrograms] = {}
 _count = itertools.count(1)
 # programs between two counts of the memory maps: some 30 ms if there are many
 _MAPS_COUNTED_EVERY = 8
@@ -230,16 +234,21 @@ def next_run() -> None:
 part = PerThread((1, 1))
 
 
-def find(graph: Graph) -> Program | None:
+def programs_of(graph: Graph) -> GraphPrograms:
+    """Returns the programs of a graph, perhaps none."""
+    return _programs.get(graph.key(), _NONE)
+
+
+def find(graph: Graph, programs: GraphPrograms | None = None) -> Program | None:
     """Returns the program of a graph if the cache has it and a run has needed it before; else
-    None."""
+    None. programs: those of the graph, where they are known."""
     global _last
     started = counters.now()
-    key = graph.key()
     with _lock:
-        program = _programs.get(key, _NONE).program_of(graph)
+        programs = programs_of(graph) if programs is None else programs
+        program = programs.program_of(graph)
         if program is not None and not program.is_planned:
-            _programs.move_to_end(key)
+            programs.used = _uses()
             _last = program
     counters.add_time("key", counters.now() - started)
     return None if program is None or program.is_planned else program
@@ -259,7 +268,7 @@ def program_for(
     if cached is not None:
         return cached
     # A miss: the programs of this graph over other stores, if any.
-    programs = _programs.get(graph.key(), _NONE)
+    programs = programs_of(graph)
     cause, is_first = (_MOVED, False) if programs.is_run() else _cause(graph, name, line)
     if why_not:
         cause = f"{cause}; the length is no operand because {why_not}"
@@ -301,7 +310,7 @@ def planned_for(graph: Graph, line: Line, form: Form = ungrouped) -> Program:
     Raises the errors of a run: `torch.OutOfMemoryError`, LoweringError.
     """
     with _lock:
-        program = _programs.get(graph.key(), _NONE).program_of(graph)
+        program = programs_of(graph).program_of(graph)
     if program is None:
         with counters.silent():
             program = _formed_and_made(graph, "plan", line, form, "it is planned", is_planned=True)
@@ -338,7 +347,9 @@ def _formed_and_made(
         program = _made(formed, name, line, cause, is_planned=is_planned)
     program.is_planned, program.is_unrolled = is_planned, is_given_up
     with _lock:
-        of_stores = _programs.setdefault(key, _Known()).programs.setdefault(tuple(single), {})
+        of_stores = _programs.setdefault(key, GraphPrograms()).programs.setdefault(
+            tuple(single), {}
+        )
         # one that another thread has compiled meanwhile
         _read_log(filter(None, [of_stores.get(stores)]))
         of_stores[stores] = program
@@ -357,8 +368,10 @@ def _formed_and_made(
 
 def _drop(count: int) -> None:
     """Removes `count` programs, the least recently used first."""
-    for _ in range(count):
-        _read_log(_programs.popitem(last=False)[1])
+    for key in sorted(_programs, key=lambda key: _programs[key].used)[: max(count, 0)]:
+        programs = _programs.pop(key)
+        _read_log(programs)
+        programs.programs.clear()  # known graphs refer to it
         counters.add("programs_evicted")
 
 
@@ -473,7 +486,9 @@ def clear_cache() -> None:
     """Removes every compiled program from the cache."""
     global _last
     with _lock:
-        _read_log(itertools.chain(*_programs.values()))
+        for programs in _programs.values():
+            _read_log(programs)
+            programs.programs.clear()
         _programs.clear()
         _last = None
 

@@ -70,8 +70,8 @@ class Program:
     ops of an iteration) of each. requested: the graph, for the description of later changes (see
     `Requested`). numbers: for the floats and the integers, the order in which the program takes the
     scalar arguments of the recorded ops; None: as they were recorded. graph: as it was recorded,
-    without data (see `without_data`). paths: the module of each op, where they were noted
-    (`config.module_paths`).
+    without data (see `without_data`). num_notes: how often `run.known_graphs` has noted it. paths:
+    the module of each op, where they were noted (`config.module_paths`).
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Program:
         self.smallest = min(range(len(self.outputs)), key=lambda i: self.outputs[i].meta.nbytes)
         self.calls_host = False
         self.is_planned = self.is_loaded = self.is_unrolled = False
-        self.bytes_needed = 0
+        self.bytes_needed = self.num_notes = 0
         self.fingerprint = b""
         self.record: CompileRecord | None = None
         self.paths: tuple[str, ...] = ()

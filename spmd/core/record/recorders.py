@@ -61,4 +61,6 @@ def is_run_here() -> Callable[[int], bool]:
     """A predicate of recorder numbers: True for this thread and for dead ones, as this thread's
     syncs run their ops."""
     here_number = number()
+    if not is_several:
+        return here_number.__eq__
     return lambda recorder: recorder == here_number or recorder not in _alive

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from ..base import forking
-from ..graph.graph import DeviceData, Node, TupleElement, Value, is_data, origin, topological
+from ..graph.graph import DeviceData, Node, TupleElement, Value, is_unpadded, origin, topological
 from ..graph.meta import Meta
 from ..graph.store import next_serial
 from ..sharding.value import Sharding
@@ -139,8 +139,13 @@ class Storage:
         if UNDO:
             note_layout(self)
         device_data.holder = self.ref
-        self.reset(device_data)
-        self.set_sharding(device_data.sharding)
+        # `reset` and `set_sharding`, without their calls: this runs for each result of a step.
+        self.stamp += 1
+        self.value = device_data
+        self.past = self.data = None
+        self.home = device_data.sharding
+        if self.sharding is not None and self.sharding.is_open:
+            self.sharding = device_data.sharding
 
     def reset(self, value: Value) -> None:
         """Replaces the value and forgets its earlier ones."""
@@ -287,11 +292,9 @@ def forget_reads(ran: Collection[Node] | None = None) -> None:
     is_run_here = recorders.is_run_here()
     remaining = []
     for view, ref, reader in READ:
-        storage = ref()
-        stays = ran is not None or not is_run_here(reader)
         if (
-            stays
-            and storage is not None
+            (ran is not None or not is_run_here(reader))
+            and (storage := ref()) is not None
             and view.stamp == storage.stamp
             and not _waited(view.value, ran or ())
         ):
@@ -317,7 +320,11 @@ def _waited(value: Value, ran: Collection[Node]) -> bool:
 def _waiting() -> list[Storage]:
     """Live storages with a pending value, of all threads."""
     return [
-        storage for ref in LIVE if (storage := ref()) is not None and not is_data(storage.value)
+        storage
+        for ref in LIVE
+        if (storage := ref()) is not None
+        and type(storage.value) is not DeviceData
+        and not is_unpadded(storage.value)
     ]
 
 
@@ -334,10 +341,10 @@ def pending() -> list[Storage]:
     """
     forking.check()
     is_run_here = recorders.is_run_here()
-    storages = {storage: None for storage in _waiting() if is_run_here(storage.recorder)}
+    storages = [storage for storage in _waiting() if is_run_here(storage.recorder)]
     for runs_of in can_run:
         runs = runs_of([storage.value for storage in storages])
-        storages = {storage: None for storage, is_run in zip(storages, runs, strict=True) if is_run}
+        storages = [storage for storage, is_run in zip(storages, runs, strict=True) if is_run]
     return sorted(storages, key=lambda storage: value_serial(storage.value))
 
 

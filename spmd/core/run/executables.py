@@ -15,7 +15,7 @@ from ..base import counters, in_flight, state, trace_rows
 from ..graph import buffer_leases, store
 from ..graph.graph import DeviceData, Graph, pack_numbers
 from ..graph.source import Line
-from ..graph.store import Store, store_of
+from ..graph.store import Replaced, Store, refill, store_of
 from ..programs import cache, failing
 from ..programs.program import Program
 from ..record.storage import unlocked
@@ -175,8 +175,10 @@ def buffer_of(data: DeviceData, sharding: Sharding, *, is_donated: bool) -> jax.
 
 def _stack(graph: Graph, group: Sequence[int]) -> jax.Array:
     members, sharding = [graph.inputs[index] for index in group], graph.shardings[group[0]]
-    bring_rows(members, sharding)
-    store = full_store(members, sharding)
+    store = store_of(members)
+    if store is None or store.sharding is not sharding:
+        bring_rows(members, sharding)
+        store = full_store(members, sharding)
     return stacked(members, sharding) if store is None else store.placed()
 
 
@@ -237,13 +239,44 @@ def _mended(members: Sequence[DeviceData]) -> Store | None:
     return store
 
 
+def replaced_by(program: Program, graph: Graph) -> Replaced:
+    """The inputs that the results of a program replace: see `Graph.replaced`."""
+    input_of = {root: index for index, root in enumerate(graph.onto) if root is not None}
+    donated = {port.places for port in program.inputs if port.is_donated}
+    replaced: Replaced = {}
+    for port in program.outputs:
+        roots = (port.places,) if isinstance(port.places, int) else port.places
+        group = tuple(~root if root < 0 else input_of.get(root, -1) for root in roots)
+        is_equal = all(
+            graph.inputs[index].meta is graph.roots[root].meta
+            and graph.shardings[index] is program.results[root]
+            for root, index in zip(roots, group, strict=True)
+            if root >= 0 <= index
+        )
+        if is_equal and (group if roots is port.places else group[0]) in donated:
+            replaced[port.places] = list(zip(roots, group, strict=True))
+    return replaced
+
+
 def _outputs(
     program: Program, graph: Graph, buffers: Sequence[jax.Array], maker: ref[Program]
 ) -> list[DeviceData]:
     """Device data for each root of a program that has run. Rows of a stacked output, and rows that
-    the program returned unchanged, share a new store."""
+    the program returned unchanged, share a store: a new one, or that of the data they replace."""
     outputs: list[DeviceData | None] = [None] * len(graph.roots)
     for port, buffer in zip(program.outputs, buffers, strict=True):
+        replaced = graph.replaced.get(port.places, ())
+        old = [graph.inputs[index] for _, index in replaced]
+        is_one = isinstance(port.places, int)
+        owner: DeviceData | Store | None = None
+        if old:
+            owner = store_of(old) if not is_one else old[0] if old[0].store is None else None
+        if owner is not None:
+            refill(owner, buffer)
+            for (root, _), data in zip(replaced, old, strict=True):
+                if root >= 0:
+                    data.maker, data.source, outputs[root] = maker, root, data
+            continue
         if isinstance(port.places, int):
             root = port.places
             meta, sharding = graph.roots[root].meta, program.results[root]

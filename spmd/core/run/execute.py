@@ -27,7 +27,7 @@ from ..record.annotations import annotate_again
 from ..record.record import at_once
 from ..record.storage import ASIDE, READ, Storage, pending_elsewhere
 from ..sharding.value import Sharding
-from . import executables
+from . import executables, known_graphs
 from .initialization import initialize_state
 from .pjrt import transfer
 from .prepare import prepared
@@ -56,6 +56,12 @@ def run(
     """
     storages_here = list(storages)
     foreign_storages = pending_elsewhere(storages_here) if recorders.is_several else []
+    is_undivided = donate and not foreign_storages and _is_undivided()
+    known = known_graphs.ready(storages_here) if is_undivided else None
+    if known is not None:
+        graph, roots = known.graph, list(zip(known.graph.roots, storages_here, strict=True))
+        run_schedule([Subgraph(graph.nodes, graph.mesh, ready=known)], (), roots, line, donate=True)
+        return len(graph.nodes)
     needed = _needed_of(foreign_storages, storages_here) if foreign_storages else []
     # Before the roots are taken: an initial value that a step overwrites at once must not become
     # part of its program.
@@ -78,6 +84,13 @@ def run(
     if nodes or roots:
         run_schedule(by_mesh(roots, nodes, inputs), lists, roots, line, donate=donate)
     return len(nodes)
+
+
+def _is_undivided() -> bool:
+    """True if the pending values of this thread are one graph, and nothing but its program sees
+    them."""
+    are_aside = any(ref() is not None for ref in ASIDE)
+    return not (are_aside or at_once.value or guard.value or recording.value)
 
 
 def _needed_of(
@@ -244,14 +257,20 @@ def _run_subgraph(
     def graph_now() -> Graph:
         return graph_of(roots, subgraph.where, dies=dies, passed=flow.passed)
 
-    graph = graph_now()
-    check_here(graph.mesh)
-    ready = prepared(graph, subgraph, roots_left, flow, line, donate=donate)
+    ready = subgraph.ready
+    if ready is None:
+        graph = graph_now()
+        check_here(graph.mesh)
+        ready = prepared(graph, subgraph, roots_left, flow, line, donate=donate)
+        # Nothing but its program sees the graph: a later one may be compared with it.
+        is_whole = donate and ready.graph is graph and not (flow.part or flow.others)
+        if is_whole and ready.program is not None and _is_undivided():
+            known_graphs.note(graph, [storage for _, storage in roots], ready.program)
     if ready.cut:
         return ready.cut
     plan = recording.value
     if plan is not None:
-        _take_all(roots, plan.run(ready.graph), flow)
+        _take_all(ready.graph, roots, plan.run(ready.graph), flow)
         return []
     graph, program = ready.graph, ready.program
     if program is None:
@@ -272,7 +291,7 @@ def _run_subgraph(
     observing = state.active_observation.value
     if observing is not None:
         observing.ran.append(Ran(program, graph, roots, outputs))
-    _take_all(roots, outputs, flow)
+    _take_all(graph, roots, outputs, flow)
     return []
 
 
@@ -311,15 +330,18 @@ def _guards() -> ValueGuard | None:
     return None if recording.value is not None else guard.value
 
 
-def _take_all(roots: Sequence[Root], outputs: Sequence[DeviceData], flow: Flow) -> None:
+def _take_all(
+    graph: Graph, roots: Sequence[Root], outputs: Sequence[DeviceData], flow: Flow
+) -> None:
     """Gives storages and later subgraphs the results of a run."""
-    result: dict[Hashable, DeviceData | Node] = {}
-    for (value, _), device_data in zip(roots, outputs, strict=True):
-        is_whole = device_data.meta.shape == value.meta.shape
-        result[value_name(value)] = device_data if is_whole else unpadded(device_data, value)
-    flow.give(result)
-    for (value, storage), device_data in zip(roots, outputs, strict=True):
-        _take(storage, value, result[value_name(value)], device_data.sharding)
+    results: list[DeviceData | Node] = [
+        data if value is root or data.meta.shape == value.meta.shape else unpadded(data, value)
+        for (value, _), root, data in zip(roots, graph.roots, outputs, strict=True)
+    ]
+    if flow.readers:
+        flow.give({value_name(root[0]): data for root, data in zip(roots, results, strict=True)})
+    for (value, storage), data, output in zip(roots, results, outputs, strict=True):
+        _take(storage, value, data, output.sharding)
 
 
 def _spared(graph: Graph, donated: Sequence[bool], flow: Flow) -> Graph:
@@ -390,8 +412,9 @@ def _run_program(program: cache.Program, graph: Graph, line: Line) -> list[Devic
         raise
     # From here on a read of the old data is an error with this reason, and no silent read of
     # overwritten memory.
+    results = {*outputs}
     for device_data, donated in zip(graph.inputs, program.donated, strict=True):
-        if donated:
+        if donated and device_data not in results:
             device_data.give_up("it was overwritten in place")
     return outputs
 
@@ -411,7 +434,7 @@ def _run_guarded(
         guarding.look(
             graph, values, np.asarray(outputs.pop().placed()[0]), [storage for _, storage in roots]
         )
-    _take_all(roots, outputs, flow)
+    _take_all(graph, roots, outputs, flow)
 
 
 # --- graphs ---------------------------------------------------------------------------------------

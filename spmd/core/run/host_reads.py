@@ -224,7 +224,8 @@ def lent_to(
     with_store: bool = True,
 ) -> Lease:
     """Lends a storage's value until `lender.give_back(lease.array)`; see `leased`. with_store: a
-    row of a store is lent with its store, as copying it out would double a deep model's memory."""
+    row of a store is lent with its store, as copying it out would double a deep model's memory. A
+    small store is lent to any read by the host, which keeps its host copy for the other rows."""
     while True:  # once, unless another thread writes the storage just now
         # Padded data is lent as it is: the unpadded view needs no program.
         if not padded or not is_unpadded(storage.value):
@@ -242,10 +243,21 @@ def lent_to(
                 storage.set_sharding(sharding)
             if device_data.host is not None:
                 return Lease(device_data, device_data.host, None, None, device_data.sharding)
+            rows = device_data.store
+            if rows is not None and not on_device:
+                host = rows.on_host(device_data.row)
+                if host is not None:
+                    return Lease(device_data, host, None, None, device_data.sharding)
+                is_small = len(rows) * device_data.meta.nbytes <= _SMALL
+                with_store = with_store or (is_small and transfer.is_readable_here(rows.placed()))
             array, row = device_data.held() if with_store else (None, None)
             array, lies_as = device_data.lying() if array is None else (array, device_data.sharding)
             lender.lend(array)
             return Lease(device_data, None, array, row, lies_as)
+
+
+# The bytes of a store that come to the host sooner than a program copies one row out.
+_SMALL = 1 << 20
 
 
 def _readable(device_data: DeviceData, call: str) -> DeviceData:
@@ -315,4 +327,11 @@ def _download(lease: Lease, storage: Storage, call: str, *, together: bool) -> n
             sharding.replicated(),
             transfer.move(buffer, shape, sharding, sharding.replicated()),
         )
-    return transfer.download(buffer, shape)
+    if lease.row is None:
+        return transfer.download(buffer, shape)
+    # A copy, as a later program may overwrite the buffer; the next row is read in it.
+    host = transfer.download(buffer, buffer.shape).copy()
+    rows = lease.device_data.store
+    if rows is not None:
+        rows.host = buffer, host
+    return host[lease.row, ...]

@@ -6,7 +6,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from ..base.config import config
 from ..graph.graph import Graph, Node, origin, replace_operands, value_name
@@ -14,25 +13,11 @@ from ..graph.source import Line
 from ..passes import COMPILE_PASSES, PASSES, checker, dynamic
 from ..passes.pass_result import Changed, Cut, OnHost, Pass, Sync
 from ..programs import cache
-from ..programs.program import Program
 from ..record import recorders
 from ..sharding.value import Sharding
 from .pjrt import processes
 from .recording import recording
-from .schedule import Flow, Root, Subgraph, around_host
-
-
-class Prepared(NamedTuple):
-    """A graph after the passes.
-
-    program: where there is one. cut: the subgraphs that run in its place, if any. why_not: the
-    reason of the first pass that could not change it.
-    """
-
-    graph: Graph
-    program: Program | None = None
-    cut: Sequence[Subgraph] = ()
-    why_not: str = ""
+from .schedule import Flow, Prepared, Root, Subgraph, around_host
 
 
 def prepared(

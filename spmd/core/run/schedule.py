@@ -20,9 +20,10 @@ from typing import NamedTuple
 from ..base.dtypes import is_exact
 from ..base.state import derived
 from ..graph.errors import AbstractError
-from ..graph.graph import DeviceData, Node, Value, origin, topological, value_name
+from ..graph.graph import DeviceData, Graph, Node, Value, origin, topological, value_name
 from ..graph.source import describe, user_line
 from ..passes.on_host import LARGEST
+from ..programs.program import Program
 from ..record.annotations import current_sharding
 from ..record.constraints import with_sharding
 from ..record.record import at_once
@@ -37,17 +38,32 @@ from .recording import recording
 Root = tuple[Value, Storage]
 
 
+class Prepared(NamedTuple):
+    """A graph after the passes.
+
+    program: where there is one. cut: the subgraphs that run in its place, if any. why_not: the
+    reason of the first pass that could not change it.
+    """
+
+    graph: Graph
+    program: Program | None = None
+    cut: "Sequence[Subgraph]" = ()
+    why_not: str = ""
+
+
 class Subgraph(NamedTuple):
     """Ops that run together: as one program over a mesh or, without one, by themselves on the host.
 
     An op that belongs to no mesh may be in several subgraphs, each of which then computes it.
-    is_final: it is not cut further. is_rest: iterations of a loop were cut out of it.
+    is_final: it is not cut further. is_rest: iterations of a loop were cut out of it. ready: its
+    graph and program, where they are known.
     """
 
     nodes: Sequence[Node]
     where: Sharding | None
     is_final: bool = False
     is_rest: bool = False
+    ready: Prepared | None = None
 
 
 def by_mesh(

@@ -112,7 +112,11 @@ def _sync(*, wait: bool, for_read: bool) -> None:
         storages = (
             pending()
             if recording.value is not None
-            else [storage for storage in pending() if not _is_far_state(storage)]
+            else [
+                storage
+                for storage in pending()
+                if storage.sharding is None or not _is_far_state(storage)
+            ]
         )
         num_iterations, num_ops, num_nodes = (
             counters.counter("loop_iterations"),
@@ -150,9 +154,9 @@ def _is_far_state(storage: Storage) -> bool:
     planned, never run."""
     sharding = storage.sharding
     return (
-        storage.is_state
-        and sharding is not None
+        sharding is not None
         and sharding.target is not None
+        and storage.is_state
         and not impure([storage.value])
     )
 

@@ -34,10 +34,10 @@ def note_batch(program: Program, graph: Graph) -> None:
     global _batch
     inputs = [
         data
-        for data in graph.inputs
+        for data in (graph.inputs if 0 < _steps < 3 else ())
         if not data.is_state and data.maker is None and data.meta.shape
     ]
-    if _steps < 3 and inputs:
+    if inputs:
         largest = max(inputs, key=lambda data: (data.host is not None, data.meta.nbytes))
         _batch = f"{largest.meta!r}{read_at(largest, graph.nodes)}", tuple(largest.meta.shape)
 

@@ -44,7 +44,7 @@ def host_copy(tensor: XlaTensor, call: str = "a read", *, together: bool = False
     together: all processes read it at once (see `host_reads.host_value`).
     """
     storage, meta = tensor._storage, tensor._meta
-    leaving(call, repr(meta))
+    leaving(call, meta)
     if changes_values(tensor._view):
         return host_copy(aten.clone.default(tensor), call, together=together)
     base = host_tensor(host_value(storage, call, together=together))

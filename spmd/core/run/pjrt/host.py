@@ -32,7 +32,7 @@ def no_host_transfer() -> AbstractContextManager[None]:
     return is_forbidden.held(True)
 
 
-def leaving(call: str, description: str) -> None:
+def leaving(call: str, description: object) -> None:
     """Checks that `call` may take the described value to the host; raises RuntimeError inside
     `no_host_transfer`."""
     forking.check()

@@ -281,7 +281,7 @@ def move(
 
 def is_readable_here(buffer: jax.Array) -> bool:
     """True if this process can read all of the buffer by itself."""
-    return buffer.is_fully_addressable or buffer.is_fully_replicated
+    return not processes.several() or buffer.is_fully_addressable or buffer.is_fully_replicated
 
 
 def download(buffer: jax.Array, shape: tuple[int, ...]) -> np.ndarray:

@@ -1,0 +1,158 @@
+"""Known graphs: what is pending is compared with the graphs of earlier syncs, for the program of an
+equal one.
+
+Not here: the programs (`programs.cache`), and graphs that are cut or changed by passes.
+"""
+
+# Why a comparison before the key: a key takes walks that collect, sort and hash, and shardings and
+# donation are found for each value. A graph that has a program keeps them as flat lists, which one
+# walk over the pending ops compares. It accepts graphs of the same key and donation, and no others.
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from itertools import chain
+from operator import attrgetter
+from typing import Any
+from weakref import ref
+
+from ..base import counters
+from ..base.state import active_observation
+from ..base.tables import Bounded
+from ..graph.graph import Graph, Node, TupleElement, Value, flags, origin
+from ..programs import cache
+from ..record.storage import Storage
+from . import executables
+from .schedule import Prepared, wanted
+
+_MOST = 4  # graphs with the same ops behind their results, as of other batches
+_MOST_NOTES = 16  # of one program: its tensors may be others each time
+_known: "Bounded[Hashable, list[KnownGraph]]" = Bounded(64)
+
+# The facts by which a result gets its sharding.
+_layout = attrgetter("meta", "sharding", "home", "is_state")
+_maker, _index = attrgetter("node"), attrgetter("index")
+
+
+class KnownGraph:
+    """The facts of a graph that has a program, without its data.
+
+    A walk lists the roots, then the operands of each op, of the last op first. Its values are
+    numbered by their places in this list; first: of each place, the first with the same value.
+    """
+
+    def __init__(self, graph: Graph, storages: Sequence[Storage], program: cache.Program):
+        self.programs = cache.programs_of(graph)
+        self.program = ref(program)
+        self.replaced = executables.replaced_by(program, graph)
+        self._facts = graph.shardings, graph.pinned, graph.donated, graph.mesh, graph.onto
+        nodes = graph.nodes[::-1]
+        values = chain(graph.roots, *(node.operands for node in nodes))
+        first: dict[Value, int] = {}
+        self._first = [first.setdefault(value, place) for place, value in enumerate(values)]
+        self._distinct, self._types = list(first.values()), list(map(type, first))
+        result = {origin(value): place for value, place in first.items()}
+        self._nodes = [(result[node], node.op, len(node.operands)) for node in nodes]
+        number = {node: index for index, node in enumerate(nodes)}
+        elements = [value for value in first if type(value) is TupleElement]
+        self._elements = [first[element] for element in elements]
+        self._makers = [number[element.node] for element in elements]
+        self._indices = list(map(_index, elements))
+        self._inputs = [(data.meta, data.host is None, wanted(data)) for data in graph.inputs]
+        self._read = [first[data] for data in graph.inputs if data in first]
+        # By result, the input that is its data; -1 for no data.
+        input_of = {data: index for index, data in enumerate(graph.inputs)} | {None: -1}
+        self._own = [input_of.get(storage.data, 0) for storage in storages]
+        self._unread = list(map(self._own.index, range(len(self._read), len(graph.inputs))))
+        self._layouts = list(map(_layout, storages))
+
+    def match(self, storages: Sequence[Storage]) -> Graph | None:
+        """The graph of these storages' values, if it is this one over other data; else None."""
+        roots: list[Any] = [storage.value for storage in storages]
+        values, nodes, serial = [*roots], list[Node](), math.inf
+        for place, op, count in self._nodes:
+            value = values[place]
+            node = value.node if type(value) is TupleElement else value
+            if type(node) is not Node or node.op is not op or node.serial >= serial:
+                return None
+            if len(node.operands) != count:
+                return None
+            serial = node.serial
+            nodes.append(node)
+            values += node.operands
+        if (
+            list(map(values.__getitem__, self._first)) != values
+            or list(map(type, map(values.__getitem__, self._distinct))) != self._types
+        ):
+            return None
+        elements = [values[place] for place in self._elements]
+        makers = list(map(nodes.__getitem__, self._makers))
+        if list(map(_maker, elements)) != makers or list(map(_index, elements)) != self._indices:
+            return None
+        inputs = [values[place] for place in self._read]
+        inputs += [storages[index].data for index in self._unread]
+        if not self._has_layouts(storages, inputs):
+            return None
+        shardings, pinned, donated, mesh, onto = self._facts
+        return Graph(nodes[::-1], inputs, shardings, roots, pinned, donated, mesh, onto=onto)
+
+    def _has_layouts(self, storages: Sequence[Storage], inputs: Sequence[Any]) -> bool:
+        """True if results and inputs have the shardings and the memory of this graph's."""
+        own = map([*inputs, None].__getitem__, self._own)
+        return (
+            list(map(_layout, storages)) == self._layouts
+            and len({*inputs}) == len(inputs)
+            # Memory is given up by its only holder.
+            and all(
+                [  # noqa: C419  # a list takes half of the time
+                    storage.data is data and (data is None or data.holder is storage.ref)
+                    for storage, data in zip(storages, own, strict=True)
+                ]
+            )
+            and all(
+                [  # noqa: C419
+                    data is not None
+                    and data.meta is meta
+                    and data.gone is None
+                    and (data.host is None) is is_on_device
+                    and wanted(data) is sharding
+                    for data, (meta, is_on_device, sharding) in zip(
+                        inputs, self._inputs, strict=True
+                    )
+                ]
+            )
+        )
+
+
+def _name(storages: Sequence[Storage]) -> Hashable:
+    """The flags and the ops of the results."""
+    values: list[Any] = [storage.value for storage in storages]
+    ops = [(value.node if type(value) is TupleElement else value).op for value in values]
+    return flags(), tuple(ops)
+
+
+def note(graph: Graph, storages: Sequence[Storage], program: cache.Program) -> None:
+    """Keeps the facts of a graph, if later graphs can be compared with it."""
+    program.num_notes += 1
+    owner = {storage.data: index for index, storage in enumerate(storages)}
+    is_owned = list(graph.onto) == [owner.get(data) for data in graph.inputs]
+    if is_owned and program.num_notes <= _MOST_NOTES:
+        known, name = KnownGraph(graph, storages, program), _name(storages)
+        if known.match(storages) is not None:
+            _known.keep(name, [known, *(_known.get(name) or ())][:_MOST])
+
+
+def ready(storages: Sequence[Storage]) -> Prepared | None:
+    """The graph of pending storages and its program, where it is a known one."""
+    started = counters.now()
+    for known in _known.get(_name(storages)) or ():
+        graph = known.match(storages)
+        program = None if graph is None else cache.find(graph, known.programs)
+        if graph is None or program is None:
+            continue
+        # A recorded call tells results from what they replace.
+        if program is known.program() and active_observation.value is None:
+            graph = replace(graph, replaced=known.replaced)
+        counters.add_time("key", counters.now() - started)
+        return Prepared(graph, program)
+    return None
