@@ -207,14 +207,14 @@ def later() -> Iterator[None]:
     try:
         # Inside, a signal is only noted.
         for number in _SIGNALS:
-            handler = _signal.getsignal(number)  # signal's own makes an enum of each, at 46 a step
+            handler = _signal.getsignal(number)  # signal's own make enums, at 46 a step
             if callable(handler):
                 _put_off[number] = handler
-                signal.signal(number, _note)
+                _signal.signal(number, _note)
         yield
     finally:
         for put_off, handler in list(_put_off.items()):
-            signal.signal(put_off, handler)
+            _signal.signal(put_off, handler)
         _put_off.clear()
         _deliver()
 
