@@ -59,8 +59,8 @@ def make_room(num_devices: int) -> None:
 
     Errors of a program are raised where its results are read.
     """
+    forget_done()
     if num_devices > 1:
-        forget_done()
         if len(_over_several) >= _MOST_OVER_SEVERAL:
             # A result that was donated to a later program reports nothing; the newest one has no
             # reader yet.
@@ -135,7 +135,6 @@ def note_run(result: jax.Array, maker: Maker, event: int = 0) -> None:
 
 def note_started(result: jax.Array, maker: Maker = lambda: None, event: int = 0) -> None:
     """Keeps the result of a program that computes nothing but reshards an array; `stamp` stays."""
-    forget_done()
     _started.append(Started(result, maker, time.monotonic(), event))
     note(result)
 

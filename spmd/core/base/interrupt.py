@@ -208,7 +208,7 @@ def later() -> Iterator[None]:
     try:
         # Inside, a signal is only noted.
         for number in _SIGNALS:
-            handler = _signal.getsignal(number)  # signal's own makes an enum of each, at 46 a step
+            handler = _signal.getsignal(number)  # signal's own make enums, at 46 a step
             if callable(handler):
                 _put_off[number] = handler
                 _signal.signal(number, _note)

@@ -42,6 +42,10 @@ StackGroup = tuple[int, ...]
 Replaced = dict[int | StackGroup, list[tuple[int, int]]]
 
 
+# Changes when data on devices gets another buffer, or enters or leaves a store.
+num_moved = 0
+
+
 # Returns a number above those of all values so far; nodes and device data share it.
 next_serial = itertools.count().__next__
 
@@ -165,8 +169,11 @@ class DeviceData:
 
     def take(self, buffer: jax.Array, sharding: Sharding) -> None:
         """Moves the same data into this buffer."""
+        global num_moved
+        is_move = self.is_on_devices()
         self.buffer, self.sharding = buffer, sharding
         self.host = self.store = None
+        num_moved += is_move
 
     @property
     def place(self) -> "tuple[Store, int] | None":
@@ -184,8 +191,10 @@ class DeviceData:
 
     def move_into(self, store: Store, row: int) -> None:
         """Moves the same data into a row of this store."""
+        global num_moved
         self.store, self.row, self.sharding = store, row, store.sharding
         self.host = self.buffer = None
+        num_moved += 1
 
     def placed(self) -> tuple[jax.Array, Sharding]:
         """Returns the buffer of a value on devices, or a copy of its row on all devices of its
@@ -220,7 +229,10 @@ class DeviceData:
 
     def give_up(self, why: str) -> None:
         """Drops the data; the next use raises LostError with this reason."""
+        global num_moved
+        is_move = self.store is not None
         self.gone, self.buffer, self.store = why, None, None
+        num_moved += is_move
 
     def is_lost(self) -> bool:
         """True if the buffer was donated."""

@@ -163,7 +163,7 @@ class Reads:
         for read, result in moved.items():
             result.spans = read.spans
         reads: Any = new.reads  # made by the first of them
-        reads.active = [moved[read] for read in self.active if read in moved]
+        reads.active += [moved[read] for read in self.active if read in moved]
         old.reads = None
 
 

@@ -1,6 +1,7 @@
 """`spmd.compile`: a function that Python runs once, and whose programs alone run for as long as its
 guards hold."""
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -52,6 +53,7 @@ R = TypeVar("R")
 _MOST_ENTRIES = 8  # recorded calls kept for arguments of one kind
 _MOST_KINDS = 64
 _PLAIN = (str, bytes, int, complex, type(None), torch.dtype, torch.device)
+_LEAVES = frozenset({XlaTensor, torch.Tensor, int, float, bool, str, type(None)})
 _lock = forking.survives_fork(threading.RLock())
 
 
@@ -170,14 +172,18 @@ class CompiledFunction(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if is_recorded():
             return self._function(*args, **kwargs)  # a part of what is recorded
-        with compiled_with(self._options), _lock:
-            items, tree = tree_flatten(
-                (args, kwargs) if self._signature is None else self._bind(args, kwargs)
-            )
+        with compiled_with(self._options) if self._options else contextlib.nullcontext(), _lock:
+            is_flat = self._signature is None and not kwargs and _LEAVES.issuperset(map(type, args))
+            if is_flat:
+                items, tree = [*args], _tree_of(len(args))
+            else:
+                items, tree = tree_flatten(
+                    (args, kwargs) if self._signature is None else self._bind(args, kwargs)
+                )
             apart = {
                 i: parts
                 for i, item in enumerate(items)
-                if (parts := self._parts_of(item)) is not None
+                if not is_flat and (parts := self._parts_of(item)) is not None
             }
             if not self._is_recordable(apart):
                 return self._plain(*args, **kwargs)
@@ -185,7 +191,8 @@ class CompiledFunction(Generic[P, R]):
             keys = (
                 apart[i].key if i in apart else self._key_of(item) for i, item in enumerate(flat)
             )
-            key = tree, _aliases(flat), *keys
+            # The number of flat arguments is their tree; the hash of a tree takes longer.
+            key = len(args) if is_flat else tree, _aliases(flat), *keys
             kind = self._kinds.get(key)
             cause: Change | _Check | str
             if kind is None and not self._repeats(key):
@@ -460,6 +467,12 @@ def is_recorded() -> bool:
     """True while this thread records a call, a body or a plan, of which what it calls is a part."""
     is_kept = recording.value is not None or observation.active_observation.value is not None
     return is_kept or bool(body.names.value) or is_compiling()
+
+
+@functools.cache
+def _tree_of(num_leaves: int) -> Any:
+    """The tree of this number of positional arguments without containers."""
+    return tree_flatten(((None,) * num_leaves, {}))[1]
 
 
 def _is_pending() -> bool:

@@ -1,16 +1,18 @@
 """The guards of a recorded call: Python state that must be what it was, and the numbers that may be
 others.
 
-Dicts are compared by their versions: numbers that change at each write, which CPython counts and
-Dynamo reads.
+Dicts are compared by their versions: numbers that grow at each write, which CPython counts and
+Dynamo reads. What was empty is still empty, or has changed.
 """
 
+import gc
 import operator
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain
 from types import CellType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,35 +26,40 @@ from .host_tensors import Counter
 from .observed_call import GroupNumber, ObservedCall, ReplayError, state_of
 
 _is = operator.is_
+_Object = TypeVar("_Object")
 _OF_FUNCTION = operator.attrgetter("__code__", "__defaults__")
 
 
-class _Dicts:
-    """The contents of dicts as they were, compared by identity; of dicts with versions only where
-    one has changed."""
+class DictVersions:
+    """The writes to dicts, as a value that changes with each of them.
 
-    def __init__(self, dicts: Sequence[dict[Any, Any]], *, have_versions: bool):
-        self._dicts, self._have_versions = dicts, have_versions
+    CPython numbers all writes in one sequence, so that the highest number stands for all dicts.
+    """
 
-    def keep(self) -> None:
-        """Takes the contents as they are now."""
-        self._versions = versions(self._dicts) if self._have_versions else None
-        self._lengths = [*map(dict.__len__, self._dicts)]
-        self._keys = [*chain.from_iterable(map(dict.keys, self._dicts))]
-        self._values = [*chain.from_iterable(map(dict.values, self._dicts))]
+    def __init__(self, dicts: list[dict[Any, Any]]):
+        self.dicts = dicts
+        # `move_to_end` counts as no write.
+        self._ordered = [d for d in dicts if isinstance(d, OrderedDict) and len(d) > 1]
 
-    def is_same(self) -> bool:
-        new_versions = versions(self._dicts) if self._have_versions else None
-        if new_versions is not None and new_versions == self._versions:
-            return True
-        is_same = (
-            [*map(dict.__len__, self._dicts)] == self._lengths
-            and all(map(_is, chain.from_iterable(map(dict.values, self._dicts)), self._values))
-            and all(map(_is, chain.from_iterable(map(dict.keys, self._dicts)), self._keys))
+    def now(self) -> tuple[int, int, list[int]]:
+        """The value, with the highest number first. Of an object's `__dict__` see `OF_ATTRIBUTES`.
+
+        From Python 3.12 on Dynamo does not count an empty dict that becomes a copy of another one;
+        its length changes.
+        """
+        return (
+            max(map(dict_version, in_cache(self.dicts)), default=0),
+            0 if _COUNTS_ALL else sum(map(dict.__len__, self.dicts)),
+            [*map(id, chain.from_iterable(self._ordered))],
         )
-        if is_same:
-            self._versions = new_versions
-        return is_same
+
+
+def in_cache(objects: list[_Object]) -> list[_Object]:
+    """A copy of a list, which loads its objects into the processor's cache, all at the same time.
+
+    After a step the cache holds none of them, and a call for each waits for memory each time.
+    """
+    return objects.copy()
 
 
 class Guards:
@@ -60,49 +67,49 @@ class Guards:
     own modes.
 
     volatile: the places, as (id of the container, key), that the call itself writes. `check`
-    compares identities in a few calls of C functions; only where these differ are values compared,
-    one by one.
+    compares versions and identities in a few calls of C functions; only where these differ are
+    values compared, one by one.
     """
 
     def __init__(self, objects: Objects, volatile: Collection[tuple[int, Any]]):
         self._held = objects.snapshots
         self._volatile = volatile
         written = {box for box, _ in volatile}
-        counted: list[dict[Any, Any]] = []
-        uncounted_dicts: list[dict[Any, Any]] = []
+        self._counted: list[contents.Held] = []
+        self._empty: list[Collection[Any]] = []
         self._lists: list[list[Any]] = []
         self._captured: list[CellType] = []
         self._sized: list[Collection[Any]] = []
         self._getters: list[tuple[Callable[[Any], tuple[Any, ...]], Any]] = []
         self._slow: list[contents.Held] = []
         for snapshot in self._held:
-            box, kind, is_kept = (
-                snapshot.container,
-                snapshot.kind,
-                id(snapshot.container) not in written,
-            )
+            box, kind = snapshot.container, snapshot.kind
+            is_written, is_dict = id(box) in written, kind in _OF_DICTS
             if kind is Kind.FUNCTION:
                 self._captured += box.__closure__ or ()
                 self._getters.append((_OF_FUNCTION, box))
-            elif is_kept and kind in (Kind.DICT, Kind.ATTRIBUTES):
-                (counted if OF_ATTRIBUTES or kind is Kind.DICT else uncounted_dicts).append(box)
-            elif is_kept and kind is Kind.LIST:
+            elif type(box) in _BUILTIN and not box:
+                self._empty.append(box)
+            elif is_dict and not is_written and (OF_ATTRIBUTES or kind is not Kind.ATTRIBUTES):
+                self._counted.append(snapshot)
+            elif kind is Kind.LIST and not is_written:
                 self._lists.append(box)
-            elif is_kept and (
-                kind in (Kind.SCOPE, Kind.CLASS) or (kind is Kind.OTHER and not snapshot.keys)
-            ):
-                self._sized.append(snapshot.scope())
-                if snapshot.keys:
+            elif is_dict and type(box) is dict:
+                self._sized.append(box)
+                keys = [key for key in snapshot.keys if (id(box), key) not in volatile]
+                if keys:
                     # Twice where there is one name: the getter of one name returns no tuple.
-                    self._getters.append(
-                        (operator.itemgetter(*snapshot.keys, *snapshot.keys[:1]), snapshot.scope())
-                    )
+                    self._getters.append((operator.itemgetter(*keys, *keys[:1]), box))
             else:
                 self._slow.append(snapshot)
-        self._dicts = (
-            _Dicts(counted, have_versions=True),
-            _Dicts(uncounted_dicts, have_versions=False),
+        # Of a class the dict behind the view that `vars` returns.
+        self._versions = DictVersions(
+            [
+                gc.get_referents(vars(x.container))[0] if x.kind is Kind.CLASS else x.container
+                for x in self._counted
+            ]
         )
+        self._version = self._versions.now()
         self._generators = [
             (path, generator, state_of(generator)) for path, generator in objects.generators
         ]
@@ -110,8 +117,6 @@ class Guards:
         self._keep()
 
     def _keep(self) -> None:
-        for dicts in self._dicts:
-            dicts.keep()
         self._lengths = [*map(list.__len__, self._lists)]
         self._items = [*chain.from_iterable(map(list.__iter__, self._lists))]
         self._contents = [variable.cell_contents for variable in self._captured]
@@ -130,6 +135,11 @@ class Guards:
         for path, generator, state in self._generators:
             if state_of(generator) != state:
                 return f"{path}, a generator on the host, is at another draw"
+        version = self._versions.now()
+        if version != self._version:
+            for change in self._changes(self._written_since(self._version[0])):
+                return change
+            self._version = version
         if self._is_same() and not any(self._changes(self._slow)):
             return None
         for change in self._changes(self._held):
@@ -137,10 +147,20 @@ class Guards:
         self._keep()  # other objects with equal values, or attributes that the call does not read
         return None
 
+    def _written_since(self, number: int) -> list[contents.Held]:
+        """The dicts with a later write, or another order."""
+        pairs = zip(self._counted, self._versions.dicts, strict=True)
+        return [
+            snapshot
+            for snapshot, box in pairs
+            if not _COUNTS_ALL or dict_version(box) > number or isinstance(box, OrderedDict)
+        ]
+
     def _is_same(self) -> bool:
+        """True if the same objects stand where they stood, in all but the dicts with versions."""
         try:
             return (
-                all([dicts.is_same() for dicts in self._dicts])  # noqa: C419  # a list is faster than a generator
+                not any(self._empty)
                 and [*map(list.__len__, self._lists)] == self._lengths
                 and all(map(_is, chain.from_iterable(map(list.__iter__, self._lists)), self._items))
                 and all(
@@ -160,11 +180,17 @@ class Guards:
         except (KeyError, ValueError):  # a name or a captured variable that was deleted
             return False
 
-    def _changes(self, snapshots: Collection[contents.Held]) -> Any:
+    def _changes(self, snapshots: Collection[contents.Held]) -> Iterator[Change | str]:
         for box in snapshots:
             for change in box.changes(contents.is_same):
                 if (id(change.container), change.key) not in self._volatile:
                     yield change
+            if box.kind is Kind.DICT and not all(map(contents.is_same, box.read()[0], box.keys)):
+                yield f"the order of {box.path}"
+
+
+_OF_DICTS = (Kind.DICT, Kind.ATTRIBUTES, Kind.SCOPE, Kind.CLASS)
+_BUILTIN = (dict, OrderedDict, defaultdict, list, set, deque)  # empty where they are false
 
 
 def modes() -> dict[str, Any]:
@@ -242,6 +268,7 @@ class ReplayedNumbers:
 
     def now(self, flat: Sequence[Any]) -> Sequence[float] | str:
         """The results of the formulas, or the reason why they do not hold."""
+        self.counters.look()
         values: list[float] = []
         for source in self._sources:
             match source:
@@ -309,45 +336,53 @@ class Counters:
                 tensor.dtype,
             )
             groups.setdefault(key, []).append(tensor)
-        self._groups: list[tuple[float, float, list[torch.Tensor], torch.Tensor, list[int]]] = []
-        for (value, amount, _), tensors in groups.items():
-            vector = torch.stack(tensors)
-            for index, tensor in enumerate(tensors):
-                tensor.data = vector[index]
-            self._groups.append((value, amount, tensors, vector, [t.data_ptr() for t in tensors]))
+        self._groups = [_CounterGroup(*key[:2], tensors) for key, tensors in groups.items()]
+
+    def look(self) -> None:
+        """Finds the memory of the counters, once in a call."""
+        for group in self._groups:
+            group.look()
 
     def value(self, began: float) -> float | str:
         """The value of the counters that had the value `began` when the call was recorded; a text
         if they differ."""
         numbers: set[float] = set()
-        for value, _, tensors, vector, places in self._groups:
-            for tensor in _now(tensors, vector, places) if value == began else ():
-                numbers.update(tensor.view(-1).tolist())
+        for group in self._groups:
+            if group.value == began:
+                numbers.update(*(array.ravel().tolist() for array in group.present))
         return numbers.pop() if len(numbers) == 1 else "the step counters of an optimizer"
 
     def advance(self) -> None:
         """Adds what the call adds."""
-        for _, amount, tensors, vector, places in self._groups:
-            for tensor in _now(tensors, vector, places) if amount else ():
-                tensor.add_(amount)
+        for group in self._groups:
+            for array in group.present if group.amount else ():
+                array += group.amount
 
 
-def _now(
-    tensors: list[torch.Tensor], vector: torch.Tensor, places: list[int]
-) -> list[torch.Tensor]:
-    """The vector of these counters; the counters where one has other memory by now."""
-    return [vector] if [tensor.data_ptr() for tensor in tensors] == places else tensors
+class _CounterGroup:
+    """Counters that have one value, and to which a call adds one amount.
 
-
-def versions(dicts: Sequence[dict[Any, Any]]) -> list[int]:
-    """Returns a list that differs once one of the dicts was written to. Of an object's `__dict__`
-    see `OF_ATTRIBUTES`.
-
-    From Python 3.12 on Dynamo does not count an empty dict that becomes a copy of another one; its
-    length changes.
+    present: their vector; the counters where one had other memory at the last look.
     """
-    counts = [*map(dict_version, dicts)]
-    return counts if _COUNTS_ALL else [*counts, *map(dict.__len__, dicts)]
+
+    def __init__(self, value: float, amount: float, tensors: list[torch.Tensor]):
+        self.value, self.amount, self._tensors = value, amount, tensors
+        vector = torch.stack(tensors)
+        for index, tensor in enumerate(tensors):
+            tensor.data = vector[index]
+        self._vector = _array_of(vector)
+        self._addresses = [*map(torch.Tensor.data_ptr, tensors)]
+
+    def look(self) -> None:
+        """Finds what is present."""
+        is_whole = [*map(torch.Tensor.data_ptr, in_cache(self._tensors))] == self._addresses
+        self.present = [self._vector] if is_whole else [*map(_array_of, self._tensors)]
+
+
+def _array_of(tensor: torch.Tensor) -> Any:
+    """A CPU tensor's memory as numpy's array, by which ops take less time; itself where numpy has
+    no such dtype."""
+    return tensor.numpy() if tensor.dtype in (torch.float32, torch.float64) else tensor
 
 
 _COUNTS_ALL = sys.version_info < (3, 12)

@@ -24,7 +24,8 @@ from ...core import (
     wrap,
 )
 from ...core.extend import executables, failing, schedule, store
-from .guards import OF_ATTRIBUTES, ReplayedNumbers, versions
+from . import watched_storages
+from .guards import OF_ATTRIBUTES, DictVersions, ReplayedNumbers, in_cache
 from .host_tensors import uploaded
 from .observed_call import ObservedCall
 from .recipe import (
@@ -46,7 +47,12 @@ _OTHER_GRADIENTS = "other parameters have a gradient"
 
 
 class Known:
-    """The facts of the tensors of a call: attributes that are no Python state."""
+    """The facts of the tensors of a call: attributes that are no Python state.
+
+    [Note: facts] Most tensors are never replaced. A tensor's attributes are a dict with a version,
+    its storage counts assignments (`watched_storages`), and the rest, which torch keeps in C++, is
+    one list of marks. The facts themselves are compared where one of these has changed.
+    """
 
     def __init__(self, recipe: Recipe, call: ObservedCall):
         arguments = {id(item) for item in call.arguments.values()}
@@ -54,55 +60,58 @@ class Known:
         self._attributes = [vars(tensor) for tensor in self._tensors] if OF_ATTRIBUTES else []
         self._trainable = [tensor for tensor, *_ in recipe.gradients]
         self._storages = recipe.storages
-        self._versions = versions(self._attributes)
-        self._data = self._data_now()
         self._facts = self._facts_now() | {
             _OTHER_GRADIENTS: [had for _, had, _ in recipe.gradients]
         }
+        self._marks: list[Any] = []
+        self._versions = DictVersions([])
+        self._seen: Any = None  # the versions and the count at the last comparison
 
-    def _data_now(self) -> dict[str, list[Any]]:
-        return {
-            "the data of a tensor was replaced": [storage_of(tensor) for tensor in self._tensors],
-            "the shape of a tensor has changed": [tensor_meta(tensor) for tensor in self._tensors],
-        }
+    def _marks_now(self) -> list[Any]:
+        # an attribute of torch's is read in a third of the time
+        with torch._C.DisableTorchFunctionSubclass():
+            return [
+                *[tensor.requires_grad for tensor in in_cache(self._tensors)],
+                *[tensor.grad is None for tensor in self._trainable],
+                *self._hooks(),
+            ]
+
+    def _hooks(self) -> list[Any]:
+        return [
+            *[tensor._backward_hooks for tensor in self._trainable],
+            *[tensor._post_accumulate_grad_hooks for tensor in self._trainable],
+        ]
 
     def _facts_now(self) -> dict[str, list[Any]]:
-        hooks = [hook_dict for t in self._trainable if (hook_dict := t._backward_hooks)]
-        hooks += [
-            hook_dict for t in self._trainable if (hook_dict := t._post_accumulate_grad_hooks)
-        ]
+        tensors, trainable = self._tensors, self._trainable
         return {
-            "requires_grad has changed": [tensor.requires_grad for tensor in self._tensors],
+            "the data of a tensor was replaced": [storage_of(tensor) for tensor in tensors],
+            "the shape of a tensor has changed": [tensor_meta(tensor) for tensor in tensors],
+            "requires_grad has changed": [tensor.requires_grad for tensor in tensors],
             "a sharding was annotated": [storage.sharding for storage in self._storages],
             "a hook was added or removed": [
-                hook for hook_dict in hooks for hook in hook_dict.values()
+                hook for hooks in self._hooks() if hooks for hook in hooks.values()
             ],
-            _OTHER_GRADIENTS: [tensor.grad is not None for tensor in self._trainable],
+            _OTHER_GRADIENTS: [tensor.grad is not None for tensor in trainable],
         }
 
     def check(self) -> str:
         """The reason why the tensors are others; "" where they are the same."""
-        new_versions = versions(self._attributes)
-        if new_versions != self._versions or not OF_ATTRIBUTES:
-            if words := _difference(self._data, self._data_now()):
-                return words
-            self._versions = new_versions
-        # an attribute of torch's is read in a third of the time
-        with torch._C.DisableTorchFunctionSubclass():
-            facts = self._facts_now()
-        if words := _difference(self._facts, facts):
-            return words
-        if any([storage.reads is not None and storage.reads.active for storage in self._storages]):  # noqa: C419
-            return "it is called inside spmd.use_sharding"
-        return ""
-
-
-def _difference(old_facts: dict[str, list[Any]], new_facts: dict[str, list[Any]]) -> str:
-    """The words of the first facts that are no longer the same; "" for none."""
-    for words, facts in old_facts.items():
-        if len(facts) != len(new_facts[words]) or not all(map(_is, facts, new_facts[words])):
-            return words
-    return ""
+        marks, num_assigned = self._marks_now(), watched_storages.num_assigned
+        is_same = OF_ATTRIBUTES and self._seen == (self._versions.now(), num_assigned)
+        if not is_same or not all(map(_is, marks, self._marks)):
+            hooks = [mark for mark in marks if isinstance(mark, dict)]
+            self._versions, self._marks = DictVersions([*self._attributes, *hooks]), marks
+            seen = self._versions.now(), num_assigned
+            for words, facts in self._facts_now().items():
+                known = self._facts[words]
+                if len(facts) != len(known) or not all(map(_is, facts, known)):
+                    self._seen = None
+                    return words
+            self._seen = seen
+            reads = [storage.reads for storage in self._storages]
+            self._entered = [x.active for x in reads if x is not None]
+        return "it is called inside spmd.use_sharding" * any(self._entered)
 
 
 class Replay:
@@ -132,8 +141,11 @@ class Replay:
             tensor for tensor in call.device_tensors if id(storage_of(tensor)) in written
         ]
         self._known = Known(recipe, call)
+        self._gradients = [(x, new) for x, _, new in recipe.gradients if new is not True]
+        watched_storages.watch(recipe.storages)
         self._data: list[Any] | None = None
         self._stores: list[Any] | None = None  # of the data, when arguments were bound
+        self._bound = (-1, -1)  # the counts of changes when they were
         self._replaced: list[Storage] = []
         origins = [origin for task in self._tasks for origin in task.inputs]
         of_host = [
@@ -154,21 +166,10 @@ class Replay:
         why = self._known.check()
         if why:
             return why
-        values: list[Any] = [storage.value for storage in self.recipe.storages]
-        if self._data is None or not all(map(_is, values, self._data)):
-            for index, value in enumerate(values):
-                why = self._moved(index, value)
-                if why:
-                    return why
-            self._data, self._stores = values, None
-        # Other programs stack the same data, and each stack that is made here takes data from other
-        # arguments.
-        while self._stores is None or not all(
-            map(_is, [data.store for data in values], self._stores)
-        ):
-            self._stores = [data.store for data in values]
-            for task in self._tasks:
-                task.bind(values)
+        if self._bound != (watched_storages.num_assigned, store.num_moved):
+            why = self._bind()
+            if why:
+                return why
         self._replaced = []
         for container, key, meta in self.recipe.replaced:
             tensor = container.grad if key is None else container[key]
@@ -184,6 +185,31 @@ class Replay:
         objects = self._found(flat)
         if any(objects.value(origin).host is None for origin in self._of_host):
             return "a tensor whose data the host pads, or moves, is on the device"
+        return ""
+
+    def _bind(self) -> str:
+        """Binds the programs to the state's present data; the reason why they cannot read it, or
+        ""."""
+        values: list[Any] = [storage.value for storage in self.recipe.storages]
+        is_new = self._data is None or not all(map(_is, values, self._data))
+        for index, value in enumerate(values):
+            # Another program may have moved data to its own devices, a row of a stack as well.
+            wanted = self._shardings.get(index)
+            if is_new or (wanted and value.store is None and value.sharding is not wanted):
+                why = self._moved(index, value)
+                if why:
+                    return why
+        if is_new:
+            self._data, self._stores = values, None
+        # Other programs stack the same data, and each stack that is made here takes data from other
+        # arguments.
+        while self._stores is None or not all(
+            map(_is, [data.store for data in values], self._stores)
+        ):
+            self._stores = [data.store for data in values]
+            for task in self._tasks:
+                task.bind(values)
+        self._bound = watched_storages.num_assigned, store.num_moved
         return ""
 
     def _found(self, flat: Sequence[Any]) -> "Found":
@@ -210,6 +236,8 @@ class Replay:
             # raises CollectiveError for a program that `spmd.allow` does not allow
             for look in points.before_run:
                 look(task.program)
+        # Here, as the tensors that `Known` has looked at are still in the processor's cache.
+        torch._C._increment_version(self._tensors)
         objects = self._found(flat)
         try:
             for task, numbers in zip(self._tasks, vectors, strict=True):
@@ -223,7 +251,6 @@ class Replay:
             raise
         for storage in self._written:
             storage.stamp += 1
-        torch._C._increment_version(self._tensors)
         self.numbers.counters.advance()
         return self._results(objects)
 
@@ -237,7 +264,6 @@ class Replay:
                 storage = storages.get(over)
                 if storage is None:
                     data = objects.results[over.run][over.root]
-                    assert data is not None, "new data"
                     storage = storages[over] = Storage(data, data.meta, new.sharding)
                     storage.home = data.sharding
             else:
@@ -248,9 +274,8 @@ class Replay:
                     return wrap(new.meta, storage, view)
             return wrap(new.meta, storage, view)
 
-        for tensor, _, new in recipe.gradients:
-            if new is not True:
-                tensor.grad = tensor_of(new) if isinstance(new, NewTensor) else None
+        for tensor, new in self._gradients:
+            tensor.grad = tensor_of(new) if isinstance(new, NewTensor) else None
         for container, key, new in recipe.slots:
             container[key] = tensor_of(new)
         for function, args, kwargs in self._host_calls:
@@ -279,7 +304,7 @@ class Found(NamedTuple):
     storages: Sequence[Storage]
     data: Sequence[Any]
     replaced: Sequence[Storage]
-    results: list[Sequence[DeviceData | None]]
+    results: list[dict[int, DeviceData]]
 
     def storage(self, over: Any) -> Storage:
         match over:
@@ -362,9 +387,7 @@ class _Task:
             return executables.store_of(data_of)
         return data_of[0] if data_of[0].store is None else None
 
-    def run(
-        self, objects: Found, numbers: tuple[np.ndarray, np.ndarray]
-    ) -> Sequence[DeviceData | None]:
+    def run(self, objects: Found, numbers: tuple[np.ndarray, np.ndarray]) -> dict[int, DeviceData]:
         """Runs the program; returns the new data by root."""
 
         def arguments() -> list[jax.Array]:
@@ -379,7 +402,7 @@ class _Task:
             raise failing.explain(self.program, error) from error
         for index, owner in self._into:
             store.refill(owner, buffers[index])
-        new: list[DeviceData | None] = [None] * len(self.roots)
+        new: dict[int, DeviceData] = {}
         for index, places, sharding in self._new:
             self._give(buffers[index], places, sharding, objects, new)
         return new
@@ -410,7 +433,7 @@ class _Task:
             case Derived(of, renew):
                 return renew(self._data_of(objects, of))
             case OfResult(run, root):
-                data = objects.results[run][root]
+                data: DeviceData | None = objects.results[run][root]
             case Constant(data):
                 pass
             case Uploaded(move, tensor):
@@ -426,7 +449,7 @@ class _Task:
         places: Any,
         sharding: Sharding,
         objects: Found,
-        new: list[DeviceData | None],
+        new: dict[int, DeviceData],
     ) -> None:
         """Gives a buffer to new data, or to storages that were rows of a store, or arguments."""
         is_one, members = isinstance(places, int), []

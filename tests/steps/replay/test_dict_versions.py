@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from spmd.steps.replay.guards import OF_ATTRIBUTES, versions
+from spmd.steps.replay.guards import OF_ATTRIBUTES, DictVersions
 
 
 def contents(box: dict[Any, Any]) -> list[tuple[int, int]]:
@@ -39,14 +39,14 @@ def test_writes(kind: Any) -> None:
         box = kind()
         known = [object() for _ in range(3)]
         for _ in range(8):
-            before, was = versions([box]), contents(box)
+            before, was = DictVersions([box]).now(), contents(box)
             name = draws.choice(list(WRITES))
             WRITES[name](box, draws.choice("abc"), draws.choice(known))
             if contents(box) != was:
-                assert versions([box]) != before, name
-            after = versions([box])
+                assert DictVersions([box]).now() != before, name
+            after = DictVersions([box]).now()
             list(box.items()), box.get("a"), "a" in box, len(box)
-            assert versions([box]) == after, "a read"
+            assert DictVersions([box]).now() == after, "a read"
 
 
 @pytest.mark.skipif(
@@ -63,6 +63,6 @@ def test_attributes() -> None:
             lambda: vars(owner).update(own=object()),  # noqa: B023
             lambda: delattr(owner, "own"),  # noqa: B023
         ):
-            before = versions([vars(owner)])
+            before = DictVersions([vars(owner)]).now()
             write()
-            assert versions([vars(owner)]) != before
+            assert DictVersions([vars(owner)]).now() != before
