@@ -12,6 +12,7 @@ import torch
 
 import spmd
 from spmd.checkpoint import SaveError
+from spmd.core.graph import buffer_leases
 from spmd.jobs.checkpoint import staged_state, step_folder
 
 from .states import MESHES, Run
@@ -29,6 +30,18 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     monkeypatch.setattr(staged_state, "_cut", held)
     yield event
     event.set()
+
+
+@pytest.fixture
+def opening(gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launch that waits for a save opens the gate."""
+    wait = buffer_leases._changed.wait
+
+    def waiting() -> bool:
+        gate.set()
+        return wait()
+
+    monkeypatch.setattr(buffer_leases._changed, "wait", waiting)
 
 
 def sharded(*values: float) -> list[torch.Tensor]:
@@ -136,7 +149,7 @@ class TestWaiting:
     """The copies of one step take no more than the room; what is too much is waited for, and no
     more than that."""
 
-    def test_room(self, tmp_path: Path, gate: threading.Event) -> None:
+    def test_room(self, tmp_path: Path, gate: threading.Event, opening: None) -> None:
         """Two arrays and room for one: a step that overwrites one of them does not wait, one that
         overwrites both does, until one is written."""
         first, second = sharded(1, 2)
@@ -151,7 +164,6 @@ class TestWaiting:
         manager.wait()
         gate.clear()
         manager.save_async(1, {"first": first, "second": second})
-        threading.Timer(0.3, gate.set).start()
         first.add_(1)
         second.add_(1)
         spmd.sync()
@@ -162,15 +174,12 @@ class TestWaiting:
             manager.restore(state, step)
             assert [value[0, 0].item() for value in state.values()] == expected
 
-    def test_no_room(self, tmp_path: Path, gate: threading.Event) -> None:
+    def test_no_room(self, tmp_path: Path, gate: threading.Event, opening: None) -> None:
         """Without room the step waits until the array is written, and overwrites it in place."""
-        x, warm = sharded(1, 1)
-        warm.add_(1)
-        spmd.sync()  # the step's program is known by the time the gate is timed
+        (x,) = sharded(1)
         manager = spmd.CheckpointManager(tmp_path, device_bytes=0)
         spared = spmd.metrics.counter("buffers_spared")
         manager.save_async(0, {"x": x})
-        threading.Timer(0.3, gate.set).start()
         x.add_(1)
         spmd.sync()
         assert gate.is_set() and spmd.metrics.counter("buffers_spared") == spared
