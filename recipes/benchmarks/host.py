@@ -38,6 +38,7 @@ import jax.numpy as jnp
 import fsdp
 from recipes.benchmarks.compiled_step import Trivial
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
+from spmd.core.extend import held
 from spmd.core.programs import cache
 from spmd.core.sharding.partitioner import compiler_context
 
@@ -121,15 +122,16 @@ def sync_seconds(args: argparse.Namespace) -> Seconds:
     program = cache.last_program()
     assert program is not None
     with compiler_context():
-        program.executable = launch = Launch(Trivial(program).executable)
+        launch = Launch(Trivial(program).executable)
     seconds: Seconds = {"recording": [], "sync but the launch": [], "launch": [], "eager torch": []}
-    for number in range(args.rounds + 2):
-        spmd.sync(wait=True)
-        parts = [timed(lambda: kept.__setitem__(0, ours())), timed(spmd.sync)]
-        parts[1:] = [parts[1] - launch.seconds, launch.seconds]
-        assert cache.last_program() is program
-        for name, part in zip(seconds, [*parts, timed(theirs)], strict=True):
-            seconds[name] += [part] if number >= 2 else []
+    with held(program, executable=launch):
+        for number in range(args.rounds + 2):
+            spmd.sync(wait=True)
+            parts = [timed(lambda: kept.__setitem__(0, ours())), timed(spmd.sync)]
+            parts[1:] = [parts[1] - launch.seconds, launch.seconds]
+            assert cache.last_program() is program
+            for name, part in zip(seconds, [*parts, timed(theirs)], strict=True):
+                seconds[name] += [part] if number >= 2 else []
     return seconds
 
 
