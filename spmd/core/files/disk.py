@@ -43,17 +43,17 @@ _PATIENCE = 3600  # seconds after which the writer of an unfinished file is take
 _lock = forking.survives_fork(threading.Lock())
 _refused: set[str] = set()  # the folders for which the reason was printed
 
-# What gives the file of a digest, or None, before the cache's own folder is looked at.
-given_by: list[Callable[[str], bytes | None]] = []
+# Look up the file of a digest outside of the cache, before its folder; None: not there.
+program_sources: list[Callable[[str], bytes | None]] = []
 
 
 def read(digest: str, header: dict[str, str]) -> bytes | None:
-    """Returns the body stored under a digest, in the cache or in a given folder (`given_by`), or
-    None. A file of the cache whose header differs, or whose bytes have changed, is removed."""
-    # A given folder first: its files are not removed.
-    content_given = next(filter(None, (content_of(digest) for content_of in given_by)), None)
-    if content_given is not None:
-        body = _checked(content_given, {"digest": digest, **header})
+    """Returns the body stored under a digest, from `program_sources` or else the cache; None if
+    there is none. A file of the cache with another header, or with changed bytes, is removed."""
+    # Sources first; their files are never removed.
+    shipped = next(filter(None, (content_of(digest) for content_of in program_sources)), None)
+    if shipped is not None:
+        body = _checked(shipped, {"digest": digest, **header})
         if body is not None:
             return body
         messages.say(
@@ -231,9 +231,8 @@ def _folder() -> Iterator[int | None]:
 
 
 def is_read() -> bool:
-    """True if programs may be found in files: in the cache, or in a folder that the process was
-    given."""
-    return is_on() or bool(given_by)
+    """True if programs are looked up in files: of the cache, or of `program_sources`."""
+    return is_on() or bool(program_sources)
 
 
 def is_on() -> bool:
@@ -248,7 +247,7 @@ def is_private(status: os.stat_result) -> bool:
     return status.st_uid == os.geteuid() and not status.st_mode & 0o077
 
 
-def given_content(path: Path) -> bytes:
+def trusted_content(path: Path) -> bytes:
     """Returns the content of a file that the user has named, which is executed; raises ValueError
     for one that another user than root owns or may write, and for one of more than
     `_MOST_BYTES`."""
