@@ -61,10 +61,11 @@ class Kind(enum.Enum):
 
 
 @dataclass(eq=False, slots=True)
-class Held:
-    """A snapshot of a container: its kind, its path, and its keys and values at that time.
+class Snapshot:
+    """The contents of a container at one time: its keys and values.
 
-    names: the names that count, present or not, for the kinds that have names; None: all.
+    names: limits the snapshot to these names, of which some may be absent; None: all names. Kinds
+    without names ignore it.
     """
 
     container: Any
@@ -200,20 +201,20 @@ class Contents:
     """Compares containers by their former contents. A class, because a recursive closure is a
     reference cycle, which would keep alive what the call has dropped."""
 
-    def __init__(self, snapshots: dict[int, Held]):
-        self._held = snapshots
+    def __init__(self, snapshots: dict[int, Snapshot]):
+        self._snapshots = snapshots
 
     def same(self, value: object, old_value: object) -> bool:
         """True for equal plain values, and for a new dict or list with the contents that the old
         one had."""
         snapshot = (
-            self._held.get(id(old_value))
+            self._snapshots.get(id(old_value))
             if type(value) is type(old_value) and value is not old_value
             else None
         )
         if snapshot is None or snapshot.kind not in (Kind.DICT, Kind.LIST):
             return is_same(value, old_value)
-        current = Held(value, "", snapshot.kind)
+        current = Snapshot(value, "", snapshot.kind)
         return len(current.keys) == len(snapshot.keys) and all(
             map(self.same, (*current.keys, *current.values), (*snapshot.keys, *snapshot.values))
         )

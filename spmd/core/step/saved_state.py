@@ -22,7 +22,7 @@ from ..record.threads import enter_thread
 from ..run.recording import Recording, recorded
 from ..torch_state.modules import after_move
 from ..torch_state.swap import exchange
-from .contents import Held, Kind
+from .contents import Kind, Snapshot
 from .objects import Objects, outermost
 
 
@@ -75,7 +75,7 @@ def _of_tensor(tensor: Any) -> Iterator[Callable[[], Any]]:
         for name in ("_backward_hooks", "_post_accumulate_grad_hooks", "grad"):
             attribute = getattr(tensor, name)
             if isinstance(attribute, dict):  # itself restored: the user's handles refer to it
-                yield Held(attribute, "", Kind.DICT).restore
+                yield Snapshot(attribute, "", Kind.DICT).restore
             yield partial(_set, tensor, name, attribute)
     # An optimizer's counters are CPU tensors; a dataset is not copied for the case that the step
     # writes it.

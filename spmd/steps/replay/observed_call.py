@@ -229,7 +229,7 @@ class ObservedCall:
         self._settle_numbers()
         self.after = Objects(self.roots, self.names, self._codes)
         self.after.snapshots.append(
-            contents.Held(
+            contents.Snapshot(
                 variables.VARIABLES, variables.PATH_OF_VARIABLES, Kind.SCOPE, set(self._variables)
             )
         )
