@@ -142,8 +142,8 @@ class DeviceData:
     abstract value, of which only shape and layout are known (`is_abstract`), for programs that are
     compiled and never run.
 
-    `sharding`: the sharding of the buffer, or of the upload to come; `gone`: the reason why the
-    buffer was given up; the data may be a `row` of a `store` instead of a buffer of its own.
+    `sharding`: the sharding of the buffer, or of the upload to come; `lost_reason`: the reason why
+    the buffer was given up; the data may be a `row` of a `store` instead of a buffer of its own.
     `maker`: a weak reference to the program whose result this is; `source`: the user's (code, last
     instruction), or the index of the result of the maker. `holder`: a weak reference to the storage
     whose value this is.
@@ -159,7 +159,7 @@ class DeviceData:
     is_abstract: bool = False
     store: Store | None = field(init=False, default=None)
     row: int = field(init=False, default=0)
-    gone: str | None = field(init=False, default=None)
+    lost_reason: str | None = field(init=False, default=None)
     serial: int = field(init=False, default_factory=next_serial)
     holder: Any = field(init=False, default=None)
 
@@ -168,7 +168,7 @@ class DeviceData:
         return self.buffer is not None or self.store is not None
 
     def take(self, buffer: jax.Array, sharding: Sharding) -> None:
-        """Moves the same data into this buffer."""
+        """Makes this buffer the memory of the data."""
         global num_moved
         is_move = self.is_on_devices()
         self.buffer, self.sharding = buffer, sharding
@@ -190,7 +190,7 @@ class DeviceData:
             self.take(_spread(self.buffer, self.sharding, sharding), sharding)
 
     def move_into(self, store: Store, row: int) -> None:
-        """Moves the same data into a row of this store."""
+        """Makes a row of a store the memory of the data."""
         global num_moved
         self.store, self.row, self.sharding = store, row, store.sharding
         self.host = self.buffer = None
@@ -231,7 +231,7 @@ class DeviceData:
         """Drops the data; the next use raises LostError with this reason."""
         global num_moved
         is_move = self.store is not None
-        self.gone, self.buffer, self.store = why, None, None
+        self.lost_reason, self.buffer, self.store = why, None, None
         num_moved += is_move
 
     def is_lost(self) -> bool:
@@ -262,12 +262,12 @@ class DeviceData:
                 "data"
             )
         # jax marks a donated buffer as deleted when the run begins, also where the run then fails.
-        if self.gone is None and self.is_lost():
-            self.gone = "its buffer was donated to a run that was interrupted"
-        if self.gone is not None:
+        if self.lost_reason is None and self.is_lost():
+            self.lost_reason = "its buffer was donated to a run that was interrupted"
+        if self.lost_reason is not None:
             raise LostError(
-                f"this tensor's data ({self.meta!r}) is lost: {self.gone}. Load or initialise it "
-                "again."
+                f"this tensor's data ({self.meta!r}) is lost: {self.lost_reason}. Load or "
+                "initialise it again."
             )
 
 

@@ -65,10 +65,15 @@ def _abandon(storages: list[Storage], error: Exception) -> None:
     lost_inputs = {
         device_data
         for device_data in inputs
-        if device_data.gone is not None or device_data.is_lost()
+        if device_data.lost_reason is not None or device_data.is_lost()
     }
     why = next(
-        (device_data.gone for device_data in lost_inputs if device_data.gone is not None), None
+        (
+            device_data.lost_reason
+            for device_data in lost_inputs
+            if device_data.lost_reason is not None
+        ),
+        None,
     ) or str(error)
     blamed = {*lost_inputs, error.value} if isinstance(error, GuardError) else lost_inputs
     lost = set(
@@ -88,7 +93,7 @@ def _abandon(storages: list[Storage], error: Exception) -> None:
         old, begin = storage.data, initial.get(storage)
         # The data from before the step first: a half of the new state with a half of the old one
         # would be no state.
-        if old is not None and old.gone is None and not old.is_lost():
+        if old is not None and old.lost_reason is None and not old.is_lost():
             storage.settle(old)
         elif begin is not None and begin is not storage.value and origin(begin) not in lost:
             storage.reset(begin)

@@ -302,7 +302,7 @@ def host_value(storage: Storage, call: str = "a read", *, together: bool = False
             explained = failing.late(
                 device_data.maker() if device_data.maker is not None else None, error
             )
-            device_data.gone = str(explained)
+            device_data.lost_reason = str(explained)
             raise explained from error
         for note in after_read:
             note(call, line, counters.now() - started)

@@ -67,7 +67,8 @@ class KnownGraph:
         self._layouts = list(map(_layout, storages))
 
     def match(self, storages: Sequence[Storage]) -> Graph | None:
-        """The graph of these storages' values, if it is this one over other data; else None."""
+        """Returns the graph of these storages if it differs from this one in its data alone, or
+        None."""
         roots: list[Any] = [storage.value for storage in storages]
         values, nodes, serial = [*roots], list[Node](), math.inf
         for place, op, count in self._nodes:
@@ -113,7 +114,7 @@ class KnownGraph:
                 [  # noqa: C419
                     data is not None
                     and data.meta is meta
-                    and data.gone is None
+                    and data.lost_reason is None
                     and (data.host is None) is is_on_device
                     and wanted(data) is sharding
                     for data, (meta, is_on_device, sharding) in zip(

@@ -56,7 +56,7 @@ def prepared(
             if program is not None or result.is_last:
                 break
         else:
-            return Prepared(graph, cut=_subgraphs(graph, result, subgraph, roots_left, flow))
+            return Prepared(graph, parts=_subgraphs(graph, result, subgraph, roots_left, flow))
     return Prepared(graph, program, why_not=reasons[0] if reasons else "")
 
 

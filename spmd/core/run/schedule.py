@@ -41,13 +41,13 @@ Root = tuple[Value, Storage]
 class Prepared(NamedTuple):
     """A graph after the passes.
 
-    program: where there is one. cut: the subgraphs that run in its place, if any. why_not: the
+    program: where there is one. parts: the subgraphs that run in its place, if any. why_not: the
     reason of the first pass that could not change it.
     """
 
     graph: Graph
     program: Program | None = None
-    cut: "Sequence[Subgraph]" = ()
+    parts: "Sequence[Subgraph]" = ()
     why_not: str = ""
 
 
@@ -143,8 +143,9 @@ class Flow:
     """The readers of values across the subgraphs of a schedule and `deferred_nodes`, the ops
     recorded behind it.
 
-    last: the last subgraph that reads a value, by its name; `deferred_nodes` count as one. passed:
-    data that a run has made for later subgraphs alone.
+    last: by name of a value, its last reading subgraph (`deferred_nodes` count as one). passed:
+    data computed for later subgraphs alone. subgraph_of: by node, its first subgraph; empty for a
+    schedule of one. read_elsewhere: the names of values that other threads' ops read.
     """
 
     def __init__(
@@ -163,8 +164,8 @@ class Flow:
         self.carried: defaultdict[int, list[Value]] = defaultdict(list)
         self.readers: dict[Hashable, list[Node]] = {}
         self.last: dict[Hashable, int] = {}
-        self.others: set[Hashable] = set()  # the values that other threads' ops read
-        self.part: dict[Node | None, int] = {}
+        self.read_elsewhere: set[Hashable] = set()
+        self.subgraph_of: dict[Node | None, int] = {}
         self._several = several = set[Node]()  # ops that are in several subgraphs
         self._wanted: dict[int, list[Root]] = {}  # of each subgraph, the roots that it computes
         # One subgraph has no readers across: nothing of this is needed for most steps.
@@ -172,7 +173,7 @@ class Flow:
             return
         for index, subgraph in enumerate(subgraphs):
             several |= {
-                node for node in subgraph.nodes if self.part.setdefault(node, index) != index
+                node for node in subgraph.nodes if self.subgraph_of.setdefault(node, index) != index
             }
         for index, nodes in enumerate(
             [*(subgraph.nodes for subgraph in subgraphs), deferred_nodes]
@@ -182,12 +183,16 @@ class Flow:
                     maker = origin(operand)
                     if maker is None:
                         self._read(operand, index)
-                    elif maker in self.part and self.part[maker] != index and maker not in several:
+                    elif (
+                        maker in self.subgraph_of
+                        and self.subgraph_of[maker] != index
+                        and maker not in several
+                    ):
                         if value_name(operand) not in self.readers:
-                            self.carried[self.part[maker]].append(operand)
+                            self.carried[self.subgraph_of[maker]].append(operand)
                         self._read(operand, index, node)
         for root in roots:
-            self._wanted.setdefault(self.part.get(origin(root[0]), -1), []).append(root)
+            self._wanted.setdefault(self.subgraph_of.get(origin(root[0]), -1), []).append(root)
         self.owners = {
             value_name(value): storage
             for _, storage in roots
@@ -202,7 +207,7 @@ class Flow:
 
     def roots_of(self, index: int) -> list[Root]:
         """The values that a subgraph must compute: roots, and values that later subgraphs read."""
-        if not self.part:
+        if not self.subgraph_of:
             return list(self.roots)
         roots = list(self._wanted.get(index, ()))
         names = {value_name(value) for value, _ in roots}
@@ -231,13 +236,13 @@ class Flow:
             return storage
         return None
 
-    def give(self, replacements: Mapping[Hashable, DeviceData | Node]) -> None:
-        """Puts data in the place of values that later subgraphs read."""
+    def substitute(self, replacements: Mapping[Hashable, DeviceData | Node]) -> None:
+        """Replaces operands of later subgraphs by these results, by name."""
         readers: dict[Node, None] = {}
         for name, device_data in replacements.items():
             self.last[device_data] = self.last.get(name, -1)
-            if name in self.others:
-                self.others.add(device_data)
+            if name in self.read_elsewhere:
+                self.read_elsewhere.add(device_data)
             readers |= dict.fromkeys(self.readers.pop(name, ()))
         for node in readers:
             node.operands = tuple(
@@ -259,7 +264,7 @@ class Flow:
             if node not in rerunnable_nodes and node not in self._several:
                 node.operands = ()
 
-    def add_others(self, values: Sequence[Value]) -> None:
+    def add_foreign_readers(self, values: Sequence[Value]) -> None:
         """Adds the ops that other threads have recorded as readers, and the ops behind these up to
         the graph's roots."""
         # A root has data when this schedule has run: what is behind it is not read by others.
@@ -273,7 +278,7 @@ class Flow:
             visited.add(node)
             for operand in node.operands:
                 name = value_name(operand)
-                self.others.add(name)
+                self.read_elsewhere.add(name)
                 self.readers.setdefault(name, []).append(node)
                 maker = origin(operand)
                 if maker is not None and name not in root_names:
