@@ -174,8 +174,7 @@ def set_state_dict(
 
 
 def _sharded(options: StateDictOptions) -> StateDictOptions:
-    """The same options without those of a full state dict, so that torch neither gathers nor moves
-    tensors."""
+    """Clears the options of a full state dict: torch neither gathers nor moves tensors."""
     return dataclasses.replace(
         options,
         full_state_dict=False,

@@ -350,7 +350,7 @@ class _Trace:
             stack = write_row(stack, after[slot], y.end_of(loop.iterations))
         if y.is_stack:
             # An annotation of a row in the body applies to the stack of them, too.
-            requested = _annotated(root)
+            requested = _requested_sharding(root)
             return [stack if requested is None else constrain(stack, requested.behind_rows())]
         value_of = self._filled(k)
         if 0 <= slot < loop.num_carried:
@@ -476,8 +476,9 @@ def loop_op(name: str, loop: Loop, operands: Sequence[Meta], *, statics: str = "
     )
 
 
-def _annotated(root: Value) -> Sharding | None:
-    """Returns the sharding that an annotation requests for a root of a body."""
+def _requested_sharding(root: Value) -> Sharding | None:
+    """Returns the annotated sharding of a root of a body, or None."""
+    # The sharding of an op with regions is the mesh of its body (see `called_op`).
     return root.op.sharding if isinstance(root, Node) and not root.op.lowering.regions else None
 
 
@@ -490,7 +491,7 @@ def _empty(root: Value, *rows: int) -> jax.Array:
     """Returns the buffer into which the loop writes a root of each iteration."""
     struct = root.meta.struct
     array = jnp.zeros((*rows, *struct.shape), struct.dtype)
-    requested = _annotated(root)
+    requested = _requested_sharding(root)
     is_single = isinstance(root, Node) and len(root.op.metas) == 1
     if requested is None or not is_single or requested.padded_shape(struct.shape) != struct.shape:
         return array

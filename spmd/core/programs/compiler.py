@@ -71,8 +71,7 @@ def lower_graph(graph: Graph, choices: Chosen | None = None) -> jax.stages.Lower
         assert module is not None, "it is StableHLO"
         if has_complex(graph):
             hide(module)
-        # The module as XLA gets it: what the partitioners and XLA compute wrongly is written in
-        # another way.
+        # Rewrites of the module around miscompilations of the partitioners and of XLA.
         pad_scatters(module, len(graph.mesh.device_ids))
         alias_by_memory(graph, module)
         if config.partitioner == "gspmd":

@@ -44,9 +44,12 @@ Tables = tuple[tuple[Collective, ...], tuple[Move, ...]]
 
 
 class ProgramFacts(NamedTuple):
-    """Facts read in the text of a program. flops: XLA's count, products in loops times their trip
-    counts; collectives: the number of each kind; exchanges: the same as rows, each with the place
-    of the op that it came from; moves: those that no annotation requests, in the same way."""
+    """Facts read in the text of a program.
+
+    flops: XLA's count, products in loops times their trip counts. collectives: their number, by
+    kind. exchanges: a row for each collective, with the index of its op. moves: a row for each
+    `Move`, with the index of its op.
+    """
 
     flops: float
     collectives: dict[str, int]

@@ -114,7 +114,8 @@ class Reads:
         self.active: list[Read] = []
 
     def enter(self, read: Read) -> None:
-        """Makes this the read of later ops."""
+        """Pushes a read: later ops read through it."""
+        # Taken out and put back, so that it is the last one (see `latest`).
         self.known[read.layout] = self.known.pop(read.layout)
         self.active.append(read)
 

@@ -64,7 +64,7 @@ def _devices_here() -> Sequence[jax.Device]:
     try:
         return jax.devices()
     except (RuntimeError, AssertionError) as error:
-        # the second, without words, for a plugin that is not installed
+        # jax raises AssertionError, without a message, for a plugin that is not installed.
         if platform in ("", "cpu"):
             raise
         reason = f" jax: {error}" if str(error) else ""

@@ -46,9 +46,9 @@ def pad_scatters(module: ir.Module, num_devices: int) -> None:
 def replicate_indices(module: ir.Module) -> None:
     """Replicates the index of each read of whole rows.
 
-    XLA does not compile a read whose index and whose columns are sharded over one axis, and the
-    rows of whose result over another one ("Slice dim size 8 greater than dynamic slice dimension:
-    4"; jaxlib 0.10.2, both partitioners).
+    XLA fails to compile a gather whose index and columns are sharded over one axis and whose result
+    rows over another ("Slice dim size 8 greater than dynamic slice dimension: 4"; jaxlib 0.10.2,
+    both partitioners).
     """
     meshes = mesh_names(module)
     is_manual = manual_parts(module)

@@ -303,7 +303,7 @@ class Sharding:
         return self.spec.dims
 
     def _stand_in(self) -> "Sharding":
-        """The same over the devices that replace those here (see `topology.standing_in`)."""
+        """This sharding over the target's devices (see `topology.standing_in`)."""
         mesh = self.device_ids, self.mesh_shape, self.axis_names
         return Sharding.of(*mesh, self.spec, self.memory, target=stand_in.value)
 
@@ -455,11 +455,12 @@ class Sharding:
         )
 
     def text(self, rank: int, *, iota: bool = False) -> str:
-        """The sharding of a tensor of `rank` dims as GSPMD text: with lists of devices, as
-        PyTorch/XLA printed it.
+        """The sharding of a tensor of `rank` dims as GSPMD text, with lists of devices as in
+        PyTorch/XLA.
 
-        iota: in the newer form, `<=[8]`, where the devices have one. An open dim is named behind
-        it, as in the `backend_config` of `@Sharding`. `Mesh.sharding` takes the text back.
+        iota: writes devices in the newer form, `<=[8]`, if their order allows it. Open dims follow
+        as `unspecified_dims`, as in the `backend_config` of `@Sharding`. `Mesh.sharding` parses
+        the text.
         Source: `xla::OpSharding` (tile assignment, `last_tile_dim_replicate`, `last_tile_dims`).
         """
         open_dims = [i for i, dim in enumerate(self.spec.dims) if dim.is_open]

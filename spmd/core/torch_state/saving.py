@@ -88,8 +88,9 @@ def _written(sharding: Sharding) -> str:
     )
 
 
-def _annotated(tensor: XlaTensor, written: str) -> None:
-    """Annotates a loaded tensor with the sharding in the file, where its devices are here."""
+def _annotate_as_saved(tensor: XlaTensor, written: str) -> None:
+    """Annotates a loaded tensor with its saved sharding; warns if this process lacks devices of
+    it."""
     ids, shape, axes, dims, memory = json.loads(written)
     spec = Spec(tuple(OPEN if dim is None else Dim(tuple(dim)) for dim in dims))
     sharding = Sharding.of(tuple(ids), tuple(shape), tuple(axes), spec, memory)
@@ -222,13 +223,14 @@ def get_restore_location(restoring: Callable[..., _Restore], map_location: objec
 def set_tensor_metadata(
     set_metadata: Callable[..., None], tensor: torch.Tensor, metadata: dict[str, object]
 ) -> None:
-    """Marks the storage of a tensor that was saved from the device, so that the tensor goes back
-    there; its sharding is kept for `restore_device`."""
+    """torch's `set_tensor_metadata`, without our two names: of a tensor saved from the device, it
+    marks the storage and keeps the sharding for `restore_device`."""
     if _MARK in metadata:
         storage: Any = tensor.untyped_storage()
-        # In a load that restores devices the storage's tensors move to xla.
+        # `restore_device` moves the tensors of a storage with this dict, which holds them then.
         if hasattr(storage, "_restores_device") and not hasattr(storage, "_tensors_on_xla"):
             storage._tensors_on_xla = {}
+        # The sharding is written into the name itself, as torch reads each entry as a bool.
         tensor.__dict__[_SHARDINGS] = next(
             (name for name in metadata if name.startswith(_SHARDINGS)), None
         )
@@ -273,7 +275,7 @@ def restore_device(
         shared = _within(tensor, moved) if tensor.numel() else None
         moved[key] = tensor.detach().to("xla") if shared is None else shared
         if sharding is not None and shared is None:
-            _annotated(moved[key], sharding.removeprefix(_SHARDINGS))
+            _annotate_as_saved(moved[key], sharding.removeprefix(_SHARDINGS))
         if _late.value is not None and shared is None:
             _late.value.append((moved[key], tensor.detach()))
     result = moved[key].detach().requires_grad_(tensor.requires_grad)
