@@ -66,8 +66,7 @@ def get_optimizer_state_dict(
     """The optimizers' state by the names of parameters, sharded or full as in
     `get_model_state_dict`.
 
-    As in torch, an optimizer that has taken no step yet first takes one that changes nothing, so
-    that there is state to load into.
+    As in torch, a new optimizer first takes a step that changes nothing, which creates its state.
 
     >>> import torch, spmd, fsdp
     >>> model = fsdp.fully_shard(torch.nn.Linear(8, 8), mesh=spmd.Mesh([0], (1,), ("fsdp",)))

@@ -68,11 +68,10 @@ class UnitState(enum.Enum):
 class _Pass:
     """The state of one forward pass.
 
-    gathers: the gathers that are in force during it. casts: the tensors that modules hold during
-    it; None after its backward, so that the casts are freed even where the loss is still
-    referenced, and a second backward casts again. output_dtype: the dtype of its output.
-    saved_shards: the tensors of each gather that are kept for backward. task: autograd's graph task
-    in which its backward has begun.
+    gathers: the active gathers. casts: the tensors that modules hold meanwhile; None after
+    backward, which frees them even if the loss is referenced (a second backward casts again).
+    output_dtype: the dtype of the output. saved_shards: for each gather, the tensors kept for
+    backward. task: autograd's graph task of its backward.
     """
 
     gathers: tuple[spmd.use_sharding, ...]

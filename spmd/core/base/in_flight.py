@@ -28,8 +28,8 @@ Maker = Callable[[], Any]  # returns the program, a class of a floor above, or N
 
 
 class Started(NamedTuple):
-    """A started program: one of its results, a function that returns the program, its start, and
-    its number among the events of all processes (0: none)."""
+    """A started program. result: one of its arrays; maker: returns the program; event: its number
+    among the events of all processes, 0 for none."""
 
     result: jax.Array
     maker: Maker

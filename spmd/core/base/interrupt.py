@@ -39,9 +39,8 @@ Handler = Callable[[int, FrameType | None], object]
 class _Press(NamedTuple):
     """A received signal: an id of its own, its number, and its handler.
 
-    Without the frame that ran: it has tensors, and a thread that reads a press while the process
-    ends would drop them in a dying interpreter, which aborts. A handler gets the frame that runs
-    when it is called.
+    Without the interrupted frame: a thread that reads the press at exit would free the frame's
+    tensors in a dying interpreter, which aborts. Handlers get the frame of their own call.
     """
 
     name: int

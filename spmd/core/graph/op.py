@@ -1,5 +1,4 @@
-"""OpSpec: an op as data: all of it that is the same each time it is recorded, with its lowering,
-and as text."""
+"""OpSpec: an op as data, without the operands and numbers of one call; its lowering; its text."""
 
 import dataclasses
 import functools
@@ -87,22 +86,24 @@ class Identity(Lowering):
 
 @dataclass(eq=False, repr=False)
 class OpSpec:
-    """One op together with everything that is the same each time it is recorded: a row of the
-    shape-and-dtype table.
+    """One op without the operands and numbers of a call: a row of the shape-and-dtype table.
 
-    Op specs are interned by construction: of equal parts there is one, for as long as it is
-    referenced, so that graph keys compare by identity. Make them with `OpSpec.of`.
+    Op specs are interned while they are referenced, so graph keys compare by identity. Make them
+    with `OpSpec.of`.
 
     Attributes:
-        name: the op, as aten spells it. lowering: its lowering. metas: the meta of each result.
-            operands: the metas of
-        the operands. numbers: "f" or "i" for each scalar argument. statics: the static arguments as
-        text, for messages.
-        sharding: the sharding that an annotation requests. constant: set where the op fills its
-            result with one number:
-        that number, or `"lifted"` for its first scalar argument. layout: for ops that return more
-        than tensors, the return value, in order: a `Slot` for the next result, anything else as it
-        is. encoded: all of these as text that is the same in every process.
+        name: as aten spells it.
+        lowering: its lowering.
+        metas: of the results.
+        operands: the metas of the operands.
+        numbers: "f" or "i" for each scalar argument.
+        statics: the static arguments as text, for messages.
+        sharding: requested by an annotation; for an op with regions, their mesh.
+        constant: of an op that fills its result: the number, or `"lifted"` for the first scalar
+            argument.
+        layout: of an op that returns more than tensors: the return value with a `Slot` for each
+            tensor.
+        encoded: all of these as text, equal in every process.
     """
 
     name: str

@@ -14,12 +14,11 @@ from .op import Lowering, OpSpec
 
 
 class Rewrite:
-    """The nodes of a new graph in order, each with the recorded ones that it was made of, and what
-    the values of the old graph are now, by name.
+    """A graph rewritten node by node.
 
-    All nodes are new: their scalar arguments are places among those of the recorded ops.
-    is_recorded: the new graph counts as a recorded one: its ops keep the scalar arguments and the
-    serial numbers of the old ones.
+    nodes: all new; their scalar arguments are indices into those of the recorded ops. sources: for
+    each node, its recorded nodes. now: by name of an old value, the new value. is_recorded: the
+    result counts as recorded: its ops keep scalar arguments and serial numbers.
     """
 
     def __init__(self, old: Graph, *, is_recorded: bool = False):

@@ -163,8 +163,8 @@ class Loop(Lowering):
                 yield old.stack, rows[0].stack, {row.index for row in rows}
 
     def memory_of(self, root: Value) -> str:
-        """Returns the memory of a root of the body; what is carried stays in the memory of its next
-        value, if an op makes one: a carry may stay the same, or change places with another."""
+        """Returns the memory of a root of the body. A carry has the memory of its next value, found
+        through carries that only change places."""
         carried = self.body.inputs[self.num_constants : self.num_fixed]
         # A carry may take another one's place in each iteration: followed at most once through all.
         for _ in carried:
@@ -258,8 +258,8 @@ class _Trace:
     def in_iterations(self) -> tuple[Made, ...]:
         """Lowers the loop as a loop of the program.
 
-        Where rows of stacks on the host are read, each iteration fetches its own, and writes each
-        result over the row that it replaces: so no stack on the host is ever on the device in full.
+        A stack on the host is never on the device as a whole: an iteration fetches its row, and
+        writes the result over it.
         """
         loop, count, end = (
             self.loop,
@@ -363,8 +363,7 @@ class _Trace:
         ]
 
     def _over(self, k: int, stack: jax.Array, rows: Stacked) -> list[Made]:
-        """Returns the results of a y: these rows of a stack, and the operands that fill its other
-        rows."""
+        """Returns the results of a y: these rows of a stack, and operands for its peeled rows."""
         y = self.loop.ys[k]
         by_row: dict[int, Made] = {
             y.first + number: StackRow(stack, row) for number, row in enumerate(rows.rows)

@@ -25,8 +25,8 @@ ANY_MEMORY: set[type[Lowering]] = set()
 
 
 def stretch(values: Sequence[Made], layout: Sharding | None) -> Stacked:
-    """Returns values as rows of one array: of the array that has them as rows, or of a new one, in
-    the sharding that all of them are known to have."""
+    """Returns values as rows of their common array, or of a new one. layout: their common sharding,
+    if known."""
     # On the host rows are read in any order: a new array would be a copy there.
     is_on_host = isinstance(values[0], StackRow) and space_of(values[0].stack) == HOST
     stacked = Stacked.of(values, in_any_order=is_on_host)
@@ -71,8 +71,8 @@ def joined(values: Sequence[Made]) -> jax.Array:
 
 
 def as_stack(values: Sequence[Made]) -> jax.Array:
-    """Returns values as one array: the one in which most of them are in their places, updated with
-    the others."""
+    """Stacks values. If some are rows of an array already, at their index, that array is updated
+    with the rest."""
 
     def home_of(row: int) -> jax.Array | None:
         value = values[row]

@@ -1,5 +1,4 @@
-"""Calls of recorded functions become the ops that were recorded, so that all other passes see
-those."""
+"""Inlines calls of recorded functions, for all later passes."""
 
 from collections.abc import Sequence
 

@@ -152,8 +152,8 @@ def _wait(late: _Hoisted, new: Rewrite, node: Node) -> None:
 
 
 def find(graph: Graph) -> dict[Node, _Hoisted]:
-    """Returns the late values of each loop with a carry: those that are smaller than the operands
-    that would be kept alive to compute them after it."""
+    """Returns the late values of each loop with a carry that are smaller than their operands:
+    computed after the loop, they would keep the operands alive."""
     loops = [(index, node) for index, node in enumerate(graph.nodes) if _has_carry(node)]
     if not loops:
         return {}
@@ -203,10 +203,9 @@ def _readers(graph: Graph, outside: set[Node]) -> dict[Name, list[int]]:
 def _late(
     nodes: Sequence[tuple[int, Node]], loop: int, readers: Mapping[Name, list[int]]
 ) -> dict[Name, Value]:
-    """Returns the results of these ops that the loop needs neither directly nor through other ops,
-    each with its place.
+    """Returns the results of these ops that the loop does not depend on, by name.
 
-    Each result of an op is taken by itself: XLA computes the others without it.
+    The results of one op count separately: XLA computes each without the others.
     """
     late: dict[Name, Value] = {}
     late_at: set[int] = set()

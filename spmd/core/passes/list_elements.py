@@ -154,8 +154,8 @@ def _stacks(graph: Graph) -> tuple[dict[Name, Place], set[Hashable]]:
 def _loops(
     chains: Sequence[Chain], places: Mapping[Name, Place], on_host: Container[Hashable]
 ) -> list[tuple[Chain, Candidate]]:
-    """Returns the loops over chains on rows of the same stacks, one of which is on the host, each
-    with its elements."""
+    """Returns loops over isomorphic chains on rows of one set of stacks, at least one of them on
+    the host; each loop with its elements."""
     isomorphic: defaultdict[Hashable, list[tuple[list[int], Chain]]] = defaultdict(list)
     for chain in chains:
         # Chains of one wiring on the same stacks are iterations of one loop, in the order of their

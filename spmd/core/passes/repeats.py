@@ -1,9 +1,9 @@
-"""Repeats: stretches of equal ops, and those that are loops: layers forward and backward, an
+"""Repeats: stretches of equal ops, and the loops among them: layers forward and backward, an
 optimizer's parameters.
 
-Two stretches of a graph are iterations of one loop where they have the same ops and wiring, and
-where each operand from outside is the same value, a result of the iteration before at the same
-place, or for each iteration a value of its own.
+Stretches are iterations of one loop if their ops and wiring are equal, and each operand from
+outside is a const (one value for all), a carry (a result of the iteration before) or an x (a
+different value for each).
 """
 
 import itertools

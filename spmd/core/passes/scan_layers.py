@@ -30,9 +30,8 @@ _LARGE = 32
 
 
 def scan(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
-    """Returns the graph with its loops, where `config.scan_layers` allows them, and with the stack
-    groups of their xs and of the xs of loops that the user wrote; and the loops, or the reason why
-    there are none, in words."""
+    """Returns the graph with loops in place of repeated layers (see `config.scan_layers`) and with
+    stack groups for the xs of all loops; and a note on the loops, or on why there are none."""
     started = counters.now()
     result, loops, words = _chosen(graph, _LARGE if may_scan else None)
     if loops:

@@ -170,11 +170,12 @@ _uses = itertools.count().__next__
 
 @dataclass(slots=True)
 class GraphPrograms:
-    """The programs of one recorded graph. They differ in which inputs are the rows of full stores:
-    the weights of a trained model are, those of its average, on which the same graph runs, are not.
+    """The programs of one recorded graph, one for each choice of inputs that are rows of full
+    stores. The weights of a trained model are such rows; the weights of its average, with the same
+    graph, are not.
 
     programs: by the indices of the inputs outside of stack groups, then by the full stores among
-    these inputs. A program compiled for a plan may not have run yet. used: rises with each use.
+    these inputs; one compiled for a plan may not have run yet. used: rises with each use.
     """
 
     programs: dict[tuple[int, ...], dict[tuple[StackGroup, ...], Program]] = field(

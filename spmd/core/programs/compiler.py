@@ -85,7 +85,7 @@ def compile_graph(
     """Lowers and compiles a graph, for the reason `cause`; adds its line to the compile log.
 
     Neither the mesh nor the data of the inputs need be on this machine. is_planned: no run needs it
-    yet, so that it is not compared with the programs of the other processes.
+    yet, so processes do not compare it.
     """
     started = counters.now()
     choices: Chosen = []

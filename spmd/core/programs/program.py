@@ -507,8 +507,8 @@ def _parsed(option: str) -> tuple[str, str | float]:
 
 
 def text_of(options: Mapping[str, object]) -> str:
-    """Returns options of XLA, name -> value, as a value of `config.compiler_options` that adds them
-    to those that a program needs.
+    """Returns XLA options, name -> value, as text for `config.compiler_options`, in addition to the
+    options that a program needs.
 
     Raises TypeError and ValueError for what cannot be an option; whether XLA has it is known when
     it compiles (see `refusal`).

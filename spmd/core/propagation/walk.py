@@ -1,7 +1,7 @@
 """A walk over a graph, forward, backward and forward, from the shardings of inputs and annotations.
 
-A dim has the axes that an input or an annotation gives it, else those of the first operand with
-axes that becomes it, else those of a result that it becomes; no array has an axis twice.
+The axes of a dim come from an input or an annotation; else from the first operand with axes for it;
+else from a result. No array has an axis twice.
 
 Which dims of operands become dims of results is stated in einops' words, by the op's name. An
 operand is named as in the op's schema; a dim of it without a word, or an operand that is not

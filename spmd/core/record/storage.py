@@ -50,18 +50,22 @@ def may_change(node: Node) -> bool:
 
 
 class Storage:
-    """The value that a tensor and all its views share, its requested sharding, and a stamp that
-    changes with the value.
+    """The value that a tensor and all its views share.
 
-    sharding: requested by the user, kept through in-place writes. reads: the shardings in which ops
-    read the value, where these differ from the stored one (`record.reads.Reads`). home: the
-    sharding in which the last run left the value. is_state: held by a module (a Parameter or
-    buffer), so its initial value is computed by a program of its own; is_parameter: as a Parameter.
-    past: the values it held since the last sync, among which that initial value is found. data: the
-    device data it held when the first of these was recorded, which it takes back should they fail.
-    recorder: the thread that recorded the value. needed: the stamp at which other threads' syncs
-    have computed the value without giving it to the storage, and how often. ref: a weak reference
-    to it. views: its tensors that are views and that autograd knows (see `record.view_rebase`).
+    Attributes:
+        value: data, or the node that computes it. stamp: changes with the value.
+        sharding: requested by the user, kept through in-place writes.
+        reads: the shardings of reads that differ from the stored one (`record.reads.Reads`).
+        home: the sharding in which the last run left the value.
+        is_state: True for a module's Parameter or buffer, whose initial value has a program of its
+            own. is_parameter: True for a Parameter.
+        past: the values since the last sync; the initial value of state is one of them.
+        data: the device data before the first of these values, restored if they fail.
+        recorder: the thread that recorded the value.
+        needed: (stamp, count) of the syncs of other threads that computed the value and did not
+            store it.
+        ref: a weak reference to this storage.
+        views: the tensors that are views and known to autograd (see `record.view_rebase`).
     """
 
     __slots__ = (
@@ -282,12 +286,10 @@ def note_read(view: Any, storage: Storage) -> None:
 
 
 def forget_reads(ran: Collection[Node] | None = None) -> None:
-    """Takes from the views the values they keep: a value that has run must not be held by an
-    earlier read.
+    """Drops the values that views cache, as a cached value would keep the memory of past ops.
 
-    After a run of finished iterations, whose ops are `ran`, and for reads of other threads, only
-    from views whose storage has another value by now, or whose value waited for other ops: the rest
-    may be read again by recorded ops.
+    ran: the ops of finished iterations. With it, and for reads of other threads, only stale values
+    are dropped, and values that other ops waited for: pending ops may read the rest.
     """
     is_run_here = recorders.is_run_here()
     remaining = []
@@ -333,11 +335,11 @@ can_run: list[Callable[[Sequence[Value]], list[bool]]] = []
 
 
 def pending() -> list[Storage]:
-    """The live storages with a value that this thread, or one that has ended, has recorded and that
-    has not run; in the order in which the values were recorded.
+    """The live storages with a pending value of this thread or of an ended one, in the order of
+    recording.
 
-    A first step creates optimizer state and a later one only writes it; ordered by value, both are
-    the same program.
+    That order is the same for the first step, which creates optimizer state, and for later ones,
+    which write it: they share a program.
     """
     forking.check()
     is_run_here = recorders.is_run_here()

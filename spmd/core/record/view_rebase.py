@@ -1,11 +1,10 @@
-"""Views of a tensor that changes its shape in place: from then on torch finds them by their place
-in memory.
+"""Views of a tensor that changes its shape in place: they become `as_strided` views.
 
-When memory has been written, autograd makes the grad_fn of a view of it again. On strided devices
-it goes by the view's sizes and strides; for a tensor subclass it repeats the ops that made the
-view, on the base as it is by then. On a base of another shape these fail or name other elements. So
-before a base changes its shape, and after a view does, the view becomes one that was made by
-`as_strided`, which depends on no shape.
+After a write to memory, autograd renews the grad_fn of each view of it. On strided devices it uses
+the view's sizes and strides; for a tensor subclass it replays the view's ops on the base. If the
+base has changed its shape, these ops fail or address other elements. `as_strided` depends on no
+shape, so views are replaced by it before their base changes its shape, and after they change
+theirs.
 """
 
 import functools

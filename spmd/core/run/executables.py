@@ -196,9 +196,8 @@ def bring_rows(members: Sequence[DeviceData], sharding: Sharding) -> None:
 
 
 def full_store(members: Sequence[DeviceData], sharding: Sharding) -> Store | None:
-    """The store whose rows are exactly these device data; None if some are rows of another store.
-    The first call makes it of their buffers; later ones put back rows that were written one by
-    one."""
+    """The store with exactly these rows; None if some are rows of another store. The first call
+    makes it from their buffers; later calls put back rows that were written separately."""
     store = store_of(members) or _mended(members)
     is_new = store is None and all(device_data.store is None for device_data in members)
     return Store.of(members, sharding) if is_new else store
@@ -214,8 +213,7 @@ def stacked(members: Sequence[DeviceData], sharding: Sharding) -> jax.Array:
 
 
 def _mended(members: Sequence[DeviceData]) -> Store | None:
-    """The store in which most of these are rows at their places, with the others moved into its
-    unused rows."""
+    """The store with most of these data at their rows; the rest is moved into its unused rows."""
     stores = Counter(
         device_data.store
         for i, device_data in enumerate(members)

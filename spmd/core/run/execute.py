@@ -48,11 +48,10 @@ from .schedule import (
 def run(
     storages: Iterable[Storage], line: Line, *, donate: bool = True, for_read: bool = False
 ) -> int:
-    """Runs these storages: as one program, or as several where they are on different devices or
-    where a pass cuts the graph. The data that they overwrite is donated where `donate` allows it.
-    for_read: see `initialize_state`.
+    """Runs the values of these storages, as one program for each mesh and each part of a cut graph;
+    returns the number of ops.
 
-    Returns the number of their ops.
+    donate: overwritten data is donated. for_read: see `initialize_state`.
     """
     storages_here = list(storages)
     foreign_storages = pending_elsewhere(storages_here) if recorders.is_several else []
@@ -102,11 +101,11 @@ def _needed_of(
 
 
 def _completed(needed: Sequence[Storage]) -> list[Storage]:
-    """The storages of other threads, among those whose values are needed, that take their values.
+    """The storages of other threads that this run settles, among those it needs.
 
-    A thread that has written over data is in the middle of a step. With some of its values
-    computed, the rest of the step would be another program: so its storages stay as they are,
-    unless their values are needed again and again, when the thread is idle.
+    A thread that has overwritten data is in a step. If some of its values were settled, the rest of
+    the step would be another program: its storages stay pending, unless many syncs needed their
+    values, which means an idle thread.
     """
     waiting = [storage for storage in needed if type(storage.value) is not DeviceData]
     in_step = {storage.recorder for storage in waiting if storage.data is not None}
@@ -458,9 +457,11 @@ def graph_of(
     dies: Callable[[DeviceData], bool] = _nothing_dies,
     passed: Iterable[DeviceData] = (),
 ) -> Graph:
-    """The graph of these values over a mesh. Inputs that nothing reads afterwards, for which `dies`
-    is true, give their memory to a result, where they are overwritten or were `passed` on by an
-    earlier subgraph."""
+    """The graph of these values over a mesh.
+
+    dies: True for an input without later readers. It is donated if it is overwritten, or if an
+    earlier subgraph `passed` it on.
+    """
     assert mesh is not None, "the host has no programs"
     values, storages = list(map(itemgetter(0), roots)), list(map(itemgetter(1), roots))
     nodes, inputs = topological(values)

@@ -54,11 +54,11 @@ def _set_aside(aside: Collection[Storage]) -> None:
 
 
 def _abandon(storages: list[Storage], error: Exception) -> None:
-    """Recovers after a run that failed: values that are not part of the failure stay pending; a
-    tensor that is part of it takes back the data or the initial value that it had.
+    """Recovers after a failed run. Values outside of the failure stay pending; tensors in it get
+    back their former data or initial value.
 
-    A tensor that had neither stays recorded, for a read to try again, unless its inputs are gone or
-    a guard blames them: then its data is given up, with the reason.
+    A tensor without either stays recorded, and a read tries again. If its inputs are lost or a
+    guard blames them, its data is given up, with the reason.
     """
     values = [storage.value for storage in storages]
     nodes, inputs = topological(values)
@@ -108,12 +108,10 @@ def _abandon(storages: list[Storage], error: Exception) -> None:
 
 
 def _part_of_failure(nodes: Sequence[Node], error: Exception) -> set[Node]:
-    """The ops that failed with a program, of all that were to run: those that share ops with the op
-    that the error names.
+    """The failed ops among these: the connected component of the op that the error names.
 
-    A step is such a set, and is given up or kept as one: half of an optimizer's step would not be
-    the state before it. Where memory ran out and no op is named, it is the set with the largest
-    value.
+    A step is one component, lost or retained as a whole: half of an optimizer's step is no state.
+    When memory runs out the error names no op; the component with the largest value has failed.
     """
     sets = _connected(nodes)
     ran = set(getattr(error, "nodes", ()))

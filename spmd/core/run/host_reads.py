@@ -117,8 +117,8 @@ def _run_all_or_needed(storage: Storage) -> None:
 
 
 def _with_step(storage: Storage) -> list[Storage]:
-    """The storages to run for a read of one. If another thread has written it in the middle of a
-    step, these are all that the step has written, so that the next read of them finds data."""
+    """The storages to run for a read of one. If another thread wrote it in a running step, all
+    storages of that step run, which later reads need as well."""
     if not recorders.is_several or storage.data is None:
         return [storage]
     # No sync sees a storage that was set aside after a failure; the one that is read is run all the
@@ -148,8 +148,7 @@ def _run_needed(storage: Storage) -> None:
 
 
 def _settle_by_host(storage: Storage) -> None:
-    """Gives the storage its value where the host can compute it from data, so that no program is
-    compiled for it."""
+    """Computes a storage's value on the host where it can, without a program."""
     with LOCK:
         # In a plan a value may be larger: nothing runs, so that only the host can know it.
         largest = on_host.LARGEST if recording.value is None else on_host.LARGEST_IN_A_PLAN

@@ -69,8 +69,8 @@ class Subgraph(NamedTuple):
 def by_mesh(
     roots: Sequence[Root], nodes: Sequence[Node], inputs: Sequence[DeviceData]
 ) -> list[Subgraph]:
-    """A subgraph for each mesh; where `mark_sharding` takes a value from one to another, the ops
-    that read it there are a later subgraph."""
+    """Splits a graph into a subgraph for each mesh. `mark_sharding` to another mesh starts a later
+    subgraph of that mesh."""
     meshes = meshes_met(map(itemgetter(1), roots), nodes, inputs)
     # The common case: no op needs a home, and the graph is not walked again.
     if len(meshes) == 1:
@@ -498,7 +498,7 @@ def pinned_sharding(storage: Storage, mesh: Sharding) -> Sharding | None:
 
 
 def _memory_of(storage: Storage) -> str:
-    """The memory kind of a value without an annotation: where it was, or where its op places it."""
+    """The memory kind of a value without an annotation: the former one, or its op's."""
     if storage.home is not None:
         return storage.home.memory
     result = origin(storage.value)

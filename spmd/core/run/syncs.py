@@ -35,10 +35,10 @@ class Synced:
     """The record of one sync.
 
     Attributes:
-        line: the user's line that called or needed it. num_tensors: the number of values it
-            computed.
-        num_programs: the number of programs it handed to the devices, which may still run.
-            compiled: the lines of the compile log of those that were compiled for it, oldest first.
+        line: the user's line of the sync, or of the read that needed it.
+        num_tensors: the number of computed values.
+        num_programs: the number of started programs, which may still run.
+        compiled: the compile log of this sync, oldest first.
     """
 
     line: str
@@ -162,7 +162,7 @@ def _is_far_state(storage: Storage) -> bool:
 
 
 def _forget_what_ran() -> None:
-    """Drops the live storages whose values have run; those that other threads recorded stay."""
+    """Drops storages with data from the live ones; pending values of other threads stay."""
     pending_refs = []
     for ref in LIVE:
         storage = ref()

@@ -468,8 +468,7 @@ class Sharding:
         return spell(Tiling(self.tiles(rank), *self.last_tiles(), self._groups()), iota=iota) + free
 
     def _groups(self) -> tuple[int, ...]:
-        """The devices tile by tile; those that hold copies of one tile, or of one summand of it,
-        are adjacent."""
+        """The devices in the order of tiles, summands and copies."""
         named = [*(axis for dim in self.spec.dims for axis in dim.axes), *self.spec.unreduced]
         used = [self.axis_names.index(axis) for axis in named]
         replicated_axes = [i for i in range(len(self.axis_names)) if i not in used]
@@ -477,8 +476,7 @@ class Sharding:
         return _in_order(ids.transpose(used + replicated_axes), *self.last_tiles())
 
     def last_tiles(self) -> tuple[int, int]:
-        """The number of summands whose sum a tile still is, and the number of devices that hold
-        each of them."""
+        """(number of summands of an unreduced tile, number of copies of each)."""
         size = self.mesh_axes()
         sums = math.prod(size[axis] for axis in self.spec.unreduced)
         return sums, len(self.device_ids) // (sums * math.prod(self.tiles(len(self.spec.dims))))

@@ -23,7 +23,7 @@ class Change:
     new: Any
 
     def settled(self) -> "Change":
-        """Returns the change with its old value as text, so that it keeps no object alive."""
+        """Returns the change with its old value as text, which keeps no object alive."""
         return replace(self, old=missing if self.old is missing else _Words(_short(self.old)))
 
     def __str__(self) -> str:
@@ -113,7 +113,7 @@ class Snapshot:
                 ]
 
     def restore(self) -> None:
-        """Gives the container the contents that it had when it was looked at, if it has others."""
+        """Restores the contents of the snapshot, if the container's differ."""
         box = self.container
         match self.kind:
             case Kind.DICT | Kind.ATTRIBUTES:

@@ -62,14 +62,18 @@ _Object = TypeVar("_Object")
 
 @dataclass(eq=False)
 class Objects:
-    """The objects that some roots reach, each with a path that begins with its root's.
+    """The objects reachable from some roots, by path from the root.
 
-    names: the attributes that count; None: all. ran: the code that ran, without which a function
-    counts as referring to nothing; None: all functions count. scope: for a plan, the only globals
-    that are followed, with all instances and no classes; None: for a guard, the globals of all of
-    the user's functions, with the user's classes. snapshots: the containers. tensors: each with its
-    path. arrays, iterators, generators: numpy's arrays, started iterators, and random generators of
-    the host, by path. opaque: the paths of objects too large to be followed.
+    Attributes:
+        names: limits attributes to these; None: all.
+        ran: limits functions to this code; None: all.
+        scope: of a plan: the only globals that are followed, with all instances and no classes.
+            None for a guard: globals of the user's functions, and the user's classes.
+        snapshots: of the containers.
+        tensors: (path, tensor), by id.
+        arrays, iterators, generators: numpy arrays, started iterators and random generators of the
+            host, with their paths.
+        opaque: the paths of objects too large to follow.
     """
 
     roots: Sequence[tuple[str, object]]
@@ -297,7 +301,7 @@ def _is_own(scope: Mapping[str, object]) -> bool:
 
 
 def _slots_of(kind: type) -> Iterable[str]:
-    """The names of a class' slots, those that begin with two underscores as Python spells them."""
+    """The names of a class's slots, private ones mangled (`_Class__name`)."""
     slots = vars(kind).get("__slots__", ())
     private = f"_{kind.__name__.lstrip('_')}"
     names = [slots] if isinstance(slots, str) else slots
@@ -348,7 +352,7 @@ _OF_GLOBALS = frozenset(
 
 @functools.lru_cache(16_384)  # functions of libraries, most of them, at each recording
 def _global_names(code: types.CodeType) -> frozenset[str]:
-    """The names of globals that a function, and those inside it, reads or writes."""
+    """The names of globals that a function and its inner functions read or write."""
     inner = (
         _global_names(constant)
         for constant in code.co_consts

@@ -74,8 +74,8 @@ def free_bytes() -> float:
 
 
 def memory_reserved(device: Device = None) -> int:
-    """Returns the bytes that the runtime's allocator holds; those of live buffers where it does not
-    report them."""
+    """Returns the bytes that the runtime's allocator holds; if it does not report them, the bytes
+    of live buffers."""
     stats = _stats()
     if stats is None:
         return memory_allocated()

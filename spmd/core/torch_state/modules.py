@@ -234,8 +234,8 @@ def _own(module: nn.Module) -> dict[str, torch.Tensor | None]:
 
 
 def _own_shardings(module: nn.Module) -> dict[str, Sharding]:
-    """The shardings of a module's own tensors; of one that is not on the device yet, the sharding
-    that it will have. Tensors without one are left out."""
+    """The shardings of a module's own tensors, present or to come, without tensors that have
+    none."""
     shardings = {}
     for name, tensor in _own(module).items():
         if isinstance(tensor, XlaTensor) and tensor._view is None:
