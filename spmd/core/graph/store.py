@@ -176,15 +176,15 @@ class DeviceData:
         num_moved += is_move
 
     @property
-    def place(self) -> "tuple[Store, int] | None":
+    def stored_row(self) -> "tuple[Store, int] | None":
         """The store of a row and its index there."""
         return None if self.store is None else (self.store, self.row)
 
-    def take_place(self, row_of: "tuple[Store, int] | None", sharding: Sharding) -> None:
+    def take_row(self, stored_row: "tuple[Store, int] | None", sharding: Sharding) -> None:
         """Moves a value from the devices of a block into this row of a store if the row lies on
         them, else to all devices."""
-        if row_of is not None and row_of[0].lies_as(row_of[1]) is self.sharding:
-            row_of[0].put(row_of[1], self)
+        if stored_row is not None and stored_row[0].lies_as(stored_row[1]) is self.sharding:
+            stored_row[0].put(stored_row[1], self)
         else:
             assert self.buffer is not None and self.sharding is not None
             self.take(_spread(self.buffer, self.sharding, sharding), sharding)

@@ -437,7 +437,7 @@ def loop_op(name: str, loop: Loop, operands: Sequence[Meta], *, statics: str = "
     ValueError if the body returns another carry than it is given, or is given rows of another kind.
     """
     body, iterations = loop.body, loop.iterations
-    # What the body takes: the constants and the carry, and a row of each x.
+    # The operands of the body: the constants, the carry, a row of each x.
     operand_structs = [meta.struct for meta in operands[: loop.num_fixed]]
     for run, is_stacked in zip(loop.operand_runs(), loop.xs, strict=True):
         meta = operands[run.start]
@@ -453,7 +453,7 @@ def loop_op(name: str, loop: Loop, operands: Sequence[Meta], *, statics: str = "
             f"{name}: the carry goes in as {expected[loop.num_constants : loop.num_fixed]}, out "
             f"as {carried}"
         )
-    # What the loop returns: the carry, the last values, and for each y a stack or its rows.
+    # The results of the loop: the carry, the last values, for each y a stack or its rows.
     metas = [dense_meta(root.meta.shape, root.meta.dtype) for root in body.roots]
     single = loop.num_carried + loop.num_last
     results = metas[:single]

@@ -20,7 +20,7 @@ from ..sharding.value import HOST, Sharding
 # The lowerings whose operands may be rows of one array; the results of such a list op are rows,
 # too.
 TAKE_ROWS: set[type[Lowering]] = set()
-# Those that take operands in the host's memory as they are, and not only on the device.
+# Lowerings of ops that take operands in the host's memory.
 ANY_MEMORY: set[type[Lowering]] = set()
 
 

@@ -20,13 +20,13 @@ from ..graph.op import Arrays, Layouts, Lowering, OpSpec
 from ..graph.source import line_number
 from ..sharding.constrain import cut
 
-# What of an op is dynamic here: its start, an operand then. Packages add other words, and numbers
-# of operands.
+# The dynamic part of an op: its start, which becomes an operand. Packages add other parts, and the
+# numbers of operands.
 START = "start"
 
 _table: Bounded[tuple[CodeType | None, int, str, str | int], tuple[int, ...]] = Bounded(4096)
 NAMES: set[str] = set()  # of the ops in the table: that a name has no row is quick to see
-# Whether an op with a known dynamic start keeps it: its result has dynamic dims instead.
+# Return True for an op that keeps its start: its result has dynamic dims instead.
 keeps_start: list[Callable[[Node], bool]] = []
 
 

@@ -239,7 +239,7 @@ def _put(
             for element in elements[: candidate.period]
         ]
         result = results(new.add(loop.op, loop.operands, first, numbers, body))
-        new.now |= {name: result[index] for name, index in loop.results.items()}
+        new.new_values |= {name: result[index] for name, index in loop.results.items()}
         looped.update(candidate.nodes)
     for element in itertools.chain.from_iterable(chains):
         if element.node not in looped:
@@ -247,4 +247,4 @@ def _put(
                 element.node.op, element.node.operands, element.list_op, numbers_of(element)
             )
             new.replace(results(element.node), added)
-    new.now |= {name: new.value(value) for name, value in by_name.items()}
+    new.new_values |= {name: new.value(value) for name, value in by_name.items()}

@@ -199,18 +199,17 @@ class GraphPrograms:
         return not all(map(attrgetter("is_planned"), self))
 
 
-# What other packages do about a compilation: before it, where one may raise RefusedError, with the
-# graph, the program's name, the user's line, the cause, and whether its sync has run none before;
-# before a program is made that no file has; around it, with the number of ops, the line and the
-# cause; after it, with the program, its graph and a headline.
+# Called before a compilation with the graph, the program's name, the user's line, the cause, and
+# whether it is the first of its sync (may raise RefusedError); before one that no file spares;
+# around one, with the number of ops, the line and the cause; after one, with the program, its graph
+# and a headline.
 before_compiling: list[Callable[[Graph, str, Line, str, bool], None]] = []
 before_making: list[Callable[[Graph, Line], None]] = []
 while_compiling: list[Callable[[int, Line, str], AbstractContextManager[None]]] = []
 after_compiling: list[Callable[[Program, Graph, str], None]] = []
 
 
-# What refuses a program with loops, in favour of one without: they get the executable and its
-# graph.
+# Return True to compile a program without its loops instead, from the executable and its graph.
 refuse_loops: list[Callable[[jax.stages.Compiled, Graph], bool]] = []
 
 _MOVED = "the same ops, on data in other stores"

@@ -247,10 +247,9 @@ class Requested:
             return self._positions[value.node], value.index
         return self._positions[value], 0
 
-    def value(self, place: Place) -> str:
-        """Describes the value at a place, for messages: an input, or the result of an op at its
-        line."""
-        index, _ = place
+    def value(self, position: Place) -> str:
+        """Describes a value for messages: an input, or the result of an op at its line."""
+        index, _ = position
         if index < 0:
             return f"input {~index} ({self.inputs[~index][0]!r})"
         return f"the result of {self.entries[index].name} at {self.lines[index]}"
@@ -264,7 +263,7 @@ def listing(requested: Requested, program: Program | None = None) -> dict[str, A
         "inputs": [[repr(meta), repr(sharding)] for meta, sharding in requested.inputs],
         "ops": [_op(op) for op in requested.entries],
         "lines": [str(line) for line in requested.lines],
-        "wiring": [[list(place) for place in places] for places in requested.wiring],
+        "wiring": [[list(operand) for operand in operands] for operands in requested.wiring],
         "results": [
             [list(root), None if sharding is None else repr(sharding)]
             for root, sharding in zip(requested.roots, requested.graph.pinned, strict=True)

@@ -330,7 +330,7 @@ def _waiting() -> list[Storage]:
     ]
 
 
-# What says for each value whether a sync can run it.
+# Return, for each value, whether a sync can run it.
 can_run: list[Callable[[Sequence[Value]], list[bool]]] = []
 
 

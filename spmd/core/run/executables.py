@@ -208,7 +208,7 @@ def stacked(members: Sequence[DeviceData], sharding: Sharding) -> jax.Array:
     result = store.stacked([device_data.placed()[0] for device_data in members], sharding)
     for device_data in members:
         if device_data.sharding is not sharding:  # it is on the devices of its block alone
-            device_data.take_place(None, sharding)
+            device_data.take_row(None, sharding)
     return result
 
 

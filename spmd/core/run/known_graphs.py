@@ -38,7 +38,8 @@ class KnownGraph:
     """The facts of a graph that has a program, without its data.
 
     A walk lists the roots, then the operands of each op, of the last op first. Its values are
-    numbered by their places in this list; first: of each place, the first with the same value.
+    numbered by their positions in this list; first: of each position, the first with the same
+    value.
     """
 
     def __init__(self, graph: Graph, storages: Sequence[Storage], program: cache.Program):
@@ -49,9 +50,9 @@ class KnownGraph:
         nodes = graph.nodes[::-1]
         values = chain(graph.roots, *(node.operands for node in nodes))
         first: dict[Value, int] = {}
-        self._first = [first.setdefault(value, place) for place, value in enumerate(values)]
+        self._first = [first.setdefault(value, position) for position, value in enumerate(values)]
         self._distinct, self._types = list(first.values()), list(map(type, first))
-        result = {origin(value): place for value, place in first.items()}
+        result = {origin(value): position for value, position in first.items()}
         self._nodes = [(result[node], node.op, len(node.operands)) for node in nodes]
         number = {node: index for index, node in enumerate(nodes)}
         elements = [value for value in first if type(value) is TupleElement]
@@ -62,8 +63,10 @@ class KnownGraph:
         self._read = [first[data] for data in graph.inputs if data in first]
         # By result, the input that is its data; -1 for no data.
         input_of = {data: index for index, data in enumerate(graph.inputs)} | {None: -1}
-        self._own = [input_of.get(storage.data, 0) for storage in storages]
-        self._unread = list(map(self._own.index, range(len(self._read), len(graph.inputs))))
+        self._data_indices = [input_of.get(storage.data, 0) for storage in storages]
+        self._unread = list(
+            map(self._data_indices.index, range(len(self._read), len(graph.inputs)))
+        )
         self._layouts = list(map(_layout, storages))
 
     def match(self, storages: Sequence[Storage]) -> Graph | None:
@@ -71,8 +74,8 @@ class KnownGraph:
         None."""
         roots: list[Any] = [storage.value for storage in storages]
         values, nodes, serial = [*roots], list[Node](), math.inf
-        for place, op, count in self._nodes:
-            value = values[place]
+        for position, op, count in self._nodes:
+            value = values[position]
             node = value.node if type(value) is TupleElement else value
             if type(node) is not Node or node.op is not op or node.serial >= serial:
                 return None
@@ -86,11 +89,11 @@ class KnownGraph:
             or list(map(type, map(values.__getitem__, self._distinct))) != self._types
         ):
             return None
-        elements = [values[place] for place in self._elements]
+        elements = [values[position] for position in self._elements]
         makers = list(map(nodes.__getitem__, self._makers))
         if list(map(_maker, elements)) != makers or list(map(_index, elements)) != self._indices:
             return None
-        inputs = [values[place] for place in self._read]
+        inputs = [values[position] for position in self._read]
         inputs += [storages[index].data for index in self._unread]
         if not self._has_layouts(storages, inputs):
             return None
@@ -99,7 +102,7 @@ class KnownGraph:
 
     def _has_layouts(self, storages: Sequence[Storage], inputs: Sequence[Any]) -> bool:
         """True if results and inputs have the shardings and the memory of this graph's."""
-        own = map([*inputs, None].__getitem__, self._own)
+        old_data = map([*inputs, None].__getitem__, self._data_indices)
         return (
             list(map(_layout, storages)) == self._layouts
             and len({*inputs}) == len(inputs)
@@ -107,7 +110,7 @@ class KnownGraph:
             and all(
                 [  # noqa: C419  # a list takes half of the time
                     storage.data is data and (data is None or data.holder is storage.ref)
-                    for storage, data in zip(storages, own, strict=True)
+                    for storage, data in zip(storages, old_data, strict=True)
                 ]
             )
             and all(

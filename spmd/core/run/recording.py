@@ -50,8 +50,8 @@ class Recording:
     """The programs that syncs would have run, in order.
 
     layouts: (program, result) -> the sharding that the compiler chooses for a result, as far as it
-    is known. unknown: the results whose sharding is not known; they count as replicated. made: all
-    results. has_values: `read` returns values, filled with the number 1, instead of an error.
+    is known. unknown: the results whose sharding is not known; they count as replicated. results:
+    all of them. has_values: `read` returns values, filled with the number 1, instead of an error.
     """
 
     # A planned step must read nothing, as its programs would be others. A planned script reads
@@ -61,7 +61,7 @@ class Recording:
     def __init__(self, layouts: dict[tuple[int, int], Sharding] | None = None):
         self.layouts = {} if layouts is None else layouts
         self.programs: list[Graph] = []
-        self.made: list[DeviceData] = []
+        self.results: list[DeviceData] = []
         self.unknown: dict[DeviceData, tuple[int, int]] = {}
 
     def run(self, graph: Graph) -> list[DeviceData]:
@@ -76,7 +76,7 @@ class Recording:
             if layout is None:
                 self.unknown[device_data] = program_index, i
             outputs.append(device_data)
-        self.made += outputs
+        self.results += outputs
         # Values read from here on belong to no graph that was recorded before, as after a run.
         in_flight.note_recorded()
         return outputs

@@ -265,7 +265,7 @@ def _state(
     earlier = dict(zip(last.graph.inputs, first.graph.inputs, strict=True))
     overwritten, computed = (
         {value: storage for storage, value in last.state.items()},
-        set(recording.made),
+        set(recording.results),
     )
     state = dict.fromkeys(
         value for value in (*last.graph.inputs, *overwritten) if value not in last.arguments
