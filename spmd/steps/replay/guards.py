@@ -2,7 +2,7 @@
 others.
 
 Dicts are compared by their versions: numbers that grow at each write, which CPython counts and
-Dynamo reads. What was empty is still empty, or has changed.
+Dynamo reads. An empty dict is still empty, or has changed.
 """
 
 import gc
