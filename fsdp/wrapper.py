@@ -308,15 +308,16 @@ class FullyShardedDataParallel(nn.Module):
 
     @contextmanager
     def no_sync(self, over: str | Sequence[str] | None = None) -> Iterator[None]:
-        """A context of backward passes whose gradients are not reduced over the devices: the first
-        backward pass behind it reduces the gradients of all, once.
+        """A context of backward passes that do not reduce gradients over the devices. The first
+        backward pass after it reduces the sum of all.
 
-        over: the mesh axes over which they are not reduced; None: all of the batch. As in torch, a
-        device has gradients of its own rows meanwhile, of the parameters' size over the other axes.
-        This holds for the passes of one program: where a gradient is read, or a sync runs, it is
-        reduced; its values are at all times those of the whole batch. A gradient that is not known
-        as a sum over the batch is reduced each time, with a warning that names the op.
-        `fsdp.accumulate_gradients(reduce="once")` does the same in a loop of the program.
+        over: the mesh axes without reduction; None: all axes of the batch. As in torch, each device
+        holds unreduced gradients meanwhile: they are sharded over the other axes alone.
+
+        Reads and syncs reduce a gradient before: it always has the value of the whole batch. A
+        gradient that is not known to be a sum over the batch is reduced each time, with a warning
+        that names the op. `fsdp.accumulate_gradients(reduce="once")` does the same in a loop of the
+        program.
 
         Raises ValueError for an axis that is not the batch's.
         """

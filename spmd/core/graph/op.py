@@ -71,8 +71,7 @@ class HasOp(Protocol):
 
 
 def draws_in(nodes: Iterable[HasOp]) -> list[tuple[int, int]]:
-    """Returns the places of the draws' seeds and counts among the scalar arguments of a body (see
-    `OpSpec.draws`)."""
+    """Returns `OpSpec.draws` for the ops of a body, as indices into the body's scalar arguments."""
     draws, start = list[tuple[int, int]](), 0
     for node in nodes:
         draws += [(start + seed, start + count) for seed, count in node.op.draws]
@@ -171,7 +170,7 @@ class OpSpec:
 
     @functools.cached_property
     def draws(self) -> Sequence[tuple[int, int]]:
-        """The places of the seed and of the count of each random draw among the op's scalar
+        """For each random draw, (index of its seed, index of its count) among the scalar
         arguments."""
         return draws_of(self.lowering, self)
 
@@ -190,8 +189,7 @@ class OpSpec:
         return f"{self.name}({self.statics}) -> {', '.join(map(repr, self.metas))}"
 
 
-# --- tables by the kind of lowering, which give these properties; who defines a lowering adds its
-# rows
+# --- tables of these properties by the kind of lowering; a lowering registers its rows ------------
 
 
 @functools.singledispatch
@@ -202,7 +200,7 @@ def starts(lowering: Lowering, op: OpSpec) -> tuple[OpSpec, int] | None:
 
 @functools.singledispatch
 def draws_of(lowering: Lowering, op: OpSpec) -> Sequence[tuple[int, int]]:
-    """See `OpSpec.draws`; those of its bodies."""
+    """See `OpSpec.draws`. Default: the draws of the op's bodies."""
     return draws_in(node for region in lowering.regions for node in region.nodes)
 
 

@@ -407,9 +407,9 @@ ANY_MEMORY.add(Loop)
 
 @draws_of.register
 def _draws(lowering: Loop, op: OpSpec) -> Sequence[tuple[int, int]]:
-    """The places of the draws' seeds and counts among the loop's scalar arguments, for each
-    iteration (see `OpSpec.draws`)."""
-    # By scalar argument of the body: its first place among those of the op, and the number there.
+    """`OpSpec.draws` of a loop: a row for each draw and iteration."""
+    # For each scalar argument of the body: its first index among those of the loop, and its number
+    # of values there.
     starts, sizes, start = [], [], 0
     for step in lowering.steps:
         starts.append(start)

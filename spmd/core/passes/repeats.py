@@ -34,10 +34,10 @@ def find_loops(nodes: Sequence[Node], roots: Sequence[Value]) -> list[Candidate]
     in_loop = np.zeros(len(nodes), bool)
     tried: set[tuple[int, int, int]] = set()
     loops: list[Candidate] = []
-    # Loops much shorter than the longest one are searched again outside of it: most distances
+    # Loops that save much less are searched again outside of these: most distances
     # between equal ops are within its iterations.
-    while longest := _longest(nodes, symbols, position, in_loop, tried):
-        loops += longest
+    while new_loops := _most_saving(nodes, symbols, position, in_loop, tried):
+        loops += new_loops
     loops.sort(key=lambda loop: loop.start)
     if loops:
         _note_readers(loops, nodes, roots, position)
@@ -45,20 +45,20 @@ def find_loops(nodes: Sequence[Node], roots: Sequence[Value]) -> list[Candidate]
     return loops
 
 
-def _longest(
+def _most_saving(
     nodes: Sequence[Node],
     symbols: Sequence[np.ndarray],
     position: dict[Node, int],
     in_loop: np.ndarray,
     tried: set[tuple[int, int, int]],
 ) -> list[Candidate]:
-    """Takes the loop that saves most ops among those in no loop yet, and the loops that save half
-    as many."""
+    """Returns the loop that saves most ops, and the loops that save at least half as many; marks
+    their ops in `in_loop`."""
     loops: list[Candidate] = []
-    enough = 0
+    min_saved = 0
     for start, stop, period in repeated(symbols, in_loop, FEWEST_OPS):
-        # The stretches come in the order of what they save.
-        if (stop - start) // period * period - period < enough:
+        # Stretches are in descending order of saved ops.
+        if (stop - start) // period * period - period < min_saved:
             break
         for stretch in _free(in_loop, start, stop):
             if (*stretch, period) in tried:
@@ -68,7 +68,7 @@ def _longest(
             if loop is not None:
                 loops.append(loop)
                 in_loop[loop.start : loop.stop] = True
-                enough = enough or (loop.iterations - 1) * loop.period // 2
+                min_saved = min_saved or (loop.iterations - 1) * loop.period // 2
     return loops
 
 
@@ -86,10 +86,10 @@ def _free(in_loop: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, int
 def _fit(
     nodes: Sequence[Node], position: dict[Node, int], start: int, stop: int, period: int
 ) -> Candidate | None:
-    """Returns the longest loop in a stretch of equal ops, or None where its iterations are wired
-    differently."""
+    """Returns the longest loop in a periodic stretch of ops, or None if the wiring of its
+    iterations differs."""
     iterations = (stop - start) // period
-    # The first iteration may begin at any of the first `spare` ops.
+    # The loop may begin at any of the first `spare` ops.
     spare = stop - start - iterations * period
     if iterations < FEWEST_ITERATIONS or (iterations - 1) * period < FEWEST_OPS:
         return None
@@ -343,12 +343,12 @@ def repeated(
     fewest: int = FEWEST_ITERATIONS,
     shortest: int = 1,
 ) -> list[tuple[int, int, int]]:
-    """Returns stretches (start, stop, period) of ops in no loop, in which every op is that of a
-    period earlier; those that spare most ops first, all of them at least `least`.
+    """Returns periodic stretches of ops outside of loops as (start, stop, period), by descending
+    number of saved ops, which is at least `least`.
 
-    symbols: each array has a number per op, equal for ops that may be the same op of two
-    iterations. fewest: the fewest iterations. shortest: of a shorter period the least multiple of
-    that many ops is taken.
+    symbols: arrays with a number per op, equal for ops that may match between iterations. fewest:
+    the fewest iterations. shortest: a shorter period is replaced by its least multiple of that many
+    ops.
     """
     stretches = {
         stretch

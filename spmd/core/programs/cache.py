@@ -113,18 +113,18 @@ def _complete(graph: Graph) -> Graph:
         if aliased_indices.isdisjoint(places) and _is_even(graph, places)
     ]
     stacked = (*paired, *unpaired_stacks)
-    _keep_unusable(
+    _undonate_unusable(
         graph, donated, single_targets.union(index for places in stacked for index in places)
     )
     return dataclasses.replace(graph, donated=tuple(donated), stacked=stacked)
 
 
-def _keep_unusable(graph: Graph, donated: list[bool], aliased_indices: set[int | None]) -> None:
-    """Takes back the donation of inputs that no result can use: none is written over them, and no
-    result of their kind is left outside of stacks."""
+def _undonate_unusable(graph: Graph, donated: list[bool], aliased_indices: set[int | None]) -> None:
+    """Clears `donated` for inputs that no result overwrites and no unaliased result of their kind
+    can use."""
     unused = Counter(
-        (root.meta.struct, shardings)
-        for index, (root, shardings) in enumerate(zip(graph.roots, graph.pinned, strict=True))
+        (root.meta.struct, sharding)
+        for index, (root, sharding) in enumerate(zip(graph.roots, graph.pinned, strict=True))
         if index not in aliased_indices
     )
     in_groups = {i for group in graph.stack_groups for i in group}

@@ -290,7 +290,7 @@ def _op(op: OpSpec) -> list[str]:
 
 def chosen_shardings(graph: Graph, executable: Any) -> list[Sharding]:
     """Returns the results' shardings; raises LoweringError if the compiler chose another than the
-    requested one (both partitioners may). Inside of `program_devices`, as `compare` is."""
+    requested one (both partitioners may). Called inside `program_devices`, like `compare`."""
     outputs = list(zip(graph.results(), executable.output_shardings, strict=True))
     if config.check_shardings:
         for port, actual_sharding in zip(

@@ -35,7 +35,7 @@ Owner = Node | DeviceData | TupleElement
 
 
 class DimWords(NamedTuple):
-    """The words of each dim of the operands, by their places, and of the results."""
+    """A word for each dim of each operand (by its index) and of each result."""
 
     operands: Mapping[int, Words]
     results: Sequence[Words]

@@ -154,7 +154,7 @@ def _settle_by_host(storage: Storage) -> None:
         largest = on_host.LARGEST if recording.value is None else on_host.LARGEST_IN_A_PLAN
         nodes = on_host.constant(storage.value) or on_host.few_small(storage.value, largest)
         if nodes is not None:
-            storage.settle(on_host.known(storage.value, nodes))
+            storage.settle(on_host.computed(storage.value, nodes))
 
 
 class Lease(NamedTuple):

@@ -243,6 +243,6 @@ program = _Program()
 
 
 def program_devices(order: tuple[int, ...] | None) -> AbstractContextManager[None]:
-    """Has a program traced inside run on these devices in this order, with several meshes in it;
-    None: one mesh."""
+    """Sets the device order of a program traced inside, if it has several meshes; None: one
+    mesh."""
     return held(program, order=order)

@@ -125,7 +125,7 @@ def shared_host_copy(tensor: XlaTensor) -> torch.Tensor:
         or changes_values(tensor._view)
     ):
         return host_copy(tensor, "saving")
-    on_cpu = _known(storage)
+    on_cpu = _saved_copy(storage)
     if on_cpu is None:
         on_cpu = host_copy(wrap(base, storage), "saving").contiguous().untyped_storage()
         _saved[storage] = (storage.stamp, StorageWeakRef(on_cpu))
@@ -134,7 +134,7 @@ def shared_host_copy(tensor: XlaTensor) -> torch.Tensor:
     )
 
 
-def _known(storage: Storage) -> torch.UntypedStorage | None:
+def _saved_copy(storage: Storage) -> torch.UntypedStorage | None:
     stamp, on_cpu = _saved.get(storage, (None, None))
     if stamp != storage.stamp or on_cpu is None or on_cpu.expired():
         return None
