@@ -111,11 +111,10 @@ class Unit:
     backward.
 
     parameters: those that it gathers. ignored: the parameters below the unit that stay unsharded.
-    slots: (module, name) of each place where a module holds a parameter that forward reads in
-    another dtype. Where the policy names a dtype, a slot holds a cast of the parameter while
-    forward runs and from the first gradient to the end of backward (which may recompute forward
-    without a hook), and the parameter itself at all other times. Hooks do nothing while the
-    parameters are not on the device.
+    slots: (module, name) of each parameter that forward reads in another dtype. A slot holds a cast
+    of the parameter during forward, and from the first gradient to the end of backward (which may
+    recompute forward without a hook); at other times it holds the parameter. Hooks do nothing until
+    the parameters are on the device.
 
     is_root: True if no other unit is above this one.
     """
@@ -416,8 +415,7 @@ class Unit:
         return output
 
     def restore(self) -> None:
-        """Puts parameters back in the place of their casts, where a backward pass has left casts
-        because it raised."""
+        """Puts parameters back into the slots of casts that a failed backward pass has left."""
         if self._masters:
             _hold(self._masters)
             self._masters = {}

@@ -89,8 +89,8 @@ class FullyShardedDataParallel(nn.Module):
             `lambda module, **how: FullyShardedDataParallel( fsdp.checkpoint_module(module),
             **how)`.
 
-    The keywords of `torch.distributed.fsdp.FullyShardedDataParallel` are accepted, too: those that
-    have a meaning here become others, the rest are named in one warning (docs/fsdp.md).
+    The keywords of `torch.distributed.fsdp.FullyShardedDataParallel` are accepted, too: keywords
+    with a meaning here are translated, one warning names the rest (docs/fsdp.md).
 
     A parameter that is marked over other axes of the mesh (tensor parallel) stays sharded over
     them, and is gathered over `shard_axis` alone.
@@ -202,8 +202,8 @@ class FullyShardedDataParallel(nn.Module):
         callable_: AutoWrapper,
         ignored: list[nn.Parameter],
     ) -> None:
-        """Replaces a module by the result of `auto_wrapper_callable` and makes it a unit; of a
-        result of this class, only the module inside is put in."""
+        """Replaces a module by the result of `auto_wrapper_callable` (by its inner module, if the
+        result is of this class) and makes it a unit."""
         overrides = {
             field.name: getattr(settings, field.name)
             for field in fields(settings)
@@ -354,8 +354,8 @@ class FullyShardedDataParallel(nn.Module):
         """The metadata that `fsdp.consolidate_sharded_state_dicts` takes in addition to the state
         dicts of all ranks.
 
-        A state dict here is the full one, as of rank 0 of one rank: a script that saves both for
-        PyTorch/XLA's consolidation works unchanged.
+        State dicts here are full, as if saved by one rank of one: scripts that save both for
+        PyTorch/XLA's consolidation work unchanged.
         """
         return {"shard_info": {}, "flatten_info": {}, "buffer_info": {}, "world_size": 1, "rank": 0}
 
@@ -400,8 +400,7 @@ class FullyShardedDataParallel(nn.Module):
             unit.refresh([module for _, module in places])
 
     def _restore(self, *_: object) -> None:
-        """Puts parameters back in the place of their casts, which a backward pass that raised has
-        left there."""
+        """Puts parameters back into the slots of casts that a failed backward pass has left."""
         for unit in units_in(self.module):
             if unit.state is not UnitState.FORWARD:
                 unit.restore()

@@ -2,10 +2,10 @@
 `ops/jax_internals` import `jax._src`.
 
 A name is imported from its place in each jax that `pyproject.toml` allows (0.10, 0.11 and 0.12),
-with a note of what jax's public API lacks. A name that is missing in one of these versions, or will
-be in the next, is None there and its user has another way. `jax.experimental.shard_alike` (0.10
-only) is not used in any version: see `sharding.partitioner.shard_as`. Module attributes that are
-replaced in jax itself are behind a function.
+with a note of what jax's public API lacks. A name that one of these versions or the next lacks is
+None there, and its caller has an alternative. `jax.experimental.shard_alike` (0.10 only) is not
+used in any version: see `sharding.partitioner.shard_as`. Module attributes that are replaced in jax
+itself are behind a function.
 """
 
 import dataclasses
@@ -99,8 +99,8 @@ def hlo_sharding(sharding: Any, rank: int) -> Any:
 
 
 def compile_lowered(lowered: Any, options: Mapping[str, object]) -> Any:
-    """Compiles a `jax.stages.Lowered`; every tiling that the partitioner chooses for a result is
-    taken.
+    """Compiles a `jax.stages.Lowered`; accepts every tiling that the partitioner chooses for a
+    result.
 
     jax 0.10 names each tiling by the axes of the first argument's mesh, and raises IndivisibleError
     for a tiling that these cannot name. If no sharding has names, jax keeps the tilings as XLA has

@@ -123,7 +123,8 @@ def fork() -> Iterator[None]:
     """Restores the state at the end of the block; seeding inside is for the calling thread alone.
 
     Draws of an unseeded fork come from the shared stream, so that no other thread gets their
-    numbers. It goes back at the end, unless other threads have drawn from it or seeded it by then.
+    numbers. The end of the block restores that stream, unless other threads have drawn from it or
+    seeded it.
     """
     global _shared
     stream, start, num_shared = _thread.stream, _shared, _thread.num_shared

@@ -1,10 +1,10 @@
 """Files of compiled programs in the user's cache folder: permissions, format, total size, and the
 setting in a header.
 
-The content of such a file is executed. So the folder and its files are used only if they belong to
-this process's user and no other user has access, and the content is not parsed before its header
-fits and its checksum holds. The setting is all that a program depends on besides its graph:
-versions, machine, devices, flags, our own source.
+The content of such a file is executed. So only files and folders are used that this user owns and
+no other user can access, and content is parsed only after its header and its checksum match. The
+setting is all that a program depends on besides its graph: versions, machine, devices, flags, our
+own source.
 """
 
 import contextlib
@@ -248,9 +248,8 @@ def is_private(status: os.stat_result) -> bool:
 
 
 def trusted_content(path: Path) -> bytes:
-    """Returns the content of a file that the user has named, which is executed; raises ValueError
-    for one that another user than root owns or may write, and for one of more than
-    `_MOST_BYTES`."""
+    """Returns the content of a file named by the user, for execution. Raises ValueError if a user
+    other than this one and root owns it or may write it, or if it exceeds `_MOST_BYTES`."""
     if path.is_symlink():
         raise ValueError(
             f"{path}: expected a file, as its content is executed, got a link; copy it if you "
@@ -316,8 +315,8 @@ def setting(device_ids: tuple[int, ...]) -> dict[str, str]:
 
 
 def process() -> str:
-    """Returns the number of this process among several, each of which has executables of its own;
-    "" for one."""
+    """Returns the index of this process and their number, as each has executables of its own; ""
+    for a single process."""
     return (
         f"process_{jax.process_index()}_of_{jax.process_count()}" if jax.process_count() > 1 else ""
     )

@@ -423,7 +423,7 @@ def _wiring(
 
 
 def flags() -> tuple[Hashable, ...]:
-    """Returns the parts of a program's key that are of no graph."""
+    """Returns the parts of a program's key outside of its graph."""
     # The partition rules by name, too: with those of one more package the same graph lowers to
     # another program.
     return *settings(config), *NAMES, stand_in.value

@@ -51,14 +51,12 @@ next_serial = itertools.count().__next__
 
 
 class Store:
-    """A buffer [rows, *shape] and the device data of its rows. It lives as long as one of them
-    does.
-
-    host: the buffer of which the host has a copy for reads of rows, and the copy. sharding: of each
-    row; its `stack` axes shard the buffer's first dim. A dim that the mesh does not divide is
-    padded in the store as in a row. Device data in a store has no buffer of its own and takes
-    copies of its row (`DeviceData.placed`); it leaves the store when it gets a buffer
-    (`DeviceData.take`). When its value is overwritten, it is freed and its row is free.
+    """A buffer [rows, *shape] and the device data of its rows. It lives as long as one of these.
+    host: (buffer, its copy on the host), for reads of rows. sharding: of each row; its `stack` axes
+    shard the buffer's first dim. A dim that the mesh does not divide is padded in the store as in a
+    row. Device data in a store has no buffer of its own and takes copies of its row
+    (`DeviceData.placed`); it leaves the store when it gets a buffer (`DeviceData.take`). When its
+    value is overwritten, it is freed and its row is free.
     """
 
     __slots__ = ("__weakref__", "_refs", "buffer", "host", "sharding")

@@ -1,10 +1,9 @@
-"""Dynamic dims, starts and lists: what differed between two runs of a sync, and data that is held
-padded.
+"""Dynamic dims, starts and lists: they differ between two runs of a sync.
 
-Differences are one table by place in the user's code. A row is an op (its line and its name), what
-of it is dynamic, and the dynamic dims. Cuts between iterations, and the packages that learn from
-runs, add rows. A known dynamic start is made an operand of its op here. Of padded data a tensor
-holds an unpadded view between two runs; what pads is a package's.
+Differences are one table by place in the user's code. A row is an op (its line and its name), its
+dynamic part, and the dynamic dims. Cuts between iterations add rows, as do packages that learn from
+runs. Here a known dynamic start becomes an operand of its op. A package pads data; between two runs
+a tensor holds an unpadded view of it.
 """
 
 from collections.abc import Callable, Sequence

@@ -43,8 +43,8 @@ def computed(value: Value, nodes: Sequence[Node]) -> DeviceData:
 
 
 def constant(value: Value) -> list[Node] | None:
-    """Returns the ops behind a value that is the same in every call of the code, without data or a
-    changing Python number behind it, if the host can compute them; else None."""
+    """Returns the ops behind a constant value (no data and no changing Python number), if the host
+    can compute them; else None."""
     nodes = few_small(value, LARGEST_IN_A_PLAN) or []
     is_known = all(origin(operand) is not None for node in nodes for operand in node.operands)
     is_known &= not any(type(number) is Scalar for node in nodes for number in node.numbers)

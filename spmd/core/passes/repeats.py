@@ -153,8 +153,8 @@ def _wiring(
 
 
 def _stretches(wiring: list[tuple[_Wired, ...]]) -> Iterator[tuple[int, int]]:
-    """Yields runs of isomorphic iterations as (first, behind the last); the iteration before a run
-    belongs to it if it may be the first of the loop."""
+    """Yields runs of isomorphic iterations as (first, last + 1), with the iteration before if it
+    may begin the loop."""
     first = 0
     while first < len(wiring):
         last = first + 1
@@ -165,8 +165,8 @@ def _stretches(wiring: list[tuple[_Wired, ...]]) -> Iterator[tuple[int, int]]:
 
 
 def _may_begin(first: tuple[_Wired, ...], second: tuple[_Wired, ...]) -> bool:
-    """True if an iteration may be the first of a loop with this wiring: it reads data where the
-    others read a carry."""
+    """True if an iteration may be the first of a loop with this wiring: it reads data in place of a
+    carry."""
     return all(
         a == b or all(wired is None or wired[0] < 0 for wired in (a, b))
         for a, b in zip(first, second, strict=True)
@@ -199,10 +199,8 @@ def _usable(
 def _loop(
     nodes: Sequence[Node], position: dict[Node, int], start: int, period: int, iterations: int
 ) -> Candidate | None:
-    """Returns the loop of these isomorphic iterations; None where dynamic starts differ and none of
-    the xs is a weight.
-
-    (They differ in the recurrence of an RNN over its inputs, too, which is no layer.)
+    """Returns the loop of these isomorphic iterations. None if dynamic starts differ and no x is a
+    weight: that is an RNN's recurrence over its inputs, not layers.
     """
     early, has_dynamic_start = _early(nodes, position, start, period, iterations)
     loop = candidate_of(nodes, position, start, period, iterations, early)

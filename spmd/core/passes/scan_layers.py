@@ -113,11 +113,9 @@ def _chosen(graph: Graph, least: float | None = _LARGE) -> tuple[Graph, list[Can
 def _exceeds_budget(
     loops: Sequence[Candidate], graph: Graph, stack_groups: Sequence[StackGroup]
 ) -> bool:
-    """True if the program would copy more bytes into the stacks of its loops' xs than one row of
-    each takes.
-
-    Copied are values that are rows of no loop, list op or store. One row is that of a layer which
-    differs (T5's first).
+    """True if the program would copy more bytes into the stacks of its xs than one row of each.
+    Values are copied unless they are rows of a loop, a list op or a store. One row is allowed for a
+    layer that differs (T5's first).
     """
     # Rows already: of stores, of these loops' results, of list ops.
     rows: set[Name] = {graph.inputs[i] for group in stack_groups for i in group}
@@ -145,8 +143,7 @@ def _exceeds_budget(
 
 
 def _stays(graph: Graph, group: StackGroup) -> bool:
-    """True if the inputs, or the values written over them, exist at the next run, too: then they
-    are worth a store."""
+    """True if the next run reads these inputs, or values written over them: then a store pays."""
     return any(graph.donated[i] for i in group) or all(graph.inputs[i].is_state for i in group)
 
 
@@ -203,8 +200,8 @@ def _found(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
         columns.append(dict(names))
 
     def add_read(names: _Column) -> None:
-        """Adds a group, or more rows to the group of some of them: the backward runs through all
-        layers but the first, whose input needs no gradient."""
+        """Adds a group, or extends a known group of some of its rows: backward skips the first
+        layer, whose input needs no gradient."""
         if len(set(names.values())) < len(names):
             return  # a value would be two rows
         # The known groups among these values, and by how many rows they are shifted there.

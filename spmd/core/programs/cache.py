@@ -83,12 +83,9 @@ def grouped(
 
 
 def _complete(graph: Graph) -> Graph:
-    """Returns the graph with each stack group donated as a whole, to the stack of the values that
-    replace its rows, or not at all.
-
-    A row that is not written over comes out as it went in. The stacked results are in the order of
-    the groups whose memory they take, as jax pairs them in order. A result that takes the memory of
-    one input is in no stack.
+    """Returns the graph with each stack group donated as a whole or not at all. Its memory goes to
+    the stack of its new rows, unchanged rows included. Stacked results are in the order of these
+    groups, as jax pairs by order. A result that takes the memory of a single input is in no stack.
     """
     donated = list(graph.donated)
     paired: list[StackGroup] = []
@@ -261,7 +258,7 @@ def program_for(
     """Returns the compiled program of a graph: from the cache, from the disk, or compiled now.
 
     form: called before the compilation; groups inputs and results into stacks. why_not: for the
-    compile log, why a length that differs has a program of its own (see `spmd.adaptive`).
+    compile log, the reason why another length needs another program (see `spmd.adaptive`).
     """
     global _last
     cached = find(graph)
@@ -397,9 +394,8 @@ def _made(graph: Graph, name: str, line: Line, cause: str, *, is_planned: bool) 
 
 
 def _is_scanned_in_vain(graph: Graph, line: Line) -> bool:
-    """True if XLA would copy the stacks of the most similar program of this sync, provided that the
-    two have at least half of their ops in common: a layer more or less changes nothing about the
-    copies."""
+    """True if the most similar program of this sync would copy its stacks and shares half of its
+    ops: a layer more or less does not change the copies."""
     program = most_similar(graph, line)
     return program is not None and program.is_unrolled and _has_most(program, graph)
 

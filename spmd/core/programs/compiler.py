@@ -160,7 +160,7 @@ def agree_on(graph: Graph, name: str, line: Line, cause: str, mark: bytes) -> No
 
 
 def _digests(graph: Graph) -> str:
-    """Returns the parts of a graph, each by its digest, for processes to see in which theirs
+    """Returns the digest of each part of a graph: processes compare them to name the parts that
     differ."""
     facts = listing(Requested(graph.recorded or graph, 0))
     del facts["lines"]  # they are no part of the program
@@ -184,9 +184,9 @@ _ALIAS, _DONOR = "tf.aliasing_output", "jax.buffer_donor"
 def alias_by_memory(graph: Graph, module: ir.Module) -> None:
     """Aliases each donated argument with the result that is written over it, and with no other.
 
-    jax pairs donated arguments with results by shape and dtype, in order; it compares their
-    memories only if both are named, which they are not where the compiler chooses. Programs with
-    device memory alone stay as jax makes them.
+    jax pairs donated arguments with results by shape and dtype, in order, and ignores their
+    memories if the compiler chooses the sharding. Programs with device memory alone stay as jax
+    makes them.
     """
     inputs, outputs = graph.arguments(), graph.results()
     if all(port.sharding is None or port.sharding.memory == DEVICE for port in (*inputs, *outputs)):

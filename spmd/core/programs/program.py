@@ -142,10 +142,7 @@ class Program:
 
     @functools.cached_property
     def facts(self) -> ProgramFacts:
-        """The facts in its text.
-
-        It is read at the first use, as a compilation needs none of them.
-        """
+        """The facts in the program's text, read at their first use: a compilation needs none."""
         return PROGRAM_READERS.facts(self)
 
     def is_at(self, line: Line) -> bool:
@@ -401,8 +398,8 @@ _WITHOUT_GPU = {"xla_gpu_autotune_level": "0"}
 
 
 def unknown_options(options: Mapping[str, object]) -> dict[str, object]:
-    """Returns the options that neither this library sets nor `config.compiler_options` has: of
-    XLA's many, some write files and some run them."""
+    """Returns options that neither this library nor `config.compiler_options` sets: some of XLA's
+    options write or run files."""
     words = config.compiler_options.split()
     configured_options = {*_OWN_OPTIONS, *(_parsed(word) for word in words if word != _NEEDED)}
     return {
@@ -539,10 +536,8 @@ def _text(name: object, value: object) -> str:
 
 @contextlib.contextmanager
 def compiled_with(options: Mapping[str, object] | None) -> Iterator[None]:
-    """Compiles and finds programs with these options of XLA's inside; None or {}: with those of the
-    process.
-
-    They are part of a program's key, in this process and on disk. The flag is one for all threads.
+    """A context of XLA options, part of a program's key in this process and on disk; None or {}:
+    the options of the process. It holds for all threads.
     """
     with held(config, compiler_options=text_of(options)) if options else contextlib.nullcontext():
         yield

@@ -109,8 +109,8 @@ class Storage:
             self.listed = True
 
     def __deepcopy__(self, memo: object) -> None:
-        """Returns None where code copies all attributes of a tensor, as fastai does: the storage is
-        not copied with them. `deepcopy(tensor)` copies it."""
+        """Returns None: code that copies all attributes of a tensor (fastai) must not copy its
+        storage. `deepcopy(tensor)` does."""
 
     # A signal's handler may raise between any two lines: in this order nothing is lost then.
 
@@ -176,9 +176,8 @@ class Storage:
 class UndoLog:
     """Storages and device data as they were before a recording that is taken back at its end.
 
-    The recording is the body of a loop, of which the values are taken back, or an entire step that
-    never runs (`is_step`), which leaves nothing behind, shardings included. A storage or device
-    data made meanwhile is not noted.
+    The recording is a loop's body, whose values are undone, or a step that never runs (`is_step`),
+    of which nothing remains, shardings included. Storages and data created meanwhile are not noted.
     """
 
     def __init__(self, *, is_step: bool = False) -> None:
@@ -307,8 +306,8 @@ def forget_reads(ran: Collection[Node] | None = None) -> None:
 
 
 def _waited(value: Value, ran: Collection[Node]) -> bool:
-    """True for a view's value, among ops that have run, that depends on more than its storage's
-    data: `reads.renew` has it wait for other ops, whose own data may be overwritten by now."""
+    """True for a value of these ops that depends on more than its storage's data: `reads.renew`
+    made it wait for other ops, whose data may be overwritten by now."""
     node = origin(value)
     while node is not None and node in ran:
         makers = [maker for maker in map(origin, node.operands) if maker is not None]

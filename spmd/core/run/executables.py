@@ -51,10 +51,9 @@ def compile_unlocked(graph: Graph, name: str, line: Line, why_not: str = "") -> 
 def run(program: Program, graph: Graph) -> list[DeviceData]:
     """Hands a program to PJRT, which runs it asynchronously; returns device data for each root.
 
-    A program that calls Python is waited for: an error that this raises must come before its inputs
-    are given up. Raises `torch.OutOfMemoryError` for a program that cannot fit, before it runs.
-    When a run fails, donated buffers may be gone; the next use of their device data raises
-    LostError.
+    It waits for a program that calls Python: errors of the call must come before the inputs are
+    given up. Raises `torch.OutOfMemoryError` for a program that cannot fit, before it runs. When a
+    run fails, donated buffers may be gone; the next use of their device data raises LostError.
     """
     for look in before_run:
         look(program)
@@ -164,7 +163,7 @@ def _arguments(program: Program, graph: Graph) -> list[jax.Array]:
 
 
 def buffer_of(data: DeviceData, sharding: Sharding, *, is_donated: bool) -> jax.Array:
-    """The buffer of data that a program takes, or host data that is handed over as it is (see
+    """The buffer of an input, or its host data if that is passed without an upload (see
     `is_handed_over`)."""
     if data.host is None:
         return data.placed()[0]

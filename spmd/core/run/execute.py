@@ -156,8 +156,8 @@ def run_schedule(
     *,
     donate: bool,
 ) -> None:
-    """Runs the subgraphs of a graph in order, each of which needs only those before it;
-    `deferred_nodes`, which read their results, stay recorded."""
+    """Runs the subgraphs of a graph in order: each reads only results of earlier ones.
+    `deferred_nodes` read their results and stay recorded."""
     cache.next_run()
     for note in on_schedule if recording.value is None else ():
         note(line)
@@ -201,7 +201,7 @@ def run_schedule(
 
 
 def _rerunnable(roots: Sequence[Root]) -> set[Node]:
-    """The ops that may run again: those behind values set aside, recorded by other threads, or
+    """The ops that may run again: behind values that are set aside, recorded by other threads, or
     cached by views."""
     aside = [storage.value for ref in ASIDE if (storage := ref()) is not None]
     views = [view.value for view, *_ in READ if view.value is not None]
@@ -311,8 +311,7 @@ class ValueGuard(Protocol):
     (`spmd.nan_guard`)."""
 
     def watched(self, graph: Graph) -> tuple[Graph, list[Value]]:
-        """Returns the graph with one more root, a flag for each of some values, and these
-        values."""
+        """Returns the graph with a further root, a vector of flags, and the value of each flag."""
 
     def look(
         self, graph: Graph, values: list[Value], flags: np.ndarray, targets: Sequence[Storage]
@@ -387,9 +386,8 @@ def _recorded_elsewhere(roots: Sequence[Root]) -> list[Value]:
 def _settle(
     storage: Storage, value: Value, result: DeviceData | Node, sharding: Sharding | None = None
 ) -> None:
-    """Gives a storage its computed value.
-
-    A storage written since keeps it in case the later value fails.
+    """Gives a storage its computed value. A storage written meanwhile keeps the value for the case
+    that the newer one fails.
     """
     if type(result) is Node:
         if storage.value is value:
@@ -503,8 +501,8 @@ def _donate_passed(
     values: Sequence[Value],
     pinned: Sequence[Sharding | None],
 ) -> None:
-    """Donates data held by this subgraph alone to results of the same shape and sharding that take
-    no other input's memory."""
+    """Donates data held by this subgraph alone to results of its shape and sharding that overwrite
+    no other input."""
     free = Counter(
         (value.meta.struct, sharding) for value, sharding in zip(values, pinned, strict=True)
     )

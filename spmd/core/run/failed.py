@@ -39,7 +39,7 @@ def give_up(storages: Sequence[Storage], error: Exception) -> None:
 
 
 def depends(storage: Storage, error: Exception) -> bool:
-    """True if a value needs the op that an error names; where it names none, any may be the one."""
+    """True if a value needs the op that an error names, or if it names none."""
     failed = getattr(error, "node", None)
     return failed is None or failed in topological([storage.value])[0]
 

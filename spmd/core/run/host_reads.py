@@ -46,9 +46,8 @@ def materialise(storage: Storage, call: str = "a read", *, together: bool = Fals
     """Computes a storage's value: on the host where it is a number that the host knows, else by a
     sync.
 
-    With several processes every process takes part in a sync: a read that starts one waits until
-    all have come to it. together: they have. The caller does not hold LOCK: the sync may be another
-    thread's, which needs it.
+    With several processes a read that needs a sync waits until all processes have come to it.
+    together: they have. The caller does not hold LOCK, which another thread's sync may need.
     """
     # While the body of a loop is recorded, a read runs the value's ops alone, none of the body's.
     if type(storage.value) is not DeviceData and body.names.value:
@@ -103,8 +102,8 @@ def _come_together(storage: Storage, call: str) -> None:
 
 
 def _run_all_or_needed(storage: Storage) -> None:
-    """Syncs for the sake of one value: where another value's op cannot be compiled, the ops that
-    this one needs still run. The other's error comes again from its own read."""
+    """Syncs for one value. If an op of another value cannot be compiled, the ops of this one still
+    run; the error is raised again by a read of the other."""
     try:
         sync(for_read=True)
     except FINAL:

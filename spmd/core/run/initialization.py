@@ -197,8 +197,8 @@ _FEW = 48
 
 
 def _programs(initial: Sequence[Initial], mesh: Sharding) -> list[list[Initial]]:
-    """The initial values, divided into programs: many equal layers run the program of one of them,
-    which XLA compiles in a fraction of the time; values that occur once are one program."""
+    """The initial values, divided into programs: equal layers share the program of one, which
+    compiles faster; values that occur once are one program."""
     kinds: dict[Hashable, list[Initial]] = {}
     ops = fewest = 0
     visited: set[Node] = set()
@@ -244,8 +244,7 @@ def _graph_of(initial: Sequence[Initial], mesh: Sharding) -> Graph:
 def _first_read(
     storages: Sequence[Storage], candidates: set[Value], step: dict[Node, None]
 ) -> set[Value]:
-    """The candidates that ops of the step read, directly or through other values that depend on
-    constants and random keys alone."""
+    """The candidates that ops of the step read, directly or through other initial values."""
     read: set[Value] = set()
     visited: set[Value] = set()
     # From the step's values back, not beyond a candidate.

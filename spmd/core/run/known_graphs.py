@@ -1,5 +1,4 @@
-"""Known graphs: what is pending is compared with the graphs of earlier syncs, for the program of an
-equal one.
+"""Known graphs: pending ops are compared with the graphs of earlier syncs, to reuse a program.
 
 Not here: the programs (`programs.cache`), and graphs that are cut or changed by passes.
 """
@@ -37,9 +36,8 @@ _maker, _index = attrgetter("node"), attrgetter("index")
 class KnownGraph:
     """The facts of a graph that has a program, without its data.
 
-    A walk lists the roots, then the operands of each op, of the last op first. Its values are
-    numbered by their positions in this list; first: of each position, the first with the same
-    value.
+    A walk lists the roots, then the operands of each op, of the last op first. Values are numbered
+    by their positions in this list. first: for each position, the first position of its value.
     """
 
     def __init__(self, graph: Graph, storages: Sequence[Storage], program: cache.Program):
@@ -101,7 +99,7 @@ class KnownGraph:
         return Graph(nodes[::-1], inputs, shardings, roots, pinned, donated, mesh, onto=onto)
 
     def _has_layouts(self, storages: Sequence[Storage], inputs: Sequence[Any]) -> bool:
-        """True if results and inputs have the shardings and the memory of this graph's."""
+        """True if results and inputs have the shardings and the memory of this graph."""
         old_data = map([*inputs, None].__getitem__, self._data_indices)
         return (
             list(map(_layout, storages)) == self._layouts

@@ -1,9 +1,9 @@
 """A step that is recorded and never runs: the programs that its syncs would run are kept, and its
 results have no data.
 
-Everything above the hand-over to PJRT is what a run does (initialization, schedule, donation), so
-that the programs are those of a run. Afterwards storages, device data and the list of live storages
-are what they were.
+Everything above the hand-over to PJRT is the code of a run (initialization, schedule, donation), so
+its programs are those of a run. Afterwards storages, device data and the list of live storages are
+restored.
 """
 
 # Why a plan records by the same code as a run, and only stops at what would run: a plan of another
@@ -82,9 +82,8 @@ class Recording:
         return outputs
 
     def read(self, value: Value, error: AbstractError) -> np.ndarray:
-        """Returns the host's array for a value that is read and that no program computes. Here
-        there is none: raises the error. It is called before the read's sync, where one is needed,
-        and after it."""
+        """Returns the host array for a read of a value without data; here it raises the error.
+        Called before the sync of the read, if there is one, and after it."""
         raise error
 
     def synced(self) -> None:
@@ -97,10 +96,8 @@ recording = PerThread[Recording | None](None)
 
 @contextlib.contextmanager
 def recorded(into: Recording) -> Iterator[None]:
-    """Context in which nothing that this thread records runs, and no storage, device data, counter
-    or line of the compile log is changed.
-
-    Other threads wait with their recording. Raises RuntimeError inside itself.
+    """Context in which this thread records and nothing runs. Its end restores storages, device
+    data, counters and the compile log. Other threads wait. Raises RuntimeError if nested.
     """
     with SYNC_LOCK, LOCK, compile_log.unchanged(), pace.unchanged():
         # A plan inside a plan would take the programs of the outer one's step.
@@ -152,8 +149,8 @@ def _noted(
 
 
 def _with_own_nodes(graph: Graph, earlier: set[Node]) -> None:
-    """Gives a kept program copies of the ops recorded before the context: the ops themselves get
-    back their operands of before, which other programs of the recording have replaced."""
+    """Gives a recorded program copies of ops from before the context, as those ops get back the
+    operands that the recording replaced."""
     replaced: dict[object, Value] = {}
     for index, node in enumerate(graph.nodes):
         if node in earlier:

@@ -122,8 +122,8 @@ def take_across(nodes: Iterable[Node]) -> list[DeviceData]:
 
 
 def around_host(subgraph: Subgraph, host_computed: set[Node]) -> list[Subgraph]:
-    """The subgraphs that the host computes and the programs between them, each as soon as its
-    operands are there."""
+    """The subgraphs of the host and the programs between them, each as early as its operands
+    allow."""
     stage: dict[Node, int] = {}
     stages: dict[tuple[int, bool], list[Node]] = {}
     for node in subgraph.nodes:
@@ -297,11 +297,8 @@ class MeshesError(ValueError):
 def meshes_met(
     storages: Iterable[Storage], nodes: Iterable[Node], inputs: Iterable[DeviceData]
 ) -> dict[frozenset[int], Sharding]:
-    """The devices that annotations and data name, each with a replicated sharding over them; the
-    first device when nothing is annotated.
-
-    Several meshes over the same devices share a program; the first that is met gives the order of
-    the devices.
+    """The meshes of annotations and data, by their devices; the first device without annotations.
+    Meshes over the same devices share a program, in the device order of the first.
     """
     # Lists, as this runs at each sync, over all that is recorded.
     requested = [*[storage.sharding for storage in storages], *[node.op.sharding for node in nodes]]
@@ -442,8 +439,8 @@ def is_placed_in(device_data: DeviceData, mesh: Sharding) -> Sharding:
 
 
 def is_handed_over(device_data: DeviceData, sharding: Sharding) -> bool:
-    """True for host integers that a program takes without an upload: while tokens are decoded, each
-    token has new ones."""
+    """True for host integers that a program takes without an upload: decoding has new ones for each
+    token."""
     meta = device_data.meta
     is_list = at_once.value is not None and meta.numel <= LARGEST and is_exact(meta.dtype)
     return (

@@ -34,8 +34,8 @@ stand_in = PerThread[Target](None)
 
 
 def standing_in(target: Target) -> AbstractContextManager[None]:
-    """Has this thread lower and compile for the devices of a target, ordinal by ordinal, wherever a
-    sharding names those of this machine. None: for those themselves."""
+    """Makes this thread lower and compile for the devices of a target in place of this machine's,
+    ordinal by ordinal. None: for this machine's."""
     return stand_in.held(target)
 
 

@@ -1,4 +1,4 @@
-"""The contents of containers as they were: what has changed in them, and how they are restored."""
+"""Snapshots of containers: their changes since, and their restoration."""
 
 import collections
 import enum
@@ -145,8 +145,7 @@ class Snapshot:
         return vars(self.container) if self.kind is Kind.CLASS else self.container
 
     def changes(self, same: Callable[[object, object], bool]) -> Iterator[Change]:
-        """The changes since the container was looked at. same: decides whether a value counts as
-        the former one."""
+        """The changes since the snapshot. same: decides if a value is unchanged."""
         keys, values = self.read()
         if (
             len(keys) == len(self.keys)
@@ -188,7 +187,7 @@ def _content(variable: types.CellType) -> object:
 
 
 def _methods_of(box: dict[Any, Any]) -> type[dict[Any, Any]]:
-    """The class whose methods read and write a dict, whatever a subclass does in them. An
+    """The class whose methods read and write a dict, without overrides of a subclass. An
     OrderedDict keeps an order of its own, which dict's methods would not touch."""
     return collections.OrderedDict if isinstance(box, collections.OrderedDict) else dict
 
@@ -199,7 +198,7 @@ def _is_identical(values: Sequence[object], old_values: Sequence[object]) -> boo
 
 class Contents:
     """Compares containers by their former contents. A class, because a recursive closure is a
-    reference cycle, which would keep alive what the call has dropped."""
+    reference cycle and would keep dropped objects alive."""
 
     def __init__(self, snapshots: dict[int, Snapshot]):
         self._snapshots = snapshots

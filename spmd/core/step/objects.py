@@ -122,8 +122,7 @@ class Objects:
         return [thing for thing in self._visited.values() if isinstance(thing, kind)]
 
     def changes(self) -> list[Change]:
-        """The changes since the objects were looked at; a new container with the old one's contents
-        is no change."""
+        """The changes since the snapshots; a new container with equal contents is no change."""
         comparison = Contents({id(snapshot.container): snapshot for snapshot in self.snapshots})
         return [
             change for snapshot in self.snapshots for change in snapshot.changes(comparison.same)
@@ -294,8 +293,7 @@ class Objects:
 
 
 def _is_own(scope: Mapping[str, object]) -> bool:
-    """True for the globals of a module that the user writes, and that is in no installed
-    package."""
+    """True for the globals of the user's own modules, outside of installed packages."""
     package, file = str(scope.get("__name__", "")).partition(".")[0], str(scope.get("__file__", ""))
     return package != "fsdp" and package not in LIBRARIES and not _INSTALLED.search(file)
 

@@ -167,8 +167,7 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def restore_module(root: nn.Module) -> None:
-    """Tells the functions that follow the moves of a module that its tensors are back where they
-    were."""
+    """Notifies the functions that follow a module's moves that its tensors are restored."""
     for after in after_move:
         # Devices written into an exported program are the CPU's again.
         after(root, _same)

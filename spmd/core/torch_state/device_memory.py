@@ -83,8 +83,7 @@ def memory_reserved(device: Device = None) -> int:
 
 
 def max_memory_reserved(device: Device = None) -> int:
-    """Returns the most that `memory_reserved` was, as far as is known: never less than
-    `max_memory_allocated`."""
+    """Returns the known peak of `memory_reserved`, at least `max_memory_allocated`."""
     return max(memory_reserved(), max_memory_allocated())
 
 

@@ -1,8 +1,7 @@
 """Moves of modules: `.to`, `.cpu()` and `.half()` change a parameter's data, never the object.
 
-So tied weights stay tied, an optimizer made before goes on, and hooks, gradients, the user's
-attributes and the sharding stay; also while a forward graph lives, whose backward pass then gives
-its gradients to the parameters as they are now.
+So tied weights stay tied, existing optimizers stay valid, and hooks, gradients, the user's
+attributes and the sharding stay. A live forward graph gives its gradients to the moved parameters.
 """
 
 import sys
@@ -120,8 +119,8 @@ def _move(module: nn.Module, fn: Function) -> None:
 
 
 def _keeping(module: nn.Module, fn: Function) -> Function:
-    """Returns `fn`, except that a buffer that the device cannot hold stays where it is, with a
-    warning that names it."""
+    """Wraps `fn`: a buffer that the device cannot hold stays in place, with a warning that names
+    it."""
 
     def kept(tensor: torch.Tensor) -> torch.Tensor:
         """Applies `fn` to a tensor; a buffer of an unsupported layout stays, a parameter of one
@@ -211,9 +210,8 @@ def load_annotated(
     local_metadata: Mapping[str, object],
     *args: object,
 ) -> None:
-    """`Module._load_from_state_dict`: a tensor that `load_state_dict(assign=True)` puts on the
-    device in place of one with a sharding, now or later, takes that sharding, whatever the file
-    says."""
+    """`Module._load_from_state_dict`: a tensor that `load_state_dict(assign=True)` puts in place of
+    a sharded one takes its sharding, now or when it moves to the device, whatever the file says."""
     shardings = _own_shardings(self) if local_metadata.get("assign_to_params_buffers") else {}
     original(self, state_dict, prefix, local_metadata, *args)
     for name, sharding in shardings.items():

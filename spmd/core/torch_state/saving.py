@@ -1,10 +1,10 @@
 """Pickling, copying, dlpack, `torch.save` and `torch.load`: a file holds plain CPU tensors, which
 any torch can read.
 
-Each is marked as a tensor of the device, in the metadata that torch keeps with its values and
-ignores where the mark is unknown. So they load onto the device where this library is imported, as
-with cuda, unless `map_location` names another place, and onto the CPU where it is not. CPU tensors
-load onto the device by `map_location="xla"`.
+Each is marked as a tensor of the device in torch's metadata, where torch ignores unknown marks.
+With this library imported they load onto the device, as with cuda, unless `map_location` names
+another place; without it they load onto the CPU. CPU tensors load onto the device by
+`map_location="xla"`.
 """
 
 import json
@@ -260,8 +260,8 @@ def _within(tensor: torch.Tensor, moved: dict[_Memory, torch.Tensor]) -> torch.T
 def restore_device(
     finish: Callable[[torch.Tensor], torch.Tensor], tensor: torch.Tensor
 ) -> torch.Tensor:
-    """Moves a rebuilt tensor to the device where its storage is for xla; tensors of one storage
-    still share it."""
+    """Moves a rebuilt tensor to the device if its storage is marked for xla; tensors of one storage
+    still share memory."""
     sharding = tensor.__dict__.pop(_SHARDINGS, None)
     tensor = finish(tensor)
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
@@ -289,8 +289,8 @@ _late = PerThread[list[tuple[torch.Tensor, torch.Tensor]] | None](None)
 
 
 def legacy_load(load: Callable[..., object], *args: object, **kwargs: object) -> object:
-    """Copies the values of moved tensors again at the end of a load: old files hold their bytes
-    behind the tensors."""
+    """Copies the values of moved tensors at the end of a load: old files hold the bytes after all
+    tensors."""
     moved_tensors: list[tuple[torch.Tensor, torch.Tensor]] = []
     with _late.held(moved_tensors):
         loaded = load(*args, **kwargs)

@@ -1,5 +1,4 @@
-"""The exchange of the data of two tensor objects, on whichever device: the moves of modules consist
-of it."""
+"""The exchange of the data of two tensor objects on any devices, by which modules move."""
 
 from collections import OrderedDict
 from functools import partial
