@@ -215,7 +215,7 @@ def loop_in(
         return None
     start = stop = period = 0
     shares = False
-    equal = repeats.repeated(
+    equal = repeats.periodic_stretches(
         [repeats.numbered(symbols)],
         np.zeros(len(nodes), bool),
         SHORTEST,

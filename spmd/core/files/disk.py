@@ -300,7 +300,7 @@ def setting(device_ids: tuple[int, ...]) -> dict[str, str]:
     with compiler_context():
         traced = [repr(value) for value in trace_context() if isinstance(value, _PLAIN)]
     return {
-        **_fixed(),
+        **_process_setting(),
         "devices": ",".join(map(str, device_ids)),
         "process": process(),
         "check_shardings": str(config.check_shardings),
@@ -333,11 +333,11 @@ def readable() -> dict[str, str]:
         }
     devices = {"devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}"}
     ours = {"check_shardings": str(config.check_shardings), "processes": str(jax.process_count())}
-    return {**devices, **_fixed(), **ours, **dict(flags), **options}
+    return {**devices, **_process_setting(), **ours, **dict(flags), **options}
 
 
 @functools.cache
-def _fixed() -> dict[str, str]:
+def _process_setting() -> dict[str, str]:
     """Returns the entries that stay the same in a process whose devices have started."""
     client = jax.devices()[0].client
     return {

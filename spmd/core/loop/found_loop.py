@@ -271,10 +271,10 @@ def found_loop(
     for result in candidate.ys:
         if result in carried:
             slot = carried[result]
-            y, names = _entered(candidate, result, slot)
+            y, names = _carry_y(candidate, result, slot)
             roots.append(inputs[constants + slot])
         else:
-            y, names, filled_values, late = _kept(candidate, result, over, is_before)
+            y, names, filled_values, late = _result_y(candidate, result, over, is_before)
             filled += filled_values
             stacks += [(y, names, late)] if late else []
             roots.append(value_of(result))
@@ -305,7 +305,7 @@ def found_loop(
     return FoundLoop(op, operands, body, numbers, results, stacks)
 
 
-def _entered(candidate: Candidate, result: Result, slot: int) -> tuple[Y, dict[int, Name]]:
+def _carry_y(candidate: Candidate, result: Result, slot: int) -> tuple[Y, dict[int, Name]]:
     """Returns the y of a carry that is read outside for more than the last iteration, stacked as
     each iteration receives it, and the names of its rows."""
     count = candidate.iterations
@@ -323,7 +323,7 @@ def _entered(candidate: Candidate, result: Result, slot: int) -> tuple[Y, dict[i
     return y, names
 
 
-def _kept(
+def _result_y(
     candidate: Candidate, result: Result, over: Over, is_before: Callable[[Value], bool]
 ) -> tuple[Y, dict[int, Name], list[Value], dict[int, Value]]:
     """Returns a result that is no carry as (Y, names of its rows, operands that fill peeled rows,

@@ -320,7 +320,9 @@ class _Trace:
         _, carry, last, arrays = state
         stack_of = dict(zip((*written, *on_host), (*arrays, *stacks), strict=True))
         ys = [
-            self._over(k, stack, self.xs[x_of[k]]) if k in x_of else self._results(k, stack, carry)
+            self._results_over(k, stack, self.xs[x_of[k]])
+            if k in x_of
+            else self._results(k, stack, carry)
             for k, stack in sorted(stack_of.items())
         ]
         return (*carry, *last, *itertools.chain.from_iterable(ys))
@@ -331,11 +333,11 @@ class _Trace:
         y = self.loop.ys[k]
         root = self.loop.body.roots[self.loop.num_carried + self.loop.num_last + k]
         stack = _empty(root, y.first + self.loop.iterations + y.after)
-        for row, value in self._filled(k).items():
+        for row, value in self._peeled_operands(k).items():
             stack = write_row(stack, plain(value), row)
         return Stacked(stack, range(y.first, y.first + self.loop.iterations))
 
-    def _filled(self, k: int) -> dict[int, Made]:
+    def _peeled_operands(self, k: int) -> dict[int, Made]:
         """Returns the operands that fill rows of the stack of a y, by row."""
         start = sum(len(y.filled) for y in self.loop.ys[:k])
         return dict(zip(self.loop.ys[k].filled, self.filled[start:], strict=False))
@@ -352,7 +354,7 @@ class _Trace:
             # An annotation of a row in the body applies to the stack of them, too.
             requested = _requested_sharding(root)
             return [stack if requested is None else constrain(stack, requested.behind_rows())]
-        value_of = self._filled(k)
+        value_of = self._peeled_operands(k)
         if 0 <= slot < loop.num_carried:
             value_of[y.first + (loop.iterations - 1 if loop.reverse else 0)] = self.carry[slot]
         if y.has_end:
@@ -362,13 +364,13 @@ class _Trace:
             for row in y.rows_of(loop.iterations)
         ]
 
-    def _over(self, k: int, stack: jax.Array, rows: Stacked) -> list[Made]:
+    def _results_over(self, k: int, stack: jax.Array, rows: Stacked) -> list[Made]:
         """Returns the results of a y: these rows of a stack, and operands for its peeled rows."""
         y = self.loop.ys[k]
         by_row: dict[int, Made] = {
             y.first + number: StackRow(stack, row) for number, row in enumerate(rows.rows)
         }
-        by_row |= self._filled(k)
+        by_row |= self._peeled_operands(k)
         return [by_row[row] for row in sorted(by_row)]
 
     # --- all at once, or a row at a time ----------------------------------------------------------
@@ -388,7 +390,7 @@ class _Trace:
             ys += (
                 [array]
                 if loop.ys[k].is_stack
-                else self._over(k, array, Stacked(array, range(loop.iterations)))
+                else self._results_over(k, array, Stacked(array, range(loop.iterations)))
             )
         return (*last, *ys)
 

@@ -38,7 +38,7 @@ def stretch(values: Sequence[Made], layout: Sharding | None) -> Stacked:
     )
 
 
-def taken(array: jax.Array, run: ElementRun, positions: Sequence[int]) -> list[Made]:
+def adjacent_runs(array: jax.Array, run: ElementRun, positions: Sequence[int]) -> list[Made]:
     """Returns the adjacent runs of an array that start at these positions, as rows of one array."""
     count, axis, first = len(positions), run.axis, min(positions)
     part = jax.lax.slice_in_dim(array, first, first + count * run.count, axis=axis)

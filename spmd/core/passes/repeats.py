@@ -56,7 +56,7 @@ def _most_saving(
     their ops in `in_loop`."""
     loops: list[Candidate] = []
     min_saved = 0
-    for start, stop, period in repeated(symbols, in_loop, FEWEST_OPS):
+    for start, stop, period in periodic_stretches(symbols, in_loop, FEWEST_OPS):
         # Stretches are in descending order of saved ops.
         if (stop - start) // period * period - period < min_saved:
             break
@@ -333,7 +333,7 @@ def numbered(ops: Sequence[OpSpec]) -> np.ndarray:
     return np.array([numbers.setdefault(op, len(numbers)) for op in ops], np.int64)
 
 
-def repeated(
+def periodic_stretches(
     symbols: Sequence[np.ndarray],
     in_loop: np.ndarray,
     least: int,
@@ -359,7 +359,7 @@ def repeated(
 def _stretches_of(
     symbols: np.ndarray, in_loop: np.ndarray, least: int, fewest: int, shortest: int
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Yields the stretches of `repeated` as (ops saved, -period, start, stop)."""
+    """Yields the stretches of `periodic_stretches` as (ops saved, -period, start, stop)."""
     # an op in a loop is equal to no other
     symbols = np.where(in_loop, -1 - np.arange(len(symbols)), symbols)
     for period in {period * -(-shortest // period) for period in _periods(symbols, least)}:

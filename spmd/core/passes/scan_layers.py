@@ -33,7 +33,7 @@ def scan(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
     """Returns the graph with loops in place of repeated layers (see `config.scan_layers`) and with
     stack groups for the xs of all loops; and a note on the loops, or on why there are none."""
     started = counters.now()
-    result, loops, words = _chosen(graph, _LARGE if may_scan else None)
+    result, loops, words = _planned_loops(graph, _LARGE if may_scan else None)
     if loops:
         result, late = hoist(with_loops(result, loops))
         words = (
@@ -45,7 +45,9 @@ def scan(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
 
 def num_lowered(graph: Graph) -> int:
     """Returns the number of a graph's ops that are compiled: of a loop, those of one iteration."""
-    return len(graph.nodes) - sum((loop.iterations - 1) * loop.period for loop in _chosen(graph)[1])
+    return len(graph.nodes) - sum(
+        (loop.iterations - 1) * loop.period for loop in _planned_loops(graph)[1]
+    )
 
 
 def _loops_of(graph: Graph, least: float) -> tuple[list[Candidate], str]:
@@ -72,7 +74,9 @@ def _loops_of(graph: Graph, least: float) -> tuple[list[Candidate], str]:
     return loops, ""
 
 
-def _chosen(graph: Graph, least: float | None = _LARGE) -> tuple[Graph, list[Candidate], str]:
+def _planned_loops(
+    graph: Graph, least: float | None = _LARGE
+) -> tuple[Graph, list[Candidate], str]:
     """Returns the graph with its stack groups, the candidates that become loops, and why there are
     none.
 
@@ -91,8 +95,8 @@ def _chosen(graph: Graph, least: float | None = _LARGE) -> tuple[Graph, list[Can
     if loops and config.scan_layers == "auto" and _exceeds_budget(loops, graph, stack_groups):
         # First without the loops of few layers, then without any.
         if least != math.inf:
-            return _chosen(graph, math.inf)
-        result, _, _ = _chosen(graph, None)
+            return _planned_loops(graph, math.inf)
+        result, _, _ = _planned_loops(graph, None)
         return (
             result,
             [],
@@ -166,7 +170,7 @@ def columns_of(
     equal in meta and sharding; and for each loop its `Candidate.peeled`."""
     inputs: dict[Name, int] = {device_data: i for i, device_data in enumerate(graph.inputs)}
     roots = {value_name(root): i for i, root in enumerate(graph.roots)}
-    columns = _found(graph, loops)
+    columns = _stack_groups(graph, loops)
     names_by_column = [[name for _, name in sorted(column.items())] for column in columns]
 
     def groups_among(
@@ -186,7 +190,7 @@ def columns_of(
     return of_inputs, of_roots, _peeled(graph, loops, columns)
 
 
-def _found(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
+def _stack_groups(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
     """Returns every stack group of values."""
     kinds: dict[object, Hashable] = {
         device_data: (device_data.meta, sharding)

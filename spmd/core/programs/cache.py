@@ -27,7 +27,7 @@ from ..graph.source import Line
 from ..graph.store import StackGroup, full_stores
 from . import stored
 from .compiler import agree_on, compile_graph
-from .log_entry import taken
+from .log_entry import assign
 from .program import PROGRAM_READERS, Program, Requested
 
 
@@ -93,7 +93,7 @@ def _complete(graph: Graph) -> Graph:
         # A group is donated if each of its donated rows has a replacement.
         kinds = {(graph.inputs[i].meta.struct, graph.shardings[i]) for i in group}
         assert len(kinds) == 1, "rows have one meta and one sharding"
-        returned = _returned(graph, group) if any(donated[i] for i in group) else None
+        returned = _aliasing_stack(graph, group) if any(donated[i] for i in group) else None
         if returned is None:
             for i in group:
                 donated[i] = False
@@ -132,7 +132,7 @@ def _undonate_unusable(graph: Graph, donated: list[bool], aliased_indices: set[i
             unused[kind] -= 1
 
 
-def _returned(graph: Graph, group: StackGroup) -> StackGroup | None:
+def _aliasing_stack(graph: Graph, group: StackGroup) -> StackGroup | None:
     """Returns the stack that takes a group's memory: for each row the place among the roots of its
     replacement, or the row itself; None if a donated row has no replacement."""
     root_indices = []
@@ -281,11 +281,11 @@ def program_for(
         ):
             for context in while_compiling:
                 around.enter_context(context(len(graph.nodes), line, cause))
-            program = _formed_and_made(graph, name, line, form, cause)
+            program = _form_and_compile(graph, name, line, form, cause)
     else:
         agree_on(graph, name, line, cause, program.fingerprint)
         how = "loaded from disk" if program.is_loaded else "compiled"
-        taken(program, graph, name, f"{how} by the plan at {program.line}; {cause}", line)
+        assign(program, graph, name, f"{how} by the plan at {program.line}; {cause}", line)
         if program.is_loaded:  # the plan's own work is not counted
             counters.add("programs_loaded")
     program.requested = Requested(
@@ -310,7 +310,7 @@ def planned_for(graph: Graph, line: Line, form: Form = ungrouped) -> Program:
         program = programs_of(graph).program_of(graph)
     if program is None:
         with counters.silent():
-            program = _formed_and_made(graph, "plan", line, form, "it is planned", is_planned=True)
+            program = _form_and_compile(graph, "plan", line, form, "it is planned", is_planned=True)
     return program
 
 
@@ -319,7 +319,7 @@ def planned_for(graph: Graph, line: Line, form: Form = ungrouped) -> Program:
 _PLANNED = 16
 
 
-def _formed_and_made(
+def _form_and_compile(
     graph: Graph, name: str, line: Line, form: Form, cause: str, *, is_planned: bool = False
 ) -> Program:
     """Compiles or loads a program that the cache does not have, its layers scanned unless that
@@ -329,7 +329,9 @@ def _formed_and_made(
     is_given_up = any(map(attrgetter("is_unrolled"), _programs.get(key, _NONE)))
     is_given_up = is_given_up or (key not in _programs and _is_scanned_in_vain(graph, line))
     formed, single, stores = grouped(graph, form, may_scan=not is_given_up)
-    program = _made(formed, name, line, cause + _group_summary(formed), is_planned=is_planned)
+    program = _load_or_compile(
+        formed, name, line, cause + _group_summary(formed), is_planned=is_planned
+    )
     may_refuse = (
         refuse_loops
         if config.scan_layers == "auto" and (formed.recorded or formed.stack_groups)
@@ -341,7 +343,7 @@ def _formed_and_made(
         is_given_up = True
         formed, single, stores = grouped(graph, form, may_scan=False)
         cause = f"{cause}; its layers are not scanned, as XLA would copy their stacks"
-        program = _made(formed, name, line, cause, is_planned=is_planned)
+        program = _load_or_compile(formed, name, line, cause, is_planned=is_planned)
     program.is_planned, program.is_unrolled = is_planned, is_given_up
     with _lock:
         of_stores = _programs.setdefault(key, GraphPrograms()).programs.setdefault(
@@ -379,7 +381,9 @@ def _read_log(programs: Iterable[Program]) -> None:
             program.record.read()
 
 
-def _made(graph: Graph, name: str, line: Line, cause: str, *, is_planned: bool) -> Program:
+def _load_or_compile(
+    graph: Graph, name: str, line: Line, cause: str, *, is_planned: bool
+) -> Program:
     """Returns the program of a graph: from the disk, or compiled."""
     program = stored.load(graph, name, line, cause)
     if program is None:

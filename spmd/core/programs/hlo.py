@@ -216,7 +216,7 @@ class Module:
         stated = _TRIPS.search(loop.tail)
         if stated is not None:
             return int(stated[1])
-        counted = _simulated(self, computation, loop)
+        counted = _simulated_trip_count(self, computation, loop)
         if counted is None and loop.name not in self.unknown:
             self.unknown.append(loop.name)
         expected = _EXPECTED.search(loop.scope)
@@ -266,7 +266,7 @@ _OPS = {
 _SAME = {"copy", "bitcast", "reshape", "copy-start", "copy-done", "optimization-barrier"}
 
 
-def _simulated(module: Module, around: Computation, loop: Instruction) -> int | None:
+def _simulated_trip_count(module: Module, around: Computation, loop: Instruction) -> int | None:
     """Returns the trip count of a `while`; None if its condition depends on more than counters that
     start at constants, or if it is larger than MOST_ITERATIONS."""
     called = dict(loop.called)

@@ -427,15 +427,15 @@ def options_of(graph: Graph) -> dict[str, str | float]:
     explicit options override it."""
     words = config.compiler_options.split()
     if words == [_NEEDED]:
-        return _needed(graph)
+        return _needed_options(graph)
     options = dict(_parsed(word) for word in words if word != _NEEDED)
-    return {**_needed(graph), **options} if _NEEDED in words else options
+    return {**_needed_options(graph), **options} if _NEEDED in words else options
 
 
 _NEEDED = "auto"
 
 
-def _needed(graph: Graph) -> dict[str, str | float]:
+def _needed_options(graph: Graph) -> dict[str, str | float]:
     """The options that 'auto' stands for, by platform; on CPUs by what the program holds back with
     barriers."""
     platform = graph.mesh.platform

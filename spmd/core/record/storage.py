@@ -297,7 +297,7 @@ def forget_reads(ran: Collection[Node] | None = None) -> None:
             (ran is not None or not is_run_here(reader))
             and (storage := ref()) is not None
             and view.stamp == storage.stamp
-            and not _waited(view.value, ran or ())
+            and not _has_waited(view.value, ran or ())
         ):
             remaining.append((view, ref, reader))
         else:
@@ -305,7 +305,7 @@ def forget_reads(ran: Collection[Node] | None = None) -> None:
     READ[:] = remaining
 
 
-def _waited(value: Value, ran: Collection[Node]) -> bool:
+def _has_waited(value: Value, ran: Collection[Node]) -> bool:
     """True for a value of these ops that depends on more than its storage's data: `reads.renew`
     made it wait for other ops, whose data may be overwritten by now."""
     node = origin(value)

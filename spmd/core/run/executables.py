@@ -197,7 +197,7 @@ def bring_rows(members: Sequence[DeviceData], sharding: Sharding) -> None:
 def full_store(members: Sequence[DeviceData], sharding: Sharding) -> Store | None:
     """The store with exactly these rows; None if some are rows of another store. The first call
     makes it from their buffers; later calls put back rows that were written separately."""
-    store = store_of(members) or _mended(members)
+    store = store_of(members) or _completed_store(members)
     is_new = store is None and all(device_data.store is None for device_data in members)
     return Store.of(members, sharding) if is_new else store
 
@@ -211,7 +211,7 @@ def stacked(members: Sequence[DeviceData], sharding: Sharding) -> jax.Array:
     return result
 
 
-def _mended(members: Sequence[DeviceData]) -> Store | None:
+def _completed_store(members: Sequence[DeviceData]) -> Store | None:
     """The store with most of these data at their rows; the rest is moved into its unused rows."""
     stores = Counter(
         device_data.store

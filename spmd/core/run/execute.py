@@ -68,7 +68,7 @@ def run(
         initialize_state(
             storages_here, line, for_read=for_read, needed=needed, foreign_storages=foreign_storages
         )
-    roots = roots_of([*storages_here, *_completed(needed)] if needed else storages_here)
+    roots = roots_of([*storages_here, *_settled_elsewhere(needed)] if needed else storages_here)
     values, lists = list(map(itemgetter(0), roots)), list[Node]()
     if donate and at_once.value is not None:
         lists = at_once.value.left_out(roots)
@@ -100,7 +100,7 @@ def _needed_of(
     return [storage for storage in foreign_storages if origin(storage.value) in nodes]
 
 
-def _completed(needed: Sequence[Storage]) -> list[Storage]:
+def _settled_elsewhere(needed: Sequence[Storage]) -> list[Storage]:
     """The storages of other threads that this run settles, among those it needs.
 
     A thread that has overwritten data is in a step. If some of its values were settled, the rest of

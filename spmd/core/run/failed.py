@@ -113,7 +113,7 @@ def _part_of_failure(nodes: Sequence[Node], error: Exception) -> set[Node]:
     A step is one component, lost or retained as a whole: half of an optimizer's step is no state.
     When memory runs out the error names no op; the component with the largest value has failed.
     """
-    sets = _connected(nodes)
+    sets = _components(nodes)
     ran = set(getattr(error, "nodes", ()))
     met = [component for component in sets if not ran.isdisjoint(component)] or sets
     node = getattr(error, "node", None)
@@ -125,7 +125,7 @@ def _part_of_failure(nodes: Sequence[Node], error: Exception) -> set[Node]:
     return max(met, key=_largest, default=set())
 
 
-def _connected(nodes: Sequence[Node]) -> list[set[Node]]:
+def _components(nodes: Sequence[Node]) -> list[set[Node]]:
     """The ops in disjoint sets; a set reads only data and results of its own ops."""
     set_of: dict[Node, set[Node]] = {}
     for node in nodes:

@@ -33,7 +33,7 @@ from .execute import run
 from .failed import FINAL, depends, give_up
 from .pjrt import devices, processes, transfer
 from .recording import recording
-from .schedule import wanted
+from .schedule import intended_sharding
 from .syncs import Watch, sync
 
 _IN_A_PLAN = (
@@ -236,7 +236,7 @@ def lent_to(
                 continue
             device_data = _readable(device_data, call)
             if on_device and device_data.host is not None:
-                sharding = wanted(device_data) or devices.default_sharding()
+                sharding = intended_sharding(device_data) or devices.default_sharding()
                 device_data.take(transfer.upload(device_data.host, sharding), sharding)
                 storage.set_sharding(sharding)
             if device_data.host is not None:

@@ -22,7 +22,7 @@ from ..graph.graph import Graph, Node, TupleElement, Value, flags, origin
 from ..programs import cache
 from ..record.storage import Storage
 from . import executables
-from .schedule import Prepared, wanted
+from .schedule import Prepared, intended_sharding
 
 _MOST = 4  # graphs with the same ops behind their results, as of other batches
 _MOST_NOTES = 16  # of one program: its tensors may be others each time
@@ -57,7 +57,9 @@ class KnownGraph:
         self._elements = [first[element] for element in elements]
         self._makers = [number[element.node] for element in elements]
         self._indices = list(map(_index, elements))
-        self._inputs = [(data.meta, data.host is None, wanted(data)) for data in graph.inputs]
+        self._inputs = [
+            (data.meta, data.host is None, intended_sharding(data)) for data in graph.inputs
+        ]
         self._read = [first[data] for data in graph.inputs if data in first]
         # By result, the input that is its data; -1 for no data.
         input_of = {data: index for index, data in enumerate(graph.inputs)} | {None: -1}
@@ -117,7 +119,7 @@ class KnownGraph:
                     and data.meta is meta
                     and data.lost_reason is None
                     and (data.host is None) is is_on_device
-                    and wanted(data) is sharding
+                    and intended_sharding(data) is sharding
                     for data, (meta, is_on_device, sharding) in zip(
                         inputs, self._inputs, strict=True
                     )

@@ -106,7 +106,7 @@ def recorded(into: Recording) -> Iterator[None]:
         live, aside, read = LIVE[:], ASIDE[:], [(row, row[0].value, row[0].stamp) for row in READ]
         log = UndoLog(is_step=True)
         UNDO.append(log)
-        snapshot = _noted([*live, *aside], log)
+        snapshot = _snapshot([*live, *aside], log)
         # Views keep values for the next read; in here they would be values of the step that is
         # planned.
         READ.clear()
@@ -135,7 +135,7 @@ def recorded(into: Recording) -> Iterator[None]:
                 READ.append(row)
 
 
-def _noted(
+def _snapshot(
     refs: "Sequence[weakref.ref[Storage]]", log: UndoLog
 ) -> list[tuple[Node, OpSpec, Sequence[Value], Sequence[float | int]]]:
     """Notes these storages in the log; returns the ops behind them as they are."""

@@ -303,7 +303,7 @@ def meshes_met(
     # Lists, as this runs at each sync, over all that is recorded.
     requested = [*[storage.sharding for storage in storages], *[node.op.sharding for node in nodes]]
     mesh_of: dict[frozenset[int], Sharding] = {}
-    for sharding in dict.fromkeys([*requested, *map(wanted, inputs)]):
+    for sharding in dict.fromkeys([*requested, *map(intended_sharding, inputs)]):
         if sharding is not None:
             mesh_of.setdefault(sharding.devices, sharding)
     if len(mesh_of) != 1:
@@ -353,7 +353,7 @@ def mesh_homes(nodes: Iterable[Node]) -> dict[Node, frozenset[int]]:
 def home_of(value: Value, homes: dict[Node, frozenset[int]]) -> frozenset[int] | None:
     """The devices on which a value is or must be computed; None where nothing names them."""
     if isinstance(value, DeviceData):
-        sharding = wanted(value)
+        sharding = intended_sharding(value)
         return (
             None if sharding is None or sharding is devices.default_sharding() else sharding.devices
         )
@@ -417,7 +417,7 @@ def placed_like(tensor: XlaTensor, target: XlaTensor) -> XlaTensor:
         return wrap(tensor._meta, Storage(data, tensor._storage.meta, requested))
 
 
-def wanted(device_data: DeviceData) -> Sharding | None:
+def intended_sharding(device_data: DeviceData) -> Sharding | None:
     """The sharding that device data has, or is to have at its upload: its storage's."""
     if device_data.host is None:
         return device_data.sharding
@@ -430,7 +430,7 @@ def wanted(device_data: DeviceData) -> Sharding | None:
 def is_placed_in(device_data: DeviceData, mesh: Sharding) -> Sharding:
     """The sharding of device data in a program over `mesh`: the requested or the present one;
     replicated where it comes from other devices."""
-    requested = wanted(device_data)
+    requested = intended_sharding(device_data)
     if requested is None:
         return mesh
     return (

@@ -199,7 +199,7 @@ def hlo(tensors: Sequence[XlaTensor] | None = None) -> str:
 
 
 def _graph_of(tensors: Sequence[XlaTensor] | None, caller: str) -> Graph | None:
-    storages = pending() if tensors is None else list(map(_wanted, tensors))
+    storages = pending() if tensors is None else list(map(_root_storage, tensors))
     # Nothing is pending: an empty text, as PyTorch/XLA returns.
     if not storages:
         return None
@@ -214,7 +214,7 @@ def _graph_of(tensors: Sequence[XlaTensor] | None, caller: str) -> Graph | None:
     return graph_of(roots, mesh, dies=lambda device_data: tensors is None)
 
 
-def _wanted(tensor: XlaTensor) -> Storage:
+def _root_storage(tensor: XlaTensor) -> Storage:
     """A storage whose recorded value is a tensor's: the tensor's own, or a new one for a view or
     for data."""
     storage, view = tensor._storage, tensor._view

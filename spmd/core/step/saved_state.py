@@ -32,12 +32,16 @@ def abstractly(step: Any, arguments: Any, recording: Recording | None = None) ->
     nothing runs."""
     enter_thread()
     reachable = Objects.of_step(step, arguments)
-    with recorded(recording or Recording()), kept(reachable), without_data(reachable, arguments):
+    with (
+        recorded(recording or Recording()),
+        restored_after(reachable),
+        without_data(reachable, arguments),
+    ):
         yield reachable
 
 
 @contextlib.contextmanager
-def kept(reachable: Objects) -> Iterator[None]:
+def restored_after(reachable: Objects) -> Iterator[None]:
     """Restores the reachable objects and the random streams at the end of the context."""
     reached_tensors = [tensor for _, tensor in reachable.tensors.values()]
     tensors = [

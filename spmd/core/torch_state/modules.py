@@ -115,7 +115,7 @@ def _move(module: nn.Module, fn: Function) -> None:
             move_uninitialized(buffer, fn)
         elif buffer is not None:
             module._buffers[name] = moved = fn(buffer)
-            _hold(module, name, moved)
+            _mark_buffer(module, name, moved)
 
 
 def _keeping(module: nn.Module, fn: Function) -> Function:
@@ -171,7 +171,7 @@ def _apply_to_own(module: nn.Module, fn: Function, original: Callable[..., nn.Mo
         original(module, once, False)
 
 
-def _hold(module: nn.Module, name: str, buffer: torch.Tensor | None) -> None:
+def _mark_buffer(module: nn.Module, name: str, buffer: torch.Tensor | None) -> None:
     """Marks a storage as a module's buffer; `nn.Parameter` marks parameters."""
     if isinstance(buffer, XlaTensor):
         buffer._storage.is_state = True
@@ -180,7 +180,7 @@ def _hold(module: nn.Module, name: str, buffer: torch.Tensor | None) -> None:
 def know_buffers() -> None:
     """Marks every buffer as state from its registration on: its initial value is no part of the
     first step."""
-    register_module_buffer_registration_hook(_hold)
+    register_module_buffer_registration_hook(_mark_buffer)
 
 
 def apply_in_place(

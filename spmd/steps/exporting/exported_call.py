@@ -127,7 +127,7 @@ def record(step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
     }
     objects = Objects.of_step(step, None)
     recording = Recording()
-    with abstract_calls.kept(objects):
+    with abstract_calls.restored_after(objects):
         make_ready(objects.of(torch.optim.Optimizer))
         syncs.sync()
         with abstract_calls.abstractly(step, None, recording) as reachable:
