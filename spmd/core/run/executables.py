@@ -164,7 +164,7 @@ def _arguments(program: Program, graph: Graph) -> list[jax.Array]:
 
 def buffer_of(data: DeviceData, sharding: Sharding, *, is_donated: bool) -> jax.Array:
     """The buffer of an input, or its host data if that is passed without an upload (see
-    `is_handed_over`)."""
+    `is_passed_from_host`)."""
     if data.host is None:
         return data.placed()[0]
     # PJRT uploads an argument of the host by itself, in the call; donated memory must be a buffer

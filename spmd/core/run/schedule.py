@@ -438,13 +438,15 @@ def is_placed_in(device_data: DeviceData, mesh: Sharding) -> Sharding:
     )
 
 
-def is_handed_over(device_data: DeviceData, sharding: Sharding) -> bool:
+def is_passed_from_host(device_data: DeviceData, sharding: Sharding) -> bool:
     """True for host integers that a program takes without an upload: decoding has new ones for each
     token."""
     meta = device_data.meta
-    is_list = at_once.value is not None and meta.numel <= LARGEST and is_exact(meta.dtype)
+    is_decoding = at_once.value is not None
     return (
-        is_list
+        is_decoding
+        and meta.numel <= LARGEST
+        and is_exact(meta.dtype)
         and device_data.host is not None
         and sharding.is_replicated()
         and not device_data.is_state
@@ -457,7 +459,7 @@ def bring(
     """Transfers inputs to the program's devices. stays=False: skips small host data."""
     for device_data, sharding in zip(inputs, shardings, strict=True):
         if device_data.host is not None:
-            if not stays and is_handed_over(device_data, sharding):
+            if not stays and is_passed_from_host(device_data, sharding):
                 continue
             if processes.several():
                 # All processes must upload the same values.
