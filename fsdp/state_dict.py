@@ -226,9 +226,9 @@ def _of_optimizer(
     ):
         names_of = [names.get(id(parameter), []) for parameter in group["params"]]
         groups.append({**_group_of(names_of, state["param_groups"]), "params": numbered["params"]})
-        for number, called in zip(numbered["params"], names_of, strict=True):
+        for number, parameter_names in zip(numbered["params"], names_of, strict=True):
             values.update(
-                (number, state["state"][name]) for name in called if name in state["state"]
+                (number, state["state"][name]) for name in parameter_names if name in state["state"]
             )
     return {"state": values, "param_groups": groups}
 

@@ -116,7 +116,7 @@ Name = Node | DeviceData | tuple[Node, int]
 
 
 def value_name(value: Value) -> Name:
-    """Returns the name of a value, by which it is found again."""
+    """Returns a key that identifies a value, equal for equal tuple elements."""
     return (value.node, value.index) if isinstance(value, TupleElement) else value
 
 

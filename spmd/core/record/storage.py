@@ -98,7 +98,7 @@ class Storage:
         self.past: list[Value] | None = None
         self.data: DeviceData | None = None
         self.listed = False
-        self.recorder = recorders.number() if recorders.is_several else 0
+        self.recorder = recorders.number() if recorders.are_several else 0
         self.needed = (-1, 0)
         self.ref = weakref.ref(self)
         self.views: set[weakref.ref[Any]] | None = None
@@ -131,7 +131,7 @@ class Storage:
             value.holder = self.ref
             self.past = self.data = None  # earlier values wait for no sync any more
         else:
-            self.recorder = recorders.number() if recorders.is_several else 0
+            self.recorder = recorders.number() if recorders.are_several else 0
             if not self.listed:
                 LIVE.append(self.ref)
                 self.listed = True
@@ -281,7 +281,7 @@ READ: list[tuple[Any, "weakref.ref[Storage]", int]] = []
 
 def note_read(view: Any, storage: Storage) -> None:
     """Notes a view with a cached value."""
-    READ.append((view, storage.ref, recorders.number() if recorders.is_several else 0))
+    READ.append((view, storage.ref, recorders.number() if recorders.are_several else 0))
 
 
 def forget_reads(ran: Collection[Node] | None = None) -> None:

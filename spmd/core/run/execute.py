@@ -54,7 +54,7 @@ def run(
     donate: overwritten data is donated. for_read: see `initialize_state`.
     """
     storages_here = list(storages)
-    foreign_storages = pending_elsewhere(storages_here) if recorders.is_several else []
+    foreign_storages = pending_elsewhere(storages_here) if recorders.are_several else []
     is_undivided = donate and not foreign_storages and _is_undivided()
     known = known_graphs.ready(storages_here) if is_undivided else None
     if known is not None:
@@ -69,19 +69,26 @@ def run(
             storages_here, line, for_read=for_read, needed=needed, foreign_storages=foreign_storages
         )
     roots = roots_of([*storages_here, *_settled_elsewhere(needed)] if needed else storages_here)
-    values, lists = list(map(itemgetter(0), roots)), list[Node]()
+    values, token_lists = list(map(itemgetter(0), roots)), list[Node]()
     if donate and at_once.value is not None:
-        lists = at_once.value.left_out(roots)
+        token_lists = at_once.value.left_out(roots)
         roots = [
-            root for root in roots if type(root[1].value) is not DeviceData and root[0] not in lists
+            root
+            for root in roots
+            if type(root[1].value) is not DeviceData and root[0] not in token_lists
         ]
         # A list of tokens that stays recorded reads tokens of this run: they are roots, though no
         # storage holds them.
-        read = [operand for node in lists for operand in node.operands if operand not in lists]
+        read = [
+            operand
+            for node in token_lists
+            for operand in node.operands
+            if operand not in token_lists
+        ]
         values = [*(value for value, _ in roots), *read]
     nodes, inputs = topological(values)
     if nodes or roots:
-        run_schedule(by_mesh(roots, nodes, inputs), lists, roots, line, donate=donate)
+        run_schedule(by_mesh(roots, nodes, inputs), token_lists, roots, line, donate=donate)
     return len(nodes)
 
 
@@ -217,7 +224,7 @@ def _flow(
     """The readers of each value, other threads' recorded ops included."""
     flow = Flow(todo, deferred_nodes, roots_left, passed)
     # One thread records, nearly always: then no other thread else reads what is overwritten here.
-    if recorders.is_several:
+    if recorders.are_several:
         flow.add_foreign_readers(_recorded_elsewhere(roots_left))
     return flow
 
@@ -279,7 +286,7 @@ def _run_subgraph(
         executables.compile_unlocked(graph, "step", line, ready.why_not)
         # Other threads may have recorded and annotated during the compilation: their reads keep
         # data alive, and their annotations apply.
-        if recorders.is_several:
+        if recorders.are_several:
             flow.add_foreign_readers(_recorded_elsewhere([*roots_left, *roots]))
         ready = prepared(pending_graph(), subgraph, roots_left, flow, line, donate=donate)
         if ready.parts:

@@ -118,10 +118,9 @@ def _run_all_or_needed(storage: Storage) -> None:
 def _with_step(storage: Storage) -> list[Storage]:
     """The storages to run for a read of one. If another thread wrote it in a running step, all
     storages of that step run, which later reads need as well."""
-    if not recorders.is_several or storage.data is None:
+    if not recorders.are_several or storage.data is None:
         return [storage]
-    # No sync sees a storage that was set aside after a failure; the one that is read is run all the
-    # same.
+    # Syncs skip storages set aside after a failure; a read of one runs it all the same.
     step = [
         pending_storage
         for pending_storage in pending_elsewhere([storage])

@@ -90,7 +90,7 @@ def _applies(row: Pass, *, donate: bool, is_plan: bool) -> bool:
         (donate or row.reads)
         and (row.plans or not is_plan)
         and (row.processes or not processes.several())
-        and (row.threads or not recorders.is_several)
+        and (row.threads or not recorders.are_several)
     )
 
 
