@@ -53,12 +53,11 @@ def accumulate_gradients(
             `loss_fn(part, *carried)` then returns (loss, *carried), and so does this function.
             Shapes and dtypes stay; no gradient goes through them.
         reduce: "each": the gradients of a micro-batch are reduced over the devices, and added up.
-            "once": each device adds up its own summands of them, which are reduced after the last
-            micro-batch. Or one of the two by mesh axis, `{"dcn": "once"}`; over the other axes of
-            the batch each time. Forward and backward are those of the whole micro-batch, whatever
-            its loss does with the batch: gradients are the same but for the order of sums. A device
-            holds for each parameter a summand of the size that the parameter has over the other
-            axes alone (in float32, where the parameter is narrower).
+            "once": each device adds up unreduced gradients, which are reduced after the last
+            micro-batch. A dict chooses by mesh axis, `{"dcn": "once"}`; other axes of the batch
+            reduce each time. Gradients differ in the order of sums alone, whatever the loss does
+            with the batch. A device holds, for each parameter, an unreduced gradient sharded over
+            the other axes alone (in float32, where the parameter is narrower).
 
     Raises ValueError for a batch that `num_micro_batches` does not divide, for a batch without a
     tensor on xla, for a loss that is no scalar, and for a `reduce` that does not fit the batch;
@@ -234,7 +233,7 @@ class ReducedSums:
         self._arrived.add(id(parameter))
 
     def take(self, loss: torch.Tensor) -> torch.Tensor:
-        """Returns the summand of the loop's loss for a backward pass: its whole loss."""
+        """Returns the term that a backward pass adds to the loop's loss: its whole loss."""
         return loss
 
     def reduced(self, loss: torch.Tensor) -> torch.Tensor:
@@ -322,8 +321,7 @@ class UnreducedSums:
 def _once(
     model: nn.Module, batch: object, reduce: str | Mapping[str, str]
 ) -> tuple[BatchSplit | None, tuple[str, ...]]:
-    """Returns the batch's split, and those of its axes over which `reduce` reduces gradients once,
-    in the split's order; (None, ()) for "each"."""
+    """Returns (the batch's split, its axes that `reduce` reduces once); (None, ()) for "each"."""
     words = reduce.values() if isinstance(reduce, Mapping) else (reduce,)
     if any(word not in ("once", "each") for word in words):
         raise ValueError(

@@ -150,18 +150,20 @@ class _Loaded:
         self.unit = unit
         mine = {id(parameter) for parameter in (*unit.parameters, *unit.ignored)}
         named = module.named_parameters(remove_duplicate=False)
-        self.held = {name: parameter for name, parameter in named if id(parameter) in mine}
+        self.parameters = {name: parameter for name, parameter in named if id(parameter) in mine}
 
     def __call__(self, module: nn.Module, incompatible: object) -> None:
         # Without assign=True values are copied into the parameters, which stay the same objects.
-        present = {name: module.get_parameter(name) for name in self.held}
+        present = {name: module.get_parameter(name) for name in self.parameters}
         new = {
-            id(old): present[name] for name, old in self.held.items() if present[name] is not old
+            id(old): present[name]
+            for name, old in self.parameters.items()
+            if present[name] is not old
         }
         if new:
             move([module])
             self.unit.exchange(new, [module])
-            self.held = present
+            self.parameters = present
         if self.unit.is_root and self.unit.is_on_device and self.unit.settings.mesh.target is None:
             spmd.sync()
 

@@ -1,5 +1,5 @@
-"""Gradients of a unit: the dtype in which they are reduced, their factor, and passes that do not
-reduce them yet."""
+"""Gradients of a unit: the dtype of their reduction, their factor, and backward passes without
+reduction."""
 
 # Why a hook on the gradient, and no reduction of ours: the partitioner reduces where the sum is
 # made, at the op, in the dtype of that op. So the dtype has to reach the op, which

@@ -117,7 +117,7 @@ def takes(table: Table) -> Callable[[Callable[..., None]], Callable[..., None]]:
         parameters = dict.fromkeys(list(inspect.signature(init).parameters)[2:])
 
         @functools.wraps(init)
-        def taking(
+        def constructor(
             self: nn.Module, module: nn.Module, mesh: spmd.Mesh | None = None, **keywords: Any
         ) -> None:
             if mesh is not None:
@@ -126,7 +126,7 @@ def takes(table: Table) -> Callable[[Callable[..., None]], Callable[..., None]]:
                 self, module, **translate(type(self).__name__, keywords, table, parameters)
             )
 
-        return taking
+        return constructor
 
     return wrapped
 

@@ -36,14 +36,13 @@ def tensors(output: object) -> list[torch.Tensor]:
 
 
 def map_tensors(output: _T, function: Callable[[torch.Tensor], torch.Tensor]) -> _T:
-    """The same structure with the function's result for each tensor; other values stay the same
-    objects."""
+    """Applies a function to each tensor of a nested output; other leaves stay the same objects."""
     result: _T = tree_map(functools.partial(_mapped, function), output)
     return result
 
 
 def cast(output: _T, dtype: torch.dtype | None) -> _T:
-    """The same structure with its floating-point tensors cast to a dtype; None: no cast."""
+    """Casts the floating-point tensors of a nested output; None: no cast."""
     if dtype is None:
         return output
     return map_tensors(
@@ -108,8 +107,7 @@ class BatchSplit:
     """Shards dim 0 of tensors over the batch axes. XLA chooses the sharding of vectors, of scalars
     and of tensors whose dim 0 the axes do not divide.
 
-    It references no module, so that hooks which hold it make no reference cycle that keeps
-    parameters alive.
+    It references no module: a hook with a BatchSplit is in no reference cycle with parameters.
     """
 
     def __init__(self, mesh: spmd.Mesh, axes: tuple[str, ...]):

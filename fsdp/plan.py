@@ -167,10 +167,9 @@ def parameter_spec(
 ) -> PartitionSpec:
     """The spec that shards a parameter over the `size` devices of a mesh axis, along one dim.
 
-    That is the largest dim that `size` divides (the first of equals), so that every device holds
-    exactly 1/size; without one, the largest dim of at least `size`, padded; a parameter with no
-    such dim is replicated. `held` is the spec of the parameter over other axes (tensor parallel):
-    the dims that it shards stay so, and one of the others is sharded over `axis`.
+    The largest dim that `size` divides is sharded (the first of equals): each device has 1/size.
+    Else the largest dim of at least `size`, padded; else the parameter is replicated. `held` is its
+    spec over other axes (tensor parallel); dims that it shards are not sharded over `axis`.
 
     >>> parameter_spec((10, 64), "fsdp", 8)
     P(None, 'fsdp')

@@ -66,8 +66,7 @@ def get_optimizer_state_dict(
     """The optimizers' state by the names of parameters, sharded or full as in
     `get_model_state_dict`.
 
-    As in torch, an optimizer that has taken no step yet first takes one that changes nothing, so
-    that there is state to load into.
+    As in torch, a new optimizer first takes a step that changes nothing, which creates its state.
 
     >>> import torch, spmd, fsdp
     >>> model = fsdp.fully_shard(torch.nn.Linear(8, 8), mesh=spmd.Mesh([0], (1,), ("fsdp",)))
@@ -174,8 +173,7 @@ def set_state_dict(
 
 
 def _sharded(options: StateDictOptions) -> StateDictOptions:
-    """The same options without those of a full state dict, so that torch neither gathers nor moves
-    tensors."""
+    """Clears the options of a full state dict: torch neither gathers nor moves tensors."""
     return dataclasses.replace(
         options,
         full_state_dict=False,
@@ -228,9 +226,9 @@ def _of_optimizer(
     ):
         names_of = [names.get(id(parameter), []) for parameter in group["params"]]
         groups.append({**_group_of(names_of, state["param_groups"]), "params": numbered["params"]})
-        for number, called in zip(numbered["params"], names_of, strict=True):
+        for number, parameter_names in zip(numbered["params"], names_of, strict=True):
             values.update(
-                (number, state["state"][name]) for name in called if name in state["state"]
+                (number, state["state"][name]) for name in parameter_names if name in state["state"]
             )
     return {"state": values, "param_groups": groups}
 

@@ -162,8 +162,8 @@ def _parameter(
 
 
 def _look(unit: UnitSummary) -> tuple[object, ...]:
-    """The figures of a unit that are printed, without its name, and with parameters' names relative
-    to it: equal units are printed once."""
+    """The printed figures of a unit, without its name and with relative names of parameters: equal
+    units are printed once."""
     parameters = tuple(
         (tuple(name.removeprefix(unit.name) for name in row.names), *_row(row)[1:])
         for row in unit.parameters

@@ -50,7 +50,7 @@ from .outputs import BatchSplit, cast, is_time_first, tensors, time_first_note
 from .plan import placement
 
 # (module, name of a parameter) -> the tensor under that name
-_Held = dict[tuple[nn.Module, str], torch.Tensor]
+_SlotValues = dict[tuple[nn.Module, str], torch.Tensor]
 Inputs = tuple[tuple[object, ...], dict[str, object]]  # what a module is called with
 ATTRIBUTE = "_fsdp_unit"  # the attribute of a module that holds its unit
 
@@ -68,15 +68,14 @@ class UnitState(enum.Enum):
 class _Pass:
     """The state of one forward pass.
 
-    gathers: the gathers that are in force during it. casts: the tensors that modules hold during
-    it; None after its backward, so that the casts are freed even where the loss is still
-    referenced, and a second backward casts again. output_dtype: the dtype of its output.
-    saved_shards: the tensors of each gather that are kept for backward. task: autograd's graph task
-    in which its backward has begun.
+    gathers: the active gathers. casts: the tensors that modules hold meanwhile; None after
+    backward, which frees them even if the loss is referenced (a second backward casts again).
+    output_dtype: the dtype of the output. saved_shards: for each gather, the tensors kept for
+    backward. task: autograd's graph task of its backward.
     """
 
     gathers: tuple[spmd.use_sharding, ...]
-    casts: _Held | None
+    casts: _SlotValues | None
     output_dtype: torch.dtype | None = None
     saved_shards: Sequence[Sequence[Any]] = ()
     task: int = -1
@@ -112,11 +111,10 @@ class Unit:
     backward.
 
     parameters: those that it gathers. ignored: the parameters below the unit that stay unsharded.
-    slots: (module, name) of each place where a module holds a parameter that forward reads in
-    another dtype. Where the policy names a dtype, a slot holds a cast of the parameter while
-    forward runs and from the first gradient to the end of backward (which may recompute forward
-    without a hook), and the parameter itself at all other times. Hooks do nothing while the
-    parameters are not on the device.
+    slots: (module, name) of each parameter that forward reads in another dtype. A slot holds a cast
+    of the parameter during forward, and from the first gradient to the end of backward (which may
+    recompute forward without a hook); at other times it holds the parameter. Hooks do nothing until
+    the parameters are on the device.
 
     is_root: True if no other unit is above this one.
     """
@@ -152,8 +150,8 @@ class Unit:
         # the gather of parameters that are not cast; None: not made
         self._gathered: spmd.use_sharding | None = None
         # running passes, innermost last, with the tensors they replaced
-        self._passes: list[tuple[_Pass, _Held]] = []
-        self._masters: _Held = {}  # the parameters that casts replace during backward
+        self._passes: list[tuple[_Pass, _SlotValues]] = []
+        self._masters: _SlotValues = {}  # the parameters that casts replace during backward
         self._arrived: _Pass | None = None  # the pass whose backward runs
         self._stored = UnitState.SHARDED
 
@@ -180,7 +178,7 @@ class Unit:
         is_kept = [id(parameter) not in moved_ids for parameter in self.parameters]
         self._specs = tuple(itertools.compress(self._specs, is_kept))
         self.parameters = tuple(itertools.compress(self.parameters, is_kept))
-        self._slots = tuple(slot for slot in self._slots if id(_held(*slot)) not in moved_ids)
+        self._slots = tuple(slot for slot in self._slots if id(_slot_value(*slot)) not in moved_ids)
         self._restart()
 
     def exchange(self, new: Mapping[int, nn.Parameter], modules: Collection[nn.Module]) -> None:
@@ -337,18 +335,18 @@ class Unit:
         )
         stored = self._stored_slots()
         recomputed = self._recomputed_pass()
-        begun = recomputed or self._begun(stored)
-        begun.output_dtype = self._output_dtype((args, kwargs))
+        current_pass = recomputed or self._cast_pass(stored)
+        current_pass.output_dtype = self._output_dtype((args, kwargs))
         if self.reshards and not recomputed:
             # The gather waits for the unit's input. A recomputation reads the gather that the
             # gradient has renewed.
             for tensor in tensors(inputs)[:1]:
-                for gather in begun.gathers:
+                for gather in current_pass.gathers:
                     gather.renew(tensor)
-        for gather in begun.gathers:
+        for gather in current_pass.gathers:
             gather.__enter__()
-        self._passes.append((begun, stored))
-        _hold(begun.casts)
+        self._passes.append((current_pass, stored))
+        _fill_slots(current_pass.casts)
         return inputs
 
     def _split(self, values: Sequence[torch.Tensor], *, is_batch: bool = False) -> None:
@@ -359,7 +357,7 @@ class Unit:
         else:
             self.split(values, is_batch=is_batch)
 
-    def _begun(self, stored: _Held) -> _Pass:
+    def _cast_pass(self, stored: _SlotValues) -> _Pass:
         """Begins a forward pass with casts of the parameters. A cast is sharded like its parameter
         and then gathered, so that the all-gather moves the narrower dtype."""
         casts: dict[int, torch.Tensor] = {}
@@ -390,7 +388,7 @@ class Unit:
         # Also where forward raised: torch calls the hook always, and a retry must find the
         # parameters in place.
         ended, stored = self._passes.pop()
-        _hold(stored)
+        _fill_slots(stored)
         returned = [tensor for tensor in tensors(output) if tensor.grad_fn is not None]
         is_recomputed = ended is self._recomputed_pass()
         if self.kept_on is not None and returned and not is_recomputed:
@@ -417,10 +415,9 @@ class Unit:
         return output
 
     def restore(self) -> None:
-        """Puts parameters back in the place of their casts, where a backward pass has left casts
-        because it raised."""
+        """Puts parameters back into the slots of casts that a failed backward pass has left."""
         if self._masters:
-            _hold(self._masters)
+            _fill_slots(self._masters)
             self._masters = {}
 
     def pre_backward(self, forward_pass: _Pass, gradient: torch.Tensor) -> None:
@@ -435,7 +432,7 @@ class Unit:
         # a second backward (retain_graph): the casts were freed after the first
         if forward_pass.casts is None:
             with torch.enable_grad():
-                renewed = self._begun(self._stored_slots())
+                renewed = self._cast_pass(self._stored_slots())
             forward_pass.gathers, forward_pass.casts = renewed.gathers, renewed.casts
         if self.reshards:
             for index, gather in enumerate(forward_pass.gathers):
@@ -444,8 +441,10 @@ class Unit:
                 )
         if forward_pass.casts and not self._passes:
             # Kept from the first time on: later the slots may hold the casts of a nested pass.
-            self._masters = self._masters or {slot: _held(*slot) for slot in forward_pass.casts}
-            _hold(forward_pass.casts)
+            self._masters = self._masters or {
+                slot: _slot_value(*slot) for slot in forward_pass.casts
+            }
+            _fill_slots(forward_pass.casts)
             self._arrived = forward_pass
         if (forward_pass.casts and not self._passes) or forward_pass.saved_shards:
             # torch runs it when the whole backward has ended: there is no hook after a module's own
@@ -481,9 +480,11 @@ class Unit:
     def _gather(self, parameters: Iterable[torch.Tensor]) -> spmd.use_sharding:
         return spmd.use_sharding(parameters, self.settings.mesh, over=self.settings.shard_axis)
 
-    def _stored_slots(self) -> _Held:
+    def _stored_slots(self) -> _SlotValues:
         """The parameters that are cast for a pass, by the slots that hold them now."""
-        return {slot: _held(*slot) for slot in self._slots if self._is_cast(_held(*slot))}
+        return {
+            slot: _slot_value(*slot) for slot in self._slots if self._is_cast(_slot_value(*slot))
+        }
 
     def _is_cast(self, tensor: torch.Tensor) -> bool:
         dtype = self.settings.mp_policy.param_dtype
@@ -548,13 +549,13 @@ def spec_of_others(tensor: torch.Tensor, mesh: spmd.Mesh, *axes: str) -> spmd.Pa
     )
 
 
-def _held(module: nn.Module, name: str) -> torch.Tensor:
+def _slot_value(module: nn.Module, name: str) -> torch.Tensor:
     tensor = module._parameters[name]
     assert tensor is not None, "a slot is the place of a parameter"
     return tensor
 
 
-def _hold(values: _Held | None) -> None:
+def _fill_slots(values: _SlotValues | None) -> None:
     """Puts tensors, parameters or not, into the slots of modules."""
     values = values or {}
     for (module, name), value in values.items():

@@ -89,8 +89,8 @@ class FullyShardedDataParallel(nn.Module):
             `lambda module, **how: FullyShardedDataParallel( fsdp.checkpoint_module(module),
             **how)`.
 
-    The keywords of `torch.distributed.fsdp.FullyShardedDataParallel` are accepted, too: those that
-    have a meaning here become others, the rest are named in one warning (docs/fsdp.md).
+    The keywords of `torch.distributed.fsdp.FullyShardedDataParallel` are accepted, too: keywords
+    with a meaning here are translated, one warning names the rest (docs/fsdp.md).
 
     A parameter that is marked over other axes of the mesh (tensor parallel) stays sharded over
     them, and is gathered over `shard_axis` alone.
@@ -202,8 +202,8 @@ class FullyShardedDataParallel(nn.Module):
         callable_: AutoWrapper,
         ignored: list[nn.Parameter],
     ) -> None:
-        """Replaces a module by the result of `auto_wrapper_callable` and makes it a unit; of a
-        result of this class, only the module inside is put in."""
+        """Replaces a module by the result of `auto_wrapper_callable` (by its inner module, if the
+        result is of this class) and makes it a unit."""
         overrides = {
             field.name: getattr(settings, field.name)
             for field in fields(settings)
@@ -308,15 +308,16 @@ class FullyShardedDataParallel(nn.Module):
 
     @contextmanager
     def no_sync(self, over: str | Sequence[str] | None = None) -> Iterator[None]:
-        """A context of backward passes whose gradients are not reduced over the devices: the first
-        backward pass behind it reduces the gradients of all, once.
+        """A context of backward passes that do not reduce gradients over the devices. The first
+        backward pass after it reduces the sum of all.
 
-        over: the mesh axes over which they are not reduced; None: all of the batch. As in torch, a
-        device has gradients of its own rows meanwhile, of the parameters' size over the other axes.
-        This holds for the passes of one program: where a gradient is read, or a sync runs, it is
-        reduced; its values are at all times those of the whole batch. A gradient that is not known
-        as a sum over the batch is reduced each time, with a warning that names the op.
-        `fsdp.accumulate_gradients(reduce="once")` does the same in a loop of the program.
+        over: the mesh axes without reduction; None: all axes of the batch. As in torch, each device
+        holds unreduced gradients meanwhile: they are sharded over the other axes alone.
+
+        Reads and syncs reduce a gradient before: it always has the value of the whole batch. A
+        gradient that is not known to be a sum over the batch is reduced each time, with a warning
+        that names the op. `fsdp.accumulate_gradients(reduce="once")` does the same in a loop of the
+        program.
 
         Raises ValueError for an axis that is not the batch's.
         """
@@ -353,8 +354,8 @@ class FullyShardedDataParallel(nn.Module):
         """The metadata that `fsdp.consolidate_sharded_state_dicts` takes in addition to the state
         dicts of all ranks.
 
-        A state dict here is the full one, as of rank 0 of one rank: a script that saves both for
-        PyTorch/XLA's consolidation works unchanged.
+        State dicts here are full, as if saved by one rank of one: scripts that save both for
+        PyTorch/XLA's consolidation work unchanged.
         """
         return {"shard_info": {}, "flatten_info": {}, "buffer_info": {}, "world_size": 1, "rank": 0}
 
@@ -399,8 +400,7 @@ class FullyShardedDataParallel(nn.Module):
             unit.refresh([module for _, module in places])
 
     def _restore(self, *_: object) -> None:
-        """Puts parameters back in the place of their casts, which a backward pass that raised has
-        left there."""
+        """Puts parameters back into the slots of casts that a failed backward pass has left."""
         for unit in units_in(self.module):
             if unit.state is not UnitState.FORWARD:
                 unit.restore()

@@ -118,7 +118,7 @@ WHEN_IMPORTED = {
 # The modules that print a plan, with rich and with jinja2: a process that prints none needs
 # neither.
 VIEWS = {"table": "spmd.tools.reports.table", "page": "spmd.tools.reports.page"}
-# What joins the points of the core, always or while a flag is on, imported at the first use of the
+# Functions that join the points of the core, always or by a flag, imported at the first use of the
 # device: torch's profiler must not see an import in a step, as it reads names of code that is freed
 # after it.
 JOINS: tuple[tuple[str, list[Any], str], ...] = (

@@ -83,7 +83,7 @@ def _run_what_is_finished() -> None:
     storages.LIVE[:] = [ref for ref in storages.LIVE if ref() is not None]
     runnable, nodes = _runnable()
     # the count is of all threads' ops: each looks at its own, as it would alone
-    if recorders.is_several:
+    if recorders.are_several:
         num_ops = len(nodes)
         if num_ops < max(config.loop_search_ops, 3 * recorders.longest_step.value):
             return pace.look_after(max(config.loop_search_ops, 1))
@@ -215,7 +215,7 @@ def loop_in(
         return None
     start = stop = period = 0
     shares = False
-    equal = repeats.repeated(
+    equal = repeats.periodic_stretches(
         [repeats.numbered(symbols)],
         np.zeros(len(nodes), bool),
         SHORTEST,

@@ -2,7 +2,7 @@
 
 from .base.config import join_while
 from .base.counters import when_cleared
-from .files.disk import given_by
+from .files.disk import program_sources
 from .passes import COMPILE_PASSES, PASSES
 from .passes.dynamic import keeps_start
 from .programs.cache import (

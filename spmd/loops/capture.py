@@ -52,13 +52,13 @@ class Capture(ClosedOver):
     """The ops that a thread records inside `with`: the body of the op `name`. Other threads wait
     until it ends.
 
-    given: the stand-ins. draws: the draws of one iteration (`seed.IterationDraws`). The end of the
-    block takes back writes to tensors from outside.
+    arguments: the values of the stand-ins. draws: the draws of one iteration
+    (`seed.IterationDraws`). The end of the block takes back writes to tensors from outside.
     """
 
     def __init__(self, name: str):
         super().__init__(name)
-        self.given: list[Value] = []
+        self.arguments: list[Value] = []
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> "Capture":
@@ -84,7 +84,7 @@ class Capture(ClosedOver):
     ) -> XlaTensor:
         """Returns a tensor that stands for an argument of the body."""
         node = body.stand_in(meta.layout)
-        self.given.append(node)
+        self.arguments.append(node)
         storage = Storage(node, meta.layout, sharding)
         self._own.add(storage)
         return wrap(meta.layout, storage).requires_grad_(requires_grad)  # type: ignore[return-value]
@@ -131,7 +131,7 @@ class Capture(ClosedOver):
         )
         stand_in = self.stand_in(tensor_meta(tensor), storage.sharding)
         storage_of(stand_in).is_state = storage.is_state
-        self.outer_values[self.given[-1]] = storage.value  # type: ignore[index]  # a node
+        self.outer_values[self.arguments[-1]] = storage.value  # type: ignore[index]  # a node
         set_storage(tensor, storage_of(stand_in), view_of(tensor))
         tensor._backward_hooks = None  # they run where the gradient arrives outside
         if requires_grad:
@@ -183,7 +183,9 @@ class Capture(ClosedOver):
 
     def is_unwritten(self, stand_in: XlaTensor) -> bool:
         """True if the body has not written a stand-in."""
-        return any(self.passes_on(storage_of(stand_in).value, argument) for argument in self.given)
+        return any(
+            self.passes_on(storage_of(stand_in).value, argument) for argument in self.arguments
+        )
 
     def passes_on(self, value: Value, source: Value) -> bool:
         """True if a value is another one, perhaps annotated or behind an optimization barrier that

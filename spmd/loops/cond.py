@@ -87,7 +87,7 @@ class _Branch:
                 )
                 for tensor in inputs
             ]
-            self.given = list(capture.given)
+            self.arguments = list(capture.arguments)
             refusal = "spmd.cond: a branch writes in place into its operands; make new tensors"
             tree = capture.run(
                 function, *refilled(operands, stand_ins), unwritten=stand_ins, refusal=refusal
@@ -113,9 +113,9 @@ class _Branch:
             operand_index = {tensor: i for i, tensor in enumerate(stand_ins)}
             sources: list[Source] = [operand_index.get(tensor, tensor) for tensor in reached]
             self.gradients = dict(zip(sources, gradients, strict=True))
-            self.constants = capture.outside([*self.roots, *self.written.values()], self.given)
-            saved_values = capture.outside(gradients, [*self.given, *self.arriving.values()])
-            self.kept = list(zip(saved_values, capture.tensors(saved_values), strict=True))
+            self.constants = capture.outside([*self.roots, *self.written.values()], self.arguments)
+            saved_values = capture.outside(gradients, [*self.arguments, *self.arriving.values()])
+            self.saved = list(zip(saved_values, capture.tensors(saved_values), strict=True))
 
     def __str__(self) -> str:
         return f"{self.tree} of {self.metas}"
@@ -133,14 +133,14 @@ class _Choice:
                 f"{second}"
             )
         self.written = list(first.written | second.written)
-        self.chosen = sorted(first.arriving | second.arriving)
+        self.differentiable = sorted(first.arriving | second.arriving)
         self.gradient_of: dict[Source, XlaTensor] = {
             source: inputs[source] if isinstance(source, int) else source
             for source in first.gradients | second.gradients
         }
-        self.kept = {
+        self.saved = {
             walks.value_name(value): (value, tensor)
-            for value, tensor in (*first.kept, *second.kept)
+            for value, tensor in (*first.saved, *second.saved)
         }
 
     def forward(self) -> tuple[Tensors, Tensors, list[bool]]:
@@ -154,27 +154,35 @@ class _Choice:
         bodies = []
         for branch in self.branches:
             new = [branch.written.get(storage, storage.value) for storage in self.written]
-            bodies.append(Region.of([*branch.roots, *new], [*constants, *branch.given]))
+            bodies.append(Region.of([*branch.roots, *new], [*constants, *branch.arguments]))
         operands = [reads.operand(self.pred), *constants, *map(reads.operand, self.inputs)]
         result = _record("spmd.cond", bodies, operands)
         count = len(result) - len(self.written)
         for storage, value in zip(self.written, result[count:], strict=True):
             storage.write(value)
-        saved_tensors = [self.pred, *(tensor for _, tensor in self.kept.values()), *self.inputs]
-        return tensors(result[:count]), saved_tensors, [i in self.chosen for i in range(count)]
+        saved_tensors = [self.pred, *(tensor for _, tensor in self.saved.values()), *self.inputs]
+        return (
+            tensors(result[:count]),
+            saved_tensors,
+            [i in self.differentiable for i in range(count)],
+        )
 
     def backward(self, saved_tensors: Sequence[Any], arriving: Sequence[Any]) -> Tensors:
         """Records the op of the gradients."""
-        constants = [value for value, _ in self.kept.values()]
+        constants = [value for value, _ in self.saved.values()]
         zeros = {source: reads.operand(_zeros(like)) for source, like in self.gradient_of.items()}
         bodies = []
         for branch in self.branches:
-            stand_ins = [branch.arriving.get(i, reads.operand(arriving[i])) for i in self.chosen]
+            stand_ins = [
+                branch.arriving.get(i, reads.operand(arriving[i])) for i in self.differentiable
+            ]
             gradients = zeros | branch.gradients
             bodies.append(
-                Region.of(list(gradients.values()), [*constants, *branch.given, *stand_ins])
+                Region.of(list(gradients.values()), [*constants, *branch.arguments, *stand_ins])
             )
-        operands = list(map(reads.operand, [*saved_tensors, *(arriving[i] for i in self.chosen)]))
+        operands = list(
+            map(reads.operand, [*saved_tensors, *(arriving[i] for i in self.differentiable)])
+        )
         return tensors(_record("spmd.cond.backward", bodies, operands))
 
 

@@ -53,7 +53,7 @@ def flex_attention(
     mask_mod = _of_positions(block_mask[-1], 0, mask_mod_other_buffers)
 
     with torch.autocast(NAME, enabled=False):
-        # What nobody reads of these is not computed.
+        # Unread values of these are not computed.
         attend = _by_blocks if query.shape[2] * key.shape[2] >= LONG else _at_once
         result = attend(query, key, value, score_mod, mask_mod, scale)
         if is_plain:

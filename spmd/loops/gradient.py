@@ -132,7 +132,7 @@ def saved(
     middle: the serial at which backward begins.
     """
     stand_ins, received = (
-        set(map(walks.value_name, capture.given)),
+        set(map(walks.value_name, capture.arguments)),
         set(map(walks.value_name, at_hand)),
     )
     needed = {walks.value_name(value): value for value in roots}
@@ -155,7 +155,7 @@ def saved(
     def is_free(value: Value) -> bool:
         return walks.value_name(value) in received or is_in(free, value)
 
-    for node in walks.between(forward, [*capture.given, *at_hand], since=capture.start):
+    for node in walks.between(forward, [*capture.arguments, *at_hand], since=capture.start):
         if not node.op.draws and all(is_in(fixed, value) for value in node.operands):
             fixed.add(node)  # cheaper recomputed than saved
         if (node in fixed or _is_cheap(node)) and all(map(is_free, node.operands)):

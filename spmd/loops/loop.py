@@ -136,7 +136,10 @@ class _Loop:
             for tensor in init
         ]
         self.stand_ins = [x.stand_in(capture) for x in xs]
-        self.carry_given, self.xs_given = capture.given[: len(init)], capture.given[len(init) :]
+        self.carry_values, self.xs_values = (
+            capture.arguments[: len(init)],
+            capture.arguments[len(init) :],
+        )
         self.carried, self.stacked = self._run(body)
         self.num_stacked = len(self.stacked)
         self._note_writes()
@@ -167,10 +170,10 @@ class _Loop:
         written = self.capture.written()
         self.written, self.after = list(written), [after for _, after in written.values()]
         self.outside = [outside for outside, _ in written.values()]
-        self.capture.given += self.outside
+        self.capture.arguments += self.outside
         self.rewritten = [
             i
-            for i, (tensor, x_value) in enumerate(zip(self.stand_ins, self.xs_given, strict=True))
+            for i, (tensor, x_value) in enumerate(zip(self.stand_ins, self.xs_values, strict=True))
             if not self.xs[i].is_stack
             and not self.capture.passes_on(storage_of(tensor).value, x_value)
         ]
@@ -243,15 +246,15 @@ class _Loop:
         )
 
     def _make_forward(self, gradients: list[Value], middle: int) -> None:
-        unwritten = [x_value for i, x_value in enumerate(self.xs_given) if i not in self.rewritten]
+        unwritten = [x_value for i, x_value in enumerate(self.xs_values) if i not in self.rewritten]
         arriving = [*self.carry_arriving, *self.sums_given, *self.stack_arriving]
         self.saved = saved(self.capture, gradients, [*unwritten, *arriving], middle)
         carried = [*map(reads.operand, self.carried), *self.after]
         roots = [*carried, *map(reads.operand, self.stacked), *self.saved, *self.new_xs]
         ys = [*[Y(is_stack=True)] * (self.num_stacked + len(self.saved)), *[Y()] * len(self.new_xs)]
-        rows = zip((x.is_stack for x in self.xs), self.xs_given, strict=True)
+        rows = zip((x.is_stack for x in self.xs), self.xs_values, strict=True)
         self.constants, self.loop = self._loop(
-            roots, [*self.carry_given, *self.outside], [*rows], ys, self.reverse
+            roots, [*self.carry_values, *self.outside], [*rows], ys, self.reverse
         )
 
     def _loop(
@@ -283,14 +286,14 @@ class _Loop:
         """Returns the function that records the backward loop; it holds no more of the recording
         than it reads."""
         fixed = [*self.carry_arriving, *self.sums_given]
-        every = [*fixed, *self.saved, *self.xs_given, *self.stack_arriving]
+        every = [*fixed, *self.saved, *self.xs_values, *self.stack_arriving]
         read = self.capture.read(gradients, every) - set(map(walks.value_name, self.saved))
         xs_read = [
-            i for i, x_value in enumerate(self.xs_given) if walks.value_name(x_value) in read
+            i for i, x_value in enumerate(self.xs_values) if walks.value_name(x_value) in read
         ]
         rows = [
             *((True, value) for value in self.saved),
-            *((self.xs[i].is_stack, self.xs_given[i]) for i in xs_read),
+            *((self.xs[i].is_stack, self.xs_values[i]) for i in xs_read),
             *((True, value) for value in self.stack_arriving),
         ]
         xs_needs = [self.xs[i] for i in self.xs_needs]

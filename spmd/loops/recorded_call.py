@@ -117,7 +117,7 @@ class RecordedFunction:
             )
             for tensor in tensors
         ]
-        argument_values = list(capture.given)
+        argument_values = list(capture.arguments)
         # A tensor with a history may be written in place, a leaf tensor that requires a gradient
         # may not.
         arguments = [
@@ -209,7 +209,7 @@ class RecordedFunction:
             raise NotOneOpError("it writes in place into a tensor that is not among its arguments")
         self.written = [
             i
-            for i, (argument, value) in enumerate(zip(arguments, capture.given, strict=True))
+            for i, (argument, value) in enumerate(zip(arguments, capture.arguments, strict=True))
             if not capture.passes_on(storage_of(argument).value, value)
         ]
         if any(arguments[i].requires_grad for i in self.written):

@@ -88,7 +88,7 @@ def while_loop(
             )[1]
             written = capture.written()
             outside = [old for old, _ in written.values()]
-            carry = [*capture.given, *outside]
+            carry = [*capture.arguments, *outside]
             roots = [*map(reads.operand, after), *(new for _, new in written.values())]
             constants = capture.outside([condition, *roots], carry)
             bodies = [Region.of(results, [*constants, *carry]) for results in ([condition], roots)]

@@ -122,7 +122,7 @@ class _Region:
         cuts: Sequence[Cut],
         checks: bool,
     ):
-        self.name, self.tracker, self.given = capture.name, rules, arguments
+        self.name, self.tracker, self.arguments = capture.name, rules, arguments
         # by the name of a value that crosses the boundary sharded
         self.boundary_of: dict[Any, Boundary] = {}
         stand_ins = []
@@ -135,7 +135,7 @@ class _Region:
             stand_ins.append(
                 stand_in.requires_grad_(tensor.requires_grad and torch.is_grad_enabled())
             )
-        self.given_values = list(capture.given)
+        self.argument_values = list(capture.arguments)
         calls = body_calls()
         checks = checks and (calls is None or calls.checks)
         with held(thread, tracker=self.tracker):
@@ -143,7 +143,7 @@ class _Region:
             outputs = [self._as_promised(result, checks) for result in results]
             self.boundaries = [Boundary(result.cut) for result in results]
             self._note_writes(capture)
-            self.chosen, reached = capture.reached_by(outputs)
+            self.differentiable, reached = capture.reached_by(outputs)
             stand_in_index = {tensor: i for i, tensor in enumerate(stand_ins)}
             self.wanted = sorted(
                 stand_in_index[tensor] for tensor in reached if tensor in stand_in_index
@@ -156,8 +156,8 @@ class _Region:
         self._make_forward(capture, outputs, gradients, middle)
         self.constants: Tensors = []
         self.read: list[int] = []
-        self.inputs = [*arguments, *self.closed_over] if self.chosen else []
-        self.gradient = self._gradient(capture, gradients) if self.chosen else None
+        self.inputs = [*arguments, *self.closed_over] if self.differentiable else []
+        self.gradient = self._gradient(capture, gradients) if self.differentiable else None
 
     def _stand_in(self, capture: Capture, meta: Meta, boundary: Boundary) -> Any:
         tensor = capture.stand_in(meta)
@@ -211,7 +211,7 @@ class _Region:
 
     def _note_writes(self, capture: Capture) -> None:
         self.written = capture.written()
-        capture.given += [old_value for old_value, _ in self.written.values()]
+        capture.arguments += [old_value for old_value, _ in self.written.values()]
         for storage, (_, after) in self.written.items():
             may_diverge = self.tracker.in_order(self.tracker.of(after).may_diverge)
             if may_diverge:
@@ -225,10 +225,10 @@ class _Region:
     def _differentiate(self, capture: Capture, outputs: Tensors, sources: Tensors) -> list[Value]:
         """The gradients on one shard: of the arguments that have one, then of the closed-over
         tensors."""
-        differentiable_outputs = [outputs[i] for i in self.chosen]
+        differentiable_outputs = [outputs[i] for i in self.differentiable]
         arriving = [
             self._stand_in(capture, dense_meta(tensor.shape, tensor.dtype), self.boundaries[i])
-            for i, tensor in zip(self.chosen, differentiable_outputs, strict=True)
+            for i, tensor in zip(self.differentiable, differentiable_outputs, strict=True)
         ]
         self.arriving = [storage_of(tensor).value for tensor in arriving]
 
@@ -247,7 +247,9 @@ class _Region:
         self, capture: Capture, outputs: Tensors, gradients: list[Value], middle: int
     ) -> None:
         befores = [old_value for old_value, _ in self.written.values()]
-        self.saved_values = saved(capture, gradients, [*self.given_values, *self.arriving], middle)
+        self.saved_values = saved(
+            capture, gradients, [*self.argument_values, *self.arriving], middle
+        )
         # a stack of one per shard, or one value where all are equal
         for value in self.saved_values:
             if may_diverge := self.tracker.in_order(self.tracker.of(value).may_diverge):
@@ -257,28 +259,28 @@ class _Region:
         roots = [*map(reads.operand, outputs), *after, *self.saved_values]
         outs = [*self.boundaries, *map(replicated, after), *map(self._boundary, self.saved_values)]
         self.forward_op, self.forward_constants = self._op(
-            capture, roots, outs, [*befores, *self.given_values]
+            capture, roots, outs, [*befores, *self.argument_values]
         )
 
     def _gradient(self, capture: Capture, gradients: list[Value]) -> Backward:
         """Returns the function that records the backward op; it holds no more of the recording than
         it reads."""
-        read = capture.read(gradients, [*self.arriving, *self.saved_values, *self.given_values])
+        read = capture.read(gradients, [*self.arriving, *self.saved_values, *self.argument_values])
         self.read = [
-            i for i, value in enumerate(self.given_values) if walks.value_name(value) in read
+            i for i, value in enumerate(self.argument_values) if walks.value_name(value) in read
         ]
-        inputs = [*self.saved_values, *(self.given_values[i] for i in self.read), *self.arriving]
+        inputs = [*self.saved_values, *(self.argument_values[i] for i in self.read), *self.arriving]
         outs = [
-            *(self._boundary(self.given_values[i]) for i in self.wanted),
+            *(self._boundary(self.argument_values[i]) for i in self.wanted),
             *map(replicated, self.closed_over),
         ]
         op, constants = self._op(capture, gradients, outs, inputs)
         self.constants = capture.tensors(constants)
         name, output_indices, argument_indices, count = (
             self.name,
-            self.chosen,
+            self.differentiable,
             self.wanted,
-            len(self.given),
+            len(self.arguments),
         )
 
         def gradient(saved_tensors: Sequence[Any], arriving: Sequence[Any]) -> list[Any]:
@@ -349,13 +351,13 @@ class _Region:
         """Records the computation: its results, what the gradient reads, and for each result
         whether it has one."""
         befores = [old_value for old_value, _ in self.written.values()]
-        operands = [*self.forward_constants, *befores, *map(reads.operand, self.given)]
+        operands = [*self.forward_constants, *befores, *map(reads.operand, self.arguments)]
         result = record_manual(self.name, self.forward_op, operands)
         start, end = len(self.boundaries), len(self.boundaries) + len(self.written)
         for storage, tensor in zip(self.written, result[start:end], strict=True):
             storage.write(storage_of(tensor).value)
-        saved_tensors = [*self.constants, *result[end:], *(self.given[i] for i in self.read)]
-        return result[:start], saved_tensors, [i in self.chosen for i in range(start)]
+        saved_tensors = [*self.constants, *result[end:], *(self.arguments[i] for i in self.read)]
+        return result[:start], saved_tensors, [i in self.differentiable for i in range(start)]
 
 
 def replicated(value: Any) -> Boundary:

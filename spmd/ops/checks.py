@@ -212,11 +212,11 @@ def masked_scatter(self, mask, source):
 
 @checks(aten.index_add.default, aten.index_add_.default)
 def index_add(self, dim, index, source, **_):
-    sizes, others = list(self.shape), list(source.shape)
-    if len(sizes) == len(others):
-        del sizes[dim : dim + 1 or None], others[dim : dim + 1 or None]
+    sizes, source_sizes = list(self.shape), list(source.shape)
+    if len(sizes) == len(source_sizes):
+        del sizes[dim : dim + 1 or None], source_sizes[dim : dim + 1 or None]
     return (
-        sizes != others
+        sizes != source_sizes
         or self.dtype != source.dtype
         or index.dtype not in (torch.int32, torch.int64)
     )
@@ -293,7 +293,7 @@ def convolution(input, weight, bias, stride, padding, dilation, transposed, outp
 
 @checks(aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
 def embedding_bag(
-    weight, indices, offsets, scale_grad_by_freq=False, mode=0, sparse=False, *others, **_
+    weight, indices, offsets, scale_grad_by_freq=False, mode=0, sparse=False, *arguments, **_
 ):
     if indices.dim() != 1:  # torch fails in an assertion
         raise RuntimeError(
@@ -301,7 +301,7 @@ def embedding_bag(
             f"{list(indices.shape)}; flatten them, or use torch.nn.functional.embedding_bag, "
             "which takes one bag a row"
         )
-    kinds = {tensor.dtype for tensor in (weight, *others) if isinstance(tensor, torch.Tensor)}
+    kinds = {tensor.dtype for tensor in (weight, *arguments) if isinstance(tensor, torch.Tensor)}
     return weight.dim() != 2 or offsets.dim() != 1 or mode not in (0, 1, 2) or len(kinds) > 1
 
 

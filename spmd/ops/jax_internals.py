@@ -8,8 +8,8 @@ from typing import Any
 
 from jax._src import config as _config
 
-# 0.10, 0.11, 0.12. The partitioner as a context, where the public flag `jax_use_shardy_partitioner`
-# is process-wide. None in a jax that has only Shardy.
+# Exists in jax 0.10 to 0.12. The partitioner as a context, where the public flag
+# `jax_use_shardy_partitioner` is process-wide. None in a jax that has only Shardy.
 use_shardy_partitioner: Any = getattr(_config, "use_shardy_partitioner", None)
 
 
@@ -24,7 +24,7 @@ def _cudnn() -> ModuleType | None:
     return module if all(hasattr(module, name) for name in names) else None
 
 
-# 0.10, 0.11, 0.12. cuDNN's attention: `_dot_product_attention_fwd_p`,
+# Exists in jax 0.10 to 0.12. cuDNN's attention: `_dot_product_attention_fwd_p`,
 # `_dot_product_attention_bwd_p`, `MaskType`, `AttentionLayout`. The public
 # `jax.nn.dot_product_attention` looks for cuDNN while it is traced.
 cudnn_attention = _cudnn()
@@ -36,5 +36,6 @@ def _cudnn_options() -> dict[str, None]:
     return {name: None for name in ("score_mod_name", "score_mod_jaxpr") if name in names}
 
 
-# 0.12. The two primitives' further parameters: a function of the scores, of which there is none.
+# Exists in jax 0.12. The two primitives' further parameters: a function of the scores, of which
+# there is none.
 cudnn_attention_options = _cudnn_options()

@@ -428,7 +428,7 @@ META_FUNCTIONS: dict[OpOverload, Function] = {
             "_fake_quantize_learnable_per_tensor_affine_backward "
             "_fake_quantize_learnable_per_channel_affine_backward"
         ),
-        lambda grad, *others: tuple(map(torch.empty_like, others[:3])),
+        lambda grad, *inputs: tuple(map(torch.empty_like, inputs[:3])),
     ),
     aten._grouped_mm.default: _grouped_mm,
     aten._scaled_mm.default: _scaled_mm,
@@ -444,8 +444,8 @@ META_FUNCTIONS: dict[OpOverload, Function] = {
     loss.CROSS_ENTROPY: _cross_entropy,
     linear_cross_entropy.LINEAR_CROSS_ENTROPY: _linear_cross_entropy,
     linear_cross_entropy.LINEAR_CROSS_ENTROPY_BACKWARD: (
-        lambda grad_output, input, linear_weight, *others: _linear_backward(
-            input, grad_output, linear_weight, others[-1]
+        lambda grad_output, input, linear_weight, *arguments: _linear_backward(
+            input, grad_output, linear_weight, arguments[-1]
         )
     ),
     rnn.RECURRENCE: _recurrence,

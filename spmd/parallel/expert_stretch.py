@@ -1,8 +1,8 @@
 """A layer of experts in a graph: what is known of the values of its rows, as steps of a body.
 
 Rows begin where a value of tokens is taken for each choice, in the order of the choices or sorted
-by expert, and end where a token's choices are added up; backward is the same. What is between must
-be row by row.
+by expert, and end where a token's choices are added up; backward is the same. The ops between must
+work row by row.
 """
 
 from dataclasses import dataclass, field, replace

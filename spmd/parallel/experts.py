@@ -166,7 +166,7 @@ def _replaced(graph: Graph, expert_layers: Sequence[ExpertLayer]) -> Graph:
             names = list(item.exits)
             like = names[0][0] if isinstance(names[0], tuple) else names[0]
             fused_node = result.add(op, values, like, scalars)
-            result.now |= dict(zip(names, walks.results(fused_node), strict=True))
+            result.new_values |= dict(zip(names, walks.results(fused_node), strict=True))
             done.update(name[0] if isinstance(name, tuple) else name for name in names)
         else:
             result.copy(item)

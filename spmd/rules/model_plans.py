@@ -53,7 +53,7 @@ _LOCAL = frozenset(
         "replicated_with_grad_allreduce",
     }
 )
-# What a configuration says besides: sizes, which are the mesh's here, and the ways of local code.
+# Other entries of a configuration: sizes, which are the mesh's here, and the ways of local code.
 _SAID = (
     "tp_size",
     "ep_size",
@@ -303,9 +303,9 @@ def _sequences(
 
 
 def _units(model: nn.Module, plan: Mapping[str, str]) -> list[str]:
-    """The patterns of the modules that free their gathered parameters. Those that keep them belong
-    to the root, which keeps its own from forward to backward; so does a table of embeddings that
-    another module holds, too."""
+    """The patterns of the modules that free their gathered parameters. Modules that keep them
+    belong to the root, whose parameters stay gathered from forward to backward; so does a table of
+    embeddings that another module shares."""
     styles = {path: plan.get(_generic(path)) for path, _ in model.named_modules()}
     freed = [path for path, style in styles.items() if style == "free_full_weight"]
     for path, style in styles.items():

@@ -377,9 +377,9 @@ def _lies_as(tensor: XlaTensor) -> Sharding:
     """The sharding on the devices where a tensor lies: those of its block, for a row of a stack
     sharded over rows."""
     sharding, value = _sharding_of(tensor), storage_of(tensor).value
-    if not sharding.spec.stack or type(value) is not DeviceData or value.place is None:
+    if not sharding.spec.stack or type(value) is not DeviceData or value.stored_row is None:
         return sharding
-    store, row = value.place
+    store, row = value.stored_row
     return store.lies_as(row)
 
 
@@ -418,10 +418,10 @@ class Filling:
             data = DeviceData(
                 tensor_meta(self.tensor), buffer=buffer, sharding=self.sharding, source=user_frame()
             )
-            place = storage.value.place if type(storage.value) is DeviceData else None
+            stored_row = storage.value.stored_row if type(storage.value) is DeviceData else None
             storage.write(data)
             if self.sharding.devices != sharding.devices:
-                data.take_place(place, sharding)
+                data.take_row(stored_row, sharding)
             storage.home = data.sharding
         self._when_done()
 

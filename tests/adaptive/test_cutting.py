@@ -22,7 +22,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing of another test is pending, none of its graphs, programs and threads known; few ops
     are a graph."""
     monkeypatch.setattr(changing, "LEAST_OPS", 8)
-    monkeypatch.setattr(recorders, "is_several", False)
+    monkeypatch.setattr(recorders, "are_several", False)
     spmd.sync()
     cache.clear_cache()
     changing.forget()

@@ -30,8 +30,8 @@ from ...core.extend import (
 )
 from .spread import LENGTHEN, Sources, in_place, pad, padded_on_host
 
-# What of an op is dynamic, beside its start and the data that it reads (the number of the operand):
-# the dims of its result; the length of a small list, which the host computes.
+# Dynamic parts of an op beside its start and its operands (by number): the dims of its result; the
+# length of a small list, computed by the host.
 RESULT, HOST = "result", "host"
 
 # The number of batch shapes that have programs of their own; then the length is an operand.
@@ -373,7 +373,9 @@ def again(graph: Graph, sync: pass_result.Sync) -> pass_result.Outcome:
         return ""
     new, inputs = Rewrite(graph, is_recorded=True), list(graph.inputs)
     for index, meta in plan.data:
-        new.now[graph.inputs[index]] = inputs[index] = padded_on_host(graph.inputs[index], meta)
+        new.new_values[graph.inputs[index]] = inputs[index] = padded_on_host(
+            graph.inputs[index], meta
+        )
     for node, step in zip(graph.nodes, plan.steps, strict=True):
         for index, op in step.lengthened:
             new.replace([inputs[index]], new.add(op, [inputs[index]], node))

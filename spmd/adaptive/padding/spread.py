@@ -243,7 +243,7 @@ class _Spread(Rewrite):
         if (
             type(device_data) is not DeviceData
             or device_data not in self.origins.inputs
-            or device_data in self.now
+            or device_data in self.new_values
         ):
             return
         pads = {
@@ -252,9 +252,13 @@ class _Spread(Rewrite):
         }
         meta = padded_meta(device_data.meta, pads)
         if device_data.host is None:
-            self.now[device_data] = self.add(pad_op(device_data.meta, meta), [device_data], reader)
+            self.new_values[device_data] = self.add(
+                pad_op(device_data.meta, meta), [device_data], reader
+            )
         else:
-            self.now[device_data] = self.data[device_data] = padded_on_host(device_data, meta)
+            self.new_values[device_data] = self.data[device_data] = padded_on_host(
+                device_data, meta
+            )
         self.pads[device_data] = pads
 
 

@@ -20,8 +20,8 @@ class Move:
             shape: of the value, unsharded.
         before, after: the two layouts, as specs; "" where they are not known.
         collectives: the kinds that move it, in order. axes: the mesh axes over which. largest: the
-            bytes of the largest one (`Collective.bytes`). bytes: those that each device sends for
-            it in one run.
+            bytes of the largest one (`Collective.bytes`). bytes: sent by each device for this move
+            in one run.
         mark: the annotation to try. is_checked: the program was compiled with it, and has this move
             no more.
         count: of equal moves of a line and a module; `bytes` are those of all, `largest` of the
@@ -92,14 +92,14 @@ class Collective:
             arrays and the op of the first, whose line it has; line: the user's line of that op;
             path: the module or parameter it belongs to, as `named_modules` names it ("" except in
             `spmd.plan`, which reads the modules).
-        is_sliced: each device keeps only a slice of this all-reduce. The CPU, which has no other,
-            implements a reduce-scatter so.
+        is_sliced: each device keeps only a slice of this all-reduce. The CPU implements every
+            reduce-scatter this way.
         link: its network, where the devices are several slices: "ici" inside of a slice, "dcn"
             between slices.
         is_async: it overlaps with computation, as the program is scheduled. core: "sparsecore"
             where these cores of a TPU run it, next to the others.
-        seconds: of all counts together, by the clock of a plan (0 elsewhere); waiting: those that
-            nothing covers.
+        seconds: of all counts together, by the clock of a plan (0 elsewhere); waiting: of these,
+            the seconds without computation.
 
     >>> import torch, spmd
     >>> mesh = spmd.Mesh(range(8), (8,), ("data",))
@@ -169,10 +169,10 @@ class CompileRecord:
         collectives: kind -> number in the text of the optimized program. traffic: the same as a
             table, with mesh axes, bytes, counts and lines (see `Collective`); the most bytes come
             first. functions: the user's functions that recorded its ops or needed it, each as
-            "file:first line". passes: (name, what it changed or why it did not) of the passes over
-            its graph that had something to say. moves: the values that the partitioner moved and no
-            annotation requests, those of more than `config.moves_above` bytes (see `Move`). read:
-            returns what is read in the program's text; a compilation does not wait for it.
+            "file:first line". passes: (pass, its change or its reason for none) of each pass with a
+            note. moves: the values that the partitioner moved and no annotation requests, those of
+            more than `config.moves_above` bytes (see `Move`). read: returns what is read in the
+            program's text; a compilation does not wait for it.
 
     >>> import torch, spmd
     >>> spmd.metrics.clear()

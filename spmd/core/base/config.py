@@ -16,8 +16,8 @@ Setting = bool | int | str
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag: its name, its default (whose type is that of its values), one line of help, and
-    permitted values (empty: all)."""
+    """One flag: its name, its default, one line of help, and its permitted values (empty: all of
+    the default's type)."""
 
     name: str
     default: Setting
@@ -250,9 +250,9 @@ def set_pool_width(num_devices: int) -> None:
     """Sets the number of threads of XLA's CPU client's pools, before it starts; a width that the
     user has set stays.
 
-    A program over several devices holds one thread for each until it ends, and a second one where a
-    device waits in a collective of a loop and in one after it (docs/decisions/thread-pools.md). XLA
-    itself takes the number of cores or of devices, the larger one; one device computes on the
+    A program over several devices occupies a thread per device until it ends, and two while a
+    device waits in two collectives, of a loop and after it (docs/decisions/thread-pools.md). XLA's
+    own width is the larger of the numbers of cores and of devices; one device computes on the
     calling thread.
     """
     global _own_pool_width
@@ -338,8 +338,8 @@ _WITHOUT_TPU = {
 
 
 def prepare_cuda() -> None:
-    """Keeps jax's CUDA plugin from looking for the driver's libraries where there is no GPU and it
-    only compiles."""
+    """Keeps jax's CUDA plugin from looking for driver libraries on a machine without a GPU, where
+    it only compiles."""
     if not has_gpu():
         os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
 

@@ -28,8 +28,8 @@ Maker = Callable[[], Any]  # returns the program, a class of a floor above, or N
 
 
 class Started(NamedTuple):
-    """A started program: one of its results, a function that returns the program, its start, and
-    its number among the events of all processes (0: none)."""
+    """A started program. result: one of its arrays; maker: returns the program; event: its number
+    among the events of all processes, 0 for none."""
 
     result: jax.Array
     maker: Maker
@@ -121,27 +121,26 @@ _num_runs = 0
 
 
 def stamp() -> int:
-    """Returns a number that changes when a program has run. A value read under an older number does
-    not belong to the graph that is recorded now."""
+    """Returns a number that changes with each run. Values read under an older number do not belong
+    to the graph being recorded."""
     return _num_runs
 
 
 def note_run(result: jax.Array, maker: Maker, event: int = 0) -> None:
-    """Keeps one result of a program that was started, until the program is done."""
+    """Notes a started program by one of its results, until it is done."""
     global _num_runs
     _num_runs += 1
     note_started(result, maker, event)
 
 
 def note_started(result: jax.Array, maker: Maker = lambda: None, event: int = 0) -> None:
-    """Keeps the result of a program that computes nothing but reshards an array; `stamp` stays."""
+    """`note_run` for a program that only reshards an array: `stamp` does not change."""
     _started.append(Started(result, maker, time.monotonic(), event))
     note(result)
 
 
 def note_recorded() -> None:
-    """Changes `stamp` as if a program had run: values read from now on are not in a graph recorded
-    before."""
+    """Changes `stamp` as a run does: later reads do not belong to graphs recorded before."""
     global _num_runs
     _num_runs += 1
 

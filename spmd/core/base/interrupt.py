@@ -39,9 +39,8 @@ Handler = Callable[[int, FrameType | None], object]
 class _Press(NamedTuple):
     """A received signal: an id of its own, its number, and its handler.
 
-    Without the frame that ran: it has tensors, and a thread that reads a press while the process
-    ends would drop them in a dying interpreter, which aborts. A handler gets the frame that runs
-    when it is called.
+    Without the interrupted frame: a thread that reads the press at exit would free the frame's
+    tensors in a dying interpreter, which aborts. Handlers get the frame of their own call.
     """
 
     name: int
@@ -61,8 +60,8 @@ class _Patient:
         self.handler = handler
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Holds a signal of the user; at one that `_press_again` sent, calls the handler of the
-        held signals that are due."""
+        """Holds a signal of the user. A signal of `_press_again` calls the handlers of held signals
+        that are due."""
         is_ours, due = _take(number)
         if due and not _must_wait(frame):
             _forget(due)
@@ -231,8 +230,8 @@ def _deliver() -> None:
 
 @contextlib.contextmanager
 def soon() -> Iterator[None]:
-    """Inside `later`: handles signals at once again, waiting ones first, in code that may be left
-    at any place.
+    """Handles signals at once, inside of `later`, pending ones first: for code that an exception
+    may leave anywhere.
 
     A handler's exception leaves this block as it was raised, even if an `except` on the way has
     replaced it.

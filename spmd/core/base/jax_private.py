@@ -2,10 +2,10 @@
 `ops/jax_internals` import `jax._src`.
 
 A name is imported from its place in each jax that `pyproject.toml` allows (0.10, 0.11 and 0.12),
-with a note of what jax's public API lacks. A name that is missing in one of these versions, or will
-be in the next, is None there and its user has another way. `jax.experimental.shard_alike` (0.10
-only) is not used in any version: see `sharding.partitioner.shard_as`. Module attributes that are
-replaced in jax itself are behind a function.
+with a note of what jax's public API lacks. A name that one of these versions or the next lacks is
+None there, and its caller has an alternative. `jax.experimental.shard_alike` (0.10 only) is not
+used in any version: see `sharding.partitioner.shard_as`. Module attributes that are replaced in jax
+itself are behind a function.
 """
 
 import dataclasses
@@ -20,69 +20,71 @@ from jax._src import distributed as _distributed
 from jax._src import hardware_utils as _hardware_utils
 from jax._src import xla_bridge as _xla_bridge
 
-# 0.10, 0.11, 0.12. The launchers that jax detects (SLURM, Open MPI, TPU pods); only
+# Exists in jax 0.10 to 0.12. The launchers that jax detects (SLURM, Open MPI, TPU pods); only
 # `jax.distributed.initialize` reads them, and it does not return its findings.
 from jax._src.clusters import ClusterEnv as ClusterEnv
 from jax._src.export import _export
 
-# 0.10, 0.11, 0.12. Finds SciPy's LAPACK for XLA's kernels; jax calls it where such an op is
-# lowered, which a program from the disk is not, and without it the process ends.
+# Exists in jax 0.10 to 0.12. Finds SciPy's LAPACK for XLA's kernels; jax calls it where such an op
+# is lowered, which a program from the disk is not, and without it the process ends.
 from jax._src.lax.linalg import initialize_lapack as initialize_lapack
 
-# 0.10, 0.11, 0.12. The bindings of XLA: devices in addition to those of `jax.devices()`, a
-# program's layouts, the partitioner's report.
+# Exists in jax 0.10 to 0.12. The bindings of XLA: devices in addition to those of `jax.devices()`,
+# a program's layouts, the partitioner's report.
 from jax._src.lib import utils as _utils
 from jax._src.lib import xla_client as xla_client
 
-# 0.10, 0.11, 0.12. MLIR's bindings; `jax.interpreters.mlir` re-exports `ir` of them, and no
-# dialect.
+# Exists in jax 0.10 to 0.12. MLIR's bindings; `jax.interpreters.mlir` re-exports `ir` of them, and
+# no dialect.
 from jax._src.lib.mlir import ir as ir
 from jax._src.lib.mlir.dialects import hlo as hlo
 from jax._src.lib.mlir.dialects import sdy as sdy
 
-# 0.10, 0.11, 0.12. A sharding known only by its text, as a partitioner reports one.
+# Exists in jax 0.10 to 0.12. A sharding known only by its text, as a partitioner reports one.
 from jax._src.sharding_impls import GSPMDSharding as GSPMDSharding
 
-# 0.10, 0.11, 0.12. The shape of an array of which each process has a part, as jax's own upload of
-# parts computes it.
+# Exists in jax 0.10 to 0.12. The shape of an array of which each process has a part, as jax's own
+# upload of parts computes it.
 from jax._src.sharding_impls import local_to_global_shape as local_to_global_shape
 from jax.experimental import serialize_executable
 
 from ...ops.jax_internals import is_reordered as is_reordered
 from ...ops.jax_internals import use_shardy_partitioner as use_shardy_partitioner
 
-# 0.10, 0.11, 0.12. All settings that a trace depends on.
+# Exists in jax 0.10 to 0.12. All settings that a trace depends on.
 trace_context: Callable[[], tuple[Any, ...]] = _config.trace_context
 
-# 0.10, 0.11, 0.12. True if a backend is up; each public function would start one.
+# Exists in jax 0.10 to 0.12. True if a backend is up; each public function would start one.
 backends_are_initialized: Callable[[], bool] = _xla_bridge.backends_are_initialized
 
-# 0.10, 0.11, 0.12. This process among the others; updated by `jax.distributed.initialize`.
+# Exists in jax 0.10 to 0.12. This process among the others; updated by
+# `jax.distributed.initialize`.
 distributed_state: Any = _distributed.global_state
 
 
-# 0.10, 0.11, 0.12. The least severity that XLA logs from now on (see `config.LOGS_WARNINGS`).
+# Exists in jax 0.10 to 0.12. The least severity that XLA logs from now on (see
+# `config.LOGS_WARNINGS`).
 set_log_level: Callable[[int], None] = _utils.absl_set_min_log_level
 
 
 def num_tpu_chips() -> int:
-    """The number of TPU chips of this machine; starts no backend. 0.10, 0.11, 0.12."""
+    """The number of TPU chips of this machine; starts no backend. Exists in jax 0.10 to 0.12."""
     return _hardware_utils.num_available_tpu_chips_and_device_id()[0]
 
 
 def has_started_in_parent() -> bool:
     """`backends_are_initialized` in a forked child: without the lock, which may stay taken there.
-    0.10, 0.11, 0.12."""
+    Exists in jax 0.10 to 0.12."""
     return bool(_xla_bridge._backends)
 
 
 def wrap_fork_warning(wrap: Callable[[Callable[[], None]], Callable[[], None]]) -> None:
-    """Replaces the warning that jax hands to `os.register_at_fork` when its backend starts. 0.10,
-    0.11, 0.12."""
+    """Replaces the warning that jax hands to `os.register_at_fork` when its backend starts.
+    Exists in jax 0.10 to 0.12."""
     _xla_bridge._at_fork = wrap(_xla_bridge._at_fork)
 
 
-# --- private attributes of public objects: 0.10, 0.11, 0.12 ---------------------------------------
+# --- private attributes of public objects: jax 0.10 to 0.12 ---------------------------------------
 
 
 def device_order(sharding: Any) -> Sequence[Any]:
@@ -97,12 +99,12 @@ def hlo_sharding(sharding: Any, rank: int) -> Any:
 
 
 def compile_lowered(lowered: Any, options: Mapping[str, object]) -> Any:
-    """Compiles a `jax.stages.Lowered`; every tiling that the partitioner chooses for a result is
-    taken.
+    """Compiles a `jax.stages.Lowered`; accepts every tiling that the partitioner chooses for a
+    result.
 
     jax 0.10 names each tiling by the axes of the first argument's mesh, and raises IndivisibleError
     for a tiling that these cannot name. If no sharding has names, jax keeps the tilings as XLA has
-    them. 0.10, 0.11, 0.12.
+    them. Exists in jax 0.10 to 0.12.
     """
     try:
         return lowered.compile(compiler_options=options)
@@ -136,7 +138,7 @@ def _without_names(sharding: Any, aval: Any) -> Any:
 
 def text_with_constants(compiled: Any) -> str:
     """The optimised program of a `jax.stages.Compiled` as text with its constants, of which
-    `as_text` elides those of more than ten elements. 0.10, 0.11, 0.12."""
+    `as_text` elides those of more than ten elements. Exists in jax 0.10 to 0.12."""
     [module] = compiled.runtime_executable().hlo_modules()
     options: Any = vars(sys.modules[type(module).__module__])["HloPrintOptions"]()
     options.print_large_constants = True
@@ -158,13 +160,13 @@ def dump_executable(compiled: Any) -> bytes:
     return file.getvalue()
 
 
-# 0.10, 0.11, 0.12. The targets of custom calls that jax lets into a program of `jax.export`; none
-# calls back to Python.
+# Exists in jax 0.10 to 0.12. The targets of custom calls that jax lets into a program of
+# `jax.export`; none calls back to Python.
 stable_custom_calls: frozenset[str] = frozenset(_export._CUSTOM_CALL_TARGETS_GUARANTEED_STABLE)
 
 
 def custom_calls(module: Any) -> set[str]:
-    """Returns the targets of the custom calls of a StableHLO module. 0.10, 0.11, 0.12."""
+    """Returns the targets of the custom calls of a StableHLO module. Exists in jax 0.10 to 0.12."""
     targets: set[str] = set()
 
     def note(operation: Any) -> Any:
@@ -181,7 +183,7 @@ def without_shardings(exported: Any) -> Any:
     StableHLO.
 
     jax lowers a call of a program for GSPMD as one for Shardy if its shardings are named, refuses
-    another mesh, and a named sharding has lost its order of devices. 0.10, 0.11, 0.12.
+    another mesh, and a named sharding has lost its order of devices. Exists in jax 0.10 to 0.12.
     """
     ins, outs = (None,) * len(exported.in_avals), (None,) * len(exported.out_avals)
     return dataclasses.replace(

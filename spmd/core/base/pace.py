@@ -13,8 +13,8 @@ class Pace:
     start. synced_ops: `recorded_ops` at the last sync. look_at: `recorded_ops` at the next look.
     wait: from the last look to the next one. longest: the length of the longest synced graph, a
     step without a loop in it. has_cut: finished iterations of a loop have run since the last sync.
-    early: the length of two iterations of the loop found last, after which the next look may find
-    it again; 0 if the last look found none.
+    early: the length of two iterations of the last found loop, after which the next look may find
+    it again; 0 for none.
     """
 
     __slots__ = ("early", "has_cut", "longest", "look_at", "recorded_ops", "synced_ops", "wait")

@@ -45,20 +45,21 @@ def next_draw(generator: torch.Generator | None = None) -> Draw:
 
     A generator gives a seed of its own and advances by one number.
     """
-    # A repeated draw, while there are some; else a new one.
-    source = _thread.repeated
-    draw = None if source is None else next(source, None)
+    # A repeated draw, if one is left; else a new one.
+    repeated_draws = _thread.repeated
+    draw = None if repeated_draws is None else next(repeated_draws, None)
     if draw is None:
-        num_shared = _thread.num_shared
+        num_before = _thread.num_shared
         draw = _new_draw(generator)
         observing = active_observation.value
-        if observing is not None and _thread.num_shared > num_shared and not _thread.num_forks:
+        # A replay repeats draws from the shared stream alone, which has advanced for such a draw.
+        if observing is not None and _thread.num_shared > num_before and not _thread.num_forks:
             draw = observing.draw(draw)
         elif observing is not None:
             observing.other_draws = True
     for body in _thread.bodies:
         # Bodies note the draws made in them: neither repeated ones, nor those of a fork inside.
-        if body.source is source and body.num_forks == _thread.num_forks:
+        if body.source is repeated_draws and body.num_forks == _thread.num_forks:
             body.draws.append(draw)
             body.generators.append(generator)
     for note in _thread.notes:
@@ -123,7 +124,8 @@ def fork() -> Iterator[None]:
     """Restores the state at the end of the block; seeding inside is for the calling thread alone.
 
     Draws of an unseeded fork come from the shared stream, so that no other thread gets their
-    numbers. It goes back at the end, unless other threads have drawn from it or seeded it by then.
+    numbers. The end of the block restores that stream, unless other threads have drawn from it or
+    seeded it.
     """
     global _shared
     stream, start, num_shared = _thread.stream, _shared, _thread.num_shared

@@ -62,10 +62,10 @@ class Observation:
 
     reads: the calls that read a value on the host. ran: the programs that the call's syncs ran over
     its graph, in order. num_runs: the runs of all programs, initialization included. uploads: the
-    host data that was made of CPU tensors, each as (CPU tensor, device data). derived: the device
-    data that was made of other device data by no program: from which, and by which function.
-    filled: the numbers that fill new device data. draws: the draws from the shared stream.
-    other_draws: whether there were draws from other streams.
+    host data that was made of CPU tensors, each as (CPU tensor, device data). derived: for device
+    data made from other device data without a program, the source and the function. filled: the
+    numbers that fill new device data. draws: the draws from the shared stream. other_draws: whether
+    there were draws from other streams.
     """
 
     def __init__(self) -> None:

@@ -1,10 +1,10 @@
 """Files of compiled programs in the user's cache folder: permissions, format, total size, and the
 setting in a header.
 
-The content of such a file is executed. So the folder and its files are used only if they belong to
-this process's user and no other user has access, and the content is not parsed before its header
-fits and its checksum holds. The setting is all that a program depends on besides its graph:
-versions, machine, devices, flags, our own source.
+The content of such a file is executed. So only files and folders are used that this user owns and
+no other user can access, and content is parsed only after its header and its checksum match. The
+setting is all that a program depends on besides its graph: versions, machine, devices, flags, our
+own source.
 """
 
 import contextlib
@@ -43,17 +43,17 @@ _PATIENCE = 3600  # seconds after which the writer of an unfinished file is take
 _lock = forking.survives_fork(threading.Lock())
 _refused: set[str] = set()  # the folders for which the reason was printed
 
-# What gives the file of a digest, or None, before the cache's own folder is looked at.
-given_by: list[Callable[[str], bytes | None]] = []
+# Look up the file of a digest outside of the cache, before its folder; None: not there.
+program_sources: list[Callable[[str], bytes | None]] = []
 
 
 def read(digest: str, header: dict[str, str]) -> bytes | None:
-    """Returns the body stored under a digest, in the cache or in a given folder (`given_by`), or
-    None. A file of the cache whose header differs, or whose bytes have changed, is removed."""
-    # A given folder first: its files are not removed.
-    content_given = next(filter(None, (content_of(digest) for content_of in given_by)), None)
-    if content_given is not None:
-        body = _checked(content_given, {"digest": digest, **header})
+    """Returns the body stored under a digest, from `program_sources` or else the cache; None if
+    there is none. A file of the cache with another header, or with changed bytes, is removed."""
+    # Sources first; their files are never removed.
+    shipped = next(filter(None, (content_of(digest) for content_of in program_sources)), None)
+    if shipped is not None:
+        body = _checked(shipped, {"digest": digest, **header})
         if body is not None:
             return body
         messages.say(
@@ -231,9 +231,8 @@ def _folder() -> Iterator[int | None]:
 
 
 def is_read() -> bool:
-    """True if programs may be found in files: in the cache, or in a folder that the process was
-    given."""
-    return is_on() or bool(given_by)
+    """True if programs are looked up in files: of the cache, or of `program_sources`."""
+    return is_on() or bool(program_sources)
 
 
 def is_on() -> bool:
@@ -248,10 +247,9 @@ def is_private(status: os.stat_result) -> bool:
     return status.st_uid == os.geteuid() and not status.st_mode & 0o077
 
 
-def given_content(path: Path) -> bytes:
-    """Returns the content of a file that the user has named, which is executed; raises ValueError
-    for one that another user than root owns or may write, and for one of more than
-    `_MOST_BYTES`."""
+def trusted_content(path: Path) -> bytes:
+    """Returns the content of a file named by the user, for execution. Raises ValueError if a user
+    other than this one and root owns it or may write it, or if it exceeds `_MOST_BYTES`."""
     if path.is_symlink():
         raise ValueError(
             f"{path}: expected a file, as its content is executed, got a link; copy it if you "
@@ -302,7 +300,7 @@ def setting(device_ids: tuple[int, ...]) -> dict[str, str]:
     with compiler_context():
         traced = [repr(value) for value in trace_context() if isinstance(value, _PLAIN)]
     return {
-        **_fixed(),
+        **_process_setting(),
         "devices": ",".join(map(str, device_ids)),
         "process": process(),
         "check_shardings": str(config.check_shardings),
@@ -317,8 +315,8 @@ def setting(device_ids: tuple[int, ...]) -> dict[str, str]:
 
 
 def process() -> str:
-    """Returns the number of this process among several, each of which has executables of its own;
-    "" for one."""
+    """Returns the index of this process and their number, as each has executables of its own; ""
+    for a single process."""
     return (
         f"process_{jax.process_index()}_of_{jax.process_count()}" if jax.process_count() > 1 else ""
     )
@@ -335,11 +333,11 @@ def readable() -> dict[str, str]:
         }
     devices = {"devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}"}
     ours = {"check_shardings": str(config.check_shardings), "processes": str(jax.process_count())}
-    return {**devices, **_fixed(), **ours, **dict(flags), **options}
+    return {**devices, **_process_setting(), **ours, **dict(flags), **options}
 
 
 @functools.cache
-def _fixed() -> dict[str, str]:
+def _process_setting() -> dict[str, str]:
     """Returns the entries that stay the same in a process whose devices have started."""
     client = jax.devices()[0].client
     return {

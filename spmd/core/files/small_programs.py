@@ -58,7 +58,7 @@ class SmallProgram:
         """Returns the digest and the content of the program's file for these arrays; it is compiled
         now."""
         with compiler_context():
-            key, header, _ = self._named(arrays)
+            key, header, _ = self._identity(arrays)
             return key, disk.content_of(
                 key, header, dump_executable(self.jitted.lower(*arrays).compile())
             )
@@ -66,7 +66,7 @@ class SmallProgram:
     def _loaded_or_compiled(self, arrays: Sequence[Like]) -> jax.stages.Compiled:
         """Returns the executable for these arrays: from the disk, or compiled now and written
         there."""
-        key, header, devices = self._named(arrays)
+        key, header, devices = self._identity(arrays)
         executable = disk.loaded(
             key, header, lambda body: disk.executable_of(body, len(arrays), 0, devices)
         )
@@ -75,7 +75,7 @@ class SmallProgram:
             disk.keep(key, header, partial(dump_executable, executable))
         return executable
 
-    def _named(self, arrays: Sequence[Like]) -> tuple[str, dict[str, str], Sequence[jax.Device]]:
+    def _identity(self, arrays: Sequence[Like]) -> tuple[str, dict[str, str], Sequence[jax.Device]]:
         """Returns the digest, the setting and the devices of the program for these arrays."""
         shardings = [
             sharding

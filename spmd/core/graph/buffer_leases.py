@@ -76,8 +76,7 @@ def is_lent(array: jax.Array | None) -> bool:
 
 
 def spare(buffers: list[Any], donated: Iterable[int]) -> None:
-    """Replaces the lent ones among the buffers at these places by copies, which may be
-    overwritten."""
+    """Replaces lent buffers among the donated ones by copies, which may be overwritten."""
     # Without the lock, as this runs at each launch, and nothing is lent at most of them.
     if not LENT:
         return

@@ -116,7 +116,7 @@ Name = Node | DeviceData | tuple[Node, int]
 
 
 def value_name(value: Value) -> Name:
-    """Returns the name of a value, by which it is found again."""
+    """Returns a key that identifies a value, equal for equal tuple elements."""
     return (value.node, value.index) if isinstance(value, TupleElement) else value
 
 
@@ -205,22 +205,28 @@ class Port(NamedTuple):
 class Graph:
     """The part of the lazy graph that becomes one program.
 
-    nodes: in the order of recording; inputs: in the order of first use; shardings: the sharding of
-    each input in the program, wherever its data is now; roots: the values to compute; pinned: the
-    sharding that each root must have, or None where the compiler may choose; donated: per input,
-    whether its buffer may be overwritten; mesh: the devices, in the program's order. stack_groups:
-    inputs, by their places, that are one argument of the program, the rows of a stack [rows,
-    *shape] in this order; they have the same meta and sharding, and are donated together. stacked:
-    the same for results, by their places in the roots; ~i stands for input i of a donated stack
-    group, which the program returns unchanged. onto: per input, the place of the root that is
-    written over it (not in the key: it only decides which result takes which memory). free: data in
-    no tensor that is not read after this program, so that a pass may donate it (not in the key,
-    either). columns: stack groups of inputs that are separate arguments, and that the program
-    stacks. replaced: the results whose buffers the data of inputs takes, which have the same metas
-    and shardings. recorded: the graph as it was recorded, where passes have made other nodes of it
-    (whose scalar arguments are places among those of the recorded ops); sources: by each node, the
-    recorded nodes that it was made of, of a loop that was found those of its first iteration.
-    notes: of each pass that had something to say, its name and what it changed, or why it did not.
+    The key leaves out `onto` and `free`: they only choose the memory of results.
+
+    Attributes:
+        nodes: in the order of recording.
+        inputs: in the order of first use.
+        shardings: of each input in the program; its data may be placed otherwise.
+        roots: the values to compute.
+        pinned: the required sharding of each root; None: the compiler chooses.
+        donated: per input, True if a result may take its buffer.
+        mesh: the devices, in the program's order.
+        stack_groups: indices of inputs that form one argument, a stack [rows, *shape]. The inputs
+            of a group have one meta and one sharding, and are donated together.
+        stacked: the stack groups of results, as indices of roots; ~i is input i of a donated group,
+            returned unchanged.
+        onto: per input, the index of the root that overwrites it.
+        free: inputs in no tensor with no later reader: a pass may donate them.
+        columns: stack groups of inputs that are separate arguments and are stacked by the program.
+        replaced: results of equal meta and sharding, whose buffers the data of inputs takes.
+        recorded: the graph before the passes, if they replaced its nodes. Scalar arguments of the
+            new nodes are indices into those of the recorded ops.
+        sources: for each new node its recorded nodes; for a loop, those of its first iteration.
+        notes: (pass, its change or its reason for none) of each pass with a note.
     """
 
     nodes: list[Node]
@@ -384,8 +390,7 @@ def depending(
     *,
     since: int = 0,
 ) -> dict[Node, None]:
-    """Returns the nodes of `between` for which a condition holds, and those that depend on one of
-    them, in order."""
+    """Returns the nodes of `between` that meet a condition, and their dependents, in order."""
     nodes: dict[Node, None] = {}
     for node in between(roots, sources, since=since):
         if holds(node) or not nodes.keys().isdisjoint(map(origin, node.operands)):
@@ -418,7 +423,7 @@ def _wiring(
 
 
 def flags() -> tuple[Hashable, ...]:
-    """Returns the parts of a program's key that are of no graph."""
+    """Returns the parts of a program's key outside of its graph."""
     # The partition rules by name, too: with those of one more package the same graph lowers to
     # another program.
     return *settings(config), *NAMES, stand_in.value

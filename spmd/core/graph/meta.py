@@ -16,9 +16,8 @@ class Meta:
     """Shape, dtype, strides and storage offset of a tensor, interned: equal metas are the same
     object.
 
-    layout: the meta that an op's key contains: the same at offset 0, and without gaps where only
-    gaps set it apart from contiguous memory. The offset of a view and the distance of its rows in
-    the memory of its base make no difference to an op that makes new data.
+    layout: the meta in an op's key: at offset 0, and contiguous if it only has gaps between rows.
+    The offset and the row distance of a view do not matter to an op that makes new data.
     """
 
     __slots__ = ("__weakref__", "dtype", "layout", "numel", "offset", "shape", "strides", "struct")

@@ -1,5 +1,4 @@
-"""OpSpec: an op as data: all of it that is the same each time it is recorded, with its lowering,
-and as text."""
+"""OpSpec: an op as data, without the operands and numbers of one call; its lowering; its text."""
 
 import dataclasses
 import functools
@@ -72,8 +71,7 @@ class HasOp(Protocol):
 
 
 def draws_in(nodes: Iterable[HasOp]) -> list[tuple[int, int]]:
-    """Returns the places of the draws' seeds and counts among the scalar arguments of a body (see
-    `OpSpec.draws`)."""
+    """Returns `OpSpec.draws` for the ops of a body, as indices into the body's scalar arguments."""
     draws, start = list[tuple[int, int]](), 0
     for node in nodes:
         draws += [(start + seed, start + count) for seed, count in node.op.draws]
@@ -87,22 +85,24 @@ class Identity(Lowering):
 
 @dataclass(eq=False, repr=False)
 class OpSpec:
-    """One op together with everything that is the same each time it is recorded: a row of the
-    shape-and-dtype table.
+    """One op without the operands and numbers of a call: a row of the shape-and-dtype table.
 
-    Op specs are interned by construction: of equal parts there is one, for as long as it is
-    referenced, so that graph keys compare by identity. Make them with `OpSpec.of`.
+    Op specs are interned while they are referenced, so graph keys compare by identity. Make them
+    with `OpSpec.of`.
 
     Attributes:
-        name: the op, as aten spells it. lowering: its lowering. metas: the meta of each result.
-            operands: the metas of
-        the operands. numbers: "f" or "i" for each scalar argument. statics: the static arguments as
-        text, for messages.
-        sharding: the sharding that an annotation requests. constant: set where the op fills its
-            result with one number:
-        that number, or `"lifted"` for its first scalar argument. layout: for ops that return more
-        than tensors, the return value, in order: a `Slot` for the next result, anything else as it
-        is. encoded: all of these as text that is the same in every process.
+        name: as aten spells it.
+        lowering: its lowering.
+        metas: of the results.
+        operands: the metas of the operands.
+        numbers: "f" or "i" for each scalar argument.
+        statics: the static arguments as text, for messages.
+        sharding: requested by an annotation; for an op with regions, their mesh.
+        constant: of an op that fills its result: the number, or `"lifted"` for the first scalar
+            argument.
+        layout: of an op that returns more than tensors: the return value with a `Slot` for each
+            tensor.
+        encoded: all of these as text, equal in every process.
     """
 
     name: str
@@ -170,7 +170,7 @@ class OpSpec:
 
     @functools.cached_property
     def draws(self) -> Sequence[tuple[int, int]]:
-        """The places of the seed and of the count of each random draw among the op's scalar
+        """For each random draw, (index of its seed, index of its count) among the scalar
         arguments."""
         return draws_of(self.lowering, self)
 
@@ -189,8 +189,7 @@ class OpSpec:
         return f"{self.name}({self.statics}) -> {', '.join(map(repr, self.metas))}"
 
 
-# --- tables by the kind of lowering, which give these properties; who defines a lowering adds its
-# rows
+# --- tables of these properties by the kind of lowering; a lowering registers its rows ------------
 
 
 @functools.singledispatch
@@ -201,7 +200,7 @@ def starts(lowering: Lowering, op: OpSpec) -> tuple[OpSpec, int] | None:
 
 @functools.singledispatch
 def draws_of(lowering: Lowering, op: OpSpec) -> Sequence[tuple[int, int]]:
-    """See `OpSpec.draws`; those of its bodies."""
+    """See `OpSpec.draws`. Default: the draws of the op's bodies."""
     return draws_in(node for region in lowering.regions for node in region.nodes)
 
 

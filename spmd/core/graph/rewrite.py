@@ -14,12 +14,11 @@ from .op import Lowering, OpSpec
 
 
 class Rewrite:
-    """The nodes of a new graph in order, each with the recorded ones that it was made of, and what
-    the values of the old graph are now, by name.
+    """A graph rewritten node by node.
 
-    All nodes are new: their scalar arguments are places among those of the recorded ops.
-    is_recorded: the new graph counts as a recorded one: its ops keep the scalar arguments and the
-    serial numbers of the old ones.
+    nodes: all new; their scalar arguments are indices into those of the recorded ops. sources: for
+    each node, its recorded nodes. new_values: by name of the old value. is_recorded: the
+    result counts as recorded: its ops keep scalar arguments and serial numbers.
     """
 
     def __init__(self, old: Graph, *, is_recorded: bool = False):
@@ -34,11 +33,11 @@ class Rewrite:
         )
         self.nodes: list[Node] = []
         self.sources: dict[Node, Sequence[Node]] = {}
-        self.now: dict[object, Value] = {}
+        self.new_values: dict[object, Value] = {}
 
     def value(self, value: Value) -> Value:
         """Returns the new graph's value for one of the old graph; any other as it is."""
-        return self.now.get(value_name(value), value)
+        return self.new_values.get(value_name(value), value)
 
     def add(
         self,
@@ -68,7 +67,7 @@ class Rewrite:
 
     def replace(self, values: Iterable[Value], node: Node) -> None:
         """Makes the results of a new node stand for these values of the old graph."""
-        self.now |= zip(map(value_name, values), results(node), strict=True)
+        self.new_values |= zip(map(value_name, values), results(node), strict=True)
 
     def put(
         self, node: Node, op: OpSpec, operands: Iterable[Value], numbers: Sequence[float | int] = ()

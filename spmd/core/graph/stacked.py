@@ -74,8 +74,7 @@ class Stacked(NamedTuple):
         return Stacked(first.stack, stretch if rows == list(stretch) else rows)
 
     def index_of(self, number: Index) -> Index:
-        """Returns the index in the array of one of these rows, by its number among them (that of an
-        iteration)."""
+        """Returns the index in the array of the row with a number (of an iteration)."""
         if not isinstance(self.rows, range):
             return jnp.asarray(np.array(self.rows, np.int32))[number]
         if self.rows.step == 1:

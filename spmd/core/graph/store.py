@@ -51,14 +51,12 @@ next_serial = itertools.count().__next__
 
 
 class Store:
-    """A buffer [rows, *shape] and the device data of its rows. It lives as long as one of them
-    does.
-
-    host: the buffer of which the host has a copy for reads of rows, and the copy. sharding: of each
-    row; its `stack` axes shard the buffer's first dim. A dim that the mesh does not divide is
-    padded in the store as in a row. Device data in a store has no buffer of its own and takes
-    copies of its row (`DeviceData.placed`); it leaves the store when it gets a buffer
-    (`DeviceData.take`). When its value is overwritten, it is freed and its row is free.
+    """A buffer [rows, *shape] and the device data of its rows. It lives as long as one of these.
+    host: (buffer, its copy on the host), for reads of rows. sharding: of each row; its `stack` axes
+    shard the buffer's first dim. A dim that the mesh does not divide is padded in the store as in a
+    row. Device data in a store has no buffer of its own and takes copies of its row
+    (`DeviceData.placed`); it leaves the store when it gets a buffer (`DeviceData.take`). When its
+    value is overwritten, it is freed and its row is free.
     """
 
     __slots__ = ("__weakref__", "_refs", "buffer", "host", "sharding")
@@ -142,8 +140,8 @@ class DeviceData:
     abstract value, of which only shape and layout are known (`is_abstract`), for programs that are
     compiled and never run.
 
-    `sharding`: the sharding of the buffer, or of the upload to come; `gone`: the reason why the
-    buffer was given up; the data may be a `row` of a `store` instead of a buffer of its own.
+    `sharding`: the sharding of the buffer, or of the upload to come; `lost_reason`: the reason why
+    the buffer was given up; the data may be a `row` of a `store` instead of a buffer of its own.
     `maker`: a weak reference to the program whose result this is; `source`: the user's (code, last
     instruction), or the index of the result of the maker. `holder`: a weak reference to the storage
     whose value this is.
@@ -159,7 +157,7 @@ class DeviceData:
     is_abstract: bool = False
     store: Store | None = field(init=False, default=None)
     row: int = field(init=False, default=0)
-    gone: str | None = field(init=False, default=None)
+    lost_reason: str | None = field(init=False, default=None)
     serial: int = field(init=False, default_factory=next_serial)
     holder: Any = field(init=False, default=None)
 
@@ -168,7 +166,7 @@ class DeviceData:
         return self.buffer is not None or self.store is not None
 
     def take(self, buffer: jax.Array, sharding: Sharding) -> None:
-        """Moves the same data into this buffer."""
+        """Makes this buffer the memory of the data."""
         global num_moved
         is_move = self.is_on_devices()
         self.buffer, self.sharding = buffer, sharding
@@ -176,21 +174,21 @@ class DeviceData:
         num_moved += is_move
 
     @property
-    def place(self) -> "tuple[Store, int] | None":
+    def stored_row(self) -> "tuple[Store, int] | None":
         """The store of a row and its index there."""
         return None if self.store is None else (self.store, self.row)
 
-    def take_place(self, row_of: "tuple[Store, int] | None", sharding: Sharding) -> None:
+    def take_row(self, stored_row: "tuple[Store, int] | None", sharding: Sharding) -> None:
         """Moves a value from the devices of a block into this row of a store if the row lies on
         them, else to all devices."""
-        if row_of is not None and row_of[0].lies_as(row_of[1]) is self.sharding:
-            row_of[0].put(row_of[1], self)
+        if stored_row is not None and stored_row[0].lies_as(stored_row[1]) is self.sharding:
+            stored_row[0].put(stored_row[1], self)
         else:
             assert self.buffer is not None and self.sharding is not None
             self.take(_spread(self.buffer, self.sharding, sharding), sharding)
 
     def move_into(self, store: Store, row: int) -> None:
-        """Moves the same data into a row of this store."""
+        """Makes a row of a store the memory of the data."""
         global num_moved
         self.store, self.row, self.sharding = store, row, store.sharding
         self.host = self.buffer = None
@@ -231,7 +229,7 @@ class DeviceData:
         """Drops the data; the next use raises LostError with this reason."""
         global num_moved
         is_move = self.store is not None
-        self.gone, self.buffer, self.store = why, None, None
+        self.lost_reason, self.buffer, self.store = why, None, None
         num_moved += is_move
 
     def is_lost(self) -> bool:
@@ -262,12 +260,12 @@ class DeviceData:
                 "data"
             )
         # jax marks a donated buffer as deleted when the run begins, also where the run then fails.
-        if self.gone is None and self.is_lost():
-            self.gone = "its buffer was donated to a run that was interrupted"
-        if self.gone is not None:
+        if self.lost_reason is None and self.is_lost():
+            self.lost_reason = "its buffer was donated to a run that was interrupted"
+        if self.lost_reason is not None:
             raise LostError(
-                f"this tensor's data ({self.meta!r}) is lost: {self.gone}. Load or initialise it "
-                "again."
+                f"this tensor's data ({self.meta!r}) is lost: {self.lost_reason}. Load or "
+                "initialise it again."
             )
 
 

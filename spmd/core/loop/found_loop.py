@@ -44,16 +44,20 @@ Source = Result | Entering
 class Candidate:
     """Isomorphic iterations of equally many ops, one after the other in a graph.
 
-    start: the number of nodes before the loop. period: the ops of an iteration. iterations: the
-    trip count. sources: for each op of an iteration, where its operands come from. early: the
-    places of ops that have another dynamic start in each iteration and read no result of the loop:
-    they are hoisted, and their results are xs. carry: the results that an iteration passes to the
-    next, each with its initial value. ys: the results that are read outside for more than the last
-    iteration; last: the results of which only the last iteration's is read. ended: of the results
-    that are both carry and ys, those whose last iteration's is read as a row, too. peeled: for a
-    result, by row, the values from outside the loop that belong to the stack of its ys, before the
-    first row or after the last: the gradient of a layer whose backward differs. backwards: whether
-    rows are numbered from the last iteration on, as a backward pass goes through the layers.
+    Attributes:
+        start: the number of nodes before the loop.
+        period: the number of ops of an iteration.
+        iterations: the trip count.
+        sources: for each op of an iteration, the sources of its operands.
+        early: the positions of hoisted ops, whose results are xs: their dynamic start differs by
+            iteration, and they read no result of the loop.
+        carry: the results passed to the next iteration, each with its initial value.
+        ys: the results whose value of several iterations is read outside.
+        last: the results whose value of the last iteration alone is read outside.
+        ended: the carries in ys whose final value is a row, too.
+        peeled: for a result, by row, values from outside the loop before or after the rows of its
+            ys: the gradient of a layer whose backward differs.
+        backwards: True if row 0 belongs to the last iteration, as in a backward pass.
     """
 
     nodes: Sequence[Node]
@@ -267,10 +271,10 @@ def found_loop(
     for result in candidate.ys:
         if result in carried:
             slot = carried[result]
-            y, names = _entered(candidate, result, slot)
+            y, names = _carry_y(candidate, result, slot)
             roots.append(inputs[constants + slot])
         else:
-            y, names, filled_values, late = _kept(candidate, result, over, is_before)
+            y, names, filled_values, late = _result_y(candidate, result, over, is_before)
             filled += filled_values
             stacks += [(y, names, late)] if late else []
             roots.append(value_of(result))
@@ -301,7 +305,7 @@ def found_loop(
     return FoundLoop(op, operands, body, numbers, results, stacks)
 
 
-def _entered(candidate: Candidate, result: Result, slot: int) -> tuple[Y, dict[int, Name]]:
+def _carry_y(candidate: Candidate, result: Result, slot: int) -> tuple[Y, dict[int, Name]]:
     """Returns the y of a carry that is read outside for more than the last iteration, stacked as
     each iteration receives it, and the names of its rows."""
     count = candidate.iterations
@@ -319,11 +323,11 @@ def _entered(candidate: Candidate, result: Result, slot: int) -> tuple[Y, dict[i
     return y, names
 
 
-def _kept(
+def _result_y(
     candidate: Candidate, result: Result, over: Over, is_before: Callable[[Value], bool]
 ) -> tuple[Y, dict[int, Name], list[Value], dict[int, Value]]:
-    """Returns the y of a result that is no carry, the names of its rows, the operands that fill
-    rows of it, and the values that later ops write into others."""
+    """Returns a result that is no carry as (Y, names of its rows, operands that fill peeled rows,
+    peeled rows that later ops compute)."""
     # A stack on the host has no rows but those of the iterations.
     peeled = (
         {} if candidate.node(0, result[0]).op.memory == HOST else candidate.peeled.get(result, {})

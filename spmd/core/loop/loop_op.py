@@ -163,8 +163,8 @@ class Loop(Lowering):
                 yield old.stack, rows[0].stack, {row.index for row in rows}
 
     def memory_of(self, root: Value) -> str:
-        """Returns the memory of a root of the body; what is carried stays in the memory of its next
-        value, if an op makes one: a carry may stay the same, or change places with another."""
+        """Returns the memory of a root of the body. A carry has the memory of its next value, found
+        through carries that only change places."""
         carried = self.body.inputs[self.num_constants : self.num_fixed]
         # A carry may take another one's place in each iteration: followed at most once through all.
         for _ in carried:
@@ -258,8 +258,8 @@ class _Trace:
     def in_iterations(self) -> tuple[Made, ...]:
         """Lowers the loop as a loop of the program.
 
-        Where rows of stacks on the host are read, each iteration fetches its own, and writes each
-        result over the row that it replaces: so no stack on the host is ever on the device in full.
+        A stack on the host is never on the device as a whole: an iteration fetches its row, and
+        writes the result over it.
         """
         loop, count, end = (
             self.loop,
@@ -320,7 +320,9 @@ class _Trace:
         _, carry, last, arrays = state
         stack_of = dict(zip((*written, *on_host), (*arrays, *stacks), strict=True))
         ys = [
-            self._over(k, stack, self.xs[x_of[k]]) if k in x_of else self._results(k, stack, carry)
+            self._results_over(k, stack, self.xs[x_of[k]])
+            if k in x_of
+            else self._results(k, stack, carry)
             for k, stack in sorted(stack_of.items())
         ]
         return (*carry, *last, *itertools.chain.from_iterable(ys))
@@ -331,11 +333,11 @@ class _Trace:
         y = self.loop.ys[k]
         root = self.loop.body.roots[self.loop.num_carried + self.loop.num_last + k]
         stack = _empty(root, y.first + self.loop.iterations + y.after)
-        for row, value in self._filled(k).items():
+        for row, value in self._peeled_operands(k).items():
             stack = write_row(stack, plain(value), row)
         return Stacked(stack, range(y.first, y.first + self.loop.iterations))
 
-    def _filled(self, k: int) -> dict[int, Made]:
+    def _peeled_operands(self, k: int) -> dict[int, Made]:
         """Returns the operands that fill rows of the stack of a y, by row."""
         start = sum(len(y.filled) for y in self.loop.ys[:k])
         return dict(zip(self.loop.ys[k].filled, self.filled[start:], strict=False))
@@ -350,9 +352,9 @@ class _Trace:
             stack = write_row(stack, after[slot], y.end_of(loop.iterations))
         if y.is_stack:
             # An annotation of a row in the body applies to the stack of them, too.
-            requested = _annotated(root)
+            requested = _requested_sharding(root)
             return [stack if requested is None else constrain(stack, requested.behind_rows())]
-        value_of = self._filled(k)
+        value_of = self._peeled_operands(k)
         if 0 <= slot < loop.num_carried:
             value_of[y.first + (loop.iterations - 1 if loop.reverse else 0)] = self.carry[slot]
         if y.has_end:
@@ -362,14 +364,13 @@ class _Trace:
             for row in y.rows_of(loop.iterations)
         ]
 
-    def _over(self, k: int, stack: jax.Array, rows: Stacked) -> list[Made]:
-        """Returns the results of a y: these rows of a stack, and the operands that fill its other
-        rows."""
+    def _results_over(self, k: int, stack: jax.Array, rows: Stacked) -> list[Made]:
+        """Returns the results of a y: these rows of a stack, and operands for its peeled rows."""
         y = self.loop.ys[k]
         by_row: dict[int, Made] = {
             y.first + number: StackRow(stack, row) for number, row in enumerate(rows.rows)
         }
-        by_row |= self._filled(k)
+        by_row |= self._peeled_operands(k)
         return [by_row[row] for row in sorted(by_row)]
 
     # --- all at once, or a row at a time ----------------------------------------------------------
@@ -389,7 +390,7 @@ class _Trace:
             ys += (
                 [array]
                 if loop.ys[k].is_stack
-                else self._over(k, array, Stacked(array, range(loop.iterations)))
+                else self._results_over(k, array, Stacked(array, range(loop.iterations)))
             )
         return (*last, *ys)
 
@@ -408,9 +409,9 @@ ANY_MEMORY.add(Loop)
 
 @draws_of.register
 def _draws(lowering: Loop, op: OpSpec) -> Sequence[tuple[int, int]]:
-    """The places of the draws' seeds and counts among the loop's scalar arguments, for each
-    iteration (see `OpSpec.draws`)."""
-    # By scalar argument of the body: its first place among those of the op, and the number there.
+    """`OpSpec.draws` of a loop: a row for each draw and iteration."""
+    # For each scalar argument of the body: its first index among those of the loop, and its number
+    # of values there.
     starts, sizes, start = [], [], 0
     for step in lowering.steps:
         starts.append(start)
@@ -438,7 +439,7 @@ def loop_op(name: str, loop: Loop, operands: Sequence[Meta], *, statics: str = "
     ValueError if the body returns another carry than it is given, or is given rows of another kind.
     """
     body, iterations = loop.body, loop.iterations
-    # What the body takes: the constants and the carry, and a row of each x.
+    # The operands of the body: the constants, the carry, a row of each x.
     operand_structs = [meta.struct for meta in operands[: loop.num_fixed]]
     for run, is_stacked in zip(loop.operand_runs(), loop.xs, strict=True):
         meta = operands[run.start]
@@ -454,7 +455,7 @@ def loop_op(name: str, loop: Loop, operands: Sequence[Meta], *, statics: str = "
             f"{name}: the carry goes in as {expected[loop.num_constants : loop.num_fixed]}, out "
             f"as {carried}"
         )
-    # What the loop returns: the carry, the last values, and for each y a stack or its rows.
+    # The results of the loop: the carry, the last values, for each y a stack or its rows.
     metas = [dense_meta(root.meta.shape, root.meta.dtype) for root in body.roots]
     single = loop.num_carried + loop.num_last
     results = metas[:single]
@@ -476,8 +477,9 @@ def loop_op(name: str, loop: Loop, operands: Sequence[Meta], *, statics: str = "
     )
 
 
-def _annotated(root: Value) -> Sharding | None:
-    """Returns the sharding that an annotation requests for a root of a body."""
+def _requested_sharding(root: Value) -> Sharding | None:
+    """Returns the annotated sharding of a root of a body, or None."""
+    # The sharding of an op with regions is the mesh of its body (see `called_op`).
     return root.op.sharding if isinstance(root, Node) and not root.op.lowering.regions else None
 
 
@@ -490,7 +492,7 @@ def _empty(root: Value, *rows: int) -> jax.Array:
     """Returns the buffer into which the loop writes a root of each iteration."""
     struct = root.meta.struct
     array = jnp.zeros((*rows, *struct.shape), struct.dtype)
-    requested = _annotated(root)
+    requested = _requested_sharding(root)
     is_single = isinstance(root, Node) and len(root.op.metas) == 1
     if requested is None or not is_single or requested.padded_shape(struct.shape) != struct.shape:
         return array

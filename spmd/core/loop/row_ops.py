@@ -10,7 +10,7 @@ from ...ops.shape import ElementRun, TakeRun
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec
 from ..graph.stacked import write_row
 from ..lower.lower import SHARDED_AS
-from ..lower.stack_rows import ANY_MEMORY, TAKE_ROWS, Made, StackRow, plain, taken
+from ..lower.stack_rows import ANY_MEMORY, TAKE_ROWS, Made, StackRow, adjacent_runs, plain
 from ..sharding.constrain import space_of, wait_for_all
 from ..sharding.value import DEVICE
 
@@ -80,7 +80,7 @@ class TakeRows(Lowering):
     def lower(
         self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
     ) -> tuple[Any, ...]:
-        return tuple(taken(operands[0], self.run, self.positions))
+        return tuple(adjacent_runs(operands[0], self.run, self.positions))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,13 @@ from ..sharding.value import HOST, Sharding
 # The lowerings whose operands may be rows of one array; the results of such a list op are rows,
 # too.
 TAKE_ROWS: set[type[Lowering]] = set()
-# Those that take operands in the host's memory as they are, and not only on the device.
+# Lowerings of ops that take operands in the host's memory.
 ANY_MEMORY: set[type[Lowering]] = set()
 
 
 def stretch(values: Sequence[Made], layout: Sharding | None) -> Stacked:
-    """Returns values as rows of one array: of the array that has them as rows, or of a new one, in
-    the sharding that all of them are known to have."""
+    """Returns values as rows of their common array, or of a new one. layout: their common sharding,
+    if known."""
     # On the host rows are read in any order: a new array would be a copy there.
     is_on_host = isinstance(values[0], StackRow) and space_of(values[0].stack) == HOST
     stacked = Stacked.of(values, in_any_order=is_on_host)
@@ -38,7 +38,7 @@ def stretch(values: Sequence[Made], layout: Sharding | None) -> Stacked:
     )
 
 
-def taken(array: jax.Array, run: ElementRun, positions: Sequence[int]) -> list[Made]:
+def adjacent_runs(array: jax.Array, run: ElementRun, positions: Sequence[int]) -> list[Made]:
     """Returns the adjacent runs of an array that start at these positions, as rows of one array."""
     count, axis, first = len(positions), run.axis, min(positions)
     part = jax.lax.slice_in_dim(array, first, first + count * run.count, axis=axis)
@@ -71,8 +71,8 @@ def joined(values: Sequence[Made]) -> jax.Array:
 
 
 def as_stack(values: Sequence[Made]) -> jax.Array:
-    """Returns values as one array: the one in which most of them are in their places, updated with
-    the others."""
+    """Stacks values. If some are rows of an array already, at their index, that array is updated
+    with the rest."""
 
     def home_of(row: int) -> jax.Array | None:
         value = values[row]

@@ -1,10 +1,9 @@
-"""From a graph to a graph: the passes, in the order in which they look at a graph that has no
-program.
+"""Graph passes, in their order.
 
-Each returns what it changed, the programs that run in place of one, or why it did neither
-(`pass_result`); the checker looks at what it returns. `run/prepare.py` runs both lists: PASSES for
-each new graph of a sync, which may have a program afterwards, and COMPILE_PASSES on the graph for
-which there is none. Packages join both (`spmd.adaptive`).
+A pass returns a changed graph, a cut into several programs, or the reason for neither
+(`pass_result`); the checker checks changed graphs. `run/prepare.py` runs both lists: PASSES on each
+new graph of a sync, until it has a known program; COMPILE_PASSES on a graph that is to be compiled.
+Packages join both (`spmd.adaptive`).
 """
 
 from ..lower.region import Called

@@ -1,5 +1,4 @@
-"""Calls of recorded functions become the ops that were recorded, so that all other passes see
-those."""
+"""Inlines calls of recorded functions, for all later passes."""
 
 from collections.abc import Sequence
 
@@ -23,7 +22,7 @@ def _inline(new: Rewrite, call: Node, recorded: Node, numbers: Sequence[float | 
     own scalar arguments."""
     assert isinstance(call.op.lowering, Called)
     body = call.op.lowering.body
-    new.now |= {
+    new.new_values |= {
         data: new.value(value) for data, value in zip(body.inputs, call.operands, strict=True)
     }
     start = 0
@@ -34,7 +33,7 @@ def _inline(new: Rewrite, call: Node, recorded: Node, numbers: Sequence[float | 
             _inline(new, node, recorded, of_node)
         else:
             new.replace(results(node), new.add(node.op, node.operands, node, of_node, (recorded,)))
-    new.now |= {
+    new.new_values |= {
         value_name(value): new.value(root)
         for value, root in zip(results(call), body.roots, strict=True)
     }

@@ -57,11 +57,12 @@ def long(graph: Graph, sync: Sync) -> Outcome:
 def stretches(nodes: Sequence[Node], length: int, *, recurs: bool = True) -> list[int]:
     """Returns the cuts of a graph without a loop into stretches of at most `length` ops.
 
-    Equal stretches are one program, compiled once. So the cheapest of several lengths is taken, at
-    the cost of compiling each new kind of stretch and of running each stretch in every step.
-    recurs: the graph will run often; twice the time to compile it counts four times. Else it may
-    run once: its new stretches count most, and stretches are short, so that other graphs have them,
-    too.
+    Equal stretches share a program. So of several lengths the cheapest is taken: the cost is that
+    of compiling each new kind of stretch, and of running each stretch in every step.
+
+    recurs: True for a graph that runs often: twice the compile time costs four times as much. A
+    graph that may run once is cut short, into stretches that other graphs share, and new stretches
+    dominate the cost.
     """
     symbols = [symbol(node) for node in nodes]
     lines = [index for index in range(1, len(nodes)) if not is_within_line(nodes, index)]

@@ -1,10 +1,9 @@
-"""Dynamic dims, starts and lists: what differed between two runs of a sync, and data that is held
-padded.
+"""Dynamic dims, starts and lists: they differ between two runs of a sync.
 
-Differences are one table by place in the user's code. A row is an op (its line and its name), what
-of it is dynamic, and the dynamic dims. Cuts between iterations, and the packages that learn from
-runs, add rows. A known dynamic start is made an operand of its op here. Of padded data a tensor
-holds an unpadded view between two runs; what pads is a package's.
+Differences are one table by place in the user's code. A row is an op (its line and its name), its
+dynamic part, and the dynamic dims. Cuts between iterations add rows, as do packages that learn from
+runs. Here a known dynamic start becomes an operand of its op. A package pads data; between two runs
+a tensor holds an unpadded view of it.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,13 +19,13 @@ from ..graph.op import Arrays, Layouts, Lowering, OpSpec
 from ..graph.source import line_number
 from ..sharding.constrain import cut
 
-# What of an op is dynamic here: its start, an operand then. Packages add other words, and numbers
-# of operands.
+# The dynamic part of an op: its start, which becomes an operand. Packages add other parts, and the
+# numbers of operands.
 START = "start"
 
 _table: Bounded[tuple[CodeType | None, int, str, str | int], tuple[int, ...]] = Bounded(4096)
 NAMES: set[str] = set()  # of the ops in the table: that a name has no row is quick to see
-# Whether an op with a known dynamic start keeps it: its result has dynamic dims instead.
+# Return True for an op that keeps its start: its result has dynamic dims instead.
 keeps_start: list[Callable[[Node], bool]] = []
 
 

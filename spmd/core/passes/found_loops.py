@@ -56,7 +56,7 @@ class _Loops:
         numbers = [new.numbers[candidate.node(iteration, i)][k] for i, iteration, k in loop.numbers]
         body = [new.old.sources.get(node, (node,))[0] for node in loop.body]
         result = results(new.add(loop.op, loop.operands, first, numbers, body))
-        new.now |= {name: result[index] for name, index in loop.results.items()}
+        new.new_values |= {name: result[index] for name, index in loop.results.items()}
         # Later values of a stack are written into it where they are computed.
         for y, names, late in loop.stacks:
             rows = y.rows_of(candidate.iterations)
@@ -97,8 +97,8 @@ def _put(
     row is added.
     """
     rule(new, node)
-    value = new.now[names[row]]
-    operands = *(new.now[names[known_row]] for known_row in rows), value
+    value = new.new_values[names[row]]
+    operands = *(new.new_values[names[known_row]] for known_row in rows), value
     bisect.insort(rows, row)
     meta = dense_meta(value.meta.shape, value.meta.dtype)
     op = OpSpec.of(
@@ -108,7 +108,7 @@ def _put(
         tuple(operand.meta for operand in operands),
     )
     result = new.add(op, operands, node)
-    new.now |= {
+    new.new_values |= {
         names[known_row]: TupleElement(result, index) for index, known_row in enumerate(rows)
     }
 
@@ -152,8 +152,8 @@ def _wait(late: _Hoisted, new: Rewrite, node: Node) -> None:
 
 
 def find(graph: Graph) -> dict[Node, _Hoisted]:
-    """Returns the late values of each loop with a carry: those that are smaller than the operands
-    that would be kept alive to compute them after it."""
+    """Returns the late values of each loop with a carry that are smaller than their operands:
+    computed after the loop, they would keep the operands alive."""
     loops = [(index, node) for index, node in enumerate(graph.nodes) if _has_carry(node)]
     if not loops:
         return {}
@@ -203,10 +203,9 @@ def _readers(graph: Graph, outside: set[Node]) -> dict[Name, list[int]]:
 def _late(
     nodes: Sequence[tuple[int, Node]], loop: int, readers: Mapping[Name, list[int]]
 ) -> dict[Name, Value]:
-    """Returns the results of these ops that the loop needs neither directly nor through other ops,
-    each with its place.
+    """Returns the results of these ops that the loop does not depend on, by name.
 
-    Each result of an op is taken by itself: XLA computes the others without it.
+    The results of one op count separately: XLA computes each without the others.
     """
     late: dict[Name, Value] = {}
     late_at: set[int] = set()

@@ -154,8 +154,8 @@ def _stacks(graph: Graph) -> tuple[dict[Name, Place], set[Hashable]]:
 def _loops(
     chains: Sequence[Chain], places: Mapping[Name, Place], on_host: Container[Hashable]
 ) -> list[tuple[Chain, Candidate]]:
-    """Returns the loops over chains on rows of the same stacks, one of which is on the host, each
-    with its elements."""
+    """Returns loops over isomorphic chains on rows of one set of stacks, at least one of them on
+    the host; each loop with its elements."""
     isomorphic: defaultdict[Hashable, list[tuple[list[int], Chain]]] = defaultdict(list)
     for chain in chains:
         # Chains of one wiring on the same stacks are iterations of one loop, in the order of their
@@ -239,7 +239,7 @@ def _put(
             for element in elements[: candidate.period]
         ]
         result = results(new.add(loop.op, loop.operands, first, numbers, body))
-        new.now |= {name: result[index] for name, index in loop.results.items()}
+        new.new_values |= {name: result[index] for name, index in loop.results.items()}
         looped.update(candidate.nodes)
     for element in itertools.chain.from_iterable(chains):
         if element.node not in looped:
@@ -247,4 +247,4 @@ def _put(
                 element.node.op, element.node.operands, element.list_op, numbers_of(element)
             )
             new.replace(results(element.node), added)
-    new.now |= {name: new.value(value) for name, value in by_name.items()}
+    new.new_values |= {name: new.value(value) for name, value in by_name.items()}

@@ -28,8 +28,8 @@ def has_host_kernel(node: Node, largest: int = LARGEST) -> bool:
     return all(value.meta.numel <= largest for value in (*results(node), *node.operands))
 
 
-def known(value: Value, nodes: Sequence[Node]) -> DeviceData:
-    """Returns a value as host data, computed by the ops that `few_small` found behind it."""
+def computed(value: Value, nodes: Sequence[Node]) -> DeviceData:
+    """Computes a value on the host, by the ops behind it (see `few_small`)."""
     by_name: dict[Name, DeviceData] = {}
     for node in nodes:
         operands = [
@@ -43,8 +43,8 @@ def known(value: Value, nodes: Sequence[Node]) -> DeviceData:
 
 
 def constant(value: Value) -> list[Node] | None:
-    """Returns the ops behind a value that is the same in every call of the code, without data or a
-    changing Python number behind it, if the host can compute them; else None."""
+    """Returns the ops behind a constant value (no data and no changing Python number), if the host
+    can compute them; else None."""
     nodes = few_small(value, LARGEST_IN_A_PLAN) or []
     is_known = all(origin(operand) is not None for node in nodes for operand in node.operands)
     is_known &= not any(type(number) is Scalar for node in nodes for number in node.numbers)
@@ -52,8 +52,8 @@ def constant(value: Value) -> list[Node] | None:
 
 
 def few_small(value: Value, largest: int = LARGEST) -> list[Node] | None:
-    """Returns the ops behind a value, as recorded, where they are few and the host can compute them
-    all; else None.
+    """Returns the ops behind a value, in order, if they are few and the host can compute them all;
+    else None.
 
     A read of such a value need not wait for a program: a sampler checks whether the step before
     this one was the last (`if timestep - 20 >= 0`), and would wait for the whole network. largest:

@@ -11,8 +11,8 @@ from ..graph.source import Line
 
 
 class Changed(NamedTuple):
-    """Another graph that computes the same: what is different, in words. is_last: no later pass
-    looks at the graph."""
+    """A changed graph that computes the same, and a description of the change. is_last: no later
+    pass looks at the graph."""
 
     graph: Graph
     description: str
@@ -23,8 +23,7 @@ class Cut(NamedTuple):
     """Several programs in place of one, described in words: `nodes`, cut at `ends`.
 
     ends: places in `nodes`, each the number of ops before it. has_rest: the ops behind the last
-    place are looked at again, and not a program as they are. replaced: the values that stand for
-    results of the graph from now on, by name.
+    place go through the passes again. replaced: new values for results of the graph, by name.
     """
 
     nodes: Sequence[Node]

@@ -1,9 +1,9 @@
-"""Repeats: stretches of equal ops, and those that are loops: layers forward and backward, an
+"""Repeats: stretches of equal ops, and the loops among them: layers forward and backward, an
 optimizer's parameters.
 
-Two stretches of a graph are iterations of one loop where they have the same ops and wiring, and
-where each operand from outside is the same value, a result of the iteration before at the same
-place, or for each iteration a value of its own.
+Stretches are iterations of one loop if their ops and wiring are equal, and each operand from
+outside is a const (one value for all), a carry (a result of the iteration before) or an x (a
+different value for each).
 """
 
 import itertools
@@ -34,10 +34,10 @@ def find_loops(nodes: Sequence[Node], roots: Sequence[Value]) -> list[Candidate]
     in_loop = np.zeros(len(nodes), bool)
     tried: set[tuple[int, int, int]] = set()
     loops: list[Candidate] = []
-    # Loops much shorter than the longest one are searched again outside of it: most distances
+    # Loops that save much less are searched again outside of these: most distances
     # between equal ops are within its iterations.
-    while longest := _longest(nodes, symbols, position, in_loop, tried):
-        loops += longest
+    while new_loops := _most_saving(nodes, symbols, position, in_loop, tried):
+        loops += new_loops
     loops.sort(key=lambda loop: loop.start)
     if loops:
         _note_readers(loops, nodes, roots, position)
@@ -45,20 +45,20 @@ def find_loops(nodes: Sequence[Node], roots: Sequence[Value]) -> list[Candidate]
     return loops
 
 
-def _longest(
+def _most_saving(
     nodes: Sequence[Node],
     symbols: Sequence[np.ndarray],
     position: dict[Node, int],
     in_loop: np.ndarray,
     tried: set[tuple[int, int, int]],
 ) -> list[Candidate]:
-    """Takes the loop that saves most ops among those in no loop yet, and the loops that save half
-    as many."""
+    """Returns the loop that saves most ops, and the loops that save at least half as many; marks
+    their ops in `in_loop`."""
     loops: list[Candidate] = []
-    enough = 0
-    for start, stop, period in repeated(symbols, in_loop, FEWEST_OPS):
-        # The stretches come in the order of what they save.
-        if (stop - start) // period * period - period < enough:
+    min_saved = 0
+    for start, stop, period in periodic_stretches(symbols, in_loop, FEWEST_OPS):
+        # Stretches are in descending order of saved ops.
+        if (stop - start) // period * period - period < min_saved:
             break
         for stretch in _free(in_loop, start, stop):
             if (*stretch, period) in tried:
@@ -68,7 +68,7 @@ def _longest(
             if loop is not None:
                 loops.append(loop)
                 in_loop[loop.start : loop.stop] = True
-                enough = enough or (loop.iterations - 1) * loop.period // 2
+                min_saved = min_saved or (loop.iterations - 1) * loop.period // 2
     return loops
 
 
@@ -86,10 +86,10 @@ def _free(in_loop: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, int
 def _fit(
     nodes: Sequence[Node], position: dict[Node, int], start: int, stop: int, period: int
 ) -> Candidate | None:
-    """Returns the longest loop in a stretch of equal ops, or None where its iterations are wired
-    differently."""
+    """Returns the longest loop in a periodic stretch of ops, or None if the wiring of its
+    iterations differs."""
     iterations = (stop - start) // period
-    # The first iteration may begin at any of the first `spare` ops.
+    # The loop may begin at any of the first `spare` ops.
     spare = stop - start - iterations * period
     if iterations < FEWEST_ITERATIONS or (iterations - 1) * period < FEWEST_OPS:
         return None
@@ -153,8 +153,8 @@ def _wiring(
 
 
 def _stretches(wiring: list[tuple[_Wired, ...]]) -> Iterator[tuple[int, int]]:
-    """Yields runs of isomorphic iterations as (first, behind the last); the iteration before a run
-    belongs to it if it may be the first of the loop."""
+    """Yields runs of isomorphic iterations as (first, last + 1), with the iteration before if it
+    may begin the loop."""
     first = 0
     while first < len(wiring):
         last = first + 1
@@ -165,8 +165,8 @@ def _stretches(wiring: list[tuple[_Wired, ...]]) -> Iterator[tuple[int, int]]:
 
 
 def _may_begin(first: tuple[_Wired, ...], second: tuple[_Wired, ...]) -> bool:
-    """True if an iteration may be the first of a loop with this wiring: it reads data where the
-    others read a carry."""
+    """True if an iteration may be the first of a loop with this wiring: it reads data in place of a
+    carry."""
     return all(
         a == b or all(wired is None or wired[0] < 0 for wired in (a, b))
         for a, b in zip(first, second, strict=True)
@@ -199,10 +199,8 @@ def _usable(
 def _loop(
     nodes: Sequence[Node], position: dict[Node, int], start: int, period: int, iterations: int
 ) -> Candidate | None:
-    """Returns the loop of these isomorphic iterations; None where dynamic starts differ and none of
-    the xs is a weight.
-
-    (They differ in the recurrence of an RNN over its inputs, too, which is no layer.)
+    """Returns the loop of these isomorphic iterations. None if dynamic starts differ and no x is a
+    weight: that is an RNN's recurrence over its inputs, not layers.
     """
     early, has_dynamic_start = _early(nodes, position, start, period, iterations)
     loop = candidate_of(nodes, position, start, period, iterations, early)
@@ -335,7 +333,7 @@ def numbered(ops: Sequence[OpSpec]) -> np.ndarray:
     return np.array([numbers.setdefault(op, len(numbers)) for op in ops], np.int64)
 
 
-def repeated(
+def periodic_stretches(
     symbols: Sequence[np.ndarray],
     in_loop: np.ndarray,
     least: int,
@@ -343,12 +341,12 @@ def repeated(
     fewest: int = FEWEST_ITERATIONS,
     shortest: int = 1,
 ) -> list[tuple[int, int, int]]:
-    """Returns stretches (start, stop, period) of ops in no loop, in which every op is that of a
-    period earlier; those that spare most ops first, all of them at least `least`.
+    """Returns periodic stretches of ops outside of loops as (start, stop, period), by descending
+    number of saved ops, which is at least `least`.
 
-    symbols: each array has a number per op, equal for ops that may be the same op of two
-    iterations. fewest: the fewest iterations. shortest: of a shorter period the least multiple of
-    that many ops is taken.
+    symbols: arrays with a number per op, equal for ops that may match between iterations. fewest:
+    the fewest iterations. shortest: a shorter period is replaced by its least multiple of that many
+    ops.
     """
     stretches = {
         stretch
@@ -361,7 +359,7 @@ def repeated(
 def _stretches_of(
     symbols: np.ndarray, in_loop: np.ndarray, least: int, fewest: int, shortest: int
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Yields the stretches of `repeated` as (ops saved, -period, start, stop)."""
+    """Yields the stretches of `periodic_stretches` as (ops saved, -period, start, stop)."""
     # an op in a loop is equal to no other
     symbols = np.where(in_loop, -1 - np.arange(len(symbols)), symbols)
     for period in {period * -(-shortest // period) for period in _periods(symbols, least)}:

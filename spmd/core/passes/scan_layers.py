@@ -30,11 +30,10 @@ _LARGE = 32
 
 
 def scan(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
-    """Returns the graph with its loops, where `config.scan_layers` allows them, and with the stack
-    groups of their xs and of the xs of loops that the user wrote; and the loops, or the reason why
-    there are none, in words."""
+    """Returns the graph with loops in place of repeated layers (see `config.scan_layers`) and with
+    stack groups for the xs of all loops; and a note on the loops, or on why there are none."""
     started = counters.now()
-    result, loops, words = _chosen(graph, _LARGE if may_scan else None)
+    result, loops, words = _planned_loops(graph, _LARGE if may_scan else None)
     if loops:
         result, late = hoist(with_loops(result, loops))
         words = (
@@ -46,7 +45,9 @@ def scan(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
 
 def num_lowered(graph: Graph) -> int:
     """Returns the number of a graph's ops that are compiled: of a loop, those of one iteration."""
-    return len(graph.nodes) - sum((loop.iterations - 1) * loop.period for loop in _chosen(graph)[1])
+    return len(graph.nodes) - sum(
+        (loop.iterations - 1) * loop.period for loop in _planned_loops(graph)[1]
+    )
 
 
 def _loops_of(graph: Graph, least: float) -> tuple[list[Candidate], str]:
@@ -73,7 +74,9 @@ def _loops_of(graph: Graph, least: float) -> tuple[list[Candidate], str]:
     return loops, ""
 
 
-def _chosen(graph: Graph, least: float | None = _LARGE) -> tuple[Graph, list[Candidate], str]:
+def _planned_loops(
+    graph: Graph, least: float | None = _LARGE
+) -> tuple[Graph, list[Candidate], str]:
     """Returns the graph with its stack groups, the candidates that become loops, and why there are
     none.
 
@@ -92,8 +95,8 @@ def _chosen(graph: Graph, least: float | None = _LARGE) -> tuple[Graph, list[Can
     if loops and config.scan_layers == "auto" and _exceeds_budget(loops, graph, stack_groups):
         # First without the loops of few layers, then without any.
         if least != math.inf:
-            return _chosen(graph, math.inf)
-        result, _, _ = _chosen(graph, None)
+            return _planned_loops(graph, math.inf)
+        result, _, _ = _planned_loops(graph, None)
         return (
             result,
             [],
@@ -114,11 +117,9 @@ def _chosen(graph: Graph, least: float | None = _LARGE) -> tuple[Graph, list[Can
 def _exceeds_budget(
     loops: Sequence[Candidate], graph: Graph, stack_groups: Sequence[StackGroup]
 ) -> bool:
-    """True if the program would copy more bytes into the stacks of its loops' xs than one row of
-    each takes.
-
-    Copied are values that are rows of no loop, list op or store. One row is that of a layer which
-    differs (T5's first).
+    """True if the program would copy more bytes into the stacks of its xs than one row of each.
+    Values are copied unless they are rows of a loop, a list op or a store. One row is allowed for a
+    layer that differs (T5's first).
     """
     # Rows already: of stores, of these loops' results, of list ops.
     rows: set[Name] = {graph.inputs[i] for group in stack_groups for i in group}
@@ -146,8 +147,7 @@ def _exceeds_budget(
 
 
 def _stays(graph: Graph, group: StackGroup) -> bool:
-    """True if the inputs, or the values written over them, exist at the next run, too: then they
-    are worth a store."""
+    """True if the next run reads these inputs, or values written over them: then a store pays."""
     return any(graph.donated[i] for i in group) or all(graph.inputs[i].is_state for i in group)
 
 
@@ -170,7 +170,7 @@ def columns_of(
     equal in meta and sharding; and for each loop its `Candidate.peeled`."""
     inputs: dict[Name, int] = {device_data: i for i, device_data in enumerate(graph.inputs)}
     roots = {value_name(root): i for i, root in enumerate(graph.roots)}
-    columns = _found(graph, loops)
+    columns = _stack_groups(graph, loops)
     names_by_column = [[name for _, name in sorted(column.items())] for column in columns]
 
     def groups_among(
@@ -190,7 +190,7 @@ def columns_of(
     return of_inputs, of_roots, _peeled(graph, loops, columns)
 
 
-def _found(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
+def _stack_groups(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
     """Returns every stack group of values."""
     kinds: dict[object, Hashable] = {
         device_data: (device_data.meta, sharding)
@@ -204,8 +204,8 @@ def _found(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
         columns.append(dict(names))
 
     def add_read(names: _Column) -> None:
-        """Adds a group, or more rows to the group of some of them: the backward runs through all
-        layers but the first, whose input needs no gradient."""
+        """Adds a group, or extends a known group of some of its rows: backward skips the first
+        layer, whose input needs no gradient."""
         if len(set(names.values())) < len(names):
             return  # a value would be two rows
         # The known groups among these values, and by how many rows they are shifted there.

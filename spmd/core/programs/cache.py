@@ -27,7 +27,7 @@ from ..graph.source import Line
 from ..graph.store import StackGroup, full_stores
 from . import stored
 from .compiler import agree_on, compile_graph
-from .log_entry import taken
+from .log_entry import assign
 from .program import PROGRAM_READERS, Program, Requested
 
 
@@ -83,12 +83,9 @@ def grouped(
 
 
 def _complete(graph: Graph) -> Graph:
-    """Returns the graph with each stack group donated as a whole, to the stack of the values that
-    replace its rows, or not at all.
-
-    A row that is not written over comes out as it went in. The stacked results are in the order of
-    the groups whose memory they take, as jax pairs them in order. A result that takes the memory of
-    one input is in no stack.
+    """Returns the graph with each stack group donated as a whole or not at all. Its memory goes to
+    the stack of its new rows, unchanged rows included. Stacked results are in the order of these
+    groups, as jax pairs by order. A result that takes the memory of a single input is in no stack.
     """
     donated = list(graph.donated)
     paired: list[StackGroup] = []
@@ -96,7 +93,7 @@ def _complete(graph: Graph) -> Graph:
         # A group is donated if each of its donated rows has a replacement.
         kinds = {(graph.inputs[i].meta.struct, graph.shardings[i]) for i in group}
         assert len(kinds) == 1, "rows have one meta and one sharding"
-        returned = _returned(graph, group) if any(donated[i] for i in group) else None
+        returned = _aliasing_stack(graph, group) if any(donated[i] for i in group) else None
         if returned is None:
             for i in group:
                 donated[i] = False
@@ -113,18 +110,18 @@ def _complete(graph: Graph) -> Graph:
         if aliased_indices.isdisjoint(places) and _is_even(graph, places)
     ]
     stacked = (*paired, *unpaired_stacks)
-    _keep_unusable(
+    _undonate_unusable(
         graph, donated, single_targets.union(index for places in stacked for index in places)
     )
     return dataclasses.replace(graph, donated=tuple(donated), stacked=stacked)
 
 
-def _keep_unusable(graph: Graph, donated: list[bool], aliased_indices: set[int | None]) -> None:
-    """Takes back the donation of inputs that no result can use: none is written over them, and no
-    result of their kind is left outside of stacks."""
+def _undonate_unusable(graph: Graph, donated: list[bool], aliased_indices: set[int | None]) -> None:
+    """Clears `donated` for inputs that no result overwrites and no unaliased result of their kind
+    can use."""
     unused = Counter(
-        (root.meta.struct, shardings)
-        for index, (root, shardings) in enumerate(zip(graph.roots, graph.pinned, strict=True))
+        (root.meta.struct, sharding)
+        for index, (root, sharding) in enumerate(zip(graph.roots, graph.pinned, strict=True))
         if index not in aliased_indices
     )
     in_groups = {i for group in graph.stack_groups for i in group}
@@ -135,7 +132,7 @@ def _keep_unusable(graph: Graph, donated: list[bool], aliased_indices: set[int |
             unused[kind] -= 1
 
 
-def _returned(graph: Graph, group: StackGroup) -> StackGroup | None:
+def _aliasing_stack(graph: Graph, group: StackGroup) -> StackGroup | None:
     """Returns the stack that takes a group's memory: for each row the place among the roots of its
     replacement, or the row itself; None if a donated row has no replacement."""
     root_indices = []
@@ -170,11 +167,12 @@ _uses = itertools.count().__next__
 
 @dataclass(slots=True)
 class GraphPrograms:
-    """The programs of one recorded graph. They differ in which inputs are the rows of full stores:
-    the weights of a trained model are, those of its average, on which the same graph runs, are not.
+    """The programs of one recorded graph, one for each choice of inputs that are rows of full
+    stores. The weights of a trained model are such rows; the weights of its average, with the same
+    graph, are not.
 
     programs: by the indices of the inputs outside of stack groups, then by the full stores among
-    these inputs. A program compiled for a plan may not have run yet. used: rises with each use.
+    these inputs; one compiled for a plan may not have run yet. used: rises with each use.
     """
 
     programs: dict[tuple[int, ...], dict[tuple[StackGroup, ...], Program]] = field(
@@ -198,18 +196,17 @@ class GraphPrograms:
         return not all(map(attrgetter("is_planned"), self))
 
 
-# What other packages do about a compilation: before it, where one may raise RefusedError, with the
-# graph, the program's name, the user's line, the cause, and whether its sync has run none before;
-# before a program is made that no file has; around it, with the number of ops, the line and the
-# cause; after it, with the program, its graph and a headline.
+# Called before a compilation with the graph, the program's name, the user's line, the cause, and
+# whether it is the first of its sync (may raise RefusedError); before one that no file spares;
+# around one, with the number of ops, the line and the cause; after one, with the program, its graph
+# and a headline.
 before_compiling: list[Callable[[Graph, str, Line, str, bool], None]] = []
 before_making: list[Callable[[Graph, Line], None]] = []
 while_compiling: list[Callable[[int, Line, str], AbstractContextManager[None]]] = []
 after_compiling: list[Callable[[Program, Graph, str], None]] = []
 
 
-# What refuses a program with loops, in favour of one without: they get the executable and its
-# graph.
+# Return True to compile a program without its loops instead, from the executable and its graph.
 refuse_loops: list[Callable[[jax.stages.Compiled, Graph], bool]] = []
 
 _MOVED = "the same ops, on data in other stores"
@@ -261,7 +258,7 @@ def program_for(
     """Returns the compiled program of a graph: from the cache, from the disk, or compiled now.
 
     form: called before the compilation; groups inputs and results into stacks. why_not: for the
-    compile log, why a length that differs has a program of its own (see `spmd.adaptive`).
+    compile log, the reason why another length needs another program (see `spmd.adaptive`).
     """
     global _last
     cached = find(graph)
@@ -284,11 +281,11 @@ def program_for(
         ):
             for context in while_compiling:
                 around.enter_context(context(len(graph.nodes), line, cause))
-            program = _formed_and_made(graph, name, line, form, cause)
+            program = _form_and_compile(graph, name, line, form, cause)
     else:
         agree_on(graph, name, line, cause, program.fingerprint)
         how = "loaded from disk" if program.is_loaded else "compiled"
-        taken(program, graph, name, f"{how} by the plan at {program.line}; {cause}", line)
+        assign(program, graph, name, f"{how} by the plan at {program.line}; {cause}", line)
         if program.is_loaded:  # the plan's own work is not counted
             counters.add("programs_loaded")
     program.requested = Requested(
@@ -313,7 +310,7 @@ def planned_for(graph: Graph, line: Line, form: Form = ungrouped) -> Program:
         program = programs_of(graph).program_of(graph)
     if program is None:
         with counters.silent():
-            program = _formed_and_made(graph, "plan", line, form, "it is planned", is_planned=True)
+            program = _form_and_compile(graph, "plan", line, form, "it is planned", is_planned=True)
     return program
 
 
@@ -322,7 +319,7 @@ def planned_for(graph: Graph, line: Line, form: Form = ungrouped) -> Program:
 _PLANNED = 16
 
 
-def _formed_and_made(
+def _form_and_compile(
     graph: Graph, name: str, line: Line, form: Form, cause: str, *, is_planned: bool = False
 ) -> Program:
     """Compiles or loads a program that the cache does not have, its layers scanned unless that
@@ -332,7 +329,9 @@ def _formed_and_made(
     is_given_up = any(map(attrgetter("is_unrolled"), _programs.get(key, _NONE)))
     is_given_up = is_given_up or (key not in _programs and _is_scanned_in_vain(graph, line))
     formed, single, stores = grouped(graph, form, may_scan=not is_given_up)
-    program = _made(formed, name, line, cause + _group_summary(formed), is_planned=is_planned)
+    program = _load_or_compile(
+        formed, name, line, cause + _group_summary(formed), is_planned=is_planned
+    )
     may_refuse = (
         refuse_loops
         if config.scan_layers == "auto" and (formed.recorded or formed.stack_groups)
@@ -344,7 +343,7 @@ def _formed_and_made(
         is_given_up = True
         formed, single, stores = grouped(graph, form, may_scan=False)
         cause = f"{cause}; its layers are not scanned, as XLA would copy their stacks"
-        program = _made(formed, name, line, cause, is_planned=is_planned)
+        program = _load_or_compile(formed, name, line, cause, is_planned=is_planned)
     program.is_planned, program.is_unrolled = is_planned, is_given_up
     with _lock:
         of_stores = _programs.setdefault(key, GraphPrograms()).programs.setdefault(
@@ -382,7 +381,9 @@ def _read_log(programs: Iterable[Program]) -> None:
             program.record.read()
 
 
-def _made(graph: Graph, name: str, line: Line, cause: str, *, is_planned: bool) -> Program:
+def _load_or_compile(
+    graph: Graph, name: str, line: Line, cause: str, *, is_planned: bool
+) -> Program:
     """Returns the program of a graph: from the disk, or compiled."""
     program = stored.load(graph, name, line, cause)
     if program is None:
@@ -397,9 +398,8 @@ def _made(graph: Graph, name: str, line: Line, cause: str, *, is_planned: bool) 
 
 
 def _is_scanned_in_vain(graph: Graph, line: Line) -> bool:
-    """True if XLA would copy the stacks of the most similar program of this sync, provided that the
-    two have at least half of their ops in common: a layer more or less changes nothing about the
-    copies."""
+    """True if the most similar program of this sync would copy its stacks and shares half of its
+    ops: a layer more or less does not change the copies."""
     program = most_similar(graph, line)
     return program is not None and program.is_unrolled and _has_most(program, graph)
 

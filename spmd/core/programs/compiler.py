@@ -71,8 +71,7 @@ def lower_graph(graph: Graph, choices: Chosen | None = None) -> jax.stages.Lower
         assert module is not None, "it is StableHLO"
         if has_complex(graph):
             hide(module)
-        # The module as XLA gets it: what the partitioners and XLA compute wrongly is written in
-        # another way.
+        # Rewrites of the module around miscompilations of the partitioners and of XLA.
         pad_scatters(module, len(graph.mesh.device_ids))
         alias_by_memory(graph, module)
         if config.partitioner == "gspmd":
@@ -86,7 +85,7 @@ def compile_graph(
     """Lowers and compiles a graph, for the reason `cause`; adds its line to the compile log.
 
     Neither the mesh nor the data of the inputs need be on this machine. is_planned: no run needs it
-    yet, so that it is not compared with the programs of the other processes.
+    yet, so processes do not compare it.
     """
     started = counters.now()
     choices: Chosen = []
@@ -161,7 +160,7 @@ def agree_on(graph: Graph, name: str, line: Line, cause: str, mark: bytes) -> No
 
 
 def _digests(graph: Graph) -> str:
-    """Returns the parts of a graph, each by its digest, for processes to see in which theirs
+    """Returns the digest of each part of a graph: processes compare them to name the parts that
     differ."""
     facts = listing(Requested(graph.recorded or graph, 0))
     del facts["lines"]  # they are no part of the program
@@ -185,9 +184,9 @@ _ALIAS, _DONOR = "tf.aliasing_output", "jax.buffer_donor"
 def alias_by_memory(graph: Graph, module: ir.Module) -> None:
     """Aliases each donated argument with the result that is written over it, and with no other.
 
-    jax pairs donated arguments with results by shape and dtype, in order; it compares their
-    memories only if both are named, which they are not where the compiler chooses. Programs with
-    device memory alone stay as jax makes them.
+    jax pairs donated arguments with results by shape and dtype, in order, and ignores their
+    memories if the compiler chooses the sharding. Programs with device memory alone stay as jax
+    makes them.
     """
     inputs, outputs = graph.arguments(), graph.results()
     if all(port.sharding is None or port.sharding.memory == DEVICE for port in (*inputs, *outputs)):

@@ -1,8 +1,7 @@
 """The optimised program as text: its computations, and the number of times that each of them runs.
 
-XLA states the trip count of a loop where it knows it. Elsewhere (on a TPU, which has made two
-counters of 32 bits of one of 64) the counter is simulated: only the scalars that the loop's
-condition needs are computed.
+XLA states the trip count of a loop where it knows it. Otherwise the counter is simulated from the
+scalars behind the loop's condition (TPUs split a counter of 64 bits into two of 32).
 """
 
 import dataclasses
@@ -89,8 +88,8 @@ _PLAIN_CALLS = {"while", "conditional", "call", "async-start"}
 
 @dataclass
 class Computation:
-    """A function of the program. count: the number of calls in a run; is_inner: it is part of one
-    instruction; caller: the first computation that calls it, with the line."""
+    """A function of the program. count: the number of calls in a run; is_inner: it is the body of
+    an instruction, as of a fusion; caller: the first computation that calls it, with the line."""
 
     name: str
     lines: list[Instruction] = field(default_factory=list)
@@ -217,7 +216,7 @@ class Module:
         stated = _TRIPS.search(loop.tail)
         if stated is not None:
             return int(stated[1])
-        counted = _simulated(self, computation, loop)
+        counted = _simulated_trip_count(self, computation, loop)
         if counted is None and loop.name not in self.unknown:
             self.unknown.append(loop.name)
         expected = _EXPECTED.search(loop.scope)
@@ -267,7 +266,7 @@ _OPS = {
 _SAME = {"copy", "bitcast", "reshape", "copy-start", "copy-done", "optimization-barrier"}
 
 
-def _simulated(module: Module, around: Computation, loop: Instruction) -> int | None:
+def _simulated_trip_count(module: Module, around: Computation, loop: Instruction) -> int | None:
     """Returns the trip count of a `while`; None if its condition depends on more than counters that
     start at constants, or if it is larger than MOST_ITERATIONS."""
     called = dict(loop.called)

@@ -83,7 +83,7 @@ def _of_run(program: Program, name: str, cause: str, line: Line) -> dict[str, An
     }
 
 
-def taken(program: Program, graph: Graph, name: str, cause: str, line: Line) -> None:
+def assign(program: Program, graph: Graph, name: str, cause: str, line: Line) -> None:
     """Assigns a program that was compiled for a plan, or by an earlier process, to this graph: sets
     its source lines and adds its line to the compile log."""
     assert program.record is not None, "it was compiled"

@@ -121,8 +121,8 @@ def _with_called(module: Module, name: str) -> Iterator[Instruction]:
 
 
 def _says(*patterns: str, word: str = "") -> Callable[[Lowered, str], bool]:
-    """True for a text that matches all patterns; word: a literal of every such text, found
-    faster."""
+    """True for a text that matches all patterns. word: a literal of every such text, searched
+    first."""
     return lambda _, text: word in text and all(re.search(pattern, text) for pattern in patterns)
 
 

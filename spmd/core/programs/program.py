@@ -44,9 +44,12 @@ Tables = tuple[tuple[Collective, ...], tuple[Move, ...]]
 
 
 class ProgramFacts(NamedTuple):
-    """Facts read in the text of a program. flops: XLA's count, products in loops times their trip
-    counts; collectives: the number of each kind; exchanges: the same as rows, each with the place
-    of the op that it came from; moves: those that no annotation requests, in the same way."""
+    """Facts read in the text of a program.
+
+    flops: XLA's count, products in loops times their trip counts. collectives: their number, by
+    kind. exchanges: a row for each collective, with the index of its op. moves: a row for each
+    `Move`, with the index of its op.
+    """
 
     flops: float
     collectives: dict[str, int]
@@ -139,10 +142,7 @@ class Program:
 
     @functools.cached_property
     def facts(self) -> ProgramFacts:
-        """The facts in its text.
-
-        It is read at the first use, as a compilation needs none of them.
-        """
+        """The facts in the program's text, read at their first use: a compilation needs none."""
         return PROGRAM_READERS.facts(self)
 
     def is_at(self, line: Line) -> bool:
@@ -244,10 +244,9 @@ class Requested:
             return self._positions[value.node], value.index
         return self._positions[value], 0
 
-    def value(self, place: Place) -> str:
-        """Describes the value at a place, for messages: an input, or the result of an op at its
-        line."""
-        index, _ = place
+    def value(self, position: Place) -> str:
+        """Describes a value for messages: an input, or the result of an op at its line."""
+        index, _ = position
         if index < 0:
             return f"input {~index} ({self.inputs[~index][0]!r})"
         return f"the result of {self.entries[index].name} at {self.lines[index]}"
@@ -261,7 +260,7 @@ def listing(requested: Requested, program: Program | None = None) -> dict[str, A
         "inputs": [[repr(meta), repr(sharding)] for meta, sharding in requested.inputs],
         "ops": [_op(op) for op in requested.entries],
         "lines": [str(line) for line in requested.lines],
-        "wiring": [[list(place) for place in places] for places in requested.wiring],
+        "wiring": [[list(operand) for operand in operands] for operands in requested.wiring],
         "results": [
             [list(root), None if sharding is None else repr(sharding)]
             for root, sharding in zip(requested.roots, requested.graph.pinned, strict=True)
@@ -288,7 +287,7 @@ def _op(op: OpSpec) -> list[str]:
 
 def chosen_shardings(graph: Graph, executable: Any) -> list[Sharding]:
     """Returns the results' shardings; raises LoweringError if the compiler chose another than the
-    requested one (both partitioners may). Inside of `program_devices`, as `compare` is."""
+    requested one (both partitioners may). Called inside `program_devices`, like `compare`."""
     outputs = list(zip(graph.results(), executable.output_shardings, strict=True))
     if config.check_shardings:
         for port, actual_sharding in zip(
@@ -399,8 +398,8 @@ _WITHOUT_GPU = {"xla_gpu_autotune_level": "0"}
 
 
 def unknown_options(options: Mapping[str, object]) -> dict[str, object]:
-    """Returns the options that neither this library sets nor `config.compiler_options` has: of
-    XLA's many, some write files and some run them."""
+    """Returns options that neither this library nor `config.compiler_options` sets: some of XLA's
+    options write or run files."""
     words = config.compiler_options.split()
     configured_options = {*_OWN_OPTIONS, *(_parsed(word) for word in words if word != _NEEDED)}
     return {
@@ -428,15 +427,15 @@ def options_of(graph: Graph) -> dict[str, str | float]:
     explicit options override it."""
     words = config.compiler_options.split()
     if words == [_NEEDED]:
-        return _needed(graph)
+        return _needed_options(graph)
     options = dict(_parsed(word) for word in words if word != _NEEDED)
-    return {**_needed(graph), **options} if _NEEDED in words else options
+    return {**_needed_options(graph), **options} if _NEEDED in words else options
 
 
 _NEEDED = "auto"
 
 
-def _needed(graph: Graph) -> dict[str, str | float]:
+def _needed_options(graph: Graph) -> dict[str, str | float]:
     """The options that 'auto' stands for, by platform; on CPUs by what the program holds back with
     barriers."""
     platform = graph.mesh.platform
@@ -504,8 +503,8 @@ def _parsed(option: str) -> tuple[str, str | float]:
 
 
 def text_of(options: Mapping[str, object]) -> str:
-    """Returns options of XLA, name -> value, as a value of `config.compiler_options` that adds them
-    to those that a program needs.
+    """Returns XLA options, name -> value, as text for `config.compiler_options`, in addition to the
+    options that a program needs.
 
     Raises TypeError and ValueError for what cannot be an option; whether XLA has it is known when
     it compiles (see `refusal`).
@@ -537,10 +536,8 @@ def _text(name: object, value: object) -> str:
 
 @contextlib.contextmanager
 def compiled_with(options: Mapping[str, object] | None) -> Iterator[None]:
-    """Compiles and finds programs with these options of XLA's inside; None or {}: with those of the
-    process.
-
-    They are part of a program's key, in this process and on disk. The flag is one for all threads.
+    """A context of XLA options, part of a program's key in this process and on disk; None or {}:
+    the options of the process. It holds for all threads.
     """
     with held(config, compiler_options=text_of(options)) if options else contextlib.nullcontext():
         yield

@@ -10,7 +10,8 @@ from ..sharding.value import Sharding
 
 def rows_read(graph: Graph) -> Iterator[tuple[str, Node]]:
     """Yields a sentence, and the first reader, for each sharded value whose rows along a split dim
-    are all read, by ops of their own. One row, or some, are no loop over stages."""
+    are all read, by ops of their own. Reads of one row, or of some rows, are no loop over
+    stages."""
     shardings: dict[Value, Sharding | None] = dict(zip(graph.inputs, graph.shardings, strict=True))
     readers: defaultdict[tuple[object, str], dict[str, Node]] = defaultdict(dict)
     for node in graph.nodes:

@@ -23,7 +23,7 @@ from ..graph.source import Line
 from ..sharding.partitioner import compiler_context
 from ..sharding.topology import grid
 from ..sharding.value import Dim, Sharding, Spec
-from .log_entry import taken
+from .log_entry import assign
 from .program import Program, is_here
 
 
@@ -53,7 +53,7 @@ def load(graph: Graph, name: str, line: Line, cause: str) -> Program | None:
     assert program.record is not None
     seconds = counters.now() - started
     program.record, program.is_loaded = dataclasses.replace(program.record, seconds=seconds), True
-    taken(program, graph, name, f"loaded from disk; {cause}", line)
+    assign(program, graph, name, f"loaded from disk; {cause}", line)
     counters.add_time("load", seconds)
     return program
 

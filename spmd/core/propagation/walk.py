@@ -1,7 +1,7 @@
 """A walk over a graph, forward, backward and forward, from the shardings of inputs and annotations.
 
-A dim has the axes that an input or an annotation gives it, else those of the first operand with
-axes that becomes it, else those of a result that it becomes; no array has an axis twice.
+The axes of a dim come from an input or an annotation; else from the first operand with axes for it;
+else from a result. No array has an axis twice.
 
 Which dims of operands become dims of results is stated in einops' words, by the op's name. An
 operand is named as in the op's schema; a dim of it without a word, or an operand that is not
@@ -35,7 +35,7 @@ Owner = Node | DeviceData | TupleElement
 
 
 class DimWords(NamedTuple):
-    """The words of each dim of the operands, by their places, and of the results."""
+    """A word for each dim of each operand (by its index) and of each result."""
 
     operands: Mapping[int, Words]
     results: Sequence[Words]
@@ -134,8 +134,8 @@ def _by_size(op: OpShapes) -> DimWords:
 
 
 def _with_holes(rank: int, axes: Sequence[int], result_rank: int) -> Words:
-    """Words for an operand's dims: None for those in `axes`, the result's dims, counted from the
-    last, for the others."""
+    """Words for an operand's dims: None for dims in `axes`, else the result's dims, counted from
+    the last."""
     holes = {axis % rank for axis in axes}
     words = iter(range(-result_rank, 0))
     return [None if dim in holes else next(words, None) for dim in range(rank)]
@@ -336,9 +336,8 @@ class _Walk:
         return self.flows[node]
 
     def _through(self, node: Node, *, is_forward: bool) -> None:
-        """Learns dims through an op's regions: into the regions, through their ops in one
-        direction, from an iteration's next carry to its carry, and out again, to the results
-        forward and to the operands backward."""
+        """Learns dims through an op's regions: into them, through their ops in one direction, from
+        the next carry to the carry, and out to the results (forward) or operands (backward)."""
         inside = [
             _Walk(self.values.regions.setdefault((node, index), Values({}, {})), self.flows)
             for index in range(len(node.op.lowering.regions))

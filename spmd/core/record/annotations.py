@@ -218,7 +218,7 @@ def residence(value: Value) -> str:
     `spmd.residence`)."""
     if type(value) is not DeviceData:
         return "pending"
-    if value.gone is not None:
+    if value.lost_reason is not None:
         return "lost"
     if value.is_abstract:
         return "abstract"

@@ -324,7 +324,7 @@ def _host_operand(tensor: torch.Tensor, plan: Plan) -> tuple[Meta, Value]:
     )
 
 
-# What gives the name by which the user holds a tensor, for errors; "" where it finds none.
+# Return the user's name of a tensor, for errors; "" if unknown.
 names_of: list[Callable[[torch.Tensor], str]] = []
 _SCALAR_DTYPES = {torch.float32, torch.float64, torch.int64, torch.int32, torch.bool}
 

@@ -224,8 +224,8 @@ def new_op(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
 
 
 def reads_default_dtype(plan: Plan, args: Args, kwargs: Kwargs, metas: tuple[Meta, ...]) -> bool:
-    """True if torch's default dtype may decide a dtype of the op: integers alone meet a float, or
-    become one."""
+    """True if torch's default dtype may decide a dtype of the op: its operands are integers, and a
+    float is among the numbers or the results."""
     values = [
         *tree_iter(args),
         *(value for name, value in kwargs.items() if name not in plan.ignored),

@@ -32,9 +32,8 @@ def _watched(
 
 @contextlib.contextmanager
 def watching(by: Watcher) -> Iterator[None]:
-    """Sends this thread's calls to a watcher.
-
-    Without watchers the tensor class calls dispatch itself, at no cost.
+    """Sends this thread's calls to a watcher. Without watchers, calls go to dispatch directly, at
+    no cost.
     """
     global _num_watchers
     with _lock:

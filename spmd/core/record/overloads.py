@@ -15,7 +15,7 @@ aten = torch.ops.aten
 
 FUNCTION, VIEW, MUTATION = "function", "view", "mutation"
 
-# What torch passes to a call or takes from it: tensors, numbers, dtypes, None, and lists of these.
+# An argument or result of a torch call: tensors, numbers, dtypes, None, and lists of these.
 TorchValue = Any
 Args = tuple[TorchValue, ...]  # by position
 Kwargs = dict[str, TorchValue]  # and by name

@@ -114,7 +114,8 @@ class Reads:
         self.active: list[Read] = []
 
     def enter(self, read: Read) -> None:
-        """Makes this the read of later ops."""
+        """Pushes a read: later ops read through it."""
+        # Taken out and put back, so that it is the last one (see `latest`).
         self.known[read.layout] = self.known.pop(read.layout)
         self.active.append(read)
 
@@ -264,8 +265,8 @@ def _behind(parts: Sequence[_Part], values: Sequence[Value], tensor: XlaTensor) 
     """The values behind one optimization barrier with the tensor's value: none is ready before all
     are.
 
-    The tensor takes its own value back, as XLA keeps a barrier only with both results in use. Empty
-    for a tensor with data or a module's state: it waits for nothing.
+    The tensor's new value is its own result of the barrier: XLA drops a barrier with an unused
+    result. Empty for a tensor with data or a module's state: it waits for nothing.
     """
     arrived = value_of(tensor)
     if is_data(arrived) or tensor._storage.is_state:
@@ -289,9 +290,9 @@ def renew(
     sources: the values to gather from, instead of the stored ones (see `keep`).
 
     XLA would merge a second gather of the same shards with the first. One optimization barrier over
-    the shards and `after` prevents it where both results are used: so the tensor takes its result,
-    too. Nothing waits for an `after` that is data or a module's state. A cast of a stored value is
-    recorded again, too, and not kept for the second gather. Small arrays stay: see `HELD_PART`.
+    the shards and `after` prevents it, if both results are used: so `after` takes its result as its
+    value. Nothing waits for an `after` that is data or a module's state. Casts of stored values are
+    recorded again as well. Small arrays stay: see `HELD_PART`.
     """
     with LOCK:
         # Without the reads that stay gathered, their groups included.

@@ -17,7 +17,9 @@ from ..base.state import PerThread
 # thread-local state.
 _KEY = "spmd.recorder"
 
-is_several = False  # whether more than one thread has recorded: until then every value has number 0
+are_several = (
+    False  # whether more than one thread has recorded: until then every value has number 0
+)
 _numbers = itertools.count()
 
 
@@ -42,14 +44,14 @@ longest_step = PerThread(0)  # the most ops of one sync, but for unsynced loops
 
 def enter() -> None:
     """Numbers the calling thread; autograd's own threads share the number of backward's caller."""
-    global is_several
+    global are_several
     if torch._C._current_graph_task_id() != -1 and torch._C._is_key_in_tls(_KEY):
         _thread.is_of_autograd = True
     else:
         _thread.number, _thread.life = next(_numbers), _Life()
         _alive[_thread.number] = _thread.life
         torch._C._stash_obj_in_tls(_KEY, _thread.number)
-    is_several = is_several or number() > 0 or _thread.is_of_autograd
+    are_several = are_several or number() > 0 or _thread.is_of_autograd
 
 
 def number() -> int:
@@ -61,6 +63,6 @@ def is_run_here() -> Callable[[int], bool]:
     """A predicate of recorder numbers: True for this thread and for dead ones, as this thread's
     syncs run their ops."""
     here_number = number()
-    if not is_several:
+    if not are_several:
         return here_number.__eq__
     return lambda recorder: recorder == here_number or recorder not in _alive

@@ -40,8 +40,8 @@ def refusal(
     kwargs: Kwargs,
     twin: OpOverload | None = None,
 ) -> Exception:
-    """Returns an error of the same class that names the arguments and their shapes, in the words of
-    torch's CPU kernel where it has one. twin: the form of the op that runs on the CPU."""
+    """Returns the error with the arguments' shapes, in the words of torch's CPU kernel if there is
+    one. twin: the form of the op for the CPU."""
     name = overload._schema.name.partition("::")[2]
     arguments = {
         **{a.name: v for a, v in zip(overload._schema.arguments, args, strict=False)},

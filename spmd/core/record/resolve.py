@@ -144,7 +144,7 @@ def _less_precise(overload: OpOverload, setting: str) -> Plan:
 
 
 def _after(check: Callable[..., None], handler: Handler) -> Handler:
-    """A handler with a check of its arguments before it."""
+    """A handler that checks its arguments first."""
 
     def checked(func: OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
         check(*args, **kwargs)
@@ -172,8 +172,8 @@ _AUTOGRAD, _ALL_AUTOGRAD = (
 def _kernel(overload: OpOverload) -> Handler | None:
     """The kernel that a package has registered for this device; torch's own are in other tables.
 
-    Autograd records the kernel's ops, as those of any device. A kernel for AutogradXLA, which torch
-    does not look up for this device, comes first, unless a kernel above has excluded autograd.
+    Autograd records the kernel's ops, as those of any device. A kernel for AutogradXLA comes first,
+    unless a kernel above has excluded autograd: torch does not look it up for this device.
     """
     if overload.namespace in ("aten", "c10d", "prims"):
         return None

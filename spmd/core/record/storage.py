@@ -50,18 +50,22 @@ def may_change(node: Node) -> bool:
 
 
 class Storage:
-    """The value that a tensor and all its views share, its requested sharding, and a stamp that
-    changes with the value.
+    """The value that a tensor and all its views share.
 
-    sharding: requested by the user, kept through in-place writes. reads: the shardings in which ops
-    read the value, where these differ from the stored one (`record.reads.Reads`). home: the
-    sharding in which the last run left the value. is_state: held by a module (a Parameter or
-    buffer), so its initial value is computed by a program of its own; is_parameter: as a Parameter.
-    past: the values it held since the last sync, among which that initial value is found. data: the
-    device data it held when the first of these was recorded, which it takes back should they fail.
-    recorder: the thread that recorded the value. needed: the stamp at which other threads' syncs
-    have computed the value without giving it to the storage, and how often. ref: a weak reference
-    to it. views: its tensors that are views and that autograd knows (see `record.view_rebase`).
+    Attributes:
+        value: data, or the node that computes it. stamp: changes with the value.
+        sharding: requested by the user, kept through in-place writes.
+        reads: the shardings of reads that differ from the stored one (`record.reads.Reads`).
+        home: the sharding in which the last run left the value.
+        is_state: True for a module's Parameter or buffer, whose initial value has a program of its
+            own. is_parameter: True for a Parameter.
+        past: the values since the last sync; the initial value of state is one of them.
+        data: the device data before the first of these values, restored if they fail.
+        recorder: the thread that recorded the value.
+        needed: (stamp, count) of the syncs of other threads that computed the value and did not
+            store it.
+        ref: a weak reference to this storage.
+        views: the tensors that are views and known to autograd (see `record.view_rebase`).
     """
 
     __slots__ = (
@@ -94,7 +98,7 @@ class Storage:
         self.past: list[Value] | None = None
         self.data: DeviceData | None = None
         self.listed = False
-        self.recorder = recorders.number() if recorders.is_several else 0
+        self.recorder = recorders.number() if recorders.are_several else 0
         self.needed = (-1, 0)
         self.ref = weakref.ref(self)
         self.views: set[weakref.ref[Any]] | None = None
@@ -105,8 +109,8 @@ class Storage:
             self.listed = True
 
     def __deepcopy__(self, memo: object) -> None:
-        """Returns None where code copies all attributes of a tensor, as fastai does: the storage is
-        not copied with them. `deepcopy(tensor)` copies it."""
+        """Returns None: code that copies all attributes of a tensor (fastai) must not copy its
+        storage. `deepcopy(tensor)` does."""
 
     # A signal's handler may raise between any two lines: in this order nothing is lost then.
 
@@ -127,7 +131,7 @@ class Storage:
             value.holder = self.ref
             self.past = self.data = None  # earlier values wait for no sync any more
         else:
-            self.recorder = recorders.number() if recorders.is_several else 0
+            self.recorder = recorders.number() if recorders.are_several else 0
             if not self.listed:
                 LIVE.append(self.ref)
                 self.listed = True
@@ -172,9 +176,8 @@ class Storage:
 class UndoLog:
     """Storages and device data as they were before a recording that is taken back at its end.
 
-    The recording is the body of a loop, of which the values are taken back, or an entire step that
-    never runs (`is_step`), which leaves nothing behind, shardings included. A storage or device
-    data made meanwhile is not noted.
+    The recording is a loop's body, whose values are undone, or a step that never runs (`is_step`),
+    of which nothing remains, shardings included. Storages and data created meanwhile are not noted.
     """
 
     def __init__(self, *, is_step: bool = False) -> None:
@@ -278,16 +281,14 @@ READ: list[tuple[Any, "weakref.ref[Storage]", int]] = []
 
 def note_read(view: Any, storage: Storage) -> None:
     """Notes a view with a cached value."""
-    READ.append((view, storage.ref, recorders.number() if recorders.is_several else 0))
+    READ.append((view, storage.ref, recorders.number() if recorders.are_several else 0))
 
 
 def forget_reads(ran: Collection[Node] | None = None) -> None:
-    """Takes from the views the values they keep: a value that has run must not be held by an
-    earlier read.
+    """Drops the values that views cache, as a cached value would keep the memory of past ops.
 
-    After a run of finished iterations, whose ops are `ran`, and for reads of other threads, only
-    from views whose storage has another value by now, or whose value waited for other ops: the rest
-    may be read again by recorded ops.
+    ran: the ops of finished iterations. With it, and for reads of other threads, only stale values
+    are dropped, and values that other ops waited for: pending ops may read the rest.
     """
     is_run_here = recorders.is_run_here()
     remaining = []
@@ -296,7 +297,7 @@ def forget_reads(ran: Collection[Node] | None = None) -> None:
             (ran is not None or not is_run_here(reader))
             and (storage := ref()) is not None
             and view.stamp == storage.stamp
-            and not _waited(view.value, ran or ())
+            and not _has_waited(view.value, ran or ())
         ):
             remaining.append((view, ref, reader))
         else:
@@ -304,9 +305,9 @@ def forget_reads(ran: Collection[Node] | None = None) -> None:
     READ[:] = remaining
 
 
-def _waited(value: Value, ran: Collection[Node]) -> bool:
-    """True for a view's value, among ops that have run, that depends on more than its storage's
-    data: `reads.renew` has it wait for other ops, whose own data may be overwritten by now."""
+def _has_waited(value: Value, ran: Collection[Node]) -> bool:
+    """True for a value of these ops that depends on more than its storage's data: `reads.renew`
+    made it wait for other ops, whose data may be overwritten by now."""
     node = origin(value)
     while node is not None and node in ran:
         makers = [maker for maker in map(origin, node.operands) if maker is not None]
@@ -328,16 +329,16 @@ def _waiting() -> list[Storage]:
     ]
 
 
-# What says for each value whether a sync can run it.
+# Return, for each value, whether a sync can run it.
 can_run: list[Callable[[Sequence[Value]], list[bool]]] = []
 
 
 def pending() -> list[Storage]:
-    """The live storages with a value that this thread, or one that has ended, has recorded and that
-    has not run; in the order in which the values were recorded.
+    """The live storages with a pending value of this thread or of an ended one, in the order of
+    recording.
 
-    A first step creates optimizer state and a later one only writes it; ordered by value, both are
-    the same program.
+    That order is the same for the first step, which creates optimizer state, and for later ones,
+    which write it: they share a program.
     """
     forking.check()
     is_run_here = recorders.is_run_here()

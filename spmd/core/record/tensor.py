@@ -107,8 +107,8 @@ class XlaTensor(torch.Tensor):
             self._take(new)
 
     def _take(self, new: "XlaTensor") -> None:
-        """Makes this tensor an alias of `new` (`.data =`); its views, its reads and, where it fits,
-        its sharding go on."""
+        """Makes this tensor an alias of `new` (`.data =`). Views and reads follow; the sharding as
+        well, if it fits."""
         for view in view_rebase.living(self):
             view_rebase.follow(new._storage, view)  # it stays a view of this tensor
         torch._C.TensorBase.data.__set__(self, new)  # type: ignore[attr-defined]

@@ -1,11 +1,10 @@
-"""Views of a tensor that changes its shape in place: from then on torch finds them by their place
-in memory.
+"""Views of a tensor that changes its shape in place: they become `as_strided` views.
 
-When memory has been written, autograd makes the grad_fn of a view of it again. On strided devices
-it goes by the view's sizes and strides; for a tensor subclass it repeats the ops that made the
-view, on the base as it is by then. On a base of another shape these fail or name other elements. So
-before a base changes its shape, and after a view does, the view becomes one that was made by
-`as_strided`, which depends on no shape.
+After a write to memory, autograd renews the grad_fn of each view of it. On strided devices it uses
+the view's sizes and strides; for a tensor subclass it replays the view's ops on the base. If the
+base has changed its shape, these ops fail or address other elements. `as_strided` depends on no
+shape, so views are replaced by it before their base changes its shape, and after they change
+theirs.
 """
 
 import functools
@@ -80,8 +79,8 @@ def by_memory(view: Any) -> None:
 
 
 def before_write(tensor: Any) -> None:
-    """Prepares a change of shape by an op that counts as a write: autograd will make the grad_fn of
-    each view again."""
+    """Prepares a change of shape by an op that counts as a write: autograd will renew the grad_fn
+    of each view."""
     views = living(tensor)
     if views:
         # dispatch is below autograd, which has to see it
@@ -92,11 +91,9 @@ def before_write(tensor: Any) -> None:
 
 
 def replace(tensor: Any, new: Any) -> None:
-    """Changes the tensor's shape or dtype by `.data =`, which is no write: until one, views keep
-    their grad_fn.
-
-    A view whose memory has been written since autograd last looked at it gets its grad_fn again
-    afterwards, on the new base.
+    """Changes the tensor's shape or dtype by `.data =`, which is no write, so views keep their
+    grad_fn. Views written since autograd last looked at them get a new grad_fn afterwards, on the
+    new base.
     """
     # These views see the new base only once the tensor has taken it.
     late = []
@@ -126,15 +123,15 @@ def after_change(tensor: Any) -> None:
 
 
 def _hook(view: Any) -> None:
-    """Sets a view's hooks again: autograd forgets those of views whose grad_fn it makes again, on
-    any device."""
+    """Sets a view's hooks again: autograd forgets them when it renews the grad_fn, on any
+    device."""
     if view._backward_hooks is not None:
         view._backward_hooks = view._backward_hooks
 
 
 def changes_shape(name: str) -> Callable[..., torch.Tensor]:
-    """The tensor method of an op that changes a shape in place. It calls `after_change` behind the
-    op: only there can the tensor be swapped, which the op itself holds."""
+    """The tensor method of an op that changes a shape in place. It calls `after_change` after the
+    op, which holds the tensor while it runs."""
     function = getattr(torch.Tensor, name)
 
     @functools.wraps(function)

@@ -129,7 +129,7 @@ def write(
         link = link.parent
     # The base first: the value kept below has its stamp.
     storage.write(new)
-    # What was written is what the next read returns, unless several elements are one place.
+    # The next read returns the written value, unless several elements share memory.
     if view.sharding is None and not (link is view and repeats(view.meta)):
         view.keep(value, storage)
 

@@ -51,10 +51,9 @@ def compile_unlocked(graph: Graph, name: str, line: Line, why_not: str = "") -> 
 def run(program: Program, graph: Graph) -> list[DeviceData]:
     """Hands a program to PJRT, which runs it asynchronously; returns device data for each root.
 
-    A program that calls Python is waited for: an error that this raises must come before its inputs
-    are given up. Raises `torch.OutOfMemoryError` for a program that cannot fit, before it runs.
-    When a run fails, donated buffers may be gone; the next use of their device data raises
-    LostError.
+    It waits for a program that calls Python: errors of the call must come before the inputs are
+    given up. Raises `torch.OutOfMemoryError` for a program that cannot fit, before it runs. When a
+    run fails, donated buffers may be gone; the next use of their device data raises LostError.
     """
     for look in before_run:
         look(program)
@@ -164,8 +163,8 @@ def _arguments(program: Program, graph: Graph) -> list[jax.Array]:
 
 
 def buffer_of(data: DeviceData, sharding: Sharding, *, is_donated: bool) -> jax.Array:
-    """The buffer of data that a program takes, or host data that is handed over as it is (see
-    `is_handed_over`)."""
+    """The buffer of an input, or its host data if that is passed without an upload (see
+    `is_passed_from_host`)."""
     if data.host is None:
         return data.placed()[0]
     # PJRT uploads an argument of the host by itself, in the call; donated memory must be a buffer
@@ -196,10 +195,9 @@ def bring_rows(members: Sequence[DeviceData], sharding: Sharding) -> None:
 
 
 def full_store(members: Sequence[DeviceData], sharding: Sharding) -> Store | None:
-    """The store whose rows are exactly these device data; None if some are rows of another store.
-    The first call makes it of their buffers; later ones put back rows that were written one by
-    one."""
-    store = store_of(members) or _mended(members)
+    """The store with exactly these rows; None if some are rows of another store. The first call
+    makes it from their buffers; later calls put back rows that were written separately."""
+    store = store_of(members) or _completed_store(members)
     is_new = store is None and all(device_data.store is None for device_data in members)
     return Store.of(members, sharding) if is_new else store
 
@@ -209,13 +207,12 @@ def stacked(members: Sequence[DeviceData], sharding: Sharding) -> jax.Array:
     result = store.stacked([device_data.placed()[0] for device_data in members], sharding)
     for device_data in members:
         if device_data.sharding is not sharding:  # it is on the devices of its block alone
-            device_data.take_place(None, sharding)
+            device_data.take_row(None, sharding)
     return result
 
 
-def _mended(members: Sequence[DeviceData]) -> Store | None:
-    """The store in which most of these are rows at their places, with the others moved into its
-    unused rows."""
+def _completed_store(members: Sequence[DeviceData]) -> Store | None:
+    """The store with most of these data at their rows; the rest is moved into its unused rows."""
     stores = Counter(
         device_data.store
         for i, device_data in enumerate(members)

@@ -48,14 +48,13 @@ from .schedule import (
 def run(
     storages: Iterable[Storage], line: Line, *, donate: bool = True, for_read: bool = False
 ) -> int:
-    """Runs these storages: as one program, or as several where they are on different devices or
-    where a pass cuts the graph. The data that they overwrite is donated where `donate` allows it.
-    for_read: see `initialize_state`.
+    """Runs the values of these storages, as one program for each mesh and each part of a cut graph;
+    returns the number of ops.
 
-    Returns the number of their ops.
+    donate: overwritten data is donated. for_read: see `initialize_state`.
     """
     storages_here = list(storages)
-    foreign_storages = pending_elsewhere(storages_here) if recorders.is_several else []
+    foreign_storages = pending_elsewhere(storages_here) if recorders.are_several else []
     is_undivided = donate and not foreign_storages and _is_undivided()
     known = known_graphs.ready(storages_here) if is_undivided else None
     if known is not None:
@@ -65,24 +64,31 @@ def run(
     needed = _needed_of(foreign_storages, storages_here) if foreign_storages else []
     # Before the roots are taken: an initial value that a step overwrites at once must not become
     # part of its program.
-    if donate and _guards() is None:  # a guard must watch the ops of initial values, too
+    if donate and _active_guard() is None:  # a guard must watch the ops of initial values, too
         initialize_state(
             storages_here, line, for_read=for_read, needed=needed, foreign_storages=foreign_storages
         )
-    roots = roots_of([*storages_here, *_completed(needed)] if needed else storages_here)
-    values, lists = list(map(itemgetter(0), roots)), list[Node]()
+    roots = roots_of([*storages_here, *_settled_elsewhere(needed)] if needed else storages_here)
+    values, token_lists = list(map(itemgetter(0), roots)), list[Node]()
     if donate and at_once.value is not None:
-        lists = at_once.value.left_out(roots)
+        token_lists = at_once.value.left_out(roots)
         roots = [
-            root for root in roots if type(root[1].value) is not DeviceData and root[0] not in lists
+            root
+            for root in roots
+            if type(root[1].value) is not DeviceData and root[0] not in token_lists
         ]
         # A list of tokens that stays recorded reads tokens of this run: they are roots, though no
         # storage holds them.
-        read = [operand for node in lists for operand in node.operands if operand not in lists]
+        read = [
+            operand
+            for node in token_lists
+            for operand in node.operands
+            if operand not in token_lists
+        ]
         values = [*(value for value, _ in roots), *read]
     nodes, inputs = topological(values)
     if nodes or roots:
-        run_schedule(by_mesh(roots, nodes, inputs), lists, roots, line, donate=donate)
+        run_schedule(by_mesh(roots, nodes, inputs), token_lists, roots, line, donate=donate)
     return len(nodes)
 
 
@@ -101,12 +107,12 @@ def _needed_of(
     return [storage for storage in foreign_storages if origin(storage.value) in nodes]
 
 
-def _completed(needed: Sequence[Storage]) -> list[Storage]:
-    """The storages of other threads, among those whose values are needed, that take their values.
+def _settled_elsewhere(needed: Sequence[Storage]) -> list[Storage]:
+    """The storages of other threads that this run settles, among those it needs.
 
-    A thread that has written over data is in the middle of a step. With some of its values
-    computed, the rest of the step would be another program: so its storages stay as they are,
-    unless their values are needed again and again, when the thread is idle.
+    A thread that has overwritten data is in a step. If some of its values were settled, the rest of
+    the step would be another program: its storages stay pending, unless many syncs needed their
+    values, which means an idle thread.
     """
     waiting = [storage for storage in needed if type(storage.value) is not DeviceData]
     in_step = {storage.recorder for storage in waiting if storage.data is not None}
@@ -157,8 +163,8 @@ def run_schedule(
     *,
     donate: bool,
 ) -> None:
-    """Runs the subgraphs of a graph in order, each of which needs only those before it;
-    `deferred_nodes`, which read their results, stay recorded."""
+    """Runs the subgraphs of a graph in order: each reads only results of earlier ones.
+    `deferred_nodes` read their results and stay recorded."""
     cache.next_run()
     for note in on_schedule if recording.value is None else ():
         note(line)
@@ -173,17 +179,19 @@ def run_schedule(
         while index < len(todo):
             subgraph = todo[index]
             with cache.part.held((index + 1, len(todo))):
-                cut = (
+                parts = (
                     _run_on_host(subgraph, roots_left, flow)
                     if subgraph.where is None
                     else _run_subgraph(subgraph, index, roots_left, flow, line, donate=donate)
                 )
-            if cut:
+            if parts:
                 rerunnable_nodes = (
-                    _kept(roots_left) if donate and rerunnable_nodes is None else rerunnable_nodes
+                    _rerunnable(roots_left)
+                    if donate and rerunnable_nodes is None
+                    else rerunnable_nodes
                 )
                 roots_left = [root for root in roots_left if origin(root[0]) not in done]
-                todo, index = [*cut, *todo[index + 1 :]], 0
+                todo, index = [*parts, *todo[index + 1 :]], 0
                 flow = _flow(todo, deferred_nodes, roots_left, passed)
             else:
                 done.update(subgraph.nodes)
@@ -199,8 +207,8 @@ def run_schedule(
                 storage.past = [value for value in storage.past if origin(value) not in done]
 
 
-def _kept(roots: Sequence[Root]) -> set[Node]:
-    """The ops that may run again: those behind values set aside, recorded by other threads, or
+def _rerunnable(roots: Sequence[Root]) -> set[Node]:
+    """The ops that may run again: behind values that are set aside, recorded by other threads, or
     cached by views."""
     aside = [storage.value for ref in ASIDE if (storage := ref()) is not None]
     views = [view.value for view, *_ in READ if view.value is not None]
@@ -216,8 +224,8 @@ def _flow(
     """The readers of each value, other threads' recorded ops included."""
     flow = Flow(todo, deferred_nodes, roots_left, passed)
     # One thread records, nearly always: then no other thread else reads what is overwritten here.
-    if recorders.is_several:
-        flow.add_others(_recorded_elsewhere(roots_left))
+    if recorders.are_several:
+        flow.add_foreign_readers(_recorded_elsewhere(roots_left))
     return flow
 
 
@@ -233,65 +241,66 @@ def _run_on_host(subgraph: Subgraph, roots: Sequence[Root], flow: Flow) -> Seque
             on_host.compute(node.op, inputs, node.numbers),
             strict=True,
         )
-    flow.give(result)
+    flow.substitute(result)
     for value, storage in roots:
         device_data = result.get(value_name(value))
         if device_data is not None:
-            _take(storage, value, device_data)
+            _settle(storage, value, device_data)
     return []
 
 
 def _run_subgraph(
     subgraph: Subgraph, index: int, roots_left: list[Root], flow: Flow, line: Line, *, donate: bool
 ) -> Sequence[Subgraph]:
-    """Runs one subgraph; returns [], or the subgraphs to run in its place."""
+    """Runs one subgraph; where a pass cuts it, returns its parts instead, to be run in its
+    place."""
     roots = flow.roots_of(index)
-    guarding = _guards()
-    if guarding is not None:
-        _run_guarded(guarding, subgraph, roots, flow, line)
+    active_guard = _active_guard()
+    if active_guard is not None:
+        _run_guarded(active_guard, subgraph, roots, flow, line)
         return []
 
     def dies(device_data: DeviceData) -> bool:
         return donate and flow.last.get(device_data, -1) <= index
 
-    def graph_now() -> Graph:
+    def pending_graph() -> Graph:
         return graph_of(roots, subgraph.where, dies=dies, passed=flow.passed)
 
     ready = subgraph.ready
     if ready is None:
-        graph = graph_now()
+        graph = pending_graph()
         check_here(graph.mesh)
         ready = prepared(graph, subgraph, roots_left, flow, line, donate=donate)
-        # Nothing but its program sees the graph: a later one may be compared with it.
-        is_whole = donate and ready.graph is graph and not (flow.part or flow.others)
+        # A graph that only its program reads becomes a known graph: later syncs compare with it.
+        is_whole = donate and ready.graph is graph and not (flow.subgraph_of or flow.read_elsewhere)
         if is_whole and ready.program is not None and _is_undivided():
             known_graphs.note(graph, [storage for _, storage in roots], ready.program)
-    if ready.cut:
-        return ready.cut
+    if ready.parts:
+        return ready.parts
     plan = recording.value
     if plan is not None:
-        _take_all(ready.graph, roots, plan.run(ready.graph), flow)
+        _settle_all(ready.graph, roots, plan.run(ready.graph), flow)
         return []
     graph, program = ready.graph, ready.program
     if program is None:
         executables.compile_unlocked(graph, "step", line, ready.why_not)
-        # Other threads have recorded and annotated meanwhile: what they read is kept, their
-        # annotations apply.
-        if recorders.is_several:
-            flow.add_others(_recorded_elsewhere([*roots_left, *roots]))
-        ready = prepared(graph_now(), subgraph, roots_left, flow, line, donate=donate)
-        if ready.cut:
-            return ready.cut
+        # Other threads may have recorded and annotated during the compilation: their reads keep
+        # data alive, and their annotations apply.
+        if recorders.are_several:
+            flow.add_foreign_readers(_recorded_elsewhere([*roots_left, *roots]))
+        ready = prepared(pending_graph(), subgraph, roots_left, flow, line, donate=donate)
+        if ready.parts:
+            return ready.parts
         graph = ready.graph
         program = ready.program or executables.program_for(graph, "step", line)
     # Uploads and moves come after the compilation, so that a program that does not fit has moved
     # nothing.
     bring(graph.inputs, graph.shardings, stays=False)
-    outputs = _run_program(program, _spared(graph, program.donated, flow), line)
+    outputs = _run_program(program, _with_spares(graph, program.donated, flow), line)
     observing = state.active_observation.value
     if observing is not None:
         observing.ran.append(Ran(program, graph, roots, outputs))
-    _take_all(graph, roots, outputs, flow)
+    _settle_all(graph, roots, outputs, flow)
     return []
 
 
@@ -309,8 +318,7 @@ class ValueGuard(Protocol):
     (`spmd.nan_guard`)."""
 
     def watched(self, graph: Graph) -> tuple[Graph, list[Value]]:
-        """Returns the graph with one more root, a flag for each of some values, and these
-        values."""
+        """Returns the graph with a further root, a vector of flags, and the value of each flag."""
 
     def look(
         self, graph: Graph, values: list[Value], flags: np.ndarray, targets: Sequence[Storage]
@@ -325,34 +333,38 @@ class ValueGuard(Protocol):
 guard = PerThread[ValueGuard | None](None)
 
 
-def _guards() -> ValueGuard | None:
+def _active_guard() -> ValueGuard | None:
     """The thread's guard; None in a recording, which runs nothing."""
     return None if recording.value is not None else guard.value
 
 
-def _take_all(
+def _settle_all(
     graph: Graph, roots: Sequence[Root], outputs: Sequence[DeviceData], flow: Flow
 ) -> None:
-    """Gives storages and later subgraphs the results of a run."""
+    """Stores the results of a run in storages, and as operands of later subgraphs."""
     results: list[DeviceData | Node] = [
         data if value is root or data.meta.shape == value.meta.shape else unpadded(data, value)
         for (value, _), root, data in zip(roots, graph.roots, outputs, strict=True)
     ]
     if flow.readers:
-        flow.give({value_name(root[0]): data for root, data in zip(roots, results, strict=True)})
+        flow.substitute(
+            {value_name(root[0]): data for root, data in zip(roots, results, strict=True)}
+        )
     for (value, storage), data, output in zip(roots, results, outputs, strict=True):
-        _take(storage, value, data, output.sharding)
+        _settle(storage, value, data, output.sharding)
 
 
-def _spared(graph: Graph, donated: Sequence[bool], flow: Flow) -> Graph:
-    """The graph with copies of the inputs that its program writes over and other threads' ops still
-    read. The program is the same with and without copies: which inputs these are is chance."""
-    if not flow.others:
+def _with_spares(graph: Graph, donated: Sequence[bool], flow: Flow) -> Graph:
+    """The graph with copies of the donated inputs that other threads' ops still read.
+
+    Its key stays the same: timing must not decide which program runs.
+    """
+    if not flow.read_elsewhere:
         return graph
     # The graph keeps its donation and with it its key: the copy is what gives its memory.
     inputs = list(graph.inputs)
     for index, (device_data, is_donated) in enumerate(zip(graph.inputs, donated, strict=True)):
-        if is_donated and device_data in flow.others:
+        if is_donated and device_data in flow.read_elsewhere:
             inputs[index] = _copy_of(device_data)
     return graph if inputs == graph.inputs else dataclasses.replace(graph, inputs=inputs)
 
@@ -378,12 +390,11 @@ def _recorded_elsewhere(roots: Sequence[Root]) -> list[Value]:
     ]
 
 
-def _take(
+def _settle(
     storage: Storage, value: Value, result: DeviceData | Node, sharding: Sharding | None = None
 ) -> None:
-    """Gives a storage its computed value.
-
-    A storage written since keeps it in case the later value fails.
+    """Gives a storage its computed value. A storage written meanwhile keeps the value for the case
+    that the newer one fails.
     """
     if type(result) is Node:
         if storage.value is value:
@@ -420,21 +431,21 @@ def _run_program(program: cache.Program, graph: Graph, line: Line) -> list[Devic
 
 
 def _run_guarded(
-    guarding: ValueGuard, subgraph: Subgraph, roots: list[Root], flow: Flow, line: Line
+    active_guard: ValueGuard, subgraph: Subgraph, roots: list[Root], flow: Flow, line: Line
 ) -> None:
     """Runs a subgraph inside a guard: nothing is donated, and no storage takes its result where the
     guard raises."""
     graph = graph_of(roots, subgraph.where)
     # The watched graph is another program, compiled once; the step without a guard keeps its own.
-    watched, values = guarding.watched(graph)
+    watched, values = active_guard.watched(graph)
     program = executables.program_for(watched, "step", line)
     bring(graph.inputs, graph.shardings)
     outputs = executables.run(program, watched)
     if values:
-        guarding.look(
+        active_guard.look(
             graph, values, np.asarray(outputs.pop().placed()[0]), [storage for _, storage in roots]
         )
-    _take_all(graph, roots, outputs, flow)
+    _settle_all(graph, roots, outputs, flow)
 
 
 # --- graphs ---------------------------------------------------------------------------------------
@@ -451,19 +462,21 @@ def graph_of(
     dies: Callable[[DeviceData], bool] = _nothing_dies,
     passed: Iterable[DeviceData] = (),
 ) -> Graph:
-    """The graph of these values over a mesh. Inputs that nothing reads afterwards, for which `dies`
-    is true, give their memory to a result, where they are overwritten or were `passed` on by an
-    earlier subgraph."""
+    """The graph of these values over a mesh.
+
+    dies: True for an input without later readers. It is donated if it is overwritten, or if an
+    earlier subgraph `passed` it on.
+    """
     assert mesh is not None, "the host has no programs"
     values, storages = list(map(itemgetter(0), roots)), list(map(itemgetter(1), roots))
     nodes, inputs = topological(values)
     for device_data in inputs:
-        if device_data.gone is not None:
+        if device_data.lost_reason is not None:
             device_data.check()
     aside = _read_aside() if ASIDE else set()
     # Memory that nothing reads any more is offered to the results, or a step would hold old and new
     # values of it.
-    inputs += _unread(storages, {*inputs, *aside}, mesh, dies)
+    inputs += _overwritten_unread(storages, {*inputs, *aside}, mesh, dies)
     pinned = [pinned_sharding(storage, mesh) for storage in storages]
     requested = dict(zip(storages, enumerate(pinned), strict=True))
     shardings: list[Sharding] = []
@@ -495,8 +508,8 @@ def _donate_passed(
     values: Sequence[Value],
     pinned: Sequence[Sharding | None],
 ) -> None:
-    """Donates data held by this subgraph alone to results of the same shape and sharding that take
-    no other input's memory."""
+    """Donates data held by this subgraph alone to results of its shape and sharding that overwrite
+    no other input."""
     free = Counter(
         (value.meta.struct, sharding) for value, sharding in zip(values, pinned, strict=True)
     )
@@ -521,21 +534,21 @@ def _read_aside() -> set[DeviceData]:
     return set(topological([storage.value for ref in ASIDE if (storage := ref()) is not None])[1])
 
 
-def _unread(
+def _overwritten_unread(
     storages: list[Storage],
     read: set[DeviceData],
     mesh: Sharding,
     dies: Callable[[DeviceData], bool],
 ) -> list[DeviceData]:
-    """Data of storages overwritten without a read: kept until now in case the program failed, it
-    gives its memory to the new value."""
+    """The old data of overwritten storages that no op reads, to be donated: storages keep it only
+    in case the program fails."""
     unread = {
         data: None
         for storage in storages
         if (data := storage.data) is not None
         and data not in read
         and data.host is None
-        and data.gone is None
+        and data.lost_reason is None
         and data.sharding is pinned_sharding(storage, mesh)
         and data.meta.struct == storage.meta.struct
         and dies(data)

@@ -39,7 +39,7 @@ def give_up(storages: Sequence[Storage], error: Exception) -> None:
 
 
 def depends(storage: Storage, error: Exception) -> bool:
-    """True if a value needs the op that an error names; where it names none, any may be the one."""
+    """True if a value needs the op that an error names, or if it names none."""
     failed = getattr(error, "node", None)
     return failed is None or failed in topological([storage.value])[0]
 
@@ -54,21 +54,26 @@ def _set_aside(aside: Collection[Storage]) -> None:
 
 
 def _abandon(storages: list[Storage], error: Exception) -> None:
-    """Recovers after a run that failed: values that are not part of the failure stay pending; a
-    tensor that is part of it takes back the data or the initial value that it had.
+    """Recovers after a failed run. Values outside of the failure stay pending; tensors in it get
+    back their former data or initial value.
 
-    A tensor that had neither stays recorded, for a read to try again, unless its inputs are gone or
-    a guard blames them: then its data is given up, with the reason.
+    A tensor without either stays recorded, and a read tries again. If its inputs are lost or a
+    guard blames them, its data is given up, with the reason.
     """
     values = [storage.value for storage in storages]
     nodes, inputs = topological(values)
     lost_inputs = {
         device_data
         for device_data in inputs
-        if device_data.gone is not None or device_data.is_lost()
+        if device_data.lost_reason is not None or device_data.is_lost()
     }
     why = next(
-        (device_data.gone for device_data in lost_inputs if device_data.gone is not None), None
+        (
+            device_data.lost_reason
+            for device_data in lost_inputs
+            if device_data.lost_reason is not None
+        ),
+        None,
     ) or str(error)
     blamed = {*lost_inputs, error.value} if isinstance(error, GuardError) else lost_inputs
     lost = set(
@@ -88,7 +93,7 @@ def _abandon(storages: list[Storage], error: Exception) -> None:
         old, begin = storage.data, initial.get(storage)
         # The data from before the step first: a half of the new state with a half of the old one
         # would be no state.
-        if old is not None and old.gone is None and not old.is_lost():
+        if old is not None and old.lost_reason is None and not old.is_lost():
             storage.settle(old)
         elif begin is not None and begin is not storage.value and origin(begin) not in lost:
             storage.reset(begin)
@@ -103,14 +108,12 @@ def _abandon(storages: list[Storage], error: Exception) -> None:
 
 
 def _part_of_failure(nodes: Sequence[Node], error: Exception) -> set[Node]:
-    """The ops that failed with a program, of all that were to run: those that share ops with the op
-    that the error names.
+    """The failed ops among these: the connected component of the op that the error names.
 
-    A step is such a set, and is given up or kept as one: half of an optimizer's step would not be
-    the state before it. Where memory ran out and no op is named, it is the set with the largest
-    value.
+    A step is one component, lost or retained as a whole: half of an optimizer's step is no state.
+    When memory runs out the error names no op; the component with the largest value has failed.
     """
-    sets = _connected(nodes)
+    sets = _components(nodes)
     ran = set(getattr(error, "nodes", ()))
     met = [component for component in sets if not ran.isdisjoint(component)] or sets
     node = getattr(error, "node", None)
@@ -122,7 +125,7 @@ def _part_of_failure(nodes: Sequence[Node], error: Exception) -> set[Node]:
     return max(met, key=_largest, default=set())
 
 
-def _connected(nodes: Sequence[Node]) -> list[set[Node]]:
+def _components(nodes: Sequence[Node]) -> list[set[Node]]:
     """The ops in disjoint sets; a set reads only data and results of its own ops."""
     set_of: dict[Node, set[Node]] = {}
     for node in nodes:

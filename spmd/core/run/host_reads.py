@@ -33,7 +33,7 @@ from .execute import run
 from .failed import FINAL, depends, give_up
 from .pjrt import devices, processes, transfer
 from .recording import recording
-from .schedule import wanted
+from .schedule import intended_sharding
 from .syncs import Watch, sync
 
 _IN_A_PLAN = (
@@ -46,9 +46,8 @@ def materialise(storage: Storage, call: str = "a read", *, together: bool = Fals
     """Computes a storage's value: on the host where it is a number that the host knows, else by a
     sync.
 
-    With several processes every process takes part in a sync: a read that starts one waits until
-    all have come to it. together: they have. The caller does not hold LOCK: the sync may be another
-    thread's, which needs it.
+    With several processes a read that needs a sync waits until all processes have come to it.
+    together: they have. The caller does not hold LOCK, which another thread's sync may need.
     """
     # While the body of a loop is recorded, a read runs the value's ops alone, none of the body's.
     if type(storage.value) is not DeviceData and body.names.value:
@@ -103,8 +102,8 @@ def _come_together(storage: Storage, call: str) -> None:
 
 
 def _run_all_or_needed(storage: Storage) -> None:
-    """Syncs for the sake of one value: where another value's op cannot be compiled, the ops that
-    this one needs still run. The other's error comes again from its own read."""
+    """Syncs for one value. If an op of another value cannot be compiled, the ops of this one still
+    run; the error is raised again by a read of the other."""
     try:
         sync(for_read=True)
     except FINAL:
@@ -117,12 +116,11 @@ def _run_all_or_needed(storage: Storage) -> None:
 
 
 def _with_step(storage: Storage) -> list[Storage]:
-    """The storages to run for a read of one. If another thread has written it in the middle of a
-    step, these are all that the step has written, so that the next read of them finds data."""
-    if not recorders.is_several or storage.data is None:
+    """The storages to run for a read of one. If another thread wrote it in a running step, all
+    storages of that step run, which later reads need as well."""
+    if not recorders.are_several or storage.data is None:
         return [storage]
-    # No sync sees a storage that was set aside after a failure; the one that is read is run all the
-    # same.
+    # Syncs skip storages set aside after a failure; a read of one runs it all the same.
     step = [
         pending_storage
         for pending_storage in pending_elsewhere([storage])
@@ -148,14 +146,13 @@ def _run_needed(storage: Storage) -> None:
 
 
 def _settle_by_host(storage: Storage) -> None:
-    """Gives the storage its value where the host can compute it from data, so that no program is
-    compiled for it."""
+    """Computes a storage's value on the host where it can, without a program."""
     with LOCK:
         # In a plan a value may be larger: nothing runs, so that only the host can know it.
         largest = on_host.LARGEST if recording.value is None else on_host.LARGEST_IN_A_PLAN
         nodes = on_host.constant(storage.value) or on_host.few_small(storage.value, largest)
         if nodes is not None:
-            storage.settle(on_host.known(storage.value, nodes))
+            storage.settle(on_host.computed(storage.value, nodes))
 
 
 class Lease(NamedTuple):
@@ -238,7 +235,7 @@ def lent_to(
                 continue
             device_data = _readable(device_data, call)
             if on_device and device_data.host is not None:
-                sharding = wanted(device_data) or devices.default_sharding()
+                sharding = intended_sharding(device_data) or devices.default_sharding()
                 device_data.take(transfer.upload(device_data.host, sharding), sharding)
                 storage.set_sharding(sharding)
             if device_data.host is not None:
@@ -302,7 +299,7 @@ def host_value(storage: Storage, call: str = "a read", *, together: bool = False
             explained = failing.late(
                 device_data.maker() if device_data.maker is not None else None, error
             )
-            device_data.gone = str(explained)
+            device_data.lost_reason = str(explained)
             raise explained from error
         for note in after_read:
             note(call, line, counters.now() - started)

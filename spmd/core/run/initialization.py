@@ -1,5 +1,5 @@
-"""Initialization of state: initial values run first, sharded, so that the first step is the same
-program as others."""
+"""Initialization of state: initial values run first, sharded, and the first step shares its program
+with later ones."""
 
 import math
 import weakref
@@ -37,17 +37,16 @@ def initialize_state(
     needed: Sequence[Storage] = (),
     foreign_storages: Sequence[Storage] = (),
 ) -> bool:
-    """Gives state its initial value before the step runs, so that the first step is the same
-    program as all others.
+    """Computes initial values before the step, which then shares its program with later steps.
 
-    Constants become buffers without compiling. Values that depend on constants and random keys
-    alone, and are held by a parameter or buffer, run as one program, or as several of which equal
-    layers share one. Returns True if there was any.
+    Constants become buffers without a program. Values of parameters and buffers that depend on
+    constants and random keys alone run as one program, or as one for each kind of layer. Returns
+    True if there was any such value.
 
-    for_read: the sync is for a read, perhaps in the middle of a step. New constants that nothing
-    reads yet are initialized, too: an optimizer makes its state at its first step, and reads
-    numbers before it writes that state. foreign_storages: those of other threads; needed: the ones
-    among them whose values `storages` need. Their initial values are computed, too.
+    for_read: the sync is for a read, perhaps within a step. Unread constants are initialized, too:
+    an optimizer creates its state in its first step, and reads numbers before it writes that state.
+    foreign_storages: of other threads. needed: those of them that `storages` depend on, whose
+    initial values run as well.
     """
     # The values of other threads that this sync needs: without data of their own they are initial,
     # too.
@@ -173,8 +172,8 @@ def _unused(storages: Sequence[Storage]) -> list[Storage]:
 def _by_mesh(
     initial: dict[Storage, Value], storages: Sequence[Storage]
 ) -> list[tuple[Sharding, dict[Storage, Value]]]:
-    """Groups initial values by mesh: where there are several, a storage without an annotation
-    belongs to the mesh on which it is first written."""
+    """Groups initial values by mesh. Among several meshes, an unannotated storage belongs to that
+    of its first write."""
     meshes = meshes_met(initial, topological(list(initial.values()))[0], ())
     if len(meshes) == 1:
         return [(mesh, initial) for mesh in meshes.values()]
@@ -198,8 +197,8 @@ _FEW = 48
 
 
 def _programs(initial: Sequence[Initial], mesh: Sharding) -> list[list[Initial]]:
-    """The initial values, divided into programs: many equal layers run the program of one of them,
-    which XLA compiles in a fraction of the time; values that occur once are one program."""
+    """The initial values, divided into programs: equal layers share the program of one, which
+    compiles faster; values that occur once are one program."""
     kinds: dict[Hashable, list[Initial]] = {}
     ops = fewest = 0
     visited: set[Node] = set()
@@ -245,8 +244,7 @@ def _graph_of(initial: Sequence[Initial], mesh: Sharding) -> Graph:
 def _first_read(
     storages: Sequence[Storage], candidates: set[Value], step: dict[Node, None]
 ) -> set[Value]:
-    """The candidates that ops of the step read, directly or through other values that depend on
-    constants and random keys alone."""
+    """The candidates that ops of the step read, directly or through other initial values."""
     read: set[Value] = set()
     visited: set[Value] = set()
     # From the step's values back, not beyond a candidate.

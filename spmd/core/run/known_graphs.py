@@ -1,5 +1,4 @@
-"""Known graphs: what is pending is compared with the graphs of earlier syncs, for the program of an
-equal one.
+"""Known graphs: pending ops are compared with the graphs of earlier syncs, to reuse a program.
 
 Not here: the programs (`programs.cache`), and graphs that are cut or changed by passes.
 """
@@ -23,7 +22,7 @@ from ..graph.graph import Graph, Node, TupleElement, Value, flags, origin
 from ..programs import cache
 from ..record.storage import Storage
 from . import executables
-from .schedule import Prepared, wanted
+from .schedule import Prepared, intended_sharding
 
 _MOST = 4  # graphs with the same ops behind their results, as of other batches
 _MOST_NOTES = 16  # of one program: its tensors may be others each time
@@ -37,8 +36,8 @@ _maker, _index = attrgetter("node"), attrgetter("index")
 class KnownGraph:
     """The facts of a graph that has a program, without its data.
 
-    A walk lists the roots, then the operands of each op, of the last op first. Its values are
-    numbered by their places in this list; first: of each place, the first with the same value.
+    A walk lists the roots, then the operands of each op, of the last op first. Values are numbered
+    by their positions in this list. first: for each position, the first position of its value.
     """
 
     def __init__(self, graph: Graph, storages: Sequence[Storage], program: cache.Program):
@@ -49,29 +48,34 @@ class KnownGraph:
         nodes = graph.nodes[::-1]
         values = chain(graph.roots, *(node.operands for node in nodes))
         first: dict[Value, int] = {}
-        self._first = [first.setdefault(value, place) for place, value in enumerate(values)]
+        self._first = [first.setdefault(value, position) for position, value in enumerate(values)]
         self._distinct, self._types = list(first.values()), list(map(type, first))
-        result = {origin(value): place for value, place in first.items()}
+        result = {origin(value): position for value, position in first.items()}
         self._nodes = [(result[node], node.op, len(node.operands)) for node in nodes]
         number = {node: index for index, node in enumerate(nodes)}
         elements = [value for value in first if type(value) is TupleElement]
         self._elements = [first[element] for element in elements]
         self._makers = [number[element.node] for element in elements]
         self._indices = list(map(_index, elements))
-        self._inputs = [(data.meta, data.host is None, wanted(data)) for data in graph.inputs]
+        self._inputs = [
+            (data.meta, data.host is None, intended_sharding(data)) for data in graph.inputs
+        ]
         self._read = [first[data] for data in graph.inputs if data in first]
         # By result, the input that is its data; -1 for no data.
         input_of = {data: index for index, data in enumerate(graph.inputs)} | {None: -1}
-        self._own = [input_of.get(storage.data, 0) for storage in storages]
-        self._unread = list(map(self._own.index, range(len(self._read), len(graph.inputs))))
+        self._data_indices = [input_of.get(storage.data, 0) for storage in storages]
+        self._unread = list(
+            map(self._data_indices.index, range(len(self._read), len(graph.inputs)))
+        )
         self._layouts = list(map(_layout, storages))
 
     def match(self, storages: Sequence[Storage]) -> Graph | None:
-        """The graph of these storages' values, if it is this one over other data; else None."""
+        """Returns the graph of these storages if it differs from this one in its data alone, or
+        None."""
         roots: list[Any] = [storage.value for storage in storages]
         values, nodes, serial = [*roots], list[Node](), math.inf
-        for place, op, count in self._nodes:
-            value = values[place]
+        for position, op, count in self._nodes:
+            value = values[position]
             node = value.node if type(value) is TupleElement else value
             if type(node) is not Node or node.op is not op or node.serial >= serial:
                 return None
@@ -85,11 +89,11 @@ class KnownGraph:
             or list(map(type, map(values.__getitem__, self._distinct))) != self._types
         ):
             return None
-        elements = [values[place] for place in self._elements]
+        elements = [values[position] for position in self._elements]
         makers = list(map(nodes.__getitem__, self._makers))
         if list(map(_maker, elements)) != makers or list(map(_index, elements)) != self._indices:
             return None
-        inputs = [values[place] for place in self._read]
+        inputs = [values[position] for position in self._read]
         inputs += [storages[index].data for index in self._unread]
         if not self._has_layouts(storages, inputs):
             return None
@@ -97,8 +101,8 @@ class KnownGraph:
         return Graph(nodes[::-1], inputs, shardings, roots, pinned, donated, mesh, onto=onto)
 
     def _has_layouts(self, storages: Sequence[Storage], inputs: Sequence[Any]) -> bool:
-        """True if results and inputs have the shardings and the memory of this graph's."""
-        own = map([*inputs, None].__getitem__, self._own)
+        """True if results and inputs have the shardings and the memory of this graph."""
+        old_data = map([*inputs, None].__getitem__, self._data_indices)
         return (
             list(map(_layout, storages)) == self._layouts
             and len({*inputs}) == len(inputs)
@@ -106,16 +110,16 @@ class KnownGraph:
             and all(
                 [  # noqa: C419  # a list takes half of the time
                     storage.data is data and (data is None or data.holder is storage.ref)
-                    for storage, data in zip(storages, own, strict=True)
+                    for storage, data in zip(storages, old_data, strict=True)
                 ]
             )
             and all(
                 [  # noqa: C419
                     data is not None
                     and data.meta is meta
-                    and data.gone is None
+                    and data.lost_reason is None
                     and (data.host is None) is is_on_device
-                    and wanted(data) is sharding
+                    and intended_sharding(data) is sharding
                     for data, (meta, is_on_device, sharding) in zip(
                         inputs, self._inputs, strict=True
                     )

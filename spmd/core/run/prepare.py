@@ -1,4 +1,4 @@
-"""The loop over the passes: what is done with the graph of a sync that has no program."""
+"""The loop over the passes, for a graph of a sync without a known program."""
 
 # Why passes look at a graph on a miss alone: the cache finds a program under the key of the graph
 # as it was recorded, so that what they have made of it costs nothing at a hit, however long they
@@ -31,8 +31,8 @@ def prepared(
 ) -> Prepared:
     """Looks up the program of a graph, and runs the passes over one that has none until it has.
 
-    roots_left: roots that have not run. Where a pass replaces values, those of the roots and of
-    `flow` are replaced.
+    roots_left: roots that have not run. A pass that replaces values also replaces them in the roots
+    and in `flow`.
     """
     is_plan = recording.value is not None
     program = cache.find(graph)
@@ -56,7 +56,7 @@ def prepared(
             if program is not None or result.is_last:
                 break
         else:
-            return Prepared(graph, cut=_subgraphs(graph, result, subgraph, roots_left, flow))
+            return Prepared(graph, parts=_subgraphs(graph, result, subgraph, roots_left, flow))
     return Prepared(graph, program, why_not=reasons[0] if reasons else "")
 
 
@@ -90,7 +90,7 @@ def _applies(row: Pass, *, donate: bool, is_plan: bool) -> bool:
         (donate or row.reads)
         and (row.plans or not is_plan)
         and (row.processes or not processes.several())
-        and (row.threads or not recorders.is_several)
+        and (row.threads or not recorders.are_several)
     )
 
 

@@ -1,9 +1,9 @@
 """A step that is recorded and never runs: the programs that its syncs would run are kept, and its
 results have no data.
 
-Everything above the hand-over to PJRT is what a run does (initialization, schedule, donation), so
-that the programs are those of a run. Afterwards storages, device data and the list of live storages
-are what they were.
+Everything above the hand-over to PJRT is the code of a run (initialization, schedule, donation), so
+its programs are those of a run. Afterwards storages, device data and the list of live storages are
+restored.
 """
 
 # Why a plan records by the same code as a run, and only stops at what would run: a plan of another
@@ -50,8 +50,8 @@ class Recording:
     """The programs that syncs would have run, in order.
 
     layouts: (program, result) -> the sharding that the compiler chooses for a result, as far as it
-    is known. unknown: the results whose sharding is not known; they count as replicated. made: all
-    results. has_values: `read` returns values, filled with the number 1, instead of an error.
+    is known. unknown: the results whose sharding is not known; they count as replicated. results:
+    all of them. has_values: `read` returns values, filled with the number 1, instead of an error.
     """
 
     # A planned step must read nothing, as its programs would be others. A planned script reads
@@ -61,7 +61,7 @@ class Recording:
     def __init__(self, layouts: dict[tuple[int, int], Sharding] | None = None):
         self.layouts = {} if layouts is None else layouts
         self.programs: list[Graph] = []
-        self.made: list[DeviceData] = []
+        self.results: list[DeviceData] = []
         self.unknown: dict[DeviceData, tuple[int, int]] = {}
 
     def run(self, graph: Graph) -> list[DeviceData]:
@@ -76,15 +76,14 @@ class Recording:
             if layout is None:
                 self.unknown[device_data] = program_index, i
             outputs.append(device_data)
-        self.made += outputs
+        self.results += outputs
         # Values read from here on belong to no graph that was recorded before, as after a run.
         in_flight.note_recorded()
         return outputs
 
     def read(self, value: Value, error: AbstractError) -> np.ndarray:
-        """Returns the host's array for a value that is read and that no program computes. Here
-        there is none: raises the error. It is called before the read's sync, where one is needed,
-        and after it."""
+        """Returns the host array for a read of a value without data; here it raises the error.
+        Called before the sync of the read, if there is one, and after it."""
         raise error
 
     def synced(self) -> None:
@@ -97,10 +96,8 @@ recording = PerThread[Recording | None](None)
 
 @contextlib.contextmanager
 def recorded(into: Recording) -> Iterator[None]:
-    """Context in which nothing that this thread records runs, and no storage, device data, counter
-    or line of the compile log is changed.
-
-    Other threads wait with their recording. Raises RuntimeError inside itself.
+    """Context in which this thread records and nothing runs. Its end restores storages, device
+    data, counters and the compile log. Other threads wait. Raises RuntimeError if nested.
     """
     with SYNC_LOCK, LOCK, compile_log.unchanged(), pace.unchanged():
         # A plan inside a plan would take the programs of the outer one's step.
@@ -109,7 +106,7 @@ def recorded(into: Recording) -> Iterator[None]:
         live, aside, read = LIVE[:], ASIDE[:], [(row, row[0].value, row[0].stamp) for row in READ]
         log = UndoLog(is_step=True)
         UNDO.append(log)
-        snapshot = _noted([*live, *aside], log)
+        snapshot = _snapshot([*live, *aside], log)
         # Views keep values for the next read; in here they would be values of the step that is
         # planned.
         READ.clear()
@@ -138,7 +135,7 @@ def recorded(into: Recording) -> Iterator[None]:
                 READ.append(row)
 
 
-def _noted(
+def _snapshot(
     refs: "Sequence[weakref.ref[Storage]]", log: UndoLog
 ) -> list[tuple[Node, OpSpec, Sequence[Value], Sequence[float | int]]]:
     """Notes these storages in the log; returns the ops behind them as they are."""
@@ -152,8 +149,8 @@ def _noted(
 
 
 def _with_own_nodes(graph: Graph, earlier: set[Node]) -> None:
-    """Gives a kept program copies of the ops recorded before the context: the ops themselves get
-    back their operands of before, which other programs of the recording have replaced."""
+    """Gives a recorded program copies of ops from before the context, as those ops get back the
+    operands that the recording replaced."""
     replaced: dict[object, Value] = {}
     for index, node in enumerate(graph.nodes):
         if node in earlier:

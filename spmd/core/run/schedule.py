@@ -41,13 +41,13 @@ Root = tuple[Value, Storage]
 class Prepared(NamedTuple):
     """A graph after the passes.
 
-    program: where there is one. cut: the subgraphs that run in its place, if any. why_not: the
+    program: where there is one. parts: the subgraphs that run in its place, if any. why_not: the
     reason of the first pass that could not change it.
     """
 
     graph: Graph
     program: Program | None = None
-    cut: "Sequence[Subgraph]" = ()
+    parts: "Sequence[Subgraph]" = ()
     why_not: str = ""
 
 
@@ -69,8 +69,8 @@ class Subgraph(NamedTuple):
 def by_mesh(
     roots: Sequence[Root], nodes: Sequence[Node], inputs: Sequence[DeviceData]
 ) -> list[Subgraph]:
-    """A subgraph for each mesh; where `mark_sharding` takes a value from one to another, the ops
-    that read it there are a later subgraph."""
+    """Splits a graph into a subgraph for each mesh. `mark_sharding` to another mesh starts a later
+    subgraph of that mesh."""
     meshes = meshes_met(map(itemgetter(1), roots), nodes, inputs)
     # The common case: no op needs a home, and the graph is not walked again.
     if len(meshes) == 1:
@@ -122,8 +122,8 @@ def take_across(nodes: Iterable[Node]) -> list[DeviceData]:
 
 
 def around_host(subgraph: Subgraph, host_computed: set[Node]) -> list[Subgraph]:
-    """The subgraphs that the host computes and the programs between them, each as soon as its
-    operands are there."""
+    """The subgraphs of the host and the programs between them, each as early as its operands
+    allow."""
     stage: dict[Node, int] = {}
     stages: dict[tuple[int, bool], list[Node]] = {}
     for node in subgraph.nodes:
@@ -143,8 +143,9 @@ class Flow:
     """The readers of values across the subgraphs of a schedule and `deferred_nodes`, the ops
     recorded behind it.
 
-    last: the last subgraph that reads a value, by its name; `deferred_nodes` count as one. passed:
-    data that a run has made for later subgraphs alone.
+    last: by name of a value, its last reading subgraph (`deferred_nodes` count as one). passed:
+    data computed for later subgraphs alone. subgraph_of: by node, its first subgraph; empty for a
+    schedule of one. read_elsewhere: the names of values that other threads' ops read.
     """
 
     def __init__(
@@ -163,8 +164,8 @@ class Flow:
         self.carried: defaultdict[int, list[Value]] = defaultdict(list)
         self.readers: dict[Hashable, list[Node]] = {}
         self.last: dict[Hashable, int] = {}
-        self.others: set[Hashable] = set()  # the values that other threads' ops read
-        self.part: dict[Node | None, int] = {}
+        self.read_elsewhere: set[Hashable] = set()
+        self.subgraph_of: dict[Node | None, int] = {}
         self._several = several = set[Node]()  # ops that are in several subgraphs
         self._wanted: dict[int, list[Root]] = {}  # of each subgraph, the roots that it computes
         # One subgraph has no readers across: nothing of this is needed for most steps.
@@ -172,7 +173,7 @@ class Flow:
             return
         for index, subgraph in enumerate(subgraphs):
             several |= {
-                node for node in subgraph.nodes if self.part.setdefault(node, index) != index
+                node for node in subgraph.nodes if self.subgraph_of.setdefault(node, index) != index
             }
         for index, nodes in enumerate(
             [*(subgraph.nodes for subgraph in subgraphs), deferred_nodes]
@@ -182,12 +183,16 @@ class Flow:
                     maker = origin(operand)
                     if maker is None:
                         self._read(operand, index)
-                    elif maker in self.part and self.part[maker] != index and maker not in several:
+                    elif (
+                        maker in self.subgraph_of
+                        and self.subgraph_of[maker] != index
+                        and maker not in several
+                    ):
                         if value_name(operand) not in self.readers:
-                            self.carried[self.part[maker]].append(operand)
+                            self.carried[self.subgraph_of[maker]].append(operand)
                         self._read(operand, index, node)
         for root in roots:
-            self._wanted.setdefault(self.part.get(origin(root[0]), -1), []).append(root)
+            self._wanted.setdefault(self.subgraph_of.get(origin(root[0]), -1), []).append(root)
         self.owners = {
             value_name(value): storage
             for _, storage in roots
@@ -202,7 +207,7 @@ class Flow:
 
     def roots_of(self, index: int) -> list[Root]:
         """The values that a subgraph must compute: roots, and values that later subgraphs read."""
-        if not self.part:
+        if not self.subgraph_of:
             return list(self.roots)
         roots = list(self._wanted.get(index, ()))
         names = {value_name(value) for value, _ in roots}
@@ -231,13 +236,13 @@ class Flow:
             return storage
         return None
 
-    def give(self, replacements: Mapping[Hashable, DeviceData | Node]) -> None:
-        """Puts data in the place of values that later subgraphs read."""
+    def substitute(self, replacements: Mapping[Hashable, DeviceData | Node]) -> None:
+        """Replaces operands of later subgraphs by these results, by name."""
         readers: dict[Node, None] = {}
         for name, device_data in replacements.items():
             self.last[device_data] = self.last.get(name, -1)
-            if name in self.others:
-                self.others.add(device_data)
+            if name in self.read_elsewhere:
+                self.read_elsewhere.add(device_data)
             readers |= dict.fromkeys(self.readers.pop(name, ()))
         for node in readers:
             node.operands = tuple(
@@ -259,7 +264,7 @@ class Flow:
             if node not in rerunnable_nodes and node not in self._several:
                 node.operands = ()
 
-    def add_others(self, values: Sequence[Value]) -> None:
+    def add_foreign_readers(self, values: Sequence[Value]) -> None:
         """Adds the ops that other threads have recorded as readers, and the ops behind these up to
         the graph's roots."""
         # A root has data when this schedule has run: what is behind it is not read by others.
@@ -273,7 +278,7 @@ class Flow:
             visited.add(node)
             for operand in node.operands:
                 name = value_name(operand)
-                self.others.add(name)
+                self.read_elsewhere.add(name)
                 self.readers.setdefault(name, []).append(node)
                 maker = origin(operand)
                 if maker is not None and name not in root_names:
@@ -292,16 +297,13 @@ class MeshesError(ValueError):
 def meshes_met(
     storages: Iterable[Storage], nodes: Iterable[Node], inputs: Iterable[DeviceData]
 ) -> dict[frozenset[int], Sharding]:
-    """The devices that annotations and data name, each with a replicated sharding over them; the
-    first device when nothing is annotated.
-
-    Several meshes over the same devices share a program; the first that is met gives the order of
-    the devices.
+    """The meshes of annotations and data, by their devices; the first device without annotations.
+    Meshes over the same devices share a program, in the device order of the first.
     """
     # Lists, as this runs at each sync, over all that is recorded.
     requested = [*[storage.sharding for storage in storages], *[node.op.sharding for node in nodes]]
     mesh_of: dict[frozenset[int], Sharding] = {}
-    for sharding in dict.fromkeys([*requested, *map(wanted, inputs)]):
+    for sharding in dict.fromkeys([*requested, *map(intended_sharding, inputs)]):
         if sharding is not None:
             mesh_of.setdefault(sharding.devices, sharding)
     if len(mesh_of) != 1:
@@ -351,7 +353,7 @@ def mesh_homes(nodes: Iterable[Node]) -> dict[Node, frozenset[int]]:
 def home_of(value: Value, homes: dict[Node, frozenset[int]]) -> frozenset[int] | None:
     """The devices on which a value is or must be computed; None where nothing names them."""
     if isinstance(value, DeviceData):
-        sharding = wanted(value)
+        sharding = intended_sharding(value)
         return (
             None if sharding is None or sharding is devices.default_sharding() else sharding.devices
         )
@@ -415,7 +417,7 @@ def placed_like(tensor: XlaTensor, target: XlaTensor) -> XlaTensor:
         return wrap(tensor._meta, Storage(data, tensor._storage.meta, requested))
 
 
-def wanted(device_data: DeviceData) -> Sharding | None:
+def intended_sharding(device_data: DeviceData) -> Sharding | None:
     """The sharding that device data has, or is to have at its upload: its storage's."""
     if device_data.host is None:
         return device_data.sharding
@@ -428,7 +430,7 @@ def wanted(device_data: DeviceData) -> Sharding | None:
 def is_placed_in(device_data: DeviceData, mesh: Sharding) -> Sharding:
     """The sharding of device data in a program over `mesh`: the requested or the present one;
     replicated where it comes from other devices."""
-    requested = wanted(device_data)
+    requested = intended_sharding(device_data)
     if requested is None:
         return mesh
     return (
@@ -436,13 +438,15 @@ def is_placed_in(device_data: DeviceData, mesh: Sharding) -> Sharding:
     )
 
 
-def is_handed_over(device_data: DeviceData, sharding: Sharding) -> bool:
-    """True for host integers that a program takes without an upload: while tokens are decoded, each
-    token has new ones."""
+def is_passed_from_host(device_data: DeviceData, sharding: Sharding) -> bool:
+    """True for host integers that a program takes without an upload: decoding has new ones for each
+    token."""
     meta = device_data.meta
-    is_list = at_once.value is not None and meta.numel <= LARGEST and is_exact(meta.dtype)
+    is_decoding = at_once.value is not None
     return (
-        is_list
+        is_decoding
+        and meta.numel <= LARGEST
+        and is_exact(meta.dtype)
         and device_data.host is not None
         and sharding.is_replicated()
         and not device_data.is_state
@@ -455,7 +459,7 @@ def bring(
     """Transfers inputs to the program's devices. stays=False: skips small host data."""
     for device_data, sharding in zip(inputs, shardings, strict=True):
         if device_data.host is not None:
-            if not stays and is_handed_over(device_data, sharding):
+            if not stays and is_passed_from_host(device_data, sharding):
                 continue
             if processes.several():
                 # All processes must upload the same values.
@@ -493,7 +497,7 @@ def pinned_sharding(storage: Storage, mesh: Sharding) -> Sharding | None:
 
 
 def _memory_of(storage: Storage) -> str:
-    """The memory kind of a value without an annotation: where it was, or where its op places it."""
+    """The memory kind of a value without an annotation: the former one, or its op's."""
     if storage.home is not None:
         return storage.home.memory
     result = origin(storage.value)

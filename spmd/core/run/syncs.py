@@ -35,10 +35,10 @@ class Synced:
     """The record of one sync.
 
     Attributes:
-        line: the user's line that called or needed it. num_tensors: the number of values it
-            computed.
-        num_programs: the number of programs it handed to the devices, which may still run.
-            compiled: the lines of the compile log of those that were compiled for it, oldest first.
+        line: the user's line of the sync, or of the read that needed it.
+        num_tensors: the number of computed values.
+        num_programs: the number of started programs, which may still run.
+        compiled: the compile log of this sync, oldest first.
     """
 
     line: str
@@ -162,7 +162,7 @@ def _is_far_state(storage: Storage) -> bool:
 
 
 def _forget_what_ran() -> None:
-    """Drops the live storages whose values have run; those that other threads recorded stay."""
+    """Drops storages with data from the live ones; pending values of other threads stay."""
     pending_refs = []
     for ref in LIVE:
         storage = ref()
@@ -199,7 +199,7 @@ def hlo(tensors: Sequence[XlaTensor] | None = None) -> str:
 
 
 def _graph_of(tensors: Sequence[XlaTensor] | None, caller: str) -> Graph | None:
-    storages = pending() if tensors is None else list(map(_wanted, tensors))
+    storages = pending() if tensors is None else list(map(_root_storage, tensors))
     # Nothing is pending: an empty text, as PyTorch/XLA returns.
     if not storages:
         return None
@@ -214,7 +214,7 @@ def _graph_of(tensors: Sequence[XlaTensor] | None, caller: str) -> Graph | None:
     return graph_of(roots, mesh, dies=lambda device_data: tensors is None)
 
 
-def _wanted(tensor: XlaTensor) -> Storage:
+def _root_storage(tensor: XlaTensor) -> Storage:
     """A storage whose recorded value is a tensor's: the tensor's own, or a new one for a view or
     for data."""
     storage, view = tensor._storage, tensor._view

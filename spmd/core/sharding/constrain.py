@@ -56,8 +56,8 @@ def wait_for_all(arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
     """Returns the arrays, none available before all are (an optimization barrier); in the body of a
     loop unchanged.
 
-    There nothing of another loop can be merged, and XLA's CPU compiler, which makes one kernel of a
-    small loop, aborts the process at an optimization barrier in it (jaxlib 0.10.2).
+    Inside of a loop XLA merges nothing with other loops; and its CPU compiler aborts the process at
+    an optimization barrier in a small loop (jaxlib 0.10.2).
     """
     return arrays if _is_body.value else jax.lax.optimization_barrier(arrays)
 

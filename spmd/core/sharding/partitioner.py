@@ -60,8 +60,8 @@ def _without_notice() -> Iterator[None]:
     """Hides XLA's warning that GSPMD's propagation will go away (jax 0.10 logs it at each compile,
     later ones once).
 
-    XLA has one level for all of its log, which is raised above warnings while a context of any
-    thread is open. A level that the user has set stays.
+    The level of XLA's entire log is above warnings while any thread is in this context. A level
+    that the user has set stays.
     """
     global _num_quiet
     if not LOGS_WARNINGS or jax.config.jax_logging_level not in (None, "NOTSET"):  # type: ignore[attr-defined]
@@ -93,8 +93,8 @@ def report_sharding(
     """Returns the value; when the program is compiled, the partitioner passes its `HloSharding` of
     it to `callback`.
 
-    As `jax.debug.inspect_array_sharding`, which must name the sharding by the axes of one mesh and
-    has an effect at each run; this has neither.
+    Like `jax.debug.inspect_array_sharding`, without its limits: no mesh has to name the sharding,
+    and nothing happens at a run.
     """
     return _report_p.bind(value, callback=callback)
 
@@ -168,8 +168,7 @@ def hide(module: Any) -> None:
     filled with one number.
 
     XLA folds the sum over devices of such an array into a constant; a complex constant it makes
-    without a shape, and aborts the process. Both partitioners write such sums, also to move a part
-    of zeros.
+    without a shape, and aborts the process. Both partitioners write such sums, also to move zeros.
     """
     constants: set[ir.Value] = set()
     for op in ops_of(module):

@@ -34,8 +34,8 @@ stand_in = PerThread[Target](None)
 
 
 def standing_in(target: Target) -> AbstractContextManager[None]:
-    """Has this thread lower and compile for the devices of a target, ordinal by ordinal, wherever a
-    sharding names those of this machine. None: for those themselves."""
+    """Makes this thread lower and compile for the devices of a target in place of this machine's,
+    ordinal by ordinal. None: for this machine's."""
     return stand_in.held(target)
 
 
@@ -58,13 +58,13 @@ PLUGINS = {"cuda": 'pip install "jax[cuda12]"', "tpu": 'pip install "jax[tpu]"'}
 
 
 def _devices_here() -> Sequence[jax.Device]:
-    """The devices of the platform that the environment names; raises RuntimeError with what to do
-    where it is not here."""
+    """The devices of the platform that the environment names. Raises RuntimeError, with advice, if
+    it is missing."""
     platform = (jax.config.jax_platforms or "").partition(",")[0]  # type: ignore[attr-defined]
     try:
         return jax.devices()
     except (RuntimeError, AssertionError) as error:
-        # the second, without words, for a plugin that is not installed
+        # jax raises AssertionError, without a message, for a plugin that is not installed.
         if platform in ("", "cpu"):
             raise
         reason = f" jax: {error}" if str(error) else ""
@@ -160,8 +160,8 @@ def _parsed(target: str) -> _Parsed:
 
 
 def check_simulated(count: int, subject: str) -> None:
-    """Raises ValueError for more CPU devices than XLA numbers in one process: it takes others for
-    those of another process, on which no CPU program can run."""
+    """Raises ValueError for more CPU devices than one process can number: XLA would assign the rest
+    to another process."""
     if count > 2048:
         raise ValueError(
             f"{subject} has {count} devices, and XLA simulates at most 2048 in a process; plan "
@@ -185,8 +185,8 @@ def slices(target: Target = None) -> tuple[int, ...]:
     """The slice of each device, by ordinal. Devices of a slice are linked fast; a network links the
     slices.
 
-    TPUs report their slices; those that do not are one slice, on however many hosts. Elsewhere the
-    devices of one process are a slice. `config.num_slices` sets the number of slices, of equal
+    TPUs report their slices; TPUs without a report are one slice, on however many hosts. Elsewhere
+    the devices of one process are a slice. `config.num_slices` sets the number of slices, of equal
     size; ValueError if it does not divide the devices.
     """
     if target is not None and is_simulated(target):
@@ -243,6 +243,6 @@ program = _Program()
 
 
 def program_devices(order: tuple[int, ...] | None) -> AbstractContextManager[None]:
-    """Has a program traced inside run on these devices in this order, with several meshes in it;
-    None: one mesh."""
+    """Sets the device order of a program traced inside, if it has several meshes; None: one
+    mesh."""
     return held(program, order=order)

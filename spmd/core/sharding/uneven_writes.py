@@ -1,14 +1,16 @@
 """Scatters that XLA partitions wrongly on a mesh of several axes: uneven rows, and operands that
 some axes copy.
 
-Rows that are uneven over some of a mesh's axes, and replicated over others, XLA pads and writes: at
-index 0, or at what the index's producer makes of padding, with what the values' producer makes of
-it (jaxlib 0.10.2, both partitioners). Here the index of padding is past the end, and XLA drops what
-is written there. Where a scatter's dims are batches, by its attributes or by an index that counts
-them up, copies of the operand are combined once too often, or not at all. So the scatter begins
-with the identity of what it combines by, and is combined with the operand after that; one that
-overwrites has no identity, and hides its index. A module has the scatters of the rules, of
-gradients, of jax's own functions and of a user's jax code; all are rewritten
+Uneven rows: XLA pads rows that are uneven over one axis and replicated over another, and writes the
+padding, too, at index 0 or at another real row (jaxlib 0.10.2, both partitioners). Here padding has
+an index past the end, where XLA drops writes.
+
+Copied operands: if dims of a scatter are batches, by its attributes or by an index that counts up,
+XLA combines copies of the operand once too often, or not at all. Here the scatter starts from the
+identity of its combiner, and the operand is combined with the result. A scatter that overwrites has
+no identity; its index is hidden behind an optimization barrier.
+
+All scatters of a module are rewritten: of rules, gradients, jax's functions and users' jax code
 (docs/decisions/copies-in-sums.md).
 """
 
@@ -46,9 +48,9 @@ def pad_scatters(module: ir.Module, num_devices: int) -> None:
 def replicate_indices(module: ir.Module) -> None:
     """Replicates the index of each read of whole rows.
 
-    XLA does not compile a read whose index and whose columns are sharded over one axis, and the
-    rows of whose result over another one ("Slice dim size 8 greater than dynamic slice dimension:
-    4"; jaxlib 0.10.2, both partitioners).
+    XLA fails to compile a gather whose index and columns are sharded over one axis and whose result
+    rows over another ("Slice dim size 8 greater than dynamic slice dimension: 4"; jaxlib 0.10.2,
+    both partitioners).
     """
     meshes = mesh_names(module)
     is_manual = manual_parts(module)
@@ -66,8 +68,7 @@ def _num_scattered(op: ir.Operation) -> int:
 
 
 def _combine_apart(op: ir.Operation) -> None:
-    """Has a scatter whose dims may be batches begin with the identity, and combines its operand
-    after that."""
+    """Starts a scatter from its combiner's identity, and combines the operand with its result."""
     operand, total, combine = (
         op.operands[0],
         op.results[0],

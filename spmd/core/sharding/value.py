@@ -303,7 +303,7 @@ class Sharding:
         return self.spec.dims
 
     def _stand_in(self) -> "Sharding":
-        """The same over the devices that replace those here (see `topology.standing_in`)."""
+        """This sharding over the target's devices (see `topology.standing_in`)."""
         mesh = self.device_ids, self.mesh_shape, self.axis_names
         return Sharding.of(*mesh, self.spec, self.memory, target=stand_in.value)
 
@@ -455,11 +455,12 @@ class Sharding:
         )
 
     def text(self, rank: int, *, iota: bool = False) -> str:
-        """The sharding of a tensor of `rank` dims as GSPMD text: with lists of devices, as
-        PyTorch/XLA printed it.
+        """The sharding of a tensor of `rank` dims as GSPMD text, with lists of devices as in
+        PyTorch/XLA.
 
-        iota: in the newer form, `<=[8]`, where the devices have one. An open dim is named behind
-        it, as in the `backend_config` of `@Sharding`. `Mesh.sharding` takes the text back.
+        iota: writes devices in the newer form, `<=[8]`, if their order allows it. Open dims follow
+        as `unspecified_dims`, as in the `backend_config` of `@Sharding`. `Mesh.sharding` parses
+        the text.
         Source: `xla::OpSharding` (tile assignment, `last_tile_dim_replicate`, `last_tile_dims`).
         """
         open_dims = [i for i, dim in enumerate(self.spec.dims) if dim.is_open]
@@ -467,8 +468,7 @@ class Sharding:
         return spell(Tiling(self.tiles(rank), *self.last_tiles(), self._groups()), iota=iota) + free
 
     def _groups(self) -> tuple[int, ...]:
-        """The devices tile by tile; those that hold copies of one tile, or of one summand of it,
-        are adjacent."""
+        """The devices in the order of tiles, summands and copies."""
         named = [*(axis for dim in self.spec.dims for axis in dim.axes), *self.spec.unreduced]
         used = [self.axis_names.index(axis) for axis in named]
         replicated_axes = [i for i in range(len(self.axis_names)) if i not in used]
@@ -476,8 +476,7 @@ class Sharding:
         return _in_order(ids.transpose(used + replicated_axes), *self.last_tiles())
 
     def last_tiles(self) -> tuple[int, int]:
-        """The number of summands whose sum a tile still is, and the number of devices that hold
-        each of them."""
+        """(number of summands of an unreduced tile, number of copies of each)."""
         size = self.mesh_axes()
         sums = math.prod(size[axis] for axis in self.spec.unreduced)
         return sums, len(self.device_ids) // (sums * math.prod(self.tiles(len(self.spec.dims))))

@@ -1,4 +1,4 @@
-"""The contents of containers as they were: what has changed in them, and how they are restored."""
+"""Snapshots of containers: their changes since, and their restoration."""
 
 import collections
 import enum
@@ -23,7 +23,7 @@ class Change:
     new: Any
 
     def settled(self) -> "Change":
-        """Returns the change with its old value as text, so that it keeps no object alive."""
+        """Returns the change with its old value as text, which keeps no object alive."""
         return replace(self, old=missing if self.old is missing else _Words(_short(self.old)))
 
     def __str__(self) -> str:
@@ -61,10 +61,11 @@ class Kind(enum.Enum):
 
 
 @dataclass(eq=False, slots=True)
-class Held:
-    """A snapshot of a container: its kind, its path, and its keys and values at that time.
+class Snapshot:
+    """The contents of a container at one time: its keys and values.
 
-    names: the names that count, present or not, for the kinds that have names; None: all.
+    names: limits the snapshot to these names, of which some may be absent; None: all names. Kinds
+    without names ignore it.
     """
 
     container: Any
@@ -112,7 +113,7 @@ class Held:
                 ]
 
     def restore(self) -> None:
-        """Gives the container the contents that it had when it was looked at, if it has others."""
+        """Restores the contents of the snapshot, if the container's differ."""
         box = self.container
         match self.kind:
             case Kind.DICT | Kind.ATTRIBUTES:
@@ -144,8 +145,7 @@ class Held:
         return vars(self.container) if self.kind is Kind.CLASS else self.container
 
     def changes(self, same: Callable[[object, object], bool]) -> Iterator[Change]:
-        """The changes since the container was looked at. same: decides whether a value counts as
-        the former one."""
+        """The changes since the snapshot. same: decides if a value is unchanged."""
         keys, values = self.read()
         if (
             len(keys) == len(self.keys)
@@ -187,7 +187,7 @@ def _content(variable: types.CellType) -> object:
 
 
 def _methods_of(box: dict[Any, Any]) -> type[dict[Any, Any]]:
-    """The class whose methods read and write a dict, whatever a subclass does in them. An
+    """The class whose methods read and write a dict, without overrides of a subclass. An
     OrderedDict keeps an order of its own, which dict's methods would not touch."""
     return collections.OrderedDict if isinstance(box, collections.OrderedDict) else dict
 
@@ -198,22 +198,22 @@ def _is_identical(values: Sequence[object], old_values: Sequence[object]) -> boo
 
 class Contents:
     """Compares containers by their former contents. A class, because a recursive closure is a
-    reference cycle, which would keep alive what the call has dropped."""
+    reference cycle and would keep dropped objects alive."""
 
-    def __init__(self, snapshots: dict[int, Held]):
-        self._held = snapshots
+    def __init__(self, snapshots: dict[int, Snapshot]):
+        self._snapshots = snapshots
 
     def same(self, value: object, old_value: object) -> bool:
         """True for equal plain values, and for a new dict or list with the contents that the old
         one had."""
         snapshot = (
-            self._held.get(id(old_value))
+            self._snapshots.get(id(old_value))
             if type(value) is type(old_value) and value is not old_value
             else None
         )
         if snapshot is None or snapshot.kind not in (Kind.DICT, Kind.LIST):
             return is_same(value, old_value)
-        current = Held(value, "", snapshot.kind)
+        current = Snapshot(value, "", snapshot.kind)
         return len(current.keys) == len(snapshot.keys) and all(
             map(self.same, (*current.keys, *current.values), (*snapshot.keys, *snapshot.values))
         )

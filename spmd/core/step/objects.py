@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from ..record.tensor import OURS
-from .contents import Change, Contents, Held, Kind, path_of
+from .contents import Change, Contents, Kind, Snapshot, path_of
 
 # No step keeps its state in a library: following torch's own modules would reach all of the
 # process.
@@ -62,21 +62,25 @@ _Object = TypeVar("_Object")
 
 @dataclass(eq=False)
 class Objects:
-    """The objects that some roots reach, each with a path that begins with its root's.
+    """The objects reachable from some roots, by path from the root.
 
-    names: the attributes that count; None: all. ran: the code that ran, without which a function
-    counts as referring to nothing; None: all functions count. scope: for a plan, the only globals
-    that are followed, with all instances and no classes; None: for a guard, the globals of all of
-    the user's functions, with the user's classes. snapshots: the containers. tensors: each with its
-    path. arrays, iterators, generators: numpy's arrays, started iterators, and random generators of
-    the host, by path. opaque: the paths of objects too large to be followed.
+    Attributes:
+        names: limits attributes to these; None: all.
+        ran: limits functions to this code; None: all.
+        scope: of a plan: the only globals that are followed, with all instances and no classes.
+            None for a guard: globals of the user's functions, and the user's classes.
+        snapshots: of the containers.
+        tensors: (path, tensor), by id.
+        arrays, iterators, generators: numpy arrays, started iterators and random generators of the
+            host, with their paths.
+        opaque: the paths of objects too large to follow.
     """
 
     roots: Sequence[tuple[str, object]]
     names: Collection[str] | None = None
     ran: Collection[types.CodeType] | None = None
     scope: Mapping[str, object] | None = None
-    snapshots: list[Held] = field(default_factory=list)
+    snapshots: list[Snapshot] = field(default_factory=list)
     tensors: dict[int, tuple[str, torch.Tensor]] = field(default_factory=dict)
     arrays: list[tuple[str, np.ndarray]] = field(default_factory=list)
     iterators: list[str] = field(default_factory=list)
@@ -118,8 +122,7 @@ class Objects:
         return [thing for thing in self._visited.values() if isinstance(thing, kind)]
 
     def changes(self) -> list[Change]:
-        """The changes since the objects were looked at; a new container with the old one's contents
-        is no change."""
+        """The changes since the snapshots; a new container with equal contents is no change."""
         comparison = Contents({id(snapshot.container): snapshot for snapshot in self.snapshots})
         return [
             change for snapshot in self.snapshots for change in snapshot.changes(comparison.same)
@@ -130,12 +133,12 @@ class Objects:
         for snapshot in self.snapshots:
             snapshot.restore()
 
-    def _hold(
+    def _snapshot(
         self, path: str, container: Any, kind: Kind, names: Collection[str] | None = None
     ) -> list[tuple[str, object]]:
-        """Takes a snapshot of a container; returns its items by path, or none of a very long
-        one."""
-        snapshot = Held(container, path, kind, names)
+        """Takes a snapshot of a container; returns its items as (path, value). A guard skips the
+        items of a very long container."""
+        snapshot = Snapshot(container, path, kind, names)
         self.snapshots.append(snapshot)
         # A plan restores what it finds, however large; a guard only compares.
         if len(snapshot.values) > _LARGE and self.scope is None:
@@ -154,7 +157,9 @@ class Objects:
             self.tensors[id(thing)] = path, thing
             # Only a guard looks at the attributes that a user has set on a tensor.
             is_named = self.scope is None and not _OURS.issuperset(vars(thing))
-            return self._hold(path, vars(thing), Kind.ATTRIBUTES, self.names) if is_named else []
+            return (
+                self._snapshot(path, vars(thing), Kind.ATTRIBUTES, self.names) if is_named else []
+            )
         if isinstance(thing, np.ndarray):
             self.arrays.append((path, thing))
             return []
@@ -187,13 +192,13 @@ class Objects:
         if isinstance(thing, (tuple, frozenset)):
             return [(f"{path}[{index}]", item) for index, item in enumerate(thing)]
         if isinstance(thing, list):
-            return self._hold(path, thing, Kind.LIST)
+            return self._snapshot(path, thing, Kind.LIST)
         if isinstance(thing, (collections.deque, set)):
-            return self._hold(path, thing, Kind.OTHER)
+            return self._snapshot(path, thing, Kind.OTHER)
         if isinstance(thing, dict):
             # An optimizer's state may be the only place that refers to a parameter.
             return [
-                *self._hold(path, thing, Kind.DICT),
+                *self._snapshot(path, thing, Kind.DICT),
                 *((path, key) for key in dict.keys(thing) if isinstance(key, torch.Tensor)),
             ]
         return None
@@ -206,7 +211,7 @@ class Objects:
         # All attributes of any object: a step may count in one that no code is known to read.
         if self.scope is not None:
             return (
-                self._hold(f"{path}.__dict__", state, Kind.ATTRIBUTES)
+                self._snapshot(f"{path}.__dict__", state, Kind.ATTRIBUTES)
                 if isinstance(state, dict)
                 else []
             )
@@ -220,11 +225,11 @@ class Objects:
         children: list[tuple[str, object]] = []
         if isinstance(state, dict):
             names = self._names_of_modules if isinstance(thing, nn.Module) else self.names
-            children += self._hold(f"{path}.__dict__", state, Kind.ATTRIBUTES, names)
+            children += self._snapshot(f"{path}.__dict__", state, Kind.ATTRIBUTES, names)
         # Attributes outside of `__dict__`; those of libraries are theirs to change.
         if package not in LIBRARIES:
             if slots := [name for base in kind.__mro__ for name in _slots_of(base)]:
-                children += self._hold(path, thing, Kind.SLOTS, slots)
+                children += self._snapshot(path, thing, Kind.SLOTS, slots)
             children.append((f"{kind.__name__}", kind))
         return children
 
@@ -237,7 +242,7 @@ class Objects:
             if str(base.__module__).partition(".")[0] in LIBRARIES:
                 continue
             if base is kind:
-                children += self._hold(path, kind, Kind.CLASS)
+                children += self._snapshot(path, kind, Kind.CLASS)
             else:
                 children.append((base.__name__, base))
         return [*children, (path, type(kind))]
@@ -254,7 +259,7 @@ class Objects:
                 new := mentioned_names - names
             ):
                 names |= new
-                result.extend(self._hold(path, vars(module), Kind.SCOPE, new))
+                result.extend(self._snapshot(path, vars(module), Kind.SCOPE, new))
         return result
 
     def _of_function(self, path: str, function: types.FunctionType) -> Sequence[tuple[str, object]]:
@@ -268,14 +273,14 @@ class Objects:
         is_own = is_users and _is_own(scope)
         children: list[tuple[str, object]] = [(path, function.__kwdefaults__)]
         if function.__dict__ or is_own:
-            children += self._hold(f"{path}.__dict__", function.__dict__, Kind.DICT)
+            children += self._snapshot(f"{path}.__dict__", function.__dict__, Kind.DICT)
         if function.__closure__ or is_own:
-            children += self._hold(path, function, Kind.FUNCTION)
+            children += self._snapshot(path, function, Kind.FUNCTION)
         else:
             children.append((path, function.__defaults__))
         if scope is self.scope or is_users:
             # By name: a module's other globals may change at each import.
-            children += self._hold("globals()", scope, Kind.SCOPE, _global_names(code))
+            children += self._snapshot("globals()", scope, Kind.SCOPE, _global_names(code))
         if is_own:  # modules that it imports, or takes by their names
             names = names_in([code])
             self._mentioned |= names
@@ -288,14 +293,13 @@ class Objects:
 
 
 def _is_own(scope: Mapping[str, object]) -> bool:
-    """True for the globals of a module that the user writes, and that is in no installed
-    package."""
+    """True for the globals of the user's own modules, outside of installed packages."""
     package, file = str(scope.get("__name__", "")).partition(".")[0], str(scope.get("__file__", ""))
     return package != "fsdp" and package not in LIBRARIES and not _INSTALLED.search(file)
 
 
 def _slots_of(kind: type) -> Iterable[str]:
-    """The names of a class' slots, those that begin with two underscores as Python spells them."""
+    """The names of a class's slots, private ones mangled (`_Class__name`)."""
     slots = vars(kind).get("__slots__", ())
     private = f"_{kind.__name__.lstrip('_')}"
     names = [slots] if isinstance(slots, str) else slots
@@ -346,7 +350,7 @@ _OF_GLOBALS = frozenset(
 
 @functools.lru_cache(16_384)  # functions of libraries, most of them, at each recording
 def _global_names(code: types.CodeType) -> frozenset[str]:
-    """The names of globals that a function, and those inside it, reads or writes."""
+    """The names of globals that a function and its inner functions read or write."""
     inner = (
         _global_names(constant)
         for constant in code.co_consts

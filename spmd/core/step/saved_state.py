@@ -22,7 +22,7 @@ from ..record.threads import enter_thread
 from ..run.recording import Recording, recorded
 from ..torch_state.modules import after_move
 from ..torch_state.swap import exchange
-from .contents import Held, Kind
+from .contents import Kind, Snapshot
 from .objects import Objects, outermost
 
 
@@ -32,12 +32,16 @@ def abstractly(step: Any, arguments: Any, recording: Recording | None = None) ->
     nothing runs."""
     enter_thread()
     reachable = Objects.of_step(step, arguments)
-    with recorded(recording or Recording()), kept(reachable), without_data(reachable, arguments):
+    with (
+        recorded(recording or Recording()),
+        restored_after(reachable),
+        without_data(reachable, arguments),
+    ):
         yield reachable
 
 
 @contextlib.contextmanager
-def kept(reachable: Objects) -> Iterator[None]:
+def restored_after(reachable: Objects) -> Iterator[None]:
     """Restores the reachable objects and the random streams at the end of the context."""
     reached_tensors = [tensor for _, tensor in reachable.tensors.values()]
     tensors = [
@@ -75,7 +79,7 @@ def _of_tensor(tensor: Any) -> Iterator[Callable[[], Any]]:
         for name in ("_backward_hooks", "_post_accumulate_grad_hooks", "grad"):
             attribute = getattr(tensor, name)
             if isinstance(attribute, dict):  # itself restored: the user's handles refer to it
-                yield Held(attribute, "", Kind.DICT).restore
+                yield Snapshot(attribute, "", Kind.DICT).restore
             yield partial(_set, tensor, name, attribute)
     # An optimizer's counters are CPU tensors; a dataset is not copied for the case that the step
     # writes it.
@@ -167,8 +171,7 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def restore_module(root: nn.Module) -> None:
-    """Tells the functions that follow the moves of a module that its tensors are back where they
-    were."""
+    """Notifies the functions that follow a module's moves that its tensors are restored."""
     for after in after_move:
         # Devices written into an exported program are the CPU's again.
         after(root, _same)

@@ -156,7 +156,7 @@ def _guarded() -> Iterator[None]:
 
 
 def _recorded_in(roots: Sequence[torch.Tensor]) -> Ring:
-    """The ring of the thread that recorded the roots of a backward pass."""
+    """The last recorded lines of the thread that recorded the roots of a backward pass."""
     for root in roots:
         if isinstance(root, XlaTensor) and root.grad_fn is not None:
             result: Any = root._view or origin(root._storage.value)

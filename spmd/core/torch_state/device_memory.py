@@ -74,8 +74,8 @@ def free_bytes() -> float:
 
 
 def memory_reserved(device: Device = None) -> int:
-    """Returns the bytes that the runtime's allocator holds; those of live buffers where it does not
-    report them."""
+    """Returns the bytes that the runtime's allocator holds; if it does not report them, the bytes
+    of live buffers."""
     stats = _stats()
     if stats is None:
         return memory_allocated()
@@ -83,8 +83,7 @@ def memory_reserved(device: Device = None) -> int:
 
 
 def max_memory_reserved(device: Device = None) -> int:
-    """Returns the most that `memory_reserved` was, as far as is known: never less than
-    `max_memory_allocated`."""
+    """Returns the known peak of `memory_reserved`, at least `max_memory_allocated`."""
     return max(memory_reserved(), max_memory_allocated())
 
 

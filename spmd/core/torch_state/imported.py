@@ -33,7 +33,7 @@ def _import() -> None:
 
 
 def import_dynamo_and_dtensor() -> None:
-    """Imports the modules, and has the collector treat what they made as old without looking at it.
+    """Imports the modules, and moves their objects to the collector's oldest generation unscanned.
 
     torch's C++ imports DTensor's module at the first call of any tensor class written in Python;
     the first op of many kinds on a meta device, and every optimizer's first step, import dynamo.

@@ -1,8 +1,7 @@
 """Moves of modules: `.to`, `.cpu()` and `.half()` change a parameter's data, never the object.
 
-So tied weights stay tied, an optimizer made before goes on, and hooks, gradients, the user's
-attributes and the sharding stay; also while a forward graph lives, whose backward pass then gives
-its gradients to the parameters as they are now.
+So tied weights stay tied, existing optimizers stay valid, and hooks, gradients, the user's
+attributes and the sharding stay. A live forward graph gives its gradients to the moved parameters.
 """
 
 import sys
@@ -116,12 +115,12 @@ def _move(module: nn.Module, fn: Function) -> None:
             move_uninitialized(buffer, fn)
         elif buffer is not None:
             module._buffers[name] = moved = fn(buffer)
-            _hold(module, name, moved)
+            _mark_buffer(module, name, moved)
 
 
 def _keeping(module: nn.Module, fn: Function) -> Function:
-    """Returns `fn`, except that a buffer that the device cannot hold stays where it is, with a
-    warning that names it."""
+    """Wraps `fn`: a buffer that the device cannot hold stays in place, with a warning that names
+    it."""
 
     def kept(tensor: torch.Tensor) -> torch.Tensor:
         """Applies `fn` to a tensor; a buffer of an unsupported layout stays, a parameter of one
@@ -172,7 +171,7 @@ def _apply_to_own(module: nn.Module, fn: Function, original: Callable[..., nn.Mo
         original(module, once, False)
 
 
-def _hold(module: nn.Module, name: str, buffer: torch.Tensor | None) -> None:
+def _mark_buffer(module: nn.Module, name: str, buffer: torch.Tensor | None) -> None:
     """Marks a storage as a module's buffer; `nn.Parameter` marks parameters."""
     if isinstance(buffer, XlaTensor):
         buffer._storage.is_state = True
@@ -181,7 +180,7 @@ def _hold(module: nn.Module, name: str, buffer: torch.Tensor | None) -> None:
 def know_buffers() -> None:
     """Marks every buffer as state from its registration on: its initial value is no part of the
     first step."""
-    register_module_buffer_registration_hook(_hold)
+    register_module_buffer_registration_hook(_mark_buffer)
 
 
 def apply_in_place(
@@ -211,9 +210,8 @@ def load_annotated(
     local_metadata: Mapping[str, object],
     *args: object,
 ) -> None:
-    """`Module._load_from_state_dict`: a tensor that `load_state_dict(assign=True)` puts on the
-    device in place of one with a sharding, now or later, takes that sharding, whatever the file
-    says."""
+    """`Module._load_from_state_dict`: a tensor that `load_state_dict(assign=True)` puts in place of
+    a sharded one takes its sharding, now or when it moves to the device, whatever the file says."""
     shardings = _own_shardings(self) if local_metadata.get("assign_to_params_buffers") else {}
     original(self, state_dict, prefix, local_metadata, *args)
     for name, sharding in shardings.items():
@@ -234,8 +232,8 @@ def _own(module: nn.Module) -> dict[str, torch.Tensor | None]:
 
 
 def _own_shardings(module: nn.Module) -> dict[str, Sharding]:
-    """The shardings of a module's own tensors; of one that is not on the device yet, the sharding
-    that it will have. Tensors without one are left out."""
+    """The shardings of a module's own tensors, present or to come, without tensors that have
+    none."""
     shardings = {}
     for name, tensor in _own(module).items():
         if isinstance(tensor, XlaTensor) and tensor._view is None:

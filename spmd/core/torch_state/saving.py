@@ -1,10 +1,10 @@
 """Pickling, copying, dlpack, `torch.save` and `torch.load`: a file holds plain CPU tensors, which
 any torch can read.
 
-Each is marked as a tensor of the device, in the metadata that torch keeps with its values and
-ignores where the mark is unknown. So they load onto the device where this library is imported, as
-with cuda, unless `map_location` names another place, and onto the CPU where it is not. CPU tensors
-load onto the device by `map_location="xla"`.
+Each is marked as a tensor of the device in torch's metadata, where torch ignores unknown marks.
+With this library imported they load onto the device, as with cuda, unless `map_location` names
+another place; without it they load onto the CPU. CPU tensors load onto the device by
+`map_location="xla"`.
 """
 
 import json
@@ -88,8 +88,9 @@ def _written(sharding: Sharding) -> str:
     )
 
 
-def _annotated(tensor: XlaTensor, written: str) -> None:
-    """Annotates a loaded tensor with the sharding in the file, where its devices are here."""
+def _annotate_as_saved(tensor: XlaTensor, written: str) -> None:
+    """Annotates a loaded tensor with its saved sharding; warns if this process lacks devices of
+    it."""
     ids, shape, axes, dims, memory = json.loads(written)
     spec = Spec(tuple(OPEN if dim is None else Dim(tuple(dim)) for dim in dims))
     sharding = Sharding.of(tuple(ids), tuple(shape), tuple(axes), spec, memory)
@@ -124,7 +125,7 @@ def shared_host_copy(tensor: XlaTensor) -> torch.Tensor:
         or changes_values(tensor._view)
     ):
         return host_copy(tensor, "saving")
-    on_cpu = _known(storage)
+    on_cpu = _saved_copy(storage)
     if on_cpu is None:
         on_cpu = host_copy(wrap(base, storage), "saving").contiguous().untyped_storage()
         _saved[storage] = (storage.stamp, StorageWeakRef(on_cpu))
@@ -133,7 +134,7 @@ def shared_host_copy(tensor: XlaTensor) -> torch.Tensor:
     )
 
 
-def _known(storage: Storage) -> torch.UntypedStorage | None:
+def _saved_copy(storage: Storage) -> torch.UntypedStorage | None:
     stamp, on_cpu = _saved.get(storage, (None, None))
     if stamp != storage.stamp or on_cpu is None or on_cpu.expired():
         return None
@@ -222,13 +223,14 @@ def get_restore_location(restoring: Callable[..., _Restore], map_location: objec
 def set_tensor_metadata(
     set_metadata: Callable[..., None], tensor: torch.Tensor, metadata: dict[str, object]
 ) -> None:
-    """Marks the storage of a tensor that was saved from the device, so that the tensor goes back
-    there; its sharding is kept for `restore_device`."""
+    """torch's `set_tensor_metadata`, without our two names: of a tensor saved from the device, it
+    marks the storage and keeps the sharding for `restore_device`."""
     if _MARK in metadata:
         storage: Any = tensor.untyped_storage()
-        # In a load that restores devices the storage's tensors move to xla.
+        # `restore_device` moves the tensors of a storage with this dict, which holds them then.
         if hasattr(storage, "_restores_device") and not hasattr(storage, "_tensors_on_xla"):
             storage._tensors_on_xla = {}
+        # The sharding is written into the name itself, as torch reads each entry as a bool.
         tensor.__dict__[_SHARDINGS] = next(
             (name for name in metadata if name.startswith(_SHARDINGS)), None
         )
@@ -258,8 +260,8 @@ def _within(tensor: torch.Tensor, moved: dict[_Memory, torch.Tensor]) -> torch.T
 def restore_device(
     finish: Callable[[torch.Tensor], torch.Tensor], tensor: torch.Tensor
 ) -> torch.Tensor:
-    """Moves a rebuilt tensor to the device where its storage is for xla; tensors of one storage
-    still share it."""
+    """Moves a rebuilt tensor to the device if its storage is marked for xla; tensors of one storage
+    still share memory."""
     sharding = tensor.__dict__.pop(_SHARDINGS, None)
     tensor = finish(tensor)
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
@@ -273,7 +275,7 @@ def restore_device(
         shared = _within(tensor, moved) if tensor.numel() else None
         moved[key] = tensor.detach().to("xla") if shared is None else shared
         if sharding is not None and shared is None:
-            _annotated(moved[key], sharding.removeprefix(_SHARDINGS))
+            _annotate_as_saved(moved[key], sharding.removeprefix(_SHARDINGS))
         if _late.value is not None and shared is None:
             _late.value.append((moved[key], tensor.detach()))
     result = moved[key].detach().requires_grad_(tensor.requires_grad)
@@ -287,8 +289,8 @@ _late = PerThread[list[tuple[torch.Tensor, torch.Tensor]] | None](None)
 
 
 def legacy_load(load: Callable[..., object], *args: object, **kwargs: object) -> object:
-    """Copies the values of moved tensors again at the end of a load: old files hold their bytes
-    behind the tensors."""
+    """Copies the values of moved tensors at the end of a load: old files hold the bytes after all
+    tensors."""
     moved_tensors: list[tuple[torch.Tensor, torch.Tensor]] = []
     with _late.held(moved_tensors):
         loaded = load(*args, **kwargs)

@@ -1,9 +1,9 @@
 """Subclasses of `torch.Tensor` and `nn.Parameter` on the device: a class for each of the user's,
 derived from both.
 
-torch allows one Python object for each tensor of a wrapper class, so that its own `as_subclass` and
-`_make_subclass` raise for them. Here they give another tensor over the same memory, whose class has
-the user's methods first.
+torch allows one Python object per tensor of a wrapper class, so its `as_subclass` and
+`_make_subclass` raise. Here they return another tensor over the same memory, of a class with the
+user's methods first.
 """
 
 import functools

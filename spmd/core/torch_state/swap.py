@@ -1,5 +1,4 @@
-"""The exchange of the data of two tensor objects, on whichever device: the moves of modules consist
-of it."""
+"""The exchange of the data of two tensor objects on any devices, by which modules move."""
 
 from collections import OrderedDict
 from functools import partial
@@ -64,7 +63,7 @@ def exchange(tensor: torch.Tensor, peer: torch.Tensor) -> None:
     with LOCK:
         torch._C._swap_tensor_impl(tensor, peer)
         tensor.__class__, peer.__class__ = peer.__class__, tensor.__class__
-        # What belongs to the data changes places; the tensor keeps the rest, the peer loses it.
+        # Attributes of the data change places; the tensor keeps the others, the peer loses them.
         first, second = tensor.__dict__, peer.__dict__
         attributes = {name: second[name] for name in _HELD & {*second}}
         second.clear()

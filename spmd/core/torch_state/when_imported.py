@@ -1,5 +1,4 @@
-"""The guarded place of changes in other packages: a package of another version than expected stays
-as it is.
+"""Changes to other packages, guarded: a package of an unexpected version stays unchanged.
 
 Each change declares the names that it needs. Where one is missing, or takes other parameters, the
 change is left out with a warning that says the package's version, and the import goes on. A module
@@ -82,7 +81,7 @@ class Patch(NamedTuple):
     """A change to code of the process. The new code first checks for a tensor of the device, or for
     its name.
 
-    target: the changed objects, as text; its `torch....` names are those that the change needs (see
+    target: the changed objects, as text; its `torch....` names are the needs of the change (see
     `guarded`). why: the reason. put: a function that makes the change. replacements: functions that
     take the places of the first of these names (see `replaces`).
     """
@@ -106,7 +105,7 @@ class Patch(NamedTuple):
 
 
 def _lack(need: str) -> str | None:
-    """Describes what a needed name or its parameters lack; None if all is there."""
+    """Describes a missing name or parameter; None if none is missing."""
     path, _, expected = need.rstrip(")").partition("(")
     try:
         value = pkgutil.resolve_name(path)

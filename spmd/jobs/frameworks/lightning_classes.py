@@ -121,7 +121,7 @@ class AllDevices:
         return "xla"
 
 
-# What a class derives from is in the Lightning that a program imports.
+# The base class is in the Lightning package that a program imports.
 _Lightning: Any = object
 
 

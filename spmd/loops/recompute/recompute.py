@@ -69,14 +69,14 @@ class Keep(TorchDispatchMode):
     def __init__(self, policy: Policy):
         super().__init__()
         self.policy = policy
-        self.kept: list[Kept] = []
+        self.saved: list[Kept] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         decision = _decide(self.policy, func, args)
         if decision != "recompute":
             keep = create.TO_HOST if decision == "offload" else same
-            self.kept.append((func, tree_map_only(torch.Tensor, keep, result)))
+            self.saved.append((func, tree_map_only(torch.Tensor, keep, result)))
         return result
 
 
@@ -86,12 +86,12 @@ class Recall(TorchDispatchMode):
     def __init__(self, policy: Policy, saved_values: Sequence[Kept]):
         super().__init__()
         self.policy = policy
-        self.kept: Iterator[tuple[Any, Any]] = iter(saved_values)
+        self.saved: Iterator[tuple[Any, Any]] = iter(saved_values)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if _decide(self.policy, func, args) == "recompute":
             return func(*args, **(kwargs or {}))
-        op, values = next(self.kept, ("nothing more", None))
+        op, values = next(self.saved, ("nothing more", None))
         if op is not func:
             raise CheckpointError(
                 f"a recomputation called {func} where the forward pass called {op}, among the ops "
@@ -142,7 +142,7 @@ class Recomputation:
         keeps = bool(self.policy.rules)
         if self.draws is None:
             keep = Keep(self.policy)
-            self.saved_values = keep.kept
+            self.saved_values = keep.saved
             with seed.noted() as self.draws, keep if keeps else contextlib.nullcontext():
                 return self._call(self.function, args, kwargs)
         captured = _captured(self.function)

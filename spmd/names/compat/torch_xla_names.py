@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# What libraries compare: the last release of PyTorch/XLA whose names these are.
+# Libraries compare this version: the last release of PyTorch/XLA with these names.
 VERSION = "2.9.0+spmd"
 
 
 @dataclass(frozen=True)
 class Row:
-    """What a name of theirs is here: the object of a target, or a value, where that is empty.
+    """The object here for a name of torch_xla: that of a target, or a value, if the target is
+    empty.
 
     ours: their argument -> ours. defaults: of our arguments. parameters: theirs, as text; None:
     those of our function.

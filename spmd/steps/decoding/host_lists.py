@@ -3,8 +3,8 @@
 [Note: lists of tokens] A loop that decodes adds a token to a list in each iteration. As ops of a
 program these would be another program for each length. So the host computes ops of integers that it
 has at once; a list that a token of the device is joined to stays recorded, and is computed by a
-later sync, when the token has come: no sync waits for it. What a program reads of such a list is
-the newest token, which is read where it is.
+later sync, when the token has come: no sync waits for it. A program reads only the
+newest token of such a list, where it is.
 """
 
 from collections.abc import Iterable, Sequence

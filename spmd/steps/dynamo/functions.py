@@ -83,7 +83,7 @@ CONTEXTS = ("torch.autograd.graph.save_on_cpu", "spmd.manual.reading.use_shardin
 # Functions and files of Python that only calls such functions, or that does nothing in a graph (the
 # hook of a buffer): Dynamo traces it.
 TRACED = (
-    "spmd.core.torch_state.modules._hold",
+    "spmd.core.torch_state.modules._mark_buffer",
     "fsdp.attach._note_added",
     "spmd.loops.recompute.recompute.remat",
     f"{_MANUAL}.shard_map.shard_map",

@@ -112,7 +112,7 @@ class _Arguments:
     """The arguments of one call as data, with the tensors and the user's functions among them."""
 
     def __init__(self, tx: Any, function: Any, entry: Taken):
-        self.tx, self.function, self.taken = tx, function, entry
+        self.tx, self.function, self.entry = tx, function, entry
         self.tensors: list[Any] = []
         self.bodies: list[Body] = []
         self.functions: dict[Body, Any] = {}  # of the user's, as Dynamo has them
@@ -165,7 +165,7 @@ class _Arguments:
 
     def _argument(self, name: str, value: Any) -> Any:
         value = value.realize()
-        if name not in self.taken.bodies or (
+        if name not in self.entry.bodies or (
             value.is_python_constant() and value.as_python_constant() is None
         ):
             return self._data(value)

@@ -127,7 +127,7 @@ def record(step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
     }
     objects = Objects.of_step(step, None)
     recording = Recording()
-    with abstract_calls.kept(objects):
+    with abstract_calls.restored_after(objects):
         make_ready(objects.of(torch.optim.Optimizer))
         syncs.sync()
         with abstract_calls.abstractly(step, None, recording) as reachable:
@@ -265,7 +265,7 @@ def _state(
     earlier = dict(zip(last.graph.inputs, first.graph.inputs, strict=True))
     overwritten, computed = (
         {value: storage for storage, value in last.state.items()},
-        set(recording.made),
+        set(recording.results),
     )
     state = dict.fromkeys(
         value for value in (*last.graph.inputs, *overwritten) if value not in last.arguments

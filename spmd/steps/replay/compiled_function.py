@@ -518,12 +518,12 @@ def compile(
         compiler_options: XLA's options for its programs, name -> value (see
             `spmd.config.compiler_options`).
 
-    Returns a `CompiledFunction`. What a recorded call must not do is refused, and the function runs
-    uncompiled, which one line says: read a tensor's value, a file or the time, print, draw random
-    numbers on the CPU, change Python state that it reads (except for an optimizer's counters and
-    schedulers), use values of CPU tensors. Other side effects, such as writing a file by a library,
-    happen only where a call is recorded. Results that a backward inside has used come without their
-    graph; a result that needs a gradient otherwise is refused.
+    Returns a `CompiledFunction`. A recorded call must not read a tensor's value, a file or the
+    time, print, draw random numbers on the CPU, change Python state that it reads (except for an
+    optimizer's counters and schedulers), or use values of CPU tensors. A function that does runs
+    uncompiled, which one line says. Other side effects, such as writing a file by a library, happen
+    only where a call is recorded. Results that a backward inside has used come without their graph;
+    a result that needs a gradient otherwise is refused.
 
     Raises TypeError for a function that is not callable, ValueError for an unknown static argument.
     Source: `jax.jit`, `torch.cuda.CUDAGraph`.

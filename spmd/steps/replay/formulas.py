@@ -88,7 +88,7 @@ class Formulas:
     def computed(
         self, form: str, function: Callable[..., Any], *numbers: "SymbolicNumber"
     ) -> "SymbolicNumber":
-        places = tuple(number.place for number in numbers)
+        places = tuple(number.index for number in numbers)
         value = function(*(number.value for number in numbers))
         return SymbolicNumber(
             self, self._place(form.format(*(f"v{index}" for index in places)), places, value)
@@ -131,20 +131,20 @@ class Formulas:
 class SymbolicNumber:
     """torch's node of a symbolic number (`torch.SymFloat.node`), which is a formula."""
 
-    __slots__ = ("formulas", "place")
+    __slots__ = ("formulas", "index")
 
     def __init__(self, formulas: Formulas, index: int):
         self.formulas = formulas
-        self.place = index
+        self.index = index
 
     @property
     def value(self) -> Any:
-        return self.formulas.values[self.place]
+        return self.formulas.values[self.index]
 
     def scalar(self) -> observation.Scalar:
         """The number as a scalar argument."""
         result = observation.Scalar(self.value)
-        result.index = self.place
+        result.index = self.index
         return result
 
     def is_int(self) -> bool:
@@ -177,13 +177,13 @@ class SymbolicNumber:
     wrap_int = wrap_bool = wrap_float
 
     def guard_float(self, file: str, line: int) -> float:
-        return float(self.formulas.guard(self.place, str(user_line())))
+        return float(self.formulas.guard(self.index, str(user_line())))
 
     def guard_int(self, file: str = "", line: int = 0) -> int:
-        return int(self.formulas.guard(self.place, str(user_line())))
+        return int(self.formulas.guard(self.index, str(user_line())))
 
     def guard_bool(self, file: str = "", line: int = 0) -> bool:
-        return bool(self.formulas.guard(self.place, str(user_line())))
+        return bool(self.formulas.guard(self.index, str(user_line())))
 
     int_ = guard_int
     bool_ = expect_true = expect_size = guard_or_false = guard_or_true = guard_size_oblivious = (

@@ -2,7 +2,7 @@
 others.
 
 Dicts are compared by their versions: numbers that grow at each write, which CPython counts and
-Dynamo reads. What was empty is still empty, or has changed.
+Dynamo reads. An empty dict is still empty, or has changed.
 """
 
 import gc
@@ -72,17 +72,17 @@ class Guards:
     """
 
     def __init__(self, objects: Objects, volatile: Collection[tuple[int, Any]]):
-        self._held = objects.snapshots
+        self._snapshots = objects.snapshots
         self._volatile = volatile
         written = {box for box, _ in volatile}
-        self._counted: list[contents.Held] = []
+        self._counted: list[contents.Snapshot] = []
         self._empty: list[Collection[Any]] = []
         self._lists: list[list[Any]] = []
         self._captured: list[CellType] = []
         self._sized: list[Collection[Any]] = []
         self._getters: list[tuple[Callable[[Any], tuple[Any, ...]], Any]] = []
-        self._slow: list[contents.Held] = []
-        for snapshot in self._held:
+        self._slow: list[contents.Snapshot] = []
+        for snapshot in self._snapshots:
             box, kind = snapshot.container, snapshot.kind
             is_written, is_dict = id(box) in written, kind in _OF_DICTS
             if kind is Kind.FUNCTION:
@@ -142,12 +142,12 @@ class Guards:
             self._version = version
         if self._is_same() and not any(self._changes(self._slow)):
             return None
-        for change in self._changes(self._held):
+        for change in self._changes(self._snapshots):
             return change
         self._keep()  # other objects with equal values, or attributes that the call does not read
         return None
 
-    def _written_since(self, number: int) -> list[contents.Held]:
+    def _written_since(self, number: int) -> list[contents.Snapshot]:
         """The dicts with a later write, or another order."""
         pairs = zip(self._counted, self._versions.dicts, strict=True)
         return [
@@ -180,7 +180,7 @@ class Guards:
         except (KeyError, ValueError):  # a name or a captured variable that was deleted
             return False
 
-    def _changes(self, snapshots: Collection[contents.Held]) -> Iterator[Change | str]:
+    def _changes(self, snapshots: Collection[contents.Snapshot]) -> Iterator[Change | str]:
         for box in snapshots:
             for change in box.changes(contents.is_same):
                 if (id(change.container), change.key) not in self._volatile:

@@ -72,8 +72,8 @@ class Argument(NamedTuple):
         return flat[self.number]
 
 
-# What a call has read: the names and the code that ran, and the encoded names of variables of the
-# environment.
+# The reads of a call: the names and the code that ran, and the encoded names of environment
+# variables.
 Seen = tuple[set[str], set[types.CodeType], set[Any]]
 
 
@@ -229,7 +229,7 @@ class ObservedCall:
         self._settle_numbers()
         self.after = Objects(self.roots, self.names, self._codes)
         self.after.snapshots.append(
-            contents.Held(
+            contents.Snapshot(
                 variables.VARIABLES, variables.PATH_OF_VARIABLES, Kind.SCOPE, set(self._variables)
             )
         )
@@ -428,9 +428,8 @@ class ObservedCall:
             if phase == "stop" and threading.get_ident() == thread and profilers:
                 sys.setprofile(profilers.pop())
 
-        # What the garbage collector calls (finalizers, the callbacks of others) is no part of the
-        # function: the first callback of a collection pauses the notes, the last one goes on with
-        # them.
+        # Calls by the garbage collector (finalizers, other callbacks) are no part of the function:
+        # the first callback of a collection pauses the notes, the last one resumes them.
         gc.callbacks.insert(0, collecting)
         gc.callbacks.append(collected)
         sys.setprofile(see)

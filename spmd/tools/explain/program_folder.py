@@ -43,7 +43,7 @@ def known() -> tuple[ProgramFolder, ...]:
 def content(digest: str) -> bytes | None:
     """Returns the content of the file of a digest; None if no folder has it."""
     files = (path / f"{digest}{SUFFIX}" for path in _folders)
-    return next((persistent.given_content(file) for file in files if file.exists()), None)
+    return next((persistent.trusted_content(file) for file in files if file.exists()), None)
 
 
 def add(path: str | Path) -> ProgramFolder:
@@ -54,8 +54,8 @@ def add(path: str | Path) -> ProgramFolder:
     folder = Path(path).expanduser().resolve()
     manifest = folder / MANIFEST
     for file in folder.glob(f"*{SUFFIX}"):
-        persistent.given_content(file)
-    content_of = persistent.given_content(manifest) if manifest.exists() else None
+        persistent.trusted_content(file)
+    content_of = persistent.trusted_content(manifest) if manifest.exists() else None
     parsed = (
         None if content_of is None else sealed_json.parsed(content_of, f"load_programs: {manifest}")
     )
@@ -74,16 +74,16 @@ def add(path: str | Path) -> ProgramFolder:
         )
     result = ProgramFolder(folder, parsed["setting"], tuple(parsed["programs"]))
     _folders[folder] = result
-    if content not in points.given_by:
-        points.given_by.append(content)
+    if content not in points.program_sources:
+        points.program_sources.append(content)
     return result
 
 
 def remove(path: str | Path) -> None:
     """Takes no programs from a folder any more."""
     _folders.pop(Path(path).expanduser().resolve(), None)
-    if not _folders and content in points.given_by:
-        points.given_by.remove(content)
+    if not _folders and content in points.program_sources:
+        points.program_sources.remove(content)
 
 
 def write(

@@ -260,8 +260,8 @@ _KERNEL = 'custom_call_target="tpu_custom_call"'
 
 _GROUPED = re.compile(r"t?gmm\b")
 
-# What a grouped product computes depends on the router, so its caller states it, in the scope of
-# the call (`ops/kernels/grouped.py`): the rows in the blocks up to the last group.
+# The work of a grouped product depends on the router, so its caller states it in the scope of the
+# call (`ops/kernels/grouped.py`): the rows in the blocks up to the last group.
 _ROWS = re.compile(r"\brows=(\d+)")
 
 

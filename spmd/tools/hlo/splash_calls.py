@@ -101,7 +101,7 @@ def _constant(
     """The constant of which a value is a copy or a slice, also through tuples, loops and calls;
     None for another value.
 
-    index: of an element of a tuple. What a loop carries counts as what it starts with.
+    index: of an element of a tuple. A carry counts as its initial value.
     """
     line = computation.by_name[name]
     if line.opcode == "constant":

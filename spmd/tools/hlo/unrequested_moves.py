@@ -186,7 +186,7 @@ def _befores(module: Module, first: PlacedCollective) -> list[Shape]:
     return shapes
 
 
-# What computes the place of a slice.
+# The ops that compute the start of a slice.
 _NUMBERS = {"dynamic-slice", "constant", "subtract", "add", "multiply", "partition-id"}
 
 
@@ -622,8 +622,7 @@ _ANNOTATIONS = {
     "spmd.from_shards",
 }
 _SUMS = {"all-reduce", "reduce-scatter"}
-# What jax traces for ops that only move elements: a sum over devices puts together what each of
-# them has looked up.
+# The ops that jax traces for a lookup: a sum over devices joins the elements that each has found.
 _LOOKUPS = {
     "gather",
     "dynamic_slice",

@@ -371,8 +371,7 @@ class Clock(ABC):
     def wait(self, key: Key) -> None:
         """Waits for the end of a transfer."""
         end, link, collective = self.ends.pop(key, (0.0, "ici", None))
-        # Those that it stands behind are waited for, too: each for the time in which it is
-        # transferred.
+        # Transfers in front of it are waited for as well, each during its own transfer.
         for begin, stop, of in self.transfers if collective is not None else ():
             self._count(of, 0.0, max(0.0, min(stop, end) - max(begin, self.now)))
         self.spend(WAITING[link], max(0.0, end - self.now))

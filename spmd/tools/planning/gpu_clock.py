@@ -29,8 +29,8 @@ class GpuRates:
     latency: float
 
 
-# What large kernels reach, by published runs of cuBLAS, cuDNN and NCCL; the range covers the
-# others.
+# Rates of large kernels, from published runs of cuBLAS, cuDNN and NCCL; the range covers other
+# kernels.
 EXPECTED = GpuRates(0.70, 0.50, 0.50, 0.85, 0.75, 0.8, 2e-6, 12e-6)
 BEST = GpuRates(0.90, 0.75, 0.75, 0.95, 0.90, 0.95, 1e-6, 5e-6)
 WORST = GpuRates(0.50, 0.30, 0.25, 0.65, 0.50, 0.5, 4e-6, 25e-6)

@@ -234,11 +234,11 @@ def _record(
         patterns, sites = ({}, None) if lay is None else lay.apply(roots)
         result = step(*args, **kwargs)
         syncs.sync()
-        first, first_made = len(recording.programs), len(recording.made)
+        first, first_result = len(recording.programs), len(recording.results)
         with calls.noted():
             result = step(*args, **kwargs)
             syncs.sync()
-        programs, results = recording.programs[first:], {*recording.made[first_made:]}
+        programs, results = recording.programs[first:], {*recording.results[first_result:]}
         rows = layout.rows_of(roots, patterns)
         record = layout.recorded_step(
             recording, programs, results, Objects.of_step(step, (args, kwargs)), calls, rows, sites

@@ -168,7 +168,9 @@ class ScriptRecording(Recording):
         reachable = Objects.of_step(None, [*scopes, *(span.module for span in self.calls.spans)])
         modules = reachable.of(torch.nn.Module)
         self.calls.paths = Calls(modules).paths
-        results = {*self.made[sum(len(graph.roots) for graph in self.programs[: start.programs]) :]}
+        results = {
+            *self.results[sum(len(graph.roots) for graph in self.programs[: start.programs]) :]
+        }
         return recorded_step(
             self, programs, results, reachable, self.calls, rows_of(roots_of(modules), {})
         )

@@ -216,7 +216,7 @@ def _known(tensor: XlaTensor) -> tuple[Sharding | None, str] | None:
         return None
     if value.host is None and value.sharding is not None:
         return value.sharding, "last run"
-    return None if value.host is None and value.gone is None else (None, "")
+    return None if value.host is None and value.lost_reason is None else (None, "")
 
 
 def _found(tensor: torch.Tensor, propagated: Sharding | None) -> Inspection:

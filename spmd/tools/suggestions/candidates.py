@@ -19,8 +19,8 @@ class Unfit(Exception):
     """Raised where a model does not go with a layout, with the reason."""
 
 
-# What backward may find saved of a block's forward, the most first: words of `spmd.remat`, and in a
-# layout's name.
+# Values of a block's forward that are saved for backward, the most first: by word of `spmd.remat`,
+# the words in a layout's name.
 OFFLOADED = "offload_dot_with_no_batch_dims"
 SAVED = {
     "everything": "",
@@ -112,7 +112,7 @@ class Model:
         self.rows, self.length = shape[0], shape[1] if len(shape) > 1 else None
         self.numel = sum(parameter.numel() for parameter in flow.model.parameters())
         paths = [path for paths in self.blocks.values() for path in paths]
-        self.num_saved = 0 if flow.again.intersection(paths) else len(paths)
+        self.num_saved = 0 if flow.recomputed.intersection(paths) else len(paths)
 
     def general(self, path: str) -> str:
         """The path with its block replaced by the block's pattern."""

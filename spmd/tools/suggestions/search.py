@@ -86,7 +86,7 @@ class Search:
         line: Line,
     ):
         self.step, self.arguments, self.of, self.line = step, arguments, of, line
-        self.model, self.kept = model, stored_plans
+        self.model, self.stored_plans = model, stored_plans
         self.how = {} if of.precision is None else {"mp_policy": of.precision}
         chip = chip_of(topology.all_devices(of.target)[0])
         self.memory = None if chip is None else chip.usable_bytes
@@ -233,7 +233,7 @@ class Search:
             f"{self.of.target}; {self.of.chips}; {self.of.rows} rows; {self.how}; "
             f"{self.of.keywords}; {layout}"
         )
-        plan = self.kept.plan(key)
+        plan = self.stored_plans.plan(key)
         if plan is None:
             started = time.monotonic()
             with stage(f"{self.num_compiled}, {layout}"):
@@ -246,7 +246,7 @@ class Search:
                 finally:
                     gc.collect()  # units of the previous trial are found by their modules
                     self.slowest = max(self.slowest, time.monotonic() - started)
-            self.kept.keep(key, plan)
+            self.stored_plans.keep(key, plan)
         if plan.fits:
             return plan, ""
         needs = (

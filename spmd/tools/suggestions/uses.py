@@ -79,15 +79,15 @@ class HeldParameter(NamedTuple):
 
 class UseObserver(TorchDispatchMode):
     """Observes a forward pass. uses: by parameter. shapes: (module, "input" or "output") -> shape
-    of the first tensor. again: modules called outside of the model's call (recomputed in backward).
-    returned: shapes of the model's results. parameters: shapes by path."""
+    of the first tensor. recomputed: modules called outside of the model's call (recomputed in
+    backward). returned: shapes of the model's results. parameters: shapes by path."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
         self.model = model
         self.uses: dict[str, Use] = {}
         self.shapes: dict[tuple[str, str], tuple[int, ...]] = {}
-        self.again: set[str] = set()
+        self.recomputed: set[str] = set()
         self.returned: set[tuple[int, ...]] = set()
         self.parameters = {
             path: tuple(parameter.shape)
@@ -129,7 +129,7 @@ class UseObserver(TorchDispatchMode):
     def _note(self, path: str, side: str, value: Any) -> None:
         """Records the inputs or outputs of a module."""
         if not self._depth and path:
-            self.again.add(path)
+            self.recomputed.add(path)
             return
         if not path and side == "output":
             self.returned |= {tuple(tensor.shape) for tensor in tensors(value)}

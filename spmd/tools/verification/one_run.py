@@ -231,7 +231,7 @@ class Runner:
         """Runs the step once. dtype: of all floats; None: their own. values: what it starts from.
         calls: notes the calls in the bodies of manual computations."""
         with (
-            abstract_calls.kept(self.inputs.reachable),
+            abstract_calls.restored_after(self.inputs.reachable),
             # Roundings are counted along paths of ops: none may have run before the end of the
             # step.
             held(

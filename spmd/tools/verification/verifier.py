@@ -170,14 +170,16 @@ class _Measured:
         self.layout = layout
         points = [runner.inputs.near(number) for number in range(SAMPLES)]
         with stage("one device, float64"):
-            self.wide = runner.run(layout, torch.float64)
+            self.in_float64 = runner.run(layout, torch.float64)
             exact = [runner.run(layout, torch.float64, values=values) for values in points]
         with stage("one device, own dtypes"):
-            self.own = runner.run(layout, None)
-        self.of_own = self.of_wide = self._sample(runner, _NARROW, points, exact)
+            self.in_step_dtypes = runner.run(layout, None)
+        self.rounding_in_step_dtypes = self.rounding_in_float64 = self._sample(
+            runner, _NARROW, points, exact
+        )
         units = {unit_of(value.dtype) for value in runner.inputs.values} - {0.0}
         if units - {unit_of(_NARROW), unit_of(torch.float64)}:
-            self.of_own = self._sample(runner, None, points, exact)
+            self.rounding_in_step_dtypes = self._sample(runner, None, points, exact)
 
     def _sample(
         self,
@@ -201,7 +203,11 @@ class _Measured:
         self, outcome: Outcome, layout: Layout, partitioner: str, dtype: torch.dtype | None
     ) -> Iterator[Compared]:
         """Yields a row for each value of the run on one device or on the mesh."""
-        right, sample = (self.own, self.of_own) if dtype is None else (self.wide, self.of_wide)
+        right, sample = (
+            (self.in_step_dtypes, self.rounding_in_step_dtypes)
+            if dtype is None
+            else (self.in_float64, self.rounding_in_float64)
+        )
         for name in dict.fromkeys([*right.values, *outcome.values]):
             value = right.values.get(name)
             path = right.paths.get(name, NO_PATH)

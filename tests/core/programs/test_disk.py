@@ -294,12 +294,12 @@ class TestTwoUsers:
         with pytest.raises(
             ValueError, match=r"mode -rw-r--rw-; copy it \(chmod 600\) if you trust it"
         ):
-            disk.given_content(path)
+            disk.trusted_content(path)
         path.chmod(0o644)
-        assert disk.given_content(path) == b"x"
+        assert disk.trusted_content(path) == b"x"
         (common / "link.program").symlink_to(path)
         with pytest.raises(ValueError, match="as its content is executed, got a link"):
-            disk.given_content(common / "link.program")
+            disk.trusted_content(common / "link.program")
 
 
 class TestBound:

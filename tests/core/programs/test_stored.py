@@ -330,7 +330,7 @@ class TestMiss:
     @pytest.mark.parametrize("name", ["source", "jaxlib", "torch", "cpu", "topology"])
     def test_another_setting(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         started(lambda: values().tolist())
-        fixed = {**disk._fixed(), name: "other"}
+        fixed = {**disk._process_setting(), name: "other"}
         monkeypatch.setattr(disk, "_fixed", lambda: fixed)
         assert started(lambda: values().tolist())[1:] == (0, 1)
         assert started(lambda: values().tolist())[1:] == (1, 0)

@@ -182,7 +182,7 @@ class TestReadersOutsideTheLock:
         before = x._storage.value
         x.add_(1)
         spmd.sync()
-        assert "overwritten in place" in before.gone
+        assert "overwritten in place" in before.lost_reason
 
 
 class TestModuleState:

@@ -191,7 +191,7 @@ def step(x):
             id(names["outer"]),
             id(names["optimizer"]),
         }
-        with saved_state.kept(found):
+        with saved_state.restored_after(found):
             names["written"] = 3
         assert names["written"] == 0
 

@@ -19,7 +19,7 @@ from recipes.llama import Llama, LlamaConfig, cross_entropy
 from spmd import P, ShardingRules
 from spmd.core.run import recording
 from spmd.core.step.objects import Objects
-from spmd.core.step.saved_state import kept, without_data
+from spmd.core.step.saved_state import restored_after, without_data
 from spmd.rules.patterns import matches
 from spmd.tools.planning.clock import CHIPS
 from spmd.tools.suggestions import search as searching
@@ -47,7 +47,7 @@ def watched(model: nn.Module, call: Any, *args: Any) -> Model:
     reached, flow = Objects.of_step(call, args), UseObserver(model)
     with (
         recording.recorded(recording.Recording()),
-        kept(reached),
+        restored_after(reached),
         without_data(reached, args),
         flow.watching(),
     ):

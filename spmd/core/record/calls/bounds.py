@@ -41,7 +41,7 @@ def on_host(tensor: torch.Tensor) -> np.ndarray | None:
     return None if result is None else host_array(result)
 
 
-def _known(value: TorchValue) -> np.ndarray | None:
+def _host_values(value: TorchValue) -> np.ndarray | None:
     """A number, or the values of a tensor with elements, where the host has them."""
     if isinstance(value, Tensor):
         value = on_host(value)
@@ -71,7 +71,7 @@ def check_ranges(op: str, ranges: Iterable[Range]) -> None:
     for value, low, high, text, error, ignored in ranges:
         if isinstance(value, (int, float)) and low <= value <= high:
             continue  # without an array: each draw passes here
-        values = _known(value)
+        values = _host_values(value)
         if values is None or (values.min() >= low and values.max() <= high):
             continue
         outside = values[~((values >= low) & (values <= high))]
@@ -148,7 +148,7 @@ def _classes(
 
 def _multinomial(self: Tensor, *_: object, **__: object) -> Iterator[Range]:
     """Chances, finite and not below 0, with a sum above 0."""
-    chances = _known(self)
+    chances = _host_values(self)
     if chances is not None:
         text = "{op}: probability tensor contains either `inf`, `nan` or element < 0"
         yield Range(np.isfinite(chances) & (chances >= 0), True, True, text)
@@ -158,7 +158,7 @@ def _multinomial(self: Tensor, *_: object, **__: object) -> Iterator[Range]:
 
 def _masked_scatter(self: Tensor, mask: Tensor, source: Tensor, **_: object) -> Iterator[Range]:
     """The source has an element for each hit of the mask."""
-    hits = _known(mask) if mask.dtype == torch.bool else None
+    hits = _host_values(mask) if mask.dtype == torch.bool else None
     if hits is not None:
         count = int(np.count_nonzero(hits)) * (self.numel() // mask.numel())
         text = f"{{op}}: Number of elements of source < number of ones in mask: {{0}} of {count}"
@@ -170,7 +170,7 @@ def _embedding_bag(
 ) -> Iterator[Range]:
     """The indices, and the first and the last of the offsets."""
     yield _index(indices, weight.shape[0], error=RuntimeError)
-    starts, count = _known(offsets), indices.shape[0]
+    starts, count = _host_values(offsets), indices.shape[0]
     if starts is not None:
         text = (
             "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from "
@@ -187,7 +187,7 @@ def _embedding_bag(
 def _repeat_interleave(
     repeats: Tensor, *of_another: object, output_size: int | None = None, **_: object
 ) -> Iterator[Range]:
-    counts = _known(repeats) if output_size is not None and not of_another else None
+    counts = _host_values(repeats) if output_size is not None and not of_another else None
     if counts is not None:
         text = (
             f"{{op}}: allocated size does not match required size: output_size is {output_size}, "
@@ -208,7 +208,7 @@ def _ctc_loss(
     target lengths itself."""
     if isinstance(input_lengths, Tensor):
         yield _elements_of("ctc_loss", "input_lengths", input_lengths, 0, log_probs.shape[0])
-        lengths = _known(target_lengths)
+        lengths = _host_values(target_lengths)
         if lengths is not None:
             CHECKS[torch.ops.aten._ctc_loss.default](
                 log_probs, targets, [0] * lengths.size, lengths.reshape(-1).tolist()

@@ -19,8 +19,8 @@ aten = torch.ops.aten
 
 
 def _factor(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(diagonal of U, sign of the permutation, packed factors, pivots) as torch's gradient formula
-    of a determinant takes them: of a contiguous real matrix they are those of its transpose."""
+    """(diagonal of U, sign of the permutation, packed factors, pivots) for torch's gradient formula
+    of a determinant, which expects the factors of the transpose for a contiguous real matrix."""
     transposed = matrix.is_contiguous() and not matrix.is_complex()
     packed, pivots, _ = aten.linalg_lu_factor_ex(matrix.mT if transposed else matrix)
     steps = torch.arange(1, pivots.shape[-1] + 1, dtype=pivots.dtype, device=pivots.device)

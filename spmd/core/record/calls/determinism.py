@@ -1,5 +1,5 @@
-"""Effects of `torch.use_deterministic_algorithms` on the device: those that torch has on the CPU.
-XLA's programs always repeat their results.
+"""Effects of `torch.use_deterministic_algorithms` on the device, as on torch's CPU. XLA's programs
+always repeat their results.
 
 torch itself decides at each call, and words the error. It refuses ops whose result depends on the
 order of their writes to one place, and fills uninitialized memory.

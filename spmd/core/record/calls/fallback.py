@@ -62,7 +62,7 @@ def on_cpu(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     result = func(*copies, **keywords)
     for note in after_fallback:
         note(str(func), user_line(), counters.now() - started)
-    # What the op wrote into copies goes into the tensors of the device.
+    # Writes of the op to copies are repeated on the tensors of the device.
     by_copy = {id(copy): tensor for tensor, copy in copy_of.values()}
     for target, source in zip(
         written(func, args, kwargs), written(func, copies, keywords), strict=True

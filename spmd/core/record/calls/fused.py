@@ -60,9 +60,9 @@ def linear(input: Tensor, weight: Tensor, bias: Maybe = None) -> Tensor:
 
 
 class LossKind(NamedTuple):
-    """A loss. op, gradients: the forward and the backward; in_torchs_ops: the same loss with
-    gradients of any order. differentiable: indices of differentiable operands. Operands come before
-    settings."""
+    """A loss. op, gradients: the forward and the backward; in_torchs_ops: the loss in ops of torch,
+    for gradients of any order. differentiable: indices of differentiable operands. Operands come
+    before settings."""
 
     op: OpOverload
     gradients: Callable[..., Sequence[Maybe]]

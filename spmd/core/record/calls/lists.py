@@ -152,7 +152,7 @@ def _together(
 ) -> tuple[jax.Array, ...]:
     """The results of all elements of a group: one stack for each result of the element's op."""
     count, part = len(group.elements), group.part
-    arrays = [_taken(operands[index], count) for index in part.operands]
+    arrays = [_group_operand(operands[index], count) for index in part.operands]
     axes = [0 if isinstance(operands[index], StackRow) else None for index in part.operands]
     scalar_args = [
         _numbers(numbers, [parts[i].numbers[k] for i in group.elements])
@@ -168,7 +168,7 @@ def _together(
     )(arrays, scalar_args)
 
 
-def _taken(operand: Made, count: int) -> jax.Array:
+def _group_operand(operand: Made, count: int) -> jax.Array:
     """The operand of a group of `count` elements: their rows, or the array they share."""
     if isinstance(operand, StackRow) and count > 1:
         return Stacked(operand.stack, range(operand.index, operand.index + count)).alone()
@@ -233,7 +233,7 @@ class Norms(EachElement):
                 )
         for members in shared.values():
             arrays = [
-                _taken(operands[group.part.operands[0]], len(group.elements))
+                _group_operand(operands[group.part.operands[0]], len(group.elements))
                 for group, _ in members
             ]
             squares = _sums_of_squares(arrays, [cut for _, cut in members])

@@ -44,31 +44,36 @@ def check_index(device: torch.types.Device, call: str) -> int:
     return 0
 
 
-def choosing(torchs: _Class, ours: type, is_ours: Callable[..., bool]) -> _Class:
-    """Returns a class in place of torch's: a call with `is_ours` arguments makes an instance of
-    `ours`, any other call an instance of torch's class."""
+def choosing(torch_class: _Class, device_class: type, is_ours: Callable[..., bool]) -> _Class:
+    """Returns a substitute of a class of torch: called with `is_ours` arguments it makes a
+    `device_class`, with any others a `torch_class`.
 
-    class Chooser(type(torchs)):  # type: ignore[misc]  # the metaclass of a class of torch's C++
+    As a class it equals `torch_class`; its own subclasses behave as they would without it.
+    """
+
+    class Substitute(type(torch_class)):  # type: ignore[misc]  # the metaclass of a class of torch's C++
         def __call__(cls, *args: object, **kwargs: object) -> object:
-            if cls is not chooser:
+            if cls is not substitute:
                 return super().__call__(*args, **kwargs)
-            return (ours if is_ours(*args, **kwargs) else torchs)(*args, **kwargs)
+            return (device_class if is_ours(*args, **kwargs) else torch_class)(*args, **kwargs)
 
         def __instancecheck__(cls, instance: object) -> bool:
             return (
-                isinstance(instance, torchs)
-                if cls is chooser
+                isinstance(instance, torch_class)
+                if cls is substitute
                 else super().__instancecheck__(instance)
             )
 
         def __subclasscheck__(cls, subclass: type) -> bool:
             return (
-                issubclass(subclass, torchs)
-                if cls is chooser
+                issubclass(subclass, torch_class)
+                if cls is substitute
                 else super().__subclasscheck__(subclass)
             )
 
-    chooser: _Class = Chooser(
-        torchs.__name__, (torchs,), {"__module__": "torch", "__doc__": torchs.__doc__}
+    substitute: _Class = Substitute(
+        torch_class.__name__,
+        (torch_class,),
+        {"__module__": "torch", "__doc__": torch_class.__doc__},
     )
-    return chooser
+    return substitute

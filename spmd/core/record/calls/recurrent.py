@@ -140,9 +140,9 @@ def pack(padded: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Te
     """`pack_padded_sequence`: (rows in packed order, batch sizes on the host, where the lengths
     are)."""
     padded = padded.transpose(0, 1) if batch_first else padded
-    of_this_batch = torch.zeros((), dtype=torch.bool, device="cpu").expand(*padded.shape[:2], 1)
+    template = torch.zeros((), dtype=torch.bool, device="cpu").expand(*padded.shape[:2], 1)
     # with torch's own errors
-    _, sizes = aten._pack_padded_sequence(of_this_batch, lengths.cpu(), False)
+    _, sizes = aten._pack_padded_sequence(template, lengths.cpu(), False)
     return _Packed(sizes, padded.device).pack(padded[: len(sizes)]), sizes
 
 

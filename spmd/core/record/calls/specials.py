@@ -217,7 +217,7 @@ BY_NAME: dict[str, Handler] = {
 # --- the tables -----------------------------------------------------------------------------------
 
 _BY_TORCHS_KERNEL = (
-    # Those with a generator are newer than the oldest torch that is taken.
+    # Overloads with a generator are newer than the oldest supported torch.
     *(
         getattr(packet, name)
         for packet in (aten.rand_like, aten.randn_like, aten.randint_like)

@@ -100,8 +100,8 @@ def host_memory() -> int | None:
     """Returns the bytes that all CPU devices of this process share, swap and the process's own
     limit included.
 
-    None for other devices, whose clients raise at once where memory runs out, and where the system
-    does not report it.
+    None for other devices (their clients raise when memory runs out), and if the system does not
+    report its memory.
     """
     if jax.default_backend() != "cpu" or not hasattr(os, "sysconf"):
         return None

@@ -135,8 +135,8 @@ def is_local() -> bool:
 
 
 def reached_preemption(step: int) -> bool:
-    """Returns True at the step that the processes have agreed on after one of them got SIGTERM or
-    its cluster's notice; all call it with each step."""
+    """Returns True at the step that the processes agreed on, after one of them got SIGTERM or a
+    notice of its cluster. Every process calls it at each step."""
     manager = distributed_state.preemption_sync_manager
     return manager is not None and bool(manager.reached_sync_point(step))
 

@@ -317,19 +317,19 @@ def moved(
             buffer = _program(
                 shape, source.device_ids, target, Sharding.single(source.device_ids[0]).jax
             )(buffer)
-        return _dealt(buffer, target)
+        return _distribute(buffer, target)
     if source.devices == target.devices:
         is_same = source.is_as(target, len(shape))
         return copied(buffer, target) if is_same else _exchanged(buffer, shape, source, target)
     # Exchange first, on the larger set: what is handed over then is each device's own shard, and
     # nothing twice.
     if num_old % num_new == 0:
-        destination = _repeated(target, source.device_ids)
+        destination = _replicated_over(target, source.device_ids)
         return _handed_over(
             _exchanged(buffer, shape, source, destination), shape, destination, target
         )
     if num_new % num_old == 0:
-        destination = _repeated(source, target.device_ids)
+        destination = _replicated_over(source, target.device_ids)
         return _exchanged(
             _handed_over(buffer, shape, source, destination), shape, destination, target
         )
@@ -348,7 +348,7 @@ def copied(buffer: jax.Array, target: Sharding) -> jax.Array:
     return jax.device_put(buffer, target.jax, may_alias=False)
 
 
-def _repeated(sharding: Sharding, device_ids: tuple[int, ...]) -> Sharding:
+def _replicated_over(sharding: Sharding, device_ids: tuple[int, ...]) -> Sharding:
     """Returns the sharding over more devices, with each shard replicated on equally many
     neighbours."""
     # The copies are the last axis, so that those of a shard are neighbours in the order of the
@@ -389,7 +389,7 @@ def _program(
     return SmallProgram(reshard, shape, order, encode(target), out_shardings=result)
 
 
-def _dealt(buffer: jax.Array, target: Sharding) -> jax.Array:
+def _distribute(buffer: jax.Array, target: Sharding) -> jax.Array:
     """Distributes an array from one device over several, each of which is sent only its shard.
 
     jax's `device_put` would cut it by a program that it compiles at each start.
