@@ -276,6 +276,91 @@ def attribute_of_a_tensor() -> Any:
     return lambda: weight.number, over(weight, "number")
 
 
+@known
+def attribute_of_a_thread() -> Any:
+    box = threading.local()
+    box.value = 2.0
+    return lambda: box.value, over(box)
+
+
+@known
+def all_attributes() -> Any:
+    box = Box()
+    return lambda: box.value, lambda: setattr(box, "__dict__", {"value": 3.0})
+
+
+@known
+def all_attributes_of_a_module_of_torch() -> Any:
+    model: Any = torch.nn.Identity()
+    model.value = 2.0
+    return lambda: model.value, lambda: setattr(model, "__dict__", vars(model) | {"value": 3.0})
+
+
+class Sibling(Box):
+    def __getattribute__(self, name: str) -> Any:
+        return 3.0 if name == "value" else super().__getattribute__(name)
+
+
+@known
+def class_of_an_object() -> Any:
+    box = Box()
+    return lambda: box.value, lambda: setattr(box, "__class__", Sibling)
+
+
+@known
+def class_of_an_object_with_slots() -> Any:
+    class First:
+        __slots__ = ("unread",)
+        value = 2.0
+
+    class Second:
+        __slots__ = ("unread",)
+        value = 3.0
+
+    box: Any = First()
+    box.unread = None
+    return lambda: box.value, lambda: setattr(box, "__class__", Second)
+
+
+@known
+def bases_of_a_class() -> Any:
+    class First(Box):
+        number = 2.0
+
+    class Second(Box):
+        number = 3.0
+
+    class Model(First):
+        pass
+
+    box = Model()
+    return lambda: box.number, lambda: setattr(Model, "__bases__", (Second,))
+
+
+@known
+def bases_of_a_base() -> Any:
+    class First(Box):
+        number = 2.0
+
+    class Second(Box):
+        number = 3.0
+
+    class Base(First):
+        pass
+
+    class Model(Base):
+        pass
+
+    box = Model()
+    return lambda: box.number, lambda: setattr(Base, "__bases__", (Second,))
+
+
+@known
+def data_of_swapped_tensors() -> Any:
+    weight, other = (torch.full((1,), value, device="xla") for value in (2.0, 3.0))
+    return lambda: weight * 1, lambda: torch.utils.swap_tensors(weight, other)
+
+
 @hidden
 def object_that_a_weak_reference_names() -> Any:
     box = Box()
@@ -329,6 +414,31 @@ def keywords_of_a_partial() -> Any:
     return lambda: part(), lambda: part.keywords.update(value=3.0)
 
 
+@known
+def order_of_a_deque() -> Any:
+    numbers = collections.deque([2.0, 3.0])
+    return lambda: numbers[0], numbers.rotate
+
+
+@known
+def number_of_equal_items_of_a_deque() -> Any:
+    numbers = collections.deque([1.0, 1.0])
+    return lambda: sum(numbers), lambda: numbers.append(1.0)
+
+
+@known
+def order_of_a_dict() -> Any:
+    numbers = {"a": 2.0, "b": 3.0}
+    return lambda: next(iter(numbers.values())), lambda: numbers.update(a=numbers.pop("a"))
+
+
+@known
+def function_of_a_partial() -> Any:
+    part = functools.partial(lambda value: value, 2.0)
+    state = (lambda value: value + 1, (2.0,), {}, {})
+    return lambda: part(), lambda: part.__setstate__(state)  # type: ignore[attr-defined]
+
+
 # --- functions and modules ------------------------------------------------------------------------
 
 
@@ -357,6 +467,14 @@ def keyword_defaults() -> Any:
         return number
 
     return read, lambda: read.__kwdefaults__.update(number=3.0)  # type: ignore[union-attr]
+
+
+@known
+def all_keyword_defaults() -> Any:
+    def read(*, number: float = 2.0) -> float:
+        return number
+
+    return read, lambda: setattr(read, "__kwdefaults__", {"number": 3.0})
 
 
 @known
@@ -565,13 +683,6 @@ def memory_of_an_array_by_its_pointer() -> Any:
 def variable_of_a_context() -> Any:
     number = contextvars.ContextVar("number", default=2.0)
     return lambda: number.get(), lambda: number.set(3.0)
-
-
-@hidden
-def attribute_of_a_thread() -> Any:
-    box = threading.local()
-    box.value = 2.0
-    return lambda: box.value, over(box)
 
 
 @hidden

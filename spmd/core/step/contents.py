@@ -55,8 +55,8 @@ class Kind(enum.Enum):
     OTHER = enum.auto()  # sets, deques
     ATTRIBUTES = enum.auto()  # names of an object's `__dict__`
     SCOPE = enum.auto()  # names of a module's globals
-    CLASS = enum.auto()  # names of a class
-    SLOTS = enum.auto()
+    CLASS = enum.auto()  # names of a class, and its bases
+    SLOTS = enum.auto()  # its class, its `__dict__`, and attributes outside of that
     FUNCTION = enum.auto()  # its code, its defaults, and the variables that it has captured
 
 
@@ -90,7 +90,8 @@ class Snapshot:
                 items = list.copy(box)
                 return range(len(items)), items
             case Kind.OTHER:
-                return list(box), list(box)
+                items = [*box]
+                return items if isinstance(box, set) else range(len(items)), items
             case Kind.ATTRIBUTES | Kind.SCOPE:
                 short, long = (names, box) if len(names) < len(box) else (box, names)
                 keys = [*box] if self.names is None else [name for name in short if name in long]
@@ -101,16 +102,19 @@ class Snapshot:
                     for name, value in vars(box).items()
                     if _is_state_of_class(name, value)
                 }
-                return [*state], [*state.values()]
+                return ["__mro__", *state], [box.__mro__, *state.values()]
             case Kind.SLOTS:
                 return tuple(names), [getattr(box, name, missing) for name in names]
             case Kind.FUNCTION:
                 captured = [_content(variable) for variable in box.__closure__ or ()]
                 return [*_OF_FUNCTION, *box.__code__.co_freevars], [
-                    box.__code__,
-                    box.__defaults__,
+                    *parts_of_function(box),
                     *captured,
                 ]
+
+    def has_missing(self) -> bool:
+        """True if one of the names had no value."""
+        return any(value is missing for value in self.values)
 
     def restore(self) -> None:
         """Restores the contents of the snapshot, if the container's differ."""
@@ -170,7 +174,8 @@ class Snapshot:
                 )
 
 
-_OF_FUNCTION = "__code__", "__defaults__"
+_OF_FUNCTION = "__code__", "__defaults__", "__kwdefaults__"
+parts_of_function = operator.attrgetter(*_OF_FUNCTION)
 
 
 def _is_state_of_class(name: str, value: object) -> bool:

@@ -6,6 +6,7 @@ import functools
 import random
 import re
 import sys
+import threading
 import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,6 +44,7 @@ _PLAIN = (
     torch.layout,
 )
 _CLOSED = (types.CodeType, types.GetSetDescriptorType)
+_OPEN = (types.SimpleNamespace, threading.local)  # in spite of their packages
 # Random generators on the host. Those of the device are operands.
 _GENERATORS = (
     random.Random,
@@ -175,7 +177,7 @@ class Objects:
         if isinstance(thing, (staticmethod, classmethod, property)):
             return [(path, thing.fget if isinstance(thing, property) else thing.__func__)]
         if isinstance(thing, functools.partial):
-            return [(path, thing.func), (path, thing.args), (path, thing.keywords)]
+            return self._snapshot(path, thing, Kind.SLOTS, ("func", "args", "keywords"))
         if isinstance(thing, types.ModuleType):
             if self.scope is None and (_is_own(vars(thing)) or self.names is not None):
                 self._modules.append((path, thing, set()))
@@ -220,17 +222,20 @@ class Objects:
             self.iterators.append(path)
             return []
         # Locks, loggers and meshes: no state of a step, or objects that do not change.
-        if package in _CLOSED_PACKAGES and kind is not types.SimpleNamespace:
+        if package in _CLOSED_PACKAGES and not isinstance(thing, _OPEN):
             return []
         children: list[tuple[str, object]] = []
+        fixed, slots = ["__class__"], list[str]()
         if isinstance(state, dict):
             names = self._names_of_modules if isinstance(thing, nn.Module) else self.names
             children += self._snapshot(f"{path}.__dict__", state, Kind.ATTRIBUTES, names)
+            fixed.append("__dict__")
         # Attributes outside of `__dict__`; those of libraries are theirs to change.
         if package not in LIBRARIES:
-            if slots := [name for base in kind.__mro__ for name in _slots_of(base)]:
-                children += self._snapshot(path, thing, Kind.SLOTS, slots)
+            slots += [name for base in kind.__mro__ for name in _slots_of(base)]
             children.append((f"{kind.__name__}", kind))
+        if isinstance(state, dict) or slots:
+            children += self._snapshot(path, thing, Kind.SLOTS, fixed + slots)[len(fixed) :]
         return children
 
     def _of_class(self, path: str, kind: type) -> Sequence[tuple[str, object]]:

@@ -27,7 +27,6 @@ from .observed_call import GroupNumber, ObservedCall, ReplayError, state_of
 
 _is = operator.is_
 _Object = TypeVar("_Object")
-_OF_FUNCTION = operator.attrgetter("__code__", "__defaults__")
 
 
 class DictVersions:
@@ -85,9 +84,13 @@ class Guards:
         for snapshot in self._snapshots:
             box, kind = snapshot.container, snapshot.kind
             is_written, is_dict = id(box) in written, kind in _OF_DICTS
+            if kind is Kind.CLASS:
+                self._getters.append((_BASES, box))
             if kind is Kind.FUNCTION:
                 self._captured += box.__closure__ or ()
-                self._getters.append((_OF_FUNCTION, box))
+                self._getters.append((contents.parts_of_function, box))
+            elif kind is Kind.SLOTS and not (is_written or snapshot.has_missing()):
+                self._getters.append((operator.attrgetter(*snapshot.keys), box))
             elif type(box) in _BUILTIN and not box:
                 self._empty.append(box)
             elif is_dict and not is_written and (OF_ATTRIBUTES or kind is not Kind.ATTRIBUTES):
@@ -177,7 +180,7 @@ class Guards:
                 )
                 and [*map(len, self._sized)] == self._sizes  # a name may have come
             )
-        except (KeyError, ValueError):  # a name or a captured variable that was deleted
+        except (AttributeError, KeyError, ValueError):  # a name or variable that was deleted
             return False
 
     def _changes(self, snapshots: Collection[contents.Snapshot]) -> Iterator[Change | str]:
@@ -189,6 +192,8 @@ class Guards:
                 yield f"the order of {box.path}"
 
 
+# Twice, as the getter of one name returns no tuple.
+_BASES = operator.attrgetter("__mro__", "__mro__")
 _OF_DICTS = (Kind.DICT, Kind.ATTRIBUTES, Kind.SCOPE, Kind.CLASS)
 _BUILTIN = (dict, OrderedDict, defaultdict, list, set, deque)  # empty where they are false
 

@@ -57,7 +57,6 @@ class Known:
     def __init__(self, recipe: Recipe, call: ObservedCall):
         arguments = {id(item) for item in call.arguments.values()}
         self._tensors = [tensor for tensor in call.device_tensors if id(tensor) not in arguments]
-        self._attributes = [vars(tensor) for tensor in self._tensors] if OF_ATTRIBUTES else []
         self._trainable = [tensor for tensor, *_ in recipe.gradients]
         self._storages = recipe.storages
         self._facts = self._facts_now() | {
@@ -74,6 +73,7 @@ class Known:
                 *[tensor.requires_grad for tensor in in_cache(self._tensors)],
                 *[tensor.grad is None for tensor in self._trainable],
                 *self._hooks(),
+                *map(vars, self._tensors),  # torch's `swap_tensors` exchanges them
             ]
 
     def _hooks(self) -> list[Any]:
@@ -100,8 +100,8 @@ class Known:
         marks, num_assigned = self._marks_now(), watched_storages.num_assigned
         is_same = OF_ATTRIBUTES and self._seen == (self._versions.now(), num_assigned)
         if not is_same or not all(map(_is, marks, self._marks)):
-            hooks = [mark for mark in marks if isinstance(mark, dict)]
-            self._versions, self._marks = DictVersions([*self._attributes, *hooks]), marks
+            dicts = [mark for mark in marks if isinstance(mark, dict)]
+            self._versions, self._marks = DictVersions(dicts), marks
             seen = self._versions.now(), num_assigned
             for words, facts in self._facts_now().items():
                 known = self._facts[words]
