@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Generic, SupportsFloat, TypeVar
 
+from .forking import survives_fork
+
 _T = TypeVar("_T")
 
 
@@ -33,6 +35,32 @@ class PerThread(threading.local, Generic[_T]):
     def held(self, value: _T) -> AbstractContextManager[None]:
         """Gives this thread a value inside."""
         return held(self, value=value)
+
+
+def while_any(
+    begin: Callable[[], object], end: Callable[[], object]
+) -> Callable[[], AbstractContextManager[None]]:
+    """Returns a context for a change of the process: it begins when the first thread enters, and
+    ends when the last one leaves."""
+    lock = survives_fork(threading.Lock())
+    num_inside = 0
+
+    @contextlib.contextmanager
+    def inside() -> Iterator[None]:
+        nonlocal num_inside
+        with lock:
+            num_inside += 1
+            if num_inside == 1:
+                begin()
+        try:
+            yield
+        finally:
+            with lock:
+                num_inside -= 1
+                if not num_inside:
+                    end()
+
+    return inside
 
 
 class Scalar(float):
