@@ -128,8 +128,7 @@ def stamp() -> int:
 
 def note_run(result: jax.Array, maker: Maker, event: int = 0) -> None:
     """Keeps one result of a program that was started, until the program is done."""
-    global _num_runs
-    _num_runs += 1
+    note_recorded()
     note_started(result, maker, event)
 
 
