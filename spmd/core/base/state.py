@@ -7,23 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Generic, SupportsFloat, TypeVar
 
+from ...ops.held import held as held
 from .forking import survives_fork
 
 _T = TypeVar("_T")
-
-
-@contextlib.contextmanager
-def held(owner: object, **values: object) -> Iterator[None]:
-    """Context: sets attributes of an object to these values, and restores the former ones at the
-    end."""
-    former = {name: getattr(owner, name) for name in values}
-    for name, value in values.items():
-        setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        for name, value in former.items():
-            setattr(owner, name, value)
 
 
 class PerThread(threading.local, Generic[_T]):
