@@ -5,18 +5,16 @@ axes."""
 # the batch is split. From there the partitioner knows the rest; left alone it may gather a batch to
 # meet a sharded weight.
 
-import dataclasses
 import functools
 import math
-from collections.abc import Callable
 from typing import TypeVar
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves, tree_map
 
 import spmd
 from spmd.mesh.notes import note_whole
+from spmd.tensors.structures import leaves, map_tensors
 
 _T = TypeVar("_T")
 _Entry = object  # of a spec: the axes of one dim, by name or number
@@ -25,20 +23,11 @@ _Entry = object  # of a spec: the axes of one dim, by name or number
 def tensors(output: object) -> list[torch.Tensor]:
     """The tensors on the device xla in an output: a tensor, tuple, dict, dataclass, or these
     nested."""
-    result: list[torch.Tensor] = []
-    # torch's pytrees do not look into dataclasses, which models return as outputs.
-    for value in tree_leaves(output):
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            result += tensors([getattr(value, field.name) for field in dataclasses.fields(value)])
-        elif isinstance(value, torch.Tensor) and value.device.type == "xla":
-            result.append(value)
-    return result
-
-
-def map_tensors(output: _T, function: Callable[[torch.Tensor], torch.Tensor]) -> _T:
-    """Applies a function to each tensor of a nested output; other leaves stay the same objects."""
-    result: _T = tree_map(functools.partial(_mapped, function), output)
-    return result
+    return [
+        value
+        for value in leaves(output)
+        if isinstance(value, torch.Tensor) and value.device.type == "xla"
+    ]
 
 
 def cast(output: _T, dtype: torch.dtype | None) -> _T:
@@ -48,24 +37,6 @@ def cast(output: _T, dtype: torch.dtype | None) -> _T:
     return map_tensors(
         output, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor
     )
-
-
-def _mapped(function: Callable[[torch.Tensor], torch.Tensor], value: object) -> object:
-    """`map_tensors` for one leaf of the structure: a tensor, a dataclass or another value."""
-    # Not inside `map_tensors`: a closure that calls itself would be a reference cycle that keeps
-    # the tensors alive.
-    if isinstance(value, torch.Tensor):
-        return function(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        parts = {
-            field.name: getattr(value, field.name)
-            for field in dataclasses.fields(value)
-            if field.init
-        }
-        return dataclasses.replace(
-            value, **{name: map_tensors(part, function) for name, part in parts.items()}
-        )
-    return value
 
 
 _SEQUENCES = (

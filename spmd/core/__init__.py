@@ -24,6 +24,7 @@ from .base.compile_record import Collective as Collective
 from .base.compile_record import CompileRecord as CompileRecord
 from .base.compile_record import Move as Move
 from .base.config import config as config
+from .base.state import held as held
 from .files import disk as persistent
 from .graph import buffer_leases as buffer_leases
 from .graph.errors import AbstractError as AbstractError

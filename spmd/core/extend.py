@@ -17,7 +17,6 @@ from .base import interrupt as interrupt
 from .base.pace import pace as pace
 from .base.seed import Draw as Draw
 from .base.state import PerThread as PerThread
-from .base.state import held as held
 from .base.tables import Bounded as Bounded
 from .base.tables import Interned as Interned
 from .graph import graph as walks

@@ -13,8 +13,8 @@ from functools import wraps
 from types import CodeType
 from typing import Any, NamedTuple, TypeVar
 
-from ..core import user_frame
-from ..core.extend import Line, held
+from ..core import held, user_frame
+from ..core.extend import Line
 from . import vma
 from .manual_lowering import Axes
 

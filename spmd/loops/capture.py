@@ -19,6 +19,7 @@ from ..core import (
     Storage,
     XlaTensor,
     grad_shardings,
+    held,
     seed,
     storage_of,
     tensor_meta,
@@ -303,10 +304,9 @@ class _Own(torch.autograd.Function):
 def _unwatched(name: str, see: Any) -> Iterator[None]:
     """Records without side effects: no dispatch mode, no hook on what autograd saves, no autocast
     cache, no run of pending ops."""
-    look_at, recorded = pace.look_at, pace.recorded_ops
-    pace.look_at = _NEVER
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(held(pace, look_at=_NEVER, recorded_ops=pace.recorded_ops))
         stack.enter_context(body.inside(name))
         stack.enter_context(op_watch.watching(see))
         if torch._C._len_torch_dispatch_stack():
@@ -314,11 +314,8 @@ def _unwatched(name: str, see: Any) -> Iterator[None]:
         if hooks is not None:
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_same, _same))
         torch.clear_autocast_cache()
-        try:
-            yield
-        finally:
-            torch.clear_autocast_cache()
-            pace.look_at, pace.recorded_ops = look_at, recorded
+        stack.callback(torch.clear_autocast_cache)
+        yield
 
 
 def _same(tensor: torch.Tensor) -> torch.Tensor:

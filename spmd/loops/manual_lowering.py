@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from ..core import Sharding, config, topology
-from ..core.extend import Arrays, Layouts, Lowering, OpSpec, Region, held, lowering
+from ..core import Sharding, config, held, topology
+from ..core.extend import Arrays, Layouts, Lowering, OpSpec, Region, lowering
 from .shard_collectives import Group, function_of
 
 Axes = tuple[str, ...]

@@ -10,19 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..core import Meta, Sharding, XlaTensor, dense_meta, storage_of, tensor_meta
-from ..core.extend import (
-    Node,
-    OpSpec,
-    Region,
-    Value,
-    held,
-    reads,
-    regions,
-    store,
-    user_lines,
-    walks,
-)
+from ..core import Meta, Sharding, XlaTensor, dense_meta, held, storage_of, tensor_meta
+from ..core.extend import Node, OpSpec, Region, Value, reads, regions, store, user_lines, walks
 from ..loops.body_calls import body_calls
 from ..loops.capture import Capture
 from ..loops.gradient import Backward, Tensors, as_one_op, record, saved, tensors, with_gradient

@@ -7,11 +7,11 @@ graph (`core.propagation`). A wrong answer costs communication, never a result: 
 its operands as its specs require.
 """
 
-import contextlib
 import itertools
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
+from .held import held
 from .jax_internals import is_reordered
 
 AnyMesh = Mesh | AbstractMesh
@@ -75,31 +76,18 @@ class _Tracing(threading.local):
 _thread = _Tracing()
 
 
-@contextlib.contextmanager
-def tracing(facts: Facts) -> Iterator[None]:
+def tracing(facts: Facts) -> AbstractContextManager[None]:
     """A context in which a program is traced."""
-    outer, _thread.facts = _thread.facts, facts
-    try:
-        yield
-    finally:
-        _thread.facts = outer
+    return held(_thread, facts=facts)
 
 
-@contextlib.contextmanager
 def call(
     operands: Sequence[object], dims: Sequence[Dims | None], op: object = None
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """A context in which an op is lowered, with the known dims of its operands."""
-    outer = _thread.arrays, _thread.op
     pairs = zip(operands, dims, strict=True)
-    _thread.arrays = {
-        id(array): (array, of_array) for array, of_array in pairs if of_array is not None
-    }
-    _thread.op = op
-    try:
-        yield
-    finally:
-        _thread.arrays, _thread.op = outer
+    arrays = {id(array): (array, of_array) for array, of_array in pairs if of_array is not None}
+    return held(_thread, arrays=arrays, op=op)
 
 
 def facts() -> Facts:
@@ -272,16 +260,13 @@ def _taken(parts: Sequence[tuple[int, Axes]], size: int) -> tuple[Factors, list[
 # --- axes that an op cannot use -------------------------------------------------------------------
 
 
-@contextlib.contextmanager
+@contextmanager
 def unused_axes() -> Iterator[dict[tuple[str, str], str]]:
     """A context in which sentences on axes that an op cannot use are collected, each with the place
     of its op."""
-    outer, unused = _thread.unused, dict[tuple[str, str], str]()
-    _thread.unused = unused
-    try:
+    unused = dict[tuple[str, str], str]()
+    with held(_thread, unused=unused):
         yield unused
-    finally:
-        _thread.unused = outer
 
 
 def note_unused(sentence: str, mesh: AnyMesh | None, axes: Axes) -> None:

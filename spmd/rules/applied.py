@@ -1,15 +1,12 @@
 """Application of sharding rules to a module: annotations now or on arrival, hooks on activations,
 FSDP's units."""
 
-import dataclasses
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves, tree_map
 
 from ..core import Sharding, XlaTensor, module_moves, storage_of
 from ..mesh.global_mesh import needed_mesh
@@ -17,6 +14,7 @@ from ..mesh.hints import did_you_mean
 from ..mesh.mesh import Mesh
 from ..mesh.partition_spec import PartitionSpec
 from ..tensors.annotate import CHECKS, marked, resharded
+from ..tensors.structures import leaves, map_tensors
 from .patterns import HookSite, matches
 
 
@@ -337,20 +335,9 @@ class _Sharded:
 
 def _replaced(value: Any, replacements: Mapping[int, torch.Tensor]) -> Any:
     """The same structure with the replaced tensors; without replacements, the same object."""
-    return tree_map(partial(_one_replaced, replacements), value) if replacements else value
-
-
-def _one_replaced(replacements: Mapping[int, torch.Tensor], value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        parts = {
-            field.name: getattr(value, field.name)
-            for field in dataclasses.fields(value)
-            if field.init
-        }
-        return dataclasses.replace(
-            value, **{name: _replaced(part, replacements) for name, part in parts.items()}
-        )
-    return replacements.get(id(value), value)
+    if not replacements:
+        return value
+    return map_tensors(value, lambda tensor: replacements.get(id(tensor), tensor))
 
 
 def _at(value: Any, steps: tuple[int | str, ...], site: HookSite) -> Any:
@@ -375,13 +362,7 @@ def _at(value: Any, steps: tuple[int | str, ...], site: HookSite) -> Any:
 
 def tensors(value: Any) -> list[XlaTensor]:
     """Every tensor on xla in a value: a tensor, tuple, dict, dataclass, nested."""
-    on_xla: list[XlaTensor] = []
-    for part in tree_leaves(value):
-        if isinstance(part, XlaTensor):
-            on_xla.append(part)
-        elif dataclasses.is_dataclass(part) and not isinstance(part, type):
-            on_xla += tensors([getattr(part, field.name) for field in dataclasses.fields(part)])
-    return on_xla
+    return [part for part in leaves(value) if isinstance(part, XlaTensor)]
 
 
 # --- units and checkpoints ------------------------------------------------------------------------

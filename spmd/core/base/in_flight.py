@@ -128,8 +128,7 @@ def stamp() -> int:
 
 def note_run(result: jax.Array, maker: Maker, event: int = 0) -> None:
     """Notes a started program by one of its results, until it is done."""
-    global _num_runs
-    _num_runs += 1
+    note_recorded()
     note_started(result, maker, event)
 
 

@@ -128,13 +128,11 @@ def fork() -> Iterator[None]:
     seeded it.
     """
     global _shared
-    stream, start, num_shared = _thread.stream, _shared, _thread.num_shared
-    _thread.num_forks += 1
+    start, num_shared = _shared, _thread.num_shared
     try:
-        yield
+        with held(_thread, num_forks=_thread.num_forks + 1, stream=_thread.stream):
+            yield
     finally:
-        _thread.num_forks -= 1
-        _thread.stream = stream
         with _lock:
             # No other thread has drawn or seeded since: the shared stream goes back.
             if _shared == (start[0], start[1] + _thread.num_shared - num_shared):

@@ -7,21 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Generic, SupportsFloat, TypeVar
 
+from ...ops.held import held as held
+from .forking import survives_fork
+
 _T = TypeVar("_T")
-
-
-@contextlib.contextmanager
-def held(owner: object, **values: object) -> Iterator[None]:
-    """Context: sets attributes of an object to these values, and restores the former ones at the
-    end."""
-    former = {name: getattr(owner, name) for name in values}
-    for name, value in values.items():
-        setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        for name, value in former.items():
-            setattr(owner, name, value)
 
 
 class PerThread(threading.local, Generic[_T]):
@@ -33,6 +22,32 @@ class PerThread(threading.local, Generic[_T]):
     def held(self, value: _T) -> AbstractContextManager[None]:
         """Gives this thread a value inside."""
         return held(self, value=value)
+
+
+def while_any(
+    begin: Callable[[], object], end: Callable[[], object]
+) -> Callable[[], AbstractContextManager[None]]:
+    """Returns a context for a change of the process: it begins when the first thread enters, and
+    ends when the last one leaves."""
+    lock = survives_fork(threading.Lock())
+    num_inside = 0
+
+    @contextlib.contextmanager
+    def inside() -> Iterator[None]:
+        nonlocal num_inside
+        with lock:
+            num_inside += 1
+            if num_inside == 1:
+                begin()
+        try:
+            yield
+        finally:
+            with lock:
+                num_inside -= 1
+                if not num_inside:
+                    end()
+
+    return inside
 
 
 class Scalar(float):

@@ -2,18 +2,15 @@
 a NaN."""
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from torch._ops import OpOverload
 
-from ..base.state import PerThread
+from ..base.state import PerThread, while_any
 from .call import dispatch
 from .overloads import Args, Kwargs, TorchValue
 from .tensor import handle_calls_by
-
-_lock = threading.Lock()
-_num_watchers = 0
 
 Watcher = Callable[[OpOverload, Sequence[type], Args, Kwargs], TorchValue]
 watcher = PerThread[Watcher | None](None)  # receives the thread's calls in place of dispatch
@@ -30,24 +27,17 @@ def _watched(
     )
 
 
+# Only while there is a watcher: the look for one is a call of Python for each op.
+_any_watching = while_any(partial(handle_calls_by, _watched), partial(handle_calls_by, dispatch))
+
+
 @contextlib.contextmanager
 def watching(by: Watcher) -> Iterator[None]:
     """Sends this thread's calls to a watcher. Without watchers, calls go to dispatch directly, at
     no cost.
     """
-    global _num_watchers
-    with _lock:
-        _num_watchers += 1
-        # Only while there is one: the look for a watcher is a call of Python for each op.
-        handle_calls_by(_watched)
-    try:
-        with watcher.held(by):
-            yield
-    finally:
-        with _lock:
-            _num_watchers -= 1
-            if not _num_watchers:
-                handle_calls_by(dispatch)
+    with _any_watching(), watcher.held(by):
+        yield
 
 
 # Called after an op that was recorded by itself, without a call that torch dispatched.

@@ -451,15 +451,11 @@ def _run_guarded(
 # --- graphs ---------------------------------------------------------------------------------------
 
 
-def _nothing_dies(device_data: DeviceData) -> bool:
-    return False
-
-
 def graph_of(
     roots: Sequence[Root],
     mesh: Sharding | None,
     *,
-    dies: Callable[[DeviceData], bool] = _nothing_dies,
+    dies: Callable[[DeviceData], bool] = lambda device_data: False,
     passed: Iterable[DeviceData] = (),
 ) -> Graph:
     """The graph of these values over a mesh.

@@ -4,8 +4,8 @@ chose."""
 import contextlib
 import math
 import re
-import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,7 +13,6 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from ..base.config import LOGS_WARNINGS, config
-from ..base.forking import survives_fork
 from ..base.jax_private import (
     GSPMDSharding,
     hlo,
@@ -23,6 +22,7 @@ from ..base.jax_private import (
     use_shardy_partitioner,
     xla_client,
 )
+from ..base.state import while_any
 from .topology import grid, stand_in
 from .value import Sharding
 
@@ -51,33 +51,18 @@ def compiler_context() -> Iterator[None]:
         yield
 
 
-_quiet_lock = survives_fork(threading.Lock())
-_num_quiet = 0
+_quiet = while_any(partial(set_log_level, 2), partial(set_log_level, 1))
 
 
-@contextlib.contextmanager
-def _without_notice() -> Iterator[None]:
+def _without_notice() -> contextlib.AbstractContextManager[None]:
     """Hides XLA's warning that GSPMD's propagation will go away (jax 0.10 logs it at each compile,
     later ones once).
 
     The level of XLA's entire log is above warnings while any thread is in this context. A level
     that the user has set stays.
     """
-    global _num_quiet
-    if not LOGS_WARNINGS or jax.config.jax_logging_level not in (None, "NOTSET"):  # type: ignore[attr-defined]
-        yield
-        return
-    with _quiet_lock:
-        _num_quiet += 1
-        if _num_quiet == 1:
-            set_log_level(2)
-    try:
-        yield
-    finally:
-        with _quiet_lock:
-            _num_quiet -= 1
-            if not _num_quiet:
-                set_log_level(1)
+    is_set = jax.config.jax_logging_level not in (None, "NOTSET")  # type: ignore[attr-defined]
+    return contextlib.nullcontext() if is_set or not LOGS_WARNINGS else _quiet()
 
 
 # --- the partitioner's choice ---------------------------------------------------------------------

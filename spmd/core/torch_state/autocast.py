@@ -84,16 +84,12 @@ def register_autocast() -> None:
     IN_EACH_THREAD.append(_begin_thread)
     _fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     for names, dtype_of in (
-        (_LOWER_PRECISION, _lower),
+        (_LOWER_PRECISION, lambda _: torch.get_autocast_dtype(NAME)),
         (_FLOAT32, lambda _: torch.float32),
         (_WIDEST, _widest),
     ):
         for name in names:
             _library.impl(name, _autocast_kernel(name, dtype_of), "AutocastPrivateUse1")
-
-
-def _lower(_: Sequence[object]) -> torch.dtype:
-    return torch.get_autocast_dtype(NAME)
 
 
 def _widest(values: Sequence[object]) -> torch.dtype:

@@ -5,19 +5,17 @@ An annotated leaf tensor's gradient gets the tensor's sharding once it is accumu
 computed value's when it arrives.
 """
 
-import contextlib
 import itertools
-import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
 from ..base.interrupt import later
-from ..base.state import PerThread, held
+from ..base.state import PerThread, held, while_any
 from ..graph.graph import origin
 from ..graph.source import THREADS, Line, Ring, forward_ring
 from ..record.annotations import annotate
@@ -135,24 +133,9 @@ def _type_in_backward() -> torch._C._autograd.DeviceType:
 
 
 GUARD = _Guard()
-_backward_lock = threading.Lock()
-_num_backward = 0
-
-
-@contextlib.contextmanager
-def _guarded() -> Iterator[None]:
-    """Replaces `_Guard.type_` while a backward pass of any thread runs."""
-    global _num_backward
-    with _backward_lock:
-        _num_backward += 1
-        GUARD.type_ = _type_in_backward  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        with _backward_lock:
-            _num_backward -= 1
-            if not _num_backward:
-                del GUARD.type_
+_guarded = while_any(
+    partial(setattr, GUARD, "type_", _type_in_backward), partial(delattr, GUARD, "type_")
+)
 
 
 def _recorded_in(roots: Sequence[torch.Tensor]) -> Ring:

@@ -243,16 +243,12 @@ def _capability(index: int) -> dict[str, object]:
     return {"supported_dtypes": set(TORCH_TO_NUMPY)}
 
 
-def _exchange(index: int) -> int:
-    return check_index(index, "device_index")
-
-
 # The functions of `torch.accelerator`, in place of C++ that needs a C++ backend, by the name that
 # torch calls.
 _ACCELERATOR: dict[str, Callable[..., object]] = {
     "setDeviceIndex": set_device,
-    "exchangeDevice": _exchange,
-    "maybeExchangeDevice": _exchange,
+    "exchangeDevice": partial(check_index, call="device_index"),
+    "maybeExchangeDevice": partial(check_index, call="device_index"),
     "getDeviceCapability": _capability,
     "getStream": current_stream,
     "setStream": set_stream,

@@ -7,11 +7,11 @@ of all devices: means over the rows of such a batch, and their gradients, are th
 ranks of theirs.
 """
 
-import contextlib
 import functools
 import itertools
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.utils.data.distributed import DistributedSampler
 
-from ...core import hardware, user_line
+from ...core import hardware, held, user_line
 from ...jobs.data.trees import Path, mapped, moves, name_of
 from ...mesh.mesh import Mesh
 from .sharding_spec import ShardingSpec
@@ -38,16 +38,11 @@ class _Launch:
 current = _Launch()
 
 
-@contextlib.contextmanager
-def launched(is_single: bool) -> Iterator[None]:
+def launched(is_single: bool) -> AbstractContextManager[None]:
     """A block whose loaders join batches for all devices; is_single: for one device, so that they
     join none."""
-    outer = current.num_replicas, current.has_loader
-    current.num_replicas, current.has_loader = 1 if is_single else len(hardware.devices()), False
-    try:
-        yield
-    finally:
-        current.num_replicas, current.has_loader = outer
+    num_replicas = 1 if is_single else len(hardware.devices())
+    return held(current, num_replicas=num_replicas, has_loader=False)
 
 
 def check_loader(caller: str) -> None:

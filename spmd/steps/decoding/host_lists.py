@@ -13,9 +13,8 @@ from typing import Any, TypeGuard
 import torch
 
 from ...core import DeviceData, Storage, dtypes, observation, processes, transfer
-from ...core.extend import Node, OpSpec, Value, host_ops, record_calls, schedule, walks
+from ...core.extend import Bounded, Node, OpSpec, Value, host_ops, record_calls, schedule, walks
 
-_MOST = 512
 _SYNCS = 4  # that an iteration has at most
 
 
@@ -49,7 +48,7 @@ class HostLists:
     def __init__(self) -> None:
         self.num_syncs = _SYNCS
         self.lists: list[Node] = []
-        self.known: dict[Any, tuple[Any, Any, list[Any]]] = {}
+        self.known: Bounded[Any, tuple[Any, Any, list[Any]]] = Bounded(512)
 
     def computed(
         self, op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int]
@@ -65,11 +64,9 @@ class HostLists:
         key = op, tuple(numbers), tuple([id(x.host) for x in data])
         entry = self.known.get(key)
         if entry is None:
-            if len(self.known) == _MOST:
-                self.known.clear()
             (result,) = host_ops.compute(op, data, numbers)
             # The ids of the operands are theirs while these are kept.
-            entry = self.known[key] = result.host, result.sharding, [x.host for x in data]
+            entry = self.known.keep(key, (result.host, result.sharding, [x.host for x in data]))
         return DeviceData(op.metas[0], host=entry[0], sharding=entry[1])
 
     def viewed(self, op: OpSpec, base: Value) -> Value | None:

@@ -19,8 +19,8 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from ...core import DeviceData, XlaTensor, config, hardware, messages, storage_of, syncs
-from ...core.extend import Bounded, held
+from ...core import DeviceData, XlaTensor, config, hardware, held, messages, storage_of, syncs
+from ...core.extend import Bounded
 from ..replay.argument_objects import ObjectParts, parts_of
 from ..replay.compiled_function import CallKind, CompiledFunction, is_recorded
 from .host_lists import set_decoding

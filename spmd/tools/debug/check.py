@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
-from ...core import XlaTensor, points, syncs, tensor_meta, user_line
+from ...core import XlaTensor, held, points, syncs, tensor_meta, user_line
 from ...core.extend import call, execute, op_watch, user_lines
 from .nans import INFINITE, NAN, NanGuard
 
@@ -155,8 +155,7 @@ class _Comparison:
     def __call__(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.inside:
             return call.dispatch(func, types, args, kwargs)
-        self.inside = True
-        try:
+        with held(self, inside=True):
             if torch.Tag.nondeterministic_seeded in func.tags:
                 self.is_random = True
                 return call.dispatch(func, types, args, kwargs)
@@ -164,8 +163,6 @@ class _Comparison:
             result = call.dispatch(func, types, args, kwargs)
             self._compare(func, (result, args, kwargs), copies, keywords)
             return result
-        finally:
-            self.inside = False
 
     def _compare(
         self, func: Any, actual: Any, copies: tuple[Any, ...], keywords: dict[str, Any]

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from ...core import Collective, config, variables
 from ...core.extend import Computation, Instruction, Module, hlo_text
 from ...mesh.gpus import GPUS, add_description
-from ..hlo.hlo_collectives import Key, collective_kind, collectives_within, key_of
+from ..hlo.hlo_collectives import Key, collective_kind, collectives_within, key_of, operands_of
 
 # --- chips ----------------------------------------------------------------------------------------
 
@@ -350,9 +350,7 @@ class Clock(ABC):
 
     def start(self, key: Key, computation: Computation, line: Instruction, kind: str) -> None:
         """Starts a collective, when those before it are through."""
-        operands = [
-            computation.by_name[name] for name in line.operands if name in computation.by_name
-        ]
+        operands = operands_of(computation, line)
         data = sum(hlo_text.num_bytes(operand.shape) for operand in operands)
         seconds, link = self.seconds_of(line, kind, data)
         self._start(key, link, seconds, key_of(computation, line))

@@ -19,7 +19,7 @@ import torch
 from torch.nn.modules import module as module_hooks
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ...core import AbstractError, DeviceData, syncs, threads, topology, user_line
+from ...core import AbstractError, DeviceData, held, syncs, threads, topology, user_line
 from ...core.extend import (
     Graph,
     Line,
@@ -27,7 +27,6 @@ from ...core.extend import (
     Recording,
     Target,
     Value,
-    held,
     recordings,
     state_names,
     user_lines,

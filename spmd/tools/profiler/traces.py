@@ -11,8 +11,8 @@ from typing import Any
 
 import jax
 
-from ...core import config, in_flight, points, processes, trace_rows
-from ...core.extend import Program, held
+from ...core import config, held, in_flight, points, processes, trace_rows
+from ...core.extend import Program
 from . import trace_files
 
 

@@ -19,13 +19,14 @@ from ...core import (
     XlaTensor,
     config,
     hardware,
+    held,
     options,
     storage_of,
     swap,
     syncs,
     wrap,
 )
-from ...core.extend import Node, Objects, abstract_calls, held, reached, user_lines, walks
+from ...core.extend import Node, Objects, abstract_calls, reached, user_lines, walks
 from ...loops.body_calls import BodyCalls, noting
 from ...mesh.mesh import Mesh
 from ...mesh.partition_spec import PartitionSpec
