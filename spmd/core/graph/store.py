@@ -230,7 +230,7 @@ class DeviceData:
     def give_up(self, why: str) -> None:
         """Drops the data; the next use raises LostError with this reason."""
         global num_moved
-        is_move = self.store is not None
+        is_move = self.is_on_devices()
         self.gone, self.buffer, self.store = why, None, None
         num_moved += is_move
 

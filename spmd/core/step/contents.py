@@ -89,7 +89,8 @@ class Held:
                 items = list.copy(box)
                 return range(len(items)), items
             case Kind.OTHER:
-                return list(box), list(box)
+                items = list(box)
+                return range(len(items)) if isinstance(box, collections.deque) else items, items
             case Kind.ATTRIBUTES | Kind.SCOPE:
                 short, long = (names, box) if len(names) < len(box) else (box, names)
                 keys = [*box] if self.names is None else [name for name in short if name in long]
@@ -108,6 +109,7 @@ class Held:
                 return [*_OF_FUNCTION, *box.__code__.co_freevars], [
                     box.__code__,
                     box.__defaults__,
+                    box.__kwdefaults__,
                     *captured,
                 ]
 
@@ -170,7 +172,7 @@ class Held:
                 )
 
 
-_OF_FUNCTION = "__code__", "__defaults__"
+_OF_FUNCTION = "__code__", "__defaults__", "__kwdefaults__"
 
 
 def _is_state_of_class(name: str, value: object) -> bool:
