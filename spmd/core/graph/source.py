@@ -67,13 +67,12 @@ class Line:
         )
 
     def __str__(self) -> str:
-        return "unknown line" if self.code is None else _text(self.code, self.number)
-
-
-@functools.lru_cache(4096)
-def _text(code: CodeType, number: int) -> str:
-    source = linecache.getline(code.co_filename, number).strip()
-    return f"{file_of(code)}:{number} in {code.co_name}" + (f": {source}" if source else "")
+        if self.code is None:
+            return "unknown line"
+        source = linecache.getline(self.code.co_filename, self.number).strip()
+        return f"{file_of(self.code)}:{self.number} in {self.code.co_name}" + (
+            f": {source}" if source else ""
+        )
 
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -98,8 +98,8 @@ class Store:
 
     def on_host(self, index: int) -> np.ndarray | None:
         """Returns a row in the host's copy of the buffer; None if there is none."""
-        is_copied = self.host is not None and self.host[0] is self.buffer
-        return self.host[1][index, ...] if self.host is not None and is_copied else None
+        host = self.host  # once: a reader outside of the lock may replace it between two looks
+        return host[1][index, ...] if host is not None and host[0] is self.buffer else None
 
     def copy_of(self, index: int) -> tuple[jax.Array, Sharding]:
         """Returns a buffer with a copy of one row on the devices where it lies, and its sharding
@@ -228,7 +228,7 @@ class DeviceData:
     def give_up(self, why: str) -> None:
         """Drops the data; the next use raises LostError with this reason."""
         global num_moved
-        is_move = self.store is not None
+        is_move = self.is_on_devices()
         self.lost_reason, self.buffer, self.store = why, None, None
         num_moved += is_move
 

@@ -63,6 +63,6 @@ def is_run_here() -> Callable[[int], bool]:
     """A predicate of recorder numbers: True for this thread and for dead ones, as this thread's
     syncs run their ops."""
     here_number = number()
-    if not are_several:
-        return here_number.__eq__
+    if not are_several:  # all values have number 0, and the calling thread may have none
+        return (here_number if 0 in _alive else 0).__eq__
     return lambda recorder: recorder == here_number or recorder not in _alive

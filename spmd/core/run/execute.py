@@ -25,7 +25,7 @@ from ..programs import cache
 from ..record import recorders
 from ..record.annotations import annotate_again
 from ..record.record import at_once
-from ..record.storage import ASIDE, READ, Storage, pending_elsewhere
+from ..record.storage import ASIDE, READ, Storage, can_run, pending_elsewhere
 from ..sharding.value import Sharding
 from . import executables, known_graphs
 from .initialization import initialize_state
@@ -54,7 +54,7 @@ def run(
     donate: overwritten data is donated. for_read: see `initialize_state`.
     """
     storages_here = list(storages)
-    foreign_storages = pending_elsewhere(storages_here) if recorders.are_several else []
+    foreign_storages = pending_elsewhere(storages_here) if _has_others() else []
     is_undivided = donate and not foreign_storages and _is_undivided()
     known = known_graphs.ready(storages_here) if is_undivided else None
     if known is not None:
@@ -97,6 +97,12 @@ def _is_undivided() -> bool:
     them."""
     are_aside = any(ref() is not None for ref in ASIDE)
     return not (are_aside or at_once.value or guard.value or recording.value)
+
+
+def _has_others() -> bool:
+    """True if other recorded values may read what a sync overwrites: those of other threads, and
+    those that no sync can run."""
+    return recorders.are_several or bool(can_run)
 
 
 def _needed_of(
@@ -221,10 +227,9 @@ def _flow(
     roots_left: Sequence[Root],
     passed: set[DeviceData],
 ) -> Flow:
-    """The readers of each value, other threads' recorded ops included."""
+    """The readers of each value, other recorded ops included."""
     flow = Flow(todo, deferred_nodes, roots_left, passed)
-    # One thread records, nearly always: then no other thread else reads what is overwritten here.
-    if recorders.are_several:
+    if _has_others():
         flow.add_foreign_readers(_recorded_elsewhere(roots_left))
     return flow
 
@@ -286,7 +291,7 @@ def _run_subgraph(
         executables.compile_unlocked(graph, "step", line, ready.why_not)
         # Other threads may have recorded and annotated during the compilation: their reads keep
         # data alive, and their annotations apply.
-        if recorders.are_several:
+        if _has_others():
             flow.add_foreign_readers(_recorded_elsewhere([*roots_left, *roots]))
         ready = prepared(pending_graph(), subgraph, roots_left, flow, line, donate=donate)
         if ready.parts:

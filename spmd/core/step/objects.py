@@ -223,7 +223,9 @@ class Objects:
             return []
         # Locks, loggers and meshes: no state of a step, or objects that do not change.
         if package in _CLOSED_PACKAGES and not isinstance(thing, _OPEN):
-            return []
+            # A compiled function inside another one stands for the function that it wraps.
+            wrapped = state.get("__wrapped__") if package == "spmd" and state else None
+            return [] if wrapped is None else [(path, wrapped)]
         children: list[tuple[str, object]] = []
         fixed, slots = ["__class__"], list[str]()
         if isinstance(state, dict):

@@ -10,7 +10,7 @@ import operator
 import sys
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import chain
+from itertools import chain, compress
 from types import CellType
 from typing import Any, TypeVar
 
@@ -40,7 +40,7 @@ class DictVersions:
         # `move_to_end` counts as no write.
         self._ordered = [d for d in dicts if isinstance(d, OrderedDict) and len(d) > 1]
 
-    def now(self) -> tuple[int, int, list[int]]:
+    def now(self) -> tuple[int, list[int], list[int]]:
         """The value, with the highest number first. Of an object's `__dict__` see `OF_ATTRIBUTES`.
 
         From Python 3.12 on Dynamo does not count an empty dict that becomes a copy of another one;
@@ -48,9 +48,19 @@ class DictVersions:
         """
         return (
             max(map(dict_version, in_cache(self.dicts)), default=0),
-            0 if _COUNTS_ALL else sum(map(dict.__len__, self.dicts)),
+            [] if _COUNTS_ALL else [*map(dict.__len__, self.dicts)],
             [*map(id, chain.from_iterable(self._ordered))],
         )
+
+    def written_since(self, then: tuple[int, list[int], list[int]]) -> list[bool]:
+        """For each dict, True if it was written to since, or may have another order."""
+        number, lengths, _ = then
+        return [
+            dict_version(box) > number
+            or isinstance(box, OrderedDict)
+            or (not _COUNTS_ALL and len(box) != lengths[index])
+            for index, box in enumerate(self.dicts)
+        ]
 
 
 def in_cache(objects: list[_Object]) -> list[_Object]:
@@ -79,6 +89,7 @@ class Guards:
         self._lists: list[list[Any]] = []
         self._captured: list[CellType] = []
         self._sized: list[Collection[Any]] = []
+        self._in_order: list[dict[Any, Any]] = []
         self._getters: list[tuple[Callable[[Any], tuple[Any, ...]], Any]] = []
         self._slow: list[contents.Snapshot] = []
         for snapshot in self._snapshots:
@@ -90,7 +101,7 @@ class Guards:
                 self._captured += box.__closure__ or ()
                 self._getters.append((contents.parts_of_function, box))
             elif kind is Kind.SLOTS and not (is_written or snapshot.has_missing()):
-                self._getters.append((operator.attrgetter(*snapshot.keys), box))
+                self._getters.append((operator.attrgetter(*map(str, snapshot.keys)), box))
             elif type(box) in _BUILTIN and not box:
                 self._empty.append(box)
             elif is_dict and not is_written and (OF_ATTRIBUTES or kind is not Kind.ATTRIBUTES):
@@ -99,6 +110,7 @@ class Guards:
                 self._lists.append(box)
             elif is_dict and type(box) is dict:
                 self._sized.append(box)
+                self._in_order += [box] * (kind is Kind.DICT)
                 keys = [key for key in snapshot.keys if (id(box), key) not in volatile]
                 if keys:
                     # Twice where there is one name: the getter of one name returns no tuple.
@@ -125,6 +137,7 @@ class Guards:
         self._contents = [variable.cell_contents for variable in self._captured]
         self._named = [value for getter, box in self._getters for value in getter(box)]
         self._sizes = [*map(len, self._sized)]
+        self._keys = [*chain.from_iterable(self._in_order)]
 
     def check(self) -> Change | str | None:
         """The first difference of the state, a change or the text of a mode; None where it is the
@@ -140,7 +153,8 @@ class Guards:
                 return f"{path}, a generator on the host, is at another draw"
         version = self._versions.now()
         if version != self._version:
-            for change in self._changes(self._written_since(self._version[0])):
+            is_written = self._versions.written_since(self._version)
+            for change in self._changes([*compress(self._counted, is_written)]):
                 return change
             self._version = version
         if self._is_same() and not any(self._changes(self._slow)):
@@ -149,15 +163,6 @@ class Guards:
             return change
         self._keep()  # other objects with equal values, or attributes that the call does not read
         return None
-
-    def _written_since(self, number: int) -> list[contents.Snapshot]:
-        """The dicts with a later write, or another order."""
-        pairs = zip(self._counted, self._versions.dicts, strict=True)
-        return [
-            snapshot
-            for snapshot, box in pairs
-            if not _COUNTS_ALL or dict_version(box) > number or isinstance(box, OrderedDict)
-        ]
 
     def _is_same(self) -> bool:
         """True if the same objects stand where they stood, in all but the dicts with versions."""
@@ -179,6 +184,7 @@ class Guards:
                     )
                 )
                 and [*map(len, self._sized)] == self._sizes  # a name may have come
+                and all(map(_is, chain.from_iterable(self._in_order), self._keys))
             )
         except (AttributeError, KeyError, ValueError):  # a name or variable that was deleted
             return False

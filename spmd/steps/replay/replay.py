@@ -195,7 +195,8 @@ class Replay:
         for index, value in enumerate(values):
             # Another program may have moved data to its own devices, a row of a stack as well.
             wanted = self._shardings.get(index)
-            if is_new or (wanted and value.store is None and value.sharding is not wanted):
+            is_elsewhere = wanted and value.store is None and value.sharding is not wanted
+            if is_new or is_elsewhere or value.lost_reason is not None:
                 why = self._moved(index, value)
                 if why:
                     return why

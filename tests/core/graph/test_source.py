@@ -23,6 +23,15 @@ def test_a_notebook_shows_a_result() -> None:
     assert "test_source.py" in line and line.endswith('scope["pretty"](shown)  # the cell')
 
 
+def test_equal_code_of_two_files() -> None:
+    lines = []
+    for name in ("one.py", "two.py"):
+        scope: dict[str, Any] = {}
+        exec(compile("def step(x):\n    return x + 1\n", name, "exec"), scope)
+        lines.append(str(Line(scope["step"].__code__, 4)))
+    assert lines == ["one.py:2 in step", "two.py:2 in step"]
+
+
 def test_a_cell_has_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """A notebook's cell is a file of the kernel's, with a hash for a name."""
     names = {"/tmp/ipykernel_7/123.py": ("Cell", "In[3]")}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from support import in_thread
+from support import in_thread, run_script
 from torch import nn
 
 import spmd
@@ -192,3 +192,18 @@ class TestModuleState:
         model = nn.Linear(2, 2)
         model(torch.ones(1, 2)).sum().backward()
         assert model.weight.grad.shape == (2, 2)
+
+
+def test_a_sync_runs_what_the_only_thread_has_left() -> None:
+    """Of a thread that has recorded nothing itself."""
+    run_script("""
+        import threading, torch, spmd
+        from spmd.core import DeviceData, storage_of
+        results = []
+        thread = threading.Thread(target=lambda: results.append(torch.arange(3).to("xla") * 3))
+        thread.start()
+        thread.join()
+        spmd.sync()
+        assert type(storage_of(results[0]).value) is DeviceData
+        assert results[0].tolist() == [0, 3, 6]
+    """)

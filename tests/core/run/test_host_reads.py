@@ -67,6 +67,22 @@ class TestRowsOfStores:
         for mine, expected in zip(ours, theirs, strict=True):
             check(mine, expected)
 
+    def test_a_reader_that_ends_late(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A reader of the buffer before sets its copy while another one looks at the store's."""
+        ours, theirs = rows("xla"), rows("cpu")
+        copies = []
+        for _ in range(4):
+            update(ours)
+            update(theirs)
+            check(ours[1], theirs[1])
+            copies.append(storage_of(ours[1]).value.store.host)
+        rows_store = storage_of(ours[1]).value.store
+        assert copies[-1] is not None is not copies[-2] and rows_store.host is copies[-1]
+
+        looks = iter([copies[-1], copies[-1], *[copies[-2]] * 9])
+        monkeypatch.setattr(type(rows_store), "host", property(lambda _: next(looks)))
+        check(torch.from_numpy(rows_store.on_host(1)), theirs[1])
+
     def test_a_large_store(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(host_reads, "_SMALL", 100)
         ours, theirs = rows("xla"), rows("cpu")

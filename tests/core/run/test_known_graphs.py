@@ -239,6 +239,17 @@ class TestMemory:
         for mine, expected in zip(ours, theirs, strict=True):
             check(mine, expected)
 
+    def test_a_shard_that_no_sync_runs(self, mesh8: spmd.Mesh) -> None:
+        x = spmd.mark_sharding((START * 1).to("xla"), mesh8, P("fsdp", None))
+        for number in range(6):
+            shard = spmd.torch_xla.enable_manual_sharding(x, ("fsdp", None), mesh=mesh8)
+            for _ in range(number):  # of known graphs, but for the first ones
+                x.add_(1)
+                spmd.sync()
+            full = spmd.torch_xla.disable_manual_sharding(shard * 2, ("fsdp", None), (8, 2))
+            check(full, 2 * (START + sum(range(number))))
+            check(x, START + sum(range(number + 1)))
+
     def test_a_launch_that_fails(self, monkeypatch: pytest.MonkeyPatch) -> None:
         x = (START * 1).to("xla")
         for _ in range(4):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import compiled_steps as steps
+import jax
 import pytest
 import torch
 from compiled_steps import Training, training
@@ -13,6 +14,8 @@ from support import check
 from torch import nn
 
 import spmd
+from spmd.core.graph.errors import LostError
+from spmd.core.run import executables
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +30,10 @@ def set_(name: str, value: Any) -> Callable[[Any], None]:
     return lambda thing: setattr(thing, name, value)
 
 
+def scale(*, of_all: float = 1.5) -> float:
+    return of_all
+
+
 class Holder:
     """Containers of each kind that a function reads in order."""
 
@@ -36,6 +43,7 @@ class Holder:
         self.listed: list[Any] = [2.0, [3.0, {"deep": 5.0}]]
         self.named = {"a": 2.0, "b": 3.0}
         self.ordered = OrderedDict(self.named)
+        self.queue = deque([2.0, 2.0, 3.0])
         self.empty: tuple[Any, ...] = ({}, [], set(), deque(), OrderedDict())
         self.cell: Any = None
         self.bias = torch.zeros(3, device="xla")
@@ -44,7 +52,8 @@ class Holder:
     def numbers(self) -> list[float]:
         first, (second, inner) = self.listed
         deep = [value for box in self.empty for value in box]
-        return [first, second, inner["deep"], *self.named.values(), *self.ordered.values(), *deep]
+        numbers = [first, second, inner["deep"], *self.named.values(), *self.ordered.values()]
+        return [*numbers, *self.queue, *deep, scale()]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         for number in self.numbers():  # the order counts
@@ -65,6 +74,8 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "an item": lambda own: own.named.update(b=7.0),
     "the order of a dict": lambda own: reinsert(own.named),
     "the order of an ordered dict": lambda own: own.ordered.move_to_end("a"),
+    "the order of a deque": lambda own: own.queue.rotate(1),
+    "keyword defaults": lambda own: setattr(scale, "__kwdefaults__", {"of_all": 7.0}),
     "a new key": lambda own: own.named.update(c=7.0),
     "a key less": lambda own: own.named.pop("a"),
     "an empty dict": lambda own: own.empty[0].update({7.0: 0}),
@@ -86,6 +97,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 def test_python_state(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for attribute in ("factor", "numbers"):
         monkeypatch.setattr(Holder, attribute, vars(Holder)[attribute])
+    monkeypatch.setattr(scale, "__kwdefaults__", scale.__kwdefaults__)
     own, x = Holder(), torch.ones(3)
     compiled = spmd.compile(lambda x: own(x))
     for _ in range(3):
@@ -106,6 +118,58 @@ def test_python_state(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         for number in own.numbers():
             expected = expected * number + own.factor
         check(result, expected + own.bias.cpu())
+
+
+@pytest.mark.parametrize("kind", [dict, OrderedDict])
+def test_the_order_of_a_dict_that_a_call_writes(kind: Any) -> None:
+    def results(device: str, compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
+        box = kind(a=2.0, b=3.0, hidden=torch.ones(3).to(device))
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            for key in box:
+                x = x if key == "hidden" else x * box[key] + 1
+            box["hidden"] = box["hidden"] * 0.5 + x
+            return box["hidden"] * 1
+
+        step = compiled(step)
+        values = [step(torch.ones(3).to(device)) for _ in range(4)]
+        reinsert(box)
+        return [*values, *[step(torch.ones(3).to(device)) for _ in range(3)]]
+
+    for mine, expected in zip(
+        results("xla", spmd.compile), results("cpu", lambda f: f), strict=True
+    ):
+        check(mine, expected)
+
+
+def test_state_of_a_compiled_function_inside() -> None:
+    own, x = Holder(), torch.ones(3)
+    inner = spmd.compile(lambda x: x * own.unread)
+    outer = spmd.compile(lambda x: inner(x) + 1)
+    for own.unread in (2, 2, 2, 7, 7):
+        check(outer(x.to("xla")), x * own.unread + 1)
+    assert outer.num_replayed >= 2, outer.explain()
+
+
+def test_data_that_a_failed_replay_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    total, launch = torch.zeros(3).to("xla"), executables.launch
+    compiled = spmd.compile(lambda x: total.add_(x) * 1)
+    for _ in range(3):
+        compiled(torch.ones(3).to("xla"))
+    assert compiled.num_replayed, compiled.explain()
+
+    def failing(*arguments: Any) -> None:
+        launch(*arguments)
+        raise jax.errors.JaxRuntimeError("INTERNAL: no end")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(executables, "launch", failing)
+        with pytest.raises(RuntimeError, match="no end"):
+            compiled(torch.ones(3).to("xla"))
+    with pytest.raises(LostError, match="did not finish"):
+        compiled(torch.ones(3).to("xla"))
+    total.data = torch.full((3,), 3.0).to("xla")
+    check(compiled(torch.ones(3).to("xla")), torch.full((3,), 4.0))
 
 
 def _weight(own: Training) -> torch.Tensor:

@@ -49,6 +49,20 @@ def test_writes(kind: Any) -> None:
             assert DictVersions([box]).now() == after, "a read"
 
 
+def test_the_dict_that_was_written() -> None:
+    boxes: list[dict[Any, Any]] = [{"a": object()} for _ in range(3)]
+    versions = DictVersions(boxes)
+    for write in (
+        lambda: boxes[1].update(a=object()),
+        lambda: boxes[1].clear(),
+        lambda: boxes[1].update({"b": object()}),  # a copy, which Dynamo does not count
+    ):
+        then = versions.now()
+        write()
+        assert versions.now() != then
+        assert versions.written_since(then) == [False, True, False]
+
+
 @pytest.mark.skipif(
     not OF_ATTRIBUTES, reason="assignments to attributes pass the dict by: guards compare them"
 )
