@@ -35,8 +35,8 @@ class AtOnce(Protocol):
     def left_out(self, roots: Sequence[tuple[Value, Storage]]) -> list[Node]:
         """Ops to leave pending in a sync of these roots. It may settle storages."""
 
-    def is_list(self, value: Value) -> TypeGuard[Node]:
-        """True for a value that was left pending."""
+    def is_token_list(self, value: Value) -> TypeGuard[Node]:
+        """True for a list with a token of the device, which syncs leave pending."""
 
     def finish(self, storage: Storage) -> None:
         """Settles a storage whose value was left pending, after a sync for a read of the
