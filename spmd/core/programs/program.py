@@ -196,13 +196,13 @@ def without_data(graph: Graph) -> Graph:
     )
 
 
-Place = tuple[int, int]  # (number of the op, number of its result) of a value; (~i, 0) for input i
+ValueIndex = tuple[int, int]  # (op, result of it) of a value; (~i, 0) for input i
 
 
 class Requested:
     """The graph for which a program was compiled, as facts that are compared with those of another
-    graph: ops and their lines, inputs (meta, sharding), the places of the operands of each op and
-    of the results (roots), the flags.
+    graph: ops and their lines, inputs (meta, sharding), the indices of each op's operands and of
+    the results (roots), the flags.
 
     run: the number of the run that needed it first.
     """
@@ -227,26 +227,26 @@ class Requested:
         )
 
     @functools.cached_property
-    def wiring(self) -> list[tuple[Place, ...]]:
-        return [tuple(map(self._place, node.operands)) for node in self.graph.nodes]
+    def wiring(self) -> list[tuple[ValueIndex, ...]]:
+        return [tuple(map(self._value_index, node.operands)) for node in self.graph.nodes]
 
     @functools.cached_property
-    def roots(self) -> list[Place]:
-        return list(map(self._place, self.graph.roots))
+    def roots(self) -> list[ValueIndex]:
+        return list(map(self._value_index, self.graph.roots))
 
     @functools.cached_property
     def _positions(self) -> dict[Value, int]:
         positions: dict[Value, int] = {data: ~i for i, data in enumerate(self.graph.inputs)}
         return positions | {node: i for i, node in enumerate(self.graph.nodes)}
 
-    def _place(self, value: Value) -> Place:
+    def _value_index(self, value: Value) -> ValueIndex:
         if type(value) is TupleElement:
             return self._positions[value.node], value.index
         return self._positions[value], 0
 
-    def value(self, position: Place) -> str:
+    def value(self, value_index: ValueIndex) -> str:
         """Describes a value for messages: an input, or the result of an op at its line."""
-        index, _ = position
+        index, _ = value_index
         if index < 0:
             return f"input {~index} ({self.inputs[~index][0]!r})"
         return f"the result of {self.entries[index].name} at {self.lines[index]}"
