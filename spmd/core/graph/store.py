@@ -359,11 +359,12 @@ def with_row(stack: jax.Array, index: int, row: jax.Array, sharding: Sharding) -
 
 
 def block_of(sharding: Sharding, count: int, index: int) -> tuple[Sharding, int]:
-    """Returns the sharding of one of `count` rows on the devices of its block, and its index among
-    the block's."""
+    """Returns (sharding of a row on the devices of its block, its index in the block), for row
+    `index` of a stack of `count` rows."""
     blocks = sharding.blocks()
-    number, index = divmod(index, -(-count // len(blocks)))
-    return blocks[number], index
+    rows_per_block = -(-count // len(blocks))
+    number, index_in_block = divmod(index, rows_per_block)
+    return blocks[number], index_in_block
 
 
 def _spread(buffer: jax.Array, block: Sharding, sharding: Sharding) -> jax.Array:
