@@ -25,10 +25,10 @@ from .pjrt import processes, transfer
 from .schedule import bring
 
 # Finds the loops of a graph, and the inputs and results that are to be rows of stacks.
-form: cache.Form = prepare.formed
+form: cache.Form = prepare.run_compile_passes
 
 
-def formed(graph: Graph, *, may_scan: bool = True) -> Graph:
+def compiled_graph(graph: Graph, *, may_scan: bool = True) -> Graph:
     """The graph as it is compiled, with its loops and stacks."""
     return cache.grouped(graph, form, may_scan=may_scan)[0]
 

@@ -24,7 +24,7 @@ from ..sharding.value import Sharding
 from . import executables
 from .pjrt import transfer
 from .recording import recording
-from .schedule import check_here, home_of, is_placed_in, mesh_homes, meshes_met, pinned_sharding
+from .schedule import check_here, home_of, mesh_homes, meshes_met, pinned_sharding, sharding_over
 
 Initial = tuple[Storage, Value]
 
@@ -237,7 +237,7 @@ def _graph_of(initial: Sequence[Initial], mesh: Sharding) -> Graph:
     roots = [value for _, value in initial]
     nodes, inputs = topological(roots)
     pinned = [pinned_sharding(storage, mesh) for storage, _ in initial]
-    shardings = [is_placed_in(device_data, mesh) for device_data in inputs]
+    shardings = [sharding_over(device_data, mesh) for device_data in inputs]
     return Graph(nodes, inputs, shardings, roots, pinned, (False,) * len(inputs), mesh)
 
 

@@ -24,7 +24,7 @@ def save(recorded: Recordings, compiler_options: Mapping[str, str], path: str | 
     with topology.standing_in(recorded.target), compiled_with(compiler_options):
         for graph in recorded.graphs:
             program = executables.planned_for(graph, recorded.line)
-            formed = executables.formed(graph, may_scan=not program.is_unrolled)
+            formed = executables.compiled_graph(graph, may_scan=not program.is_unrolled)
             why_not = stored.why_not_kept(formed) or (
                 "it calls Python while it runs" if program.calls_host else ""
             )
