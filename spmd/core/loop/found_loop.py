@@ -22,7 +22,7 @@ from ..sharding.value import DEVICE, HOST
 from .loop_counter import EACH, Step
 from .loop_op import Loop, Y, loop_op
 
-Result = tuple[int, int]  # of an iteration: the op's place in it, the index of the op's result
+Result = tuple[int, int]  # of an iteration: the op's index in it, the index of the op's result
 
 
 class Entering(NamedTuple):
@@ -87,11 +87,11 @@ class Candidate:
         return self.nodes[self.start + iteration * self.period + index]
 
     def at(self, index: int) -> Sequence[Node]:
-        """Returns the op at one place of an iteration, for all iterations."""
+        """Returns the op at one index of an iteration, for all iterations."""
         return self.nodes[self.start + index : self.stop : self.period]
 
     def positions(self, index: int) -> Sequence[int] | None:
-        """Returns the dynamic start of the op at a place in each iteration; None if all have the
+        """Returns the dynamic start of the op at an index in each iteration; None if all have the
         same op there."""
         ops = [node.op for node in self.at(index)]
         if all(op is ops[0] for op in ops):

@@ -112,13 +112,13 @@ class Loop(Lowering):
         )
 
     def operand_runs(self) -> Iterator[range]:
-        """Yields the places of the operands of each x: one, or one per row."""
+        """Yields the indices of the operands of each x: one, or one per row."""
         start = self.num_fixed
         for is_stacked in self.xs:
             yield range(start, start := start + (1 if is_stacked else self.iterations))
 
     def result_runs(self) -> Iterator[range]:
-        """Yields the places of the results of each y: one, or one per row."""
+        """Yields the indices of the results of each y: one, or one per row."""
         start = self.num_carried + self.num_last
         for y in self.ys:
             yield range(

@@ -122,11 +122,11 @@ def _stacks(graph: Graph) -> Iterator[str]:
         (graph.stacked, [value.meta for value in graph.roots], graph.pinned),
     ):
         # A row of two stacks would be donated twice, or copied into one of them at each run.
-        places = [index for group in groups for index in group if index >= 0]
-        if len(set(places)) < len(places):
+        indices = [index for group in groups for index in group if index >= 0]
+        if len(set(indices)) < len(indices):
             yield "a value is a row of two stacks"
         for group in groups:
-            # inputs among the results have places below 0
+            # inputs among the results have indices below 0
             rows = [index for index in group if index >= 0]
             if len({(metas[index].struct, shardings[index]) for index in rows}) > 1:
                 yield f"the rows {rows} of one stack differ in shape, dtype or sharding"

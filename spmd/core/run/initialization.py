@@ -208,13 +208,14 @@ def _programs(initial: Sequence[Initial], mesh: Sharding) -> list[list[Initial]]
         if inputs or not visited.isdisjoint(nodes):
             return [list(initial)]
         visited.update(nodes)
-        places = {node: index for index, node in enumerate(nodes)}
+        node_index = {node: index for index, node in enumerate(nodes)}
         wiring = tuple(
-            (node.op, tuple(_place(operand, places) for operand in node.operands)) for node in nodes
+            (node.op, tuple(_value_index(operand, node_index) for operand in node.operands))
+            for node in nodes
         )
         # Equal wiring and sharding, other draws: the key of a draw is a number of the op, and no
         # part of the program.
-        kind = wiring, _place(value, places), pinned_sharding(storage, mesh)
+        kind = wiring, _value_index(value, node_index), pinned_sharding(storage, mesh)
         fewest += 0 if kind in kinds else len(nodes)
         ops += len(nodes)
         kinds.setdefault(kind, []).append((storage, value))
@@ -227,9 +228,11 @@ def _programs(initial: Sequence[Initial], mesh: Sharding) -> list[list[Initial]]
     return [list(part) for equal in by_number.values() for part in zip(*equal, strict=True)]
 
 
-def _place(value: Value, places: dict[Node, int]) -> tuple[int, int]:
-    """The position of the op that makes a value, and the index of its result."""
-    return (places[value.node], value.index) if type(value) is TupleElement else (places[value], 0)  # type: ignore[index]
+def _value_index(value: Value, node_index: dict[Node, int]) -> tuple[int, int]:
+    """The index of the op that makes a value, and the index of its result."""
+    if type(value) is TupleElement:
+        return node_index[value.node], value.index
+    return node_index[value], 0  # type: ignore[index]
 
 
 def _graph_of(initial: Sequence[Initial], mesh: Sharding) -> Graph:
