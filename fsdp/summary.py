@@ -109,8 +109,8 @@ def _unit(
     names: dict[int, list[str]],
     counted_ids: set[int],
 ) -> UnitSummary:
-    """The summary of a unit. counted_ids: the ids of parameters of former units, whose kept bytes
-    are counted there."""
+    """The summary of a unit. counted_ids: the ids of parameters that earlier units have counted;
+    those of this unit are added."""
     rows = [_parameter(parameter, names, counted_ids) for parameter in unit.parameters]
     rows += [
         _parameter(parameter, names, counted_ids, is_ignored=True) for parameter in unit.ignored
@@ -134,7 +134,7 @@ def _parameter(
     *,
     is_ignored: bool = False,
 ) -> ParameterSummary:
-    """The summary of a parameter; one in `counted_ids` has its kept bytes counted elsewhere."""
+    """The summary of a parameter; 0 kept bytes for one in `counted_ids`."""
     is_above = id(parameter) in counted_ids
     counted_ids.add(id(parameter))
     sharding = None if parameter.device.type != "xla" else spmd.get_sharding(parameter)

@@ -152,12 +152,12 @@ class Unit:
         # running passes, innermost last, with the tensors they replaced
         self._passes: list[tuple[_Pass, _SlotValues]] = []
         self._masters: _SlotValues = {}  # the parameters that casts replace during backward
-        self._arrived: _Pass | None = None  # the pass whose backward runs
+        self._backward_pass: _Pass | None = None  # the pass whose backward runs
         self._stored = UnitState.SHARDED
 
     def __getstate__(self) -> dict[str, object]:
         # A copy begins with no pass under way.
-        runs = {"_gathered", "_passes", "_masters", "_arrived", "_stored", "_modules"}
+        runs = {"_gathered", "_passes", "_masters", "_backward_pass", "_stored", "_modules"}
         return {name: value for name, value in self.__dict__.items() if name not in runs}
 
     def __setstate__(self, state: dict[str, object]) -> None:
@@ -193,7 +193,7 @@ class Unit:
         """The state of the parameters now."""
         if self._passes:
             return UnitState.FORWARD
-        return UnitState.BACKWARD if self._arrived is not None else self._stored
+        return UnitState.BACKWARD if self._backward_pass is not None else self._stored
 
     @property
     def is_on_device(self) -> bool:
@@ -371,14 +371,11 @@ class Unit:
         return _Pass(gathers, {slot: casts[id(parameter)] for slot, parameter in stored.items()})
 
     def _recomputed_pass(self) -> _Pass | None:
-        """The forward pass that recompute around the unit runs again for its backward, or None. The
-        second run reads the same casts, which were gathered when the gradient arrived."""
-        arrived = self._arrived
-        return (
-            arrived
-            if arrived is not None and arrived.task == torch._C._current_graph_task_id()
-            else None
-        )
+        """The forward pass that recompute around the unit runs again in its backward, or None. The
+        second run reads the casts that the backward has gathered."""
+        running = self._backward_pass
+        is_in_backward = running is not None and running.task == torch._C._current_graph_task_id()
+        return running if is_in_backward else None
 
     def post_forward(self, module: nn.Module, args: object, output: object) -> object:
         """Ends a forward pass; returns its output. output: None where forward raised, as a
@@ -445,7 +442,7 @@ class Unit:
                 slot: _slot_value(*slot) for slot in forward_pass.casts
             }
             _fill_slots(forward_pass.casts)
-            self._arrived = forward_pass
+            self._backward_pass = forward_pass
         if (forward_pass.casts and not self._passes) or forward_pass.saved_shards:
             # torch runs it when the whole backward has ended: there is no hook after a module's own
             # part of it.
@@ -457,7 +454,7 @@ class Unit:
         """Ends the backward of a forward pass: parameters stand in modules again, and its casts are
         freed."""
         self.restore()
-        self._arrived = None
+        self._backward_pass = None
         forward_pass.gathers, forward_pass.casts, forward_pass.saved_shards = (), None, ()
 
     def _refuse_meta(self, module: nn.Module) -> None:

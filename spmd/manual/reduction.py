@@ -30,7 +30,7 @@ from ..core.extend import (
 )
 from ..loops.gradient import tensors
 from ..tensors.annotate import on_device
-from .unreduced import LINEAR, SAME, place_of, sums_of
+from .unreduced import LINEAR, SAME, location_of, sums_of
 
 _warned: set[tuple[str, torch.dtype]] = set()
 
@@ -132,7 +132,7 @@ def _sum_in(node: Node, sums: Sequence[int], index: int, dtype: torch.dtype) -> 
         layout=op.layout,
     )
     return walks.results(
-        record_calls.record(in_dtype, node.operands, node.numbers, place_of(node))
+        record_calls.record(in_dtype, node.operands, node.numbers, location_of(node))
     )[index]
 
 
@@ -143,7 +143,7 @@ def _recorded_again(node: Node, operands: Sequence[Value]) -> Value:
         return operands[0]
     if node.op.name == "mark_sharding":
         mark = annotations.mark_op(operands[0].meta, lowering.sharding, lowering.via)
-        return record_calls.record(mark, (operands[0],), (), place_of(node))
+        return record_calls.record(mark, (operands[0],), (), location_of(node))
     of_operand, of_number = tensors(operands).__getitem__, node.numbers.__getitem__
     arguments = {
         name: calls.fill(template, of_operand, of_number) for name, template in lowering.arguments

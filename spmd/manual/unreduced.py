@@ -383,7 +383,7 @@ class _Summands:
     ) -> Value:
         stack = dense_meta((self.rows.count, *meta.shape), meta.dtype)
         metas = tuple(operand.meta for operand in operands)
-        location: record_calls.Place = (None, 0, -1) if node is None else place_of(node)
+        location: record_calls.Location = (None, 0, -1) if node is None else location_of(node)
         if isinstance(lowering, _Each) and node is not None:
             kinds, statics, numbers = (
                 node.op.numbers,
@@ -445,7 +445,7 @@ def sums_of(op: OpSpec, sums: Sequence[int]) -> list[int]:
     return [results.index(index) for index in sums if index in results]
 
 
-def place_of(node: Node) -> record_calls.Place:
+def location_of(node: Node) -> record_calls.Location:
     return node.code, node.instruction, node.sequence
 
 

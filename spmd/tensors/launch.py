@@ -79,7 +79,7 @@ def initialize(
         raise RuntimeError(
             "initialize came too late: call it before the first tensor, mesh or jax.devices()"
         )
-    address = find_place(coordinator_address, num_processes, process_id)
+    address = find_rendezvous(coordinator_address, num_processes, process_id)
     if local_device_count is not None:
         simulate(local_device_count)
     hardware.prepare()
@@ -91,10 +91,10 @@ def initialize(
     processes.join()
 
 
-def find_place(
+def find_rendezvous(
     address: str | None, num_processes: int | None, process_id: int | None
-) -> processes.Place:
-    """Returns the place of this process. An argument that is None is taken from torchrun's
+) -> processes.Rendezvous:
+    """Returns the rendezvous of this process. An argument that is None is taken from torchrun's
     environment, else from the launchers that jax detects (SLURM, Open MPI, TPU pods). Without any
     of these a process is a job of one.
 
@@ -122,7 +122,7 @@ def find_place(
     }
     missing = [name for name, value in values.items() if value is None]
     if len(missing) == len(values):
-        return processes.Place(f"127.0.0.1:{_free_port()}", 1, 0, None)
+        return processes.Rendezvous(f"127.0.0.1:{_free_port()}", 1, 0, None)
     if missing or address is None or num_processes is None or process_id is None:
         raise ValueError(
             f"initialize: {', '.join(missing)} is not given and no launcher says it. Start the "
@@ -139,7 +139,7 @@ def find_place(
         raise ValueError(
             f"initialize: expected process_id of 0 to {num_processes - 1}, got {process_id}"
         )
-    return processes.Place(
+    return processes.Rendezvous(
         address, num_processes, process_id, None if local is None else tuple(local)
     )
 
@@ -154,7 +154,7 @@ def _port_from_store(address: str, restart: int, process_id: int | None) -> str:
     store = PrefixStore(f"spmd/{restart}", TCPStore(host, int(port), is_master=False))
     if process_id == 0:
         store.set("port", processes.seal("port", str(_free_port())))
-    return f"{host}:{processes.opened('port', store.get('port').decode())}"
+    return f"{host}:{processes.unsealed('port', store.get('port').decode())}"
 
 
 def _free_port() -> int:

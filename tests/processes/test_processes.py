@@ -436,7 +436,7 @@ class TestPlace:
             monkeypatch.delenv(name, raising=False)
 
     def test_arguments(self) -> None:
-        assert launch.find_place("host:1", 4, 3) == ("host:1", 4, 3, None)
+        assert launch.find_rendezvous("host:1", 4, 3) == ("host:1", 4, 3, None)
 
     def test_torch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, value in {
@@ -446,11 +446,11 @@ class TestPlace:
             "RANK": "2",
         }.items():
             monkeypatch.setenv(name, value)
-        assert launch.find_place(None, None, None) == ("host:29500", 4, 2, None)
-        assert launch.find_place("other:1", None, None) == ("other:1", 4, 2, None)
+        assert launch.find_rendezvous(None, None, None) == ("host:29500", 4, 2, None)
+        assert launch.find_rendezvous("other:1", None, None) == ("other:1", 4, 2, None)
         monkeypatch.setenv("RANK", "two")
         with pytest.raises(ValueError, match="RANK='two': expected a whole number"):
-            launch.find_place(None, None, None)
+            launch.find_rendezvous(None, None, None)
 
     def test_slurm(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, value in {
@@ -461,7 +461,7 @@ class TestPlace:
             "SLURM_LOCALID": "0",
         }.items():
             monkeypatch.setenv(name, value)
-        assert launch.find_place(None, None, None) == ("node3:61447", 2, 1, (0,))
+        assert launch.find_rendezvous(None, None, None) == ("node3:61447", 2, 1, (0,))
 
     def test_open_mpi(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, value in {
@@ -471,7 +471,7 @@ class TestPlace:
             "OMPI_COMM_WORLD_LOCAL_RANK": "0",
         }.items():
             monkeypatch.setenv(name, value)
-        address, *rest = launch.find_place(None, None, None)
+        address, *rest = launch.find_rendezvous(None, None, None)
         assert address.startswith("10.0.0.1:") and rest == [2, 0, (0,)]
 
     def test_kubernetes(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -486,7 +486,7 @@ class TestPlace:
             "HOSTNAME": "train-3",
         }.items():
             monkeypatch.setenv(name, value)
-        assert launch.find_place(None, None, None) == ("train-0.train:29500", 4, 3, None)
+        assert launch.find_rendezvous(None, None, None) == ("train-0.train:29500", 4, 3, None)
 
     @pytest.mark.parametrize(
         ("added", "place"),
@@ -525,7 +525,7 @@ class TestPlace:
         facts = "ACCELERATOR_TYPE: 'v5litepod-16'\nTOPOLOGY: '4x4'\nWORKER_ID: '2'\n"
         monkeypatch.setattr(cloud_tpu_cluster, "get_metadata", lambda key: (facts, 200))
         address = f"localhost:{cloud_tpu_cluster.coordinator_port}"
-        assert launch.find_place(None, None, None) == (address, *place)
+        assert launch.find_rendezvous(None, None, None) == (address, *place)
 
     def test_alone(self) -> None:
         """Without arguments and a launcher: a job of one, which may be asked for twice."""
@@ -548,17 +548,17 @@ class TestPlace:
         with pytest.raises(
             ValueError, match=r"coordinator_address, process_id is not given .* -m spmd launch"
         ):
-            launch.find_place(None, 2, None)
+            launch.find_rendezvous(None, 2, None)
         with pytest.raises(
             ValueError, match="initialize: process_id is not given and no launcher says it"
         ):
-            launch.find_place("host:1", 2, None)
+            launch.find_rendezvous("host:1", 2, None)
         with pytest.raises(ValueError, match="expected process_id of 0 to 1, got 2"):
-            launch.find_place("host:1", 2, 2)
+            launch.find_rendezvous("host:1", 2, 2)
         with pytest.raises(
             ValueError, match="expected coordinator_address as \"host:port\", got 'host'"
         ):
-            launch.find_place("host", 2, 1)
+            launch.find_rendezvous("host", 2, 1)
 
     def test_too_late(self) -> None:
         assert spmd.device_ids()

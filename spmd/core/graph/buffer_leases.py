@@ -80,19 +80,19 @@ def spare(buffers: list[Any], donated: Iterable[int]) -> None:
     # Without the lock, as this runs at each launch, and nothing is lent at most of them.
     if not LENT:
         return
-    places = list(donated)
+    indices = list(donated)
     with _changed:
         # A lender without room for copies must give arrays back first.
         while short := _short_of_room(
-            [LENT[id(buffers[i])] for i in places if is_lent(buffers[i])]
+            [LENT[id(buffers[i])] for i in indices if is_lent(buffers[i])]
         ):
             begin = time.perf_counter()
             _changed.wait()
             short.waited += time.perf_counter() - begin
-        places = [i for i in places if is_lent(buffers[i])]
-        lenders = {lender for i in places for lender in LENT[id(buffers[i])].lenders}
+        indices = [i for i in indices if is_lent(buffers[i])]
+        lenders = {lender for i in indices for lender in LENT[id(buffers[i])].lenders}
     begin = time.perf_counter()
-    for i in places:
+    for i in indices:
         counters.add("buffers_spared")
         buffers[i] = jax.device_put(buffers[i], buffers[i].sharding, may_alias=False)
     for lender in lenders:

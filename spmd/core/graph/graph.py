@@ -189,13 +189,13 @@ _serial = attrgetter("serial")
 
 
 class Port(NamedTuple):
-    """One argument or result of a program: one input or root, by its place, or a stack group of
+    """One argument or result of a program: one input or root, by its index, or a stack group of
     them.
 
     meta, sharding: those of the stack, for a stack group.
     """
 
-    places: int | StackGroup
+    indices: int | StackGroup
     meta: Meta
     sharding: Sharding | None
     is_donated: bool = False
@@ -265,15 +265,15 @@ class Graph:
         # Groups first: an argument of a program is a stack or one input, and jax pairs donated ones
         # with results in order.
         ports = []
-        for places in groups:
-            first = max(places)  # inputs among the roots have places below 0
+        for group in groups:
+            first = max(group)  # inputs among the roots have indices below 0
             meta, sharding = values[first].meta, shardings[first]
             assert sharding is not None, (
                 "a stack group has the sharding that its rows are pinned to"
             )
-            stack = dense_meta((len(places), *meta.shape), meta.dtype)
-            is_donated = bool(donated) and any(map(donated.__getitem__, places))
-            ports.append(Port(places, stack, sharding.behind_rows(), is_donated))
+            stack = dense_meta((len(group), *meta.shape), meta.dtype)
+            is_donated = bool(donated) and any(map(donated.__getitem__, group))
+            ports.append(Port(group, stack, sharding.behind_rows(), is_donated))
         grouped = set().union(*groups)
         for index, value in enumerate(values):
             if index not in grouped:
@@ -418,7 +418,7 @@ def _wiring(
                 key.append(position[operand.node] + (operand.index + 1 << 40))
             else:
                 key.append(position[operand])
-    key.append(tuple([_place(root, position) for root in roots]))
+    key.append(tuple([_position(root, position) for root in roots]))
     return key
 
 
@@ -429,7 +429,7 @@ def flags() -> tuple[Hashable, ...]:
     return *settings(config), *NAMES, stand_in.value
 
 
-def _place(value: Value, position: dict[Value, int]) -> int:
+def _position(value: Value, position: dict[Value, int]) -> int:
     return (
         position[value.node] + (value.index + 1 << 40)
         if isinstance(value, TupleElement)

@@ -222,7 +222,7 @@ def contains_function(lowering: Lowering) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One element of a list op: its own op, and the places of its operands, numbers and results
+    """One element of a list op: its own op, and the indices of its operands, numbers and results
     among the list op's."""
 
     op: OpSpec

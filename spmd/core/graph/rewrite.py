@@ -2,7 +2,7 @@
 another."""
 
 # Why one engine: a pass that makes ops must keep what the rest of a compilation reads of them (the
-# user's line, the recorded ops behind each, the places of scalar arguments). Here that is done
+# user's line, the recorded ops behind each, the indices of scalar arguments). Here that is done
 # once, and a pass is a table of rules.
 
 import dataclasses
@@ -24,12 +24,10 @@ class Rewrite:
     def __init__(self, old: Graph, *, is_recorded: bool = False):
         self.old = old
         self.is_recorded = is_recorded
-        # Else the numbers become places: a graph made of a recorded one has places already.
+        # Else the numbers become indices: a graph made of a recorded one has them already.
         is_placed = is_recorded or old.recorded is not None
         self.numbers = (
-            {node: node.numbers for node in old.nodes}
-            if is_placed
-            else _places_of_numbers(old.nodes)
+            {node: node.numbers for node in old.nodes} if is_placed else _number_indices(old.nodes)
         )
         self.nodes: list[Node] = []
         self.sources: dict[Node, Sequence[Node]] = {}
@@ -121,17 +119,17 @@ def rewrite(
     return new.graph()
 
 
-def _places_of_numbers(nodes: Sequence[Node]) -> dict[Node, Sequence[float | int]]:
-    """Returns the places of each op's scalar arguments in the vectors of all floats and of all
+def _number_indices(nodes: Sequence[Node]) -> dict[Node, Sequence[float | int]]:
+    """Returns the indices of each op's scalar arguments in the vectors of all floats and of all
     integers."""
-    # Places and not values: a rewritten program takes the same two vectors as the graph that was
+    # Indices and not values: a rewritten program takes the same two vectors as the graph that was
     # recorded.
     count = {"f": 0, "i": 0}
     by_node: dict[Node, Sequence[float | int]] = {}
     for node in nodes:
-        places: list[float | int] = []
+        indices: list[float | int] = []
         for kind in node.op.numbers if node.numbers else "":
-            places.append(count[kind])
+            indices.append(count[kind])
             count[kind] += 1
-        by_node[node] = places
+        by_node[node] = indices
     return by_node

@@ -38,7 +38,7 @@ from .stacked import read_row, write_row
 
 
 StackGroup = tuple[int, ...]
-# By the places of a result, or of a stack of them: each with the input that it replaces.
+# By the index of a result, or of a stack of them: each with the input that it replaces.
 Replaced = dict[int | StackGroup, list[tuple[int, int]]]
 
 
@@ -299,18 +299,18 @@ def store_of(inputs: Sequence["DeviceData"]) -> Store | None:
 
 def full_stores(inputs: Sequence["DeviceData"], among: Iterable[int]) -> tuple[StackGroup, ...]:
     """Returns a stack group for each store all of whose rows are among these inputs: the inputs'
-    places, by row."""
+    indices, by row."""
     # This runs at each sync, and most programs have no stores.
     if not _alive:
         return ()
-    places: dict[Store, dict[int, int]] = {}
+    input_of_row: dict[Store, dict[int, int]] = {}
     for index in among:
         store = inputs[index].store
         if store is not None:
-            places.setdefault(store, {})[inputs[index].row] = index
+            input_of_row.setdefault(store, {})[inputs[index].row] = index
     return tuple(
         tuple(rows[row] for row in range(len(store)))
-        for store, rows in places.items()
+        for store, rows in input_of_row.items()
         if len(rows) == len(store)
     )
 
@@ -359,11 +359,12 @@ def with_row(stack: jax.Array, index: int, row: jax.Array, sharding: Sharding) -
 
 
 def block_of(sharding: Sharding, count: int, index: int) -> tuple[Sharding, int]:
-    """Returns the sharding of one of `count` rows on the devices of its block, and its index among
-    the block's."""
+    """Returns (sharding of a row on the devices of its block, its index in the block), for row
+    `index` of a stack of `count` rows."""
     blocks = sharding.blocks()
-    number, index = divmod(index, -(-count // len(blocks)))
-    return blocks[number], index
+    rows_per_block = -(-count // len(blocks))
+    number, index_in_block = divmod(index, rows_per_block)
+    return blocks[number], index_in_block
 
 
 def _spread(buffer: jax.Array, block: Sharding, sharding: Sharding) -> jax.Array:

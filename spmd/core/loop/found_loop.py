@@ -22,7 +22,7 @@ from ..sharding.value import DEVICE, HOST
 from .loop_counter import EACH, Step
 from .loop_op import Loop, Y, loop_op
 
-Result = tuple[int, int]  # of an iteration: the op's place in it, the index of the op's result
+Result = tuple[int, int]  # of an iteration: the op's index in it, the index of the op's result
 
 
 class Entering(NamedTuple):
@@ -87,11 +87,11 @@ class Candidate:
         return self.nodes[self.start + iteration * self.period + index]
 
     def at(self, index: int) -> Sequence[Node]:
-        """Returns the op at one place of an iteration, for all iterations."""
+        """Returns the op at one index of an iteration, for all iterations."""
         return self.nodes[self.start + index : self.stop : self.period]
 
     def positions(self, index: int) -> Sequence[int] | None:
-        """Returns the dynamic start of the op at a place in each iteration; None if all have the
+        """Returns the dynamic start of the op at an index in each iteration; None if all have the
         same op there."""
         ops = [node.op for node in self.at(index)]
         if all(op is ops[0] for op in ops):
@@ -306,17 +306,17 @@ def found_loop(
 
 
 def _carry_y(candidate: Candidate, result: Result, slot: int) -> tuple[Y, dict[int, Name]]:
-    """Returns the y of a carry that is read outside for more than the last iteration, stacked as
-    each iteration receives it, and the names of its rows."""
+    """Returns the stack of a carry of which later ops read several iterations, as (Y, names of its
+    rows)."""
     count = candidate.iterations
-    # Rows: the initial value, then the result of each iteration but the last; with has_end that
-    # one, too, behind them or, if rows run backwards, before them.
+    # An iteration stacks the carry that it receives: the initial value, or the result of the
+    # iteration before. The result of the last one (has_end) is a row of its own: behind these, or
+    # before them if rows run backwards.
     has_end = result in candidate.ended and candidate.node(0, result[0]).op.memory == DEVICE
     rows_before = int(has_end and candidate.backwards)
-    names = {rows_before + candidate.row(0): value_name(candidate.carry[slot][1])}
-    names |= {
-        rows_before + candidate.row(i + 1): candidate.name(i, result) for i in range(count - 1)
-    }
+    received = [value_name(candidate.carry[slot][1])]
+    received += [candidate.name(i, result) for i in range(count - 1)]
+    names = {rows_before + candidate.row(i): name for i, name in enumerate(received)}
     y = Y(first=rows_before, after=int(has_end and not rows_before), has_end=has_end)
     if has_end:
         names[y.end_of(count)] = candidate.name(count - 1, result)

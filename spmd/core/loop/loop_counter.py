@@ -33,9 +33,9 @@ Step = int | tuple[int, ...] | None
 def by_iteration(vector: jax.Array, steps: Sequence[Step], iterations: int) -> jax.Array:
     """Returns the scalar arguments of the body, [iterations, number of them] by row, from those of
     the op."""
-    places = np.zeros((iterations, len(steps)), np.int64)
+    indices = np.zeros((iterations, len(steps)), np.int64)
     constants, is_known = (
-        np.zeros_like(places),
+        np.zeros_like(indices),
         np.array([isinstance(step, tuple) for step in steps], bool),
     )
     # A tuple's integers are constants here; EACH takes a scalar argument per iteration, others one.
@@ -44,11 +44,11 @@ def by_iteration(vector: jax.Array, steps: Sequence[Step], iterations: int) -> j
         if isinstance(step, tuple):
             constants[:, column] = step
         else:
-            places[:, column] = start + (np.arange(iterations) if step is EACH else 0)
+            indices[:, column] = start + (np.arange(iterations) if step is EACH else 0)
             start += iterations if step is EACH else 1
     if not start:
         return jnp.asarray(constants.astype(vector.dtype))
-    result = vector[places]
+    result = vector[indices]
     if is_known.any():
         result = jnp.where(is_known, constants.astype(vector.dtype), result)
     increments = np.array([step if isinstance(step, int) else 0 for step in steps], vector.dtype)

@@ -112,13 +112,13 @@ class Loop(Lowering):
         )
 
     def operand_runs(self) -> Iterator[range]:
-        """Yields the places of the operands of each x: one, or one per row."""
+        """Yields the indices of the operands of each x: one, or one per row."""
         start = self.num_fixed
         for is_stacked in self.xs:
             yield range(start, start := start + (1 if is_stacked else self.iterations))
 
     def result_runs(self) -> Iterator[range]:
-        """Yields the places of the results of each y: one, or one per row."""
+        """Yields the indices of the results of each y: one, or one per row."""
         start = self.num_carried + self.num_last
         for y in self.ys:
             yield range(
@@ -342,30 +342,33 @@ class _Trace:
         start = sum(len(y.filled) for y in self.loop.ys[:k])
         return dict(zip(self.loop.ys[k].filled, self.filled[start:], strict=False))
 
-    def _results(self, k: int, stack: jax.Array, after: Sequence[jax.Array]) -> list[Made]:
-        """Returns the results of a y. after: the carry behind the last iteration."""
+    def _results(self, k: int, stack: jax.Array, final_carry: Sequence[jax.Array]) -> list[Made]:
+        """Returns the results of the y of index `k`: its stack, or the rows of it."""
         loop = self.loop
         y, root = loop.ys[k], loop.body.roots[loop.num_carried + loop.num_last + k]
-        # A y that is the carry as an iteration receives it: some of its rows are known values.
-        slot = loop.body.inputs.index(root) - loop.num_constants if root in loop.body.inputs else -1
-        if y.has_end:
-            stack = write_row(stack, after[slot], y.end_of(loop.iterations))
+        known = self._peeled_operands(k)
+        carried = loop.body.inputs[loop.num_constants :][: loop.num_carried]
+        # A y that is the carry as an iteration receives it: the first row is the initial carry, and
+        # with has_end one more row is the final carry.
+        if root in carried:
+            slot = carried.index(root)
+            known[y.first + (loop.iterations - 1 if loop.reverse else 0)] = self.carry[slot]
+            if y.has_end:
+                end = y.end_of(loop.iterations)
+                known[end] = final_carry[slot]
+                stack = write_row(stack, final_carry[slot], end)
         if y.is_stack:
             # An annotation of a row in the body applies to the stack of them, too.
             requested = _requested_sharding(root)
             return [stack if requested is None else constrain(stack, requested.behind_rows())]
-        value_of = self._peeled_operands(k)
-        if 0 <= slot < loop.num_carried:
-            value_of[y.first + (loop.iterations - 1 if loop.reverse else 0)] = self.carry[slot]
-        if y.has_end:
-            value_of[y.end_of(loop.iterations)] = after[slot]
         return [
-            StackRow(stack, row, plain(value_of[row]) if row in value_of else None)
+            StackRow(stack, row, plain(known[row]) if row in known else None)
             for row in y.rows_of(loop.iterations)
         ]
 
     def _results_over(self, k: int, stack: jax.Array, rows: Stacked) -> list[Made]:
-        """Returns the results of a y: these rows of a stack, and operands for its peeled rows."""
+        """Returns the results of the y of index `k`: rows of a stack, and operands for its peeled
+        rows."""
         y = self.loop.ys[k]
         by_row: dict[int, Made] = {
             y.first + number: StackRow(stack, row) for number, row in enumerate(rows.rows)

@@ -63,20 +63,20 @@ def _take_in(graph: Graph, port: Port, buffer: jax.Array, values: Values) -> Non
     """Adds an argument, in logical shapes, to the values of the program."""
     assert port.sharding is not None, "every input has a sharding"
     array = buffer if buffer.shape == port.meta.shape else cut(on_device(buffer), port.meta.shape)
-    if isinstance(port.places, int):
-        values[graph.inputs[port.places]] = (array,)
+    if isinstance(port.indices, int):
+        values[graph.inputs[port.indices]] = (array,)
     else:
         values |= {
-            graph.inputs[index]: (StackRow(array, row),) for row, index in enumerate(port.places)
+            graph.inputs[index]: (StackRow(array, row),) for row, index in enumerate(port.indices)
         }
 
 
 def _give_out(graph: Graph, port: Port, values: Values) -> jax.Array:
     """Returns a result of the program, in its physical shape."""
-    if isinstance(port.places, int):
-        array = plain(made_of(graph.roots[port.places], values))
+    if isinstance(port.indices, int):
+        array = plain(made_of(graph.roots[port.indices], values))
     else:
-        rows = [graph.inputs[~index] if index < 0 else graph.roots[index] for index in port.places]
+        rows = [graph.inputs[~index] if index < 0 else graph.roots[index] for index in port.indices]
         array = as_stack([made_of(value, values) for value in rows])
     if port.sharding is None:
         return array

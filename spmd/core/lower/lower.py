@@ -85,13 +85,13 @@ Chosen = list[tuple[Node, xla_client.HloSharding]]
 class Reporting(NamedTuple):
     """The callbacks while one program is traced (see `build`).
 
-    places: of the recorded ops. has_host_memory: whether arrays of the program may be in the host's
+    op_index: by recorded op. has_host_memory: whether arrays of the program may be in the host's
     memory. loop_body: the recorded ops of the body of a found loop, while it is lowered.
     """
 
     describe: Callable[[Node], str]
     choices: Chosen | None
-    places: Mapping[Node, int]
+    op_index: Mapping[Node, int]
     has_host_memory: bool = True
     loop_body: Sequence[Node] | None = None
 
@@ -129,14 +129,14 @@ def lower_nodes(
     """
     reporting = _thread.reporting
     packed = PackedNumbers(*numbers)
-    # The place lets an error that XLA raises late be traced back to its recorded op (see
+    # The index lets an error that XLA raises late be traced back to its recorded op (see
     # `failing`).
     if sources is None:
         sources = [(node,) for node in nodes]
-        places = list(range(len(nodes)))
+        op_indices = list(range(len(nodes)))
     else:
-        places = [reporting.places[recorded[0]] for recorded in sources]
-    for node, recorded, index in zip(nodes, sources, places, strict=True):
+        op_indices = [reporting.op_index[recorded[0]] for recorded in sources]
+    for node, recorded, index in zip(nodes, sources, op_indices, strict=True):
         if interrupt.HELD or interrupt.NOTED:
             interrupt.poll()
         operands = [made_of(operand, values) for operand in node.operands]
@@ -161,7 +161,7 @@ def lower_region(
     region: Region, index: int, arrays: Sequence[jax.Array], numbers: Vectors, layouts: Layouts
 ) -> list[jax.Array]:
     """Lowers a region to its results for these arrays, one for each of its inputs. index: the
-    region's place among those of its op.
+    region's index among those of its op.
 
     layouts: the known sharding of each array (None: unknown).
     """

@@ -143,13 +143,13 @@ def rows_on_device(values: Sequence[Made], layouts: Layouts) -> list[Made]:
     return result
 
 
-def fetched(values: Sequence[Made], places: Sequence[int], layouts: Layouts) -> list[Made]:
-    """Returns the values, with those at these places in device memory (see `rows_on_device`)."""
+def fetched(values: Sequence[Made], indices: Sequence[int], layouts: Layouts) -> list[Made]:
+    """Returns the values, with those at these indices in device memory (see `rows_on_device`)."""
     result = list(values)
     near_values = rows_on_device(
-        [values[index] for index in places], [layouts[index] for index in places]
+        [values[index] for index in indices], [layouts[index] for index in indices]
     )
-    for index, near_value in zip(places, near_values, strict=True):
+    for index, near_value in zip(indices, near_values, strict=True):
         result[index] = near_value
     return result
 
@@ -159,10 +159,10 @@ def scalars(values: Sequence[Made]) -> jax.Array:
     stacked = Stacked.of(values)
     if stacked is not None:
         return stacked.alone()
-    # The arrays that the numbers are in, one after the other; then each number by its place there.
+    # The arrays that the numbers are in, one after the other; then each number by its index there.
     starts: dict[int, int] = {}
     parts: list[jax.Array] = []
-    places, size = [], 0
+    indices, size = [], 0
     for value in values:
         array, index = (
             (value.stack, value.index) if isinstance(value, StackRow) else (value[None], 0)
@@ -171,5 +171,5 @@ def scalars(values: Sequence[Made]) -> jax.Array:
             starts[id(array)] = size
             parts.append(array)
             size += array.shape[0]
-        places.append(starts[id(array)] + index)
-    return jnp.concatenate(parts)[np.array(places)]
+        indices.append(starts[id(array)] + index)
+    return jnp.concatenate(parts)[np.array(indices)]

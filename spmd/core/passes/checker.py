@@ -40,7 +40,7 @@ def _faults(graph: Graph) -> Iterator[str]:
         )
     if len(graph.pinned) != results:
         yield f"{results} results have {len(graph.pinned)} requested shardings"
-    yield from _writers(graph)
+    yield from _donations(graph)
     yield from _stacks(graph)
 
 
@@ -91,8 +91,9 @@ def _operand(value: Value, defined_values: set[Value]) -> Iterator[str]:
             yield f"is or reads result {index} of {maker.op.name}, which has {count}"
 
 
-def _writers(graph: Graph) -> Iterator[str]:
-    """Yields the faults of donation: the root that is written over each input."""
+def _donations(graph: Graph) -> Iterator[str]:
+    """Yields the faults of donated inputs: two with the same root, or a root of another meta or
+    sharding."""
     written = [root_index for root_index in graph.onto if root_index is not None]
     if len(set(written)) < len(written):
         yield "a result is written over two inputs"
@@ -121,11 +122,11 @@ def _stacks(graph: Graph) -> Iterator[str]:
         (graph.stacked, [value.meta for value in graph.roots], graph.pinned),
     ):
         # A row of two stacks would be donated twice, or copied into one of them at each run.
-        places = [index for group in groups for index in group if index >= 0]
-        if len(set(places)) < len(places):
+        indices = [index for group in groups for index in group if index >= 0]
+        if len(set(indices)) < len(indices):
             yield "a value is a row of two stacks"
         for group in groups:
-            # inputs among the results have places below 0
+            # inputs among the results have indices below 0
             rows = [index for index in group if index >= 0]
             if len({(metas[index].struct, shardings[index]) for index in rows}) > 1:
                 yield f"the rows {rows} of one stack differ in shape, dtype or sharding"

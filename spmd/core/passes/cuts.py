@@ -1,5 +1,5 @@
-"""A graph that is too long for one program, or will not come again: the places at which it is cut
-into several."""
+"""Cuts of a graph into several programs: of one too long for a single program, or one that will not
+come again."""
 
 import itertools
 import math

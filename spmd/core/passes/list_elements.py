@@ -90,7 +90,7 @@ def element_chains(run: Sequence[Node]) -> tuple[list[Chain], dict[Name, Value]]
     ], by_name
 
 
-Place = tuple[Hashable, int]  # a stack, a row of it
+RowPosition = tuple[Hashable, int]  # a stack, the index of a row in it
 
 
 def loops_over_rows(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
@@ -98,7 +98,7 @@ def loops_over_rows(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
     which fetches a row at a time; and the number of loops, in words."""
     if all(sharding.memory != HOST for sharding in graph.shardings):
         return graph, ""
-    places, on_host = _stacks(graph)
+    positions, on_host = _stacks(graph)
     readers: defaultdict[Name, set[Node | None]] = defaultdict(set)
     for node, operands in [*((node, node.operands) for node in graph.nodes), (None, graph.roots)]:
         for operand in operands:
@@ -109,7 +109,7 @@ def loops_over_rows(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
     for is_list, group in itertools.groupby(graph.nodes, _is_fetched):
         run = list(group)
         chains, by_name = element_chains(run) if is_list else ([], {})
-        loops = _loops(chains, places, on_host)
+        loops = _loops(chains, positions, on_host)
         if loops:
             outside = {name for name in by_name if not readers[name].issubset(run)}
             rules |= {
@@ -129,13 +129,13 @@ def _is_fetched(node: Node) -> bool:
     return is_split(node) and type(node.op.lowering) not in ANY_MEMORY
 
 
-def _stacks(graph: Graph) -> tuple[dict[Name, Place], set[Hashable]]:
+def _stacks(graph: Graph) -> tuple[dict[Name, RowPosition], set[Hashable]]:
     """Returns the stack and the row of each value that is a row, and the stacks on the host."""
     groups = [*graph.stack_groups, *graph.columns]
     # Inputs in no group may be the rows of a store.
     single = set(range(len(graph.inputs))).difference(*groups)
     groups += full_stores(graph.inputs, single)
-    places: dict[Name, Place] = {
+    positions: dict[Name, RowPosition] = {
         graph.inputs[i]: (group, row) for group in groups for row, i in enumerate(group)
     }
     on_host: set[Hashable] = {group for group in groups if graph.shardings[group[0]].memory == HOST}
@@ -143,16 +143,16 @@ def _stacks(graph: Graph) -> tuple[dict[Name, Place], set[Hashable]]:
         lowering = node.op.lowering
         if isinstance(lowering, Loop):
             for run in lowering.rows()[1]:
-                places |= {(node, index): ((node, run), row) for row, index in enumerate(run)}
+                positions |= {(node, index): ((node, run), row) for row, index in enumerate(run)}
                 if lowering.memory_of(lowering.root_of(run.start)) == HOST:
                     on_host.add((node, run))
         elif isinstance(lowering, PutRow):
-            places |= {(node, index): (node, index) for index in range(len(node.op.metas))}
-    return places, on_host
+            positions |= {(node, index): (node, index) for index in range(len(node.op.metas))}
+    return positions, on_host
 
 
 def _loops(
-    chains: Sequence[Chain], places: Mapping[Name, Place], on_host: Container[Hashable]
+    chains: Sequence[Chain], positions: Mapping[Name, RowPosition], on_host: Container[Hashable]
 ) -> list[tuple[Chain, Candidate]]:
     """Returns loops over isomorphic chains on rows of one set of stacks, at least one of them on
     the host; each loop with its elements."""
@@ -160,7 +160,7 @@ def _loops(
     for chain in chains:
         # Chains of one wiring on the same stacks are iterations of one loop, in the order of their
         # rows.
-        wiring, stacks, rows = _wiring(chain, places)
+        wiring, stacks, rows = _wiring(chain, positions)
         if any(stack in on_host for stack in stacks):
             isomorphic[wiring, stacks].append((rows, chain))
     loops = []
@@ -177,26 +177,25 @@ def _loops(
 
 
 def _wiring(
-    chain: Chain, places: Mapping[Name, Place]
+    chain: Chain, positions: Mapping[Name, RowPosition]
 ) -> tuple[tuple[Hashable, ...], tuple[Hashable, ...], list[int]]:
-    """Returns the wiring of a chain, the stack of each operand from outside (of no stack: its
-    name), and the rows."""
-    position: dict[Node | None, int] = {}
-    outer: dict[Name, int] = {}
-    wired: list[Hashable] = []
+    """Returns (wiring of a chain, stacks that it reads, rows of them). An operand that is in no
+    stack stands in the stacks by its name."""
+    index_of: dict[Node | None, int] = {}
+    outside: dict[Name, int] = {}  # numbers the operands from outside of the chain
+    wiring: list[Hashable] = []
     for index, element in enumerate(chain):
-        wired.append((element.list_op, element.node.op, len(element.part.numbers)))
+        wiring.append((element.list_op, element.node.op, len(element.part.numbers)))
         for operand in element.node.operands:
-            maker = position.get(origin(operand))
-            name = value_name(operand)
-            wired.append(
-                outer.setdefault(name, len(outer))
+            maker = index_of.get(origin(operand))
+            wiring.append(
+                outside.setdefault(value_name(operand), len(outside))
                 if maker is None
                 else (maker, result_index(operand))
             )
-        position[element.node] = index
-    stacks = tuple(places[name][0] if name in places else name for name in outer)
-    return tuple(wired), stacks, [places[name][1] for name in outer if name in places]
+        index_of[element.node] = index
+    stacks = tuple(positions[name][0] if name in positions else name for name in outside)
+    return tuple(wiring), stacks, [positions[name][1] for name in outside if name in positions]
 
 
 def _put(

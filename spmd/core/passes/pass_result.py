@@ -22,7 +22,7 @@ class Changed(NamedTuple):
 class Cut(NamedTuple):
     """Several programs in place of one, described in words: `nodes`, cut at `ends`.
 
-    ends: places in `nodes`, each the number of ops before it. has_rest: the ops behind the last
+    ends: indices in `nodes`, each the number of ops before it. has_rest: the ops behind the last
     place go through the passes again. replaced: new values for results of the graph, by name.
     """
 

@@ -76,8 +76,8 @@ def _free(in_loop: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, int
     """Yields the parts of a stretch that are in no loop."""
     for is_in_loop, group in itertools.groupby(range(start, stop), key=in_loop.__getitem__):
         if not is_in_loop:
-            places = list(group)
-            yield places[0], places[-1] + 1
+            indices = list(group)
+            yield indices[0], indices[-1] + 1
 
 
 # --- the wiring -----------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def _least_carried(
 ) -> int:
     """Returns the offset of the first iteration, in ops, at which iterations pass the fewest bytes
     to each other."""
-    # Of each value that the second iteration reads from itself or the first: the places of its op
+    # Of each value that the second iteration reads from itself or the first: the indices of its op
     # and of its last reader, and its bytes.
     reach: dict[object, tuple[int, int, int]] = {}
     for index in range(start + period, start + 2 * period):
@@ -212,7 +212,7 @@ def _loop(
 def _early(
     nodes: Sequence[Node], position: dict[Node, int], start: int, period: int, iterations: int
 ) -> tuple[frozenset[int], bool]:
-    """Returns the places in an iteration of ops whose dynamic start differs per iteration and that
+    """Returns the indices in an iteration of ops whose dynamic start differs per iteration and that
     read no result of the loop; and whether any op's start differs."""
     early: set[int] = set()
     has_dynamic_start = False
@@ -222,8 +222,8 @@ def _early(
             continue
         has_dynamic_start = True
         makers = [origin(operand) for node in iteration for operand in node.operands]
-        places = [position[maker] - start for maker in makers if maker is not None]
-        if all(result < 0 or result % period in early for result in places):
+        indices = [position[maker] - start for maker in makers if maker is not None]
+        if all(result < 0 or result % period in early for result in indices):
             early.add(index)
     return frozenset(early), has_dynamic_start
 
@@ -399,8 +399,8 @@ def _periods(symbols: np.ndarray, least: int) -> list[int]:
     return sorted(often.union(likely))
 
 
-def _distances(symbols: np.ndarray, places: np.ndarray, lag: int) -> np.ndarray:
-    """Returns the distances between places of one symbol, `lag` apart in this list, which is sorted
-    by symbol."""
-    is_same = symbols[places[lag:]] == symbols[places[:-lag]]
-    return (places[lag:] - places[:-lag])[is_same]
+def _distances(symbols: np.ndarray, indices: np.ndarray, lag: int) -> np.ndarray:
+    """Returns the distances between indices of one symbol, `lag` apart in a list sorted by
+    symbol."""
+    is_same = symbols[indices[lag:]] == symbols[indices[:-lag]]
+    return (indices[lag:] - indices[:-lag])[is_same]

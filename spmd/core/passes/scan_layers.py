@@ -152,7 +152,7 @@ def _stays(graph: Graph, group: StackGroup) -> bool:
 
 
 _Column = dict[int, Name]  # a stack group: by row, the name of a value
-_Place = tuple[int, int]  # a stack group, a row of it
+_GroupRow = tuple[int, int]  # a stack group, a row of it
 
 
 def _written_loops(graph: Graph) -> Iterator[tuple[Node, Loop]]:
@@ -197,10 +197,10 @@ def _stack_groups(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
         for device_data, sharding in zip(graph.inputs, graph.shardings, strict=True)
     }
     columns: list[_Column] = []
-    places: dict[object, _Place] = {}
+    group_rows: dict[object, _GroupRow] = {}
 
     def add(names: _Column) -> None:
-        places.update({name: (len(columns), row) for row, name in names.items()})
+        group_rows.update({name: (len(columns), row) for row, name in names.items()})
         columns.append(dict(names))
 
     def add_read(names: _Column) -> None:
@@ -210,22 +210,22 @@ def _stack_groups(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
             return  # a value would be two rows
         # The known groups among these values, and by how many rows they are shifted there.
         offsets = {
-            (places[name][0], places[name][1] - row)
+            (group_rows[name][0], group_rows[name][1] - row)
             for row, name in names.items()
-            if name in places
+            if name in group_rows
         }
         if not offsets:
             add(names)
         elif len(offsets) == 1:
             ((column, offset),) = offsets
             rows = columns[column]
-            more = {row + offset: name for row, name in names.items() if name not in places}
+            more = {row + offset: name for row, name in names.items() if name not in group_rows}
             if (
                 rows.keys().isdisjoint(more)
                 and len({kinds.get(name) for name in (*rows.values(), *more.values())}) == 1
             ):
                 rows.update(more)
-                places.update({name: (column, row) for row, name in more.items()})
+                group_rows.update({name: (column, row) for row, name in more.items()})
 
     for node, written in _written_loops(graph):
         operands, results = written.rows()
@@ -243,10 +243,10 @@ def _stack_groups(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
     # Through list ops, such as an optimizer's, until no more groups follow.
     lists = [node for node in graph.nodes if node.op.lowering.elements]
     size = -1
-    while size < len(places):
-        size = len(places)
+    while size < len(group_rows):
+        size = len(group_rows)
         for node in (*lists, *reversed(lists)):
-            for names in _aligned(node, places):
+            for names in _aligned(node, group_rows):
                 add_read(names)
     return columns
 
@@ -279,7 +279,7 @@ def _value(name: Name) -> Value:
     return TupleElement(*name) if isinstance(name, tuple) else name
 
 
-def _aligned(node: Node, places: Mapping[object, _Place]) -> Iterator[_Column]:
+def _aligned(node: Node, group_rows: Mapping[object, _GroupRow]) -> Iterator[_Column]:
     """Yields the stack groups among the operands and results of a list op that follow from the
     known ones."""
     # By an operand or result of the element's op and its stack group: by row, the names of all of
@@ -290,10 +290,10 @@ def _aligned(node: Node, places: Mapping[object, _Place]) -> Iterator[_Column]:
         names = [value_name(node.operands[index]) for index in part.operands]
         names += [(node, result) if several else node for result in part.results]
         for k, name in enumerate(names):
-            if name in places:
-                group_row = places[name]
+            if name in group_rows:
+                group_row = group_rows[name]
                 groups[part.op, k, group_row[0]][group_row[1]] = names
     for rows in groups.values():
         for column in zip(*rows.values(), strict=True):
-            if len(column) > 1 and not places.keys() >= set(column):
+            if len(column) > 1 and not group_rows.keys() >= set(column):
                 yield dict(zip(rows, column, strict=True))

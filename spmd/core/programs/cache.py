@@ -103,15 +103,15 @@ def _complete(graph: Graph) -> Graph:
     single_targets = {
         graph.onto[i] for i, is_donated in enumerate(donated) if is_donated and i not in in_groups
     }
-    aliased_indices = single_targets.union(index for places in paired for index in places)
+    aliased_indices = single_targets.union(index for group in paired for index in group)
     unpaired_stacks = [
-        places
-        for places in graph.stacked
-        if aliased_indices.isdisjoint(places) and _is_even(graph, places)
+        group
+        for group in graph.stacked
+        if aliased_indices.isdisjoint(group) and _is_even(graph, group)
     ]
     stacked = (*paired, *unpaired_stacks)
     _undonate_unusable(
-        graph, donated, single_targets.union(index for places in stacked for index in places)
+        graph, donated, single_targets.union(index for group in stacked for index in group)
     )
     return dataclasses.replace(graph, donated=tuple(donated), stacked=stacked)
 
@@ -133,7 +133,7 @@ def _undonate_unusable(graph: Graph, donated: list[bool], aliased_indices: set[i
 
 
 def _aliasing_stack(graph: Graph, group: StackGroup) -> StackGroup | None:
-    """Returns the stack that takes a group's memory: for each row the place among the roots of its
+    """Returns the stack that takes a group's memory: for each row the index among the roots of its
     replacement, or the row itself; None if a donated row has no replacement."""
     root_indices = []
     for i in group:
@@ -144,11 +144,11 @@ def _aliasing_stack(graph: Graph, group: StackGroup) -> StackGroup | None:
     return tuple(root_indices)
 
 
-def _is_even(graph: Graph, places: Sequence[int]) -> bool:
+def _is_even(graph: Graph, group: Sequence[int]) -> bool:
     """True if roots can be one stack: equal metas and equal requested shardings."""
-    first, sharding = graph.roots[places[0]].meta, graph.pinned[places[0]]
+    first, sharding = graph.roots[group[0]].meta, graph.pinned[group[0]]
     return sharding is not None and all(
-        graph.roots[i].meta is first and graph.pinned[i] is sharding for i in places
+        graph.roots[i].meta is first and graph.pinned[i] is sharding for i in group
     )
 
 

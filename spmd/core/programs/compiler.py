@@ -191,7 +191,7 @@ def alias_by_memory(graph: Graph, module: ir.Module) -> None:
     inputs, outputs = graph.arguments(), graph.results()
     if all(port.sharding is None or port.sharding.memory == DEVICE for port in (*inputs, *outputs)):
         return
-    place_of: dict[object, int] = {port.places: i for i, port in enumerate(outputs)}
+    output_index: dict[object, int] = {port.indices: i for i, port in enumerate(outputs)}
     main = next(
         op
         for op in module.body.operations
@@ -206,7 +206,7 @@ def alias_by_memory(graph: Graph, module: ir.Module) -> None:
             by_name = {named.name: named.attr for named in attributes}
             by_name.pop(_ALIAS, None)
             by_name.pop(_DONOR, None)
-            result_index = place_of.get(_written_over(graph, port)) if port.is_donated else None
+            result_index = output_index.get(_written_over(graph, port)) if port.is_donated else None
             if result_index is not None:
                 by_name[_ALIAS] = ir.IntegerAttr.get(number, result_index)
             arguments[i] = ir.DictAttr.get(by_name)
@@ -214,7 +214,7 @@ def alias_by_memory(graph: Graph, module: ir.Module) -> None:
 
 
 def _written_over(graph: Graph, port: Port) -> object:
-    """Returns the places of the roots that take an argument's memory (see `Graph.stacked`)."""
-    if isinstance(port.places, int):
-        return graph.onto[port.places]
-    return tuple(graph.onto[index] if graph.donated[index] else ~index for index in port.places)
+    """Returns the indices of the roots that take an argument's memory (see `Graph.stacked`)."""
+    if isinstance(port.indices, int):
+        return graph.onto[port.indices]
+    return tuple(graph.onto[index] if graph.donated[index] else ~index for index in port.indices)

@@ -68,7 +68,7 @@ class Program:
     bytes_needed: the bytes that a run allocates on the devices of this process, over all of them.
     is_planned: it was compiled for a plan, and no run has needed it yet. is_loaded: it was not
     compiled here, but read from the disk. is_unrolled: XLA would copy the stacks of its layers,
-    which therefore are no loops. made_by: for each result the place of its op among `entries` and
+    which therefore are no loops. made_by: for each result the index of its op in `entries` and
     `lines`. fingerprint: the digest that several processes compared. loops: (first op, trip count,
     ops of an iteration) of each. requested: the graph, for the description of later changes (see
     `Requested`). numbers: for the floats and the integers, the order in which the program takes the
@@ -93,7 +93,9 @@ class Program:
         self.made_by = [index_of.get(origin(root), -1) for root in recorded.roots]
         self.numbers: tuple[np.ndarray, ...] | None = None
         if graph.recorded is not None:
-            self.numbers = tuple(np.array(places, np.int64) for places in pack_numbers(graph.nodes))
+            self.numbers = tuple(
+                np.array(indices, np.int64) for indices in pack_numbers(graph.nodes)
+            )
         self.donated = graph.donated
         self.requested: Requested
         self.inputs = graph.arguments()
@@ -130,9 +132,9 @@ class Program:
         """Returns the sharding of an output: the requested one, else the one that the compiler
         chose."""
         return (
-            self.results[port.places]
-            if isinstance(port.places, int)
-            else self.results[max(port.places)].behind_rows()
+            self.results[port.indices]
+            if isinstance(port.indices, int)
+            else self.results[max(port.indices)].behind_rows()
         )
 
     @property
@@ -196,13 +198,13 @@ def without_data(graph: Graph) -> Graph:
     )
 
 
-Place = tuple[int, int]  # (number of the op, number of its result) of a value; (~i, 0) for input i
+ValueIndex = tuple[int, int]  # (op, result of it) of a value; (~i, 0) for input i
 
 
 class Requested:
     """The graph for which a program was compiled, as facts that are compared with those of another
-    graph: ops and their lines, inputs (meta, sharding), the places of the operands of each op and
-    of the results (roots), the flags.
+    graph: ops and their lines, inputs (meta, sharding), the indices of each op's operands and of
+    the results (roots), the flags.
 
     run: the number of the run that needed it first.
     """
@@ -227,26 +229,26 @@ class Requested:
         )
 
     @functools.cached_property
-    def wiring(self) -> list[tuple[Place, ...]]:
-        return [tuple(map(self._place, node.operands)) for node in self.graph.nodes]
+    def wiring(self) -> list[tuple[ValueIndex, ...]]:
+        return [tuple(map(self._value_index, node.operands)) for node in self.graph.nodes]
 
     @functools.cached_property
-    def roots(self) -> list[Place]:
-        return list(map(self._place, self.graph.roots))
+    def roots(self) -> list[ValueIndex]:
+        return list(map(self._value_index, self.graph.roots))
 
     @functools.cached_property
     def _positions(self) -> dict[Value, int]:
         positions: dict[Value, int] = {data: ~i for i, data in enumerate(self.graph.inputs)}
         return positions | {node: i for i, node in enumerate(self.graph.nodes)}
 
-    def _place(self, value: Value) -> Place:
+    def _value_index(self, value: Value) -> ValueIndex:
         if type(value) is TupleElement:
             return self._positions[value.node], value.index
         return self._positions[value], 0
 
-    def value(self, position: Place) -> str:
+    def value(self, value_index: ValueIndex) -> str:
         """Describes a value for messages: an input, or the result of an op at its line."""
-        index, _ = position
+        index, _ = value_index
         if index < 0:
             return f"input {~index} ({self.inputs[~index][0]!r})"
         return f"the result of {self.entries[index].name} at {self.lines[index]}"
@@ -297,9 +299,9 @@ def chosen_shardings(graph: Graph, executable: Any) -> list[Sharding]:
             compare(graph, lambda: "argument", port.meta, port.sharding, actual_sharding)
         for port, actual_sharding in outputs:
             if port.sharding is not None:
-                # of a stack group any root; inputs among its rows have places below 0
+                # of a stack group any root; inputs among its rows have indices below 0
                 root = graph.roots[
-                    port.places if isinstance(port.places, int) else max(port.places)
+                    port.indices if isinstance(port.indices, int) else max(port.indices)
                 ]
                 compare(
                     graph,
@@ -309,7 +311,7 @@ def chosen_shardings(graph: Graph, executable: Any) -> list[Sharding]:
                     actual_sharding,
                     origin(root),
                 )
-    free = {port.places: layout for port, layout in outputs if port.sharding is None}
+    free = {port.indices: layout for port, layout in outputs if port.sharding is None}
     meshes = graph.meshes() if free else []
     return [
         Sharding.from_jax(free[index], len(root.meta.shape), meshes) if pinned is None else pinned

@@ -42,9 +42,9 @@ class DimWords(NamedTuple):
 
 
 class OpShapes(NamedTuple):
-    """A recorded op: the places of its operands by name, static arguments by name, and shapes."""
+    """A recorded op: the indices of its operands by name, static arguments by name, and shapes."""
 
-    places: Mapping[str, Any]
+    operand_indices: Mapping[str, Any]
     arguments: Mapping[str, Any]
     operands: Sequence[Shape]
     results: Sequence[Shape]
@@ -90,7 +90,7 @@ def _parsed(text: str, op: OpShapes) -> DimWords:
     operands: dict[int, Words] = {}
     for entry in named.split(", "):
         name, words = entry.split(":")
-        index = op.places.get(name)
+        index = op.operand_indices.get(name)
         if isinstance(index, int):
             operands[index] = _words(words, op.operands[index])
     return DimWords(operands, list(map(_words, results.split(","), op.results)))
@@ -107,7 +107,7 @@ def _words(text: str, shape: Shape) -> Words:
 
 
 def _by_size(op: OpShapes) -> DimWords:
-    """Words for dims of equal size and equal place, counted from the last; the dims of the argument
+    """Words for dims of equal size and equal index, counted from the last; the dims of the argument
     `dim`, reduced or added by the op, have none."""
     if not op.results:
         return DimWords({}, [])
@@ -158,9 +158,9 @@ def _permuted(op: OpShapes) -> DimWords:
 
 def _indexed(op: OpShapes) -> DimWords:
     """One array of indices, of any rank: its dims take the place of the indexed dim."""
-    indices = op.places["indices"]
+    indices = op.operand_indices["indices"]
     tensors = [operand_index for operand_index in indices if operand_index is not None]
-    if len(tensors) != 1 or op.places["self"] != 0:
+    if len(tensors) != 1 or op.operand_indices["self"] != 0:
         return DimWords({}, [])
     dim, (index,) = (
         next(i for i, operand_index in enumerate(indices) if operand_index is not None),
@@ -171,7 +171,7 @@ def _indexed(op: OpShapes) -> DimWords:
 
 
 def _paired(op: OpShapes) -> DimWords:
-    """Each result is the operand of its place."""
+    """Each result is the operand of the same index."""
     words = [[(index, dim) for dim in range(len(shape))] for index, shape in enumerate(op.operands)]
     return DimWords(dict(enumerate(words)), words[: len(op.results)])
 
@@ -189,7 +189,10 @@ _GROUPED = {
 
 
 def _grouped(op: OpShapes) -> DimWords:
-    ranks = len(op.operands[op.places["self"]]), len(op.operands[op.places["mat2"]])
+    ranks = (
+        len(op.operands[op.operand_indices["self"]]),
+        len(op.operands[op.operand_indices["mat2"]]),
+    )
     return _parsed(_GROUPED[ranks], op)
 
 
@@ -381,20 +384,20 @@ def _spread(sources: Mapping[Sized, Factors], words: Words, shape: Sequence[int]
 
 
 def _shapes_of(node: Node) -> OpShapes:
-    """The operands' places, static arguments and shapes of a node; without names unless a `Call`
+    """The operands' indices, static arguments and shapes of a node; without names unless a `Call`
     lowers it."""
     operands, results = list(map(_shape, node.op.operands)), list(map(_shape, node.op.metas))
     lowering: Lowering = node.op.lowering
     call = getattr(lowering, "call", lowering)  # of an op on padded operands
     if not isinstance(call, Call):
         return OpShapes({}, {}, operands, results, False)
-    places, static = dict[str, Any](), dict[str, Any]()
+    operand_indices, static = dict[str, Any](), dict[str, Any]()
     for name, value in call.arguments:
         if _has_operand(value):
-            places[name] = value
+            operand_indices[name] = value
         else:
             static[name] = value
-    return OpShapes(places, static, operands, results, call.rule.promote is not None)
+    return OpShapes(operand_indices, static, operands, results, call.rule.promote is not None)
 
 
 def _has_operand(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""Recording: the only way an op gets into the graph, at the user's line or at a known place."""
+"""Recording: the only way an op gets into the graph, at the user's line or at a known location."""
 
 from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, FrameType
@@ -13,10 +13,10 @@ from ..graph.op import OpSpec
 from ..graph.source import THREADS, place_of, user_frame
 from .storage import Storage
 
-# The place of an op: the user's code and instruction, and for a backward op autograd's number of
-# its forward op (else -1; see `graph.source`).
-Place = tuple[CodeType | None, int, int]
-NOWHERE: Place = (None, 0, -1)
+# Where an op was recorded: the user's code and instruction, and for a backward op autograd's number
+# of its forward op (else -1; see `graph.source`).
+Location = tuple[CodeType | None, int, int]
+NOWHERE: Location = (None, 0, -1)
 
 
 class AtOnce(Protocol):
@@ -35,8 +35,8 @@ class AtOnce(Protocol):
     def left_out(self, roots: Sequence[tuple[Value, Storage]]) -> list[Node]:
         """Ops to leave pending in a sync of these roots. It may settle storages."""
 
-    def is_list(self, value: Value) -> TypeGuard[Node]:
-        """True for a value that was left pending."""
+    def is_token_list(self, value: Value) -> TypeGuard[Node]:
+        """True for a list with a token of the device, which syncs leave pending."""
 
     def finish(self, storage: Storage) -> None:
         """Settles a storage whose value was left pending, after a sync for a read of the
@@ -54,14 +54,14 @@ _next_sequence = torch._C._autograd._get_sequence_nr
 
 
 def record(
-    op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int], position: Place
+    op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int], location: Location
 ) -> Node:
     """Records one op and counts it.
 
     The caller holds LOCK and gives the node to a storage or to another node.
     """
     pace.recorded_ops += 1
-    return Node(op, operands, numbers, *position)
+    return Node(op, operands, numbers, *location)
 
 
 def record_here(
@@ -71,9 +71,9 @@ def record_here(
     frame: FrameType | None,
     task: int,
 ) -> Node:
-    """`record` at the user's present line; the place of a forward op is noted for its backward op.
-    The caller has called `enter_thread`, too (see `threads`). task: the number of autograd's graph
-    task, -1 outside backward."""
+    """`record` at the user's present line, which a forward op notes for its backward op. The caller
+    has called `enter_thread`, too (see `threads`). task: the number of autograd's graph task, -1
+    outside backward."""
     # A forward op notes its line in the ring under autograd's number, by which its backward op
     # finds it.
     number = -1

@@ -158,11 +158,11 @@ class Storage:
         self.past = self.data = None
 
     def settle_unpadded(self, unpadded: Node, sharding: Sharding | None) -> None:
-        """Takes the unpadded part of a result that has padding: no sync has to run it."""
+        """Takes the unpadded view of a padded result. It is not pending: its data is computed."""
         self.reset(unpadded)
         self.set_sharding(sharding)
         device_data = unpadded.operands[0]
-        assert type(device_data) is DeviceData, "a result is there"
+        assert type(device_data) is DeviceData, "the view reads a result"
         device_data.holder = self.ref
 
     def set_sharding(self, sharding: Sharding | None) -> None:

@@ -123,7 +123,7 @@ class XlaTensor(torch.Tensor):
             annotate(self, sharding)
 
     as_strided_, resize_, resize_as_, squeeze_, swapaxes_, swapdims_, t_, transpose_, unsqueeze_ = (
-        map(view_rebase.changes_shape, view_rebase.METHODS)
+        map(view_rebase.reshaping_method, view_rebase.METHODS)
     )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "XlaTensor":

@@ -129,9 +129,9 @@ def _hook(view: Any) -> None:
         view._backward_hooks = view._backward_hooks
 
 
-def changes_shape(name: str) -> Callable[..., torch.Tensor]:
-    """The tensor method of an op that changes a shape in place. It calls `after_change` after the
-    op, which holds the tensor while it runs."""
+def reshaping_method(name: str) -> Callable[..., torch.Tensor]:
+    """Returns torch's in-place method of this name with a call of `after_change` behind it: torch
+    holds the tensor until its own method returns."""
     function = getattr(torch.Tensor, name)
 
     @functools.wraps(function)

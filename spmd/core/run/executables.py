@@ -25,10 +25,10 @@ from .pjrt import processes, transfer
 from .schedule import bring
 
 # Finds the loops of a graph, and the inputs and results that are to be rows of stacks.
-form: cache.Form = prepare.formed
+form: cache.Form = prepare.run_compile_passes
 
 
-def formed(graph: Graph, *, may_scan: bool = True) -> Graph:
+def compiled_graph(graph: Graph, *, may_scan: bool = True) -> Graph:
     """The graph as it is compiled, with its loops and stacks."""
     return cache.grouped(graph, form, may_scan=may_scan)[0]
 
@@ -155,9 +155,9 @@ def _arguments(program: Program, graph: Graph) -> list[jax.Array]:
     """The buffers that a program takes for a graph whose inputs are on its devices."""
     inputs = graph.inputs
     return [
-        buffer_of(inputs[port.places], graph.shardings[port.places], is_donated=port.is_donated)
-        if isinstance(port.places, int)
-        else _stack(graph, port.places)
+        buffer_of(inputs[port.indices], graph.shardings[port.indices], is_donated=port.is_donated)
+        if isinstance(port.indices, int)
+        else _stack(graph, port.indices)
         for port in program.inputs
     ]
 
@@ -239,10 +239,10 @@ def _completed_store(members: Sequence[DeviceData]) -> Store | None:
 def replaced_by(program: Program, graph: Graph) -> Replaced:
     """The inputs that the results of a program replace: see `Graph.replaced`."""
     input_of = {root: index for index, root in enumerate(graph.onto) if root is not None}
-    donated = {port.places for port in program.inputs if port.is_donated}
+    donated = {port.indices for port in program.inputs if port.is_donated}
     replaced: Replaced = {}
     for port in program.outputs:
-        roots = (port.places,) if isinstance(port.places, int) else port.places
+        roots = (port.indices,) if isinstance(port.indices, int) else port.indices
         group = tuple(~root if root < 0 else input_of.get(root, -1) for root in roots)
         is_equal = all(
             graph.inputs[index].meta is graph.roots[root].meta
@@ -250,8 +250,8 @@ def replaced_by(program: Program, graph: Graph) -> Replaced:
             for root, index in zip(roots, group, strict=True)
             if root >= 0 <= index
         )
-        if is_equal and (group if roots is port.places else group[0]) in donated:
-            replaced[port.places] = list(zip(roots, group, strict=True))
+        if is_equal and (group if roots is port.indices else group[0]) in donated:
+            replaced[port.indices] = list(zip(roots, group, strict=True))
     return replaced
 
 
@@ -262,9 +262,9 @@ def _outputs(
     the program returned unchanged, share a store: a new one, or that of the data they replace."""
     outputs: list[DeviceData | None] = [None] * len(graph.roots)
     for port, buffer in zip(program.outputs, buffers, strict=True):
-        replaced = graph.replaced.get(port.places, ())
+        replaced = graph.replaced.get(port.indices, ())
         old = [graph.inputs[index] for _, index in replaced]
-        is_one = isinstance(port.places, int)
+        is_one = isinstance(port.indices, int)
         owner: DeviceData | Store | None = None
         if old:
             owner = store_of(old) if not is_one else old[0] if old[0].store is None else None
@@ -274,17 +274,17 @@ def _outputs(
                 if root >= 0:
                     data.maker, data.source, outputs[root] = maker, root, data
             continue
-        if isinstance(port.places, int):
-            root = port.places
+        if isinstance(port.indices, int):
+            root = port.indices
             meta, sharding = graph.roots[root].meta, program.results[root]
             outputs[root] = DeviceData(
                 meta, buffer=buffer, sharding=sharding, maker=maker, source=root
             )
             continue
-        # of any root of the stack; inputs among its rows have places below 0
-        sharding = program.results[max(port.places)]
+        # of any root of the stack; inputs among its rows have indices below 0
+        sharding = program.results[max(port.indices)]
         members = []
-        for root in port.places:
+        for root in port.indices:
             if root < 0:
                 members.append(graph.inputs[~root])
             else:

@@ -39,8 +39,8 @@ from .schedule import (
     bring,
     by_mesh,
     check_here,
-    is_placed_in,
     pinned_sharding,
+    sharding_over,
     written_over,
 )
 
@@ -481,10 +481,10 @@ def graph_of(
     pinned = [pinned_sharding(storage, mesh) for storage in storages]
     requested = dict(zip(storages, enumerate(pinned), strict=True))
     shardings: list[Sharding] = []
-    onto: list[int | None] = []
+    onto: list[int | None] = []  # by input, the root that takes its buffer
     free: set[DeviceData] = set()
     for device_data in inputs:
-        shardings.append(is_placed_in(device_data, mesh))
+        shardings.append(sharding_over(device_data, mesh))
         is_last = dies(device_data) and device_data not in aside
         onto.append(written_over(device_data, shardings[-1], requested) if is_last else None)
         # Data that no tensor holds may be overwritten by any result, not only by its own storage's.

@@ -45,7 +45,7 @@ def depends(storage: Storage, error: Exception) -> bool:
 
 
 def _set_aside(aside: Collection[Storage]) -> None:
-    """Hides storages from syncs, as they were recorded; the rest stays pending."""
+    """Hides storages from syncs; their values stay recorded, and other storages pending."""
     LIVE[:] = [ref for ref in LIVE if ref() not in aside]
     ASIDE[:] = [ref for ref in ASIDE if ref() is not None and ref() not in aside]
     for storage in aside:

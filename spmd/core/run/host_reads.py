@@ -83,7 +83,7 @@ def materialise(storage: Storage, call: str = "a read", *, together: bool = Fals
         )
     # A list of tokens: a sync computes its tokens, and the host then joins them.
     lists = at_once.value
-    if lists is not None and lists.is_list(storage.value):
+    if lists is not None and lists.is_token_list(storage.value):
         sync(for_read=True)
         lists.finish(storage)
     if type(storage.value) is not DeviceData:
@@ -116,11 +116,12 @@ def _run_all_or_needed(storage: Storage) -> None:
 
 
 def _with_step(storage: Storage) -> list[Storage]:
-    """The storages to run for a read of one. If another thread wrote it in a running step, all
-    storages of that step run, which later reads need as well."""
+    """The storages to run for a read of one; if another thread wrote it in a running step, all
+    storages of that step, which later reads need as well."""
     if not recorders.are_several or storage.data is None:
         return [storage]
-    # Syncs skip storages set aside after a failure; a read of one runs it all the same.
+    # `data` is what such a storage held before its step. The storage that is read runs even if a
+    # failed sync has set it aside.
     step = [
         pending_storage
         for pending_storage in pending_elsewhere([storage])

@@ -24,7 +24,7 @@ from ..sharding.value import Sharding
 from . import executables
 from .pjrt import transfer
 from .recording import recording
-from .schedule import check_here, home_of, is_placed_in, mesh_homes, meshes_met, pinned_sharding
+from .schedule import check_here, home_of, mesh_homes, meshes_met, pinned_sharding, sharding_over
 
 Initial = tuple[Storage, Value]
 
@@ -208,13 +208,14 @@ def _programs(initial: Sequence[Initial], mesh: Sharding) -> list[list[Initial]]
         if inputs or not visited.isdisjoint(nodes):
             return [list(initial)]
         visited.update(nodes)
-        places = {node: index for index, node in enumerate(nodes)}
+        node_index = {node: index for index, node in enumerate(nodes)}
         wiring = tuple(
-            (node.op, tuple(_place(operand, places) for operand in node.operands)) for node in nodes
+            (node.op, tuple(_value_index(operand, node_index) for operand in node.operands))
+            for node in nodes
         )
         # Equal wiring and sharding, other draws: the key of a draw is a number of the op, and no
         # part of the program.
-        kind = wiring, _place(value, places), pinned_sharding(storage, mesh)
+        kind = wiring, _value_index(value, node_index), pinned_sharding(storage, mesh)
         fewest += 0 if kind in kinds else len(nodes)
         ops += len(nodes)
         kinds.setdefault(kind, []).append((storage, value))
@@ -227,9 +228,11 @@ def _programs(initial: Sequence[Initial], mesh: Sharding) -> list[list[Initial]]
     return [list(part) for equal in by_number.values() for part in zip(*equal, strict=True)]
 
 
-def _place(value: Value, places: dict[Node, int]) -> tuple[int, int]:
-    """The position of the op that makes a value, and the index of its result."""
-    return (places[value.node], value.index) if type(value) is TupleElement else (places[value], 0)  # type: ignore[index]
+def _value_index(value: Value, node_index: dict[Node, int]) -> tuple[int, int]:
+    """The index of the op that makes a value, and the index of its result."""
+    if type(value) is TupleElement:
+        return node_index[value.node], value.index
+    return node_index[value], 0  # type: ignore[index]
 
 
 def _graph_of(initial: Sequence[Initial], mesh: Sharding) -> Graph:
@@ -237,7 +240,7 @@ def _graph_of(initial: Sequence[Initial], mesh: Sharding) -> Graph:
     roots = [value for _, value in initial]
     nodes, inputs = topological(roots)
     pinned = [pinned_sharding(storage, mesh) for storage, _ in initial]
-    shardings = [is_placed_in(device_data, mesh) for device_data in inputs]
+    shardings = [sharding_over(device_data, mesh) for device_data in inputs]
     return Graph(nodes, inputs, shardings, roots, pinned, (False,) * len(inputs), mesh)
 
 

@@ -60,8 +60,8 @@ def prepared(
     return Prepared(graph, program, why_not=reasons[0] if reasons else "")
 
 
-def formed(graph: Graph, may_scan: bool = True) -> Graph:
-    """Runs the passes that make a graph the one to be compiled."""
+def run_compile_passes(graph: Graph, may_scan: bool = True) -> Graph:
+    """Returns a graph after `COMPILE_PASSES`, ready to be compiled."""
     for name, run, needs in COMPILE_PASSES:
         if needs is not None and not any(
             node.op.name in needs or type(node.op.lowering) in needs for node in graph.nodes

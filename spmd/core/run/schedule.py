@@ -427,7 +427,7 @@ def intended_sharding(device_data: DeviceData) -> Sharding | None:
     return storage.home if storage.sharding is None else storage.sharding.closed()
 
 
-def is_placed_in(device_data: DeviceData, mesh: Sharding) -> Sharding:
+def sharding_over(device_data: DeviceData, mesh: Sharding) -> Sharding:
     """The sharding of device data in a program over `mesh`: the requested or the present one;
     replicated where it comes from other devices."""
     requested = intended_sharding(device_data)
@@ -490,7 +490,7 @@ def pinned_sharding(storage: Storage, mesh: Sharding) -> Sharding | None:
         return mesh.with_spec(Spec(), _memory_of(storage))
     # A result keeps the sharding of overwritten data: one step's output fits the next.
     if storage.data is not None:
-        return is_placed_in(storage.data, mesh)
+        return sharding_over(storage.data, mesh)
     return (
         storage.home if storage.home is not None and storage.home.devices == mesh.devices else None
     )

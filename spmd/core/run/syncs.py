@@ -182,7 +182,7 @@ def stablehlo(tensors: Sequence[XlaTensor] | None = None, dialect: str = "stable
         return (
             ""
             if graph is None
-            else str(compiler.lower_graph(executables.formed(graph)).as_text(dialect))
+            else str(compiler.lower_graph(executables.compiled_graph(graph)).as_text(dialect))
         )
 
 

@@ -75,7 +75,7 @@ class HostLists:
         if type(base) is DeviceData:
             return self.computed(op, (base,), ()) if base.host is not None else None
         if (
-            not self.is_list(base)
+            not self.is_token_list(base)
             or op.on_host is None
             or op.metas[0] is not base.operands[-1].meta
         ):
@@ -89,12 +89,12 @@ class HostLists:
             else None
         )
 
-    def is_list(self, value: Value) -> TypeGuard[Node]:
-        """True for a list that is joined of one of the host and of values of the device."""
+    def is_token_list(self, value: Value) -> TypeGuard[Node]:
+        """True for a small list that joins integers of the host with tokens of the device."""
         if type(value) is not Node or value.op.name != "aten.cat" or not _is_small(value.op):
             return False
         first = value.operands[0]
-        return first.host is not None if type(first) is DeviceData else self.is_list(first)
+        return first.host is not None if type(first) is DeviceData else self.is_token_list(first)
 
     def left_out(self, roots: Sequence[schedule.Root]) -> list[Node]:
         """The lists that a sync leaves recorded, as no other op reads them; those whose values have
@@ -104,15 +104,15 @@ class HostLists:
         if self.num_syncs <= 0:
             record_calls.at_once.value = None
             return []
-        lists = [(value, storage) for value, storage in roots if self.is_list(value)]
+        lists = [(value, storage) for value, storage in roots if self.is_token_list(value)]
         for value, storage in lists:
             data = self._come(value)
             if data is not None:
                 storage.settle(data)
         ancestors = walks.topological([value for value, owner in lists if owner.value is value])[0]
-        recorded = [node for node in ancestors if self.is_list(node)]
+        recorded = [node for node in ancestors if self.is_token_list(node)]
         read_nodes = (
-            walks.topological([value for value, _ in roots if not self.is_list(value)])[0]
+            walks.topological([value for value, _ in roots if not self.is_token_list(value)])[0]
             if recorded
             else ()
         )
@@ -130,7 +130,7 @@ class HostLists:
         if type(value) is DeviceData:
             is_here = waits or value.host is not None or value.placed()[0].is_ready()  # type: ignore[attr-defined]
             return value if is_here else None
-        if not self.is_list(value):
+        if not self.is_token_list(value):
             return None
         data = [self._come(operand, waits=waits) for operand in value.operands]
         value.operands = tuple(new or old for new, old in zip(data, value.operands, strict=True))

@@ -479,7 +479,8 @@ def _is_pending() -> bool:
     lists = record_calls.at_once.value
     values = [storage.value for ref in storages.LIVE if (storage := ref()) is not None]
     return not all(
-        walks.is_data(value) or (lists is not None and lists.is_list(value)) for value in values
+        walks.is_data(value) or (lists is not None and lists.is_token_list(value))
+        for value in values
     )
 
 

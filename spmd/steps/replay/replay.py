@@ -339,7 +339,7 @@ class _Task:
 
     def bind(self, data: Sequence[DeviceData]) -> None:
         """Finds the owners of arguments and results for the state's present data."""
-        self._owners = [self._owner(port.places, data) for port in self.program.inputs]
+        self._owners = [self._owner(port.indices, data) for port in self.program.inputs]
         self._others = [
             (index, port)
             for index, port in enumerate(self.program.inputs)
@@ -347,17 +347,17 @@ class _Task:
         ]
         self._into, self._new = [], []
         for index, port in enumerate(self.program.outputs):
-            places = (port.places,) if isinstance(port.places, int) else port.places
-            sharding = self.program.results[max(places)]
+            root_indices = (port.indices,) if isinstance(port.indices, int) else port.indices
+            sharding = self.program.results[max(root_indices)]
             roots = [
                 self.inputs[~root_index] if root_index < 0 else self.roots[root_index]
-                for root_index in places
+                for root_index in root_indices
             ]
-            owner = self._taker(roots, data, sharding, is_stack=not isinstance(port.places, int))
+            owner = self._taker(roots, data, sharding, is_stack=not isinstance(port.indices, int))
             if owner is not None:
                 self._into.append((index, owner))
             else:
-                self._new.append((index, port.places, sharding))
+                self._new.append((index, port.indices, sharding))
 
     def _owner(self, places: Any, data: Sequence[DeviceData]) -> Any:
         """The state that an argument is, or the store of it, which may be made; None where it is
@@ -409,12 +409,14 @@ class _Task:
         return new
 
     def _buffer(self, objects: Found, port: Any) -> jax.Array:
-        if not isinstance(port.places, int):
-            rows = [self._data_of(objects, self.inputs[input_index]) for input_index in port.places]
-            sharding = self.shardings[port.places[0]]
+        if not isinstance(port.indices, int):
+            rows = [
+                self._data_of(objects, self.inputs[input_index]) for input_index in port.indices
+            ]
+            sharding = self.shardings[port.indices[0]]
             executables.bring_rows(rows, sharding)
             return executables.stacked(rows, sharding)
-        origin, sharding = self.inputs[port.places], self.shardings[port.places]
+        origin, sharding = self.inputs[port.indices], self.shardings[port.indices]
         if isinstance(origin, Filled):
             return transfer.filled(
                 origin.meta.shape, origin.meta.struct.dtype, origin.number, sharding

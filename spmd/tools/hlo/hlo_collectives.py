@@ -312,8 +312,8 @@ def _reader_of_argument(scope: str, graph: Graph) -> int | None:
     inputs = graph.arguments()
     if int(named[1]) >= len(inputs):  # the scalar arguments follow the inputs
         return None
-    places = inputs[int(named[1])].places
-    data = {graph.inputs[i] for i in ((places,) if isinstance(places, int) else places)}
+    indices = inputs[int(named[1])].indices
+    data = {graph.inputs[i] for i in ((indices,) if isinstance(indices, int) else indices)}
     return next(
         (i for i, node in enumerate(graph.nodes) if not data.isdisjoint(node.operands)), None
     )

@@ -224,7 +224,7 @@ class _Search:
         with counters.silent():
             try:
                 return compiler.compile_graph(
-                    executables.formed(graph),
+                    executables.compiled_graph(graph),
                     "plan",
                     self.line,
                     "an annotation is tried",

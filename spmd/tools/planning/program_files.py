@@ -24,7 +24,7 @@ def save(recorded: Recordings, compiler_options: Mapping[str, str], path: str | 
     with topology.standing_in(recorded.target), compiled_with(compiler_options):
         for graph in recorded.graphs:
             program = executables.planned_for(graph, recorded.line)
-            formed = executables.formed(graph, may_scan=not program.is_unrolled)
+            formed = executables.compiled_graph(graph, may_scan=not program.is_unrolled)
             why_not = stored.why_not_kept(formed) or (
                 "it calls Python while it runs" if program.calls_host else ""
             )
@@ -52,9 +52,9 @@ def _stacks(program: Program, graph: Graph) -> dict[str, bytes]:
     """The files of the small programs that stack a program's inputs before its first run."""
     files = {}
     for port in program.inputs:
-        if isinstance(port.places, int):
+        if isinstance(port.indices, int):
             continue
-        first = port.places[0]
+        first = port.indices[0]
         data, sharding = (
             (graph.recorded or graph).inputs[first],
             (graph.recorded or graph).shardings[first],
@@ -62,8 +62,8 @@ def _stacks(program: Program, graph: Graph) -> dict[str, bytes]:
         if sharding.memory == DEVICE:
             shape = sharding.padded_shape(data.meta.shape)
             row = jax.ShapeDtypeStruct(shape, data.meta.struct.dtype, sharding=sharding.jax)
-            digest, content = store.stack_program(len(port.places), sharding).file_for(
-                *[row] * len(port.places)
+            digest, content = store.stack_program(len(port.indices), sharding).file_for(
+                *[row] * len(port.indices)
             )
             files[digest] = content
     return files

@@ -116,11 +116,11 @@ def test_a_word_is_a_position(name: str) -> None:
     the same."""
     overload, shapes, static, results = CASES[name]
     operands = {key: operand(shape) for key, shape in shapes.items()}
-    places = {key: place for place, key in enumerate(operands)}
+    operand_indices = {key: index for index, key in enumerate(operands)}
     flow = flow_of(
         name,
         OpShapes(
-            places,
+            operand_indices,
             static,
             [x.shape for x in operands.values()],
             [shape or () for shape in results],

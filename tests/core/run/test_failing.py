@@ -409,7 +409,7 @@ def test_random_places() -> None:
         # What is called on the way, from the choice of what to run to the upload of the data.
         places = [
             (schedule, "meshes_met"),
-            (schedule, "is_placed_in"),
+            (schedule, "sharding_over"),
             (schedule, "pinned_sharding"),
             (Graph, "key"),
             (compiler, "lower_graph"),

@@ -314,7 +314,7 @@ def _list_op(plan: Plan, args: Args, kwargs: Kwargs) -> OpSpec:
             )
     parts: list[Part] = []
     metas: list[Meta] = []
-    # Element by element: its op, its places among the list op's operands and numbers, its result.
+    # Element by element: its op, its indices among the list op's operands and numbers, its result.
     for i in range(count):
         elements = {name: _element(value, i) for name, value in passed.items()}
         if is_mutation:

@@ -51,8 +51,8 @@ def seal(key: str, text: str) -> str:
     return hmac.new(job_secret(), f"{len(key)} {key} {text}".encode(), "sha256").hexdigest() + text
 
 
-def opened(key: str, sealed: str) -> str:
-    """Returns the text that `seal` had; raises ProcessError for another one."""
+def unsealed(key: str, sealed: str) -> str:
+    """Returns the text without its seal; raises ProcessError if the seal is not of this job."""
     text = sealed[_SEAL:]
     if not hmac.compare_digest(seal(key, text).encode(), sealed.encode()):
         raise ProcessError(
@@ -75,7 +75,7 @@ def publish(key: str, text: str, *, allow_overwrite: bool = False) -> None:
 def polled(key: str, seconds: float) -> str | None:
     """Waits until a key of the store is set; returns its text, or None after so many seconds."""
     try:
-        return opened(key, client().blocking_key_value_get(key, int(seconds * 1000)))
+        return unsealed(key, client().blocking_key_value_get(key, int(seconds * 1000)))
     except jax.errors.JaxRuntimeError as error:
         if "DEADLINE_EXCEEDED" not in str(error):
             raise
@@ -87,7 +87,7 @@ def published(folder: str) -> dict[str, str]:
     texts = {}
     for key, sealed in client().key_value_dir_get(folder):
         try:
-            texts[key] = opened(key, sealed)
+            texts[key] = unsealed(key, sealed)
         except ProcessError as error:
             messages.say(f"a text is left out: {error}", "strangers", is_error=True)
     return texts
@@ -96,7 +96,7 @@ def published(folder: str) -> dict[str, str]:
 # --- the rendezvous -------------------------------------------------------------------------------
 
 
-class Place(NamedTuple):
+class Rendezvous(NamedTuple):
     """The address of the first process, the number of processes, the index of this one; and its
     accelerators, where a launcher gives each process its own."""
 
@@ -107,19 +107,19 @@ class Place(NamedTuple):
 
 
 def start(
-    process: Place, *, heartbeat_timeout_seconds: int, initialization_timeout_seconds: int
+    rendezvous: Rendezvous, *, heartbeat_timeout_seconds: int, initialization_timeout_seconds: int
 ) -> None:
     """Connects to the other processes; returns when all have come."""
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
-        process.address,
-        process.num_processes,
-        process.process_id,
-        process.local_device_ids,
+        rendezvous.address,
+        rendezvous.num_processes,
+        rendezvous.process_id,
+        rendezvous.local_device_ids,
         cluster_detection_method="deactivate",
         initialization_timeout=initialization_timeout_seconds,
         heartbeat_timeout_seconds=heartbeat_timeout_seconds,
-        coordinator_bind_address=process.address if is_loopback(process.address) else None,
+        coordinator_bind_address=rendezvous.address if is_loopback(rendezvous.address) else None,
     )
     gc.freeze()  # imported modules are no garbage, and `collect_garbage` need not look at them
 
@@ -167,7 +167,7 @@ class Proof(Protocol):
     def agree(self, event: str, mark: bytes, line: Line) -> None: ...
 
 
-proofs: list[Proof] = []  # the last one takes the events
+proofs: list[Proof] = []  # events go to the last one
 _barriers = itertools.count()
 
 
@@ -187,8 +187,8 @@ def note(event: str, mark: bytes, line: Line) -> int:
 
 
 def agree(event: str, mark: bytes, line: Line) -> None:
-    """Notes an event, and waits until every process has come to it; raises ProcessError where one
-    does something else."""
+    """Notes an event, and waits until every process has come to it. Raises ProcessError if one does
+    something else; without a proof nothing compares the events, and a barrier waits alone."""
     if proofs:
         proofs[-1].agree(event, mark, line)
     else:

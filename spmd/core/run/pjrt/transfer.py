@@ -151,10 +151,10 @@ def shards_here(shape: tuple[int, ...], sharding: Sharding) -> list[ShardSlice]:
 def shards_of(shape: tuple[int, ...], sharding: Sharding, process: int) -> list[ShardSlice]:
     """Returns the distinct shards of an array of this shape on a process's devices."""
     padded = sharding.padded_shape(shape)
-    places: Mapping[jax.Device, tuple[slice, ...] | None] = sharding.jax.devices_indices_map(padded)
+    slices: Mapping[jax.Device, tuple[slice, ...] | None] = sharding.jax.devices_indices_map(padded)
     # a slice is no key before Python 3.12
     holders: dict[tuple[tuple[int, int], ...], list[jax.Device]] = {}
-    for device, index in places.items():
+    for device, index in slices.items():
         if device.process_index != process:
             continue
         bounds = [part.indices(wide)[:2] for part, wide in zip(index or (), padded, strict=True)]
