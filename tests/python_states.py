@@ -361,6 +361,12 @@ def data_of_swapped_tensors() -> Any:
     return lambda: weight * 1, lambda: torch.utils.swap_tensors(weight, other)
 
 
+@known
+def first_attribute_of_a_tensor() -> Any:
+    weight = torch.ones(1, device="xla")
+    return lambda: getattr(weight, "number", 2.0), over(weight, "number")
+
+
 @hidden
 def object_that_a_weak_reference_names() -> Any:
     box = Box()

@@ -59,6 +59,7 @@ class Known:
         self._tensors = [tensor for tensor in call.device_tensors if id(tensor) not in arguments]
         self._trainable = [tensor for tensor, *_ in recipe.gradients]
         self._storages = recipe.storages
+        self._names = call.names  # of attributes that the call may read
         self._facts = self._facts_now() | {
             _OTHER_GRADIENTS: [had for _, had, _ in recipe.gradients]
         }
@@ -88,6 +89,9 @@ class Known:
             "the data of a tensor was replaced": [storage_of(tensor) for tensor in tensors],
             "the shape of a tensor has changed": [tensor_meta(tensor) for tensor in tensors],
             "requires_grad has changed": [tensor.requires_grad for tensor in tensors],
+            "a tensor has other attributes": [
+                len(vars(tensor).keys() & self._names) for tensor in tensors
+            ],
             "a sharding was annotated": [storage.sharding for storage in self._storages],
             "a hook was added or removed": [
                 hook for hooks in self._hooks() if hooks for hook in hooks.values()
