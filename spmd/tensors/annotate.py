@@ -338,7 +338,7 @@ class _ShardAs(torch.autograd.Function):
 
     @staticmethod
     def forward(*tensors: XlaTensor) -> tuple[torch.Tensor, ...]:
-        return tuple(constraints.with_one_sharding(tensors))
+        return tuple(constraints.with_paired_shardings(tensors))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

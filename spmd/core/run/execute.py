@@ -23,7 +23,7 @@ from ..passes import on_host
 from ..passes.dynamic import unpadded
 from ..programs import cache
 from ..record import recorders
-from ..record.annotations import annotate_again
+from ..record.annotations import record_open_annotation
 from ..record.record import at_once
 from ..record.storage import ASIDE, READ, Storage, can_run, pending_elsewhere
 from ..sharding.value import Sharding
@@ -152,7 +152,7 @@ def roots_of(storages: Iterable[Storage]) -> list[Root]:
     for storage in storages:
         if type(storage.value) is not DeviceData:
             if (sharding := storage.sharding) is not None and sharding.is_open:
-                annotate_again(storage, sharding)
+                record_open_annotation(storage, sharding)
             roots.append((storage.value, storage))
     return roots
 

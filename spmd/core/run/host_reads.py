@@ -51,7 +51,7 @@ def materialise(storage: Storage, call: str = "a read", *, together: bool = Fals
     """
     # While the body of a loop is recorded, a read runs the value's ops alone, none of the body's.
     if type(storage.value) is not DeviceData and body.names.value:
-        if body.on_stand_ins([storage.value]):
+        if body.ops_on_stand_ins([storage.value]):
             raise body.refused(
                 call,
                 f"{storage.meta!r} has another value in each iteration (or on each shard) and "
@@ -237,7 +237,7 @@ def lent_to(
             if on_device and device_data.host is not None:
                 sharding = intended_sharding(device_data) or devices.default_sharding()
                 device_data.take(transfer.upload(device_data.host, sharding), sharding)
-                storage.set_sharding(sharding)
+                storage.set_home(sharding)
             if device_data.host is not None:
                 return Lease(device_data, device_data.host, None, None, device_data.sharding)
             rows = device_data.store

@@ -15,7 +15,7 @@ from ....ops.shape import PARTS, part
 from ...graph.meta import Meta, meta_of
 from ...graph.source import user_frame
 from .. import view_rebase
-from ..overlap import reach
+from ..overlap import byte_range
 from ..overloads import Args, Handler, Kwargs, by_arguments
 from ..storage import LOCK
 from ..tensor import XlaTensor, alias, no_bytes
@@ -56,7 +56,9 @@ def _as_strided(
             _check_bounds(base._storage.meta, meta)
             rule = strided_rule(base._storage.meta, meta, shown(base._view))
         except (RuntimeError, NotImplementedError) as error:
-            if (meta.shape, meta.strides, meta.offset) not in base.__dict__.get("_places", ()):
+            if (meta.shape, meta.strides, meta.offset) not in base.__dict__.get(
+                "_strided_layouts", ()
+            ):
                 raise
             # autograd makes such a view of the base's former layout for its gradient, and does not
             # read it
@@ -71,7 +73,7 @@ def _check_bounds(base: Meta, meta: Meta) -> None:
     """Raises RuntimeError for a view beyond its base's memory: torch's meta device lets
     `as_strided` make it, every real device refuses."""
     # The bounds are bytes, as a view may show memory in another dtype.
-    begin, end = reach(meta)
+    begin, end = byte_range(meta)
     first, size_held = (
         base.offset * base.dtype.itemsize,
         base.offset * base.dtype.itemsize + base.nbytes,
