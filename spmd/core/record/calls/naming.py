@@ -20,8 +20,7 @@ _Class = TypeVar("_Class", bound=type)
 
 
 def unseen(function: _Function) -> _Function:
-    """Excludes a function from Dynamo's tracing where it is called between two graphs, and returns
-    it."""
+    """Has Dynamo skip a function that is called between two graphs; returns the function."""
     frames = torch._C._dynamo.eval_frame
     if hasattr(frames, "set_code_exec_strategy"):
         skip = frames._FrameAction.SKIP
