@@ -286,7 +286,7 @@ def reshard(
     [('data', None), (None, 'data')]
     """
     target = on_device(tensor, "reshard")
-    sharding = constraints.sharding_now(target)
+    sharding = constraints.effective_sharding(target)
     if mesh is None and isinstance(partition_spec, Sharding):
         layout = layout_of(partition_spec, None, tensor.dim(), "reshard", memory_kind)
     else:

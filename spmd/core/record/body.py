@@ -40,7 +40,7 @@ def inside(name: str) -> AbstractContextManager[None]:
     return names.held((*names.value, name))
 
 
-def refused(call: str, reason: str) -> BodyError:
+def body_error(call: str, reason: str) -> BodyError:
     """The error of a call inside the body of an op."""
     return BodyError(f"{call} at {user_line()}, inside the body of {names.value[-1]}: {reason}")
 

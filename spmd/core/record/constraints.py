@@ -51,7 +51,7 @@ class _ShardAsOp(Identity):
         return tuple(first for first, _ in pairs) + tuple(second for _, second in pairs)
 
 
-def sharding_now(tensor: XlaTensor) -> Sharding | None:
+def effective_sharding(tensor: XlaTensor) -> Sharding | None:
     """A tensor's requested or actual sharding; for unannotated recorded values, replicated on their
     operands' mesh.
 

@@ -314,6 +314,7 @@ def _view_rule(plan: Plan, base: XlaTensor, binding: _Binding, meta: Meta) -> Vi
 
 
 def _call(plan: Plan, binding: _Binding) -> Call:
+    """The lowering by the op's rule, with these arguments."""
     assert plan.rule is not None and plan.twin is not None
     return CALLS.get(plan.twin, Call)(
         plan.twin,

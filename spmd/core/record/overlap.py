@@ -47,7 +47,6 @@ def check_operands(
 
     base: the base name of an op with `out=`, empty for an op in place.
     """
-    reads_late = (base or f"{name.split('.')[1].removesuffix('_')}_") in _READ_LATE
     for operand in operands:
         if type(operand) in (list, tuple):
             check_operands(name, target, operand, base=base)
@@ -56,7 +55,12 @@ def check_operands(
             and operand._storage is target._storage
             # empty tensors share no memory
             and (operand is target or (operand._meta.numel and target._meta.numel))
-            and _overlap(operand, target, reads_late)
+            and _overlap(
+                # an op in place is listed with an underscore
+                operand,
+                target,
+                reads_late=(base or f"{name.split('.')[1].removesuffix('_')}_") in _READ_LATE,
+            )
         ):
             raise RuntimeError(
                 f"{name}: unsupported operation: some elements of the input tensor and the "
@@ -113,7 +117,7 @@ def byte_range(meta: Meta) -> tuple[int, int]:
     return meta.offset * meta.dtype.itemsize, (last + 1) * meta.dtype.itemsize
 
 
-def _overlap(operand: XlaTensor, target: XlaTensor, reads_late: bool) -> bool:
+def _overlap(operand: XlaTensor, target: XlaTensor, *, reads_late: bool) -> bool:
     """True if a write to `target` would change `operand` in part. reads_late: the op reads while it
     writes, so that equal memory counts, too."""
     if operand._meta is target._meta:

@@ -240,7 +240,7 @@ def reshard(
         if storages:
             parts = [(storage.meta, storage.sharding) for storage in storages]
             waiting = _wait_with(parts, [storage.value for storage in storages], reader)
-            # None wait for a reader with data.
+            # `waiting` is empty for a reader with data.
             for storage, value in zip(storages, waiting, strict=False):
                 storage.write(value)
         return result

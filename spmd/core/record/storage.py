@@ -349,7 +349,7 @@ def pending() -> list[Storage]:
     return sorted(storages, key=lambda storage: value_serial(storage.value))
 
 
-def pending_elsewhere(storages: Iterable[Storage]) -> list[Storage]:
+def pending_except(storages: Iterable[Storage]) -> list[Storage]:
     """The live storages of all threads with a pending value, except these."""
     excluded = set(storages)
     return [storage for storage in _waiting() if storage not in excluded]

@@ -102,11 +102,11 @@ class XlaTensor(torch.Tensor):
                 ".to('xla') first"
             )
         if new._meta is not self._meta:  # of another dtype or shape, or elsewhere in memory
-            view_rebase.replace(self, new)
+            view_rebase.replace_data(self, new)
         else:
-            self._take(new)
+            self._become_alias(new)
 
-    def _take(self, new: "XlaTensor") -> None:
+    def _become_alias(self, new: "XlaTensor") -> None:
         """Makes this tensor an alias of `new` (`.data =`). Views and reads follow; the sharding as
         well, if it fits."""
         for view in view_rebase.live_views(self):

@@ -79,7 +79,7 @@ def make_strided(view: Any) -> None:
         setattr(result, name, getattr(view, name))
 
 
-def before_write(tensor: Any) -> None:
+def before_shape_change(tensor: Any) -> None:
     """Prepares a change of shape by an op that counts as a write: autograd will renew the grad_fn
     of each view."""
     views = live_views(tensor)
@@ -91,7 +91,7 @@ def before_write(tensor: Any) -> None:
                     make_strided(view)
 
 
-def replace(tensor: Any, new: Any) -> None:
+def replace_data(tensor: Any, new: Any) -> None:
     """Changes the tensor's shape or dtype by `.data =`, which is no write, so views keep their
     grad_fn. Views written since autograd last looked at them get a new grad_fn afterwards, on the
     new base.
@@ -109,7 +109,7 @@ def replace(tensor: Any, new: Any) -> None:
             make_strided(view)
             _restore_hooks(view)
     shape = tensor.shape
-    tensor._take(new)
+    tensor._become_alias(new)
     for view in renewed:
         make_strided(view)
     if tensor.shape != shape:

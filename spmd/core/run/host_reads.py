@@ -27,7 +27,7 @@ from ..passes import on_host
 from ..programs import failing
 from ..record import body, recorders
 from ..record.record import at_once
-from ..record.storage import LOCK, SYNC_LOCK, Storage, forget_reads, pending_elsewhere
+from ..record.storage import LOCK, SYNC_LOCK, Storage, forget_reads, pending_except
 from ..sharding.value import Sharding
 from .execute import run
 from .failed import FINAL, depends, give_up
@@ -52,7 +52,7 @@ def materialise(storage: Storage, call: str = "a read", *, together: bool = Fals
     # While the body of a loop is recorded, a read runs the value's ops alone, none of the body's.
     if type(storage.value) is not DeviceData and body.names.value:
         if body.ops_on_stand_ins([storage.value]):
-            raise body.refused(
+            raise body.body_error(
                 call,
                 f"{storage.meta!r} has another value in each iteration (or on each shard) and "
                 "none while the body is recorded; choose with torch.where or spmd.cond, or return "
@@ -123,7 +123,7 @@ def _with_step(storage: Storage) -> list[Storage]:
     # Syncs skip storages set aside after a failure; a read of one runs it all the same.
     step = [
         pending_storage
-        for pending_storage in pending_elsewhere([storage])
+        for pending_storage in pending_except([storage])
         if pending_storage.data and pending_storage.recorder == storage.recorder
     ]
     return [storage, *step]

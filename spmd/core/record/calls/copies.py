@@ -18,7 +18,7 @@ from ...run.pjrt.host import leaving
 from ...run.pjrt.transfer import host_array, host_tensor
 from ...run.recording import recording
 from ...sharding.value import Sharding
-from ..constraints import sharding_now, with_sharding
+from ..constraints import effective_sharding, with_sharding
 from ..memory_formats import refuse_layout, refuse_tensor
 from ..overlap import check_targets
 from ..overloads import Args, Handler, Kwargs
@@ -161,7 +161,7 @@ def _sharding_across_devices(target: torch.Tensor, source: torch.Tensor) -> Shar
     # A view's base: reading the view here would record it too early.
     view = source._view
     base = source if view is None else wrap(source._storage.meta, source._storage)
-    sharding = (view and view.sharding) or sharding_now(base)
+    sharding = (view and view.sharding) or effective_sharding(base)
     is_across = sharding is not None and sharding.devices != target._storage.sharding.devices
     return target._storage.sharding if is_across else None
 

@@ -119,7 +119,7 @@ def _same_storage_numel(*tensors: torch.Tensor) -> bool:
 def _become(tensor: XlaTensor, new: torch.Tensor) -> XlaTensor:
     """Makes the tensor an alias of another one, in place."""
     assert isinstance(new, XlaTensor)
-    view_rebase.before_write(tensor)
+    view_rebase.before_shape_change(tensor)
     # Replaces the sizes and strides that torch has; the tensor's gradient and version stay.
     torch._C.TensorBase.data.__set__(tensor, new)  # type: ignore[attr-defined]
     tensor._storage, tensor._view, tensor._meta = new._storage, new._view, new._meta
