@@ -78,14 +78,8 @@ def _replicated_like_operands(value: Value) -> Sharding | None:
         # Level by level, so that the nearest mesh counts.
         level, next_level = next_level, []
         for operand in level:
-            node = origin(operand)
-            sharding = (
-                operand.sharding
-                if type(operand) is DeviceData
-                else None
-                if node is None
-                else node.op.sharding
-            )
+            node = origin(operand)  # None for device data alone
+            sharding = operand.sharding if node is None else node.op.sharding  # type: ignore[union-attr]
             if sharding is not None and len(sharding.device_ids) > 1:
                 return sharding.replicated()
             if node is not None and node not in visited:
