@@ -44,7 +44,7 @@ def seed() -> None:
     # it is imported.
     torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
     messages.forget()
-    if storage.pending_elsewhere(()) or any(ref() is not None for ref in storage.ASIDE):
+    if storage.pending_except(()) or any(ref() is not None for ref in storage.ASIDE):
         # what an error that a test before caught still holds: the next sync would run it
         gc.collect()
     pace.longest = pace.early = recorders.longest_step.value = 0

@@ -162,7 +162,9 @@ class Capture(ClosedOver):
         recorded_since = [
             storage for ref in storages.LIVE[self._num_live :] if (storage := ref()) is not None
         ]
-        inside = body.on_stand_ins([storage.value for storage in recorded_since], since=self.start)
+        inside = body.ops_on_stand_ins(
+            [storage.value for storage in recorded_since], since=self.start
+        )
         for storage in recorded_since:
             if walks.origin(storage.value) in inside:
                 lost = DeviceData(storage.meta)

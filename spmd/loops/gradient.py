@@ -46,7 +46,7 @@ def as_one_op() -> Iterator[None]:
     between."""
     with SYNC_LOCK, LOCK:
         yield
-    op_watch.recorded()
+    op_watch.note_own_op()
 
 
 def with_gradient(
@@ -84,7 +84,7 @@ class _Apply(torch.autograd.Function):
             )
         with LOCK:
             gradients = ctx.gradient(ctx.saved_tensors, arriving)
-        op_watch.recorded()
+        op_watch.note_own_op()
         return None, None, None, *gradients
 
 

@@ -258,7 +258,7 @@ class RecordedFunction:
             return result, saved_tensors, self.has_gradient
 
         outputs = with_gradient(self.name, inputs, forward, self._gradient(draws, inputs))
-        op_watch.recorded()
+        op_watch.note_own_op()
         for i in self.written:
             if not tensors[i].is_inference():  # those have no version
                 torch.autograd.graph.increment_version(tensors[i])

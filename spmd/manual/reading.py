@@ -107,7 +107,7 @@ class use_sharding:
             stored = storage_of(tensor).sharding
             spec = (None,) * tensor.dim() if stored is None else stored.partition_spec(tensor.dim())
             layouts.append(mesh.sharding(spec, tensor.dim(), "use_sharding.keep"))
-        return reads.keep(self._reads, layouts, on_device(before, "use_sharding.keep"))
+        return reads.reshard(self._reads, layouts, on_device(before, "use_sharding.keep"))
 
     def renew(self, after: torch.Tensor, kept: Sequence[Any] = ()) -> None:
         """Makes the next read gather the tensors again, after `after` is computed, to free the
@@ -155,7 +155,7 @@ class use_sharding:
                 reads.read_in(storage_of(tensor), self._layout_of(tensor))
                 for tensor in self._tensors
             ]
-            reads.join(self._reads)
+            reads.group_small(self._reads)
 
     def _layout_of(self, tensor: XlaTensor) -> Sharding:
         spec, stored = self._spec, storage_of(tensor).sharding

@@ -286,7 +286,7 @@ def reshard(
     [('data', None), (None, 'data')]
     """
     target = on_device(tensor, "reshard")
-    sharding = constraints.sharding_now(target)
+    sharding = constraints.effective_sharding(target)
     if mesh is None and isinstance(partition_spec, Sharding):
         layout = layout_of(partition_spec, None, tensor.dim(), "reshard", memory_kind)
     else:
@@ -338,7 +338,7 @@ class _ShardAs(torch.autograd.Function):
 
     @staticmethod
     def forward(*tensors: XlaTensor) -> tuple[torch.Tensor, ...]:
-        return tuple(constraints.with_one_sharding(tensors))
+        return tuple(constraints.with_paired_shardings(tensors))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -21,7 +21,7 @@ from ..run.pjrt import transfer
 from ..sharding.constrain import constrain, in_memory, near, wait_for_all
 from ..sharding.value import Sharding
 from .record import record
-from .storage import LOCK, Storage, may_change, note_layout, take_up
+from .storage import LOCK, Storage, may_change, note_layout, requeue
 from .threads import enter_thread
 
 
@@ -62,8 +62,8 @@ class _Mark(Identity):
         # Behind an optimization barrier, so that it is sharded at once: XLA would rather shard it
         # where it is read, which may be after the norm of all gradients, and keep it unsharded
         # until then.
-        (cut,) = wait_for_all((constrain(constrain(operands[0], self.via), near(self.sharding)),))
-        return (in_memory(cut, self.sharding.memory),)
+        resharded = constrain(constrain(operands[0], self.via), near(self.sharding))
+        return (in_memory(wait_for_all((resharded,))[0], self.sharding.memory),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def annotate(
     next program, which reshards it.
     """
     if not tensor._meta.numel:
-        sharding = sharding.replicated()  # there is nothing to shard, and the compiler would not
+        sharding = sharding.replicated()  # XLA refuses to shard an empty array
     if not hasattr(THREADS, "ring"):
         enter_thread()  # as at a recorded op; raises in a forked process
     MESHES.add(sharding.devices)
@@ -114,6 +114,7 @@ def annotate(
                 record(mark_op(storage.meta, sharding), (value,), (), (*user_frame(), -1))
             )
             return
+        # Data is in no program whose partitioner could choose open dims.
         storage.sharding = sharding = sharding.closed() if type(value) is DeviceData else sharding
         if (
             type(value) is Node
@@ -121,22 +122,22 @@ def annotate(
             and via is None
             and may_change(value)
         ):
-            # else it has this sharding, perhaps through `via`
+            # An annotation with this sharding stays: it may be a gradient's, with a `via`.
             if value.op.sharding is not sharding:
-                # in place: also for the ops that have read it
+                # A new op for the same node: ops that have read the value read the new sharding.
                 value.op = mark_op(storage.meta, sharding)
-                take_up(lambda nodes, _: value in nodes)
+                requeue(lambda nodes, _: value in nodes)
         elif type(value) is not DeviceData:
-            _record_after(storage, mark_op(storage.meta, sharding, via))
+            _record_annotation(storage, mark_op(storage.meta, sharding, via))
         elif value.host is not None:
             note_layout(storage, value)
-            value.sharding = sharding  # for its upload, if the tensor is freed before it
+            value.sharding = sharding  # the upload needs it, also after the tensor is freed
         elif value.sharding is not sharding:
-            _place(storage, value, sharding)
+            _reshard_data(storage, value, sharding)
 
 
-def _record_after(storage: Storage, op: OpSpec) -> None:
-    """Records an annotation of a storage's recorded value as its next value."""
+def _record_annotation(storage: Storage, op: OpSpec) -> None:
+    """Records an annotation of a storage's pending value, and writes its result to the storage."""
     # The op gets the line of the value that it annotates; finding the line of the annotation would
     # cost more than recording the op.
     source = origin(storage.value)
@@ -144,35 +145,35 @@ def _record_after(storage: Storage, op: OpSpec) -> None:
     storage.write(record(op, (storage.value,), (), (source.code, source.instruction, -1)))
 
 
-def annotate_again(storage: Storage, sharding: Sharding) -> None:
+def record_open_annotation(storage: Storage, sharding: Sharding) -> None:
     """Records an annotation with open dims as the last op of a storage, before a sync.
 
     Other shardings are requested of the program (`Graph.pinned`), which takes no open dim.
     """
     value = storage.value
     if not (type(value) is Node and value.op.sharding is sharding):
-        _record_after(storage, mark_op(storage.meta, sharding))
+        _record_annotation(storage, mark_op(storage.meta, sharding))
 
 
-def _place(storage: Storage, device_data: DeviceData, sharding: Sharding) -> None:
+def _reshard_data(storage: Storage, device_data: DeviceData, sharding: Sharding) -> None:
     """Reshards data on devices, also for its recorded readers; an equal layout only gets the new
     sharding's name."""
     is_planned = note_layout(storage, device_data)
     if device_data.is_abstract:
         device_data.sharding = sharding
-    elif is_planned:  # no data moves: abstract device data replaces the real one for a while
+    elif is_planned:  # no data moves: abstract device data stands in until the step is undone
         storage.value = DeviceData(device_data.meta, sharding=sharding, is_abstract=True)
         storage.value.holder = storage.ref
     else:
         device_data.check()
-        buffer, its_sharding = device_data.placed()
-        if its_sharding.is_as(sharding, len(device_data.meta.shape)):
+        buffer, current = device_data.placed()
+        if current.is_as(sharding, len(device_data.meta.shape)):
             device_data.take(transfer.respelled(buffer, sharding.jax), sharding)
         else:
             device_data.take(
-                transfer.move(buffer, device_data.meta.shape, its_sharding, sharding), sharding
+                transfer.move(buffer, device_data.meta.shape, current, sharding), sharding
             )
-        take_up(lambda _, inputs: device_data in inputs)
+        requeue(lambda _, inputs: device_data in inputs)
     storage.home = sharding
 
 
@@ -189,13 +190,13 @@ def clear_annotation(tensor: Annotated) -> None:
         value = storage.value
         # An annotation that is being compiled must stay: another op lifts it.
         if type(value) is Node and value.op.name == "mark_sharding" and not may_change(value):
-            _record_after(storage, unmarked_op(storage.meta))
+            _record_annotation(storage, unmarked_op(storage.meta))
         elif type(value) is Node and value.op.name == "mark_sharding":
             value.op = unmarked_op(storage.meta)
-            take_up(lambda nodes, _: value in nodes)
+            requeue(lambda nodes, _: value in nodes)
         elif type(value) is DeviceData and value.host is None:
             if value.sharding is not None:  # None where it is abstract, without a sharding
-                _place(storage, value, value.sharding.replicated())
+                _reshard_data(storage, value, value.sharding.replicated())
             storage.home = None
 
 

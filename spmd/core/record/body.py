@@ -40,7 +40,7 @@ def inside(name: str) -> AbstractContextManager[None]:
     return names.held((*names.value, name))
 
 
-def refused(call: str, reason: str) -> BodyError:
+def body_error(call: str, reason: str) -> BodyError:
     """The error of a call inside the body of an op."""
     return BodyError(f"{call} at {user_line()}, inside the body of {names.value[-1]}: {reason}")
 
@@ -52,7 +52,7 @@ class _StandIn(Lowering):
     def lower(
         self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
     ) -> tuple[jax.Array, ...]:
-        # Lowered only where the body's value has left it, as a global list would take it.
+        # Lowered only if a value of the body has left it, for example through a global list.
         raise BodyError(
             "a value that is known only inside the body of a loop was used outside of it"
         )
@@ -60,7 +60,7 @@ class _StandIn(Lowering):
 
 def stand_in(meta: Meta) -> Node:
     """A node in the place of an argument of the body. The caller holds LOCK."""
-    # No line of the user made it.
+    # It stands for no line of the user.
     return record(_stand_in_op(meta), (), (), NOWHERE)
 
 
@@ -69,6 +69,6 @@ def _stand_in_op(meta: Meta) -> OpSpec:
     return OpSpec.of("spmd.stand_in", _StandIn(), (meta,), ())
 
 
-def on_stand_ins(values: Sequence[Value], *, since: int = 0) -> dict[Node, None]:
-    """Ops behind these values, recorded from `since` on, that depend on a stand-in."""
+def ops_on_stand_ins(values: Sequence[Value], *, since: int = 0) -> dict[Node, None]:
+    """Ops behind these values that depend on a stand-in, of serials from `since` on."""
     return depending(values, lambda node: isinstance(node.op.lowering, _StandIn), since=since)

@@ -33,7 +33,7 @@ from ..run.pjrt.transfer import host_array
 from .calls.lists import in_groups, op_for
 from .infer import new_op, reads_default_dtype
 from .memory_formats import refuse_tensor
-from .overlap import check_operands, elements_meet
+from .overlap import check_operands, elements_overlap
 from .overloads import FUNCTION, MUTATION, VIEW, Args, Kwargs, Plan, TorchValue, written
 from .reads import operand, operand_of
 from .record import NOWHERE, at_once, backward_line, graph_task, record, record_here
@@ -113,15 +113,15 @@ def dispatch(
             signature = tuple(key)
             op = plan.entries.get(signature)
             if op is None:
-                op = _find(plan, signature, args, kwargs or {})
+                op = _resolve_op(plan, signature, args, kwargs or {})
             if not plan.is_plain:
-                operands = _look_at_data(plan, op, operands, numbers, args, kwargs or {})
+                operands = _checked_operands(plan, op, operands, numbers, args, kwargs or {})
             # While tokens are decoded, the host computes small integers (see `AtOnce`).
-            lists = at_once.value
+            host_lists = at_once.value
             if (
-                lists
+                host_lists
                 and plan.kind is FUNCTION
-                and (data := lists.computed(op, operands, numbers)) is not None
+                and (data := host_lists.computed(op, operands, numbers)) is not None
             ):
                 return wrap(op.metas[0], Storage(data, op.metas[0]))
             # In autograd's own threads there is no caller's frame.
@@ -137,7 +137,7 @@ def dispatch(
                     if plan.inherits_sharding:
                         _inherit(storage, args[0])
                     return wrap(meta, storage)
-                return _several(node, plan)
+                return _torch_results(node, plan)
             assert plan.kind is MUTATION
             return _mutate(plan, node, args, kwargs or {})
         finally:
@@ -146,9 +146,9 @@ def dispatch(
         raise at_user_line(error)  # noqa: B904  # the same error
 
 
-def _find(plan: Plan, signature: tuple[Hashable, ...], args: Args, kwargs: Kwargs) -> OpSpec:
-    """Looks up the op spec under a new signature, or under one with torch's default dtype, if that
-    decides a dtype of the op; else makes it."""
+def _resolve_op(plan: Plan, signature: tuple[Hashable, ...], args: Args, kwargs: Kwargs) -> OpSpec:
+    """Returns an op spec that dispatch has not found by its signature: a new one, or one filed with
+    torch's default dtype, which decides a dtype of the op."""
     with_default = ("default", torch.get_default_dtype(), signature)
     op: OpSpec | None = plan.entries.get(with_default)
     if op is None:
@@ -179,7 +179,7 @@ def _record_view(plan: Plan, args: Args, kwargs: Kwargs) -> XlaTensor:
             rule = plan.table.of(signature, lambda: new_op(plan, args, kwargs))
         storage, parent = base._storage, base._view
         if parent is None and storage.reads is not None:
-            parent = storage.reads.current()
+            parent = storage.reads.current()  # the view of a gathered parameter
         task = graph_task()
         code, instruction = place_of(_getframe(2)) if task == -1 else backward_line(task)
         result = alias(base, rule.meta, View(rule, parent, code, instruction))
@@ -218,7 +218,7 @@ def _scan(
     elif kind is list or kind is tuple:
         key.append(len(value))
         if (
-            len(value) > 3
+            len(value) > 3  # as optimizers pass them
             and type(value[0]) is XlaTensor
             and _scan_list(value, key, operands, plan)
         ):
@@ -227,18 +227,19 @@ def _scan(
         if observing is not None:
             value = observing.scalars(value)
         if is_scalar_argument and is_one_number(value):
+            # a tuple of the type: the key of the number alone is the type
             key.append((float if isinstance(value[0], float) else int,))
             numbers.append(value[0])
             return
         for item in value:
             if type(item) is XlaTensor:
                 key.append(item._meta.layout)
-                operands.append(_read(item, plan))
+                operands.append(_operand_value(item, plan))
             else:
                 _scan(item, is_scalar_argument, key, operands, numbers, plan)
     elif kind is XlaTensor:
         key.append(value._meta.layout)
-        operands.append(_read(value, plan))
+        operands.append(_operand_value(value, plan))
     elif isinstance(value, torch.Tensor):
         meta, operand = _host_operand(value, plan)
         key.append(meta)
@@ -259,16 +260,14 @@ def _scan(
         key.append((kind, value))  # layouts, memory formats, devices
 
 
-def _look_at_data(
+def _checked_operands(
     plan: Plan, op: OpSpec, operands: list[Value], numbers: Numbers, args: Args, kwargs: Kwargs
 ) -> list[Value]:
-    """Checks the host data of an op that is not plain, and adds a draw's key to its scalar
-    arguments.
-
-    Returns the op's operands.
+    """Checks the host data of an op that is not plain, and returns its operands. A draw's key joins
+    the scalar arguments.
     """
-    if plan.bounds is not None:
-        plan.bounds(*args, **kwargs)
+    if plan.check_data is not None:
+        plan.check_data(*args, **kwargs)
     if plan.fills and numbers:
         check_fits(plan.name, numbers[0], op.metas[0].dtype)
     if plan.draws:
@@ -283,7 +282,7 @@ def _generator(args: Args, kwargs: Kwargs) -> torch.Generator | None:
     )
 
 
-def _read(tensor: XlaTensor, plan: Plan) -> Value:
+def _operand_value(tensor: XlaTensor, plan: Plan) -> Value:
     """An operand's value; a mutation reads it in the stored sharding."""
     return read(tensor) if plan.kind is MUTATION else operand(tensor)
 
@@ -306,10 +305,10 @@ def _scan_list(tensors: Sequence[XlaTensor], key: Key, operands: list[Value], pl
 
 
 def _host_operand(tensor: torch.Tensor, plan: Plan) -> tuple[Meta, Value]:
-    """A CPU tensor among device tensors as an operand; raises where torch takes none on
+    """(key, operand) of a CPU tensor among device tensors; raises where torch takes none on
     accelerators."""
-    if isinstance(tensor, XlaTensor):
-        return tensor._meta.layout, _read(tensor, plan)
+    if isinstance(tensor, XlaTensor):  # of a user's subclass
+        return tensor._meta.layout, _operand_value(tensor, plan)
     if tensor.device.type == "cpu" and (tensor.dim() == 0 or plan.takes_host_indices):
         meta = dense_meta(tensor.shape, tensor.dtype)
         if tensor.dim() == 0 and tensor.dtype in _SCALAR_DTYPES:
@@ -324,7 +323,7 @@ def _host_operand(tensor: torch.Tensor, plan: Plan) -> tuple[Meta, Value]:
     )
 
 
-# Return the user's name of a tensor, for errors; "" if unknown.
+# Functions that return the user's name of a tensor, for errors; "" if unknown.
 names_of: list[Callable[[torch.Tensor], str]] = []
 _SCALAR_DTYPES = {torch.float32, torch.float64, torch.int64, torch.int32, torch.bool}
 
@@ -340,14 +339,14 @@ def _scalar_op(dtype: torch.dtype) -> OpSpec:
     )
 
 
-def _several(node: Node, plan: Plan) -> TorchValue:
-    """Returns the results of an op with several as torch does: with its None and numbers between
+def _torch_results(node: Node, plan: Plan) -> TorchValue:
+    """The results of an op as torch returns several: a list or tuple, with None and numbers between
     the tensors (`OpSpec.layout`)."""
     result = tensors_of(node)
     layout = node.op.layout
     if layout is not None:
-        tensors = iter(result)
-        result = [next(tensors) if item is Slot else item for item in layout]
+        queue = iter(result)
+        result = [next(queue) if item is Slot else item for item in layout]
     return result if plan.returns_list else tuple(result)
 
 
@@ -371,7 +370,7 @@ def _mutate(plan: Plan, node: Node, args: Args, kwargs: Kwargs) -> TorchValue:
         check_operands(plan.name, targets[0], args[1:])
     if plan.is_list:
         # Where an element reads what an earlier one writes: one op for each element, in order.
-        if len(targets) > 1 and elements_meet(node.operands, targets, args[1:]):
+        if len(targets) > 1 and elements_overlap(node.operands, targets, args[1:]):
             return in_groups(plan.overload, args, kwargs, [[i] for i in range(len(targets))])
         _count_writes(targets)
     for target, value in zip(targets, results(node), strict=True):
@@ -392,9 +391,10 @@ between_ops: list[Callable[[], None]] = []
 
 
 def _poll() -> None:
-    """Raises a held Ctrl-C; has packages run what has been recorded, as the finished iterations of
-    a loop."""
+    """Raises a delayed Ctrl-C; calls packages, which may run recorded ops: finished iterations of a
+    loop."""
     raise_held()
+    # A package schedules the next look itself.
     if not between_ops:
         pace.look_after(config.max_pending_ops)
     for look in between_ops:

@@ -30,17 +30,17 @@ def with_sharding(tensor: XlaTensor, sharding: Sharding) -> XlaTensor:
     return result
 
 
-def with_one_sharding(tensors: Sequence[XlaTensor]) -> list[XlaTensor]:
-    """New tensors of the same values, with one sharding for each pair across the two halves of the
-    list."""
+def with_paired_shardings(tensors: Sequence[XlaTensor]) -> list[XlaTensor]:
+    """New tensors of the same values; tensor i of the first half and of the second half of the list
+    get one sharding, the partitioner's choice."""
     metas = tuple(dense_meta(tensor.shape, tensor.dtype) for tensor in tensors)
     return record_op(OpSpec.of("spmd.shard_as", _ShardAsOp(), metas, metas), tensors)
 
 
 @dataclass(frozen=True, slots=True)
 class _ShardAsOp(Identity):
-    """The operands, with one sharding, the partitioner's choice, for each pair across their two
-    halves."""
+    """The operands; operand i of the first half and of the second half get one sharding, the
+    partitioner's choice."""
 
     def lower(
         self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts
@@ -51,7 +51,7 @@ class _ShardAsOp(Identity):
         return tuple(first for first, _ in pairs) + tuple(second for _, second in pairs)
 
 
-def sharding_now(tensor: XlaTensor) -> Sharding | None:
+def effective_sharding(tensor: XlaTensor) -> Sharding | None:
     """A tensor's requested or actual sharding; for unannotated recorded values, replicated on their
     operands' mesh.
 
@@ -67,27 +67,22 @@ def sharding_now(tensor: XlaTensor) -> Sharding | None:
         if type(value) is DeviceData:
             # Unannotated data on the first device joins the mesh of whatever reads it.
             return None if value.sharding is devices.default_sharding() else value.sharding
-        return _mesh_behind(value)
+        return _replicated_like_operands(value)
 
 
-def _mesh_behind(value: Value) -> Sharding | None:
-    """The replicated sharding of the nearest mesh of several devices behind a recorded value."""
-    todo, visited = [value], set()
-    while todo:
+def _replicated_like_operands(value: Value) -> Sharding | None:
+    """The replicated sharding on the mesh of a recorded value's nearest operands with several
+    devices, or None."""
+    next_level, visited = [value], set()
+    while next_level:
         # Level by level, so that the nearest mesh counts.
-        todo, level = [], todo
+        level, next_level = next_level, []
         for operand in level:
-            node = origin(operand)
-            sharding = (
-                operand.sharding
-                if type(operand) is DeviceData
-                else None
-                if node is None
-                else node.op.sharding
-            )
+            node = origin(operand)  # None for device data alone
+            sharding = operand.sharding if node is None else node.op.sharding  # type: ignore[union-attr]
             if sharding is not None and len(sharding.device_ids) > 1:
                 return sharding.replicated()
             if node is not None and node not in visited:
                 visited.add(node)
-                todo += node.operands
+                next_level += node.operands
     return None

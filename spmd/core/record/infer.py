@@ -62,7 +62,7 @@ _BCOMPLEX32: torch.dtype | None = getattr(torch, "bcomplex32", None)
 
 @dataclass(slots=True)
 class _Binding:
-    """An overload's arguments with tensors and scalar arguments replaced by their places, in
+    """An overload's arguments with tensors and scalar arguments replaced by their indices, in
     dispatch's order."""
 
     arguments: dict[str, TorchValue]
@@ -79,21 +79,23 @@ def bind(plan: Plan, args: Args, kwargs: Kwargs) -> _Binding:
     """Binds the arguments of a call to their names in the schema."""
     binding = _Binding({}, [], [])
     for argument, value in zip(plan.overload._schema.arguments, args, strict=False):
-        # It gives the key of a draw, which is a number of each call.
+        # Dispatch passes the key of its draw as two numbers.
         if type(value) is torch._C.Generator:
             continue
-        binding.arguments[argument.name] = _place(
+        binding.arguments[argument.name] = _bind_argument(
             value, argument.name in plan.scalar_argument_names, binding
         )
     for name, value in kwargs.items():
         if name not in plan.ignored:
-            binding.arguments[name] = _place(value, name in plan.scalar_argument_names, binding)
+            binding.arguments[name] = _bind_argument(
+                value, name in plan.scalar_argument_names, binding
+            )
     return binding
 
 
-def _place(value: TorchValue, is_scalar_argument: bool, binding: _Binding) -> TorchValue:
-    """Returns an argument with tensors and scalar arguments replaced by their places, and adds them
-    to the binding."""
+def _bind_argument(value: TorchValue, is_scalar_argument: bool, binding: _Binding) -> TorchValue:
+    """Returns an argument with tensors and scalar arguments replaced by their indices, and adds
+    them to the binding."""
     if isinstance(value, torch.Tensor):
         binding.metas.append(
             value._meta if isinstance(value, XlaTensor) else dense_meta(value.shape, value.dtype)
@@ -101,8 +103,8 @@ def _place(value: TorchValue, is_scalar_argument: bool, binding: _Binding) -> To
         return Operand(len(binding.metas) - 1)
     if isinstance(value, (list, tuple)):
         if is_scalar_argument and is_one_number(value):
-            return [_place(value[0], True, binding)] * len(value)
-        return [_place(item, is_scalar_argument, binding) for item in value]
+            return [_bind_argument(value[0], True, binding)] * len(value)  # one scalar argument
+        return [_bind_argument(item, is_scalar_argument, binding) for item in value]
     if is_scalar_argument and type(value) is int and value > LARGEST:
         return Large(value)
     if is_scalar_argument and type(value) in (int, float):
@@ -112,9 +114,9 @@ def _place(value: TorchValue, is_scalar_argument: bool, binding: _Binding) -> To
 
 
 @contextlib.contextmanager
-def _without_errors() -> Iterator[None]:
-    """Context without torch's errors about determinism: on meta they name ops unordered on CUDA
-    alone."""
+def _without_determinism_errors() -> Iterator[None]:
+    """Context without torch's errors about determinism: on meta tensors torch also raises for ops
+    that only CUDA leaves unordered."""
     if not torch.are_deterministic_algorithms_enabled():
         yield
         return
@@ -128,13 +130,13 @@ def _without_errors() -> Iterator[None]:
 
 def run_on_meta(plan: Plan, args: Args, kwargs: Kwargs) -> TorchValue:
     """The op's results on meta tensors. Raises torch's own errors."""
-    # A draw takes no generator there.
-    args_without = [value for value in args if type(value) is not torch._C.Generator]
+    # Meta kernels take no generator.
+    positional = [value for value in args if type(value) is not torch._C.Generator]
     keywords = {
         name: value for name, value in kwargs.items() if name not in ("generator", "pin_memory")
     }
     arguments, keywords = tree_map_only(
-        torch.Tensor, lambda tensor: meta_of(tensor).make(), (args_without, keywords)
+        torch.Tensor, lambda tensor: meta_of(tensor).make(), (positional, keywords)
     )
     is_factory = makes_tensors(plan.overload) and not any(
         isinstance(value, torch.Tensor) for value in args
@@ -145,7 +147,7 @@ def run_on_meta(plan: Plan, args: Args, kwargs: Kwargs) -> TorchValue:
     run = META_FUNCTIONS.get(plan.overload, plan.overload)
     check(plan.overload, *arguments, **keywords)
     try:
-        with _without_errors():
+        with _without_determinism_errors():
             result = run(*arguments, **keywords)
         if _BCOMPLEX32 is not None and torch.get_default_dtype() is torch.bfloat16:
             as_on_cpu = {_BCOMPLEX32: torch.complex64}
@@ -160,7 +162,7 @@ def run_on_meta(plan: Plan, args: Args, kwargs: Kwargs) -> TorchValue:
         if type(error) not in (RuntimeError, IndexError):
             raise
         raise refusal(plan.overload, error, args, kwargs, plan.twin) from None
-    # torch returns fewer tensors than an op writes, for some.
+    # Some ops write more tensors than they return.
     if plan.kind is MUTATION:
         return written(plan.overload, arguments, keywords)
     return result
@@ -172,10 +174,10 @@ def run_on_meta(plan: Plan, args: Args, kwargs: Kwargs) -> TorchValue:
 def new_op(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     """The OpSpec (for a view op: the ViewRule) of one new combination of operands and static
     arguments."""
-    # later calls' numbers are checked by dispatch
+    # For the first call; dispatch checks the numbers of later ones.
     if plan.fills and isinstance(args[0], torch.Tensor):
-        for value, scalar_args in zip(args, plan.scalar_args, strict=False):
-            if scalar_args and isinstance(value, (int, float, complex)):
+        for value, is_scalar_argument in zip(args, plan.scalar_args, strict=False):
+            if is_scalar_argument and isinstance(value, (int, float, complex)):
                 check_fits(plan.name, value, kwargs.get("dtype") or args[0].dtype)
     result = run_on_meta(plan, args, kwargs)
     binding = bind(plan, args, kwargs)
@@ -186,11 +188,13 @@ def new_op(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     if plan.kind is MUTATION:
         targets = written(plan.overload, args, kwargs)
         check_targets(plan.name, plan.base, targets)
-        _check_unchanged(plan, targets, metas)
+        _check_target_metas(plan, targets, metas)
         check_complex(plan, args)
-    plain = all(isinstance(item, torch.Tensor) for item in flat)
+    has_only_tensors = all(isinstance(item, torch.Tensor) for item in flat)
     layout = (
-        None if plain else tuple(Slot if isinstance(item, torch.Tensor) else item for item in flat)
+        None
+        if has_only_tensors
+        else tuple(Slot if isinstance(item, torch.Tensor) else item for item in flat)
     )
     kinds = binding.kinds + ("ii" if plan.draws else "")
     constant = plan.constant
@@ -201,12 +205,12 @@ def new_op(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
             if name in plan.scalar_argument_names
         )
     lowering = Fill() if constant is not None else _call(plan, binding)
-    shown = {
-        name: fill(x, binding.metas.__getitem__, lambda i: "lifted")
-        for name, x in binding.arguments.items()
+    # The text has the metas of the first call; the key has layouts alone.
+    printed = {
+        name: fill(value, binding.metas.__getitem__, lambda i: "lifted")
+        for name, value in binding.arguments.items()
     }
-    # With the metas of the first call with this key, which has their layouts alone.
-    statics = ", ".join(f"{name}={value}" for name, value in shown.items())
+    statics = ", ".join(f"{name}={value}" for name, value in printed.items())
     operands = tuple(meta.layout for meta in binding.metas)
     op = OpSpec.of(
         plan.name,
@@ -219,7 +223,7 @@ def new_op(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
         layout=layout,
     )
     if operands and constant is None and not any(meta.dtype.is_floating_point for meta in operands):
-        _check_takes(plan, op)
+        _check_operand_dtypes(plan, op)
     return op
 
 
@@ -230,22 +234,21 @@ def reads_default_dtype(plan: Plan, args: Args, kwargs: Kwargs, metas: tuple[Met
         *tree_iter(args),
         *(value for name, value in kwargs.items() if name not in plan.ignored),
     ]
-    # A dtype that is passed decides.
+    # A dtype argument decides.
     if any(isinstance(value, torch.dtype) for value in values):
         return False
-    exact = [is_exact(value.dtype) for value in values if isinstance(value, torch.Tensor)]
-    # The elements of a list each have a dtype of their own; elsewhere one floating-point operand
-    # decides.
-    if not any(exact) if is_foreach(plan.overload) else not all(exact):
-        return False
-    return any(isinstance(value, (float, complex)) for value in values) or not all(
-        is_exact(m.dtype) for m in metas
+    # One floating-point operand decides, but for a list op: each of its elements is promoted alone.
+    are_exact = [is_exact(value.dtype) for value in values if isinstance(value, torch.Tensor)]
+    may_decide = any(are_exact) if is_foreach(plan.overload) else all(are_exact)
+    return may_decide and (
+        any(isinstance(value, (float, complex)) for value in values)
+        or not all(is_exact(meta.dtype) for meta in metas)
     )
 
 
 # torch's meta kernels take every dtype. The rule is tried here, once per OpSpec, so that the user's
 # line raises and not the sync. Every rule takes floats: these are not tried.
-def _check_takes(plan: Plan, op: OpSpec) -> None:
+def _check_operand_dtypes(plan: Plan, op: OpSpec) -> None:
     """Raises NotImplementedError for integer, boolean or complex operands outside the rule's
     domain."""
     numbers = [
@@ -273,14 +276,17 @@ def check_complex(plan: Plan, args: Args) -> None:
         return
     for value in args[1:]:
         if isinstance(value, complex) or (isinstance(value, torch.Tensor) and value.is_complex()):
-            word = "ComplexDouble" if target.dtype == torch.float64 else "ComplexFloat"
+            result_type = "ComplexDouble" if target.dtype == torch.float64 else "ComplexFloat"
             raise RuntimeError(
-                f"{plan.name}: result type {word} can't be cast to the desired output type "
+                f"{plan.name}: result type {result_type} can't be cast to the desired output type "
                 f"{target.dtype}"
             )
 
 
-def _check_unchanged(plan: Plan, targets: Sequence[torch.Tensor], metas: tuple[Meta, ...]) -> None:
+def _check_target_metas(
+    plan: Plan, targets: Sequence[torch.Tensor], metas: tuple[Meta, ...]
+) -> None:
+    """Raises NotImplementedError for a write that would change a target's shape or dtype."""
     for target, meta in zip(targets, metas, strict=True):
         if isinstance(target, XlaTensor) and (target._meta.shape, target._meta.dtype) != (
             meta.shape,
@@ -293,9 +299,10 @@ def _check_unchanged(plan: Plan, targets: Sequence[torch.Tensor], metas: tuple[M
 
 
 def _view_rule(plan: Plan, base: XlaTensor, binding: _Binding, meta: Meta) -> ViewRule:
-    """The rule of a view. Its read and write do not depend on the base's offset in memory."""
+    """The rule of a view. Bases that differ only in their offset in memory share its read and
+    write."""
     parent = base._meta.layout
-    arguments = dict(list(binding.arguments.items())[1:])
+    arguments = dict(list(binding.arguments.items())[1:])  # without the base
     statics = ", ".join(f"{name}={value}" for name, value in arguments.items())
 
     def new_rule() -> ViewRule:
@@ -307,6 +314,7 @@ def _view_rule(plan: Plan, base: XlaTensor, binding: _Binding, meta: Meta) -> Vi
 
 
 def _call(plan: Plan, binding: _Binding) -> Call:
+    """The lowering by the op's rule, with these arguments."""
     assert plan.rule is not None and plan.twin is not None
     return CALLS.get(plan.twin, Call)(
         plan.twin,
@@ -334,7 +342,7 @@ def _compute_dtype(twin: OpOverload, rule: Rule, binding: _Binding) -> np.dtype 
             lambda i: binding.numbers[i],
         )
         if isinstance(value, torch.Tensor) or (
-            type(value) in (int, float, bool, complex) and _is_scalar(argument)
+            type(value) in (int, float, bool, complex) and _is_promoted(argument)
         ):
             promoted.append(value)
     compute, _ = elementwise_dtypes(*promoted, type_promotion_kind=rule.promote)
@@ -344,5 +352,7 @@ def _compute_dtype(twin: OpOverload, rule: Rule, binding: _Binding) -> np.dtype 
     return to_numpy_dtype(compute)
 
 
-def _is_scalar(argument: torch.Argument) -> bool:
+def _is_promoted(argument: torch.Argument) -> bool:
+    """True if torch promotes a number passed as this argument with the tensors: it is no dim or
+    size."""
     return str(argument.type) in ("number", "Optional[number]", "Tensor", "Optional[Tensor]")

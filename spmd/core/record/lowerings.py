@@ -32,7 +32,7 @@ from ..lower.stack_rows import TAKE_ROWS, Made, Stacked, StackRow, plain, scalar
 from .overloads import Kwargs, Large, Number, Operand, TorchValue
 
 
-def _as(array: jax.Array, dtype: np.dtype) -> jax.Array:
+def _with_dtype(array: jax.Array, dtype: np.dtype) -> jax.Array:
     return array if array.dtype == dtype and not array.weak_type else cast(array, dtype)
 
 
@@ -40,7 +40,7 @@ def _as(array: jax.Array, dtype: np.dtype) -> jax.Array:
 class Call(Lowering):
     """An overload's rule: arguments placed, dtypes promoted, results cast.
 
-    arguments: by name, tensors and scalar arguments replaced by their places. compute: the dtype of
+    arguments: by name, tensors and scalar arguments replaced by their indices. compute: dtype of
     promoted operands, or None. precision: jax's word for less than full float32 in products.
     writes: the result is written into an operand. shape_only: the rule reads only its operands'
     shapes and dtypes.
@@ -67,7 +67,7 @@ class Call(Lowering):
         rule = self.rule
 
         def put_back(value: TorchValue) -> TorchValue:
-            """Replaces the place of an operand or number by an array, promoted."""
+            """Replaces the index of an operand or number by its promoted array."""
             if type(value) is Operand:
                 return (
                     op.operands[value].struct
@@ -85,26 +85,26 @@ class Call(Lowering):
         arguments = jax.tree.map(put_back, list(positional))
         named = {name: jax.tree.map(put_back, value) for name, value in keywords.items()}
         if rule.wants_returns:
-            named["returns"] = _returns(op)
+            named["returns"] = _result_structs(op)
         if rule.wants_draw:
             named["draw"] = (numbers[-2], numbers[-1])
         # A call that goes along a dim, takes its result's shape or draws needs the array in torch's
         # shape.
-        depends_on_place = rule.wants_returns or rule.wants_draw or "dim" in by_name
-        is_elementwise = rule.promote is not None and len(op.metas) == 1 and not depends_on_place
+        needs_torch_shape = rule.wants_returns or rule.wants_draw or "dim" in by_name
+        is_elementwise = rule.promote is not None and len(op.metas) == 1 and not needs_torch_shape
         # Per call, since one graph may mix settings.
         with (
             jax.default_matmul_precision(self.precision)
             if self.precision
             else contextlib.nullcontext()
         ):
-            answer = (
+            partitioned_result = (
                 partitioned(self.overload, arguments, named)
                 if self.overload in PARTITION_RULES
                 else None
             )
-            if answer is not None:
-                flat: tuple[jax.Array, ...] = tuple(jax.tree.leaves(answer))
+            if partitioned_result is not None:
+                flat: tuple[jax.Array, ...] = tuple(jax.tree.leaves(partitioned_result))
             elif is_elementwise:
                 flat = (folds.called(rule.function, arguments, named, op.metas[0].shape),)
             else:
@@ -112,7 +112,8 @@ class Call(Lowering):
         # torch's result dtype is the meta kernel's; jax's promotion of the rule may be wider.
         if rule.promote is not None or self.writes:
             flat = tuple(
-                _as(array, meta.struct.dtype) for array, meta in zip(flat, op.metas, strict=True)
+                _with_dtype(array, meta.struct.dtype)
+                for array, meta in zip(flat, op.metas, strict=True)
             )
         # In place the target's shape stays, though the operands broadcast to it.
         if self.writes:
@@ -123,7 +124,7 @@ class Call(Lowering):
         return flat
 
     def _promoted(self, array: jax.Array) -> jax.Array:
-        return array if self.compute is None else _as(array, self.compute)
+        return array if self.compute is None else _with_dtype(array, self.compute)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,7 @@ class Fill(Lowering):
 
 @dataclass(frozen=True, slots=True)
 class DynamicStart(Lowering):
-    """An op with its position as a scalar argument."""
+    """An op with its start index as a scalar argument."""
 
     move: Move
 
@@ -193,10 +194,12 @@ def _start(lowering: Call, op: OpSpec) -> tuple[OpSpec, int] | None:
     """The op with its dynamic start as a scalar argument, and that start; None for a call without
     one."""
     shapes = [meta.shape for meta in op.operands]
-    moved = move_of(lowering.overload, dict(lowering.arguments), shapes, op.metas[0].struct)
-    if moved is None:
+    move_and_start = move_of(
+        lowering.overload, dict(lowering.arguments), shapes, op.metas[0].struct
+    )
+    if move_and_start is None:
         return None
-    move, start = moved
+    move, start = move_and_start
     kinds = "iii" if lowering.rule.wants_draw else "i"
     new = OpSpec.of(
         op.name, DynamicStart(move), op.metas, op.operands, numbers=kinds, statics=f"moving, {move}"
@@ -205,17 +208,19 @@ def _start(lowering: Call, op: OpSpec) -> tuple[OpSpec, int] | None:
 
 
 @draws_of.register
-def _draw(lowering: Call, op: OpSpec) -> Sequence[tuple[int, int]]:
+def _draw_key(lowering: Call, op: OpSpec) -> Sequence[tuple[int, int]]:
+    """The indices of a draw's key, the last two scalar arguments."""
     count = len(op.numbers)
     return ((count - 2, count - 1),) if lowering.rule.wants_draw else ()
 
 
 @draws_of.register
-def _draw_behind_start(lowering: DynamicStart, op: OpSpec) -> Sequence[tuple[int, int]]:
+def _draw_key_with_start(lowering: DynamicStart, op: OpSpec) -> Sequence[tuple[int, int]]:
+    """The indices of a draw's key behind the start index."""
     return ((1, 2),) if len(op.numbers) == 3 else ()
 
 
-def _returns(op: OpSpec) -> Sequence[jax.ShapeDtypeStruct | None] | jax.ShapeDtypeStruct:
+def _result_structs(op: OpSpec) -> Sequence[jax.ShapeDtypeStruct | None] | jax.ShapeDtypeStruct:
     """The shapes and dtypes of the op's results, as its rule takes them."""
     structs = list(map(attrgetter("struct"), op.metas))
     if op.layout is not None:

@@ -86,7 +86,7 @@ _COMPRESSED = (
 )
 
 
-def refuse(kind: str, *args: object, **kwargs: object) -> NoReturn:
+def refuse(kind: str) -> NoReturn:
     """Raises UnsupportedLayout for a tensor of this kind, with what to do instead."""
     raise UnsupportedLayout(f"{kind} tensors are not supported on xla: {_INSTEAD[kind]}")
 
@@ -122,14 +122,14 @@ def register_refusals() -> None:
     """Registers the refusals as torch's kernels for such tensors of the device."""
     fallbacks, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
 
-    def say(kind: str) -> Callable[..., NoReturn]:
+    def refusal_of(kind: str) -> Callable[..., NoReturn]:
         return lambda *args, **kwargs: refuse(kind)
 
     for key, kind in _KEYS.items():
-        fallbacks.fallback(say(kind), key)
+        fallbacks.fallback(refusal_of(kind), key)
     for name, kind in _MAKERS.items():
         for key in ("PrivateUse1", "AutogradPrivateUse1"):
-            aten.impl(name, say(kind), key)
+            aten.impl(name, refusal_of(kind), key)
     for name in _COMPRESSED:
-        aten.impl(name, say("sparse"), "SparseCsrPrivateUse1")
+        aten.impl(name, refusal_of("sparse"), "SparseCsrPrivateUse1")
     _libraries.extend((fallbacks, aten))

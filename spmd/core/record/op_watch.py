@@ -19,24 +19,23 @@ watcher = PerThread[Watcher | None](None)  # receives the thread's calls in plac
 def _watched(
     func: OpOverload, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
 ) -> TorchValue:
-    take = watcher.value
+    """Passes a call to the thread's watcher, or to dispatch where it has none."""
+    watch = watcher.value
     return (
         dispatch(func, types, args, kwargs)
-        if take is None
-        else take(func, types, args, kwargs or {})
+        if watch is None
+        else watch(func, types, args, kwargs or {})
     )
 
 
-# Only while there is a watcher: the look for one is a call of Python for each op.
+# Installed only while there is a watcher: `_watched` costs one more Python call for each op.
 _any_watching = while_any(partial(handle_calls_by, _watched), partial(handle_calls_by, dispatch))
 
 
 @contextlib.contextmanager
-def watching(by: Watcher) -> Iterator[None]:
-    """Sends this thread's calls to a watcher. Without watchers, calls go to dispatch directly, at
-    no cost.
-    """
-    with _any_watching(), watcher.held(by):
+def watching(watch: Watcher) -> Iterator[None]:
+    """Context: sends this thread's calls to a watcher in place of dispatch."""
+    with _any_watching(), watcher.held(watch):
         yield
 
 
@@ -44,7 +43,7 @@ def watching(by: Watcher) -> Iterator[None]:
 after_own_op: list[Callable[[], None]] = []
 
 
-def recorded() -> None:
+def note_own_op() -> None:
     """Notes an op recorded without a call of torch's dispatch."""
     for note in after_own_op:
         note()

@@ -56,7 +56,10 @@ def check_operands(
             # empty tensors share no memory
             and (operand is target or (operand._meta.numel and target._meta.numel))
             and _overlap(
-                operand, target, (base or f"{name.split('.')[1].removesuffix('_')}_") in _READ_LATE
+                # an op in place is listed with an underscore
+                operand,
+                target,
+                reads_late=(base or f"{name.split('.')[1].removesuffix('_')}_") in _READ_LATE,
             )
         ):
             raise RuntimeError(
@@ -66,20 +69,23 @@ def check_operands(
             )
 
 
-def elements_meet(
+def elements_overlap(
     operands: Sequence[Value], targets: Sequence[TorchValue], lists: Sequence[TorchValue]
 ) -> bool:
     """True if an element of a list op writes memory of a later element: torch computes one after
     the other.
 
-    operands: the values of all operands. lists: the lists of tensors (or of something else) in
-    addition to the targets.
+    operands: the values of all operands. lists: the arguments after the targets, lists of tensors
+    among them.
     """
     operand_lists = [
-        x for x in lists if type(x) in (list, tuple) and x and isinstance(x[0], XlaTensor)
+        value
+        for value in lists
+        if type(value) in (list, tuple) and value and isinstance(value[0], XlaTensor)
     ]
+    # Different values without views are in different memory.
     if len(set(operands)) == len(operands) and not any(
-        [t._view for x in (targets, *operand_lists) for t in x]  # noqa: C419
+        [tensor._view for tensors in (targets, *operand_lists) for tensor in tensors]  # noqa: C419
     ):
         return False
     written: dict[object, list[tuple[int, int]]] = {}
@@ -90,17 +96,18 @@ def elements_meet(
             if i < len(tensors) and isinstance(tensors[i], XlaTensor)
         ]
         for tensor in (target, *reads):
-            begin, end = reach(tensor._meta)
+            begin, end = byte_range(tensor._meta)
             if any(
-                begin < stop and start < end for start, stop in written.get(tensor._storage, ())
+                begin < written_end and written_begin < end
+                for written_begin, written_end in written.get(tensor._storage, ())
             ):
                 return True
-        written.setdefault(target._storage, []).append(reach(target._meta))
+        written.setdefault(target._storage, []).append(byte_range(target._meta))
     return False
 
 
 @functools.lru_cache(4096)
-def reach(meta: Meta) -> tuple[int, int]:
+def byte_range(meta: Meta) -> tuple[int, int]:
     """The range of bytes from a tensor's first element to its last."""
     if not meta.numel:
         return 0, 0
@@ -110,27 +117,27 @@ def reach(meta: Meta) -> tuple[int, int]:
     return meta.offset * meta.dtype.itemsize, (last + 1) * meta.dtype.itemsize
 
 
-def _overlap(operand: XlaTensor, target: XlaTensor, reads_late: bool) -> bool:
+def _overlap(operand: XlaTensor, target: XlaTensor, *, reads_late: bool) -> bool:
     """True if a write to `target` would change `operand` in part. reads_late: the op reads while it
     writes, so that equal memory counts, too."""
     if operand._meta is target._meta:
         return reads_late
     if not fills_memory(operand._meta) or not fills_memory(target._meta):
         return False  # torch, too, does not look into tensors with gaps
-    (begin, end), (start, stop) = reach(operand._meta), reach(target._meta)
-    if (begin, end) == (start, stop) and operand._meta.strides == target._meta.strides:
+    (begin, end), (target_begin, target_end) = map(byte_range, (operand._meta, target._meta))
+    if (begin, end) == (target_begin, target_end) and operand._meta.strides == target._meta.strides:
         return reads_late
-    return begin < stop and start < end
+    return begin < target_end and target_begin < end
 
 
 def fills_memory(meta: Meta) -> bool:
-    """True if a tensor's elements fill a part of memory without gaps or overlaps; one without
-    elements does."""
-    step = 1
+    """True if a tensor's elements fill a part of memory without gaps or overlaps; true for a tensor
+    without elements."""
+    dense_stride = 1
     for stride, size in sorted(
-        (s, d) for s, d in zip(meta.strides, meta.shape, strict=True) if d != 1
+        (stride, size) for stride, size in zip(meta.strides, meta.shape, strict=True) if size != 1
     ):
-        if stride != step and meta.numel:
+        if stride != dense_stride and meta.numel:
             return False
-        step *= size
+        dense_stride *= size
     return True

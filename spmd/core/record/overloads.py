@@ -117,7 +117,7 @@ class Plan:
         )
         self.twin = functional_twin(overload) if self.kind is MUTATION else overload
         self.rule: Rule | None = RULES.get(self.twin) if self.twin is not None else None
-        # jax's word for it, where a product is computed in less than full float32
+        # jax's name of the precision of a product in less than full float32
         self.precision: str | None = None
         self.draws = self.rule is not None and self.rule.wants_draw
         self.is_list = is_foreach(overload)
@@ -134,7 +134,7 @@ class Plan:
         # `record.resolve` sets both: the handler that replaces the rule, and the check of the data
         # before it.
         self.handler: Handler | None = None
-        self.bounds: Callable[[Args, Kwargs], None] | None = None
+        self.check_data: Callable[[Args, Kwargs], None] | None = None
         self.is_plain = not (self.fills or self.draws or self.ignores_operands)
         family = (
             None
@@ -157,7 +157,7 @@ def written(
     overload: OpOverload, args: Sequence[TorchValue], kwargs: Mapping[str, TorchValue]
 ) -> list[torch.Tensor]:
     """The targets of a call, with lists among them flattened."""
-    values = [args[where] if type(where) is int else kwargs[where] for where in _mutated(overload)]  # type: ignore[index]
+    values = [args[key] if type(key) is int else kwargs[key] for key in _target_keys(overload)]  # type: ignore[index]
     return [target for value in values for target in as_list(value)]
 
 
@@ -170,16 +170,15 @@ def functional_twin(overload: OpOverload) -> OpOverload | None:
     """The functional twin of an in-place or out= form: `add_.Tensor` -> `add.Tensor`."""
     if is_foreach(overload):
         return None
-    name = overload._schema.name.split("::")
-    base = base_name(overload) if not name[1].startswith("_fused") else name[1].removesuffix("_")
-    base = "normal_functional" if name[1] == "normal_" else base
-    packet = getattr(getattr(torch.ops, name[0]), base, None)
+    namespace, name = overload._schema.name.split("::")
+    base = "normal_functional" if name == "normal_" else base_name(overload)
+    packet = getattr(getattr(torch.ops, namespace), base, None)
     parameters = parameters_of(overload)
     return next(
         (
-            x
-            for x in overloads_of(packet)
-            if kind_of(x) is FUNCTION and parameters_of(x) == parameters
+            twin
+            for twin in overloads_of(packet)
+            if kind_of(twin) is FUNCTION and parameters_of(twin) == parameters
         ),
         None,
     )
@@ -221,7 +220,8 @@ def kind_of(overload: OpOverload) -> str:
 
 
 @functools.cache
-def _mutated(overload: OpOverload) -> tuple[int | str, ...]:
+def _target_keys(overload: OpOverload) -> tuple[int | str, ...]:
+    """The position, or the name of a keyword, of each argument that a call writes."""
     arguments = overload._schema.arguments
     return tuple(
         argument.name if argument.kwarg_only else position

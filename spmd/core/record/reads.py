@@ -89,7 +89,7 @@ class Read(View):
         value."""
         if self.stamp == storage.stamp:
             return self.value  # type: ignore[return-value]
-        members = _members(self.group)
+        members = _live_reads(self.group)
         if len(members) < 2:
             return super().value_of(storage)
         _gather(
@@ -160,16 +160,16 @@ class Reads:
         ]
         if new.reads is not None or not fitting:
             return
-        moved = {read: read_in(new, read.layout) for read in fitting}
-        for read, result in moved.items():
-            result.spans = read.spans
-        reads: Any = new.reads  # made by the first of them
-        reads.active += [moved[read] for read in self.active if read in moved]
+        replacements = {read: read_in(new, read.layout) for read in fitting}
+        for read, replacement in replacements.items():
+            replacement.spans = read.spans
+        reads: Any = new.reads  # created by `read_in`
+        reads.active += [replacements[read] for read in self.active if read in replacements]
         old.reads = None
 
 
 def read_in(storage: Storage, layout: Sharding) -> Read:
-    """The storage's read in a sharding, created where there is none."""
+    """The storage's read in a sharding, created at the first call."""
     if storage.reads is None:
         storage.reads = Reads()
     layout = layout if storage.meta.numel else layout.replicated()  # there is nothing to shard
@@ -179,9 +179,8 @@ def read_in(storage: Storage, layout: Sharding) -> Read:
     return read
 
 
-def join(reads: Sequence[Read]) -> None:
-    """Groups those of the reads that gather small values, by dtype and by sharding: a group is
-    gathered together."""
+def group_small(reads: Sequence[Read]) -> None:
+    """Groups the reads of small arrays by dtype and sharding: one op gathers a group."""
     groups: dict[object, list[Read]] = {}
     for read in reads:
         storage = read.owner()
@@ -200,7 +199,7 @@ JOINED_NUMEL = 1 << 16
 
 # Arrays that share a gather stay gathered where they are at most this part of the renewed bytes: on
 # a few hundred devices the shards take as much.
-HELD_PART = 1 / 256
+RESIDENT_FRACTION = 1 / 256
 
 
 def operand(tensor: XlaTensor) -> Value:
@@ -226,33 +225,34 @@ def operand_of(storage: Storage) -> Value:
     return storage.value if read is None else read.value_of(storage)
 
 
-def keep(
+def reshard(
     reads: Sequence[Read], layouts: Sequence[Sharding], reader: XlaTensor
 ) -> list[XlaTensor | None]:
     """The gathered value of each read, resharded to its layout, for `renew` to gather from; None
     for a value stored in the read's sharding.
 
-    The resharding comes before every op that reads `reader`; else a compiler reshards a value where
-    `renew` reads it, and keeps it unsharded until then.
+    Every op that reads `reader` waits for the resharding. Otherwise a compiler reshards a value
+    where `renew` reads it, and keeps it unsharded until then.
     """
     with LOCK:
-        sharded = [_cut(read, layout) for read, layout in zip(reads, layouts, strict=True)]
-        result = [tensor for tensor in sharded if tensor is not None]
-        if result:
-            parts = [(tensor._storage.meta, tensor._storage.sharding) for tensor in result]
-            waited = [tensor._storage.value for tensor in result]
-            for tensor, value in zip(result, _behind(parts, waited, reader), strict=False):
-                tensor._storage.write(value)
-        return sharded
+        result = [_reshard_read(read, layout) for read, layout in zip(reads, layouts, strict=True)]
+        storages = [tensor._storage for tensor in result if tensor is not None]
+        if storages:
+            parts = [(storage.meta, storage.sharding) for storage in storages]
+            waiting = _wait_with(parts, [storage.value for storage in storages], reader)
+            # `waiting` is empty for a reader with data.
+            for storage, value in zip(storages, waiting, strict=False):
+                storage.write(value)
+        return result
 
 
-def _cut(read: Read, layout: Sharding) -> XlaTensor | None:
+def _reshard_read(read: Read, layout: Sharding) -> XlaTensor | None:
     """The gathered value of a read, resharded; None for a value stored in the read's sharding."""
     storage = read.owner()
     if storage is None or storage.sharding is read.layout:
         return None
-    # Behind an optimization barrier: a partitioner that sees the source of the gather exchanges
-    # that instead.
+    # `_renew_op` is an optimization barrier: without it the partitioner would reshard the stored
+    # shards in place of the gathered value.
     gathered = record(
         _renew_op(((storage.meta, read.layout),)), (read.value_of(storage),), (), NOWHERE
     )
@@ -261,44 +261,45 @@ def _cut(read: Read, layout: Sharding) -> XlaTensor | None:
     return sharded
 
 
-def _behind(parts: Sequence[_Part], values: Sequence[Value], tensor: XlaTensor) -> Sequence[Value]:
+def _wait_with(
+    parts: Sequence[_Part], values: Sequence[Value], tensor: XlaTensor
+) -> Sequence[Value]:
     """The values behind one optimization barrier with the tensor's value: none is ready before all
     are.
 
-    The tensor's new value is its own result of the barrier: XLA drops a barrier with an unused
-    result. Empty for a tensor with data or a module's state: it waits for nothing.
+    The tensor takes its own result of the barrier as its value: XLA drops a barrier with an unused
+    result. Empty for a tensor with data or a module's state: nothing waits for these.
     """
-    arrived = value_of(tensor)
-    if is_data(arrived) or tensor._storage.is_state:
+    awaited = value_of(tensor)
+    if is_data(awaited) or tensor._storage.is_state:
         return ()
-    *result, passed = results(
-        record(_renew_op((*parts, (arrived.meta, None))), (*values, arrived), (), NOWHERE)
+    *result, behind_barrier = results(
+        record(_renew_op((*parts, (awaited.meta, None))), (*values, awaited), (), NOWHERE)
     )
     if tensor._view is None:
-        tensor._storage.write(passed)
+        tensor._storage.write(behind_barrier)
     else:
-        tensor._view.keep(passed, tensor._storage)
+        tensor._view.keep(behind_barrier, tensor._storage)
     return result
 
 
 def renew(
-    reads: Sequence[Read], after: XlaTensor, sources: Sequence[XlaTensor | None] = ()
+    reads: Sequence[Read], awaited: XlaTensor, sources: Sequence[XlaTensor | None] = ()
 ) -> None:
-    """Has later ops gather again, and not before `after` is computed; the values gathered so far
+    """Has later ops gather again, and not before `awaited` is computed; the values gathered so far
     can be freed.
 
-    sources: the values to gather from, instead of the stored ones (see `keep`).
+    sources: the values to gather from, instead of the stored ones (see `reshard`).
 
     XLA would merge a second gather of the same shards with the first. One optimization barrier over
-    the shards and `after` prevents it, if both results are used: so `after` takes its result as its
-    value. Nothing waits for an `after` that is data or a module's state. Casts of stored values are
-    recorded again as well. Small arrays stay: see `HELD_PART`.
+    the shards and `awaited` prevents it, if both results are used: so `awaited` takes its result as
+    its value. Nothing is gathered again where `awaited` is data or a module's state. Casts of
+    stored values are recorded again as well. Small arrays stay: see `RESIDENT_FRACTION`.
     """
     with LOCK:
-        # Without the reads that stay gathered, their groups included.
-        members = _members(reads)
-        gathered = _gathered_still(members)
-        members = {read: storage for read, storage in members.items() if read not in gathered}
+        live = _live_reads(reads)
+        resident = _small_gathered(live)
+        members = {read: storage for read, storage in live.items() if read not in resident}
         source_of = {
             read: tensor
             for read, tensor in zip(reads, sources, strict=bool(sources))
@@ -308,17 +309,16 @@ def renew(
         stored, casts, shardings = [], [], []
         for read, storage in members.items():
             tensor = source_of.get(read)
-            base, ops = _cast_behind(storage.value) if tensor is None else (value_of(tensor), [])
+            base, ops = _split_cast(storage.value) if tensor is None else (value_of(tensor), [])
             stored.append(base)
             casts.append(ops)
             shardings.append((storage if tensor is None else tensor._storage).sharding)
         parts = [(base.meta, sharding) for base, sharding in zip(stored, shardings, strict=True)]
-        # The barrier; then each value is gathered again from what it returns, alone or with its
-        # group.
-        shards = _behind(parts, stored, after) if members else ()
+        # Each value is gathered again from its result of the barrier, alone or with its group.
+        shards = _wait_with(parts, stored, awaited) if members else ()
         if not shards:
             return
-        shard_of = dict(zip(members, map(_recorded_again, casts, shards), strict=True))
+        shard_of = dict(zip(members, map(_record_ops, casts, shards), strict=True))
         sharding_of = dict(zip(members, shardings, strict=True))
         for storage in members.values():
             storage.stamp += 1  # views of it that were read are read again, too
@@ -327,7 +327,7 @@ def renew(
                 continue  # gathered with its group
             group = {
                 read: storage
-                for read, storage in _members(member.group).items()
+                for read, storage in _live_reads(member.group).items()
                 if read in shard_of
             }
             if len(group) > 1:
@@ -340,24 +340,24 @@ def renew(
                 )
 
 
-def _gathered_still(members: dict[Read, Storage]) -> set[Read]:
+def _small_gathered(members: dict[Read, Storage]) -> set[Read]:
     """The members that may stay gathered: small ones, whole groups at a time."""
-    at_hand = {
+    gathered_nbytes = {
         read: storage.meta.nbytes
         for read, storage in members.items()
         if read.stamp == storage.stamp
     }
-    most = HELD_PART * sum(storage.meta.nbytes for storage in members.values())
-    stays: set[Read] = set()
+    max_nbytes = RESIDENT_FRACTION * sum(storage.meta.nbytes for storage in members.values())
+    resident: set[Read] = set()
     # A group stays as one: a part of it would keep the buffer that all of it was gathered into.
-    for group in {id(read.group): read.group for read in at_hand if read.group}.values():
-        gathered = [read for read in group if read in at_hand]
-        if sum(at_hand[read] for read in gathered) <= most:
-            stays.update(gathered)
-    return stays
+    for group in {id(read.group): read.group for read in gathered_nbytes if read.group}.values():
+        gathered = [read for read in group if read in gathered_nbytes]
+        if sum(gathered_nbytes[read] for read in gathered) <= max_nbytes:
+            resident.update(gathered)
+    return resident
 
 
-def _cast_behind(value: Value) -> tuple[Value, list[OpSpec]]:
+def _split_cast(value: Value) -> tuple[Value, list[OpSpec]]:
     """(operand of the cast, ops from the last one back to the cast) of a cast value; (value, []) of
     any other."""
     base, ops = value, []
@@ -369,14 +369,15 @@ def _cast_behind(value: Value) -> tuple[Value, list[OpSpec]]:
     return value, []
 
 
-def _recorded_again(ops: Sequence[OpSpec], value: Value) -> Value:
+def _record_ops(ops: Sequence[OpSpec], value: Value) -> Value:
+    """The value of these ops in reversed order, the first of them on `value`."""
     for op in reversed(ops):
         value = record(op, (value,), (), NOWHERE)
     return value
 
 
-def _members(reads: Iterable[Read]) -> dict[Read, Storage]:
-    """The living reads, each with its storage."""
+def _live_reads(reads: Iterable[Read]) -> dict[Read, Storage]:
+    """The reads that their storages still have, each with its storage."""
     living = {read: storage for read in reads if (storage := read.owner()) is not None}
     return {
         read: storage
@@ -401,7 +402,7 @@ def _gather(
 
 @functools.lru_cache(4096)
 def _gather_op(parts: tuple[_Part, ...], layout: Sharding) -> OpSpec:
-    # Every one has a cut: see `join`.
+    # Every array has a cut: see `group_small`.
     cuts = tuple(
         cut for meta, sharding in parts if (cut := cut_of(meta.shape, sharding)) is not None
     )

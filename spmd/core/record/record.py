@@ -74,8 +74,6 @@ def record_here(
     """`record` at the user's present line, which a forward op notes for its backward op. The caller
     has called `enter_thread`, too (see `threads`). task: the number of autograd's graph task, -1
     outside backward."""
-    # A forward op notes its line in the ring under autograd's number, by which its backward op
-    # finds it.
     number = -1
     if task != -1:
         code, instruction = backward_line(task)
@@ -84,6 +82,7 @@ def record_here(
     else:
         code, instruction = place_of(frame)
         sequence = -1
+        # The ring has the line under autograd's number, by which the backward op finds it.
         ring, number = THREADS.ring, _next_sequence() - 1
         slot = number & ring.mask
         if ring.numbers[slot] != number:

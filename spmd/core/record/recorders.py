@@ -59,10 +59,11 @@ def number() -> int:
     return torch._C._get_obj_in_tls(_KEY) if _thread.is_of_autograd else _thread.number
 
 
-def is_run_here() -> Callable[[int], bool]:
-    """A predicate of recorder numbers: True for this thread and for dead ones, as this thread's
-    syncs run their ops."""
-    here_number = number()
-    if not are_several:  # all values have number 0, and the calling thread may have none
-        return (here_number if 0 in _alive else 0).__eq__
-    return lambda recorder: recorder == here_number or recorder not in _alive
+def run_condition() -> Callable[[int], bool]:
+    """A condition on a recorder's number: this thread's syncs run the ops of this thread and of
+    ended ones."""
+    own_number = number()
+    # All values have number 0: thread 0 runs them, and any thread after its end.
+    if not are_several:
+        return (own_number if 0 in _alive else 0).__eq__
+    return lambda recorder: recorder == own_number or recorder not in _alive

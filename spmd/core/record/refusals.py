@@ -8,8 +8,9 @@ from ...ops.checks import run_on_cpu
 from ...ops.meta_rules import META_FUNCTIONS
 from .overloads import Args, Kwargs
 
-# By op: two arguments, the dims of them that must be equal, and the words for these.
-_FACTORS = {
+# By op: an argument, its dim, the word for that dim's size; a second argument, its dim, which must
+# have the same size, and the words for it.
+_EQUAL_DIMS = {
     "linear": ("input", -1, "features", "weight", 1, "expects {}"),
     "batch_norm": ("input", 1, "features", "weight", 0, "expects {}"),
     **{
@@ -44,16 +45,20 @@ def refusal(
     one. twin: the form of the op for the CPU."""
     name = overload._schema.name.partition("::")[2]
     arguments = {
-        **{a.name: v for a, v in zip(overload._schema.arguments, args, strict=False)},
+        **{
+            argument.name: value
+            for argument, value in zip(overload._schema.arguments, args, strict=False)
+        },
         **kwargs,
     }
     shapes = {argument: shape for argument, value in arguments.items() if (shape := _shape(value))}
-    if name in _FACTORS:
-        first, dim, unit, second, dim_b, expected = _FACTORS[name]
+    if name in _EQUAL_DIMS:
+        first, dim_a, unit, second, dim_b, expected = _EQUAL_DIMS[name]
         a, b = shapes[first], shapes.get(second, [])
-        if len(a) > max(dim, 0) and len(b) > dim_b and a[dim] != b[dim_b]:
+        if len(a) > max(dim_a, 0) and len(b) > dim_b and a[dim_a] != b[dim_b]:
             return type(error)(
-                f"{name}: {first} {a} has {a[dim]} {unit}, {second} {b} {expected.format(b[dim_b])}"
+                f"{name}: {first} {a} has {a[dim_a]} {unit}, {second} {b} "
+                f"{expected.format(b[dim_b])}"
             )
     words = str(error)
     if words.partition(": ")[0].isidentifier():

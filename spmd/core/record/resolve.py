@@ -64,13 +64,13 @@ def plan_of(op: OpOverload) -> Plan:
 def new_plan(op: OpOverload) -> Plan:
     """A new plan, in no table."""
     plan = Plan(op)
-    plan.bounds = check_of(plan)
-    plan.is_plain &= plan.bounds is None
+    plan.check_data = check_of(plan)
+    plan.is_plain &= plan.check_data is None
     plan.handler = _handler(plan)
     if plan.handler is None and plan.is_product:
         plan.handler = _product
-    elif plan.handler is not None and plan.bounds is not None:
-        plan.handler = _after(plan.bounds, plan.handler)
+    elif plan.handler is not None and plan.check_data is not None:
+        plan.handler = _with_check(plan.check_data, plan.handler)
     return plan
 
 
@@ -93,7 +93,7 @@ def _handler(plan: Plan) -> Handler | None:
     if kernel is not None:
         return kernel
     check, handler = CHECKS.get(overload), _decomposition(plan)
-    return handler if check is None else _after(check, handler)
+    return handler if check is None else _with_check(check, handler)
 
 
 # --- the precision of float32 products ------------------------------------------------------------
@@ -105,10 +105,10 @@ def _handler(plan: Plan) -> Handler | None:
 
 # torch's word -> jax's. On GPU both are TF32; on TPU they are three passes of bfloat16 and one; a
 # CPU computes in float32 under any setting.
-_JAX = {"high": "high", "medium": "default"}
+_JAX_PRECISION = {"high": "high", "medium": "default"}
 _FLOAT32 = (torch.float32, torch.complex64)
 
-_read = torch._C._get_fp32_precision_getter
+_precision_setting = torch._C._get_fp32_precision_getter
 
 
 def matmul_precision() -> str:
@@ -119,7 +119,7 @@ def matmul_precision() -> str:
     `torch.backends.cuda.matmul` and `torch.backends.mkldnn.matmul` are read. Convolutions follow
     it, too: torch's own setting for them is cuDNN's, which allows TF32 by default.
     """
-    allowed = (_read("cuda", "matmul"), _read("mkldnn", "matmul"))
+    allowed = (_precision_setting("cuda", "matmul"), _precision_setting("mkldnn", "matmul"))
     return "medium" if "bf16" in allowed else "high" if "tf32" in allowed else "highest"
 
 
@@ -139,11 +139,11 @@ def _less_precise(overload: OpOverload, setting: str) -> Plan:
     plan = Plan(overload)
     assert plan.rule is not None, "only products have a precision"
     plan.name = f"{plan.name}:precision_{setting}"
-    plan.precision = _JAX[setting]
+    plan.precision = _JAX_PRECISION[setting]
     return plan
 
 
-def _after(check: Callable[..., None], handler: Handler) -> Handler:
+def _with_check(check: Callable[..., None], handler: Handler) -> Handler:
     """A handler that checks its arguments first."""
 
     def checked(func: OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
@@ -197,13 +197,13 @@ def _decomposition(plan: Plan) -> Handler:
     """The handler of an op without a rule: its decomposition, its functional twin's, or an
     error."""
     overload = plan.overload
-    # Of the rare ops some are decomposed into themselves.
+    # torch decomposes some ops of this table into themselves.
     decompose = None if overload._schema.name in ON_CPU else decomposition_table.get(overload)
     if decompose is not None:
         return lambda func, args, kwargs: decompose(*args, **kwargs)
     if overload._can_decompose():
         return lambda func, args, kwargs: func.decompose(*args, **kwargs)
-    # torch's references, which are some of the decompositions, are written in these
+    # Some of torch's decompositions are written in prims.
     if overload.namespace == "prims":
         return lambda func, args, kwargs: func._overloadpacket.impl_aten(*args, **kwargs)
     if overload._schema.name.endswith("_copy") and overload.has_kernel_for_dispatch_key(

@@ -32,7 +32,7 @@ being_compiled = 0
 def unlocked() -> Iterator[None]:
     """Lets other threads record while this one, which has SYNC_LOCK, compiles.
 
-    Ops recorded before it do not change.
+    Ops recorded earlier do not change meanwhile (see `may_change`).
     """
     global being_compiled
     being_compiled = next_serial()
@@ -45,7 +45,7 @@ def unlocked() -> Iterator[None]:
 
 
 def may_change(node: Node) -> bool:
-    """True if a recorded op may be changed now."""
+    """True unless a recorded op is in a graph that another thread compiles."""
     return node.serial >= being_compiled
 
 
@@ -119,7 +119,7 @@ class Storage:
         if UNDO:
             for log in UNDO:
                 log.note(self)
-        # Device data goes on as what a failed run takes back, a recorded value as one of the past.
+        # A failed run restores the device data; a recorded value is one of the past.
         old = self.value
         if type(old) is DeviceData:
             self.data = old
@@ -143,7 +143,7 @@ class Storage:
         if UNDO:
             note_layout(self)
         device_data.holder = self.ref
-        # `reset` and `set_sharding`, without their calls: this runs for each result of a step.
+        # `reset` and `set_home`, without their calls: this runs for each result of a step.
         self.stamp += 1
         self.value = device_data
         self.past = self.data = None
@@ -160,14 +160,14 @@ class Storage:
     def settle_unpadded(self, unpadded: Node, sharding: Sharding | None) -> None:
         """Takes the unpadded view of a padded result. It is not pending: its data is computed."""
         self.reset(unpadded)
-        self.set_sharding(sharding)
+        self.set_home(sharding)
         device_data = unpadded.operands[0]
         assert type(device_data) is DeviceData, "the view reads a result"
         device_data.holder = self.ref
 
-    def set_sharding(self, sharding: Sharding | None) -> None:
-        """Notes its value's sharding, which replaces an annotation that left dims to the
-        partitioner."""
+    def set_home(self, sharding: Sharding | None) -> None:
+        """Sets the sharding in which a run left the value; it replaces an annotation with open
+        dims."""
         self.home = sharding
         if self.sharding is not None and self.sharding.is_open:
             self.sharding = sharding
@@ -187,7 +187,7 @@ class UndoLog:
         self.inputs: dict[DeviceData, Sharding | None] = {}
 
     def note(self, storage: Storage) -> None:
-        """Notes a storage as it is, unless it is noted already, or new."""
+        """Notes a storage before its first change, unless it is newer than the recording."""
         if storage.ref not in self.storages and value_serial(storage.value)[0] < self.first:
             past = None if storage.past is None else list(storage.past)
             state = storage.stamp, storage.sharding, storage.home, storage.is_state
@@ -258,8 +258,8 @@ LIVE: list["weakref.ref[Storage]"] = []
 ASIDE: list["weakref.ref[Storage]"] = []
 
 
-def take_up(is_mended: Callable[[Sequence[Node], Sequence[DeviceData]], bool]) -> None:
-    """Has the next sync run the storages that were set aside and whose ops and data `is_mended`
+def requeue(is_mended: Callable[[Sequence[Node], Sequence[DeviceData]], bool]) -> None:
+    """Returns storages that were set aside to the next sync: those whose ops and data `is_mended`
     accepts."""
     with LOCK:
         aside, ASIDE[:] = ASIDE[:], ()
@@ -285,16 +285,16 @@ def note_read(view: Any, storage: Storage) -> None:
 
 
 def forget_reads(ran: Collection[Node] | None = None) -> None:
-    """Drops the values that views cache, as a cached value would keep the memory of past ops.
+    """Drops the values that views cache: a cached value keeps the memory of past ops.
 
-    ran: the ops of finished iterations. With it, and for reads of other threads, only stale values
-    are dropped, and values that other ops waited for: pending ops may read the rest.
+    ran: the ops of finished iterations. With it, and for reads of other threads, pending ops may
+    read cached values; only stale ones and those of `_has_waited` are dropped.
     """
-    is_run_here = recorders.is_run_here()
+    runs_here = recorders.run_condition()
     remaining = []
     for view, ref, reader in READ:
         if (
-            (ran is not None or not is_run_here(reader))
+            (ran is not None or not runs_here(reader))
             and (storage := ref()) is not None
             and view.stamp == storage.stamp
             and not _has_waited(view.value, ran or ())
@@ -310,11 +310,11 @@ def _has_waited(value: Value, ran: Collection[Node]) -> bool:
     made it wait for other ops, whose data may be overwritten by now."""
     node = origin(value)
     while node is not None and node in ran:
-        makers = [maker for maker in map(origin, node.operands) if maker is not None]
+        producers = [producer for producer in map(origin, node.operands) if producer is not None]
         # A view's op has one operand: with more it waits for other values.
-        if makers and len(node.operands) > 1:
+        if producers and len(node.operands) > 1:
             return True
-        node = makers[0] if makers else None
+        node = producers[0] if producers else None
     return False
 
 
@@ -341,17 +341,16 @@ def pending() -> list[Storage]:
     which write it: they share a program.
     """
     forking.check()
-    is_run_here = recorders.is_run_here()
-    storages = [storage for storage in _waiting() if is_run_here(storage.recorder)]
+    runs_here = recorders.run_condition()
+    storages = [storage for storage in _waiting() if runs_here(storage.recorder)]
     for runs_of in can_run:
         runs = runs_of([storage.value for storage in storages])
         storages = [storage for storage, is_run in zip(storages, runs, strict=True) if is_run]
     return sorted(storages, key=lambda storage: value_serial(storage.value))
 
 
-def pending_elsewhere(storages: Iterable[Storage]) -> list[Storage]:
-    """The live storages, except these, whose value is recorded and has not run: mainly those of
-    other threads."""
+def pending_except(storages: Iterable[Storage]) -> list[Storage]:
+    """The live storages of all threads with a pending value, except these."""
     excluded = set(storages)
     return [storage for storage in _waiting() if storage not in excluded]
 

@@ -32,7 +32,7 @@ DEVICE = torch.device("privateuseone:0")
 
 
 # The attributes of a tensor that are the library's and not the user's.
-OURS = ("_storage", "_view", "_meta", "_is_param", "_pins_grad", "_places", "_loading")
+OURS = ("_storage", "_view", "_meta", "_is_param", "_pins_grad", "_strided_layouts", "_loading")
 
 
 # Called with each annotated tensor that becomes a parameter.
@@ -102,14 +102,14 @@ class XlaTensor(torch.Tensor):
                 ".to('xla') first"
             )
         if new._meta is not self._meta:  # of another dtype or shape, or elsewhere in memory
-            view_rebase.replace(self, new)
+            view_rebase.replace_data(self, new)
         else:
-            self._take(new)
+            self._become_alias(new)
 
-    def _take(self, new: "XlaTensor") -> None:
+    def _become_alias(self, new: "XlaTensor") -> None:
         """Makes this tensor an alias of `new` (`.data =`). Views and reads follow; the sharding as
         well, if it fits."""
-        for view in view_rebase.living(self):
+        for view in view_rebase.live_views(self):
             view_rebase.follow(new._storage, view)  # it stays a view of this tensor
         torch._C.TensorBase.data.__set__(self, new)  # type: ignore[attr-defined]
         sharding, old = self._storage.sharding if self._view is None else None, self._storage
@@ -174,7 +174,7 @@ class XlaTensor(torch.Tensor):
             if self._storage.sharding is not None:
                 annotate(base, self._storage.sharding)
         view = self._view
-        return alias(base, self._meta, None if view is None else view.elsewhere())
+        return alias(base, self._meta, None if view is None else view.without_cache())
 
     def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         text = self.detach().cpu().__repr__().removesuffix(")")
@@ -208,7 +208,7 @@ class XlaTensor(torch.Tensor):
     # no memory to point at, so its address is a number of its own, far from every other one's;
     # there is nothing at it.
     def untyped_storage(self) -> torch.UntypedStorage:
-        """torch's storage object with an address of its own and no bytes."""
+        """torch's storage object, with an address for comparisons and without bytes."""
         storage = super().untyped_storage()
         address = _address(self._storage)
         storage.data_ptr = lambda: address  # type: ignore[method-assign]
@@ -223,9 +223,9 @@ class XlaTensor(torch.Tensor):
         enter_thread()
         super().backward(*args, **kwargs)
 
-    # Savers of Hugging Face look at the inner tensors to find shared storages. Dynamo, while it
-    # traces, sees a tensor without these methods: it takes such a one for a plain tensor of the
-    # device (see `dynamo.tensors`).
+    # Savers of Hugging Face look at the inner tensors to find shared storages. These methods are
+    # hidden while Dynamo traces, which then sees a plain tensor of the device (see
+    # `dynamo.tensors`).
     __tensor_flatten__ = _NotWhileTraced(lambda tensor: (["_inner"], None))
 
     @property

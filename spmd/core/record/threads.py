@@ -16,10 +16,8 @@ IN_EACH_THREAD: list[Callable[[], None]] = []
 
 
 def enter_thread() -> Ring:
-    """Sets up the calling thread, once: autograd runs in the caller's thread (a process that ends
-    soon after a backward on autograd's own device thread aborts), the thread gets a ring of its own
-    for the lines it records and a number (see `recorders`), and in a forked process the use of the
-    device is checked."""
+    """Sets up the calling thread once, and returns its ring of recorded lines. Raises in a process
+    forked after the first use of the device."""
     ring: Ring | None = getattr(THREADS, "ring", None)
     if ring is not None:
         return ring
@@ -28,8 +26,10 @@ def enter_thread() -> Ring:
     with LOCK:
         while AT_FIRST_USE:
             AT_FIRST_USE.pop()()
-    for begin in IN_EACH_THREAD:
-        begin()
+    for setup in IN_EACH_THREAD:
+        setup()
+    # Autograd runs in the caller's thread: a process that ends soon after a backward on autograd's
+    # own device thread aborts.
     torch.autograd.set_multithreading_enabled(False)
     recorders.enter()
     ring = THREADS.ring = THREADS.backward = new_ring()

@@ -30,11 +30,12 @@ METHODS = (
 )
 
 
-_num_followed = 0  # since the start: a change shows that autograd has just made a view
+# The number of calls of `follow`: a change shows that autograd has just made a view.
+_num_followed = 0
 
 
 def follow(storage: Any, view: Any) -> None:
-    """Adds a view to those autograd knows of a storage.
+    """Adds a tensor to a storage's views that autograd knows.
 
     Dead views are dropped when the storage has eight, sixteen, and so on.
     """
@@ -50,27 +51,27 @@ def follow(storage: Any, view: Any) -> None:
     views.add(weakref.ref(view))
 
 
-def living(tensor: Any) -> list[Any]:
-    """Autograd's views of this tensor with elements as stored in its memory."""
+def live_views(tensor: Any) -> list[Any]:
+    """Autograd's live views of this tensor that show its memory as stored."""
     if tensor._base is not None:
-        return []  # its views are found from its own base
+        return []  # autograd has its views as views of its base
     views = [view for ref in tensor._storage.views or () if (view := ref()) is not None]
     return [view for view in views if view._base is tensor and _is_plain(view)]
 
 
-def by_memory(view: Any) -> None:
-    """Has autograd find a view by its place in its base's memory; the Python object stays, with all
+def make_strided(view: Any) -> None:
+    """Makes a view an `as_strided` view of its base for autograd; the Python object stays, with all
     its attributes."""
     base = view._base
-    memory = (tuple(view.shape), view.stride(), view.storage_offset())
+    layout = (tuple(view.shape), view.stride(), view.storage_offset())
     if view.retains_grad:  # its graph holds the tensor that would be swapped
         raise RuntimeError(
             f"a view of shape {list(view.shape)} keeps its gradient: on xla, call retain_grad() "
             "after it or its base has changed its shape, not before"
         )
-    base.__dict__.setdefault("_places", set()).add(memory)
+    base.__dict__.setdefault("_strided_layouts", set()).add(layout)
     with torch.enable_grad():
-        result: Any = torch.as_strided(base, *memory)
+        result: Any = torch.as_strided(base, *layout)
     torch._C._autograd._set_creation_meta(result, torch._C._autograd._get_creation_meta(view))
     torch._C._swap_tensor_impl(view, result)
     # a graph that has saved the view goes on with `result`
@@ -78,51 +79,51 @@ def by_memory(view: Any) -> None:
         setattr(result, name, getattr(view, name))
 
 
-def before_write(tensor: Any) -> None:
+def before_shape_change(tensor: Any) -> None:
     """Prepares a change of shape by an op that counts as a write: autograd will renew the grad_fn
     of each view."""
-    views = living(tensor)
+    views = live_views(tensor)
     if views:
         # dispatch is below autograd, which has to see it
         with torch.overrides.enable_reentrant_dispatch():
             for view in views:
                 if not _has_own_gradient(view):
-                    by_memory(view)
+                    make_strided(view)
 
 
-def replace(tensor: Any, new: Any) -> None:
+def replace_data(tensor: Any, new: Any) -> None:
     """Changes the tensor's shape or dtype by `.data =`, which is no write, so views keep their
     grad_fn. Views written since autograd last looked at them get a new grad_fn afterwards, on the
     new base.
     """
-    # These views see the new base only once the tensor has taken it.
-    late = []
-    for view in living(tensor):
+    # These views need the new base, so their turn comes once the tensor has taken it.
+    renewed = []
+    for view in live_views(tensor):
         num_followed = _num_followed
         if _has_own_gradient(view):
             continue
-        # reading the view's grad_fn has just had autograd make it again
+        # `_has_own_gradient` has read the grad_fn of a written view, and autograd has renewed it.
         if _num_followed != num_followed and new.dtype is view.dtype:
-            late.append(view)
+            renewed.append(view)
         else:
-            by_memory(view)
-            _hook(view)
+            make_strided(view)
+            _restore_hooks(view)
     shape = tensor.shape
-    tensor._take(new)
-    for view in late:
-        by_memory(view)
+    tensor._become_alias(new)
+    for view in renewed:
+        make_strided(view)
     if tensor.shape != shape:
         after_change(tensor)
 
 
 def after_change(tensor: Any) -> None:
-    """Turns a view with a changed shape into a view of its base by memory."""
+    """Makes a view that has changed its shape an `as_strided` view of its base."""
     if tensor._base is not None and _is_plain(tensor) and not _has_own_gradient(tensor):
-        by_memory(tensor)
-        _hook(tensor)
+        make_strided(tensor)
+        _restore_hooks(tensor)
 
 
-def _hook(view: Any) -> None:
+def _restore_hooks(view: Any) -> None:
     """Sets a view's hooks again: autograd forgets them when it renews the grad_fn, on any
     device."""
     if view._backward_hooks is not None:
@@ -144,7 +145,7 @@ def reshaping_method(name: str) -> Callable[..., torch.Tensor]:
 
 
 def _has_own_gradient(view: Any) -> bool:
-    """True if a view collects a gradient of its own: then it is no part of its base's."""
+    """True if a view is a leaf with a gradient of its own, which is no part of its base's."""
     return view.is_leaf and view.requires_grad
 
 

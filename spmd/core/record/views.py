@@ -66,9 +66,9 @@ class View:
     def __deepcopy__(self, memo: object) -> None:
         """Returns None where code copies a tensor's attributes: see `Storage.__deepcopy__`."""
 
-    def elsewhere(self) -> "View":
-        """Returns the chain of views without cached values, to be used over another storage."""
-        parent = None if self.parent is None or self.parent.is_read else self.parent.elsewhere()
+    def without_cache(self) -> "View":
+        """Returns a copy of the chain of views without cached values, for another storage."""
+        parent = None if self.parent is None or self.parent.is_read else self.parent.without_cache()
         result = View(self.rule, parent, self.code, self.instruction)
         result.sharding = self.sharding
         return result
@@ -79,10 +79,9 @@ class View:
             return self.value  # type: ignore[return-value]
         base = storage.value if self.parent is None else self.parent.value_of(storage)
         line = (self.code, self.instruction, -1)
-        # The host itself takes parts of its lists of tokens: as programs these would differ in
-        # length.
-        lists = at_once.value
-        value = (lists and lists.viewed(self.rule.read, base)) or record(
+        # The host itself takes parts of its lists of tokens: each length would be another program.
+        host_lists = at_once.value
+        value = (host_lists and host_lists.viewed(self.rule.read, base)) or record(
             self.rule.read, (base,), (), line
         )
         if self.sharding is not None:
@@ -110,13 +109,13 @@ def write(
     if view is None:
         storage.write(value)
         return
-    new, link = value, view
+    base_value, link = value, view
     line = (code, instruction, -1)
     while link is not None and not link.is_read:
         if link.rule.write is None:
-            # Link by link, a place that the parent shows twice would be written once with the new
-            # and once with the old value.
-            new = record(
+            # Into the storage at once: link by link, memory that the parent shows twice would be
+            # written once with the new and once with the old value.
+            base_value = record(
                 _strided_write(storage.meta, view.meta, shown(view)),
                 (storage.value, value),
                 (),
@@ -125,10 +124,10 @@ def write(
             break
         parent = link.parent
         base = storage.value if parent is None or parent.is_read else parent.value_of(storage)
-        new = record(link.rule.write, (base, new), (), line)
+        base_value = record(link.rule.write, (base, base_value), (), line)
         link = link.parent
-    # The base first: the value kept below has its stamp.
-    storage.write(new)
+    # The base first: the value cached below has its stamp.
+    storage.write(base_value)
     # The next read returns the written value, unless several elements share memory.
     if view.sharding is None and not (link is view and repeats(view.meta)):
         view.keep(value, storage)
@@ -145,7 +144,7 @@ def shown(view: View | None) -> tuple[Shown, ...]:
 
 @functools.lru_cache(4096)
 def repeats(meta: Meta) -> bool:
-    """True if several elements are at one place in memory."""
+    """True if several elements share memory."""
     return repeats_memory(meta.shape, meta.strides)
 
 
@@ -182,14 +181,14 @@ def _start(lowering: _WriteBack, op: OpSpec) -> tuple[OpSpec, int] | None:
     without one."""
     (base,) = op.metas
     overload = lowering.overload
-    started = (
+    run_and_start = (
         run_of(overload, base.shape, dict(lowering.arguments))
         if overload in DYNAMIC_START_VIEWS
         else None
     )
-    if started is None:
+    if run_and_start is None:
         return None
-    run, start = started
+    run, start = run_and_start
     new = OpSpec.of(
         op.name,
         DynamicStart(Write(run)),
@@ -205,7 +204,7 @@ def _start(lowering: _WriteBack, op: OpSpec) -> tuple[OpSpec, int] | None:
 def strided_rule(base: Meta, meta: Meta, shows: tuple[Shown, ...]) -> ViewRule:
     """The rule of `as_strided`: elements of the storage's memory, as the views so far show it, by
     stride and offset."""
-    strided = _Strided(base.strides, meta.shape, meta.strides, _begin(base, meta), shows)
+    strided = _Strided(base.strides, meta.shape, meta.strides, _offset_in_base(base, meta), shows)
     op = OpSpec.of(
         "aten.as_strided", strided, (meta.layout,), (base.layout,), statics=strided.text()
     )
@@ -259,14 +258,14 @@ class _Refused(Lowering):
 def _strided_write(base: Meta, meta: Meta, shows: tuple[Shown, ...]) -> OpSpec:
     """The op that writes a view's elements by their places in memory, whatever it is a view of."""
     strided = _Strided(
-        base.strides, meta.shape, meta.strides, _begin(base, meta), shows, writes=True
+        base.strides, meta.shape, meta.strides, _offset_in_base(base, meta), shows, writes=True
     )
     return OpSpec.of(
         "spmd.write.strided", strided, (base,), (base, meta.layout), statics=strided.text()
     )
 
 
-def _begin(base: Meta, meta: Meta) -> int:
+def _offset_in_base(base: Meta, meta: Meta) -> int:
     """The offset of a view in its base's memory, in elements of the view. Raises
     NotImplementedError unless the base fills its memory without gaps or overlaps: strided access is
     by position in memory."""

@@ -23,9 +23,9 @@ from ..passes import on_host
 from ..passes.dynamic import unpadded
 from ..programs import cache
 from ..record import recorders
-from ..record.annotations import annotate_again
+from ..record.annotations import record_open_annotation
 from ..record.record import at_once
-from ..record.storage import ASIDE, READ, Storage, can_run, pending_elsewhere
+from ..record.storage import ASIDE, READ, Storage, can_run, pending_except
 from ..sharding.value import Sharding
 from . import executables, known_graphs
 from .initialization import initialize_state
@@ -54,7 +54,7 @@ def run(
     donate: overwritten data is donated. for_read: see `initialize_state`.
     """
     storages_here = list(storages)
-    foreign_storages = pending_elsewhere(storages_here) if _has_others() else []
+    foreign_storages = pending_except(storages_here) if _has_others() else []
     is_undivided = donate and not foreign_storages and _is_undivided()
     known = known_graphs.ready(storages_here) if is_undivided else None
     if known is not None:
@@ -152,7 +152,7 @@ def roots_of(storages: Iterable[Storage]) -> list[Root]:
     for storage in storages:
         if type(storage.value) is not DeviceData:
             if (sharding := storage.sharding) is not None and sharding.is_open:
-                annotate_again(storage, sharding)
+                record_open_annotation(storage, sharding)
             roots.append((storage.value, storage))
     return roots
 
@@ -391,7 +391,7 @@ def _recorded_elsewhere(roots: Sequence[Root]) -> list[Value]:
     """The recorded values that are no roots of this run."""
     names = {value_name(value) for value, _ in roots}
     return [
-        storage.value for storage in pending_elsewhere(()) if value_name(storage.value) not in names
+        storage.value for storage in pending_except(()) if value_name(storage.value) not in names
     ]
 
 

@@ -27,7 +27,7 @@ from ..passes import on_host
 from ..programs import failing
 from ..record import body, recorders
 from ..record.record import at_once
-from ..record.storage import LOCK, SYNC_LOCK, Storage, forget_reads, pending_elsewhere
+from ..record.storage import LOCK, SYNC_LOCK, Storage, forget_reads, pending_except
 from ..sharding.value import Sharding
 from .execute import run
 from .failed import FINAL, depends, give_up
@@ -51,8 +51,8 @@ def materialise(storage: Storage, call: str = "a read", *, together: bool = Fals
     """
     # While the body of a loop is recorded, a read runs the value's ops alone, none of the body's.
     if type(storage.value) is not DeviceData and body.names.value:
-        if body.on_stand_ins([storage.value]):
-            raise body.refused(
+        if body.ops_on_stand_ins([storage.value]):
+            raise body.body_error(
                 call,
                 f"{storage.meta!r} has another value in each iteration (or on each shard) and "
                 "none while the body is recorded; choose with torch.where or spmd.cond, or return "
@@ -124,7 +124,7 @@ def _with_step(storage: Storage) -> list[Storage]:
     # failed sync has set it aside.
     step = [
         pending_storage
-        for pending_storage in pending_elsewhere([storage])
+        for pending_storage in pending_except([storage])
         if pending_storage.data and pending_storage.recorder == storage.recorder
     ]
     return [storage, *step]
@@ -238,7 +238,7 @@ def lent_to(
             if on_device and device_data.host is not None:
                 sharding = intended_sharding(device_data) or devices.default_sharding()
                 device_data.take(transfer.upload(device_data.host, sharding), sharding)
-                storage.set_sharding(sharding)
+                storage.set_home(sharding)
             if device_data.host is not None:
                 return Lease(device_data, device_data.host, None, None, device_data.sharding)
             rows = device_data.store

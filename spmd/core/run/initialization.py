@@ -95,7 +95,7 @@ def initialize_state(
             continue  # nothing names its mesh, and there are several
         device_data = initialized[node]
         # Later values of this state are pinned to the layout in which its first one was made.
-        storage.set_sharding(device_data.sharding)
+        storage.set_home(device_data.sharding)
         if storage.value is node:
             # The stamp stays: ops that read the value read the device data by now, in the order of
             # every later step.

@@ -478,7 +478,7 @@ def bring(
         device_data.take(buffer, sharding)
         storage = device_data.holder() if device_data.holder is not None else None
         if storage is not None and storage.value is device_data:
-            storage.set_sharding(sharding)
+            storage.set_home(sharding)
 
 
 def pinned_sharding(storage: Storage, mesh: Sharding) -> Sharding | None:

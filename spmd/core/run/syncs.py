@@ -85,7 +85,7 @@ def sync(*, wait: bool = False, for_read: bool = False) -> None:
     the read of a value. Errors: see `spmd.sync`.
     """
     if body.names.value:
-        raise body.refused(
+        raise body.body_error(
             "spmd.sync()", "ops recorded there run only as part of the loop; call it outside"
         )
     # The trace shows recording and sync as two rows; recording has no end of its own.

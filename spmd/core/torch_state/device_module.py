@@ -16,7 +16,7 @@ import torch
 from ..base import forking
 from ..base import seed as seeds
 from ..base.dtypes import TORCH_TO_NUMPY
-from ..record.calls.naming import check_index, unseen
+from ..record.calls.naming import check_index, skipped_by_dynamo
 from ..run import syncs
 from ..run.pjrt.devices import devices
 from . import device_memory as memory
@@ -142,7 +142,7 @@ def synchronize(device: torch.types.Device = None) -> None:
     syncs.sync(wait=True)
 
 
-@unseen
+@skipped_by_dynamo
 def current_stream(device: torch.types.Device = None) -> Stream:
     """Returns the device's one stream."""
     check_index(device, "current_stream")

@@ -13,7 +13,7 @@ from ..record.calls import fused, recurrent
 from ..record.calls.determinism import fill_of
 from ..record.calls.naming import only_device
 from ..record.calls.specials import attention
-from ..record.op_watch import recorded
+from ..record.op_watch import note_own_op
 from ..record.overloads import overload_named
 from ..record.tensor import XlaTensor
 
@@ -26,7 +26,7 @@ def _make(overload: OpOverload, *args: object, device: Device, **kwargs: object)
     """Records a factory: an op without operands."""
     only_device(device)
     result = dispatch(overload, (), args, kwargs)
-    recorded()
+    note_own_op()
     return result
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..base import seed
-from ..record.calls.naming import choosing, only_device
+from ..record.calls.naming import only_device, substitute_class
 
 
 class XlaGenerator(torch.Generator):
@@ -60,7 +60,7 @@ def join_generators() -> None:
     """Has `torch.Generator` make generators of xla."""
     metaclass: Any = type(torch.Generator)
     if metaclass is type:
-        torch.Generator = choosing(torch.Generator, XlaGenerator, _is_ours)  # type: ignore[misc]
+        torch.Generator = substitute_class(torch.Generator, XlaGenerator, _is_ours)  # type: ignore[misc]
     else:  # written in Python: the class itself can stay
         metaclass.__call__ = _make
 

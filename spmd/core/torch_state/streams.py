@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..record.calls.naming import check_index, choosing
+from ..record.calls.naming import check_index, substitute_class
 from ..run import syncs
 
 
@@ -128,5 +128,5 @@ def _is_ours(*args: Any, **kwargs: Any) -> bool:
 def join_streams() -> None:
     """Lets `torch.Stream` and `torch.Event` of the device wait and measure, which torch leaves to a
     C++ backend."""
-    torch.Stream = choosing(torch.Stream, Stream, _is_ours)  # type: ignore[misc]
-    torch.Event = choosing(torch.Event, Event, _is_ours)  # type: ignore[misc]
+    torch.Stream = substitute_class(torch.Stream, Stream, _is_ours)  # type: ignore[misc]
+    torch.Event = substitute_class(torch.Event, Event, _is_ours)  # type: ignore[misc]

@@ -223,7 +223,7 @@ class ApplyJax(torch.autograd.Function):
     @staticmethod
     def forward(call: JaxCall, *tensors: XlaTensor) -> tuple[XlaTensor, ...]:
         result = reads.record_op(call.op, tensors)
-        op_watch.recorded()
+        op_watch.note_own_op()
         return tuple(result)
 
     @staticmethod
@@ -291,7 +291,7 @@ def register_lowering(
     with LOCK:
         registry.lower(op, promote=promote, opaque=True)(rule)
         resolve.PLANS.pop(op, None)  # made before the rule existed
-        storages.take_up(
+        storages.requeue(
             lambda nodes, _: any(
                 node.op.name.startswith(str(op).removesuffix(".default")) for node in nodes
             )

@@ -203,7 +203,7 @@ def _full_tensor(
         tensor = reshard(tensor, grad_placements)  # type: ignore[assignment]
     if not (tensor.requires_grad and torch.is_grad_enabled()):
         return full_tensor(tensor)
-    sharding = constraints.sharding_now(tensor)
+    sharding = constraints.effective_sharding(tensor)
     return (tensor if sharding is None else reshard(tensor, sharding.replicated())).cpu()
 
 

@@ -191,7 +191,7 @@ def _without_data(tensor: torch.Tensor) -> XlaTensor:
     if tensor.layout is not torch.strided:
         raise TypeError(f"export: expected dense tensors, got one of {tensor.layout}")
     meta = dense_meta(tuple(tensor.shape), tensor.dtype)
-    current = constraints.sharding_now(tensor) if type(tensor) is XlaTensor else None
+    current = constraints.effective_sharding(tensor) if type(tensor) is XlaTensor else None
     sharding = None if current is None else current.closed()
     result = wrap(
         meta, Storage(DeviceData(meta, sharding=sharding, is_abstract=True), meta, sharding)

@@ -458,7 +458,7 @@ class LoadedProgram:
                 f"{list(meta.shape)}, got {tensor.dtype} of shape {list(tensor.shape)}; export "
                 "the call with these shapes, too"
             )
-        is_laid_out = view_of(tensor) is None and constraints.sharding_now(tensor) is layout
+        is_laid_out = view_of(tensor) is None and constraints.effective_sharding(tensor) is layout
         return tensor if is_laid_out else reshard(tensor.detach(), layout)
 
     def _result(self, index: int, array: jax.Array) -> torch.Tensor:

@@ -273,7 +273,7 @@ class Replay:
                     storage.home = data.sharding
             else:
                 storage = objects.storage(over)
-            view = None if new.view is None else new.view.elsewhere()
+            view = None if new.view is None else new.view.without_cache()
             if new.is_inference:
                 with torch.inference_mode():
                     return wrap(new.meta, storage, view)

@@ -132,7 +132,7 @@ class ScriptRecording(Recording):
                 layouts = chosen(state.keys(), self, self.last.line)
             for data, storage in state.items():
                 data.sharding = layouts.get(self.unknown[data], data.sharding)
-                storage.set_sharding(data.sharding)
+                storage.set_home(data.sharding)
 
     def after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Counts a step; three without a sync or the call of a module are a script that has nothing

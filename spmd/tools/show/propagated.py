@@ -72,7 +72,7 @@ def _storage_of(tensor: XlaTensor) -> Storage:
     if (
         view_of(tensor) is None
         and storage_of(tensor).listed
-        and recorders.is_run_here()(storage_of(tensor).recorder)
+        and recorders.run_condition()(storage_of(tensor).recorder)
     ):
         return storage_of(tensor)
     return Storage(value, value.meta)

@@ -42,7 +42,7 @@ def on_host(tensor: torch.Tensor) -> np.ndarray | None:
 
 
 def _host_values(value: TorchValue) -> np.ndarray | None:
-    """A number, or the values of a tensor with elements, where the host has them."""
+    """The values of a number, an array or a tensor; None without elements, or not on the host."""
     if isinstance(value, Tensor):
         value = on_host(value)
     elif not isinstance(value, (int, float, np.ndarray, np.generic)):
@@ -55,7 +55,7 @@ class Range(NamedTuple):
     """Bounds of a number or of a tensor's elements, and torch's error: `{0}` is a value outside,
     `{op}` the op's name.
 
-    ignored: a value outside that is allowed.
+    ignored: a value outside the bounds that is allowed.
     """
 
     value: TorchValue
@@ -70,7 +70,7 @@ def check_ranges(op: str, ranges: Iterable[Range]) -> None:
     """Raises a range's error where the host knows a value outside of it, or NaN."""
     for value, low, high, text, error, ignored in ranges:
         if isinstance(value, (int, float)) and low <= value <= high:
-            continue  # without an array: each draw passes here
+            continue  # without numpy: each draw comes here
         values = _host_values(value)
         if values is None or (values.min() >= low and values.max() <= high):
             continue
@@ -83,7 +83,7 @@ def check_ranges(op: str, ranges: Iterable[Range]) -> None:
 # --- indices of a dim -----------------------------------------------------------------------------
 
 
-def _index(
+def _index_range(
     index: Tensor,
     size: int,
     dim: int = 0,
@@ -92,54 +92,58 @@ def _index(
     error: type[Exception] = IndexError,
     ignored: int | None = None,
 ) -> Range:
+    """The range of an index into a dim of this size."""
     text = f"{{op}}: index {{0}} is out of bounds for dim {dim} with size {size}"
     return Range(index, lowest, size - 1, text, error, ignored)
 
 
-def _size(tensor: Tensor, dim: int) -> int:
+def _dim_size(tensor: Tensor, dim: int) -> int:
     return tensor.shape[dim] if tensor.dim() else 1
 
 
-def _along(
+def _index_along_dim(
     error: type[Exception], self: Tensor, dim: int, index: Tensor, *_: object, **__: object
 ) -> list[Range]:
-    return [_index(index, _size(self, dim), dim, error=error)]
+    """The range of an index along `dim`, without negative indices."""
+    return [_index_range(index, _dim_size(self, dim), dim, error=error)]
 
 
-def _with_elements(
+def _unless_empty(
     ranges: _Ranges, self: Tensor, dim: int, *args: object, **kwargs: object
 ) -> Iterable[Range]:
-    """Returns the ranges of an index along `dim`; none where another dim of the tensor is empty:
-    torch does not look at the index then."""
-    sizes = [size for i, size in enumerate(self.shape) if i != dim % self.dim()]
-    return () if 0 in sizes else ranges(self, dim, *args, **kwargs)
+    """The ranges of an index along `dim`; none if another dim of the tensor is empty, as torch then
+    reads no index."""
+    other_sizes = [size for i, size in enumerate(self.shape) if i != dim % self.dim()]
+    return () if 0 in other_sizes else ranges(self, dim, *args, **kwargs)
 
 
-def _by_dim(
+def _indices_by_dim(
     self: Tensor, indices: Sequence[Tensor | None], *_: object, **__: object
 ) -> Iterator[Range]:
-    """Indices of several dims, None for dims that are not indexed."""
+    """The ranges of indices of several dims, with None for dims that are not indexed."""
     indexed = {dim: index for dim, index in enumerate(indices) if index is not None}
     unindexed = [size for dim, size in enumerate(self.shape) if dim not in indexed]
     if 0 in unindexed or not all(index.numel() for index in indexed.values()):
-        return  # torch does not look at an index that selects no element
+        return  # torch reads no index that selects no element
     for dim, index in indexed.items():
         if index.dtype in (torch.int64, torch.int32):
-            yield _index(index, self.shape[dim], dim, lowest=-self.shape[dim])
+            yield _index_range(index, self.shape[dim], dim, lowest=-self.shape[dim])
 
 
-def _elements(self: Tensor, index: Tensor, *_: object, **__: object) -> list[Range]:
-    return [_index(index, self.numel(), lowest=-self.numel())]
+def _flat_index(self: Tensor, index: Tensor, *_: object, **__: object) -> list[Range]:
+    """The range of an index into the flattened tensor."""
+    return [_index_range(index, self.numel(), lowest=-self.numel())]
 
 
 def _classes(
     error: type[Exception], self: Tensor, target: Tensor, ignored: int | None = None
 ) -> list[Range]:
+    """The range of class indices; none for a target of probabilities."""
     dim = 1 if self.dim() > 1 else 0
     return (
         []
         if target.is_floating_point()
-        else [_index(target, _size(self, dim), dim, error=error, ignored=ignored)]
+        else [_index_range(target, _dim_size(self, dim), dim, error=error, ignored=ignored)]
     )
 
 
@@ -147,20 +151,21 @@ def _classes(
 
 
 def _multinomial(self: Tensor, *_: object, **__: object) -> Iterator[Range]:
-    """Chances, finite and not below 0, with a sum above 0."""
+    """The chances are finite and not below 0, and their sum is above 0."""
     chances = _host_values(self)
     if chances is not None:
         text = "{op}: probability tensor contains either `inf`, `nan` or element < 0"
+        # Booleans, all within [True, True].
         yield Range(np.isfinite(chances) & (chances >= 0), True, True, text)
         text = "{op}: invalid multinomial distribution (sum of probabilities <= 0)"
         yield Range(chances.sum(-1) > 0, True, True, text)
 
 
 def _masked_scatter(self: Tensor, mask: Tensor, source: Tensor, **_: object) -> Iterator[Range]:
-    """The source has an element for each hit of the mask."""
-    hits = _host_values(mask) if mask.dtype == torch.bool else None
-    if hits is not None:
-        count = int(np.count_nonzero(hits)) * (self.numel() // mask.numel())
+    """The source has an element for each True of the mask."""
+    selected = _host_values(mask) if mask.dtype == torch.bool else None
+    if selected is not None:
+        count = int(np.count_nonzero(selected)) * (self.numel() // mask.numel())
         text = f"{{op}}: Number of elements of source < number of ones in mask: {{0}} of {count}"
         yield Range(source.numel(), count, _INF, text)
 
@@ -168,8 +173,8 @@ def _masked_scatter(self: Tensor, mask: Tensor, source: Tensor, **_: object) -> 
 def _embedding_bag(
     weight: Tensor, indices: Tensor, offsets: Tensor, *_: object, **__: object
 ) -> Iterator[Range]:
-    """The indices, and the first and the last of the offsets."""
-    yield _index(indices, weight.shape[0], error=RuntimeError)
+    """The ranges of the indices, of the first offset and of the last."""
+    yield _index_range(indices, weight.shape[0], error=RuntimeError)
     starts, count = _host_values(offsets), indices.shape[0]
     if starts is not None:
         text = (
@@ -185,9 +190,11 @@ def _embedding_bag(
 
 
 def _repeat_interleave(
-    repeats: Tensor, *of_another: object, output_size: int | None = None, **_: object
+    repeats: Tensor, *operands: object, output_size: int | None = None, **_: object
 ) -> Iterator[Range]:
-    counts = _host_values(repeats) if output_size is not None and not of_another else None
+    """The sum of the repeats is `output_size`, if the caller passes it. The overloads with a tensor
+    to repeat decompose into this one."""
+    counts = _host_values(repeats) if output_size is not None and not operands else None
     if counts is not None:
         text = (
             f"{{op}}: allocated size does not match required size: output_size is {output_size}, "
@@ -204,10 +211,10 @@ def _ctc_loss(
     *_: object,
     **__: object,
 ) -> Iterator[Range]:
-    """Lengths as tensors: yields the range of the input lengths; the overload for lists checks the
-    target lengths itself."""
+    """The range of input lengths in a tensor. The check of the overload for lists raises for the
+    target lengths."""
     if isinstance(input_lengths, Tensor):
-        yield _elements_of("ctc_loss", "input_lengths", input_lengths, 0, log_probs.shape[0])
+        yield _element_range("ctc_loss", "input_lengths", input_lengths, 0, log_probs.shape[0])
         lengths = _host_values(target_lengths)
         if lengths is not None:
             CHECKS[torch.ops.aten._ctc_loss.default](
@@ -215,7 +222,8 @@ def _ctc_loss(
             )
 
 
-def _elements_of(call: str, argument: str, value: TorchValue, low: float, high: float) -> Range:
+def _element_range(call: str, argument: str, value: TorchValue, low: float, high: float) -> Range:
+    """The range of an argument's elements, with the error of torch's call."""
     text = f"{call} expects all elements of {argument} to be [{low}, {high}], but got {{0}}"
     return Range(value, low, high, text)
 
@@ -229,22 +237,23 @@ _UNPOOLED = "max_unpool: found an invalid max index: it"
 # The ranges of an op's arguments, by the op's name, or by its in-place form's where that checks
 # other arguments.
 _RANGES: dict[str, _Ranges] = {
-    "embedding": lambda weight, indices, *_, **__: [_index(indices, weight.shape[0])],
+    "embedding": lambda weight, indices, *_, **__: [_index_range(indices, weight.shape[0])],
     **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), _embedding_bag),
     **dict.fromkeys(
-        ("gather", "scatter", "scatter_add", "scatter_reduce"), partial(_along, RuntimeError)
+        ("gather", "scatter", "scatter_add", "scatter_reduce"),
+        partial(_index_along_dim, RuntimeError),
     ),
-    **dict.fromkeys(("index_select", "index_reduce"), partial(_along, IndexError)),
-    "index_add": partial(_with_elements, partial(_along, RuntimeError)),
-    "index_copy": partial(_with_elements, partial(_along, IndexError)),
+    **dict.fromkeys(("index_select", "index_reduce"), partial(_index_along_dim, IndexError)),
+    "index_add": partial(_unless_empty, partial(_index_along_dim, RuntimeError)),
+    "index_copy": partial(_unless_empty, partial(_index_along_dim, IndexError)),
     "index_fill": partial(
-        _with_elements,
+        _unless_empty,
         lambda self, dim, index, *_, **__: [
-            _index(index, _size(self, dim), dim, lowest=-_size(self, dim))
+            _index_range(index, _dim_size(self, dim), dim, lowest=-_dim_size(self, dim))
         ],
     ),
-    **dict.fromkeys(("take", "put"), _elements),
-    **dict.fromkeys(("index", "index_put", "_index_put_impl", "_unsafe_index"), _by_dim),
+    **dict.fromkeys(("take", "put"), _flat_index),
+    **dict.fromkeys(("index", "index_put", "_index_put_impl", "_unsafe_index"), _indices_by_dim),
     **dict.fromkeys(
         ("nll_loss_forward", "nll_loss2d_forward", "cross_entropy"),
         lambda self, target, weight, reduction, ignored, *_, **__: _classes(
@@ -253,7 +262,7 @@ _RANGES: dict[str, _Ranges] = {
     ),
     "linear_cross_entropy": (
         lambda input, weight, target, bias, class_weight, reduction, ignored, *_, **__: [
-            _index(target, weight.shape[0], ignored=ignored)
+            _index_range(target, weight.shape[0], ignored=ignored)
         ]
     ),
     "multi_margin_loss": lambda self, target, *_, **__: _classes(RuntimeError, self, target),
@@ -285,28 +294,30 @@ _RANGES: dict[str, _Ranges] = {
     ],
     "masked_scatter": _masked_scatter,
     "searchsorted": lambda sequence, self, *, sorter=None, **_: [
-        _elements_of("searchsorted", "sorter", sorter, 0, sequence.shape[-1] - 1)
+        _element_range("searchsorted", "sorter", sorter, 0, sequence.shape[-1] - 1)
     ],
     "repeat_interleave": _repeat_interleave,
     "_ctc_loss": _ctc_loss,
     "binary_cross_entropy": lambda self, target, *_, **__: [
-        _elements_of("binary_cross_entropy", argument, value, 0, 1)
+        _element_range("binary_cross_entropy", argument, value, 0, 1)
         for argument, value in (("input", self), ("target", target))
     ],
     **dict.fromkeys(
         ("max_unpool2d", "max_unpool3d"),
         lambda self, indices, size, *_, **__: [
-            _elements_of(_UNPOOLED, "indices", indices, 0, math.prod(size) - 1)
+            _element_range(_UNPOOLED, "indices", indices, 0, math.prod(size) - 1)
         ],
     ),
     "lu_unpack": lambda packed, pivots, data=True, unpack_pivots=True, **_: (
-        [_elements_of("lu_unpack", "pivots", pivots, 1, packed.shape[-2])] if unpack_pivots else []
+        [_element_range("lu_unpack", "pivots", pivots, 1, packed.shape[-2])]
+        if unpack_pivots
+        else []
     ),
 }
 
 
 def check_of(plan: Plan) -> Callable[..., None] | None:
-    """The check of the data among an op's arguments, or None."""
+    """The check of the host data among an op's arguments, or None."""
     in_place = f"{plan.base}_" if plan.overload._schema.name.endswith("_") else plan.base
     ranges = _RANGES.get(in_place) or _RANGES.get(plan.base)
     return (

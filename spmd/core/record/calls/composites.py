@@ -84,7 +84,7 @@ def _check_draw(name: str, tensor: Tensor, refusal: type[Exception]) -> None:
         raise refusal(f"{name}: expected a floating-point tensor, got {tensor.dtype}")
 
 
-# torch's take no generator.
+# torch's own decompositions of these two draws take no generator.
 def _log_normal_(
     self: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: torch.Generator | None = None
 ) -> Tensor:
@@ -108,7 +108,7 @@ def _cauchy_(
 def _new_zeros_with_same_feature(
     tangent: Tensor, primal: Tensor, *, self_num_batch_dims: int = 0
 ) -> Tensor:
-    """The tangent of `other`, with the batch dims of the tangent `self` in front."""
+    """Zeros in the shape of the primal, behind the batch dims of the tangent."""
     return tangent.new_zeros((*tangent.shape[:self_num_batch_dims], *primal.shape))
 
 
@@ -145,9 +145,9 @@ def _attention_block(
 ) -> tuple[Tensor, Tensor | None]:
     """torch's attention layer in eager mode. mask_type: 0 is a mask [query, key], 1 is [batch,
     key], 2 has the scores' shape."""
-    # one tensor for all three is one product
-    by_step = {id(x): x.transpose(0, 1) for x in (query, key, value)}
-    query, key, value = (by_step[id(x)] for x in (query, key, value))
+    # One object for a tensor that is passed twice: torch's function joins its products.
+    sequence_first = {id(x): x.transpose(0, 1) for x in (query, key, value)}
+    query, key, value = (sequence_first[id(x)] for x in (query, key, value))
     if mask is not None:
         mask = mask.bool().flatten(0, 1) if mask.dim() == 4 else mask.bool()
     # With weights also where none are wanted: without them a fully masked row is zeros, and torch's

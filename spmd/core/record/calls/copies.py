@@ -18,7 +18,7 @@ from ...run.pjrt.host import leaving
 from ...run.pjrt.transfer import host_array, host_tensor
 from ...run.recording import recording
 from ...sharding.value import Sharding
-from ..constraints import sharding_now, with_sharding
+from ..constraints import effective_sharding, with_sharding
 from ..memory_formats import refuse_layout, refuse_tensor
 from ..overlap import check_targets
 from ..overloads import Args, Handler, Kwargs
@@ -33,15 +33,15 @@ aten = torch.ops.aten
 
 
 def changes_values(view: View | None) -> bool:
-    """True if a view in the chain has other numbers than its memory (a conjugate, a negative)."""
+    """True if a chain of views conjugates or negates the numbers in memory."""
     return any(isinstance(sign, str) for sign in shown(view))
 
 
 def host_copy(tensor: XlaTensor, call: str = "a read", *, together: bool = False) -> torch.Tensor:
-    """The tensor's value as a CPU tensor of its own; a sync. `call` is the user's call, for
-    messages.
+    """Syncs, and returns a copy of the tensor's value on the CPU.
 
-    together: all processes read it at once (see `host_reads.host_value`).
+    call: the user's call, for messages. together: all processes read the value at once (see
+    `host_reads.host_value`).
     """
     storage, meta = tensor._storage, tensor._meta
     leaving(call, meta)
@@ -49,13 +49,13 @@ def host_copy(tensor: XlaTensor, call: str = "a read", *, together: bool = False
         return host_copy(aten.clone.default(tensor), call, together=together)
     base = host_tensor(host_value(storage, call, together=together))
     if tensor._view is None:
-        # The host's array is in the order of its dims, whatever strides torch has for the tensor.
+        # The host's array is contiguous, whatever the tensor's strides.
         return (
             base
             if meta.strides == base.stride()
             else base.clone().as_strided_(meta.shape, base.stride())
         )
-    # None: the view is computed on the device, and its result copied.
+    # None: a copy on the device computes the view.
     result = strided(tensor, base)
     return (
         host_copy(aten.clone.default(tensor), call, together=together)
@@ -65,24 +65,23 @@ def host_copy(tensor: XlaTensor, call: str = "a read", *, together: bool = False
 
 
 def strided(tensor: XlaTensor, base: torch.Tensor) -> torch.Tensor | None:
-    """A view on the host, given the host's copy of its base; None for a complex view of another
-    dtype."""
+    """A view of the host's copy of a tensor's base; None for a complex view of another dtype."""
     meta, storage_meta = tensor._meta, tensor._storage.meta
     if not meta.numel:  # numpy's strides of an empty array are not torch's
         return torch.empty_strided(meta.shape, meta.strides, dtype=meta.dtype, device="cpu")
     order = sorted(range(base.dim()), key=lambda dim: (-storage_meta.strides[dim], dim))
-    storage = base.permute(order).contiguous().reshape(-1)
-    storage = (
-        storage.view(meta.dtype)
-        if storage.dtype != meta.dtype and not meta.dtype.is_complex
-        else storage
+    memory = base.permute(order).contiguous().reshape(-1)
+    memory = (
+        memory.view(meta.dtype)
+        if memory.dtype != meta.dtype and not meta.dtype.is_complex
+        else memory
     )
-    if meta.dtype != storage.dtype:
+    if meta.dtype != memory.dtype:
         return None
-    return storage.as_strided(meta.shape, meta.strides, meta.offset - storage_meta.offset)
+    return memory.as_strided(meta.shape, meta.strides, meta.offset - storage_meta.offset)
 
 
-# Called with a tensor and the CPU tensor with attributes of its own that was copied into it.
+# Called with a tensor and a CPU tensor copied into it that has attributes of the user.
 after_upload: list[Callable[[XlaTensor, torch.Tensor], None]] = []
 
 
@@ -94,7 +93,7 @@ def _copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
         return target.copy_(host_copy(source, "copy_ into a CPU tensor"))
     if isinstance(source, XlaTensor):
         return _copy_on_device(target, source, args, kwargs)
-    # torch's parser takes numbers for a schema's tensors, and passes them on
+    # torch's parser also takes numbers for a tensor, and passes them as they are.
     if not isinstance(source, torch.Tensor):
         source = torch.from_numpy(np.asarray(source))
     refuse_tensor(source)
@@ -107,7 +106,7 @@ def _copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     guarding = guard.value
     if guarding is not None:
         guarding.check_cast(source, target.dtype)
-    if recording.value is not None:  # nothing is uploaded, so that the CPU tensor itself serves
+    if recording.value is not None:  # nothing is uploaded: the CPU tensor needs no copy
         snapshot = source.detach().to(target.dtype).expand(target.shape).contiguous()
     else:  # the caller may change the CPU tensor before the upload, which waits for the first use
         snapshot = torch.empty(target.shape, dtype=target.dtype, device="cpu").copy_(source)
@@ -129,12 +128,12 @@ def _copy_on_device(target: XlaTensor, source: XlaTensor, args: Args, kwargs: Kw
     source's."""
     storage = target._storage
     if source._view is target._view is None and source._meta is target._meta:
-        # a state dict that was loaded in place is loaded into its own tensors
+        # copied into itself, as by a state dict that was loaded in place
         if source._storage is storage:
             return target
         with LOCK:
             data = source._storage.value
-            # Not uploaded yet: no program is needed to take it. A replay repeats programs.
+            # Host data needs no program; but a replay repeats programs alone.
             if (
                 type(data) is DeviceData
                 and data.host is not None
@@ -142,16 +141,16 @@ def _copy_on_device(target: XlaTensor, source: XlaTensor, args: Args, kwargs: Kw
             ):
                 write(target, DeviceData(data.meta, host=data.host, source=data.source))
                 return target
-    sharding = _across_devices(target, source)
+    sharding = _sharding_across_devices(target, source)
     if sharding is None:
         return NotImplemented
-    is_same = target._view is None and source.shape == target.shape
+    is_whole = target._view is None and source.shape == target.shape
     return target.copy_(
-        with_sharding(source, sharding if is_same else sharding.replicated()), *args[2:], **kwargs
+        with_sharding(source, sharding if is_whole else sharding.replicated()), *args[2:], **kwargs
     )
 
 
-def _across_devices(target: torch.Tensor, source: torch.Tensor) -> Sharding | None:
+def _sharding_across_devices(target: torch.Tensor, source: torch.Tensor) -> Sharding | None:
     """The sharding of the target of a copy if its source is on other devices; else None."""
     if (
         not isinstance(target, XlaTensor)
@@ -162,18 +161,18 @@ def _across_devices(target: torch.Tensor, source: torch.Tensor) -> Sharding | No
     # A view's base: reading the view here would record it too early.
     view = source._view
     base = source if view is None else wrap(source._storage.meta, source._storage)
-    sharding = (view and view.sharding) or sharding_now(base)
+    sharding = (view and view.sharding) or effective_sharding(base)
     is_across = sharding is not None and sharding.devices != target._storage.sharding.devices
     return target._storage.sharding if is_across else None
 
 
 def _foreach_copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
-    """The list op, but pair by pair where a source is on other devices than its target, or is cast
-    to integers: a NaN guard distinguishes these by op."""
+    """The list op; pair by pair if a source is on other devices than its target, or is cast to
+    integers, which a NaN guard checks op by op."""
     pairs = [*zip(*args[:2], strict=True)]
     for target, source in pairs:
         is_cast = target.dtype is not source.dtype and is_integer(target.dtype)
-        if is_cast or _across_devices(target, source) is not None:
+        if is_cast or _sharding_across_devices(target, source) is not None:
             for pair in pairs:
                 aten.copy_.default(*pair, *args[2:], **kwargs)
             return None
@@ -181,7 +180,8 @@ def _foreach_copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
 
 
 def _is_here(device: torch.device | None) -> bool:
-    """True if a call names this device for its result, or none."""
+    """True if a call's result is on this device, by name or by default. Raises for an index other
+    than 0."""
     is_here = device is None or device.type == "xla"
     if is_here:
         only_device(device)
@@ -189,7 +189,7 @@ def _is_here(device: torch.device | None) -> bool:
 
 
 def _to_copy(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
-    """`to()` and `cpu()`: a copy on another device by a read; else an op."""
+    """`to()` and `cpu()`: a read for a copy on another device; else an op."""
     device = kwargs.get("device")
     if _is_here(device):
         return NotImplemented
@@ -210,15 +210,16 @@ def _allclose(func: OpOverload, args: Args, kwargs: Kwargs) -> bool:
     return bool(torch.isclose(*args, **kwargs).all().item())
 
 
-def _elsewhere(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
-    """`x.new_zeros(2, device="cpu")`: a factory with a device of its own."""
+def _factory(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
+    """A factory like a tensor, on the named device: `x.new_zeros(2, device="cpu")`."""
     device = kwargs.get("device")
     if _is_here(device):
-        if (layout := kwargs.get("layout")) is not None:
-            refuse_layout(layout)
+        refuse_layout(kwargs.get("layout"))
         return filled(func, args, kwargs)
-    like = torch.empty_strided(args[0].shape, args[0].stride(), dtype=args[0].dtype, device=device)
-    return func(like, *args[1:], **kwargs)
+    template = torch.empty_strided(
+        args[0].shape, args[0].stride(), dtype=args[0].dtype, device=device
+    )
+    return func(template, *args[1:], **kwargs)
 
 
 def _on_host(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
@@ -230,12 +231,12 @@ def _on_host(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
 
 
 def _repeats(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
-    """`repeat_interleave` of counts: a static program where the caller passes their sum."""
+    """`repeat_interleave` of counts: an op if the caller passes their sum; else on the host."""
     return NotImplemented if kwargs.get("output_size") is not None else _on_host(func, args, kwargs)
 
 
 # Ops whose result has a shape that depends on data.
-_OF_DATA = (
+_DATA_DEPENDENT = (
     aten.nonzero.default,
     aten.masked_select.default,
     aten._unique.default,
@@ -265,8 +266,8 @@ HANDLERS: dict[OpOverload, Handler] = {
     aten.equal.default: _equal,
     aten.allclose.default: _allclose,
     aten.repeat_interleave.Tensor: _repeats,
-    **dict.fromkeys(_OF_DATA, _on_host),
-    **dict.fromkeys(_FACTORIES, _elsewhere),
+    **dict.fromkeys(_DATA_DEPENDENT, _on_host),
+    **dict.fromkeys(_FACTORIES, _factory),
 }
 
 # The handlers above that take data to the host, for `python -m spmd where`.

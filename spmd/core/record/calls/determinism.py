@@ -19,19 +19,20 @@ def _unpool(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> TorchVal
     follows."""
     if torch.are_deterministic_algorithms_enabled():
         dims = 2 if func is aten.max_unpool2d.default else 3
-        like, window = torch.zeros((1,) * (dims + 1), device="cpu"), [1] * dims
+        input, window = torch.zeros((1,) * (dims + 1), device="cpu"), [1] * dims
         # torch's error, or its warning under warn_only.
-        func(like, like.long(), window, *([window, [0] * dims] if dims == 3 else []))
+        func(input, input.long(), window, *([window, [0] * dims] if dims == 3 else []))
     return NotImplemented
 
 
 def _put(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
-    """As `_unpool`, for a `put_` that does not accumulate."""
+    """Has torch's CPU kernel raise (or warn) for a `put_` that does not accumulate; the device's op
+    follows."""
     accumulates = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
     if not accumulates and torch.are_deterministic_algorithms_enabled():
         # torch's error, or its warning under warn_only.
-        nothing = torch.zeros(0, device="cpu")
-        nothing.put_(nothing.long(), nothing.clone())
+        empty = torch.zeros(0, device="cpu")
+        empty.put_(empty.long(), empty.clone())
     return NotImplemented
 
 
@@ -46,7 +47,7 @@ def fill_of(dtype: torch.dtype) -> TorchValue:
 
 
 def filled(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
-    """`empty_like` and `new_empty` where torch fills them; else NotImplemented."""
+    """The result of `empty_like` or `new_empty` if torch fills it; else NotImplemented."""
     if func not in _EMPTY:
         return NotImplemented
     value = fill_of(kwargs.get("dtype") or args[0].dtype)

@@ -28,7 +28,7 @@ def runs_on_cpu(func: OpOverload) -> bool:
 
 
 def on_cpu(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
-    """Copies operands to the host, and results (and what the op wrote) back to the device."""
+    """Runs an op on the CPU, and copies its results, and what it wrote, back to the device."""
     _tell(str(func._overloadpacket))
     leaving(
         str(func), "its operands, as it has no lowering rule (spmd.register_lowering gives it one),"
@@ -38,7 +38,7 @@ def on_cpu(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
 
     def to_cpu(value: object) -> object:
         if isinstance(value, XlaTensor):
-            # One copy per tensor: it finds what the op wrote.
+            # One copy per tensor, for all its uses: the op's writes are in it.
             return copy_of.setdefault(id(value), (value, value.cpu()))[1]
         return (
             torch.device("cpu")
@@ -63,7 +63,7 @@ def on_cpu(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     for note in after_fallback:
         note(str(func), user_line(), counters.now() - started)
     # Writes of the op to copies are repeated on the tensors of the device.
-    by_copy = {id(copy): tensor for tensor, copy in copy_of.values()}
+    tensor_of = {id(copy): tensor for tensor, copy in copy_of.values()}
     for target, source in zip(
         written(func, args, kwargs), written(func, copies, keywords), strict=True
     ):
@@ -72,7 +72,7 @@ def on_cpu(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     def to_device(value: object) -> object:
         if not isinstance(value, torch.Tensor):
             return value
-        return by_copy[id(value)] if id(value) in by_copy else value.to("xla")
+        return tensor_of[id(value)] if id(value) in tensor_of else value.to("xla")
 
     return tree_map(to_device, result)
 

@@ -32,8 +32,8 @@ def is_transformed() -> bool:
 
 
 def takes_torchs_ops() -> bool:
-    """True if the caller works on torch's own ops and their derivatives, as a dispatch mode does,
-    too: selective checkpointing, or a counter of flops."""
+    """True if the caller needs torch's own ops and their derivatives: a transform, or a dispatch
+    mode such as selective checkpointing or a counter of flops."""
     return is_transformed() or torch._C._len_torch_dispatch_stack() > 0
 
 
@@ -86,6 +86,7 @@ class Loss(torch.autograd.Function):
         """The gradients of the differentiable operands; under create_graph by torch's own
         formulas."""
         kind, (*operands, logsumexp, total_weight) = ctx.kind, ctx.saved_tensors
+        # `kind` is the first input.
         output_mask = [ctx.needs_input_grad[1 + index] for index in kind.differentiable]
         # create_graph: torch's formulas have a gradient of the gradient
         if torch.is_grad_enabled():
@@ -101,8 +102,8 @@ class Loss(torch.autograd.Function):
             grads = kind.gradients(
                 grad_output, *operands, *ctx.settings, logsumexp, total_weight, output_mask
             )
-        by_place = dict(zip(kind.differentiable, grads, strict=True))
-        return None, *map(by_place.get, range(len(operands) + len(ctx.settings)))
+        grad_of = dict(zip(kind.differentiable, grads, strict=True))
+        return None, *map(grad_of.get, range(len(operands) + len(ctx.settings)))
 
 
 IN_TORCHS_OPS = aten.cross_entropy_loss.default.decompose
@@ -149,7 +150,7 @@ def one_hot(self: Tensor, num_classes: int = -1) -> Tensor:
         )
         negative = Range(self, 0, math.inf, "{op}: Class values must be non-negative, got {0}")
         check_ranges("one_hot", [negative, Range(self, 0, highest, text)])
-    # torch's decomposition in Python reads a condition.
+    # Not `decompose`: torch's decomposition in Python reads a condition, a sync.
     return aten.one_hot.default._op_dk(
         torch._C.DispatchKey.CompositeImplicitAutograd, self, num_classes
     )
@@ -179,8 +180,8 @@ def ctc_loss(
 
 
 def _checked(name: str) -> Callable[..., Tensor]:
-    """Returns the kernel of one of torch's composites. An error of its own checks is raised as one
-    of dispatch: with the op, the arguments' shapes and the user's line (`refusal`)."""
+    """The kernel of one of torch's composites. Its errors name the op, the shapes of the arguments
+    and the user's line, as those of dispatch do."""
     overload = getattr(aten, name).default
 
     def layer(*args: object, **kwargs: object) -> Tensor:

@@ -17,18 +17,18 @@ def _kernel(lowering: Call, op: OpSpec) -> OnHost | None:
     device."""
     overload = lowering.overload
     # A float that the host rounds may differ from the device's in the last bit.
-    is_exact = _is_exact(op) or overload.overloadpacket in _EXACT_OF_FLOATS
-    if overload.namespace != "aten" or lowering.rule.wants_draw or not is_exact:
+    has_equal_bits = _is_exact(op) or overload.overloadpacket in _EXACT_OF_FLOATS
+    if overload.namespace != "aten" or lowering.rule.wants_draw or not has_equal_bits:
         return None
-    # A factory takes its device from the call, which was xla.
-    placed = {"device": torch.device("cpu")} if makes_tensors(overload) else {}
+    # The bound arguments have no device: a factory gets the host's.
+    device = {"device": torch.device("cpu")} if makes_tensors(overload) else {}
 
     def run(operands: list[torch.Tensor], numbers: Sequence[float | int]) -> list[torch.Tensor]:
         arguments = {
             name: fill(value, operands.__getitem__, numbers.__getitem__)
             for name, value in lowering.arguments
         }
-        result = overload(**arguments, **placed)
+        result = overload(**arguments, **device)
         result = result if isinstance(result, (tuple, list)) else [result]
         return [item for item in result if isinstance(item, torch.Tensor)]
 
@@ -63,4 +63,5 @@ _EXACT_OF_FLOATS = frozenset(
 
 
 def _is_exact(op: OpSpec) -> bool:
+    """True if all operands and results are integers or booleans."""
     return all(is_exact(meta.dtype) for meta in (*op.metas, *op.operands))

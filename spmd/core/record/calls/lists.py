@@ -63,7 +63,6 @@ class EachElement(Lowering):
         results: dict[int, Made] = {}
         for group in self._groups(op, operands):
             self._lower_group(group, operands, numbers, layouts, results)
-        # in the order of the list op's results
         return tuple(map(results.get, range(len(op.metas))))
 
     def _lower_group(
@@ -74,20 +73,24 @@ class EachElement(Lowering):
         layouts: Layouts,
         results: dict[int, Made],
     ) -> None:
-        """Sets the results of a group's elements among those of all."""
+        """Adds the results of a group's elements to `results`, by index."""
         if len(group.elements) == 1:
             results.update(
-                zip(group.part.results, _single(group, operands, numbers, layouts), strict=True)
+                zip(
+                    group.part.results,
+                    _lower_element(group, operands, numbers, layouts),
+                    strict=True,
+                )
             )
             return
-        stacks = _together(self.parts, group, operands, numbers, layouts)
+        stacks = _lower_rows(self.parts, group, operands, numbers, layouts)
         for row, i in enumerate(group.elements):
             results.update(
                 zip(self.parts[i].results, (StackRow(stack, row) for stack in stacks), strict=True)
             )
 
     def _groups(self, op: OpSpec, operands: Sequence[Made]) -> Iterator[_ElementGroup]:
-        """The groups of elements: those of the same op on the same stacks together, row by row."""
+        """Yields the groups of elements: of one op, on neighbouring rows of the same stacks."""
         by_op: dict[tuple, list[int]] = {}
         for i, part in enumerate(self.parts):
             metas = tuple(map(op.metas.__getitem__, part.results))
@@ -103,29 +106,31 @@ class EachElement(Lowering):
             if len(members) == 1:
                 yield _ElementGroup(members, self.parts[members[0]], metas)
                 continue
-            # A group is a run of elements that read neighbouring rows.
             rows_of = {i: _rows_read(self.parts[i], operands) for i in members}
             members.sort(key=lambda i: rows_of[i])
             start = 0
             for end in range(1, len(members) + 1):
+                # Empty ends a group: behind the last element, and for elements that read no rows.
                 next_rows = rows_of[members[end]] if end < len(members) else []
-                if next_rows and _is_next(rows_of[members[end - 1]], next_rows):
+                if next_rows and _are_next_rows(rows_of[members[end - 1]], next_rows):
                     continue
                 yield _ElementGroup(members[start:end], self.parts[members[start]], metas)
                 start = end
 
 
 def _rows_read(part: Part, operands: Sequence[Made]) -> list[int]:
+    """The index of each row among an element's operands."""
     return [operand.index for i in part.operands if isinstance(operand := operands[i], StackRow)]
 
 
-def _is_next(previous: list[int], following: list[int]) -> bool:
-    return all(b == a + 1 for a, b in zip(previous, following, strict=True))
+def _are_next_rows(rows: list[int], next_rows: list[int]) -> bool:
+    return all(following == row + 1 for row, following in zip(rows, next_rows, strict=True))
 
 
-def _single(
+def _lower_element(
     group: _ElementGroup, operands: Sequence[Made], numbers: Arrays, layouts: Layouts
 ) -> tuple[jax.Array, ...]:
+    """The results of the only element of a group."""
     part = group.part
     result = part.op.lowering.lower(
         part.op,
@@ -133,39 +138,40 @@ def _single(
         list(map(numbers.__getitem__, part.numbers)),
         list(map(layouts.__getitem__, part.operands)),
     )
-    return _cast(result, group)
+    return _cast_results(result, group)
 
 
-def _cast(arrays: Arrays, group: _ElementGroup) -> tuple[jax.Array, ...]:
+def _cast_results(arrays: Arrays, group: _ElementGroup) -> tuple[jax.Array, ...]:
+    """The results of an element's rule in torch's dtypes."""
     dtypes = map(attrgetter("struct.dtype"), group.metas)
     return tuple(
         [x if x.dtype == dtype else cast(x, dtype) for x, dtype in zip(arrays, dtypes, strict=True)]
     )
 
 
-def _together(
+def _lower_rows(
     parts: Sequence[Part],
     group: _ElementGroup,
     operands: Sequence[Made],
     numbers: Arrays,
     layouts: Layouts,
 ) -> tuple[jax.Array, ...]:
-    """The results of all elements of a group: one stack for each result of the element's op."""
+    """The results of all elements of a group, by `vmap`: one stack for each result of the op."""
     count, part = len(group.elements), group.part
     arrays = [_group_operand(operands[index], count) for index in part.operands]
     axes = [0 if isinstance(operands[index], StackRow) else None for index in part.operands]
     scalar_args = [
-        _numbers(numbers, [parts[i].numbers[k] for i in group.elements])
-        for k in range(len(part.numbers))
+        _scalar_argument(numbers, [parts[i].numbers[position] for i in group.elements])
+        for position in range(len(part.numbers))
     ]
     shardings = [layouts[index] for index in part.operands]
 
     def element(arrays: list[jax.Array], scalar_args: list[jax.Array]) -> tuple[jax.Array, ...]:
-        return _cast(part.op.lowering.lower(part.op, arrays, scalar_args, shardings), group)
+        return _cast_results(part.op.lowering.lower(part.op, arrays, scalar_args, shardings), group)
 
-    return jax.vmap(
-        element, (axes, [number.ndim - 1 if number.ndim else None for number in scalar_args])
-    )(arrays, scalar_args)
+    # A shared number has no axis.
+    scalar_axes = [number.ndim - 1 if number.ndim else None for number in scalar_args]
+    return jax.vmap(element, (axes, scalar_axes))(arrays, scalar_args)
 
 
 def _group_operand(operand: Made, count: int) -> jax.Array:
@@ -175,8 +181,8 @@ def _group_operand(operand: Made, count: int) -> jax.Array:
     return plain(operand)
 
 
-def _numbers(numbers: Arrays, indices: list[int]) -> jax.Array:
-    """The scalar arguments at these indices: one array, or the single one of equal indices."""
+def _scalar_argument(numbers: Arrays, indices: list[int]) -> jax.Array:
+    """The scalar argument of a group: its elements' numbers stacked, or the number they share."""
     return (
         numbers[indices[0]]
         if len(set(indices)) == 1
@@ -188,7 +194,7 @@ def _sums_of_squares(arrays: Sequence[jax.Array], cuts: Sequence[EvenCut]) -> ja
     """The sum of squares of each array, and of each row of a stack of them, by one all-reduce of a
     vector.
 
-    All cuts have the same rows. Of a stack on the host one row at a time is fetched.
+    All cuts have the same rows. A stack on the host is fetched row by row.
     """
     partial = []
     for array, cut in zip(arrays, cuts, strict=True):
@@ -256,11 +262,11 @@ def op_for(plan: Plan, args: Args, kwargs: Kwargs) -> OpSpec | ViewRule:
     if is_foreach(plan.overload):
         return _list_op(plan, args, kwargs)
     op: OpSpec | ViewRule = new_op(plan, args, kwargs)
-    return _by_parameter(op) if plan.overload in HANDLERS and isinstance(op, OpSpec) else op
+    return _split_by_parameter(op) if plan.overload in HANDLERS and isinstance(op, OpSpec) else op
 
 
-def _by_parameter(op: OpSpec) -> OpSpec:
-    """A fused optimizer's op spec, with concatenated lists of results, as a list op."""
+def _split_by_parameter(op: OpSpec) -> OpSpec:
+    """The op spec of a fused optimizer as a list op: one element for each parameter."""
     call = op.lowering
     assert isinstance(call, Call), "a fused op has a rule"
     count = len(call.arguments[0][1])
@@ -277,11 +283,12 @@ def _by_parameter(op: OpSpec) -> OpSpec:
             (name, fill(value[i : i + 1] if type(value) is list else value, operand, Number))
             for name, value in call.arguments
         )
+        # The lists of results are concatenated: result i of each list is element i's.
         results = range(i, len(op.metas), count)
         element = OpSpec.of(
             op.name,
             dataclasses.replace(call, arguments=arguments),
-            tuple([op.metas[k] for k in results]),
+            tuple([op.metas[index] for index in results]),
             tuple([op.operands[index] for index in indices]),
             numbers=op.numbers,
         )
@@ -314,19 +321,18 @@ def _list_op(plan: Plan, args: Args, kwargs: Kwargs) -> OpSpec:
             )
     parts: list[Part] = []
     metas: list[Meta] = []
-    # Element by element: its op, its indices among the list op's operands and numbers, its result.
+    # Of each element: its op, its indices among the list op's operands and numbers, its result.
     for i in range(count):
         elements = {name: _element(value, i) for name, value in passed.items()}
         if is_mutation:
             check_complex(plan, tuple(elements.values()))
         op = _element_op(plan, elements)
         entries = [_element(value, i) for value in bound.arguments.values()]
-        operands = tuple(int(entry) for entry in entries if type(entry) is Operand)
-        parts.append(
-            Part(
-                op, operands, tuple(int(entry) for entry in entries if type(entry) is Number), (i,)
-            )
+        operands, numbers = (
+            tuple(int(entry) for entry in entries if type(entry) is kind)
+            for kind in (Operand, Number)
         )
+        parts.append(Part(op, operands, numbers, (i,)))
         target = meta_of(args[0][i]).layout if is_mutation else op.metas[0]
         if not torch.can_cast(op.metas[0].dtype, target.dtype):
             raise RuntimeError(
@@ -373,7 +379,7 @@ def _element_op(plan: Plan, elements: Kwargs) -> OpSpec:
             )
         return new_op(element_plan, args, kwargs)
 
-    # The default dtype may decide those of an element.
+    # torch's default dtype may decide the dtypes of an element.
     return plan.table.of((overload, torch.get_default_dtype(), *keys), new_element_op)
 
 
@@ -423,7 +429,8 @@ def _element_call(plan: Plan, elements: Kwargs) -> tuple[OpOverload, Args, Kwarg
 
 
 def by_mesh(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
-    """One op for each mesh of a list op over several meshes: torch groups lists by device, too."""
+    """Records one list op for each mesh, as torch groups lists by device; NotImplemented for one
+    mesh."""
     if len(MESHES) < 2:
         return NotImplemented
     elements = [*zip(*filter(_is_tensors, (*args, *kwargs.values())), strict=False)]
@@ -454,11 +461,13 @@ def in_groups(
     results: dict[int, object] = {}
     for indices in groups:
 
-        def part(value: object, indices: Sequence[int] = indices) -> object:
+        def in_group(value: object, indices: Sequence[int] = indices) -> object:
             is_list = isinstance(value, (list, tuple)) and len(value) == count
             return [value[i] for i in indices] if is_list else value  # type: ignore[index]
 
-        result = func(*map(part, args), **{name: part(value) for name, value in kwargs.items()})
+        result = func(
+            *map(in_group, args), **{name: in_group(value) for name, value in kwargs.items()}
+        )
         results.update(zip(indices, result or (), strict=False))
     return [results[i] for i in sorted(results)] or None
 

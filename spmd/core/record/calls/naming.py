@@ -19,9 +19,8 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 _Class = TypeVar("_Class", bound=type)
 
 
-def unseen(function: _Function) -> _Function:
-    """Excludes a function from Dynamo's tracing where it is called between two graphs, and returns
-    it."""
+def skipped_by_dynamo(function: _Function) -> _Function:
+    """Has Dynamo skip a function that is called between two graphs; returns the function."""
     frames = torch._C._dynamo.eval_frame
     if hasattr(frames, "set_code_exec_strategy"):
         skip = frames._FrameAction.SKIP
@@ -44,7 +43,9 @@ def check_index(device: torch.types.Device, call: str) -> int:
     return 0
 
 
-def choosing(torch_class: _Class, device_class: type, is_ours: Callable[..., bool]) -> _Class:
+def substitute_class(
+    torch_class: _Class, device_class: type, is_ours: Callable[..., bool]
+) -> _Class:
     """Returns a substitute of a class of torch: called with `is_ours` arguments it makes a
     `device_class`, with any others a `torch_class`.
 

@@ -9,13 +9,14 @@ from ..overloads import by_arguments
 
 aten = torch.ops.aten
 
-_SMALLEST = torch.tensor(6.1e-5, dtype=torch.float32).item()  # scale, in torch's kernel
+_SMALLEST_SCALE = torch.tensor(6.1e-5, dtype=torch.float32).item()  # of torch's kernel
 
 
-def _levels(
+def _scale_and_zero_point(
     low: Tensor, high: Tensor, least: int, most: int, is_symmetric: bool
 ) -> tuple[Tensor, Tensor]:
-    """(scale, zero point) as of torch's `ChooseQuantizationParams`, in double precision."""
+    """(scale, zero point) of a range, computed in double precision as torch's
+    `ChooseQuantizationParams` does."""
     half = (most - least) // 2
     crosses = (low < 0) & (high > 0)
     if is_symmetric:
@@ -27,8 +28,8 @@ def _levels(
     low, high = low.clamp(max=0).double(), high.clamp(min=0).double()
     scale = (high - low) / (most - least)
     scale = torch.where(scale.float().reciprocal().isinf(), 0.1, scale)
-    growth = (_SMALLEST / scale).clamp(min=1)
-    low, high, scale = low * growth, high * growth, scale.clamp(min=_SMALLEST)
+    growth = (_SMALLEST_SCALE / scale).clamp(min=1)
+    low, high, scale = low * growth, high * growth, scale.clamp(min=_SMALLEST_SCALE)
     is_low_nearer = abs(least) - (low / scale).abs() < abs(most) - (high / scale).abs()
     zero_point = torch.where(is_low_nearer, least - low / scale, most - high / scale)
     if is_symmetric:
@@ -51,8 +52,8 @@ def _observe(
     per_row_fake_quant: bool = False,
     symmetric_quant: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """`_fused_moving_avg_obs_fq_helper`: updates range, scale and zero point on the device, whose
-    switches are not read on the host."""
+    """`_fused_moving_avg_obs_fq_helper`: updates range, scale and zero point on the device, without
+    a read of its switches on the host."""
     rows = self.movedim(ch_axis, 0).flatten(1) if per_row_fake_quant else self.reshape(1, -1)
     if per_row_fake_quant and running_min.numel() == 0:
         for empty, number in (
@@ -73,7 +74,7 @@ def _observe(
         running.copy_(torch.where(is_observed, moved, running))
     for state, value in zip(
         (scale, zero_point),
-        _levels(running_min, running_max, quant_min, quant_max, symmetric_quant),
+        _scale_and_zero_point(running_min, running_max, quant_min, quant_max, symmetric_quant),
         strict=True,
     ):
         state.copy_(torch.where(is_on, value.reshape(state.shape), state))

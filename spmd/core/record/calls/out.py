@@ -48,8 +48,8 @@ _EXACT = frozenset({
 _BOOLEAN = frozenset({"all", "any"})
 # A draw is made in `out` itself, whatever its dtype.
 _ANY = frozenset({"bernoulli"})
-# With these torch refuses another dtype by another error than RuntimeError.
-_KINDS = {
+# The error of torch for a dtype that does not fit, where it is no RuntimeError.
+_DTYPE_ERRORS = {
     "cat": TypeError,
     "stack": TypeError,
     "_chunk_cat": TypeError,
@@ -97,9 +97,9 @@ def _check_dtype(
     """Raises torch's error if the dtype of `out` cannot take the result."""
     if target.dtype == value.dtype or base in _ANY:
         return
-    kind = _KINDS.get(base, RuntimeError)
+    error_type = _DTYPE_ERRORS.get(base, RuntimeError)
     if base in _EXACT or f"{base}.{overload._overloadname}" in _EXACT:
-        raise kind(
+        raise error_type(
             f"{name}: expected out tensor to have dtype {value.dtype}, but got {target.dtype} "
             "instead"
         )
@@ -108,19 +108,19 @@ def _check_dtype(
             f"{name}: expected out tensor to have dtype torch.bool, but got {target.dtype} instead"
         )
     if not torch.can_cast(value.dtype, target.dtype):
-        raise kind(
+        raise error_type(
             f"{name}: result type {value.dtype} can't be cast to the desired output type "
             f"{target.dtype} of out"
         )
 
 
-# The op that an out= form computes where the form without it writes, too: running statistics.
+# The op of an out= form without a functional twin: it writes running statistics in place.
 _OUT_TWINS = {aten._native_batch_norm_legit.out: aten._native_batch_norm_legit.default}
 
 
 def out_form(plan: Plan) -> Handler | None:
-    """The handler of an `out=` overload, else None: runs the op without it and writes its results
-    into the passed tensors, resized where they do not fit."""
+    """The handler of an `out=` overload: it runs the op without `out=`, and writes the results into
+    the passed tensors, resized to fit. None for an overload without such an op."""
     # A factory has no functional twin: it makes its tensor from sizes.
     twin = plan.twin or _OUT_TWINS.get(plan.overload)
     factory = None if twin is not None else _factory_of(plan.overload)
@@ -159,6 +159,7 @@ def _factory_of(overload: OpOverload) -> OpOverload | None:
 
 
 def _check_out(plan: Plan, target: torch.Tensor, operands: Args) -> None:
+    """Raises torch's error for an `out` on the CPU, or one that overlaps itself or an operand."""
     if not isinstance(target, XlaTensor):
         raise RuntimeError(
             f"{plan.name}: expected out to be on xla:0, got a tensor on {target.device}; make it "

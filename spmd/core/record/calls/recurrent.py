@@ -41,7 +41,7 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
-        """Saves the operands, the output and the values that the op has made for its gradient."""
+        """Saves the operands, the output and the results that only the gradient reads."""
         ctx.mode, ctx.reverse, gates, h, c, *operands = inputs
         ctx.num_state = 1 if c is None else 2
         saved = output[1 + ctx.num_state :]
@@ -50,24 +50,23 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Maybe, ...]:
-        """The gradients of the operands; under create_graph those of the unrolled layer."""
+        """The gradients of the operands; under create_graph by the unrolled layer."""
         grads = grads[: 1 + ctx.num_state]
         gates, h, c, weight, bias, projection, mask, output, *saved = ctx.saved_tensors
         inputs = gates, h, c, weight, bias, projection
-        if torch.is_grad_enabled():  # create_graph: the gradients of the unrolled layer
-            result = _unrolled(ctx.mode, ctx.reverse, *inputs, mask=mask)
+        if torch.is_grad_enabled():  # create_graph
+            results = _unrolled(ctx.mode, ctx.reverse, *inputs, mask=mask)
             differentiated = [
                 value for value in inputs if value is not None and value.requires_grad
             ]
-            values = torch.autograd.grad(result, differentiated, grads, create_graph=True)
-            by_input = {id(value): grad for value, grad in zip(differentiated, values, strict=True)}
-            return None, None, *(by_input.get(id(value)) for value in inputs), None
+            input_grads = torch.autograd.grad(results, differentiated, grads, create_graph=True)
+            grad_of = dict(zip(map(id, differentiated), input_grads, strict=True))
+            return None, None, *(grad_of.get(id(value)) for value in inputs), None
         state = [h] if c is None else [h, c]
         operands = weight, bias, projection, mask, output, saved, ctx.reverse
-        of_inputs: Iterator[Tensor] = iter(
-            RECURRENCE_BACKWARD(ctx.mode, list(grads), state, *operands)
-        )
-        return None, None, *(None if value is None else next(of_inputs) for value in inputs), None
+        # A gradient for each input that is no None.
+        queue: Iterator[Tensor] = iter(RECURRENCE_BACKWARD(ctx.mode, list(grads), state, *operands))
+        return None, None, *(None if value is None else next(queue) for value in inputs), None
 
 
 def _step(
@@ -115,8 +114,7 @@ def _unrolled(
 
 
 class _Packed:
-    """The places of a packed sequence's rows in a padded one: the batch sizes are known on the
-    host."""
+    """The positions of a packed sequence's rows in a padded one; the host has the batch sizes."""
 
     def __init__(self, batch_sizes: Tensor, device: torch.device):
         sizes = batch_sizes.cpu()
@@ -128,7 +126,7 @@ class _Packed:
         self.to_packed = mask.reshape(-1).nonzero()[:, 0].to(device)
 
     def pad(self, rows: Tensor) -> Tensor:
-        """The packed rows as [T, B, ...]; the mask excludes the places without a row."""
+        """The packed rows as [T, B, ...]; the mask excludes the padding."""
         return rows.index_select(0, self.to_padded).reshape(*self.shape, *rows.shape[1:])
 
     def pack(self, padded: Tensor) -> Tensor:
@@ -141,7 +139,7 @@ def pack(padded: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Te
     are)."""
     padded = padded.transpose(0, 1) if batch_first else padded
     template = torch.zeros((), dtype=torch.bool, device="cpu").expand(*padded.shape[:2], 1)
-    # with torch's own errors
+    # torch's own batch sizes and errors, on the host
     _, sizes = aten._pack_padded_sequence(template, lengths.cpu(), False)
     return _Packed(sizes, padded.device).pack(padded[: len(sizes)]), sizes
 
@@ -198,9 +196,11 @@ def _layers(
             # The parameters are listed layer by layer, the backward direction after the forward.
             weights = params[index * per_direction : (index + 1) * per_direction]
             state = [part[index] for part in states]
-            output, last = _direction(mode, x, state, weights, has_biases, direction == 1, packed)
+            output, final_state = _direction(
+                mode, x, state, weights, has_biases, direction == 1, packed
+            )
             outputs.append(output)
-            finals.append(last)
+            finals.append(final_state)
         x = outputs[0] if directions == 1 else torch.cat(outputs, -1)
     return x, *(torch.stack(parts) for parts in zip(*finals, strict=True))
 
@@ -208,18 +208,19 @@ def _layers(
 Layer = Callable[..., tuple[Tensor, ...]]
 
 
-# settings: those of `_layers`, in torch's order.
 def _on_inputs(layers: Layer, mode: str, input: Tensor, *settings: object) -> tuple[Tensor, ...]:
-    *settings_of_all, batch_first = settings
-    output, *finals = layers(
-        mode, input.transpose(0, 1) if batch_first else input, *settings_of_all
-    )
+    """Runs layers on a padded input. settings: the arguments of `_layers` from `hx` on, then
+    `batch_first`."""
+    *layer_settings, batch_first = settings
+    output, *finals = layers(mode, input.transpose(0, 1) if batch_first else input, *layer_settings)
     return output.transpose(0, 1) if batch_first else output, *finals
 
 
 def _on_packed(
     layers: Layer, mode: str, data: Tensor, batch_sizes: Tensor, *settings: object
 ) -> tuple[Tensor, ...]:
+    """Runs layers on the rows of a packed sequence. settings: the arguments of `_layers` from `hx`
+    on."""
     return layers(mode, data, *settings, _Packed(batch_sizes, data.device))
 
 
@@ -232,7 +233,7 @@ def _single_step(
     b_ih: Maybe = None,
     b_hh: Maybe = None,
 ) -> tuple[Tensor, ...] | Tensor:
-    """A layer's op for a single step."""
+    """`lstm_cell` and `gru_cell`: one step of a layer."""
     state = [hx] if isinstance(hx, Tensor) else [*hx]
     fits = input.shape[1:] == w_ih.shape[1:] and {x.shape for x in state} == {
         (len(input), w_hh.shape[1])
@@ -243,8 +244,8 @@ def _single_step(
             torch._C.DispatchKey.CompositeImplicitAutograd, input, hx, w_ih, w_hh, b_ih, b_hh
         )
     weights = [w_ih, w_hh] if b_ih is None or b_hh is None else [w_ih, w_hh, b_ih, b_hh]
-    _, last = _direction(mode, input[None], state, weights, len(weights) == 4, False, None)
-    return last if mode == "lstm" else last[0]
+    _, final_state = _direction(mode, input[None], state, weights, len(weights) == 4, False, None)
+    return final_state if mode == "lstm" else final_state[0]
 
 
 def _bound(function: Callable[..., _Result], *first: object) -> Callable[..., _Result]:

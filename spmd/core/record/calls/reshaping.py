@@ -15,7 +15,7 @@ from ....ops.shape import PARTS, part
 from ...graph.meta import Meta, meta_of
 from ...graph.source import user_frame
 from .. import view_rebase
-from ..overlap import reach
+from ..overlap import byte_range
 from ..overloads import Args, Handler, Kwargs, by_arguments
 from ..storage import LOCK
 from ..tensor import XlaTensor, alias, no_bytes
@@ -34,21 +34,21 @@ def _split(func: OpOverload, args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
     count = _part_count(
         func, base._meta, *(tuple(value) if type(value) is list else value for value in arguments)
     )
-    parts = [part(func, base._meta.shape, arguments, index) for index in range(count)]
-    return [overload(base, *static) for overload, static in parts]
+    calls = [part(func, base._meta.shape, arguments, index) for index in range(count)]
+    return [overload(base, *statics) for overload, statics in calls]
 
 
 @functools.lru_cache(4096)
 def _part_count(func: OpOverload, meta: Meta, *arguments: Hashable) -> int:
-    """The number of parts; torch runs once per layout and arguments."""
+    """The number of parts, by torch on meta tensors."""
     return len(func(meta.make(), *arguments))
 
 
 def _as_strided(
     base: XlaTensor, size: Sizes, stride: Sizes, storage_offset: int | None = None
 ) -> XlaTensor:
-    """`as_strided`: a view by places in memory; where these are out of bounds, it raises, now or
-    when it is read."""
+    """`as_strided`: a view by strides and offset in memory. Out of bounds it raises at once; a view
+    of autograd's raises when it is read."""
     meta = meta_of(base._meta.make().as_strided(size, stride, storage_offset))
     with LOCK:
         code, instruction = user_frame(2)
@@ -56,10 +56,12 @@ def _as_strided(
             _check_bounds(base._storage.meta, meta)
             rule = strided_rule(base._storage.meta, meta, shown(base._view))
         except (RuntimeError, NotImplementedError) as error:
-            if (meta.shape, meta.strides, meta.offset) not in base.__dict__.get("_places", ()):
+            if (meta.shape, meta.strides, meta.offset) not in base.__dict__.get(
+                "_strided_layouts", ()
+            ):
                 raise
-            # autograd makes such a view of the base's former layout for its gradient, and does not
-            # read it
+            # Autograd makes a view of the base's former layout again for its gradient, and does not
+            # read it.
             rule = refused_rule(meta, error)
         result = alias(base, meta, View(rule, None, code, instruction))
         if base.requires_grad:
@@ -71,20 +73,19 @@ def _check_bounds(base: Meta, meta: Meta) -> None:
     """Raises RuntimeError for a view beyond its base's memory: torch's meta device lets
     `as_strided` make it, every real device refuses."""
     # The bounds are bytes, as a view may show memory in another dtype.
-    begin, end = reach(meta)
-    first, size_held = (
-        base.offset * base.dtype.itemsize,
-        base.offset * base.dtype.itemsize + base.nbytes,
-    )
-    if meta.numel and (end > size_held or begin < first):
+    begin, end = byte_range(meta)
+    memory_begin = base.offset * base.dtype.itemsize
+    memory_end = memory_begin + base.nbytes
+    if meta.numel and (end > memory_end or begin < memory_begin):
         raise RuntimeError(
             f"setStorage: sizes {list(meta.shape)}, strides {list(meta.strides)}, storage offset "
             f"{meta.offset}, and itemsize {meta.dtype.itemsize} requiring a storage size of {end} "
-            f"are out of bounds for storage of size {size_held}"
+            f"are out of bounds for storage of size {memory_end}"
         )
 
 
 def _detach(func: OpOverload, args: Args, kwargs: Kwargs) -> XlaTensor:
+    """`detach` and its like: another tensor over the same memory."""
     tensor = args[0]
     return alias(tensor, tensor._meta, tensor._view)
 
@@ -105,6 +106,7 @@ def _is_set_to(tensor: XlaTensor, source: XlaTensor) -> bool:
 
 
 def _same_storage_numel(*tensors: torch.Tensor) -> bool:
+    """True if two tensors' memories have equal numbers of elements."""
     sizes = [
         x._storage.meta.numel
         if isinstance(x, XlaTensor)
@@ -117,14 +119,15 @@ def _same_storage_numel(*tensors: torch.Tensor) -> bool:
 def _become(tensor: XlaTensor, new: torch.Tensor) -> XlaTensor:
     """Makes the tensor an alias of another one, in place."""
     assert isinstance(new, XlaTensor)
-    view_rebase.before_write(tensor)
-    # torch's sizes and strides of the tensor; its gradient and version stay.
+    view_rebase.before_shape_change(tensor)
+    # Replaces the sizes and strides that torch has; the tensor's gradient and version stay.
     torch._C.TensorBase.data.__set__(tensor, new)  # type: ignore[attr-defined]
     tensor._storage, tensor._view, tensor._meta = new._storage, new._view, new._meta
     return tensor
 
 
 def _view_in_place(view: OpOverload) -> Handler:
+    """The handler of a view op's in-place form."""
     return lambda func, args, kwargs: _become(args[0], view(*args, **kwargs))
 
 
@@ -179,7 +182,7 @@ def _as_strided_scatter(
     stride: Sizes,
     storage_offset: int | None = None,
 ) -> torch.Tensor:
-    """A copy of all memory of the tensor's base: the layout may name any element of it."""
+    """`as_strided_scatter`, on a copy of all memory: the layout may name any element of it."""
     memory, begin = tensor._storage.meta, tensor._storage.meta.offset
     offset = tensor.storage_offset() if storage_offset is None else storage_offset
     result = tensor.as_strided((memory.numel,), (1,), begin).clone()

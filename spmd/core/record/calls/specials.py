@@ -25,7 +25,7 @@ COMPOSITE = (
 
 
 def by_torchs_kernel(func: OpOverload, args: Args, kwargs: Kwargs) -> torch.Tensor:
-    """Runs torch's own kernel for every backend, which composes the op of others."""
+    """Runs torch's own kernel for any backend, which composes the op of other ops."""
     key = next(filter(func.has_kernel_for_dispatch_key, COMPOSITE))
     return func._op_dk(key, *args, **kwargs)
 
@@ -118,7 +118,7 @@ def _rrelu(
     return self * slopes
 
 
-def _extremes(
+def _aminmax(
     self: torch.Tensor, dim: int | None = None, keepdim: bool = False
 ) -> tuple[torch.Tensor, ...]:
     """`_aminmax`, the older `aminmax` with a positional dim."""
@@ -132,10 +132,10 @@ _MASKS = (torch.bool, torch.uint8)
 _KINDS = (*_MASKS, torch.int64, torch.int32)
 
 
-def _check(tensor: torch.Tensor, indices: Indices) -> list[torch.Tensor]:
+def _checked_masks(tensor: torch.Tensor, indices: Indices) -> list[torch.Tensor]:
     """Returns the masks among the indices; raises torch's IndexError for a mask of another shape
     and for an index of another dtype."""
-    # dim: the dim of the tensor that the next index takes; a mask takes as many as it has.
+    # dim: the tensor's dim of the next index. A mask takes as many dims as it has.
     masks, dim = [], 0
     for index in indices:
         if index is None:
@@ -160,22 +160,22 @@ def _check(tensor: torch.Tensor, indices: Indices) -> list[torch.Tensor]:
 
 
 def _index(func: OpOverload, args: Args, kwargs: Kwargs) -> torch.Tensor:
-    """Indexing by masks: the host counts their hits.
+    """Indexes by masks: the host finds their True elements.
 
-    A write of one value through one mask stays on the device.
+    A write of one value through one mask stays on the device, as other indices do.
     """
     tensor, indices, *values = args
-    masks = _check(tensor, indices)
+    masks = _checked_masks(tensor, indices)
     is_single = len([index for index in indices if index is not None]) == 1
     if not masks or (
         values and is_single and masks[0].dtype == torch.bool and values[0].dim() == 0
     ):
         return NotImplemented
-    return func(tensor, _as_integers(tensor, indices), *values, **kwargs)
+    return func(tensor, _with_positions(indices), *values, **kwargs)
 
 
-def _as_integers(tensor: torch.Tensor, indices: Indices) -> list[torch.Tensor | None]:
-    """The indices, with positions of hits for each mask. The host counts them."""
+def _with_positions(indices: Indices) -> list[torch.Tensor | None]:
+    """The indices, each mask replaced by the positions of its True elements, found on the host."""
     expanded: list[torch.Tensor | None] = []
     for index in indices:
         if index is not None and index.dtype in _MASKS:
@@ -199,6 +199,7 @@ def _grouped(input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> t
 def _grouped_backward(
     input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor, grad_output: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradients of `_grouped` by its input and weight."""
     ends = offs.int()
     return aten._grouped_mm(grad_output, weight.mT, ends), aten._grouped_mm(
         input.mT, grad_output, ends
@@ -245,8 +246,8 @@ _SPECIALS: dict[OpOverload, Handler] = {
     aten.is_pinned.default: lambda func, args, kwargs: False,
     aten.record_stream.default: lambda func, args, kwargs: None,  # all work is on one stream
     aten._lazy_clone.default: lambda func, args, kwargs: aten.clone.default(args[0]),
-    aten._aminmax.default: by_arguments(_extremes),
-    aten._aminmax.dim: by_arguments(_extremes),
+    aten._aminmax.default: by_arguments(_aminmax),
+    aten._aminmax.dim: by_arguments(_aminmax),
     aten.native_batch_norm.default: by_arguments(_batch_norm),
     aten._native_batch_norm_legit.default: lambda func, args, kwargs: (
         aten.native_batch_norm.default(*args, **kwargs)
