@@ -247,8 +247,10 @@ def lent_to(
                     return Lease(device_data, host, None, None, device_data.sharding)
                 is_small = len(rows) * device_data.meta.nbytes <= _SMALL
                 with_store = with_store or (is_small and transfer.is_readable_here(rows.placed()))
-            array, row = device_data.held() if with_store else (None, None)
-            array, lies_as = device_data.lying() if array is None else (array, device_data.sharding)
+            array, row = device_data.buffer_and_row() if with_store else (None, None)
+            array, lies_as = (
+                device_data.block_buffer() if array is None else (array, device_data.sharding)
+            )
             lender.lend(array)
             return Lease(device_data, None, array, row, lies_as)
 
