@@ -18,7 +18,7 @@ class GraphError(AssertionError):
     """A pass has returned a graph that is not legal: an error of this library."""
 
 
-def check(graph: Graph, after: str) -> None:
+def check(graph: Graph, pass_name: str) -> None:
     """Raises GraphError, with the name of the pass, for a graph that is not legal.
 
     A legal graph is acyclic and in order: each op reads inputs and results of earlier ops, of the
@@ -27,7 +27,7 @@ def check(graph: Graph, after: str) -> None:
     a stack have one meta and one sharding.
     """
     for fault in _faults(graph):
-        raise GraphError(f"the pass {after} has made a graph that is not legal: {fault}")
+        raise GraphError(f"the pass {pass_name} has made a graph that is not legal: {fault}")
 
 
 def _faults(graph: Graph) -> Iterator[str]:

@@ -56,7 +56,7 @@ def is_split(node: Node) -> bool:
 def element_chains(run: Sequence[Node]) -> tuple[list[Chain], dict[Name, Value]]:
     """Returns the elements of consecutive list ops, those that read each other's results together,
     in order; and by the name of a list op's result the element's result."""
-    # By the number of its first element, a chain; number_of: by element, the number of its chain.
+    # A chain has the number of its first element; `number_of` has the chain's number by element.
     chains: dict[int, Chain] = {}
     number_of: dict[Node | None, int] = {}
     by_name: dict[Name, Value] = {}
@@ -70,17 +70,17 @@ def element_chains(run: Sequence[Node]) -> tuple[list[Chain], dict[Name, Value]]
             node = Node(
                 part.op, operands, numbers, list_op.code, list_op.instruction, list_op.sequence
             )
-            # The chains that this element reads from become one, under the number of the first.
-            read = sorted(
+            # Joins the chains that this element reads from, under the lowest of their numbers.
+            read_chains = sorted(
                 {number_of[maker] for maker in map(origin, operands) if maker in number_of}
             )
-            first = read[0] if read else len(number_of)
-            chain = chains.setdefault(first, [])
-            for number in read[1:]:
+            first_chain = read_chains[0] if read_chains else len(number_of)
+            chain = chains.setdefault(first_chain, [])
+            for number in read_chains[1:]:
                 chain += chains.pop(number)
             chain.append(Element(node, list_op, part))
             number_of |= dict.fromkeys(
-                [element.node for element in chain] if read[1:] else [node], first
+                [element.node for element in chain] if read_chains[1:] else [node], first_chain
             )
             by_name |= zip(chain[-1].names(), results(node), strict=True)
     order = {list_op: index for index, list_op in enumerate(run)}
@@ -179,24 +179,26 @@ def _loops(
 def _wiring(
     chain: Chain, places: Mapping[Name, Place]
 ) -> tuple[tuple[Hashable, ...], tuple[Hashable, ...], list[int]]:
-    """Returns the wiring of a chain, the stack of each operand from outside (of no stack: its
-    name), and the rows."""
-    position: dict[Node | None, int] = {}
-    outer: dict[Name, int] = {}
-    wired: list[Hashable] = []
+    """Returns the wiring of a chain; for each value that it reads from outside, the stack of which
+    the value is a row, or the value's name; and the rows of those in stacks."""
+    # An operand from the chain is wired by (element index, result index); one from outside by its
+    # number in the order of first reads, which isomorphic chains share.
+    element_index: dict[Node | None, int] = {}
+    outside_number: dict[Name, int] = {}
+    wiring: list[Hashable] = []
     for index, element in enumerate(chain):
-        wired.append((element.list_op, element.node.op, len(element.part.numbers)))
+        wiring.append((element.list_op, element.node.op, len(element.part.numbers)))
         for operand in element.node.operands:
-            maker = position.get(origin(operand))
+            maker_index = element_index.get(origin(operand))
             name = value_name(operand)
-            wired.append(
-                outer.setdefault(name, len(outer))
-                if maker is None
-                else (maker, result_index(operand))
+            wiring.append(
+                outside_number.setdefault(name, len(outside_number))
+                if maker_index is None
+                else (maker_index, result_index(operand))
             )
-        position[element.node] = index
-    stacks = tuple(places[name][0] if name in places else name for name in outer)
-    return tuple(wired), stacks, [places[name][1] for name in outer if name in places]
+        element_index[element.node] = index
+    stacks = tuple(places[name][0] if name in places else name for name in outside_number)
+    return tuple(wiring), stacks, [places[name][1] for name in outside_number if name in places]
 
 
 def _put(
@@ -209,26 +211,28 @@ def _put(
 ) -> None:
     """Adds loops, and the other elements of consecutive list ops. outside: the results that other
     ops read."""
-    # The elements' results are written over what the list ops' were.
+    # The elements' results overwrite the inputs that the list ops' results did.
     over_list = written_over(new.old)
-    over = {
+    over_element = {
         value_name(value): over_list[name] for name, value in by_name.items() if name in over_list
     }
-    read = {value_name(by_name[name]) for name in outside}
+    outside_names = {value_name(by_name[name]) for name in outside}
 
     def numbers_of(element: Element) -> list[float | int]:
         return [new.numbers[element.list_op][index] for index in element.part.numbers]
 
-    looped = set[Node]()
+    looped_nodes = set[Node]()
     for elements, candidate in loops:
         # The ys: results of the body that ops outside read in any iteration.
         results_of_body = [
             (i, k) for i, node in enumerate(candidate.body()) for k in range(len(node.op.metas))
         ]
         candidate.ys = [
-            result for result in results_of_body if not read.isdisjoint(candidate.names(result))
+            result
+            for result in results_of_body
+            if not outside_names.isdisjoint(candidate.names(result))
         ]
-        loop = found_loop(candidate, over)
+        loop = found_loop(candidate, over_element)
         # The loop's scalar arguments, out of those of the list ops.
         numbers = [
             numbers_of(elements[iteration * candidate.period + i])[k]
@@ -240,9 +244,9 @@ def _put(
         ]
         result = results(new.add(loop.op, loop.operands, first, numbers, body))
         new.new_values |= {name: result[index] for name, index in loop.results.items()}
-        looped.update(candidate.nodes)
+        looped_nodes.update(candidate.nodes)
     for element in itertools.chain.from_iterable(chains):
-        if element.node not in looped:
+        if element.node not in looped_nodes:
             added = new.add(
                 element.node.op, element.node.operands, element.list_op, numbers_of(element)
             )

@@ -18,7 +18,7 @@ from ..base.jax_private import ir
 from ..graph.graph import Graph, Port, pack_numbers
 from ..graph.source import Line, describe, node_line
 from ..lower.build import argument_struct, build
-from ..lower.lower import Chosen
+from ..lower.lower import Choices
 from ..run.pjrt import processes
 from ..sharding.partitioner import as_chosen, compiler_context, hide, mark_manual_sorts
 from ..sharding.topology import program_devices
@@ -40,7 +40,7 @@ from .program import (
 from .stack_reads import rows_read
 
 
-def lower_graph(graph: Graph, choices: Chosen | None = None) -> jax.stages.Lowered:
+def lower_graph(graph: Graph, choices: Choices | None = None) -> jax.stages.Lowered:
     """Returns the graph as a `jax.stages.Lowered`: StableHLO with the sharding attributes, before
     XLA's passes.
 
@@ -88,7 +88,7 @@ def compile_graph(
     yet, so processes do not compare it.
     """
     started = counters.now()
-    choices: Chosen = []
+    choices: Choices = []
     # For devices that are not on this machine only the CPU's compiler reports how it sharded a
     # value.
     is_checked = config.check_shardings and (is_here(graph) or graph.mesh.platform == "cpu")
