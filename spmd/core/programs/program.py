@@ -68,13 +68,13 @@ class Program:
     bytes_needed: the bytes that a run allocates on the devices of this process, over all of them.
     is_planned: it was compiled for a plan, and no run has needed it yet. is_loaded: it was not
     compiled here, but read from the disk. is_unrolled: XLA would copy the stacks of its layers,
-    which therefore are no loops. made_by: for each result the place of its op among `entries` and
-    `lines`. fingerprint: the digest that several processes compared. loops: (first op, trip count,
-    ops of an iteration) of each. requested: the graph, for the description of later changes (see
-    `Requested`). numbers: for the floats and the integers, the order in which the program takes the
-    scalar arguments of the recorded ops; None: as they were recorded. graph: as it was recorded,
-    without data (see `without_data`). num_notes: how often `run.known_graphs` has noted it. paths:
-    the module of each op, where they were noted (`config.module_paths`).
+    which therefore are no loops. made_by: for each result the index of its op in `entries` and
+    `lines`, -1 for an input. fingerprint: the digest that several processes compared. loops: (first
+    op, trip count, ops of an iteration) of each. requested: the graph, for the description of later
+    changes (see `Requested`). numbers: for the floats and the integers, the order in which the
+    program takes the scalar arguments of the recorded ops; None: as they were recorded. graph: as
+    it was recorded, without data (see `without_data`). num_notes: how often `run.known_graphs` has
+    noted it. paths: the module of each op, where they were noted (`config.module_paths`).
     """
 
     def __init__(
@@ -93,7 +93,9 @@ class Program:
         self.made_by = [index_of.get(origin(root), -1) for root in recorded.roots]
         self.numbers: tuple[np.ndarray, ...] | None = None
         if graph.recorded is not None:
-            self.numbers = tuple(np.array(places, np.int64) for places in pack_numbers(graph.nodes))
+            self.numbers = tuple(
+                np.array(indices, np.int64) for indices in pack_numbers(graph.nodes)
+            )
         self.donated = graph.donated
         self.requested: Requested
         self.inputs = graph.arguments()
@@ -297,7 +299,7 @@ def chosen_shardings(graph: Graph, executable: Any) -> list[Sharding]:
             compare(graph, lambda: "argument", port.meta, port.sharding, actual_sharding)
         for port, actual_sharding in outputs:
             if port.sharding is not None:
-                # of a stack group any root; inputs among its rows have places below 0
+                # Any root of a stack group: inputs among its rows have indices below 0.
                 root = graph.roots[
                     port.places if isinstance(port.places, int) else max(port.places)
                 ]
@@ -309,10 +311,14 @@ def chosen_shardings(graph: Graph, executable: Any) -> list[Sharding]:
                     actual_sharding,
                     origin(root),
                 )
-    free = {port.places: layout for port, layout in outputs if port.sharding is None}
-    meshes = graph.meshes() if free else []
+    unrequested = {
+        port.places: chosen_sharding for port, chosen_sharding in outputs if port.sharding is None
+    }
+    meshes = graph.meshes() if unrequested else []
     return [
-        Sharding.from_jax(free[index], len(root.meta.shape), meshes) if pinned is None else pinned
+        Sharding.from_jax(unrequested[index], len(root.meta.shape), meshes)
+        if pinned is None
+        else pinned
         for index, (root, pinned) in enumerate(zip(graph.roots, graph.pinned, strict=True))
     ]
 
@@ -436,8 +442,7 @@ _NEEDED = "auto"
 
 
 def _needed_options(graph: Graph) -> dict[str, str | float]:
-    """The options that 'auto' stands for, by platform; on CPUs by what the program holds back with
-    barriers."""
+    """Returns the options that 'auto' expands to: by platform, and by a CPU program's barriers."""
     platform = graph.mesh.platform
     if platform == "tpu":
         options = of_tpus(_kind(graph)) if len(graph.mesh.device_ids) > 1 else {}
@@ -476,7 +481,7 @@ def _kind(graph: Graph) -> str:
 
 
 def _is_exact(graph: Graph) -> bool:
-    """True if no product of a graph takes fewer passes than exact float32."""
+    """True if all products of a graph are in exact float32, not in fewer passes."""
     nodes = [*walk(graph.nodes)]
     dtypes = {meta.dtype for node in nodes for meta in node.op.metas}
     return dtypes.isdisjoint(_FEW_BITS) and not any(":precision_" in node.op.name for node in nodes)
@@ -506,7 +511,7 @@ def text_of(options: Mapping[str, object]) -> str:
     """Returns XLA options, name -> value, as text for `config.compiler_options`, in addition to the
     options that a program needs.
 
-    Raises TypeError and ValueError for what cannot be an option; whether XLA has it is known when
+    Raises TypeError or ValueError for an impossible name or value. XLA refuses unknown options when
     it compiles (see `refusal`).
     """
     return " ".join([_NEEDED, *(_text(name, value) for name, value in options.items())])
@@ -516,7 +521,8 @@ _NAME = re.compile(r"\w+")
 
 
 def _text(name: object, value: object) -> str:
-    """Returns an option as `name=value`; raises TypeError or ValueError for what cannot be one."""
+    """Returns an option as `name=value`; raises TypeError or ValueError for an impossible name or
+    value."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(
             "compiler_options: expected the name of an option of XLA's, such as 'xla_dump_to', "
@@ -536,9 +542,8 @@ def _text(name: object, value: object) -> str:
 
 @contextlib.contextmanager
 def compiled_with(options: Mapping[str, object] | None) -> Iterator[None]:
-    """A context of XLA options, part of a program's key in this process and on disk; None or {}:
-    the options of the process. It holds for all threads.
-    """
+    """Sets XLA options, part of a program's key in this process and on disk, inside and for all
+    threads; None or {}: the options of the process."""
     with held(config, compiler_options=text_of(options)) if options else contextlib.nullcontext():
         yield
 
@@ -549,8 +554,7 @@ _REFUSED = re.compile(
 
 
 def refusal(error: Exception, platform: str) -> ValueError | None:
-    """Returns the error in the user's terms if XLA does not take an option that it was given; else
-    None."""
+    """Returns the error in the user's terms if XLA refuses an option or its value; else None."""
     match = _REFUSED.search(str(error))
     if match is None:
         return None
