@@ -282,17 +282,16 @@ def lines_of(nodes: Sequence[Node]) -> list[Line]:
     result's first reader."""
     lines = dict(zip(nodes, map(node_line, nodes), strict=True))
     # Ops without a line of their own get one from their readers, which come later.
-    line_of_reader: dict[Node, Line] = {}
+    line_of_reader: dict[Node | None, Line] = {}
     has_all_lines = None not in map(attrgetter("code"), lines.values())
     for node in () if has_all_lines else reversed(nodes):
         line = lines[node] if lines[node].code is not None else node_line(source_of(node))
         if line.code is None:
             line = line_of_reader.get(node, line)
         lines[node] = line
-        for operand in node.operands if line.code is not None else ():
-            if (maker := origin(operand)) is not None:
-                # The walk is backwards, so that the first reader is written last.
-                line_of_reader[maker] = line
+        if line.code is not None:
+            # The walk is backwards, so that the first reader is written last.
+            line_of_reader |= dict.fromkeys(map(origin, node.operands), line)
     return list(lines.values())
 
 

@@ -7,7 +7,6 @@ processes.
 
 import functools
 import itertools
-import math
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -319,7 +318,7 @@ def stacked(rows: Sequence[jax.Array], sharding: Sharding) -> jax.Array:
     """Returns a new array whose rows are these arrays, each of this sharding."""
     # Each block of devices gets equally many rows: copies of the last row fill up the last block.
     blocks = sharding.blocks()
-    rows_per_block = math.ceil(len(rows) / len(blocks))
+    rows_per_block = -(-len(rows) // len(blocks))
     padded = [*rows, *[rows[-1]] * (rows_per_block * len(blocks) - len(rows))]
     shape = (rows_per_block, *rows[0].shape)
     parts = [
@@ -368,7 +367,7 @@ def block_of(sharding: Sharding, num_rows: int, row_index: int) -> tuple[Shardin
     """Returns the sharding of one of `num_rows` rows on the devices of its block, and the row's
     index in the block."""
     blocks = sharding.blocks()
-    rows_per_block = math.ceil(num_rows / len(blocks))
+    rows_per_block = -(-num_rows // len(blocks))  # rounded up
     return blocks[row_index // rows_per_block], row_index % rows_per_block
 
 

@@ -253,8 +253,15 @@ class _Trace:
             for array, root in zip(strong(carry), loop.body.roots, strict=False)
         ]
         body_layouts = [*layouts[: loop.num_fixed], *row_layouts]
-        filled = list(operands[fill_start:])
-        return _Trace(loop, constants, initial_carry, xs, filled, body_layouts, (floats, integers))
+        return _Trace(
+            loop,
+            constants,
+            initial_carry,
+            xs,
+            list(operands[fill_start:]),
+            body_layouts,
+            (floats, integers),
+        )
 
     def lowered(self, numbers: Vectors, carry: Arrays, rows: Arrays) -> list[jax.Array]:
         """Returns the roots of one iteration, lowered for a carry and a row of each x."""
@@ -375,16 +382,14 @@ class _Trace:
         y, root = loop.ys[y_index], loop.body.roots[loop.num_carried + loop.num_last + y_index]
         carried = loop.body.inputs[loop.num_constants : loop.num_fixed]
         value_of_row = self._peeled_operands(y_index)
-        # A y that is the carry as each iteration receives it: its first row is the initial carry,
-        # and its end row, which no iteration writes, is the final one.
+        # A y that is the carry as each iteration receives it: the row of the first iteration is the
+        # initial carry, and the end row, which no iteration writes, is the final one.
         if root in carried:
             slot = carried.index(root)
-            first_row = y.first + (loop.iterations - 1 if loop.reverse else 0)
-            value_of_row[first_row] = self.carry[slot]
+            value_of_row[y.first + (loop.iterations - 1 if loop.reverse else 0)] = self.carry[slot]
             if y.has_end:
-                end_row = y.end_of(loop.iterations)
-                value_of_row[end_row] = final_carry[slot]
-                stack = write_row(stack, final_carry[slot], end_row)
+                value_of_row[y.end_of(loop.iterations)] = final_carry[slot]
+                stack = write_row(stack, final_carry[slot], y.end_of(loop.iterations))
         if y.is_stack:
             # An annotation of a row in the body applies to the stack of them, too.
             requested = _requested_sharding(root)

@@ -91,10 +91,10 @@ def _location(program: Program, text: str) -> str:
     if index is None:
         return f"the program run at {program.line}"
     op, line = program.entries[index], program.lines[index]
-    rest = text[_NODE_MARK.search(text).end() :]  # type: ignore[union-attr]  # there is an index
-    while (inner_op := _INSIDE.match(rest)) is not None and op.lowering.regions:
+    suffix = text[_NODE_MARK.search(text).end() :]  # type: ignore[union-attr]  # there is an index
+    while (inner_op := _INSIDE.match(suffix)) is not None and op.lowering.regions:
         node = op.lowering.regions[int(inner_op[1])].nodes[int(inner_op[2])]
-        op, line, rest = node.op, node_line(node), rest[inner_op.end() :]
+        op, line, suffix = node.op, node_line(node), suffix[inner_op.end() :]
     return f"{op.name}, recorded at {line}"
 
 
