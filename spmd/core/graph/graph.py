@@ -260,7 +260,7 @@ class Graph:
         groups: Sequence[StackGroup],
         donated: Sequence[bool] = (),
     ) -> list[Port]:
-        """The ports of these values: the stack groups first, then each value outside of them."""
+        """Returns the ports of these values: the stack groups, then each value outside of them."""
         # Groups first: an argument of a program is a stack or one input, and jax pairs donated ones
         # with results in order.
         ports = []

@@ -216,8 +216,11 @@ def contains_function(lowering: Lowering) -> bool:
 
     Not cached by op: a rule that is registered later may make an op opaque.
     """
-    inner = (*lowering.elements, *(node for region in lowering.regions for node in region.nodes))
-    return any(node.op.is_opaque for node in inner)
+    inner_ops = (
+        *lowering.elements,
+        *(node for region in lowering.regions for node in region.nodes),
+    )
+    return any(node.op.is_opaque for node in inner_ops)
 
 
 @dataclass(frozen=True, slots=True)

@@ -471,8 +471,8 @@ def _launch(
 
 
 def _joined(shards: list[jax.Array], devices: tuple[jax.Device, ...]) -> jax.Array:
-    """The shards of the devices as one array without copying: along the first dim, where there is
-    one."""
+    """Returns the shards of the devices as one array, without copying: along the first dim, if they
+    have one."""
     shape = shards[0].shape
     global_shape = (len(shards) * shape[0], *shape[1:]) if shape else ()
     sharding = NamedSharding(_mesh(devices), _first_dim_split(len(shape)))

@@ -213,7 +213,7 @@ class _Trace:
 
     @staticmethod
     def of(loop: Loop, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> "_Trace":
-        """Prepares a loop's operands: constants and carry as arrays, xs as rows of one array each,
+        """Returns the trace of a loop: constants and carry as arrays, xs as rows of one array each,
         scalar arguments by iteration."""
         carry = list(map(plain, operands[loop.num_constants : loop.num_fixed]))
         # Constants are taken to the device once, before the loop.
@@ -314,22 +314,27 @@ class _Trace:
             # An x that a y is written over is read from the stack as written so far; `targets` has
             # these first.
             current = dict(enumerate(self.xs)) | dict(zip(x_of_y.values(), targets, strict=False))
-            read = [x.read(row) for x in current.values()]
+            x_rows = [x.read(row) for x in current.values()]
             if is_from_host:
-                read = list(map(plain, rows_on_device(read, self.layouts[loop.num_constants :])))
-            result = self.lowered((read_row(floats, row), read_row(integers, row)), carry, read)
+                x_rows = list(
+                    map(plain, rows_on_device(x_rows, self.layouts[loop.num_constants :]))
+                )
+            body_roots = self.lowered(
+                (read_row(floats, row), read_row(integers, row)), carry, x_rows
+            )
             next_carry = [
-                _like(new, old) for new, old in zip(result[:num_carried], carry, strict=True)
+                _like(new, old) for new, old in zip(body_roots[:num_carried], carry, strict=True)
             ]
             last = [
-                _like(new, old) for new, old in zip(result[num_carried:ys_start], last, strict=True)
+                _like(new, old)
+                for new, old in zip(body_roots[num_carried:ys_start], last, strict=True)
             ]
             arrays = [
-                target.write(in_memory(result[ys_start + y_index], space_of(target.array)), row)
+                target.write(in_memory(body_roots[ys_start + y_index], space_of(target.array)), row)
                 for y_index, target in zip(written, targets, strict=True)
             ]
             return (iteration_number + 1, next_carry, last, arrays), [
-                result[ys_start + y_index] for y_index in ys_on_host
+                body_roots[ys_start + y_index] for y_index in ys_on_host
             ]
 
         last = [

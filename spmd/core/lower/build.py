@@ -10,7 +10,7 @@ from ...ops import sharded
 from ..graph.graph import DeviceData, Graph, Node, Port, walk
 from ..sharding.constrain import constrain, cut, in_memory, is_slice, on_device, pad, space_of
 from ..sharding.value import HOST, Sharding
-from .lower import Choices, Reporting, Values, known_in, lower_nodes, made_of, reports_to
+from .lower import Choices, Reporting, Values, known_in, lower_nodes, program_value, reports_to
 from .stack_rows import Stacked, StackRow, as_stack, joined, plain
 
 
@@ -74,10 +74,10 @@ def _take_in(graph: Graph, port: Port, buffer: jax.Array, values: Values) -> Non
 def _give_out(graph: Graph, port: Port, values: Values) -> jax.Array:
     """Returns a result of the program, in its physical shape."""
     if isinstance(port.places, int):
-        array = plain(made_of(graph.roots[port.places], values))
+        array = plain(program_value(graph.roots[port.places], values))
     else:
         rows = [graph.inputs[~index] if index < 0 else graph.roots[index] for index in port.places]
-        array = as_stack([made_of(value, values) for value in rows])
+        array = as_stack([program_value(value, values) for value in rows])
     if port.sharding is None:
         return array
     is_even = port.sharding.padded_shape(port.meta.shape) == array.shape

@@ -66,7 +66,7 @@ class PackedNumbers:
 Values = dict[Value, Sequence[Made]]
 
 
-def made_of(value: Value, values: Mapping[Value, Sequence[Made]]) -> Made:
+def program_value(value: Value, values: Mapping[Value, Sequence[Made]]) -> Made:
     """Returns the array or row of a program for a value of its graph."""
     return values[value.node][value.index] if isinstance(value, TupleElement) else values[value][0]
 
@@ -139,7 +139,7 @@ def lower_nodes(
     for node, recorded, index in zip(nodes, sources, indices, strict=True):
         if interrupt.HELD or interrupt.NOTED:
             interrupt.poll()
-        operands = [made_of(operand, values) for operand in node.operands]
+        operands = [program_value(operand, values) for operand in node.operands]
         layouts = [_known_sharding(operand, shardings) for operand in node.operands]
         arguments = node, recorded[0], operands, packed.of(node.op), layouts, reporting.describe
         if node.op.name == FOUND_LOOP:
@@ -185,14 +185,14 @@ def lower_region(
             sources = [(node,) for node in reporting.loop_body]
             stack.enter_context(reports_to(reporting._replace(loop_body=None)))
         lower_nodes(region.nodes, values, numbers, shardings, sources)
-    return [plain(made_of(root, values)) for root in region.roots]
+    return [plain(program_value(root, values)) for root in region.roots]
 
 
 def known_in(
     nodes: Sequence[Node], inputs: Mapping[DeviceData, sharded.Dims | None]
 ) -> contextlib.AbstractContextManager[None]:
-    """Context for lowering the ops of a graph or a region: this thread knows the dims of their
-    values, found from those of the inputs."""
+    """Returns the context of lowering the ops of a graph or a region, in which this thread knows
+    the dims of their values, found from those of the inputs."""
     return held(_thread, dims=known_of[0](nodes, inputs) if known_of else sharded.Values({}, {}))
 
 

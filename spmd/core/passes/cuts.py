@@ -73,7 +73,7 @@ def stretches(nodes: Sequence[Node], length: int, *, recurs: bool = True) -> lis
         ends = _by_line(nodes, length) if scale is None else _by_marks(marks, scale, length)
         kinds = wiring.kinds(ends)
         uncompiled = [
-            places[0] for kind, places in kinds.items() if recurs or kind not in _recent_kinds.rows
+            spans[0] for kind, spans in kinds.items() if recurs or kind not in _recent_kinds.rows
         ]
         to_compile = sum(_PER_PROGRAM + wiring.num_ops(start, stop) for start, stop in uncompiled)
         cost = (
@@ -83,10 +83,10 @@ def stretches(nodes: Sequence[Node], length: int, *, recurs: bool = True) -> lis
         )
         if cost < min_cost:
             min_cost, best_ends, best_kinds = cost, ends, kinds
-    for kind, places in best_kinds.items():
-        first, last = places[0]
-        for start, stop in places[1:]:
-            dynamic.note_dynamic_start(nodes[first:last], nodes[start:stop])
+    for kind, spans in best_kinds.items():
+        first_start, first_stop = spans[0]
+        for start, stop in spans[1:]:
+            dynamic.note_dynamic_start(nodes[first_start:first_stop], nodes[start:stop])
         if not recurs:
             _recent_kinds.keep(kind, True)
     return best_ends
@@ -144,7 +144,7 @@ class _Wiring:
     def __init__(self, nodes: Sequence[Node], symbols: Sequence[OpSpec]):
         position = {node: index for index, node in enumerate(nodes)}
         self.symbols = symbols
-        self.ops = list(
+        self.ops_before = list(
             itertools.accumulate((len(spec.lowering.elements) or 1 for spec in symbols), initial=0)
         )
         self.operands = [[_read(operand, position) for operand in node.operands] for node in nodes]
@@ -156,7 +156,7 @@ class _Wiring:
 
     def num_ops(self, start: int, stop: int) -> int:
         """Returns the number of ops of a stretch to compile, those of a list one by one."""
-        return self.ops[stop] - self.ops[start]
+        return self.ops_before[stop] - self.ops_before[start]
 
     def kinds(self, ends: Sequence[int]) -> "_Kinds":
         """Groups the stretches that end at these places, and the one behind the last, by the key of

@@ -24,7 +24,8 @@ from ..lower.lower import FOUND_LOOP
 
 
 def with_loops(graph: Graph, candidates: Sequence[Candidate]) -> Graph:
-    """Returns the graph with these stretches, which do not overlap, as ops."""
+    """Returns the graph with one loop op in place of each of these stretches, which do not
+    overlap."""
     loops = _Loops(graph)
     for candidate in candidates:
         first, *rest_of_loop = graph.nodes[candidate.start : candidate.stop]
@@ -44,7 +45,7 @@ class _Loops:
         self.position = {node: index for index, node in enumerate(graph.nodes)}
         self.over = written_over(graph)
 
-    def loop(self, candidate: Candidate, new: Rewrite, first: Node) -> None:
+    def loop(self, candidate: Candidate, new: Rewrite, first_op: Node) -> None:
         """Adds the loop of a candidate."""
         self._add_early(candidate, new)
 
@@ -53,10 +54,13 @@ class _Loops:
             return maker is None or self.position[maker] < candidate.start
 
         loop = found_loop(candidate, self.over, is_before)
-        numbers = [new.numbers[candidate.node(iteration, i)][k] for i, iteration, k in loop.numbers]
+        numbers = [
+            new.numbers[candidate.node(iteration, i)][number_index]
+            for i, iteration, number_index in loop.numbers
+        ]
         body = [new.old.sources.get(node, (node,))[0] for node in loop.body]
-        result = results(new.add(loop.op, loop.operands, first, numbers, body))
-        new.new_values |= {name: result[index] for name, index in loop.results.items()}
+        loop_results = results(new.add(loop.op, loop.operands, first_op, numbers, body))
+        new.new_values |= {name: loop_results[index] for name, index in loop.results.items()}
         # Later values of a stack are written into it where they are computed.
         for y, names, late in loop.stacks:
             rows = y.rows_of(candidate.iterations)
@@ -107,9 +111,9 @@ def _put(
         (meta,) * len(rows),
         tuple(operand.meta for operand in operands),
     )
-    result = new.add(op, operands, node)
+    put_row = new.add(op, operands, node)
     new.new_values |= {
-        names[known_row]: TupleElement(result, index) for index, known_row in enumerate(rows)
+        names[known_row]: TupleElement(put_row, index) for index, known_row in enumerate(rows)
     }
 
 

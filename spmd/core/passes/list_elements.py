@@ -54,8 +54,8 @@ def is_split(node: Node) -> bool:
 
 
 def element_chains(run: Sequence[Node]) -> tuple[list[Chain], dict[Name, Value]]:
-    """Returns the elements of consecutive list ops, those that read each other's results together,
-    in order; and by the name of a list op's result the element's result."""
+    """Returns the chains of elements of consecutive list ops, each of the elements that read each
+    other's results; and by the name of a list op's result the element's result."""
     # A chain has the number of its first element; `number_of` has the chain's number by element.
     chains: dict[int, Chain] = {}
     number_of: dict[Node | None, int] = {}
@@ -71,16 +71,17 @@ def element_chains(run: Sequence[Node]) -> tuple[list[Chain], dict[Name, Value]]
                 part.op, operands, numbers, list_op.code, list_op.instruction, list_op.sequence
             )
             # Joins the chains that this element reads from, under the lowest of their numbers.
-            read_chains = sorted(
+            read_chain_numbers = sorted(
                 {number_of[maker] for maker in map(origin, operands) if maker in number_of}
             )
-            first_chain = read_chains[0] if read_chains else len(number_of)
-            chain = chains.setdefault(first_chain, [])
-            for number in read_chains[1:]:
+            chain_number = read_chain_numbers[0] if read_chain_numbers else len(number_of)
+            chain = chains.setdefault(chain_number, [])
+            for number in read_chain_numbers[1:]:
                 chain += chains.pop(number)
             chain.append(Element(node, list_op, part))
             number_of |= dict.fromkeys(
-                [element.node for element in chain] if read_chains[1:] else [node], first_chain
+                [element.node for element in chain] if read_chain_numbers[1:] else [node],
+                chain_number,
             )
             by_name |= zip(chain[-1].names(), results(node), strict=True)
     order = {list_op: index for index, list_op in enumerate(run)}
@@ -207,7 +208,7 @@ def _put(
     by_name: Mapping[Name, Value],
     outside: Collection[Name],
     new: Rewrite,
-    first: Node,
+    first_list_op: Node,
 ) -> None:
     """Adds loops, and the other elements of consecutive list ops. outside: the results that other
     ops read."""
@@ -225,7 +226,9 @@ def _put(
     for elements, candidate in loops:
         # The ys: results of the body that ops outside read in any iteration.
         results_of_body = [
-            (i, k) for i, node in enumerate(candidate.body()) for k in range(len(node.op.metas))
+            (op_index, result)
+            for op_index, node in enumerate(candidate.body())
+            for result in range(len(node.op.metas))
         ]
         candidate.ys = [
             result
@@ -235,15 +238,15 @@ def _put(
         loop = found_loop(candidate, over_element)
         # The loop's scalar arguments, out of those of the list ops.
         numbers = [
-            numbers_of(elements[iteration * candidate.period + i])[k]
-            for i, iteration, k in loop.numbers
+            numbers_of(elements[iteration * candidate.period + op_index])[number_index]
+            for op_index, iteration, number_index in loop.numbers
         ]
         body = [
             new.old.sources.get(element.list_op, (element.list_op,))[0]
             for element in elements[: candidate.period]
         ]
-        result = results(new.add(loop.op, loop.operands, first, numbers, body))
-        new.new_values |= {name: result[index] for name, index in loop.results.items()}
+        loop_results = results(new.add(loop.op, loop.operands, first_list_op, numbers, body))
+        new.new_values |= {name: loop_results[index] for name, index in loop.results.items()}
         looped_nodes.update(candidate.nodes)
     for element in itertools.chain.from_iterable(chains):
         if element.node not in looped_nodes:

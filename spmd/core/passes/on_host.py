@@ -29,7 +29,7 @@ def has_host_kernel(node: Node, largest: int = LARGEST) -> bool:
 
 
 def computed(value: Value, nodes: Sequence[Node]) -> DeviceData:
-    """Computes a value on the host, by the ops behind it (see `few_small`)."""
+    """Computes a value on the host, by the ops behind it (see `host_computable_ops`)."""
     by_name: dict[Name, DeviceData] = {}
     for node in nodes:
         operands = [
@@ -42,16 +42,16 @@ def computed(value: Value, nodes: Sequence[Node]) -> DeviceData:
     return value if type(value) is DeviceData else by_name[value_name(value)]
 
 
-def constant(value: Value) -> list[Node] | None:
+def constant_ops(value: Value) -> list[Node] | None:
     """Returns the ops behind a constant value (no data and no changing Python number), if the host
     can compute them; else None."""
-    nodes = few_small(value, LARGEST_IN_A_PLAN) or []
+    nodes = host_computable_ops(value, LARGEST_IN_A_PLAN) or []
     is_known = all(origin(operand) is not None for node in nodes for operand in node.operands)
     is_known &= not any(type(number) is Scalar for node in nodes for number in node.numbers)
     return nodes if nodes and is_known else None
 
 
-def few_small(value: Value, largest: int = LARGEST) -> list[Node] | None:
+def host_computable_ops(value: Value, largest: int = LARGEST) -> list[Node] | None:
     """Returns the ops behind a value, in order, if they are few and the host can compute them all;
     else None.
 

@@ -161,15 +161,15 @@ def _wiring(
 
 
 def _isomorphic_runs(wiring: list[tuple[_Wired, ...]]) -> Iterator[tuple[int, int]]:
-    """Yields runs of isomorphic iterations as (first, last + 1), with the iteration before if it
-    may begin the loop."""
+    """Yields runs of isomorphic iterations as (first, stop), with the iteration before if it may
+    begin the loop."""
     first = 0
     while first < len(wiring):
-        last = first + 1
-        while last < len(wiring) and wiring[last] == wiring[first]:
-            last += 1
-        yield first - bool(first and _may_begin(wiring[first - 1], wiring[first])), last
-        first = last
+        stop = first + 1
+        while stop < len(wiring) and wiring[stop] == wiring[first]:
+            stop += 1
+        yield first - bool(first and _may_begin(wiring[first - 1], wiring[first])), stop
+        first = stop
 
 
 def _may_begin(first: tuple[_Wired, ...], second: tuple[_Wired, ...]) -> bool:
@@ -188,11 +188,11 @@ def _without_peeled(
     period: int,
     wiring: list[tuple[_Wired, ...]],
     first: int,
-    last: int,
+    stop: int,
 ) -> tuple[int, int]:
     """Returns the run without its first iterations, up to the last one whose results are read by an
     iteration later than the next."""
-    for iteration in range(first + 2, last):
+    for iteration in range(first + 2, stop):
         base = start + iteration * period
         operands = itertools.chain.from_iterable(
             node.operands for node in nodes[base : base + period]
@@ -201,7 +201,7 @@ def _without_peeled(
             maker = origin(operand) if wired is None else None
             if maker is not None and position[maker] >= start + first * period:
                 first = (position[maker] - start) // period + 1
-    return first, last
+    return first, stop
 
 
 def _loop(
@@ -230,8 +230,8 @@ def _early(
             continue
         has_dynamic_start = True
         makers = [origin(operand) for node in nodes_at_index for operand in node.operands]
-        places = [position[maker] - start for maker in makers if maker is not None]
-        if all(place < 0 or place % period in early for place in places):
+        offsets = [position[maker] - start for maker in makers if maker is not None]
+        if all(offset < 0 or offset % period in early for offset in offsets):
             early.add(index)
     return frozenset(early), has_dynamic_start
 
@@ -344,13 +344,13 @@ def numbered(ops: Sequence[OpSpec]) -> np.ndarray:
 def periodic_stretches(
     symbols: Sequence[np.ndarray],
     in_loop: np.ndarray,
-    least: int,
+    min_saved: int,
     *,
     fewest: int = FEWEST_ITERATIONS,
     shortest: int = 1,
 ) -> list[tuple[int, int, int]]:
     """Returns periodic stretches of ops outside of loops as (start, stop, period), by descending
-    number of saved ops, which is at least `least`.
+    number of saved ops, which is at least `min_saved`.
 
     symbols: arrays with a number per op, equal for ops that may match between iterations. fewest:
     the fewest iterations. shortest: a shorter period is replaced by its least multiple of that many
@@ -359,29 +359,29 @@ def periodic_stretches(
     stretches = {
         stretch
         for numbers in symbols
-        for stretch in _stretches_of(numbers, in_loop, least, fewest, shortest)
+        for stretch in _stretches_of(numbers, in_loop, min_saved, fewest, shortest)
     }
     return [(start, stop, -period) for _, period, start, stop in sorted(stretches, reverse=True)]
 
 
 def _stretches_of(
-    symbols: np.ndarray, in_loop: np.ndarray, least: int, fewest: int, shortest: int
+    symbols: np.ndarray, in_loop: np.ndarray, min_saved: int, fewest: int, shortest: int
 ) -> Iterator[tuple[int, int, int, int]]:
     """Yields the stretches of `periodic_stretches` as (ops saved, -period, start, stop)."""
     # an op in a loop is equal to no other
     symbols = np.where(in_loop, -1 - np.arange(len(symbols)), symbols)
-    for period in {period * -(-shortest // period) for period in _periods(symbols, least)}:
+    for period in {period * -(-shortest // period) for period in _periods(symbols, min_saved)}:
         is_equal = np.concatenate(([False], symbols[:-period] == symbols[period:], [False]))
         edges = np.flatnonzero(is_equal[1:] != is_equal[:-1])
         for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-            spared = (end - start) // period * period
-            if spared >= max(least, (fewest - 1) * period):
-                yield spared, -period, start, end + period
+            saved = (end - start) // period * period
+            if saved >= max(min_saved, (fewest - 1) * period):
+                yield saved, -period, start, end + period
 
 
-def _periods(symbols: np.ndarray, least: int) -> list[int]:
-    """Candidate periods: the commonest distances between equal ops, without multiples; and those of
-    the rarest ops, which an iteration with layers inside has once."""
+def _periods(symbols: np.ndarray, min_saved: int) -> list[int]:
+    """Returns candidate periods: the commonest distances between equal ops, without multiples; and
+    those of the rarest ops, which an iteration with layers inside has once."""
     # Equal ops are neighbours in this order; `lag` is the distance there, the result one in the
     # graph.
     order = np.argsort(symbols, kind="stable")
@@ -398,7 +398,7 @@ def _periods(symbols: np.ndarray, least: int) -> list[int]:
         rare_distances |= set(distances[np.argsort(-frequency, kind="stable")[:_EACH]].tolist())
     common_periods: list[int] = []
     for period in np.argsort(-counts, kind="stable").tolist():
-        if counts[period] < least or len(common_periods) == _PERIODS:
+        if counts[period] < min_saved or len(common_periods) == _PERIODS:
             break
         if not any(
             period % shorter == 0 and counts[shorter] >= counts[period]

@@ -51,7 +51,7 @@ def num_lowered(graph: Graph) -> int:
     )
 
 
-def _loops_of(graph: Graph, least: float) -> tuple[list[Candidate], str]:
+def _loops_of(graph: Graph, min_saved_ops: float) -> tuple[list[Candidate], str]:
     """Returns the loops that a program may have, and the reason why there are none."""
     if config.scan_layers == "never":
         return [], "config.scan_layers is 'never'"
@@ -70,24 +70,24 @@ def _loops_of(graph: Graph, least: float) -> tuple[list[Candidate], str]:
         loops = [
             loop
             for loop in loops
-            if loop.iterations >= enough or (loop.iterations - 1) * loop.period >= least
+            if loop.iterations >= enough or (loop.iterations - 1) * loop.period >= min_saved_ops
         ]
     return loops, ""
 
 
 def _planned_loops(
-    graph: Graph, least: float | None = _LARGE
+    graph: Graph, min_saved_ops: float | None = _LARGE
 ) -> tuple[Graph, list[Candidate], str]:
     """Returns the graph with its stack groups, the candidates that become loops, and why there are
     none.
 
-    least: the fewest ops that a loop of few layers must save beside a loop of enough layers; None:
-    no loops.
+    min_saved_ops: the fewest ops that a loop of few layers must save beside a loop of enough
+    layers; None: no loops.
     """
     loops, reason = (
         ([], "XLA would copy the stacks of their weights")
-        if least is None
-        else _loops_of(graph, least)
+        if min_saved_ops is None
+        else _loops_of(graph, min_saved_ops)
     )
     if not loops and not any(any(loop.rows()) for _, loop in _written_loops(graph)):
         return graph, [], reason
@@ -95,7 +95,7 @@ def _planned_loops(
     stack_groups = tuple(group for group in inputs if _is_kept_in_store(graph, group))
     if loops and config.scan_layers == "auto" and _exceeds_budget(loops, graph, stack_groups):
         # First without the loops of few layers, then without any.
-        if least != math.inf:
+        if min_saved_ops != math.inf:
             return _planned_loops(graph, math.inf)
         result, _, _ = _planned_loops(graph, None)
         return (
@@ -192,7 +192,7 @@ def columns_of(
 
 
 def _stack_groups(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
-    """Returns every stack group of values."""
+    """Returns the stack groups of all values: those of loops, and those that list ops pass on."""
     kinds: dict[object, Hashable] = {
         device_data: (device_data.meta, sharding)
         for device_data, sharding in zip(graph.inputs, graph.shardings, strict=True)

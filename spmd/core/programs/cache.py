@@ -222,7 +222,7 @@ _count = itertools.count(1)
 # Programs compiled between two counts of the memory maps; a count of many takes some 30 ms.
 _MAPS_COUNTED_EVERY = 8
 _lock = threading.RLock()
-_last: Program | None = None
+_last_program: Program | None = None
 _num_runs = 0  # so far; the programs of one run are compiled together
 
 
@@ -245,14 +245,14 @@ def programs_of(graph: Graph) -> GraphPrograms:
 def find(graph: Graph, programs: GraphPrograms | None = None) -> Program | None:
     """Returns the program of a graph if the cache has it and a run has needed it before; else
     None. programs: those of the graph, where they are known."""
-    global _last
+    global _last_program
     started = counters.now()
     with _lock:
         programs = programs_of(graph) if programs is None else programs
         program = programs.program_of(graph)
         if program is not None and not program.is_planned:
             programs.used = _uses()
-            _last = program
+            _last_program = program
     counters.add_time("key", counters.now() - started)
     return None if program is None or program.is_planned else program
 
@@ -266,7 +266,7 @@ def program_for(
     form: called before the compilation; groups inputs and results into stacks. why_not: for the
     compile log, the reason why another length needs another program (see `spmd.adaptive`).
     """
-    global _last
+    global _last_program
     cached = find(graph)
     if cached is not None:
         return cached
@@ -301,7 +301,7 @@ def program_for(
     for report in after_compiling:
         report(program, graph, f"{name} at {line}, {cause}")
     with _lock:
-        _last = program
+        _last_program = program
     return program
 
 
@@ -329,8 +329,8 @@ _PLANNED = 16
 def _form_and_compile(
     graph: Graph, name: str, line: Line, form: Form, cause: str, *, is_planned: bool = False
 ) -> Program:
-    """Compiles or loads a program that the cache does not have, its layers scanned unless that
-    costs copies."""
+    """Returns a program that the cache did not have, compiled or loaded, its layers scanned unless
+    that costs copies."""
     key = graph.key()
     # Scanning was given up before, for this graph or for the most similar one.
     is_unrolled = any(map(attrgetter("is_unrolled"), _programs.get(key, _NONE)))
@@ -447,12 +447,13 @@ def _elsewhere(graph: Graph, programs: Sequence[Program]) -> str:
     nearest = _nearest(graph, programs)
     if nearest is None or not _has_most(nearest, graph):
         return ""
-    words = PROGRAM_READERS.difference(nearest, graph, nearest.line, 0)
-    return f"; compared with the nearest program, of {nearest.line}: {words}"
+    difference = PROGRAM_READERS.difference(nearest, graph, nearest.line, 0)
+    return f"; compared with the nearest program, of {nearest.line}: {difference}"
 
 
 def _nearest(graph: Graph, programs: Sequence[Program]) -> Program | None:
-    """Returns the program that shares most ops with a graph; of equals the newest."""
+    """Returns the program nearest to a graph: with the same op names in order if there is one, then
+    with most ops in common, of equals the newest."""
     ops = _ops(graph)
     return max(
         reversed(programs),
@@ -495,15 +496,15 @@ def num_equal(graph: Graph, line: Line) -> int:
 
 def clear_cache() -> None:
     """Removes every compiled program from the cache."""
-    global _last
+    global _last_program
     with _lock:
         for programs in _programs.values():
             _read_log(programs)
             programs.programs.clear()
         _programs.clear()
-        _last = None
+        _last_program = None
 
 
 def last_program() -> Program | None:
     """Returns the program that ran last, or None."""
-    return _last
+    return _last_program

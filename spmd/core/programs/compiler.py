@@ -20,7 +20,7 @@ from ..graph.source import Line, describe, node_line
 from ..lower.build import argument_struct, build
 from ..lower.lower import Choices
 from ..run.pjrt import processes
-from ..sharding.partitioner import as_chosen, compiler_context, hide, mark_manual_sorts
+from ..sharding.partitioner import compiler_context, hide, mark_manual_sorts, reported_sharding
 from ..sharding.topology import program_devices
 from ..sharding.uneven_writes import pad_scatters
 from ..sharding.value import DEVICE
@@ -136,7 +136,7 @@ def compile_graph(
                     partial(describe, node),
                     node.meta,
                     requested,
-                    as_chosen(sharding, graph.mesh),
+                    reported_sharding(sharding, graph.mesh),
                     node,
                 )
         results = chosen_shardings(graph, executable)

@@ -43,9 +43,9 @@ def explain(program: Program, error: Exception) -> RuntimeError:
     return RunError(f"XLA failed in {_location(program, text)}: {text}")
 
 
-def about(graph: Graph, program: Program, error: RuntimeError) -> RuntimeError:
-    """Adds to an error `node`, the op that failed (None: unknown), and `nodes`, the ops that may
-    have failed.
+def with_nodes(graph: Graph, program: Program, error: RuntimeError) -> RuntimeError:
+    """Returns the error with `node`, the op that failed (None: unknown), and `nodes`, the ops that
+    may have failed.
 
     XLA does not report which callback raised: it may be any op with one.
     """
@@ -66,7 +66,7 @@ def not_compiled(program: Program, graph: Graph, error: Exception) -> RuntimeErr
     # Out of a core's memory in a kernel's compiler; else the program may be too large.
     is_kernel = _KERNEL.search(text) is not None
     if not is_kernel and _NO_MEMORY.search(text):
-        return about(graph, program, _out_of_memory(program, _location(program, text), text))
+        return with_nodes(graph, program, _out_of_memory(program, _location(program, text), text))
     index = _index(program, text)
     node = None if index is None else graph.nodes[index]
     if is_kernel:
@@ -137,7 +137,7 @@ def check_memory(program: Program, graph: Graph) -> None:
             f"it needs {program.bytes_needed / 2**30:,.2f} GiB on the devices of this process in "
             f"addition to its inputs, which share {limit / 2**30:,.2f} GiB of memory"
         )
-        raise about(
+        raise with_nodes(
             graph, program, _out_of_memory(program, f"the program run at {program.line}", reason)
         )
 

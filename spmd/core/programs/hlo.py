@@ -48,8 +48,8 @@ class Instruction:
 
     @functools.cached_property
     def values(self) -> np.ndarray | None:
-        """The integers of a constant, in its dims; None where the text elides them, and for another
-        opcode."""
+        """The integers of a constant, in its dims; None if the text elides them, and for other
+        opcodes."""
         if self.opcode != "constant" or "..." in self.arguments:
             return None
         return np.array(_INTEGER.findall(self.arguments), int).reshape(arrays(self.shape)[0][1])
@@ -121,7 +121,7 @@ class Executable(Protocol):
 
 
 def text_of(executable: Executable) -> str:
-    """The optimised program as text; a program with kernels is printed with all constants (an
+    """Returns the optimised program as text; that of a program with kernels has all constants (an
     attention mask is one)."""
     text = executable.as_text() or ""
     has_masks = 'custom_call_target="tpu_custom_call"' in text and "constant({...})" in text
@@ -155,14 +155,15 @@ class Module:
             elif (instruction := _INSTRUCTION.fullmatch(line)) is not None:
                 current.lines.append(Instruction(*instruction.groups()))
             elif current.lines:  # the attributes of a kernel hold line ends
-                last = current.lines[-1]
-                current.lines[-1] = dataclasses.replace(last, tail=last.tail + line)
+                last_instruction = current.lines[-1]
+                current.lines[-1] = dataclasses.replace(
+                    last_instruction, tail=last_instruction.tail + line
+                )
         self._count()
 
     @classmethod
     def of(cls, executable: Executable) -> "Module":
-        """The program of an executable; the last one is cached, as several checks read the same
-        program."""
+        """Returns the program of an executable; the latest is cached, as several checks read it."""
         if executable not in _LAST:
             _LAST.clear()
             _LAST[executable] = cls(text_of(executable))
@@ -238,7 +239,7 @@ def arrays(shape: str) -> tuple[tuple[str, tuple[int, ...], int], ...]:
 
 
 def num_bytes(shape: str) -> int:
-    """The bytes of a result, all parts of a tuple together."""
+    """Returns the bytes of a result, all parts of a tuple together."""
     return sum(size for _, _, size in arrays(shape))
 
 

@@ -177,8 +177,8 @@ PROGRAM_READERS = Readers()
 
 
 def num_flops(executable: Any) -> float:
-    """XLA's own count of floating-point operations per device, the body of a loop counted once; 0
-    if it gives none."""
+    """Returns XLA's own count of floating-point operations per device, the body of a loop counted
+    once; 0 if XLA gives none."""
     costs = executable.cost_analysis() or {}
     costs = costs[0] if isinstance(costs, list) else costs
     return float(costs.get("flops", 0.0))
@@ -247,7 +247,7 @@ class Requested:
         return self._positions[value], 0
 
     def value(self, position: Place) -> str:
-        """Describes a value for messages: an input, or the result of an op at its line."""
+        """Returns a value as text for messages: an input, or the result of an op at its line."""
         index, _ = position
         if index < 0:
             return f"input {~index} ({self.inputs[~index][0]!r})"
@@ -406,8 +406,11 @@ _WITHOUT_GPU = {"xla_gpu_autotune_level": "0"}
 def unknown_options(options: Mapping[str, object]) -> dict[str, object]:
     """Returns options that neither this library nor `config.compiler_options` sets: some of XLA's
     options write or run files."""
-    words = config.compiler_options.split()
-    configured_options = {*_OWN_OPTIONS, *(_parsed(word) for word in words if word != _NEEDED)}
+    option_texts = config.compiler_options.split()
+    configured_options = {
+        *_OWN_OPTIONS,
+        *(_parsed(word) for word in option_texts if word != _NEEDED),
+    }
     return {
         name: value for name, value in options.items() if (name, value) not in configured_options
     }
@@ -429,13 +432,13 @@ _OWN_OPTIONS = {
 
 
 def options_of(graph: Graph) -> dict[str, str | float]:
-    """Options of `config.compiler_options`: 'auto' expands to the options the program needs;
-    explicit options override it."""
-    words = config.compiler_options.split()
-    if words == [_NEEDED]:
+    """Returns the options of `config.compiler_options`: 'auto' expands to the options the program
+    needs; explicit options override it."""
+    option_texts = config.compiler_options.split()
+    if option_texts == [_NEEDED]:
         return _needed_options(graph)
-    options = dict(_parsed(word) for word in words if word != _NEEDED)
-    return {**_needed_options(graph), **options} if _NEEDED in words else options
+    options = dict(_parsed(word) for word in option_texts if word != _NEEDED)
+    return {**_needed_options(graph), **options} if _NEEDED in option_texts else options
 
 
 _NEEDED = "auto"
@@ -464,8 +467,7 @@ def _needed_options(graph: Graph) -> dict[str, str | float]:
 
 
 def of_tpus(kind: str) -> dict[str, str | float]:
-    """The options for programs over several TPUs of a kind, as far as the installed libtpu has
-    them."""
+    """Returns the options of the installed libtpu for programs over several TPUs of a kind."""
     options = dict.fromkeys(_OVERLAPPED, "True") | (
         _SPARSE_CORE if kind in _WITH_SPARSE_CORE else {}
     )
@@ -475,7 +477,7 @@ def of_tpus(kind: str) -> dict[str, str | float]:
 
 
 def _kind(graph: Graph) -> str:
-    """The kind of the devices, as jax names it."""
+    """Returns the kind of the devices, as jax names it."""
     device: Any = next(iter(graph.mesh.jax.device_set))
     return str(device.device_kind)
 

@@ -110,7 +110,7 @@ def _decoded(body: bytes, graph: Graph, name: str, line: Line) -> Program:
 
 
 def _sharding(parts: Any) -> Sharding:
-    """Rebuilds a sharding from its parts, whose tuples JSON has turned into lists."""
+    """Returns the sharding of these parts, whose tuples JSON has turned into lists."""
     ids, shape, names, spec, *memory_and_target = parts
     return Sharding.of(tuple(ids), tuple(shape), tuple(names), _spec(*spec), *memory_and_target)
 

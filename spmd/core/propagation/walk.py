@@ -149,8 +149,8 @@ def _permuted(op: OpShapes) -> DimWords:
     if "dims" in op.arguments:
         order = [dim % rank for dim in op.arguments["dims"]]
     elif "dim0" in op.arguments:
-        first, second = op.arguments["dim0"] % rank, op.arguments["dim1"] % rank
-        order[first], order[second] = second, first
+        dim0, dim1 = op.arguments["dim0"] % rank, op.arguments["dim1"] % rank
+        order[dim0], order[dim1] = dim1, dim0
     else:
         order.reverse()
     return DimWords({0: range(rank)}, [order])
@@ -164,9 +164,12 @@ def _indexed(op: OpShapes) -> DimWords:
     if len(indexed) != 1 or op.places["self"] != 0:
         return DimWords({}, [])
     ((dim, operand),) = indexed
-    rank, inner = len(op.operands[0]), [("index", i) for i in range(len(op.operands[operand]))]
+    rank, index_words = (
+        len(op.operands[0]),
+        [("index", i) for i in range(len(op.operands[operand]))],
+    )
     return DimWords(
-        {0: range(rank), operand: inner}, [[*range(dim), *inner, *range(dim + 1, rank)]]
+        {0: range(rank), operand: index_words}, [[*range(dim), *index_words, *range(dim + 1, rank)]]
     )
 
 
@@ -247,7 +250,7 @@ class _Walk:
         """Returns the dims of a value as known so far."""
         return self.values.dims.get(_owner(value))
 
-    def know(self, value: Value, dims: Dims | None) -> None:
+    def learn_value(self, value: Value, dims: Dims | None) -> None:
         """Adds known dims of a value."""
         self.learn(*_owner(value), dims)
 
@@ -271,7 +274,7 @@ class _Walk:
         for node in nodes:
             op = node.op
             if type(op.lowering) in _STEPS:
-                self._through(node, is_forward=True)
+                self._walk_regions(node, is_forward=True)
                 continue
             # An annotation states its dims, and ends the search if it leaves none open.
             if op.sharding is not None and not op.lowering.regions and node not in self.fixed:
@@ -296,7 +299,7 @@ class _Walk:
         for operand_index, operand in enumerate(node.operands):
             dims = self.dims(operand)
             if dims is not None:
-                _gather(
+                _collect_dims(
                     sources,
                     self._flow(node).operands.get(operand_index, ()),
                     node.op.operands[operand_index].shape,
@@ -306,15 +309,17 @@ class _Walk:
             for index, (words, meta) in enumerate(
                 zip(self._flow(node).results, node.op.metas, strict=False)
             ):
-                self.learn(node, index, _spread(sources, words, meta.shape))
+                self.learn(node, index, _dims_of_words(sources, words, meta.shape))
 
     def backward(self, nodes: Sequence[Node]) -> None:
         """Learns the dims of operands from those of results, the last op first."""
         for node in reversed(nodes):
             if type(node.op.lowering) in _STEPS:
-                self._through(node, is_forward=False)
+                self._walk_regions(node, is_forward=False)
             elif node.op.name in RESHAPES:
-                self.know(node.operands[0], self._reshaped(node, node.operands[0].meta.shape))
+                self.learn_value(
+                    node.operands[0], self._reshaped(node, node.operands[0].meta.shape)
+                )
             elif node.operands:
                 self._backward(node)
 
@@ -324,12 +329,12 @@ class _Walk:
         for index, meta in enumerate(node.op.metas):
             dims = self.values.dims.get((node, index))
             if dims is not None and index < len(self._flow(node).results):
-                _gather(sources, self._flow(node).results[index], meta.shape, dims)
+                _collect_dims(sources, self._flow(node).results[index], meta.shape, dims)
         if sources:
             for operand_index, words in self._flow(node).operands.items():
-                self.know(
+                self.learn_value(
                     node.operands[operand_index],
-                    _spread(sources, words, node.op.operands[operand_index].shape),
+                    _dims_of_words(sources, words, node.op.operands[operand_index].shape),
                 )
 
     def _flow(self, node: Node) -> DimWords:
@@ -337,7 +342,7 @@ class _Walk:
             self.flows[node] = flow_of(node.op.name, _shapes_of(node))
         return self.flows[node]
 
-    def _through(self, node: Node, *, is_forward: bool) -> None:
+    def _walk_regions(self, node: Node, *, is_forward: bool) -> None:
         """Learns dims through an op's regions: into them, through their ops in one direction, from
         the next carry to the carry, and out to the results (forward) or operands (backward)."""
         walkers = [
@@ -350,16 +355,16 @@ class _Walk:
             entering if is_forward else [*entering, *leaving]
         ):
             dims = self.dims(outer_value)
-            walkers[region].know(inner_value, dims and dims[num_rows:])
+            walkers[region].learn_value(inner_value, dims and dims[num_rows:])
             if outer_value in self.fixed:
                 walkers[region].fixed.add(inner_value)
         for region, walker in zip(node.op.lowering.regions, walkers, strict=True):
             (walker.forward if is_forward else walker.backward)(region.nodes)
         for region, root, inner_value in carried:
-            walkers[region].know(inner_value, walkers[region].dims(root))
+            walkers[region].learn_value(inner_value, walkers[region].dims(root))
         for region, outer_value, inner_value, num_rows in leaving if is_forward else entering:
             dims = walkers[region].dims(inner_value)
-            self.know(outer_value, dims and ((),) * num_rows + dims)
+            self.learn_value(outer_value, dims and ((),) * num_rows + dims)
 
 
 _shape = operator.attrgetter("shape")
@@ -370,14 +375,18 @@ def _owner(value: Value) -> tuple[Owner, int]:
     return (value.node, value.index) if type(value) is TupleElement else (value, 0)
 
 
-def _gather(sources: dict[Sized, Factors], words: Words, shape: Sequence[int], dims: Dims) -> None:
+def _collect_dims(
+    sources: dict[Sized, Factors], words: Words, shape: Sequence[int], dims: Dims
+) -> None:
     """Adds the known dims of a value to `sources`, by word and size; earlier entries stay."""
     for word, size, factors in zip(words, shape, dims, strict=False):
         if word is not None and factors:
             sources.setdefault((word, size), factors)
 
 
-def _spread(sources: Mapping[Sized, Factors], words: Words, shape: Sequence[int]) -> Dims | None:
+def _dims_of_words(
+    sources: Mapping[Sized, Factors], words: Words, shape: Sequence[int]
+) -> Dims | None:
     """Returns the dims of a value with these words; None if no dim has axes."""
     dims = tuple(map(sources.get, zip(words, shape, strict=False), itertools.repeat(())))
     return dims if len(dims) == len(shape) and any(dims) else None

@@ -150,7 +150,9 @@ def _settle_by_host(storage: Storage) -> None:
     with LOCK:
         # In a plan a value may be larger: nothing runs, so that only the host can know it.
         largest = on_host.LARGEST if recording.value is None else on_host.LARGEST_IN_A_PLAN
-        nodes = on_host.constant(storage.value) or on_host.few_small(storage.value, largest)
+        nodes = on_host.constant_ops(storage.value) or on_host.host_computable_ops(
+            storage.value, largest
+        )
         if nodes is not None:
             storage.settle(on_host.computed(storage.value, nodes))
 
@@ -190,7 +192,7 @@ def leased(
     """
     observing = active_observation.value
     if observing is not None and (
-        storage.meta.numel > 1 or on_host.constant(storage.value) is None
+        storage.meta.numel > 1 or on_host.constant_ops(storage.value) is None
     ):
         observing.reads.append(f"{call} at {user_line()}")
     lease = lent_to(

@@ -43,8 +43,8 @@ def cut_of(shape: tuple[int, ...], sharding: Sharding | None) -> EvenCut | None:
 
 
 def to_rows(array: jax.Array, cut: EvenCut) -> jax.Array:
-    """(..., shards * n, ...) -> (shards, n * ...), each row on the devices that hold it; nothing
-    moves."""
+    """Returns (..., shards * n, ...) as (shards, n * ...), each row on the devices of its shard:
+    nothing moves."""
     num_shards = cut.rows.tiles(1)[0]
     rows = rearrange(
         jnp.moveaxis(array, cut.dim, 0).reshape(array.shape[cut.dim], -1),

@@ -100,7 +100,7 @@ def _lower_report(
 mlir.register_lowering(_report_p, _lower_report)
 
 
-def as_chosen(tiling: xla_client.HloSharding, mesh: Sharding) -> jax.sharding.Sharding:
+def reported_sharding(tiling: xla_client.HloSharding, mesh: Sharding) -> jax.sharding.Sharding:
     """Returns the partitioner's report of a value in a program over this mesh as a jax sharding."""
     return GSPMDSharding(
         list(grid(mesh.device_ids, (len(mesh.device_ids),), mesh.target or stand_in.value)), tiling

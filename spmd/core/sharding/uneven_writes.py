@@ -170,11 +170,11 @@ def _pad_rows(op: ir.Operation, multiple: int) -> None:
     op.erase()
 
 
-def _merge(value: ir.Value, first: int, num_merged: int) -> ir.Value:
+def _merge(value: ir.Value, dim: int, num_merged: int) -> ir.Value:
     """Returns the value with a dim merged with this number of dims behind it."""
-    shape, end = value.type.shape, first + num_merged + 1
+    shape, end = value.type.shape, dim + num_merged + 1
     return hlo.reshape(
-        _typed(value, [*shape[:first], math.prod(shape[first:end]), *shape[end:]]), value
+        _typed(value, [*shape[:dim], math.prod(shape[dim:end]), *shape[end:]]), value
     )
 
 

@@ -464,8 +464,8 @@ class Sharding:
         return not self.spec.dims and not self.spec.unreduced
 
     def partition_spec(self, rank: int) -> tuple[object, ...]:
-        """The spec as a user writes it, one entry per dim: an axis, a tuple of axes, None, or
-        UNCONSTRAINED.
+        """Returns the spec as a user writes it, one entry per dim: an axis, a tuple of axes, None,
+        or UNCONSTRAINED.
 
         The axes of a mesh without names are numbers.
         """
@@ -483,8 +483,8 @@ class Sharding:
         )
 
     def text(self, rank: int, *, iota: bool = False) -> str:
-        """The sharding of a tensor of `rank` dims as GSPMD text, with lists of devices as in
-        PyTorch/XLA.
+        """Returns the sharding of a tensor of `rank` dims as GSPMD text, with lists of devices as
+        in PyTorch/XLA.
 
         iota: writes devices in the newer form, `<=[8]`, if their order allows it. Open dims follow
         as `unspecified_dims`, as in the `backend_config` of `@Sharding`. `Mesh.sharding` parses
