@@ -213,7 +213,7 @@ def warn(text: str) -> None:
     )
 
 
-def outside(frame: FrameType | None) -> FrameType | None:
+def nearest_user_frame(frame: FrameType | None) -> FrameType | None:
     """Returns the nearest frame, from this one outwards, outside torch and this library."""
     while frame is not None and is_library(frame.f_code):
         frame = frame.f_back
@@ -226,7 +226,7 @@ def at_user_line(error: Exception) -> Exception:
 
     `config.traceback_filtering` (JAX's word) leaves out the frames of this library and of torch.
     """
-    frame, entry = outside(sys._getframe(1)), error.__traceback__
+    frame, entry = nearest_user_frame(sys._getframe(1)), error.__traceback__
     if config.traceback_filtering and frame is not None:
         of_user = dict[FrameType, TracebackType]()
         while entry is not None:

@@ -8,8 +8,8 @@ from ..lower.region import Called
 
 
 def inlined(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
-    """Returns the graph with the ops of its body in place of each call, and the number of calls, in
-    words."""
+    """Returns the graph with the ops of its body in place of each call, whether or not it may be
+    scanned; and the number of calls, in words."""
     num_calls = sum(isinstance(node.op.lowering, Called) for node in graph.nodes)
     result = rewrite(
         graph, {}, of_kinds={Called: lambda new, node: _inline(new, node, node, new.numbers[node])}

@@ -105,29 +105,30 @@ _PER_STRETCH = 4
 
 
 def _marks(symbols: Sequence[OpSpec], lines: Sequence[int]) -> list[float]:
-    """Returns for each place a number from 0 to 1 made of the ops around it, in every graph and
-    process the same.
+    """Returns for each cut a hash from 0 to 1 of the ops around it, equal in all graphs and
+    processes.
 
-    A graph cut at low numbers has its cuts at equal places of recurring ops. Where the user's line
-    changes, a quarter of the number is taken.
+    Cuts at low hashes are at equal places of recurring ops. Where the user's line changes, the hash
+    is divided by four, as cuts between lines are better.
     """
     hash_of = {
         symbol: zlib.crc32(f"{symbol.name}{symbol.operands}{symbol.metas}".encode())
         for symbol in set(symbols)
     }
     hashes = [hash_of[symbol] for symbol in symbols]
-    marks, second_last, last = [], 0, 0
+    marks, before_previous, previous = [], 0, 0
     for op_hash in hashes:
-        marks.append(((second_last * 31 + last * 7 + op_hash) * 0x9E3779B1 >> 8 & 0xFFFF) / 0x10000)
-        second_last, last = last, op_hash
+        marks.append(
+            ((before_previous * 31 + previous * 7 + op_hash) * 0x9E3779B1 >> 8 & 0xFFFF) / 0x10000
+        )
+        before_previous, previous = previous, op_hash
     for index in lines:
         marks[index] /= 4
     return marks
 
 
 def _by_marks(marks: Sequence[float], scale: int, length: int) -> list[int]:
-    """Returns the places with a mark below 1 / scale, about that many ops apart, but none further
-    than `length`."""
+    """Returns cuts with a mark below 1 / scale, about `scale` ops apart, at most `length` ops."""
     ends, start, longest = [], 0, min(2 * scale, length)
     for index in range(1, len(marks)):
         ops = index - start

@@ -96,7 +96,8 @@ Place = tuple[Hashable, int]  # a stack, a row of it
 
 def loops_over_rows(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
     """Returns the graph with a loop for the elements of list ops on rows of one stack on the host,
-    which fetches a row at a time; and the number of loops, in words."""
+    which fetches a row at a time, whether or not layers may be scanned; and the number of loops,
+    in words."""
     if all(sharding.memory != HOST for sharding in graph.shardings):
         return graph, ""
     places, on_host = _stacks(graph)

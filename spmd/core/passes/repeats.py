@@ -382,8 +382,7 @@ def _stretches_of(
 def _periods(symbols: np.ndarray, min_saved: int) -> list[int]:
     """Returns candidate periods: the commonest distances between equal ops, without multiples; and
     those of the rarest ops, which an iteration with layers inside has once."""
-    # Equal ops are neighbours in this order; `lag` is the distance there, the result one in the
-    # graph.
+    # Equal ops are neighbours in this order. A lag is a distance in it, a period one in the graph.
     order = np.argsort(symbols, kind="stable")
     _, kinds, occurrences = np.unique(symbols, return_inverse=True, return_counts=True)
     rarest = np.argsort(np.where(occurrences > 1, occurrences, len(symbols)), kind="stable")[

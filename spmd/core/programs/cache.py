@@ -61,7 +61,8 @@ Form = Callable[[Graph, bool], Graph]
 
 
 def ungrouped(graph: Graph, may_scan: bool = True) -> Graph:
-    """Returns the graph as it is: only inputs that are in a store already are rows of a stack."""
+    """Returns the graph as it is, whether or not it may be scanned: only inputs that are in a store
+    already are rows of a stack."""
     return graph
 
 

@@ -275,8 +275,8 @@ def _simulated_trip_count(module: Module, caller: Computation, loop: Instruction
     carried: dict[int, Scalar] = {}
 
     def carried_value(_: int, index: int | None) -> Scalar:
-        """Returns a value of the carry before this iteration; raises UnknownError if its initial
-        value is no constant."""
+        """Returns a value of the carry, the only parameter, before this iteration; raises
+        UnknownError if its initial value is no constant."""
         if index is None:
             raise UnknownError
         if index not in carried:
@@ -309,6 +309,7 @@ def _simulated_trip_count(module: Module, caller: Computation, loop: Instruction
 
 
 def _unknown(number: int, index: int | None) -> Scalar:
+    """Raises UnknownError for every parameter: those of a loop's caller depend on data."""
     raise UnknownError
 
 

@@ -90,6 +90,7 @@ def _lower_report(
     *,
     callback: Callable[[xla_client.HloSharding], None],
 ) -> list[ir.Value]:
+    """Lowers `report_sharding` to XLA's custom call `InspectSharding`; the value stays as it is."""
     key = xla_client.encode_inspect_sharding_callback(callback)
     # The program has the callback's address alone, and must keep it alive.
     context.module_context.add_keepalive(callback)
